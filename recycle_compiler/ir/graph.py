@@ -1,0 +1,88 @@
+"""Ops and the order between them, in columns. Never changed; passes build a new one."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from recycle_compiler.ir.failure import FailureSet
+from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.ir.ops import UNSET, Column, OpKind, OpTable
+from recycle_compiler.ir.target import Target
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Graph:
+    """Edge i says: op `after[i]` starts no earlier than `lag[i]` ticks after the end of op `before[i]`."""
+
+    job: JobSpec
+    failed: FailureSet
+    ops: OpTable
+    before: Column
+    after: Column
+    lag: Column
+
+    @property
+    def target(self) -> Target:
+        return Target(self.job, self.failed)
+
+    def verify(self) -> Iterator[str]:
+        """Yield every broken invariant; a good graph yields nothing."""
+        count = len(self.ops)
+        if not len(self.before) == len(self.after) == len(self.lag):
+            yield "edge columns differ in length"
+            return
+        ends = np.concatenate([self.before, self.after])
+        if len(ends) and (ends.min() < 0 or ends.max() >= count):
+            yield "an edge names an op that does not exist"
+            return
+        if len(self.lag) and self.lag.min() < 0:
+            yield "an edge has a negative lag"
+        if left := _left_in_cycles(count, self.before, self.after):
+            yield f"{left} ops wait for each other in a cycle"
+        yield from _wrong_microbatch_ops(self)
+        yield from _wrong_workers(self)
+
+
+def _left_in_cycles(count: int, before: Column, after: Column) -> int:
+    """How many ops remain when ops without a predecessor are taken away, again and again."""
+    left = np.ones(count, dtype=bool)
+    while True:
+        blocked = np.zeros(count, dtype=bool)
+        blocked[after[left[before]]] = True
+        fresh = left & ~blocked
+        if not fresh.any():
+            return int(left.sum())
+        left &= ~fresh
+        keep = left[before]
+        before, after = before[keep], after[keep]
+
+
+def _wrong_microbatch_ops(graph: Graph) -> Iterator[str]:
+    """Each micro-batch passes each stage with one F and either one B or one I and one W."""
+    job, ops = graph.job, graph.ops
+    shape = (job.pipelines, job.microbatches, job.stages)
+    counts: dict[OpKind, Column] = {}
+    for kind in (OpKind.F, OpKind.B, OpKind.I, OpKind.W):
+        chosen = ops.kind == kind
+        place = (ops.pipeline[chosen], ops.microbatch[chosen], ops.stage[chosen])
+        if any((part < 0).any() or (part >= size).any() for part, size in zip(place, shape, strict=True)):
+            yield f"an {kind.name} lies outside the job"
+            return
+        flat = np.ravel_multi_index(place, shape)
+        counts[kind] = np.bincount(flat, minlength=int(np.prod(shape)))
+    if (counts[OpKind.F] != 1).any():
+        yield "a micro-batch does not pass each stage with exactly one F"
+    if (counts[OpKind.B] + counts[OpKind.I] != 1).any() or (counts[OpKind.I] != counts[OpKind.W]).any():
+        yield "a micro-batch does not pass each stage with exactly one B, or one I and one W"
+
+
+def _wrong_workers(graph: Graph) -> Iterator[str]:
+    """Work that has been routed lies on live workers."""
+    job = graph.job
+    alive = np.ones((job.pipelines, job.stages), dtype=bool)
+    for worker in graph.failed:
+        alive[worker.pipeline, worker.stage] = False
+    placed = (graph.ops.worker != UNSET) & (graph.ops.stage != UNSET)
+    if not alive[graph.ops.worker[placed], graph.ops.stage[placed]].all():
+        yield "an op is placed on a failed worker"

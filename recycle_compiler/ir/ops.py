@@ -1,0 +1,102 @@
+"""Ops in columns: a plan at 2,048 GPUs has tens of thousands, a bundle millions.
+
+`OpTable` holds them as numpy columns; `Op` is the small value that people and tests look at.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Column = NDArray[np.int64]
+
+
+class OpKind(IntEnum):
+    """What an op does; the letter users see is its name."""
+
+    F = 0
+    """Forward of one micro-batch on one stage."""
+    B = 1
+    """Coupled backward."""
+    I = 2  # noqa: E741
+    """Gradient of the input: the previous stage waits for it."""
+    W = 3
+    """Gradient of the weights: only the optimizer waits for it."""
+    S = 4
+    """Synchronization, takes no time: the end of a stage's work, or of everybody's when stage is -1."""
+    R = 5
+    """Reduction of gradients over the live peers of a stage."""
+    O = 6  # noqa: E741
+    """Optimizer step."""
+
+
+MICROBATCH_KINDS = (OpKind.F, OpKind.B, OpKind.I, OpKind.W)
+UNSET = -1
+
+
+class Op(NamedTuple):
+    """One op; fields that do not apply to its kind are -1."""
+
+    kind: OpKind
+    pipeline: int
+    microbatch: int
+    stage: int
+    worker: int
+    """The pipeline of the worker that runs it; -1 until it is routed."""
+    duration: int
+
+    def __str__(self) -> str:
+        if self.kind in MICROBATCH_KINDS:
+            return f"{self.kind.name}.p{self.pipeline}.m{self.microbatch}.s{self.stage}"
+        if self.kind is OpKind.S:
+            return f"S.s{self.stage}" if self.stage >= 0 else "S.all"
+        return f"{self.kind.name}.s{self.stage}.w{self.worker}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OpTable:
+    """Columns of equal length, one row per op."""
+
+    kind: Column
+    pipeline: Column
+    microbatch: Column
+    stage: Column
+    worker: Column
+    duration: Column
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    def __getitem__(self, row: int) -> Op:
+        kind, *rest = (int(column[row]) for column in self.columns)
+        return Op(OpKind(kind), *rest)
+
+    def __iter__(self) -> Iterator[Op]:
+        return (self[row] for row in range(len(self)))
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return (self.kind, self.pipeline, self.microbatch, self.stage, self.worker, self.duration)
+
+    def take(self, rows: NDArray[np.intp] | NDArray[np.bool_]) -> "OpTable":
+        """The rows asked for, in that order."""
+        return OpTable(*(column[rows] for column in self.columns))
+
+    def same_as(self, other: "OpTable") -> bool:
+        return len(self) == len(other) and all(
+            np.array_equal(mine, theirs) for mine, theirs in zip(self.columns, other.columns, strict=True)
+        )
+
+
+def op_table(ops: list[Op]) -> OpTable:
+    """Columns from values; for tests and for text that is read back."""
+    rows = np.array([tuple(map(int, op)) for op in ops], dtype=np.int64).reshape(len(ops), 6)
+    return OpTable(*(np.ascontiguousarray(rows[:, index]) for index in range(6)))
+
+
+def concatenate(tables: list[OpTable]) -> OpTable:
+    """One table after another."""
+    return OpTable(*(np.concatenate(parts) for parts in zip(*(t.columns for t in tables), strict=True)))

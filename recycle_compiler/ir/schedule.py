@@ -1,0 +1,131 @@
+"""Every op with its worker and its start: what a plan is, before it becomes instructions."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from recycle_compiler.ir.failure import FailureSet, Worker
+from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.ir.ops import Column, Op, OpKind, OpTable
+from recycle_compiler.ir.program import Claims
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Schedule:
+    """Rows are sorted by stage, worker, start; S ops have no place here. Times in ticks."""
+
+    job: JobSpec
+    failed: FailureSet
+    ops: OpTable
+    start: Column
+    release: tuple[int, ...]
+    """When the window of each stage opens."""
+    claims: Claims
+
+    @property
+    def end(self) -> Column:
+        return self.start + self.ops.duration
+
+    @property
+    def is_compute(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Rows that are work on a micro-batch, not reduction or optimizer."""
+        return self.ops.kind <= OpKind.W
+
+    def rows(self) -> Iterator[tuple[Op, int, int]]:
+        """Each op with its start and end."""
+        for op, start, end in zip(self.ops, self.start.tolist(), self.end.tolist(), strict=True):
+            yield op, start, end
+
+    def worker_starts(self) -> list[tuple[Worker, slice]]:
+        """The rows of each live worker."""
+        key = self.ops.stage * self.job.pipelines + self.ops.worker
+        firsts = np.flatnonzero(np.diff(key, prepend=-1))
+        limits = [*firsts.tolist(), len(key)]
+        return [
+            (Worker(int(self.ops.worker[first]), int(self.ops.stage[first])), slice(first, last))
+            for first, last in zip(limits, limits[1:], strict=False)
+        ]
+
+    def peak_memory(self) -> list[tuple[int, int, int]]:
+        """The most activation memory each live worker holds, as (pipeline, stage, amount)."""
+        change = np.zeros(len(self.ops), dtype=np.int64)
+        before = np.zeros(len(self.ops), dtype=np.int64)
+        activation = np.array(self.job.activation)[self.ops.stage]
+        kept = np.array(self.job.kept_for_weight)[self.ops.stage]
+        kind = self.ops.kind
+        # F takes memory as it starts; the others give it back as they end, so it counts from the next op on.
+        before[kind == OpKind.F] = activation[kind == OpKind.F]
+        for which, amount in ((OpKind.B, activation), (OpKind.I, activation - kept), (OpKind.W, kept)):
+            change[kind == which] = -amount[kind == which]
+        peaks: list[tuple[int, int, int]] = []
+        for worker, rows in self.worker_starts():
+            total = np.cumsum(before[rows] + change[rows])
+            # What a row frees is still held while it runs.
+            held = total - change[rows]
+            peaks.append((worker.pipeline, worker.stage, int(held.max(initial=0))))
+        return peaks
+
+    def verify(self) -> Iterator[str]:
+        """Yield every broken invariant; a good schedule yields nothing."""
+        if not np.array_equal(schedule_order(self.job, self.ops, self.start), np.arange(len(self.ops))):
+            yield "rows are not sorted by stage, worker and start"
+            return
+        for worker, rows in self.worker_starts():
+            if (self.end[rows][:-1] > self.start[rows][1:]).any():
+                yield f"worker {worker} runs two ops at once"
+        for pipeline, stage, amount in self.peak_memory():
+            capacity = self.job.capacity[stage]
+            if capacity is not None and amount > capacity:
+                yield f"worker {pipeline}:{stage} holds {amount}, its capacity is {capacity}"
+        yield from _wrong_order(self)
+        if measured(self) != (self.claims.makespan, self.claims.period):
+            yield f"claims {self.claims.makespan}, {self.claims.period} but measures {measured(self)}"
+        if not 0 <= self.claims.lower_bound <= self.claims.period:
+            yield f"lower bound {self.claims.lower_bound} exceeds the period {self.claims.period}"
+
+
+def schedule_order(job: JobSpec, ops: OpTable, start: Column) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
+    """The canonical order of rows."""
+    return np.lexsort((ops.kind, start, ops.worker, ops.stage))
+
+
+def measured(schedule: Schedule) -> tuple[int, int]:
+    """Makespan and period, from the starts alone."""
+    compute = schedule.is_compute
+    makespan = int(schedule.end[compute].max() - schedule.start[compute].min())
+    job = schedule.job
+    if not job.techniques.stagger:
+        return makespan, makespan + max(r + o for r, o in zip(job.reduce, job.optimizer, strict=True))
+    first = np.full(job.stages, np.iinfo(np.int64).max)
+    last = np.zeros(job.stages, dtype=np.int64)
+    np.minimum.at(first, schedule.ops.stage[compute], schedule.start[compute])
+    np.maximum.at(last, schedule.ops.stage, schedule.end)
+    return makespan, int((last - first).max())
+
+
+def _wrong_order(schedule: Schedule) -> Iterator[str]:
+    """Data dependencies between the ops of each micro-batch."""
+    job, ops = schedule.job, schedule.ops
+    shape = (4, job.pipelines, job.microbatches, job.stages)
+    compute = schedule.is_compute
+    place = (ops.kind[compute], ops.pipeline[compute], ops.microbatch[compute], ops.stage[compute])
+    start = np.full(shape, -1, dtype=np.int64)
+    end = np.full(shape, -1, dtype=np.int64)
+    start[place] = schedule.start[compute]
+    end[place] = schedule.end[compute]
+    whole = start[OpKind.B] >= 0
+    back_start = np.where(whole, start[OpKind.B], start[OpKind.I])
+    back_end = np.where(whole, end[OpKind.B], end[OpKind.I])
+    if (start[OpKind.F] < 0).any() or (back_start < 0).any():
+        yield "a micro-batch misses an F or a backward on some stage"
+        return
+    transfer = np.array(job.transfer, dtype=np.int64)
+    if (start[OpKind.F][..., 1:] < end[OpKind.F][..., :-1] + transfer).any():
+        yield "an F starts before its input has arrived"
+    if (back_start[..., :-1] < back_end[..., 1:] + transfer).any():
+        yield "a backward starts before its gradient has arrived"
+    if (back_start[..., -1] < end[OpKind.F][..., -1]).any():
+        yield "a backward on the last stage starts before its F has ended"
+    if (~whole & (start[OpKind.W] < back_end)).any():
+        yield "a W starts before its I has ended"

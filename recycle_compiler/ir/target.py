@@ -1,0 +1,30 @@
+"""What one plan is for: a job in one failure state."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from recycle_compiler.ir.failure import FailureSet, failure_set, hosting_pipelines
+from recycle_compiler.ir.job import JobSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The input of planning."""
+
+    job: JobSpec
+    failed: FailureSet
+
+    @property
+    def hosts(self) -> tuple[tuple[int, ...], ...]:
+        """For each stage, the pipelines whose worker may run micro-batches."""
+        job = self.job
+        return hosting_pipelines(self.failed, job.stages, job.pipelines, job.techniques.adaptive)
+
+    def verify(self) -> Iterator[str]:
+        """Yield every broken invariant; a good target yields nothing."""
+        yield from self.job.verify()
+        if self.failed != failure_set(self.failed):
+            yield "failed workers are not sorted or not distinct"
+        for worker in self.failed:
+            if not (0 <= worker.pipeline < self.job.pipelines and 0 <= worker.stage < self.job.stages):
+                yield f"failed worker {worker} is outside the grid"

@@ -1,0 +1,1 @@
+"""The runtime of recyclec: owns the instruction set and the bundle format, and runs streams."""

@@ -1,0 +1,79 @@
+"""The instruction set: what a worker can be told to do. Standard library only.
+
+A stream is the list of instructions of one worker for one iteration. Sends and receives are posts:
+they return at once, and the compute instruction that consumes a message waits for it. On every
+ordered pair of workers, receives stand in the order of the sends. Opcode numbers are append-only.
+"""
+
+from enum import IntEnum
+from typing import NamedTuple
+
+
+class Opcode(IntEnum):
+    """One kind of instruction; the number is part of the bundle format and never changes."""
+
+    LOAD = 1
+    """Read the micro-batch (input on the first stage, target on the last) into a buffer."""
+    RECV_ACTIVATION = 2
+    """Post the receive of an activation from a peer of the previous stage into an inbox."""
+    FORWARD = 3
+    """Wait for the inbox (none on the first stage), run forward, keep what backward needs in the buffer."""
+    SEND_ACTIVATION = 4
+    """Post the send of the buffer's output to a peer of the next stage."""
+    RECV_GRADIENT = 5
+    """Post the receive of an output gradient from a peer of the next stage into an inbox."""
+    BACKWARD = 6
+    """Wait for the inbox (none on the last stage), run the whole backward, free the buffer."""
+    BACKWARD_INPUT = 7
+    """Wait for the inbox (none on the last stage), compute the gradient of the input."""
+    BACKWARD_WEIGHT = 8
+    """Compute the gradient of the weights, free the buffer."""
+    SEND_GRADIENT = 9
+    """Post the send of the buffer's input gradient to a peer of the previous stage."""
+    BARRIER = 10
+    """Wait until every worker of every stage is here."""
+    REDUCE = 11
+    """Sum gradients over the live peers of this stage."""
+    OPTIMIZER = 12
+    """Step the optimizer."""
+    VALIDATE = 13
+    """Compare with the gradient norm of all stages; undo and redo the step when it must be."""
+
+
+NONE = -1
+"""Fills a field that an opcode does not use."""
+
+
+class Instruction(NamedTuple):
+    """One step of a stream. A field that the opcode does not use is NONE."""
+
+    opcode: Opcode
+    pipeline: int = NONE
+    """The pipeline that the micro-batch belongs to, wherever it runs."""
+    microbatch: int = NONE
+    buffer: int = NONE
+    """Holds one micro-batch's activation from forward to the end of backward."""
+    inbox: int = NONE
+    """Holds one received message until the compute instruction that consumes it starts."""
+    peer: int = NONE
+    """The pipeline of the worker at the other end; its stage is one down or one up."""
+
+
+USES_MICROBATCH = frozenset(Opcode) - {Opcode.BARRIER, Opcode.REDUCE, Opcode.OPTIMIZER, Opcode.VALIDATE}
+USES_BUFFER = frozenset(
+    {
+        Opcode.LOAD,
+        Opcode.FORWARD,
+        Opcode.SEND_ACTIVATION,
+        Opcode.BACKWARD,
+        Opcode.BACKWARD_INPUT,
+        Opcode.BACKWARD_WEIGHT,
+        Opcode.SEND_GRADIENT,
+    }
+)
+USES_PEER = frozenset(
+    {Opcode.SEND_ACTIVATION, Opcode.SEND_GRADIENT, Opcode.RECV_ACTIVATION, Opcode.RECV_GRADIENT}
+)
+RECEIVES = frozenset({Opcode.RECV_ACTIVATION, Opcode.RECV_GRADIENT})
+CONSUMES = frozenset({Opcode.FORWARD, Opcode.BACKWARD, Opcode.BACKWARD_INPUT})
+"""These take an inbox, unless the stage is the first (FORWARD) or the last (backwards)."""
