@@ -1,0 +1,1 @@
+"""From a target to a program, one step and one file at a time."""

@@ -1,0 +1,222 @@
+"""The three inner loops of planning, on flat integer arrays: list scheduling, earliest and latest times.
+
+They are written so that numba can compile them, and `Loops` does that for large plans; for small ones they run as plain
+Python on lists and never pay for loading a compiler. Integers only, so both ways give the same result.
+
+An op is numbered `(kind * units + unit) * stages + stage`, with kind 0 forward, 1 backward (the part that the
+previous stage waits for) and 2 weight. A worker is numbered `stage * pipelines + pipeline`. The order of ops on the
+workers is one array with `width` places per worker, filled up with -1. Scratch arrays come from the caller, because
+plain Python is fast on lists and numba on arrays.
+"""
+
+from heapq import heappop, heappush
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+
+FORWARD, BACKWARD, WEIGHT = 0, 1, 2
+FAR = 1 << 60
+
+
+def list_schedule(
+    stages: int,
+    pipelines: int,
+    units: int,
+    width: int,
+    duration: Any,
+    feeds: Any,
+    lag: Any,
+    wakes: Any,
+    split: Any,
+    activation: Any,
+    kept: Any,
+    capacity: Any,
+    priority: Any,
+    limit: Any,
+    defer: Any,
+    patience: int,
+    first_host: Any,
+    waiting: Any,
+    count: Any,
+    arrival: Any,
+    order: Any,
+    placed: Any,
+    busy_until: Any,
+    held: Any,
+    in_flight: Any,
+) -> int:
+    """Place ops as time goes on: a worker that is free takes the waiting op with the lowest priority value.
+
+    `feeds[op]` is the op that can start `lag[op]` after it, on worker `wakes[op]`. F is not taken while memory is
+    short, while `limit[stage]` micro-batches are between F and the end of backward, or while more than `defer[stage]` W
+    are put off. A worker about to start an op waits instead when a better one is known to arrive within
+    `patience` percent of that op's duration. Fills `order`; returns how many ops were placed.
+    """
+    workers = stages * pipelines
+    span = units * stages
+    events = [(0, worker) for worker in range(pipelines)]
+    for unit in range(units):
+        worker = first_host[unit]
+        waiting[worker * width + count[worker]] = unit * stages
+        count[worker] += 1
+    total = 0
+    while len(events) > 0:
+        now, worker = heappop(events)
+        if busy_until[worker] > now:
+            continue
+        stage = worker // pipelines
+        room = capacity[stage] < 0 or held[worker] + activation[stage] <= capacity[stage]
+        if in_flight[worker] >= limit[stage] or count[WEIGHT * workers + worker] > defer[stage]:
+            room = False
+        best_key = FAR
+        best_op = -1
+        best_slot = -1
+        soon_key = FAR
+        soon_time = FAR
+        for kind in range(3):
+            if kind == FORWARD and not room:
+                continue
+            queue = kind * workers + worker
+            for slot in range(queue * width, queue * width + count[queue]):
+                op = waiting[slot]
+                key = priority[op]
+                if arrival[op] <= now:
+                    if key < best_key or (key == best_key and op < best_op):
+                        best_key = key
+                        best_op = op
+                        best_slot = slot
+                elif key < soon_key:
+                    soon_key = key
+                    soon_time = arrival[op]
+        if best_op < 0:
+            continue
+        if soon_key < best_key and (soon_time - now) * 100 <= patience * duration[best_op]:
+            continue
+        kind = best_op // span
+        queue = kind * workers + worker
+        count[queue] -= 1
+        waiting[best_slot] = waiting[queue * width + count[queue]]
+        order[worker * width + placed[worker]] = best_op
+        placed[worker] += 1
+        total += 1
+        end = now + duration[best_op]
+        busy_until[worker] = end
+        heappush(events, (end, worker))
+        # Nothing else starts here before the end, so memory that is free then may be given back now.
+        if kind == FORWARD:
+            held[worker] += activation[stage]
+            in_flight[worker] += 1
+        elif kind == BACKWARD:
+            held[worker] -= activation[stage] - kept[stage]
+            in_flight[worker] -= 1
+            if split[stage]:
+                queue = WEIGHT * workers + worker
+                waiting[queue * width + count[queue]] = best_op + span
+                count[queue] += 1
+                arrival[best_op + span] = end
+        else:
+            held[worker] -= kept[stage]
+        fed = feeds[best_op]
+        if fed >= 0:
+            other = wakes[best_op]
+            queue = (fed // span) * workers + other
+            waiting[queue * width + count[queue]] = fed
+            count[queue] += 1
+            arrival[fed] = end + lag[best_op]
+            heappush(events, (arrival[fed], other))
+    return total
+
+
+def earliest_times(
+    workers: int,
+    width: int,
+    duration: Any,
+    needs: Any,
+    feeds: Any,
+    lag: Any,
+    wakes: Any,
+    order: Any,
+    free: Any,
+    end: Any,
+    position: Any,
+    todo: Any,
+    listed: Any,
+) -> int:
+    """Fill `end` of every op when each worker keeps its order; `free` says when each worker may begin.
+
+    Returns how many ops could be timed: fewer than there are when the orders wait for each other.
+    """
+    left = workers
+    timed = 0
+    while left > 0:
+        left -= 1
+        worker = todo[left]
+        listed[worker] = 0
+        place = position[worker]
+        last = (worker + 1) * width
+        time = free[worker]
+        while place < last:
+            op = order[place]
+            if op < 0:
+                break
+            need = needs[op]
+            if need >= 0:
+                ready = end[need]
+                if ready < 0:
+                    break
+                # A W follows its backward on the same worker, at once if it likes.
+                if feeds[need] == op:
+                    ready += lag[need]
+                time = max(time, ready)
+            time += duration[op]
+            end[op] = time
+            place += 1
+            timed += 1
+            other = wakes[op]
+            if other >= 0 and listed[other] == 0 and other != worker:
+                listed[other] = 1
+                todo[left] = other
+                left += 1
+        position[worker] = place
+        free[worker] = time
+    return timed
+
+
+def latest_times(
+    workers: int,
+    width: int,
+    span: int,
+    duration: Any,
+    feeds: Any,
+    lag: Any,
+    split: Any,
+    order: Any,
+    by_start: Any,
+    deadline: Any,
+    follower: Any,
+    late: Any,
+) -> int:
+    """Fill `late`, the latest start of every op when each worker keeps its order and each stage its deadline.
+
+    `by_start` lists the ops from the first start to the last: whatever follows an op starts later than it does.
+    """
+    stages = len(deadline)
+    for worker in range(workers):
+        for place in range(worker * width + 1, (worker + 1) * width):
+            if order[place] < 0:
+                break
+            follower[order[place - 1]] = order[place]
+    for index in range(len(by_start) - 1, -1, -1):
+        op = by_start[index]
+        end = deadline[op % stages]
+        if follower[op] >= 0:
+            end = min(end, late[follower[op]])
+        if feeds[op] >= 0:
+            end = min(end, late[feeds[op]] - lag[op])
+        if op // span == BACKWARD and split[op % stages]:
+            end = min(end, late[op + span])
+        late[op] = end - duration[op]
+    return len(by_start)

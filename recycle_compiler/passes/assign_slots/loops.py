@@ -1,0 +1,143 @@
+"""The inner loops, set up for one problem: flat arrays, scratch space, and plain or compiled functions."""
+
+from typing import Any
+
+import numpy as np
+
+from recycle_compiler.passes.assign_slots import kernel
+from recycle_compiler.passes.assign_slots.kernel import Ints
+from recycle_compiler.passes.assign_slots.problem import Problem
+
+LARGE = 4_000
+"""Ops from which on the loops are compiled: below, loading the compiler takes longer than it saves."""
+
+
+class Loops:
+    """What the loops need to know about a problem, in the form they run fastest on."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self._compiled = problem.ops >= LARGE
+        self._functions = _compile() if self._compiled else (
+            kernel.list_schedule,
+            kernel.earliest_times,
+            kernel.latest_times,
+        )
+        units, stages = problem.units, problem.stages
+        self.span = units * stages
+        self.workers = stages * problem.pipelines
+        times = np.array([problem.forward, problem.backward, problem.weight], dtype=np.int64)
+        self.duration = np.repeat(times[:, None, :], units, axis=1).ravel()
+        self._feeds, self._needs, self._lag, self._wakes = _links(problem)
+        hosted = np.bincount((problem.host + np.arange(stages) * problem.pipelines).ravel(), minlength=self.workers)
+        self.width = 3 * int(hosted.max())
+        self._static = tuple(map(self._native, (self.duration, self._feeds, self._needs, self._lag, self._wakes)))
+        self._split = self._native(np.array(problem.split, dtype=np.int64))
+        self._memory = tuple(
+            self._native(np.array(column, dtype=np.int64))
+            for column in (problem.activation, problem.kept, problem.capacity)
+        )
+        self._first_host = self._native(problem.host[:, 0])
+
+    def place(self, priority: Ints, limit: Ints, defer: Ints, patience: int) -> Ints:
+        """The order that list scheduling finds: one row per worker, -1 after its last op."""
+        problem = self.problem
+        duration, feeds, _, lag, wakes = self._static
+        order = self._scratch(self.workers * self.width, -1)
+        placed = self._functions[0](
+            problem.stages,
+            problem.pipelines,
+            problem.units,
+            self.width,
+            duration,
+            feeds,
+            lag,
+            wakes,
+            self._split,
+            *self._memory,
+            self._native(priority.ravel()),
+            self._native(limit),
+            self._native(defer),
+            patience,
+            self._first_host,
+            self._scratch(3 * self.workers * self.width),
+            self._scratch(3 * self.workers),
+            self._scratch(3 * self.span),
+            order,
+            *(self._scratch(self.workers) for _ in range(4)),
+        )
+        assert placed == problem.ops, f"list scheduling placed {placed} of {problem.ops} ops"
+        return np.array(order, dtype=np.int64)
+
+    def earliest(self, order: Ints, release: Ints) -> Ints:
+        """The earliest end of every op, -1 where there is none; stages open at their release."""
+        duration, feeds, needs, lag, wakes = self._static
+        end = self._scratch(3 * self.span, -1)
+        timed = self._functions[1](
+            self.workers,
+            self.width,
+            duration,
+            needs,
+            feeds,
+            lag,
+            wakes,
+            self._native(order),
+            self._native(np.repeat(release, self.problem.pipelines)),
+            end,
+            self._native(np.arange(self.workers, dtype=np.int64) * self.width),
+            self._native(np.arange(self.workers - 1, -1, -1, dtype=np.int64)),
+            self._scratch(self.workers, 1),
+        )
+        assert timed == self.problem.ops, "the orders of some workers wait for each other"
+        return np.array(end, dtype=np.int64)
+
+    def latest(self, order: Ints, start: Ints, deadline: Ints) -> Ints:
+        """The latest start of every op under the stages' deadlines."""
+        duration, feeds, _, lag, _ = self._static
+        by_start = np.argsort(start, kind="stable")
+        late = self._scratch(3 * self.span, kernel.FAR)
+        self._functions[2](
+            self.workers,
+            self.width,
+            self.span,
+            duration,
+            feeds,
+            lag,
+            self._split,
+            self._native(order),
+            self._native(by_start[start[by_start] >= 0]),
+            self._native(deadline),
+            self._scratch(3 * self.span, -1),
+            late,
+        )
+        return np.array(late, dtype=np.int64)
+
+    def _native(self, values: Ints) -> Any:
+        return values if self._compiled else values.tolist()
+
+    def _scratch(self, size: int, fill: int = 0) -> Any:
+        return np.full(size, fill, dtype=np.int64) if self._compiled else [fill] * size
+
+
+def _links(problem: Problem) -> tuple[Ints, Ints, Ints, Ints]:
+    """For every op: the op it feeds, the op it needs, the lag to the one it feeds, and that one's worker."""
+    units, stages = problem.units, problem.stages
+    shape = (3, units, stages)
+    number = np.arange(3 * units * stages).reshape(shape)
+    feeds, needs, wakes = (np.full(shape, -1) for _ in range(3))
+    lag = np.zeros(shape, dtype=np.int64)
+    worker = problem.host + np.arange(stages) * problem.pipelines
+    transfer = np.array(problem.transfer, dtype=np.int64)
+    feeds[0, :, :-1], lag[0, :, :-1], wakes[0, :, :-1] = number[0, :, 1:], transfer, worker[:, 1:]
+    feeds[0, :, -1], wakes[0, :, -1] = number[1, :, -1], worker[:, -1]
+    feeds[1, :, 1:], lag[1, :, 1:], wakes[1, :, 1:] = number[1, :, :-1], transfer, worker[:, :-1]
+    needs[0, :, 1:], needs[1, :, -1], needs[1, :, :-1] = number[0, :, :-1], number[0, :, -1], number[1, :, 1:]
+    needs[2] = number[1]
+    return feeds.ravel(), needs.ravel(), lag.ravel(), wakes.ravel()
+
+
+def _compile() -> tuple[Any, ...]:
+    from numba import njit  # pyright: ignore
+
+    loops = (kernel.list_schedule, kernel.earliest_times, kernel.latest_times)
+    return tuple(njit(cache=True)(loop) for loop in loops)  # pyright: ignore

@@ -1,0 +1,116 @@
+"""From an order of ops on every worker to start times, and the shortest period that the order allows."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from recycle_compiler.passes.assign_slots.kernel import Ints
+from recycle_compiler.passes.assign_slots.loops import Loops
+from recycle_compiler.passes.assign_slots.problem import Problem
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Timed:
+    """An order with its times."""
+
+    period: int
+    score: int
+    """Among equal periods, lower is better: what all stages together take."""
+    order: Ints
+    start: Ints
+    """start[kind, unit, stage]; -1 for the W of a stage that is not split."""
+    release: tuple[int, ...]
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        return self.period, self.score
+
+
+class Clock:
+    """Times orders of one problem."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.loops = Loops(problem)
+        self._finish = np.array(problem.finish, dtype=np.int64)
+        self._shape = (3, problem.units, problem.stages)
+        self._duration = self.loops.duration.reshape(self._shape)
+        self._last = np.where(np.array(problem.split), 2, 1)
+        load = [
+            int(np.bincount(problem.host[:, stage]).max()) * int(self._duration[:, 0, stage].sum()) + finish
+            for stage, finish in enumerate(problem.finish)
+        ]
+        self._floor = max(load)
+
+    def time(self, order: Ints, at_most: int | None = None) -> Timed | None:
+        """The order with its shortest period; None if that exceeds `at_most`."""
+        if not self.problem.staggered:
+            timed = self._timed(order, np.zeros(self.problem.stages, dtype=np.int64))
+            return None if at_most is not None and timed.period > at_most else timed
+        if at_most is None:
+            return self._shorten(self._timed(order, np.zeros(self.problem.stages, dtype=np.int64)))
+        within = self._within(order, at_most)
+        return None if within is None else self._shorten(within)
+
+    def latest(self, timed: Timed) -> Ints:
+        """The latest starts at which this order still keeps its period."""
+        first, _ = self._windows(timed.start)
+        if self.problem.staggered:
+            deadline = first + timed.period - self._finish
+        else:
+            deadline = np.full(self.problem.stages, first.min() + timed.period - self._finish.max())
+        return self.loops.latest(timed.order, timed.start.ravel(), deadline).reshape(self._shape)
+
+    def _shorten(self, best: Timed) -> Timed:
+        """Halve the interval between what is surely too short and what is known to do."""
+        grain = self.problem.grain
+        too_short = self._floor // grain - 1
+        # The next step down is the likely end of the search, so it is tried first.
+        probe = best.period // grain - 1
+        while probe > too_short:
+            within = self._within(best.order, probe * grain)
+            if within is None:
+                too_short = probe
+            else:
+                best = within
+            probe = (too_short + best.period // grain) // 2
+        return best
+
+    def _within(self, order: Ints, period: int) -> Timed | None:
+        """Push stages that start too early for their end; None if they never settle.
+
+        A longest path uses each stage's window at most once, so more rounds than stages mean a cycle.
+        """
+        release = np.zeros(self.problem.stages, dtype=np.int64)
+        for _ in range(self.problem.stages + 1):
+            start = self._start(order, release)
+            first, last = self._windows(start)
+            over = last + self._finish - first - period
+            if (over <= 0).all():
+                return self._as_timed(order, start, release)
+            release = np.where(over > 0, first + over, release)
+        return None
+
+    def _start(self, order: Ints, release: Ints) -> Ints:
+        end = self.loops.earliest(order, release).reshape(self._shape)
+        return np.where(end >= 0, end - self._duration, -1)
+
+    def _windows(self, start: Ints) -> tuple[Ints, Ints]:
+        """For each stage, the start of its first op and the end of its last."""
+        stages = np.arange(self.problem.stages)
+        ends = start.max(axis=1)[self._last, stages] + self._duration[self._last, 0, stages]
+        return start[0].min(axis=0), ends
+
+    def _timed(self, order: Ints, release: Ints) -> Timed:
+        return self._as_timed(order, self._start(order, release), release)
+
+    def _as_timed(self, order: Ints, start: Ints, release: Ints) -> Timed:
+        first, last = self._windows(start)
+        origin = int(first.min())
+        opens = tuple(int(max(0, time - origin)) for time in release)
+        shifted = np.where(start >= 0, start - origin, -1)
+        if self.problem.staggered:
+            period = int((last + self._finish - first).max())
+            return Timed(period, int((last - first).sum()), order, shifted, opens)
+        period = int(last.max() - origin + self._finish.max())
+        return Timed(period, int(last.sum()), order, shifted, opens)

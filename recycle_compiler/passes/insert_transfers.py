@@ -1,0 +1,155 @@
+"""Turn the schedule into instructions, with a send and a receive for everything that crosses a stage boundary.
+
+    F(s) on 0:1, then F(s+1) on 2:2    -->    0:1  forward, send-activation -> 2:2
+                                              2:2  recv-activation <- 0:1, ..., forward
+
+A send stands right after the op that makes the message; its receive is posted on the other worker at the time of that
+send, before anything that starts then. Receives on a pair of workers are therefore in the order of its sends, and
+even if every send had to wait for its receive there would be no deadlock: in order of (time; receive, send, compute),
+each instruction waits only for earlier ones.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from recycle_compiler.ir.ops import Column, OpKind
+from recycle_compiler.ir.program import Program
+from recycle_compiler.ir.failure import Worker
+from recycle_compiler.ir.schedule import Schedule
+from recycle_runtime.isa import NONE, Opcode
+
+_RECEIVE, _SEND, _LOAD, _COMPUTE, _BARRIER, _REDUCE, _OPTIMIZER, _VALIDATE = range(8)
+"""Rank among instructions of one worker at one time."""
+
+_COMPUTE_OPCODE = np.array(
+    [Opcode.FORWARD, Opcode.BACKWARD, Opcode.BACKWARD_INPUT, Opcode.BACKWARD_WEIGHT], dtype=np.int64
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Instructions before they are sorted into streams."""
+
+    worker: Column
+    """stage * pipelines + pipeline."""
+    time: Column
+    rank: Column
+    opcode: Column
+    pipeline: Column
+    microbatch: Column
+    peer: Column
+
+
+@dataclass(frozen=True, slots=True)
+class InsertTransfers:
+    """Schedule -> Program whose buffers and inboxes have no numbers yet."""
+
+    name: str = "insert-transfers"
+
+    def run(self, schedule: Schedule) -> Program:
+        rows = _concatenate([_compute(schedule), _loads(schedule), *_transfers(schedule), *_endings(schedule)])
+        order = np.lexsort((rows.microbatch, rows.pipeline, rows.rank, rows.time, rows.worker))
+        owner = rows.worker[order]
+        present = np.unique(owner)
+        pipelines = schedule.job.pipelines
+        unset = np.full(len(order), NONE, dtype=np.int64)
+        return Program(
+            schedule.job,
+            schedule.failed,
+            schedule.release,
+            schedule.claims,
+            tuple(Worker(number % pipelines, number // pipelines) for number in present.tolist()),
+            np.append(np.searchsorted(owner, present), len(owner)),
+            rows.opcode[order],
+            rows.pipeline[order],
+            rows.microbatch[order],
+            unset,
+            unset,
+            rows.peer[order],
+        )
+
+
+def _compute(schedule: Schedule) -> _Rows:
+    ops, work = schedule.ops, schedule.is_compute
+    opcode = _COMPUTE_OPCODE[ops.kind[work]]
+    return _rows(schedule, work, schedule.start[work], _COMPUTE, opcode)
+
+
+def _loads(schedule: Schedule) -> _Rows:
+    """The first stage reads inputs, the last one targets."""
+    ops = schedule.ops
+    edge = (ops.stage == 0) | (ops.stage == schedule.job.stages - 1)
+    chosen = (ops.kind == OpKind.F) & edge
+    return _rows(schedule, chosen, schedule.start[chosen], _LOAD, Opcode.LOAD)
+
+
+def _transfers(schedule: Schedule) -> list[_Rows]:
+    """Activations to the next stage and gradients to the one before."""
+    job, ops = schedule.job, schedule.ops
+    host = np.empty((job.pipelines, job.microbatches, job.stages), dtype=np.int64)
+    forwards = ops.kind == OpKind.F
+    host[ops.pipeline[forwards], ops.microbatch[forwards], ops.stage[forwards]] = ops.worker[forwards]
+    backwards = (ops.kind == OpKind.B) | (ops.kind == OpKind.I)
+    found: list[_Rows] = []
+    for chosen, step, send, receive in (
+        (forwards & (ops.stage < job.stages - 1), 1, Opcode.SEND_ACTIVATION, Opcode.RECV_ACTIVATION),
+        (backwards & (ops.stage > 0), -1, Opcode.SEND_GRADIENT, Opcode.RECV_GRADIENT),
+    ):
+        pipeline, microbatch = ops.pipeline[chosen], ops.microbatch[chosen]
+        target = ops.stage[chosen] + step
+        other = host[pipeline, microbatch, target]
+        sent = schedule.end[chosen]
+        found.append(_rows(schedule, chosen, sent, _SEND, send, other))
+        size = len(sent)
+        found.append(
+            _Rows(
+                target * job.pipelines + other,
+                sent,
+                np.full(size, _RECEIVE),
+                np.full(size, int(receive)),
+                pipeline,
+                microbatch,
+                ops.worker[chosen],
+            )
+        )
+    return found
+
+
+def _endings(schedule: Schedule) -> list[_Rows]:
+    """Reduction and optimizer, behind a barrier or before a validation."""
+    ops = schedule.ops
+    reductions, steps = ops.kind == OpKind.R, ops.kind == OpKind.O
+    found = [
+        _rows(schedule, reductions, schedule.start[reductions], _REDUCE, Opcode.REDUCE),
+        _rows(schedule, steps, schedule.start[steps], _OPTIMIZER, Opcode.OPTIMIZER),
+    ]
+    if schedule.job.techniques.stagger:
+        return [*found, _rows(schedule, steps, schedule.end[steps], _VALIDATE, Opcode.VALIDATE)]
+    return [*found, _rows(schedule, reductions, schedule.start[reductions], _BARRIER, Opcode.BARRIER)]
+
+
+def _rows(
+    schedule: Schedule,
+    chosen: np.ndarray[tuple[int], np.dtype[np.bool_]],
+    time: Column,
+    rank: int,
+    opcode: Opcode | Column,
+    peer: Column | int = NONE,
+) -> _Rows:
+    """Instructions on the workers of the chosen ops."""
+    ops, size = schedule.ops, int(chosen.sum())
+    return _Rows(
+        ops.stage[chosen] * schedule.job.pipelines + ops.worker[chosen],
+        time,
+        np.full(size, rank),
+        np.broadcast_to(np.asarray(opcode, dtype=np.int64), size),
+        ops.pipeline[chosen],
+        ops.microbatch[chosen],
+        np.broadcast_to(np.asarray(peer, dtype=np.int64), size),
+    )
+
+
+def _concatenate(parts: list[_Rows]) -> _Rows:
+    names = _Rows.__slots__
+    return _Rows(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))

@@ -1,0 +1,78 @@
+"""Split backward ops so that the weight gradient can run later.
+
+    before    F -> B          after    F -> I
+              B -> next B              I -> next I
+              B -> S                   I -> W -> S
+
+Only the input gradient is on the path to the previous stage, so W floats: it may fill any idle slot up to
+the reduction. A stage is split where that can pay: the previous stage waits for I, or memory holds a second
+micro-batch while a W is put off. Elsewhere (the first stage with room for one) B stays whole.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from recycle_compiler.ir.graph import Graph
+from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.ir.ops import OpKind, OpTable, concatenate
+
+
+@dataclass(frozen=True, slots=True)
+class SplitBackward:
+    """Replace `B` by an `I` on its edges and a `W` that follows it, on the stages where that can pay."""
+
+    name: str = "split-backward"
+
+    def run(self, graph: Graph) -> Graph:
+        job, ops = graph.job, graph.ops
+        if not job.techniques.decouple:
+            return graph
+        chosen = np.array([_pays(job, stage) for stage in range(job.stages)])
+        split = (ops.kind == OpKind.B) & chosen[ops.stage]
+        rows = np.flatnonzero(split)
+        weight_row = np.full(len(ops), -1)
+        weight_row[rows] = len(ops) + np.arange(len(rows))
+        table = concatenate([_inputs(job, ops, split), _weights(job, ops, rows)])
+        # What waited for all of B, to synchronize, waits for W; what continues the chain waits for I.
+        to_sync = split[graph.before] & (ops.kind[graph.after] == OpKind.S)
+        before = np.where(to_sync, weight_row[graph.before], graph.before)
+        return Graph(
+            job,
+            graph.failed,
+            table,
+            np.concatenate([before, rows]),
+            np.concatenate([graph.after, weight_row[rows]]),
+            np.concatenate([graph.lag, np.zeros(len(rows), np.int64)]),
+        )
+
+
+def _pays(job: JobSpec, stage: int) -> bool:
+    capacity = job.capacity[stage]
+    room_for_two = capacity is None or capacity >= job.activation[stage] + job.kept_for_weight[stage]
+    return stage > 0 or room_for_two
+
+
+def _inputs(job: JobSpec, ops: OpTable, split: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> OpTable:
+    """The same rows with I in place of B."""
+    duration = np.array(job.backward_input)[ops.stage]
+    return OpTable(
+        np.where(split, int(OpKind.I), ops.kind),
+        ops.pipeline,
+        ops.microbatch,
+        ops.stage,
+        ops.worker,
+        np.where(split, duration, ops.duration),
+    )
+
+
+def _weights(job: JobSpec, ops: OpTable, rows: np.ndarray[tuple[int], np.dtype[np.intp]]) -> OpTable:
+    part = ops.take(rows)
+    return OpTable(
+        np.full(len(rows), int(OpKind.W)),
+        part.pipeline,
+        part.microbatch,
+        part.stage,
+        part.worker,
+        np.array(job.backward_weight)[part.stage],
+    )
