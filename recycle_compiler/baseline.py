@@ -1,0 +1,30 @@
+"""Fault-free 1F1B, the schedule that plans are compared with."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from recycle_compiler.ir.job import JobSpec, Techniques
+from recycle_compiler.ir.target import Target
+from recycle_compiler.passes.assign_slots.construct import NO_LIMIT, greedy_priority, holdable
+from recycle_compiler.passes.assign_slots.problem import problem_of
+from recycle_compiler.passes.assign_slots.timing import Clock
+from recycle_compiler.passes.pipeline import run_passes
+from recycle_compiler.passes.registry import GRAPH_PASSES
+
+
+def one_f_one_b_period(job: JobSpec) -> int:
+    """Ticks per iteration of textbook 1F1B on the healthy grid: coupled backward, one barrier.
+
+    Stage s runs S - s forwards ahead (fewer where memory holds fewer), then one backward and one forward in turn.
+    Pipelines do not meet before the barrier, so one of them is enough.
+    """
+    one = replace(job, pipelines=1, failures=0, techniques=Techniques(adaptive=False, decouple=False, stagger=False))
+    graph = run_passes(GRAPH_PASSES, Target(one, ()))
+    problem = problem_of(one, (), graph.ops)
+    depth = np.minimum(holdable(problem), one.stages - np.arange(one.stages))
+    defer = np.full(one.stages, NO_LIMIT, dtype=np.int64)
+    clock = Clock(problem)
+    timed = clock.time(clock.loops.place(greedy_priority(problem), depth, defer, 0))
+    assert timed is not None
+    return timed.period

@@ -1,0 +1,146 @@
+"""From a job to programs: one plan for every number of failures, or one for an exact failure pattern."""
+
+import multiprocessing
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+
+from recycle_compiler.baseline import one_f_one_b_period
+from recycle_compiler.ir.failure import FailureSet, failed_per_stage, normal_form
+from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.ir.program import Program
+from recycle_compiler.ir.target import Target
+from recycle_compiler.passes.assign_slots import Effort
+from recycle_compiler.passes.normalize_failures import NormalizeFailures, relabel
+from recycle_compiler.passes.pipeline import Observer, run_passes
+from recycle_compiler.passes.registry import all_passes
+from recycle_compiler.placement import choose_placement
+
+
+class NoPlan(Exception):
+    """No schedule exists: one sentence says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSummary:
+    """One row of the table that `recyclec compile` ends with; times in ticks."""
+
+    failures: int
+    failed_per_stage: tuple[int, ...]
+    period: int
+    makespan: int
+    lower_bound: int
+    gap: float
+    status: str
+    seconds: float
+    against_1f1b: float
+    """Iterations per hour, as a share of fault-free 1F1B's."""
+    cut_short: bool
+
+
+OnPlan = Callable[[PlanSummary, int, int], None]
+"""Called after each plan with its summary, how many are done, and how many there are."""
+
+
+def compile_job(
+    job: JobSpec,
+    *,
+    failures: int | None = None,
+    processes: int = 1,
+    on_plan: OnPlan | None = None,
+    observers: Sequence[Observer] = (),
+) -> list[Program]:
+    """Plans for 0 up to `failures` failed workers (default: the job's tolerance).
+
+    Each plan is made on its own, so the result does not depend on the number of processes. Observers see
+    every pass of every plan, which needs a single process.
+    """
+    total = (job.failures if failures is None else failures) + 1
+    check_survivable(job, total - 1)
+    baseline = one_f_one_b_period(job)
+    programs: dict[int, Program] = {}
+    serial = processes == 1 or total == 1 or bool(observers)
+    made = _one_by_one(job, total, observers) if serial else _side_by_side(job, total, processes)
+    for count, program, seconds in made:
+        programs[count] = program
+        if on_plan is not None:
+            on_plan(summary(program, seconds, baseline), len(programs), total)
+    return [programs[count] for count in range(total)]
+
+
+def plan_failed(job: JobSpec, failed: FailureSet, observers: Sequence[Observer] = ()) -> Program:
+    """The plan for exactly these failed workers; nobody moves to another stage."""
+    target = Target(job, failed)
+    for stage, hosts in enumerate(NormalizeFailures().run(target).hosts):
+        if not hosts:
+            raise NoPlan(f"stage {stage} has no live worker: all {job.pipelines} of its workers failed")
+    return relabel(run_passes(all_passes(), target, observers), failed)
+
+
+def plan_count(job: JobSpec, failures: int, observers: Sequence[Observer] = ()) -> Program:
+    """The plan for this many failures, on the stages that carry them best."""
+    check_survivable(job, failures)
+    counts = choose_placement(job, failures, Effort()) if failures else (0,) * job.stages
+    assert counts is not None, "survivable failures can be placed"
+    return plan_failed(job, normal_form(counts, job.pipelines), observers)
+
+
+def check_survivable(job: JobSpec, failures: int) -> None:
+    """Raise NoPlan if this many failures always leave a stage without a worker."""
+    most = job.stages * (job.pipelines - 1)
+    if failures > most:
+        raise NoPlan(
+            f"{failures} failures cannot be survived: with {job.pipelines} workers on each of {job.stages} stages, "
+            f"every stage keeps a live worker up to {most} failures"
+        )
+
+
+def summary(program: Program, seconds: float, baseline: int) -> PlanSummary:
+    """What a plan is worth, against fault-free 1F1B."""
+    claims = program.claims
+    return PlanSummary(
+        failures=len(program.failed),
+        failed_per_stage=failed_per_stage(program.failed, program.job.stages),
+        period=claims.period,
+        makespan=claims.makespan,
+        lower_bound=claims.lower_bound,
+        gap=claims.gap,
+        status=claims.status,
+        seconds=seconds,
+        against_1f1b=baseline / claims.period,
+        cut_short=claims.cut_short,
+    )
+
+
+def _one_by_one(
+    job: JobSpec, total: int, observers: Sequence[Observer]
+) -> Iterator[tuple[int, Program, float]]:
+    for count in range(total):
+        yield _timed_plan(job, count, observers)
+
+
+def _side_by_side(job: JobSpec, total: int, processes: int) -> Iterator[tuple[int, Program, float]]:
+    """Plans in the order they are done. The first to be asked for are the ones with most failures: the longest."""
+    context = multiprocessing.get_context("spawn")
+    # An interrupt is for the parent, which then stops the others.
+    pool = ProcessPoolExecutor(processes, context, signal.signal, (signal.SIGINT, signal.SIG_IGN))
+    try:
+        pending = [pool.submit(_timed_plan, job, count) for count in reversed(range(total))]
+        for future in as_completed(pending):
+            yield future.result()
+    except BaseException:
+        for process in multiprocessing.active_children():
+            process.terminate()
+        raise
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _timed_plan(
+    job: JobSpec, count: int, observers: Sequence[Observer] = ()
+) -> tuple[int, Program, float]:
+    began = time.perf_counter()
+    program = plan_count(job, count, observers)
+    return count, program, time.perf_counter() - began
