@@ -16,10 +16,12 @@ from recycle_compiler.passes.registry import GRAPH_PASSES
 def one_f_one_b_period(job: JobSpec) -> int:
     """Ticks per iteration of textbook 1F1B on the healthy grid: coupled backward, one barrier.
 
-    Stage s runs S - s forwards ahead (fewer where memory holds fewer), then one backward and one forward in turn.
-    Pipelines do not meet before the barrier, so one of them is enough.
+    Stage s runs S - s forwards ahead (fewer where memory holds fewer), then one backward and one forward in
+    turn. Pipelines do not meet before the barrier, so one of them is enough.
     """
-    one = replace(job, pipelines=1, failures=0, techniques=Techniques(adaptive=False, decouple=False, stagger=False))
+    one = replace(
+        job, pipelines=1, failures=0, techniques=Techniques(adaptive=False, decouple=False, stagger=False)
+    )
     graph = run_passes(GRAPH_PASSES, Target(one, ()))
     problem = problem_of(one, (), graph.ops)
     depth = np.minimum(holdable(problem), one.stages - np.arange(one.stages))

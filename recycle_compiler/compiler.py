@@ -92,8 +92,8 @@ def check_survivable(job: JobSpec, failures: int) -> None:
     most = job.stages * (job.pipelines - 1)
     if failures > most:
         raise NoPlan(
-            f"{failures} failures cannot be survived: with {job.pipelines} workers on each of {job.stages} stages, "
-            f"every stage keeps a live worker up to {most} failures"
+            f"{failures} failures cannot be survived: with {job.pipelines} workers on each of "
+            f"{job.stages} stages, every stage keeps a live worker up to {most} failures"
         )
 
 
@@ -122,7 +122,7 @@ def _one_by_one(
 
 
 def _side_by_side(job: JobSpec, total: int, processes: int) -> Iterator[tuple[int, Program, float]]:
-    """Plans in the order they are done. The first to be asked for are the ones with most failures: the longest."""
+    """Plans as they are done; those with most failures take longest and are started first."""
     context = multiprocessing.get_context("spawn")
     # An interrupt is for the parent, which then stops the others.
     pool = ProcessPoolExecutor(processes, context, signal.signal, (signal.SIGINT, signal.SIG_IGN))
@@ -138,9 +138,7 @@ def _side_by_side(job: JobSpec, total: int, processes: int) -> Iterator[tuple[in
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _timed_plan(
-    job: JobSpec, count: int, observers: Sequence[Observer] = ()
-) -> tuple[int, Program, float]:
+def _timed_plan(job: JobSpec, count: int, observers: Sequence[Observer] = ()) -> tuple[int, Program, float]:
     began = time.perf_counter()
     program = plan_count(job, count, observers)
     return count, program, time.perf_counter() - began

@@ -14,7 +14,8 @@ from recycle_compiler.passes.registry import GRAPH_PASSES
 def choose_placement(job: JobSpec, failures: int, effort: Effort) -> Counts | None:
     """Failures per stage for this total; None if every placement leaves a stage without a worker.
 
-    Candidates come in the order of their bounds, so the search ends when a plan meets the bound of the next one.
+    Candidates come in the order of their bounds, so the search ends when a plan meets the bound of the next
+    one.
     """
     healthy = run_passes(GRAPH_PASSES, Target(job, ()))
     costs = stage_costs(problem_of(job, (), healthy.ops))

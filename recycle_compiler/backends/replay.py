@@ -1,7 +1,7 @@
 """What a program does when nothing disturbs it: the schedule that its streams stand for.
 
-A bundle keeps no times. Every op starts when the one before it on its worker has ended, its message has arrived
-and the window of its stage is open; that gives back exactly the schedule the program was made from.
+A bundle keeps no times. Every op starts when the one before it on its worker has ended, its message has
+arrived and the window of its stage is open; that gives back exactly the schedule the program was made from.
 """
 
 import numpy as np

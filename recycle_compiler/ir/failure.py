@@ -48,7 +48,9 @@ def live_pipelines(failed: FailureSet, stage: int, pipelines: int) -> tuple[int,
     return tuple(pipeline for pipeline in range(pipelines) if pipeline not in gone)
 
 
-def hosting_pipelines(failed: FailureSet, stages: int, pipelines: int, adaptive: bool) -> tuple[tuple[int, ...], ...]:
+def hosting_pipelines(
+    failed: FailureSet, stages: int, pipelines: int, adaptive: bool
+) -> tuple[tuple[int, ...], ...]:
     """For each stage, the pipelines whose worker may run micro-batches.
 
     Without adaptive pipelining a failure takes its whole pipeline out of work.

@@ -64,7 +64,7 @@ class JobSpec:
     capacity: tuple[int | None, ...]
     """For activations, per worker; None is unlimited."""
     parameters: tuple[int, ...]
-    """What a worker that moves to this stage must copy (parameters and optimizer state), in bytes; 0 when not known."""
+    """Bytes that a worker moving to this stage must copy, optimizer state included; 0 when not known."""
     techniques: Techniques
     failures: int
     """Workers that may fail: the bundle holds plans for 0 up to this many."""

@@ -1,14 +1,14 @@
 """The resolved job as lines of exact integers: the head of every IR text, and what a bundle keeps.
 
-    job figure3
-    shape stages 4 pipelines 3 tensor 1 microbatches 6
-    units slot count
-    forward 1000 1000 1000 1000
-    ...
-    capacity 4000 3000 unlimited 1000
-    techniques adaptive decouple stagger
-    failures 3
-    solver time_limit_ns 60000000000 gap_ppm 10000 seed 0
+job figure3
+shape stages 4 pipelines 3 tensor 1 microbatches 6
+units slot count
+forward 1000 1000 1000 1000
+...
+capacity 4000 3000 unlimited 1000
+techniques adaptive decouple stagger
+failures 3
+solver time_limit_ns 60000000000 gap_ppm 10000 seed 0
 """
 
 from collections.abc import Iterable

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import cast
 
 import numpy as np
 
 from recycle_compiler.ir.failure import FailureSet, Worker
 from recycle_compiler.ir.job import JobSpec
-from recycle_compiler.ir.ops import Column, Op, OpKind, OpTable
+from recycle_compiler.ir.ops import MICROBATCH_KINDS, Column, Op, OpKind, OpTable
 from recycle_compiler.ir.program import Claims
 
 
@@ -34,8 +36,7 @@ class Schedule:
 
     def rows(self) -> Iterator[tuple[Op, int, int]]:
         """Each op with its start and end."""
-        for op, start, end in zip(self.ops, self.start.tolist(), self.end.tolist(), strict=True):
-            yield op, start, end
+        yield from zip(self.ops, self.start.tolist(), self.end.tolist(), strict=True)
 
     def worker_starts(self) -> list[tuple[Worker, slice]]:
         """The rows of each live worker."""
@@ -44,7 +45,7 @@ class Schedule:
         limits = [*firsts.tolist(), len(key)]
         return [
             (Worker(int(self.ops.worker[first]), int(self.ops.stage[first])), slice(first, last))
-            for first, last in zip(limits, limits[1:], strict=False)
+            for first, last in pairwise(limits)
         ]
 
     def peak_memory(self) -> list[tuple[int, int, int]]:
@@ -114,18 +115,19 @@ def _wrong_order(schedule: Schedule) -> Iterator[str]:
     end = np.full(shape, -1, dtype=np.int64)
     start[place] = schedule.start[compute]
     end[place] = schedule.end[compute]
-    whole = start[OpKind.B] >= 0
-    back_start = np.where(whole, start[OpKind.B], start[OpKind.I])
-    back_end = np.where(whole, end[OpKind.B], end[OpKind.I])
-    if (start[OpKind.F] < 0).any() or (back_start < 0).any():
+    forward, coupled, split, weight = (int(kind) for kind in MICROBATCH_KINDS)
+    whole = start[coupled] >= 0
+    back_start = cast(Column, np.where(whole, start[coupled], start[split]))
+    back_end = cast(Column, np.where(whole, end[coupled], end[split]))
+    if (start[forward] < 0).any() or (back_start < 0).any():
         yield "a micro-batch misses an F or a backward on some stage"
         return
     transfer = np.array(job.transfer, dtype=np.int64)
-    if (start[OpKind.F][..., 1:] < end[OpKind.F][..., :-1] + transfer).any():
+    if (start[forward][..., 1:] < end[forward][..., :-1] + transfer).any():
         yield "an F starts before its input has arrived"
     if (back_start[..., :-1] < back_end[..., 1:] + transfer).any():
         yield "a backward starts before its gradient has arrived"
-    if (back_start[..., -1] < end[OpKind.F][..., -1]).any():
+    if (back_start[..., -1] < end[forward][..., -1]).any():
         yield "a backward on the last stage starts before its F has ended"
-    if (~whole & (start[OpKind.W] < back_end)).any():
+    if (~whole & (start[weight] < back_end)).any():
         yield "a W starts before its I has ended"

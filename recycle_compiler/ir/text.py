@@ -12,15 +12,22 @@ unit of the job:
     worker 0:0  0 F0.0  1 F0.1  8 I0.0 ... 27 R  27 O
 """
 
-from collections.abc import Sequence
-from fractions import Fraction
-
 import numpy as np
 
-from recycle_compiler.ir.failure import FailureSet, Worker, failure_set
+from recycle_compiler.ir.failure import Worker
 from recycle_compiler.ir.graph import Graph
+from recycle_compiler.ir.head_text import (
+    parse_claims,
+    parse_time,
+    parse_worker,
+    print_claims,
+    print_head,
+    print_release,
+    print_time,
+    split_text,
+)
 from recycle_compiler.ir.job import JobSpec
-from recycle_compiler.ir.job_text import TextError, parse_job, print_job
+from recycle_compiler.ir.job_text import TextError
 from recycle_compiler.ir.ops import MICROBATCH_KINDS, UNSET, Op, OpKind, op_table
 from recycle_compiler.ir.program import Claims
 from recycle_compiler.ir.schedule import Schedule, schedule_order
@@ -29,17 +36,19 @@ from recycle_compiler.ir.target import Target
 
 def print_target(target: Target) -> str:
     """The job and the failed workers."""
-    return "target\n" + _head(target.job, target.failed)
+    return "target\n" + print_head(target.job, target.failed)
 
 
 def print_graph(graph: Graph) -> str:
     """One line per op and per edge."""
-    lines = ["graph", _head(graph.job, graph.failed).rstrip("\n")]
+    lines = ["graph", print_head(graph.job, graph.failed).rstrip("\n")]
     names = [str(op) for op in graph.ops]
     for name, op in zip(names, graph.ops, strict=True):
         worker = "-" if op.worker == UNSET else str(op.worker)
         lines.append(f"op {name} worker {worker} duration {op.duration}")
-    for before, after, lag in zip(graph.before.tolist(), graph.after.tolist(), graph.lag.tolist(), strict=True):
+    for before, after, lag in zip(
+        graph.before.tolist(), graph.after.tolist(), graph.lag.tolist(), strict=True
+    ):
         lines.append(f"edge {names[before]} {names[after]} lag {lag}")
     return "\n".join(lines) + "\n"
 
@@ -47,24 +56,21 @@ def print_graph(graph: Graph) -> str:
 def print_schedule(schedule: Schedule) -> str:
     """One line per worker."""
     unit = schedule.job.ticks_per_unit
-    claims = schedule.claims
-    lines = ["schedule", _head(schedule.job, schedule.failed).rstrip("\n")]
-    lines.append("release " + " ".join(print_time(time, unit) for time in schedule.release))
-    numbers = (f"{name} {print_time(getattr(claims, name), unit)}" for name in _CLAIMED_TIMES)
-    lines.append(
-        f"claims {' '.join(numbers)} cut_short {'yes' if claims.cut_short else 'no'} reason {claims.reason}"
-    )
+    lines = ["schedule", print_head(schedule.job, schedule.failed).rstrip("\n")]
+    lines += [print_release(schedule.release, unit), print_claims(schedule.claims, unit)]
     starts = schedule.start.tolist()
     for worker, rows in schedule.worker_starts():
         ops = (schedule.ops[row] for row in range(rows.start, rows.stop))
-        cells = (f"{print_time(start, unit)} {_label(op)}" for start, op in zip(starts[rows], ops, strict=True))
+        cells = (
+            f"{print_time(start, unit)} {_label(op)}" for start, op in zip(starts[rows], ops, strict=True)
+        )
         lines.append(f"worker {worker}  " + "  ".join(cells))
     return "\n".join(lines) + "\n"
 
 
 def parse_target(text: str) -> Target:
     """Inverse of `print_target`."""
-    job, failed, rest = _split(text, "target")
+    job, failed, rest = split_text(text, "target")
     if rest:
         raise TextError(rest[0][0], "a target ends with its failed workers")
     return Target(job, failed)
@@ -72,7 +78,7 @@ def parse_target(text: str) -> Target:
 
 def parse_graph(text: str) -> Graph:
     """Inverse of `print_graph`."""
-    job, failed, rest = _split(text, "graph")
+    job, failed, rest = split_text(text, "graph")
     ops: list[Op] = []
     numbers: dict[str, int] = {}
     edges: list[tuple[int, int, int]] = []
@@ -95,7 +101,7 @@ def parse_graph(text: str) -> Graph:
 
 def parse_schedule(text: str) -> Schedule:
     """Inverse of `print_schedule`."""
-    job, failed, rest = _split(text, "schedule")
+    job, failed, rest = split_text(text, "schedule")
     unit = job.ticks_per_unit
     release: tuple[int, ...] | None = None
     claims: Claims | None = None
@@ -106,9 +112,9 @@ def parse_schedule(text: str) -> Schedule:
             if words[0] == "release":
                 release = tuple(parse_time(word, unit) for word in words[1:])
             elif words[0] == "claims":
-                claims = _parse_claims(words[1:], unit)
+                claims = parse_claims(words[1:], unit)
             elif words[0] == "worker":
-                worker = _parse_worker(words[1])
+                worker = parse_worker(words[1])
                 for start, label in zip(words[2::2], words[3::2], strict=True):
                     starts.append(parse_time(start, unit))
                     ops.append(_from_label(label, worker, job))
@@ -123,52 +129,6 @@ def parse_schedule(text: str) -> Schedule:
     return Schedule(job, failed, table.take(order), start[order], release, claims)
 
 
-def print_time(ticks: int, ticks_per_unit: int) -> str:
-    """Ticks in the job's unit, as an exact decimal."""
-    whole, rest = divmod(ticks, ticks_per_unit)
-    if not rest:
-        return str(whole)
-    digits = len(str(ticks_per_unit)) - 1
-    return f"{whole}.{rest:0{digits}d}".rstrip("0")
-
-
-def parse_time(word: str, ticks_per_unit: int) -> int:
-    """Inverse of `print_time`."""
-    ticks = Fraction(word) * ticks_per_unit
-    if ticks.denominator != 1:
-        raise ValueError(f"{word} is not a whole number of ticks")
-    return int(ticks)
-
-
-_CLAIMED_TIMES = ("makespan", "period", "lower_bound")
-
-
-def _head(job: JobSpec, failed: FailureSet) -> str:
-    return print_job(job) + " ".join(("failed", *map(str, failed))) + "\n"
-
-
-def _split(text: str, level: str) -> tuple[JobSpec, FailureSet, list[tuple[int, list[str]]]]:
-    """The job, the failed workers, and the numbered lines after them."""
-    lines = text.splitlines()
-    if not lines or lines[0] != level:
-        raise TextError(1, f"expected `{level}`")
-    heads = [index for index, line in enumerate(lines) if line.split()[:1] == ["failed"]]
-    if not heads:
-        raise TextError(0, "the line of failed workers is missing")
-    job = parse_job(lines[1 : heads[0]])
-    try:
-        failed = failure_set(_parse_worker(word) for word in lines[heads[0]].split()[1:])
-    except ValueError as cause:
-        raise TextError(heads[0] + 1, str(cause)) from cause
-    rest = [(number, line.split()) for number, line in enumerate(lines, start=1)][heads[0] + 1 :]
-    return job, failed, [(number, words) for number, words in rest if words]
-
-
-def _parse_worker(word: str) -> Worker:
-    pipeline, _, stage = word.partition(":")
-    return Worker(int(pipeline), int(stage))
-
-
 def _parse_op(name: str, worker: int, duration: int) -> Op:
     kind, *parts = name.split(".")
     fields = {part[0]: int(part[1:]) for part in parts if part != "all"}
@@ -180,14 +140,6 @@ def _parse_op(name: str, worker: int, duration: int) -> Op:
         fields.get("w", worker),
         duration,
     )
-
-
-def _parse_claims(words: Sequence[str], unit: int) -> Claims:
-    names, values = words[0:8:2], words[1:8:2]
-    if tuple(names) != (*_CLAIMED_TIMES, "cut_short") or words[8] != "reason":
-        raise ValueError("claims are out of order")
-    makespan, period, bound = (parse_time(value, unit) for value in values[:3])
-    return Claims(makespan, period, bound, " ".join(words[9:]), values[3] == "yes")
 
 
 def _label(op: Op) -> str:

@@ -1,15 +1,16 @@
-"""Number the buffers and inboxes of every worker, so that memory is decided here and not discovered at run time.
+"""Number the buffers and inboxes of every worker: memory is decided here, not discovered at run time.
 
     load p0 m0           -->    load p0 m0 b0
     forward p0 m0               forward p0 m0 b0 <- i2
 
-A micro-batch keeps one buffer from its load or forward to the end of its backward; a message keeps one inbox from the
-posting of its receive to the start of the op that consumes it. The lowest free number is taken, so a worker
-needs no more of them than it ever uses at once.
+A micro-batch keeps one buffer from its load or forward to the end of its backward; a message keeps one
+inbox from the posting of its receive to the start of the op that consumes it. The lowest free number is
+taken, so a worker needs no more of them than it ever uses at once.
 """
 
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
+from itertools import pairwise
 
 import numpy as np
 
@@ -35,7 +36,7 @@ class AssignBuffers:
         buffer = [NONE] * len(opcode)
         inbox = [NONE] * len(opcode)
         limits = program.offsets.tolist()
-        for first, last in zip(limits, limits[1:], strict=False):
+        for first, last in pairwise(limits):
             _number_buffers(opcode, unit, buffer, first, last)
             _number_inboxes(opcode, unit, inbox, first, last)
         return replace(

@@ -1,15 +1,6 @@
 """What a pass is: a value with a name that turns one level of the compiler into the next, or the same."""
 
-from collections.abc import Iterator
 from typing import Any, Protocol
-
-
-class Level(Protocol):
-    """A target, graph, schedule or program."""
-
-    def verify(self) -> Iterator[str]:
-        """Yield every broken invariant."""
-        ...
 
 
 class Pass(Protocol):

@@ -48,7 +48,9 @@ class BuildGraph:
         joins = (np.arange(size, 2 * size), np.full(size, sync))
         after_sync = (np.full(len(workers), sync), reduction)
         steps = (reduction, reduction + len(workers))
-        free = [(before, after, np.zeros(len(before), np.int64)) for before, after in (joins, after_sync, steps)]
+        free = [
+            (before, after, np.zeros(len(before), np.int64)) for before, after in (joins, after_sync, steps)
+        ]
         before, after, lag = (np.concatenate(parts) for parts in zip(*chains, *free, strict=True))
         return Graph(job, target.failed, ops, before, after, lag)
 

@@ -5,9 +5,9 @@ order of their numbers without changing when a worker works:
 
     before    F0.2 F0.0 F0.1 ... I0.1 I0.2       after    F0.0 F0.1 F0.2 ... I0.0 I0.1
 
-The k-th F of a route still follows the k-th F of the stage before it, and so on for I and W, so nothing breaks. Then
-every op starts as early as the order on its worker and the window of its stage allow: replaying the streams gives
-exactly these times.
+The k-th F of a route still follows the k-th F of the stage before it, and so on for I and W, so nothing
+breaks. Then every op starts as early as the order on its worker and the window of its stage allow:
+replaying the streams gives exactly these times.
 """
 
 from dataclasses import dataclass

@@ -1,21 +1,21 @@
-"""Turn the schedule into instructions, with a send and a receive for everything that crosses a stage boundary.
+"""Turn the schedule into instructions, with a send and a receive for all that crosses a stage boundary.
 
     F(s) on 0:1, then F(s+1) on 2:2    -->    0:1  forward, send-activation -> 2:2
                                               2:2  recv-activation <- 0:1, ..., forward
 
-A send stands right after the op that makes the message; its receive is posted on the other worker at the time of that
-send, before anything that starts then. Receives on a pair of workers are therefore in the order of its sends, and
-even if every send had to wait for its receive there would be no deadlock: in order of (time; receive, send, compute),
-each instruction waits only for earlier ones.
+A send stands right after the op that makes the message; its receive is posted on the other worker at the
+time of that send, before anything that starts then. Receives on a pair of workers are therefore in the
+order of its sends, and even if every send had to wait for its receive there would be no deadlock: in order
+of (time; receive, send, compute), each instruction waits only for earlier ones.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
+from recycle_compiler.ir.failure import Worker
 from recycle_compiler.ir.ops import Column, OpKind
 from recycle_compiler.ir.program import Program
-from recycle_compiler.ir.failure import Worker
 from recycle_compiler.ir.schedule import Schedule
 from recycle_runtime.isa import NONE, Opcode
 
@@ -48,7 +48,9 @@ class InsertTransfers:
     name: str = "insert-transfers"
 
     def run(self, schedule: Schedule) -> Program:
-        rows = _concatenate([_compute(schedule), _loads(schedule), *_transfers(schedule), *_endings(schedule)])
+        rows = _concatenate(
+            [_compute(schedule), _loads(schedule), *_transfers(schedule), *_endings(schedule)]
+        )
         order = np.lexsort((rows.microbatch, rows.pipeline, rows.rank, rows.time, rows.worker))
         owner = rows.worker[order]
         present = np.unique(owner)

@@ -3,8 +3,9 @@
     actual  (0, 2, 0, 0)        move a worker from stage 2 to stage 1
     planned (0, 1, 1, 0)
 
-A worker that moves copies the parameters and optimizer state of its new stage from a peer, so a move costs the bytes of the
-stage it goes to. This is a flow from stages that have a worker to give to stages that want one.
+A worker that moves copies the parameters and optimizer state of its new stage from a peer, so a move costs
+the bytes of the stage it goes to. This is a flow from stages that have a worker to give to stages that want
+one.
 """
 
 from typing import Any, cast
@@ -23,7 +24,7 @@ def least_moves(actual: tuple[int, ...], planned: tuple[int, ...], job: JobSpec)
         raise ValueError("moves keep the number of failures")
     gives = [s for s in range(job.stages) if planned[s] > actual[s]]
     wants = [s for s in range(job.stages) if actual[s] > planned[s]]
-    graph: Any = nx.DiGraph()
+    graph = cast(Any, nx.DiGraph())
     for stage in (*gives, *wants):
         # Demand is what flows in: negative where workers come from.
         graph.add_node(stage, demand=actual[stage] - planned[stage])
@@ -32,4 +33,6 @@ def least_moves(actual: tuple[int, ...], planned: tuple[int, ...], job: JobSpec)
             distance = abs(source - target)
             graph.add_edge(source, target, weight=job.parameters[target] * job.stages + distance)
     flow = cast(dict[int, dict[int, int]], nx.min_cost_flow(graph))
-    return tuple((source, target) for source in gives for target in wants for _ in range(flow[source][target]))
+    return tuple(
+        (source, target) for source in gives for target in wants for _ in range(flow[source][target])
+    )

@@ -44,7 +44,8 @@ def relabel(program: Program, failed: FailureSet) -> Program:
     pipeline = np.where(program.pipeline >= 0, pipeline_names[program.pipeline], program.pipeline)
     renamed = [Worker(int(worker_names[w.stage, w.pipeline]), w.stage) for w in program.workers]
     order = sorted(range(len(renamed)), key=lambda index: (renamed[index].stage, renamed[index].pipeline))
-    rows = np.concatenate([np.arange(program.offsets[i], program.offsets[i + 1]) for i in order])
+    limits: list[int] = program.offsets.tolist()
+    rows = np.concatenate([np.arange(limits[index], limits[index + 1]) for index in order])
     lengths = np.diff(program.offsets)[order]
     return replace(
         program,
@@ -84,7 +85,10 @@ def _worker_names(planned: FailureSet, actual: FailureSet, stages: int, pipeline
         dead = {worker.pipeline for worker in planned if worker.stage == stage}
         gone = {worker.pipeline for worker in actual if worker.stage == stage}
         wrong = [p for p in range(pipelines) if (p in dead) != (int(names[stage, p]) in gone)]
-        spare = {alive: [int(names[stage, p]) for p in wrong if (int(names[stage, p]) in gone) != alive] for alive in (True, False)}
+        spare = {
+            alive: [int(names[stage, p]) for p in wrong if (int(names[stage, p]) in gone) != alive]
+            for alive in (True, False)
+        }
         for p in wrong:
             names[stage, p] = spare[p not in dead].pop(0)
     return names

@@ -1,9 +1,10 @@
 """Dynamic program: how many failures each stage should carry, for a given total.
 
-A healthy worker may move to another stage, so a total of n failures can be turned into any counts per stage that add
-up to n. What a stage costs with f losses is its own lower bound, and a plan is as slow as its slowest stage: the program
-looks for the smallest such maximum and, under it, for the least sum. Several answers are returned, because a bound is not
-yet a plan; the caller builds plans until the best of them meets the bound of the next answer.
+A healthy worker may move to another stage, so a total of n failures can be turned into any counts per stage
+that add up to n. What a stage costs with f losses is its own lower bound, and a plan is as slow as its
+slowest stage: the program looks for the smallest such maximum and, under it, for the least sum. Several
+answers are returned, because a bound is not yet a plan; the caller builds plans until the best of them
+meets the bound of the next answer.
 """
 
 from dataclasses import replace
@@ -29,7 +30,7 @@ def stage_costs(problem: Problem) -> list[list[int]]:
 
 
 def place_failures(costs: list[list[int]], total: int, most: int) -> list[tuple[int, Counts]]:
-    """Up to `most` counts per stage with this total, each after the bound of its slowest stage, the best first.
+    """Up to `most` counts per stage with this total, each with the bound of its slowest stage, best first.
 
     Empty if every way to place them leaves some stage without a worker.
     """

@@ -3,9 +3,10 @@
     healthy pipeline    stays at home
     failed worker       its micro-batches go to the live peers of that stage in turn
 
-Homes carry equal loads, so dealing out the lost micro-batches evenly balances every stage: no worker has more than
-ceil(all / live). Neighbouring micro-batches go to different peers, which spreads the extra work over the iteration,
-and the turn starts at the same peer on every stage, so that stages with equal losses form whole pipelines again.
+Homes carry equal loads, so dealing out the lost micro-batches evenly balances every stage: no worker has
+more than ceil(all / live). Neighbouring micro-batches go to different peers, which spreads the extra work
+over the iteration, and the turn starts at the same peer on every stage, so that stages with equal losses
+form whole pipelines again.
 """
 
 from dataclasses import dataclass

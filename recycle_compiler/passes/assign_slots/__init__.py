@@ -3,8 +3,8 @@
     Graph  -->  Schedule with its lower bound
 
 Greedy schedules come first; when none meets the bound, a search goes on around the best of them, and on small
-jobs a MILP looks for a schedule one step shorter. Effort is counted in moves and solver work, so the same job gives the
-same plan on any machine; the time limit is a guard on top and is reported when it strikes.
+jobs a MILP looks for a schedule one step shorter. Effort is counted in moves and solver work, so the same
+job gives the same plan on any machine; the time limit is a guard on top and is reported when it strikes.
 """
 
 import time
@@ -40,7 +40,9 @@ class Effort:
 
     def quick(self) -> "Effort":
         """Enough to compare placements."""
-        return replace(self, rules=self.rules // 2, op_moves=self.op_moves // 10, most_moves=self.most_moves // 10)
+        return replace(
+            self, rules=self.rules // 2, op_moves=self.op_moves // 10, most_moves=self.most_moves // 10
+        )
 
     def moves(self, problem: Problem) -> int:
         return min(self.most_moves, self.op_moves // problem.ops)

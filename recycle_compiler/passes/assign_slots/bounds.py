@@ -4,9 +4,10 @@ Every bound below argues about one worker of stage s that hosts at least `ceil(u
 some worker must, however work is routed. Write k for that number and c for the activations it can hold.
 
 - ramp-up: before its first backward the worker can only run F, at most c of them, and that backward comes
-  no sooner than a round trip through the later stages after the first F. What c - 1 further F do not fill is idle.
-- tail: once the last backward of s is done, an earlier stage r <= s still needs the backwards from s up to r, its own W,
-  reduction and optimizer, while s has only the W it still holds, at most what memory allows.
+  no sooner than a round trip through the later stages after the first F. What c - 1 further F do not fill
+  is idle.
+- tail: once the last backward of s is done, an earlier stage r <= s still needs the backwards from s up to
+  r, its own W, reduction and optimizer, while s has only the W it still holds, at most what memory allows.
 - tracks: the activations a worker holds at once number at most c, so they can be drawn as c tracks
   of intervals that do not overlap; some track has ceil(k / c) of them, each as long as a round trip at least.
 - energy: an activation is held for a round trip at least; all of them must fit into capacity times time.

@@ -1,8 +1,8 @@
 """First schedules: one greedy rule with a few settings, tried in turn.
 
-The rule is `backward first, then forward if memory allows, then W`. What varies is how far a worker runs ahead
-(1F1B's depth, a little more, or all that memory holds), how many W it puts off, and whether it waits a moment
-for a better op.
+The rule is `backward first, then forward if memory allows, then W`. What varies is how far a worker runs
+ahead (1F1B's depth, a little more, or all that memory holds), how many W it puts off, and whether it waits
+a moment for a better op.
 """
 
 from collections.abc import Iterator

@@ -1,8 +1,8 @@
 """Search around a good schedule: schedule again with its own times as priorities, some of them disturbed.
 
-Ops keep about the order they had, so most of a good schedule survives; what is disturbed settles where it fits.
-Priorities are the starts, the latest starts at which the period would still hold (ops with slack then give way
-to critical ones), or their mean. Equal schedules are accepted, so the search can cross plateaus.
+Ops keep about the order they had, so most of a good schedule survives; what is disturbed settles where it
+fits. Priorities are the starts, the latest starts at which the period would still hold (ops with slack then
+give way to critical ones), or their mean. Equal schedules are accepted, so the search can cross plateaus.
 """
 
 from collections.abc import Callable

@@ -1,12 +1,13 @@
 """The three inner loops of planning, on flat integer arrays: list scheduling, earliest and latest times.
 
-They are written so that numba can compile them, and `Loops` does that for large plans; for small ones they run as plain
-Python on lists and never pay for loading a compiler. Integers only, so both ways give the same result.
+They are written so that numba can compile them, and `Loops` does that for large plans; for small ones they
+run as plain Python on lists and never pay for loading a compiler. Integers only, so both ways give the same
+result.
 
 An op is numbered `(kind * units + unit) * stages + stage`, with kind 0 forward, 1 backward (the part that the
-previous stage waits for) and 2 weight. A worker is numbered `stage * pipelines + pipeline`. The order of ops on the
-workers is one array with `width` places per worker, filled up with -1. Scratch arrays come from the caller, because
-plain Python is fast on lists and numba on arrays.
+previous stage waits for) and 2 weight. A worker is numbered `stage * pipelines + pipeline`. The order of
+ops on the workers is one array with `width` places per worker, filled up with -1. Scratch arrays come from
+the caller, because plain Python is fast on lists and numba on arrays.
 """
 
 from heapq import heappop, heappush
@@ -21,7 +22,8 @@ FORWARD, BACKWARD, WEIGHT = 0, 1, 2
 FAR = 1 << 60
 
 
-def list_schedule(
+# One loop, so that numba can compile it and plain Python pays for no calls.
+def list_schedule(  # noqa: C901
     stages: int,
     pipelines: int,
     units: int,
@@ -50,10 +52,11 @@ def list_schedule(
 ) -> int:
     """Place ops as time goes on: a worker that is free takes the waiting op with the lowest priority value.
 
-    `feeds[op]` is the op that can start `lag[op]` after it, on worker `wakes[op]`. F is not taken while memory is
-    short, while `limit[stage]` micro-batches are between F and the end of backward, or while more than `defer[stage]` W
-    are put off. A worker about to start an op waits instead when a better one is known to arrive within
-    `patience` percent of that op's duration. Fills `order`; returns how many ops were placed.
+    `feeds[op]` is the op that can start `lag[op]` after it, on worker `wakes[op]`. F is not taken while
+    memory is short, while `limit[stage]` micro-batches are between F and the end of backward, or while more
+    than `defer[stage]` W are put off. A worker about to start an op waits instead when a better one is
+    known to arrive within `patience` percent of that op's duration. Fills `order`; returns how many ops
+    were placed.
     """
     workers = stages * pipelines
     span = units * stages
@@ -201,7 +204,8 @@ def latest_times(
 ) -> int:
     """Fill `late`, the latest start of every op when each worker keeps its order and each stage its deadline.
 
-    `by_start` lists the ops from the first start to the last: whatever follows an op starts later than it does.
+    `by_start` lists the ops from the first start to the last: whatever follows an op starts later than it
+    does.
     """
     stages = len(deadline)
     for worker in range(workers):

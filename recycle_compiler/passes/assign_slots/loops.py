@@ -18,20 +18,20 @@ class Loops:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self._compiled = problem.ops >= LARGE
-        self._functions = _compile() if self._compiled else (
-            kernel.list_schedule,
-            kernel.earliest_times,
-            kernel.latest_times,
-        )
+        self._functions = _compile() if self._compiled else _LOOPS
         units, stages = problem.units, problem.stages
         self.span = units * stages
         self.workers = stages * problem.pipelines
         times = np.array([problem.forward, problem.backward, problem.weight], dtype=np.int64)
         self.duration = np.repeat(times[:, None, :], units, axis=1).ravel()
         self._feeds, self._needs, self._lag, self._wakes = _links(problem)
-        hosted = np.bincount((problem.host + np.arange(stages) * problem.pipelines).ravel(), minlength=self.workers)
+        hosted = np.bincount(
+            (problem.host + np.arange(stages) * problem.pipelines).ravel(), minlength=self.workers
+        )
         self.width = 3 * int(hosted.max())
-        self._static = tuple(map(self._native, (self.duration, self._feeds, self._needs, self._lag, self._wakes)))
+        self._static = tuple(
+            map(self._native, (self.duration, self._feeds, self._needs, self._lag, self._wakes))
+        )
         self._split = self._native(np.array(problem.split, dtype=np.int64))
         self._memory = tuple(
             self._native(np.array(column, dtype=np.int64))
@@ -139,5 +139,7 @@ def _links(problem: Problem) -> tuple[Ints, Ints, Ints, Ints]:
 def _compile() -> tuple[Any, ...]:
     from numba import njit  # pyright: ignore
 
-    loops = (kernel.list_schedule, kernel.earliest_times, kernel.latest_times)
-    return tuple(njit(cache=True)(loop) for loop in loops)  # pyright: ignore
+    return tuple(njit(cache=True)(loop) for loop in _LOOPS)  # pyright: ignore
+
+
+_LOOPS: tuple[Any, ...] = (kernel.list_schedule, kernel.earliest_times, kernel.latest_times)

@@ -1,0 +1,82 @@
+"""What every test may use: goldens, and hypothesis settings that repeat from run to run."""
+
+import difflib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+from recycle_compiler.ir.schedule import Schedule
+from recycle_compiler.ir.text import parse_schedule
+
+GOLDEN = Path(__file__).resolve().parent.parent / "golden"
+
+# Slow machines must not fail a property, and the same commit must pass or fail everywhere.
+settings.register_profile("repeatable", deadline=None, derandomize=True)
+settings.load_profile("repeatable")
+
+
+@pytest.fixture
+def golden() -> Callable[[str, str], None]:
+    """Compare text with the file of that name in golden/; `make golden` rewrites the file instead."""
+    return compare_with_golden
+
+
+def compare_with_golden(name: str, text: str) -> None:
+    path = GOLDEN / name
+    if os.environ.get("RECYCLEC_UPDATE_GOLDEN") == "1":
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return
+    if not path.exists():
+        pytest.fail(
+            f"golden/{name} does not exist; run `make golden`, then read what it wrote", pytrace=False
+        )
+    expected = path.read_text(encoding="utf-8")
+    if expected == text:
+        return
+    lines = difflib.unified_diff(
+        expected.splitlines(), text.splitlines(), f"golden/{name}", "what the code does now", lineterm=""
+    )
+    pytest.fail("\n".join([*lines, "if the change is meant, run `make golden`"]), pytrace=False)
+
+
+TINY = """\
+schedule
+job tiny
+shape stages 2 pipelines 2 tensor 1 microbatches 2
+units slot count
+forward 1000 1000
+backward_input 1000 1000
+backward_weight 1000 1000
+optimizer 1000 1000
+reduce 0 0
+transfer 0
+activation 1000 1000
+kept_for_weight 1000 1000
+capacity unlimited 4000
+parameters 0 0
+techniques adaptive decouple stagger
+failures 1
+solver time_limit_ns 60000000000 gap_ppm 0 seed 0
+failed 1:1
+release 0 1
+claims makespan 13 period 13 lower_bound 13 cut_short no reason load of stage 1
+worker 0:0  0 F0.0  1 F0.1  3 I0.0  4 W0.0  7 I0.1  8 W0.1  11 R  11 O
+worker 1:0  0 F1.0  1 F1.1  5 I1.0  6 W1.0  9 I1.1  10 W1.1  11 R  11 O
+worker 0:1  1 F0.0  2 I0.0  3 F1.0  4 I1.0  5 F0.1  6 I0.1  7 F1.1  8 I1.1  \
+9 W0.0  10 W1.0  11 W0.1  12 W1.1  13 R  13 O
+"""
+
+
+@pytest.fixture
+def tiny_text() -> str:
+    """A schedule of two stages and two pipelines; worker 0:1 also does the work of 1:1, which has failed."""
+    return TINY
+
+
+@pytest.fixture
+def tiny(tiny_text: str) -> Schedule:
+    return parse_schedule(tiny_text)
