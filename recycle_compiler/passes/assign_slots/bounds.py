@@ -6,13 +6,17 @@ some worker must, however work is routed. Write k for that number and c for the 
 - ramp-up: before its first backward the worker can only run F, at most c of them, and that backward comes
   no sooner than a round trip through the later stages after the first F. What c - 1 further F do not fill
   is idle.
+- drain: the last backward comes no sooner than a round trip after the last F, and all that can fill that time is
+  what memory still holds then.
 - tail: once the last backward of s is done, an earlier stage r <= s still needs the backwards from s up to
   r, its own W, reduction and optimizer, while s has only the W it still holds, at most what memory allows.
 - tracks: the activations a worker holds at once number at most c, so they can be drawn as c tracks
   of intervals that do not overlap; some track has ceil(k / c) of them, each as long as a round trip at least.
 - energy: an activation is held for a round trip at least; all of them must fit into capacity times time.
 
-Ramp-up lies before the first backward and tail after the last one, so both add to the load between them.
+Ramp-up lies before the first backward, drain after the last F, tail after the last backward. So they add to the
+load between them, but ramp-up and drain only where memory is too small for the last F to come before the
+first backward.
 """
 
 from dataclasses import dataclass
@@ -72,6 +76,34 @@ def _deferrable(problem: Problem, stage: int) -> int:
     return 1 + (problem.capacity[stage] - problem.activation[stage]) // problem.kept[stage]
 
 
+def _outstanding(problem: Problem, stage: int, share: int) -> int:
+    """The most work that can be left when the last F of a worker has run.
+
+    It has to be in memory: x micro-batches that wait for backward and W, and others that wait for W only.
+    """
+    both = problem.backward[stage] + problem.weight[stage]
+    most = min(share, _holdable(problem, stage))
+    if problem.capacity[stage] == UNLIMITED or problem.kept[stage] == 0:
+        return most * both + (share - most) * problem.weight[stage]
+
+    def left(waiting: int) -> int:
+        room = problem.capacity[stage] - waiting * problem.activation[stage]
+        return waiting * both + min(share - waiting, room // problem.kept[stage]) * problem.weight[stage]
+
+    return max(left(waiting) for waiting in range(1, most + 1))
+
+
+def _slack_at_end(problem: Problem, stage: int, share: int) -> int:
+    """Outstanding work beyond the round trip of the last F; where it is negative, the worker idles that long."""
+    wait = round_trip(problem, stage) + problem.backward[stage]
+    return _outstanding(problem, stage, share) - wait
+
+
+def _ends_apart(problem: Problem, stage: int, share: int) -> bool:
+    """The last F comes after the first backward, because memory cannot hold all micro-batches at once."""
+    return share > _holdable(problem, stage)
+
+
 def _work(problem: Problem, stage: int, share: int) -> int:
     return share * (problem.forward[stage] + problem.backward[stage] + problem.weight[stage])
 
@@ -82,8 +114,11 @@ def _head(problem: Problem, first: int, stage: int) -> int:
 
 
 def _whole(problem: Problem, stage: int, share: int) -> int:
-    """All work of the worker, with the ramp-up; without stagger also what lies before and after it."""
-    busy = ramp_up(problem, stage, share) + _work(problem, stage, share)
+    """All work of the worker and its idle time; without stagger also what lies before it."""
+    ramp = ramp_up(problem, stage, share)
+    drain = max(0, problem.weight[stage] - _slack_at_end(problem, stage, share))
+    idle = ramp + drain if _ends_apart(problem, stage, share) else max(ramp, drain)
+    busy = idle + _work(problem, stage, share)
     if problem.staggered:
         return busy + problem.finish[stage]
     return _head(problem, 0, stage) + busy + max(problem.finish)
@@ -91,8 +126,13 @@ def _whole(problem: Problem, stage: int, share: int) -> int:
 
 def _tails(problem: Problem, stage: int, share: int) -> list[Bound]:
     """For every earlier stage: its window must hold the way down, the work here, and the way back up."""
+    ramp = ramp_up(problem, stage, share)
     late = min(share, _deferrable(problem, stage)) * problem.weight[stage]
-    busy = ramp_up(problem, stage, share) + _work(problem, stage, share) - late
+    slack = _slack_at_end(problem, stage, share)
+    apart = _ends_apart(problem, stage, share)
+    # What remains to be done after the last backward, less the idle time that leaving it costs.
+    saved = ramp - min(late, slack) if apart else max(ramp - late, -slack)
+    busy = _work(problem, stage, share) + saved
     bounds: list[Bound] = []
     for first in range(stage):
         way_up = sum(problem.backward[j] + problem.transfer[j] for j in range(first, stage))
