@@ -1,0 +1,1 @@
+"""Backends: programs become the files that the runtime loads."""

@@ -1,0 +1,181 @@
+"""Sends and receives: every result that the next worker needs is sent once, received once, and in order.
+
+There are no tags on the wire. On an ordered pair of workers, the n-th send meets the n-th receive.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from recycle_compiler.verifier.plan import MISSING, Grid, Plan, cells
+from recycle_compiler.verifier.report import Rule, Violation
+from recycle_compiler.verifier.table import COMPUTE, Column
+from recycle_runtime.isa import Opcode
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Link:
+    """One direction of traffic. Grids hold a table row, or MISSING, for each unit and sending stage."""
+
+    name: str
+    step: int
+    """From the stage of the sender to the stage of the receiver."""
+    producer: Grid
+    consumer: Grid
+    send: Grid
+    receive: Grid
+    send_rows: Column
+    receive_rows: Column
+
+
+def links(plan: Plan) -> tuple[Link, Link]:
+    """Activations going down and gradients coming up."""
+    down = _link(plan, "activation", 1, plan.forward, Opcode.SEND_ACTIVATION, Opcode.RECV_ACTIVATION)
+    up = _link(plan, "gradient", -1, plan.gradient, Opcode.SEND_GRADIENT, Opcode.RECV_GRADIENT)
+    return down, up
+
+
+def _link(plan: Plan, name: str, step: int, ops: Grid, sends: Opcode, receives: Opcode) -> Link:
+    producer = ops.copy()
+    # The last stage in the direction of travel sends to nobody.
+    producer[:, -1 if step > 0 else 0] = MISSING
+    send_rows = np.flatnonzero(plan.table.opcode == sends)
+    receive_rows = np.flatnonzero(plan.table.opcode == receives)
+    return Link(
+        name=name,
+        step=step,
+        producer=producer,
+        consumer=_one_stage_on(ops, step),
+        send=_rows_by_message(plan, send_rows, 0),
+        receive=_rows_by_message(plan, receive_rows, step),
+        send_rows=send_rows,
+        receive_rows=receive_rows,
+    )
+
+
+def _one_stage_on(ops: Grid, step: int) -> Grid:
+    """At each sending stage, what stands at the receiving one."""
+    shifted = np.full_like(ops, MISSING)
+    if step > 0:
+        shifted[:, :-1] = ops[:, 1:]
+    else:
+        shifted[:, 1:] = ops[:, :-1]
+    return shifted
+
+
+def _rows_by_message(plan: Plan, rows: Column, step: int) -> Grid:
+    grid = np.full((plan.units, plan.job.stages), MISSING, dtype=np.int64)
+    backwards = rows[::-1]
+    grid[plan.unit()[backwards], plan.table.stage[backwards] - step] = backwards
+    return grid
+
+
+def check_messages(plan: Plan, both: tuple[Link, Link]) -> Iterator[Violation]:
+    """Yield what is not sent and received exactly once, between the right workers, in time and in order."""
+    for link in both:
+        yield from _repeated(plan, link.send_rows, link.send, 0)
+        yield from _repeated(plan, link.receive_rows, link.receive, link.step)
+        yield from _matches(plan, link)
+        yield from _places(plan, link)
+        yield from _order(plan, link)
+
+
+def _repeated(plan: Plan, rows: Column, first: Grid, step: int) -> Iterator[Violation]:
+    again = first[plan.unit()[rows], plan.table.stage[rows] - step] != rows
+    for row in rows[again].tolist():
+        yield plan.at(Rule.MESSAGE_MATCH, row, f"{plan.table.name(row)} is a repetition")
+
+
+def _matches(plan: Plan, link: Link) -> Iterator[Violation]:
+    """Each end of each message is on the worker that runs the op there, and names the other one."""
+    ends = (
+        ("send", link.send, link.producer, link.consumer),
+        ("receive", link.receive, link.consumer, link.producer),
+    )
+    worker, host, peer = plan.table.worker, plan.table.host, plan.table.peer
+    for name, end, here, there in ends:
+        for unit, stage in cells((here >= 0) & (there >= 0) & (end < 0)):
+            op = plan.table.name(int(here[unit, stage]))
+            message = f"{op} has no {name} of the {link.name} that goes with it"
+            yield plan.at(Rule.MESSAGE_MATCH, int(here[unit, stage]), message)
+        for unit, stage in cells((here >= 0) & (end >= 0) & (worker[here] != worker[end])):
+            row = int(end[unit, stage])
+            message = f"{plan.table.name(row)} stands on a worker that does not run the op it goes with"
+            yield plan.at(Rule.MESSAGE_MATCH, row, message)
+        for unit, stage in cells((there >= 0) & (end >= 0) & (peer[end] != host[there])):
+            row = int(end[unit, stage])
+            message = (
+                f"{plan.table.name(row)} names pipeline {peer[row]}, the other end is on pipeline "
+                f"{host[there[unit, stage]]}"
+            )
+            yield plan.at(Rule.MESSAGE_MATCH, row, message)
+
+
+def _places(plan: Plan, link: Link) -> Iterator[Violation]:
+    """A send stands between its op and the next one; a receive stands before the op that consumes it."""
+    table = plan.table
+    rows = np.arange(len(table))
+    latest_op = np.maximum.accumulate(np.where(table.is_any(*COMPUTE), rows, MISSING))
+    # Row -1 stands in for MISSING; the masks take it out again.
+    same = (link.producer >= 0) & (link.send >= 0)
+    same &= table.worker[link.producer] == table.worker[link.send]
+    for unit, stage in cells(same & (latest_op[link.send] != link.producer)):
+        row, op = int(link.send[unit, stage]), int(link.producer[unit, stage])
+        message = f"{table.name(row)} does not stand between {table.name(op)} and the op after that"
+        yield plan.at(Rule.MESSAGE_PLACE, row, message)
+    same = (link.consumer >= 0) & (link.receive >= 0)
+    same &= table.worker[link.consumer] == table.worker[link.receive]
+    for unit, stage in cells(same & (link.receive > link.consumer)):
+        row, op = int(link.receive[unit, stage]), int(link.consumer[unit, stage])
+        message = f"{table.name(row)} stands behind {table.name(op)}, which waits for it"
+        yield plan.at(Rule.MESSAGE_PLACE, row, message)
+
+
+def _order(plan: Plan, link: Link) -> Iterator[Violation]:
+    """On each ordered pair, receives stand in the order of the sends. One violation per pair."""
+    table = plan.table
+    send, receive = link.send, link.receive
+    met = (send >= 0) & (receive >= 0)
+    met &= (table.peer[send] == table.host[receive]) & (table.host[send] == table.peer[receive])
+    send, receive = send[met], receive[met]
+    pair = table.worker[send] * plan.job.pipelines + table.peer[send]
+    by_send = np.lexsort((send, pair))
+    by_receive = np.lexsort((receive, pair))
+    # Both orders list the pairs alike, so they agree everywhere or the pair is out of order.
+    wrong = np.flatnonzero(by_send != by_receive)
+    _, first = np.unique(pair[by_send[wrong]], return_index=True)
+    for place in wrong[first].tolist():
+        expected, found = int(send[by_send[place]]), int(receive[by_receive[place]])
+        sender, position = table.place(expected)
+        message = f"{table.name(found)} meets {table.name(expected)} at {position} of worker {sender}"
+        yield plan.at(Rule.MESSAGE_ORDER, found, message)
+
+
+def channels(plan: Plan, both: tuple[Link, Link]) -> tuple[Column, Column]:
+    """For each row that sends or receives: the ordered pair it is on, as a number, and its rank there."""
+    table = plan.table
+    channel = np.full(len(table), MISSING, dtype=np.int64)
+    rank = np.full(len(table), MISSING, dtype=np.int64)
+    for direction, link in enumerate(both):
+        ends = (
+            (link.send_rows, 0, table.host, table.peer),
+            (link.receive_rows, link.step, table.peer, table.host),
+        )
+        for rows, step, sender, receiver in ends:
+            stage_and_direction = (table.stage[rows] - step) * 2 + direction
+            pair = sender[rows] * plan.job.pipelines + receiver[rows]
+            channel[rows] = stage_and_direction * plan.job.pipelines**2 + pair
+            rank[rows] = rank_within(channel[rows])
+    return channel, rank
+
+
+def rank_within(keys: Column) -> Column:
+    """How many equal keys stand before each."""
+    order = np.argsort(keys, kind="stable")
+    places = np.arange(len(keys))
+    fresh = np.ones(len(keys), dtype=np.bool_)
+    fresh[1:] = keys[order][1:] != keys[order][:-1]
+    rank = np.empty_like(places)
+    rank[order] = places - np.maximum.accumulate(np.where(fresh, places, 0))
+    return rank

@@ -1,0 +1,137 @@
+"""When everything happens: streams hold no times, so they are replayed with the times of the job.
+
+A compute instruction starts as soon as the one before it on its worker has ended, the message that
+it consumes has arrived, and the window of its stage is open.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from recycle_compiler.verifier.plan import MISSING, Plan
+from recycle_compiler.verifier.report import Rule, Violation
+from recycle_compiler.verifier.table import COMPUTE, Column, Mask
+from recycle_runtime.isa import Opcode
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Timeline:
+    """Start and end of every compute instruction, and of the steps that finish each stage; in ticks."""
+
+    row: Column
+    """Rows of the table; the other columns go with this one."""
+    start: Column
+    """MISSING where the replay got stuck; so is the end."""
+    end: Column
+    reduce_start: tuple[int, ...]
+    """Per stage; the same for all its live workers, since a reduction is done together."""
+    optimizer_end: tuple[int, ...]
+
+    @property
+    def timed(self) -> Mask:
+        return self.end >= 0
+
+    @property
+    def complete(self) -> bool:
+        return len(self.row) > 0 and bool(self.timed.all())
+
+
+def replay(plan: Plan) -> tuple[list[Violation], Timeline]:
+    """The times of a plan, and a violation for each worker that waits for ever."""
+    rows = np.flatnonzero(plan.table.is_any(*COMPUTE))
+    producer, arrival_lag = _waits(plan, rows)
+    start, end = _run(plan, rows, producer, arrival_lag)
+    violations = list(_stuck(plan, rows, producer, end))
+    reduce_start, optimizer_end = _finish(plan, rows, end)
+    return violations, Timeline(rows, start, end, reduce_start, optimizer_end)
+
+
+def _waits(plan: Plan, rows: Column) -> tuple[Column, Column]:
+    """For each compute instruction, which one (an index into `rows`) it hears from, and the transfer time."""
+    table = plan.table
+    opcode, stage, unit = table.opcode[rows], table.stage[rows], plan.unit()[rows]
+    producer = np.full(len(rows), MISSING, dtype=np.int64)
+    lag = np.zeros(len(rows), dtype=np.int64)
+    transfer = np.array([*plan.job.transfer, 0], dtype=np.int64)
+    index_of_row = np.full(len(table) + 1, MISSING, dtype=np.int64)
+    index_of_row[rows] = np.arange(len(rows))
+
+    fed = (opcode == Opcode.FORWARD) & (stage > 0)
+    producer[fed] = index_of_row[plan.forward[unit[fed], stage[fed] - 1]]
+    lag[fed] = transfer[stage[fed] - 1]
+    backward = (opcode == Opcode.BACKWARD) | (opcode == Opcode.BACKWARD_INPUT)
+    fed = backward & (stage < plan.job.stages - 1)
+    producer[fed] = index_of_row[plan.gradient[unit[fed], stage[fed] + 1]]
+    lag[fed] = transfer[stage[fed]]
+    return producer, lag
+
+
+def _durations(plan: Plan, rows: Column) -> Column:
+    job = plan.job
+    by_opcode = np.zeros((max(Opcode) + 1, job.stages), dtype=np.int64)
+    by_opcode[Opcode.FORWARD] = job.forward
+    by_opcode[Opcode.BACKWARD_INPUT] = job.backward_input
+    by_opcode[Opcode.BACKWARD_WEIGHT] = job.backward_weight
+    by_opcode[Opcode.BACKWARD] = np.add(job.backward_input, job.backward_weight)
+    return by_opcode[plan.table.opcode[rows], plan.table.stage[rows]]
+
+
+def _run(plan: Plan, rows: Column, producer: Column, arrival_lag: Column) -> tuple[Column, Column]:
+    """Go through each stream as far as possible; whoever ends an op wakes those who wait for it."""
+    table = plan.table
+    duration: list[int] = _durations(plan, rows).tolist()
+    producers: list[int] = producer.tolist()
+    lags: list[int] = arrival_lag.tolist()
+    # Where each worker's compute instructions begin among `rows`.
+    bounds = np.searchsorted(rows, table.offsets).tolist()
+    cursor = bounds[:-1]
+    clock = [plan.release[worker.stage] for worker in table.workers]
+    start = [MISSING] * len(rows)
+    end = [MISSING] * len(rows)
+    sleepers: dict[int, list[int]] = {}
+    ready = list(range(len(table.workers)))
+    while ready:
+        worker = ready.pop()
+        now = clock[worker]
+        for op in range(cursor[worker], bounds[worker + 1]):
+            source = producers[op]
+            if source >= 0:
+                if end[source] < 0:
+                    sleepers.setdefault(source, []).append(worker)
+                    cursor[worker] = op
+                    break
+                now = max(now, end[source] + lags[op])
+            start[op] = now
+            now += duration[op]
+            end[op] = now
+            if op in sleepers:
+                ready += sleepers.pop(op)
+        else:
+            cursor[worker] = bounds[worker + 1]
+        clock[worker] = now
+    return np.array(start, dtype=np.int64), np.array(end, dtype=np.int64)
+
+
+def _stuck(plan: Plan, rows: Column, producer: Column, end: Column) -> Iterator[Violation]:
+    table = plan.table
+    stuck = np.flatnonzero(end < 0)
+    _, first = np.unique(table.worker[rows[stuck]], return_index=True)
+    for op in stuck[first].tolist():
+        row, source = int(rows[op]), int(rows[producer[op]])
+        worker, position = table.place(source)
+        message = (
+            f"{table.name(row)} waits for {table.name(source)} at {position} of {worker}, which never runs"
+        )
+        yield plan.at(Rule.REPLAY_STUCK, row, message)
+
+
+def _finish(plan: Plan, rows: Column, end: Column) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """When each stage's reduction starts and its optimizer ends."""
+    job = plan.job
+    stage = plan.table.stage[rows]
+    last = [int(end[stage == each].max(initial=0)) for each in range(job.stages)]
+    if not job.techniques.stagger:
+        last = [max(last)] * job.stages
+    ends = (start + job.reduce[each] + job.optimizer[each] for each, start in enumerate(last))
+    return tuple(last), tuple(ends)
