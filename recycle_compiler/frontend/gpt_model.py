@@ -1,0 +1,176 @@
+"""Analytic costs of a GPT on a known GPU; docs/cost-model.md states and derives every figure.
+
+All arithmetic is on integers: bytes and operations are exact, times are rounded up to nanoseconds once.
+"""
+
+from dataclasses import dataclass
+
+from recycle_compiler.frontend.devices import Device
+
+STATE_BYTES = 18
+"""Per parameter: bf16 weight 2, fp32 gradient 4, fp32 master weight 4, Adam's two moments 8."""
+COPIED_BYTES = 14
+"""Of these, what a worker that moves to a stage must fetch: all but the gradient."""
+_GRADIENT_BYTES = 4
+_OPTIMIZER_TRAFFIC = 30
+"""Read gradient 4, read and write master weight and moments 24, write the bf16 weight 2."""
+_HALF = 2
+"""Bytes of a bf16 number."""
+
+
+@dataclass(frozen=True, slots=True)
+class GptModel:
+    """A GPT as its papers describe it: pre-norm layers with a 4x wider MLP, learned positions."""
+
+    layers: int
+    hidden: int
+    heads: int
+    sequence: int
+    vocabulary: int
+
+    def layer_parameters(self) -> int:
+        """Four attention and eight MLP matrices of hidden x hidden, their biases, two norms."""
+        return 12 * self.hidden**2 + 13 * self.hidden
+
+    def embedding_parameters(self) -> int:
+        """Token and position embeddings, on the first stage."""
+        return (self.vocabulary + self.sequence) * self.hidden
+
+    def head_parameters(self) -> int:
+        """Final norm and output matrix, on the last stage; not tied to the embedding."""
+        return (self.vocabulary + 2) * self.hidden
+
+    def parameters(self) -> int:
+        return self.layers * self.layer_parameters() + self.embedding_parameters() + self.head_parameters()
+
+    def layers_per_stage(self, stages: int) -> tuple[int, ...]:
+        """Even; what is left over goes to the stages before the last, the latest first.
+
+        The last stage has the head already, and early stages hold most activations.
+        """
+        each, rest = divmod(self.layers, stages)
+        return tuple(each + (stages - 1 - rest <= stage < stages - 1) for stage in range(stages))
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Floating-point operations of one micro-batch on one stage, over all its tensor ranks."""
+
+    forward: int
+    backward_input: int
+    backward_weight: int
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """How a model is run: everything its costs depend on besides the model itself."""
+
+    stages: int
+    pipelines: int
+    tensor: int
+    micro: int
+    """Sequences in a micro-batch."""
+    device: Device
+    efficiency_ppm: int
+
+
+@dataclass(frozen=True, slots=True)
+class StageCosts:
+    """Costs of one stage: nanoseconds, and bytes on each GPU."""
+
+    forward: int
+    backward_input: int
+    backward_weight: int
+    optimizer: int
+    reduce: int
+    transfer: int
+    activation: int
+    kept_for_weight: int
+    parameters: int
+    resident: int
+
+
+def stage_work(model: GptModel, run: Run) -> tuple[Work, ...]:
+    """Operations of each stage."""
+    tokens = run.micro * model.sequence
+    matrices = 24 * tokens * model.hidden**2
+    # Scores and their use: two products in forward, four in backward, one redone by flash attention.
+    attention = 2 * tokens * model.sequence * model.hidden
+    head = 2 * tokens * model.hidden * model.vocabulary
+    return tuple(
+        Work(
+            forward=layers * (matrices + 2 * attention) + head * (stage == run.stages - 1),
+            backward_input=layers * (matrices + 5 * attention) + head * (stage == run.stages - 1),
+            backward_weight=layers * matrices + head * (stage == run.stages - 1),
+        )
+        for stage, layers in enumerate(model.layers_per_stage(run.stages))
+    )
+
+
+def stage_costs(model: GptModel, run: Run) -> tuple[StageCosts, ...]:
+    """Times and bytes of each stage."""
+    work = stage_work(model, run)
+    layers = model.layers_per_stage(run.stages)
+    return tuple(_stage(model, run, stage, layers[stage], work[stage]) for stage in range(run.stages))
+
+
+def _stage(model: GptModel, run: Run, stage: int, layers: int, work: Work) -> StageCosts:
+    device, tensor = run.device, run.tensor
+    first, last = stage == 0, stage == run.stages - 1
+    tokens = run.micro * model.sequence
+    message = _HALF * tokens * model.hidden
+    """The activation between two layers, in bytes."""
+
+    # Two collectives a layer in either direction; the embedding and the head add one each.
+    forward_link = _all_reduce(message, tensor, device.node_bandwidth) * (2 * layers + first)
+    backward_link = _all_reduce(message, tensor, device.node_bandwidth) * (2 * layers + last)
+    # A look-up computes nothing: rows are read and written, and their gradients added up.
+    lookup = _divide(2 * message * 10**9, device.memory_bandwidth * tensor) * first
+
+    parameters = layers * model.layer_parameters()
+    parameters += model.embedding_parameters() * first + model.head_parameters() * last
+    parameters = _divide(parameters, tensor)
+    return StageCosts(
+        forward=_compute(work.forward, run) + forward_link + lookup,
+        backward_input=_compute(work.backward_input, run) + backward_link,
+        backward_weight=_compute(work.backward_weight, run) + lookup,
+        optimizer=_divide(_OPTIMIZER_TRAFFIC * parameters * 10**9, device.memory_bandwidth),
+        reduce=_all_reduce(_GRADIENT_BYTES * parameters, run.pipelines, device.network_bandwidth),
+        transfer=_divide(message * 10**9, device.network_bandwidth * tensor),
+        activation=_divide(_activation(model, run, layers, first, last), tensor),
+        kept_for_weight=_divide(_kept(model, run, layers, first, last), tensor),
+        parameters=COPIED_BYTES * parameters,
+        resident=STATE_BYTES * parameters,
+    )
+
+
+def _activation(model: GptModel, run: Run, layers: int, first: bool, last: bool) -> int:
+    """Bytes held from the start of F, over all tensor ranks."""
+    tokens = run.micro * model.sequence
+    layer = tokens * (34 * model.hidden + 4 * model.heads)
+    embedding = tokens * model.hidden
+    head = tokens * 4 * (model.hidden + model.vocabulary)
+    return layers * layer + embedding * first + head * last
+
+
+def _kept(model: GptModel, run: Run, layers: int, first: bool, last: bool) -> int:
+    """Bytes that W needs: the inputs of each matrix product (14) and the gradients of its outputs (18)."""
+    tokens = run.micro * model.sequence
+    embedding = 2 * tokens * model.hidden
+    head = tokens * 2 * (model.hidden + model.vocabulary)
+    return layers * 32 * tokens * model.hidden + embedding * first + head * last
+
+
+def _compute(operations: int, run: Run) -> int:
+    rate = run.device.peak_flops * run.efficiency_ppm * run.tensor
+    return _divide(operations * 10**9 * 10**6, rate)
+
+
+def _all_reduce(size: int, ranks: int, bandwidth: int) -> int:
+    """Nanoseconds of a ring: each rank sends 2 (ranks - 1) / ranks of the bytes."""
+    return _divide(2 * (ranks - 1) * size * 10**9, ranks * bandwidth)
+
+
+def _divide(amount: int, by: int) -> int:
+    """Rounded up."""
+    return -(-amount // by)

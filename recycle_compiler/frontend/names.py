@@ -1,0 +1,204 @@
+"""Sorts the blocks and settings of a job by name, and reports names that are wrong, twice or missing."""
+
+from collections import deque
+from dataclasses import dataclass, field, replace
+
+from recycle_compiler.diagnostics import Span
+from recycle_compiler.frontend import schema
+from recycle_compiler.frontend.report import Report
+from recycle_compiler.frontend.syntax import Block, Entry, Job, Name, Quantity, Setting, end_of, name_of
+from recycle_compiler.frontend.wording import closest, did_you_mean, one_of, quote
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One block of a job, its entries by name."""
+
+    block: Block
+    settings: dict[str, Setting] = field(default_factory=dict[str, Setting])
+    switches: dict[str, Name] = field(default_factory=dict[str, Name])
+    """Bare words; also settings that were left without a value."""
+
+    @property
+    def span(self) -> Span:
+        return self.block.head.span
+
+
+Sections = dict[str, Section]
+
+
+def read_names(job: Job, report: Report) -> Sections:
+    """The sections of a job by name; every name in them is a known one, misspelt ones put right."""
+    sections: Sections = {}
+    misspelt: list[Block] = []
+    waiting = deque(_read_job_level(job, report))
+    while waiting:
+        block = waiting.popleft()
+        name = block.head.text
+        if name not in schema.BLOCKS:
+            misspelt.append(block)
+        elif name in sections:
+            first = sections[name].span.line
+            hint = f"the first is on line {first}"
+            report.error("duplicate", f"block `{name}` is given twice", block.head.span, hint)
+        else:
+            sections[name] = _read_section(block, report, waiting)
+    for block in misspelt:
+        _report_unknown_block(block, report)
+        # Read as what it was meant to be, so that it is not called missing as well.
+        meant = closest(block.head.text, schema.BLOCKS)
+        if meant and meant not in sections:
+            sections[meant] = _read_section(
+                replace(block, head=replace(block.head, text=meant)), report, deque()
+            )
+    return sections
+
+
+def report_missing(job: Job, sections: Sections, report: Report) -> None:
+    """Report the blocks and settings that a job cannot do without."""
+    for name in schema.REQUIRED_BLOCKS:
+        if name not in sections:
+            hint = f"write `{schema.EXAMPLES[name]}`"
+            report.error("missing", f"job {quote(job.name.text)} has no `{name}` block", job.name.span, hint)
+    for name, section in sections.items():
+        if section.block.file:
+            continue
+        for key in schema.REQUIRED_SETTINGS.get(name, ()):
+            if key not in section.settings and key not in section.switches:
+                hint = f"write `{key} = ...`"
+                report.error("missing", f"block `{name}` has no setting `{key}`", section.span, hint)
+
+
+def _read_job_level(job: Job, report: Report) -> list[Block]:
+    blocks: list[Block] = []
+    for entry in job.braces.entries:
+        if isinstance(entry, Block):
+            blocks.append(entry)
+            continue
+        name = name_of(entry)
+        if name.text in schema.BLOCKS:
+            hint = f"write `{schema.EXAMPLES[name.text]}`"
+            report.error("not-a-setting", f"`{name.text}` is a block, not a setting", name.span, hint)
+        elif name.text:
+            homes = schema.blocks_with(name.text)
+            hint = _belongs(homes) if homes else did_you_mean(name.text, schema.BLOCKS, _known_blocks())
+            report.error("unknown-setting", f"a job holds blocks, found {quote(name.text)}", name.span, hint)
+    return blocks
+
+
+def _report_unknown_block(block: Block, report: Report) -> None:
+    name = block.head.text
+    if name == "gpt":
+        hint = "write `model gpt { ... }`"
+    else:
+        hint = did_you_mean(name, schema.BLOCKS, _known_blocks())
+    report.error("unknown-block", f"unknown block {quote(name)}", block.head.span, hint)
+
+
+def _read_section(block: Block, report: Report, waiting: deque[Block]) -> Section:
+    section = Section(block)
+    misspelt: list[Setting | Name] = []
+    previous: Entry | None = None
+    for entry in block.entries:
+        if not isinstance(entry, Block) and not _add_known(entry, section, previous, report):
+            misspelt.append(entry)
+        previous = entry
+    for entry in misspelt:
+        _add_misspelt(entry, section, report)
+    # Read on as if the forgotten brace were there.
+    waiting.extendleft(reversed(report_nested(block, report)))
+    return section
+
+
+def report_nested(block: Block, report: Report) -> list[Block]:
+    """The blocks inside a block; the first is reported, the others would only repeat that."""
+    nested = [entry for entry in block.entries if isinstance(entry, Block)]
+    if nested:
+        inner, outer = nested[0].head, block.head.text
+        message = f"block {quote(inner.text)} cannot stand inside block {quote(outer)}"
+        report.error("nested-block", message, inner.span, f"close {quote(outer)} with `}}` before it")
+    return nested
+
+
+def _add_known(entry: Setting | Name, section: Section, previous: Entry | None, report: Report) -> bool:
+    """Put an entry in its place, or report why it has none; False when its name is not known."""
+    name, block = name_of(entry), section.block.head.text
+    text, span = name.text, name.span
+    keys, switches = schema.BLOCKS[block], schema.SWITCHES.get(block, ())
+    if not text:
+        # The parser put it in to get past a mistake.
+        return True
+    if given := section.settings.get(text):
+        report.error(
+            "duplicate", f"`{text}` is given twice", span, f"the first is on line {given.key.span.line}"
+        )
+    elif text in section.switches:
+        report.error("duplicate", f"`{text}` is given twice", span, "once is enough")
+    elif isinstance(entry, Setting) and text in keys:
+        section.settings[text] = entry
+    elif isinstance(entry, Name) and text in switches:
+        section.switches[text] = entry
+    elif text in keys:
+        section.switches[text] = name
+        report.error("missing-value", f"`{text}` has no value", span, f"write `{text} = ...`")
+    elif text in switches:
+        report.error("not-a-setting", f"`{text}` takes no value", span, f"write `{schema.EXAMPLES[block]}`")
+    elif isinstance(entry, Name) and _could_be_unit(entry, previous):
+        report_unknown_unit(entry, report)
+    else:
+        return False
+    return True
+
+
+def _add_misspelt(entry: Setting | Name, section: Section, report: Report) -> None:
+    """Report an unknown name, and read it as what it was probably meant to be."""
+    name, block = name_of(entry), section.block.head.text
+    keys, switches = schema.BLOCKS[block], schema.SWITCHES.get(block, ())
+    what = "switch" if switches else "setting"
+    meant = closest(name.text, (*keys, *switches))
+    homes = schema.blocks_with(name.text)
+    hint = f"did you mean `{meant}`?" if meant else f"it takes {one_of((*keys, *switches))}"
+    if homes and not meant:
+        hint = _belongs(homes)
+    report.error(f"unknown-{what}", f"block `{block}` has no {what} {quote(name.text)}", name.span, hint)
+    if meant is None:
+        return
+    right = replace(name, text=meant)
+    if isinstance(entry, Setting) and meant in keys:
+        section.settings.setdefault(meant, replace(entry, key=right))
+    elif isinstance(entry, Name) and meant in switches:
+        section.switches.setdefault(meant, right)
+
+
+def _could_be_unit(name: Name, previous: Entry | None) -> bool:
+    """Whether a bare word stands right behind a number that has no unit yet."""
+    return (
+        isinstance(previous, Setting)
+        and isinstance(previous.value, Quantity)
+        and previous.value.unit is None
+        and end_of(previous).line == name.span.line
+    )
+
+
+def report_unknown_unit(unit: Name, report: Report) -> None:
+    """Report a word behind a number that is no unit."""
+    text = unit.text
+    hint = f"units are {one_of(schema.UNITS)}"
+    # Decimal units are the common slip: 80 GB for 80 GiB.
+    if text in schema.OTHER_UNITS:
+        hint = f"write it as `{schema.OTHER_UNITS[text]}`"
+    elif len(text) == 2 and text[0].upper() in "KMGT" and text[1] in "Bb":
+        hint = f"did you mean `{text[0].upper()}iB`?"
+    elif found := closest(text, schema.UNITS):
+        hint = f"did you mean `{found}`?"
+    elif text[0] == "_" or text[0] in "eE":
+        hint = "numbers are written out in digits, without `_` or exponents"
+    report.error("unknown-unit", f"unknown unit {quote(text)}", unit.span, hint)
+
+
+def _belongs(blocks: list[str]) -> str:
+    return f"it belongs in block {one_of(blocks)}"
+
+
+def _known_blocks() -> str:
+    return f"blocks are {one_of(schema.BLOCKS)}"

@@ -1,0 +1,138 @@
+"""Measured costs from a JSON file: `profile from "gpt3.a100.json"`.
+
+    {"format": "recycle-profile", "version": 1, "device": "NVIDIA A100", "unit": "ns",
+     "stages": [{"forward": 1200000, "backward_input": 1300000, "backward_weight": 1100000,
+                 "optimizer": 400000, "reduce": 900000, "transfer": 60000,
+                 "activation_bytes": 100663296, "kept_bytes": 67108864, "parameter_bytes": 3221225472}, ...]}
+
+Keys that are not named here are left to whoever wrote them.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from recycle_compiler.frontend.costs import Costs
+from recycle_compiler.frontend.read_file import ReadError, read_text
+from recycle_compiler.frontend.report import Report
+from recycle_compiler.frontend.syntax import Quoted
+from recycle_compiler.frontend.values import LARGEST
+from recycle_compiler.frontend.wording import count, shorten
+
+FORMAT = "recycle-profile"
+VERSION = 1
+DISPLAY_UNIT = "ms"
+"""Times are measured in nanoseconds; people read iterations in milliseconds."""
+_MOST_BYTES = 4 << 20
+_MOST_SHOWN = 10
+
+_FIELDS = {
+    "forward": ("forward", 1),
+    "backward_input": ("backward_input", 1),
+    "backward_weight": ("backward_weight", 1),
+    "activation_bytes": ("activation", 0),
+    "optimizer": ("optimizer", 0),
+    "reduce": ("reduce", 0),
+    "transfer": ("transfer", 0),
+    "kept_bytes": ("kept_for_weight", 0),
+    "parameter_bytes": ("parameters", 0),
+}
+"""Key in the file: field of the costs, least value."""
+_REQUIRED = ("forward", "backward_input", "backward_weight", "activation_bytes")
+
+
+class _ProfileError(Exception):
+    """The profile cannot be used; the message names the place inside it."""
+
+
+def read_profile_file(file: Quoted, folder: Path, stages: int | None, report: Report) -> Costs | None:
+    """The costs in a profile; what is wrong with it is placed at its name in the job file."""
+    try:
+        profile = _load(folder / file.text)
+        rows = _stages_of(profile, stages)
+    except (ReadError, _ProfileError) as wrong:
+        report.error(
+            "profile-file",
+            f'"{shorten(file.text)}": {wrong}',
+            file.span,
+            "paths are relative to the job file",
+        )
+        return None
+    problems = [problem for stage, row in enumerate(rows) for problem in _problems(stage, row)]
+    for problem in problems[:_MOST_SHOWN]:
+        report.error(
+            "profile-file", f'"{shorten(file.text)}": {problem}', file.span, "measure the profile again"
+        )
+    if problems or stages is None:
+        return None
+    return _costs([cast(dict[str, int], row) for row in rows], file)
+
+
+def _load(path: Path) -> Any:
+    text = read_text(path, _MOST_BYTES)
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise _ProfileError("is nested too deeply to be a profile") from None
+    except ValueError as wrong:
+        raise _ProfileError(f"is not valid JSON: {shorten(str(wrong))}") from None
+
+
+def _stages_of(profile: Any, stages: int | None) -> list[Any]:
+    if not isinstance(profile, dict):
+        raise _ProfileError("must hold a JSON object")
+    fields = cast(dict[str, Any], profile)
+    if fields.get("format") != FORMAT:
+        raise _ProfileError(f'format must be "{FORMAT}", got {_spell(fields, "format")}')
+    if fields.get("version") != VERSION or isinstance(fields["version"], bool):
+        raise _ProfileError(f"version must be {VERSION}, got {_spell(fields, 'version')}")
+    if fields.get("unit", "ns") != "ns":
+        raise _ProfileError(f'unit must be "ns", got {_spell(fields, "unit")}')
+    if not isinstance(fields.get("device", ""), str):
+        raise _ProfileError(f"device must be text, got {_spell(fields, 'device')}")
+    rows = fields.get("stages")
+    if not isinstance(rows, list):
+        raise _ProfileError(f"stages must be a list, got {_spell(fields, 'stages')}")
+    measured = cast(list[Any], rows)
+    if stages is not None and len(measured) != stages:
+        raise _ProfileError(f"must list {count(stages, 'stage')}, as `pipeline` says, got {len(measured):,}")
+    return measured
+
+
+def _problems(stage: int, row: Any) -> Iterator[str]:
+    """Yield what is wrong with one stage, each with its path in the file."""
+    if not isinstance(row, dict):
+        yield f"stages[{stage}] must be an object, got {_spell_value(row)}"
+        return
+    fields = cast(dict[str, Any], row)
+    good = True
+    for key, (_, least) in _FIELDS.items():
+        if key not in fields and key not in _REQUIRED:
+            continue
+        value = fields.get(key)
+        if type(value) is not int or not least <= value <= LARGEST:
+            good = False
+            got = _spell(fields, key)
+            yield f"stages[{stage}].{key} must be a whole number from {least} to 2**50, got {got}"
+    if good and fields.get("kept_bytes", 0) > fields["activation_bytes"]:
+        allowed = f"activation_bytes = {fields['activation_bytes']}"
+        yield f"stages[{stage}].kept_bytes cannot exceed {allowed}, got {fields['kept_bytes']}"
+
+
+def _costs(rows: list[dict[str, int]], file: Quoted) -> Costs:
+    columns = {name: tuple(row.get(key, 0) for row in rows) for key, (name, _) in _FIELDS.items()}
+    # All of the activation is kept where nobody measured less.
+    columns["kept_for_weight"] = tuple(row.get("kept_bytes", row["activation_bytes"]) for row in rows)
+    columns["transfer"] = columns["transfer"][:-1]
+    return Costs(unit=DISPLAY_UNIT, memory_unit="byte", resident=(0,) * len(rows), span=file.span, **columns)
+
+
+def _spell(fields: Mapping[str, Any], key: str) -> str:
+    return _spell_value(fields[key]) if key in fields else "nothing"
+
+
+def _spell_value(value: Any) -> str:
+    if isinstance(value, dict | list):
+        return "an object" if isinstance(value, dict) else "a list"
+    return shorten(json.dumps(value))

@@ -1,0 +1,81 @@
+"""Which blocks a job has, and which settings and switches each of them takes."""
+
+BLOCKS: dict[str, tuple[str, ...]] = {
+    "parallel": ("pipeline", "data", "tensor"),
+    "batch": ("microbatches", "global", "micro"),
+    "profile": (
+        "unit",
+        "forward",
+        "backward_input",
+        "backward_weight",
+        "optimizer",
+        "reduce",
+        "transfer",
+        "activation",
+        "kept_for_weight",
+    ),
+    "model": ("layers", "hidden", "heads", "sequence", "vocabulary"),
+    "device": ("efficiency",),
+    "memory": ("capacity",),
+    "techniques": (),
+    "tolerate": ("failures",),
+    "solver": ("time_limit", "gap", "seed"),
+}
+"""Blocks, and the settings each takes, in the order users read them."""
+
+TECHNIQUES = ("adaptive", "decouple", "stagger")
+SWITCHES: dict[str, tuple[str, ...]] = {"techniques": TECHNIQUES}
+"""Bare words that a block takes."""
+
+REQUIRED_BLOCKS = ("parallel", "batch")
+REQUIRED_SETTINGS: dict[str, tuple[str, ...]] = {
+    "parallel": ("pipeline", "data"),
+    "profile": ("forward", "backward_input", "backward_weight"),
+    "model": BLOCKS["model"],
+    "memory": ("capacity",),
+    "tolerate": ("failures",),
+}
+
+TIME_UNITS = ("slot", "us", "ms", "s")
+MEMORY_UNITS: dict[str, int] = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+OTHER_UNITS = {"sec": "s", "seconds": "s", "min": "60 s", "msec": "ms", "usec": "us", "ns": "0.001 us"}
+"""Units that people try, and how they are written here."""
+UNITS = (*TIME_UNITS, *MEMORY_UNITS, "%")
+
+EXAMPLES = {
+    "parallel": "parallel { pipeline = 4  data = 3 }",
+    "batch": "batch { microbatches = 6 }",
+    "profile": "profile { forward = 1  backward_input = 1  backward_weight = 1 }",
+    "model": "model gpt { ... }",
+    "device": "device a100",
+    "memory": "memory { capacity = 80 GiB }",
+    "techniques": "techniques { adaptive  decouple  stagger }",
+    "tolerate": "tolerate { failures = 3 }",
+    "solver": "solver { time_limit = 60 s  gap = 1%  seed = 0 }",
+}
+"""One good line of each block, for hints."""
+
+MEANINGS = {
+    "pipeline": "`pipeline` is the number of stages; 1 means no pipelining",
+    "data": "`data` is the number of pipelines",
+    "tensor": "`tensor` is the number of GPUs that make up one worker",
+    "microbatches": "`microbatches` is their number per pipeline and iteration",
+    "global": "`global` is the number of samples per iteration, over all pipelines",
+    "micro": "`micro` is the number of samples in one micro-batch",
+    "layers": "`layers` is the number of transformer layers",
+    "hidden": "`hidden` is the width of the model",
+    "heads": "`heads` is the number of attention heads",
+    "sequence": "`sequence` is the number of tokens in a sample",
+    "vocabulary": "`vocabulary` is the number of different tokens",
+    "efficiency": "`efficiency` is the share of the peak that matrix products reach, such as 45%",
+    "failures": "`failures` is a number of workers, such as 3, or a share of them, such as 25%",
+    "time_limit": "`time_limit` bounds one plan's search, such as 60 s",
+    "gap": "`gap` is how far from its bound a plan may stay, such as 1%",
+    "seed": "`seed` is any whole number up to 2,147,483,647",
+}
+"""What a setting is, for hints."""
+
+
+def blocks_with(key: str) -> list[str]:
+    """The blocks that take a setting or a switch of this name."""
+    return [block for block, keys in BLOCKS.items() if key in keys or key in SWITCHES.get(block, ())]

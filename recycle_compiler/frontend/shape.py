@@ -1,0 +1,109 @@
+"""The `parallel` and `batch` blocks: how many stages, pipelines and micro-batches a job has."""
+
+from dataclasses import dataclass
+
+from recycle_compiler.diagnostics import Span
+from recycle_compiler.frontend.names import Section, Sections
+from recycle_compiler.frontend.report import Report
+from recycle_compiler.frontend.syntax import Setting
+from recycle_compiler.frontend.values import read_whole
+
+MOST_GPUS = 1_048_576
+MOST_OPS = 50_000_000
+_MOST_SAMPLES = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The size of a job; None where the file did not give a good number."""
+
+    stages: int | None
+    pipelines: int | None
+    tensor: int | None
+    microbatches: int | None
+    micro: int | None
+    """Samples in a micro-batch; only an analytic model needs it."""
+
+
+def read_shape(sections: Sections, report: Report) -> Shape:
+    """The numbers of the `parallel` and `batch` blocks."""
+    parallel = sections.get("parallel")
+    stages = _read(parallel, "pipeline", report, MOST_GPUS)
+    pipelines = _read(parallel, "data", report, MOST_GPUS)
+    tensor = _read(parallel, "tensor", report, MOST_GPUS) if _has(parallel, "tensor") else 1
+    batch = sections.get("batch")
+    micro = _read(batch, "micro", report, _MOST_SAMPLES)
+    microbatches = _read_microbatches(batch, pipelines, micro, report)
+    if parallel and stages and pipelines and tensor:
+        _check_size(parallel, (stages, pipelines, tensor), microbatches, batch, report)
+    return Shape(stages, pipelines, tensor, microbatches, micro)
+
+
+def _read_microbatches(
+    batch: Section | None, pipelines: int | None, micro: int | None, report: Report
+) -> int | None:
+    if batch is None:
+        return None
+    if _has(batch, "microbatches"):
+        if setting := batch.settings.get("global"):
+            hint = "remove one of them: `global` is `microbatches` x `data` x `micro`"
+            report.error("conflict", "batch has both `microbatches` and `global`", setting.key.span, hint)
+        return _read(batch, "microbatches", report, MOST_OPS)
+    if not _has(batch, "global"):
+        hint = "write `microbatches = 6`, or `global = 1024  micro = 4`"
+        report.error("missing", "block `batch` has neither `microbatches` nor `global`", batch.span, hint)
+        return None
+    if not _has(batch, "micro"):
+        hint = "write `micro = 4`, the samples in one micro-batch"
+        report.error("missing", "block `batch` has `global` but no `micro`", batch.span, hint)
+    total = _read(batch, "global", report, _MOST_SAMPLES)
+    if total is None or pipelines is None or micro is None:
+        return None
+    return _divide(total, pipelines, micro, batch.settings["global"], report)
+
+
+def _divide(total: int, pipelines: int, micro: int, setting: Setting, report: Report) -> int | None:
+    together = pipelines * micro
+    microbatches, rest = divmod(total, together)
+    if not rest:
+        return microbatches
+    below, above = microbatches * together, (microbatches + 1) * together
+    nearest = f"{below} or {above}" if below else f"{above}"
+    message = f"global must divide by data x micro = {pipelines} x {micro} = {together}, got {total}"
+    report.error("divide", message, setting.value.span, f"the nearest that does: {nearest}")
+    return None
+
+
+def _check_size(
+    parallel: Section,
+    sizes: tuple[int, int, int],
+    microbatches: int | None,
+    batch: Section | None,
+    report: Report,
+) -> None:
+    stages, pipelines, tensor = sizes
+    gpus = stages * pipelines * tensor
+    if gpus > MOST_GPUS:
+        message = f"pipeline x data x tensor may be at most {MOST_GPUS:,} GPUs, got {gpus:,}"
+        report.error("too-large", message, parallel.span, "check the three numbers")
+        return
+    ops = 3 * stages * pipelines * (microbatches or 0)
+    if batch and ops > MOST_OPS:
+        message = (
+            f"a plan may have at most {MOST_OPS:,} ops (3 x pipeline x data x micro-batches), got {ops:,}"
+        )
+        report.error("too-large", message, _count_span(batch), "use fewer, larger micro-batches")
+
+
+def _count_span(batch: Section) -> Span:
+    setting = batch.settings.get("microbatches") or batch.settings.get("global")
+    return setting.value.span if setting else batch.span
+
+
+def _has(section: Section | None, key: str) -> bool:
+    return section is not None and key in section.settings
+
+
+def _read(section: Section | None, key: str, report: Report, most: int) -> int | None:
+    setting = section.settings.get(key) if section else None
+    return read_whole(setting, report, 1, most) if setting else None

@@ -1,0 +1,58 @@
+"""Small pieces of sentences that many messages share."""
+
+import difflib
+from collections.abc import Iterable
+
+from recycle_compiler.diagnostics import printable
+from recycle_compiler.frontend.syntax import Listing, Name, Quantity, Quoted, Value
+
+_LONGEST = 40
+
+
+def shorten(text: str) -> str:
+    """The text, or its beginning when it would flood the message."""
+    text = printable(text)
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+
+
+def quote(text: str) -> str:
+    """The user's own text inside a message."""
+    return f"`{shorten(text)}`"
+
+
+def spell(value: Value) -> str:
+    """A value as the user wrote it."""
+    if isinstance(value, Listing):
+        items = ", ".join(_spell_item(item) for item in value.items[:_LONGEST])
+        return shorten(f"[{items}]")
+    if isinstance(value, Quoted):
+        return shorten(f'"{value.text}"')
+    return _spell_item(value)
+
+
+def _spell_item(value: Quantity | Name) -> str:
+    return shorten(str(value) if isinstance(value, Quantity) else value.text)
+
+
+def closest(word: str, candidates: Iterable[str]) -> str | None:
+    """The candidate that the word was probably meant to be."""
+    by_folded = {candidate.casefold(): candidate for candidate in candidates}
+    found = difflib.get_close_matches(word[:_LONGEST].casefold(), by_folded, n=1, cutoff=0.6)
+    return by_folded[found[0]] if found else None
+
+
+def did_you_mean(word: str, candidates: Iterable[str], otherwise: str) -> str:
+    """A hint with the closest candidate, or the words given when none is close."""
+    found = closest(word, candidates)
+    return f"did you mean `{found}`?" if found else otherwise
+
+
+def one_of(words: Iterable[str]) -> str:
+    """`a`, `b` or `c`, in the order given."""
+    *most, last = (f"`{word}`" for word in words)
+    return f"{', '.join(most)} or {last}" if most else last
+
+
+def count(number: int, noun: str) -> str:
+    """`1 stage`, `4 stages`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
