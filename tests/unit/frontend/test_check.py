@@ -72,7 +72,7 @@ def test_a_mistake_is_found_at_its_place_with_a_hint(block: str, text: str, code
     [
         ({"tolerate": "tolerate { failures = 9 }"}, "too-many-failures", "9"),
         ({"tolerate": "tolerate { failures = 100% }"}, "too-many-failures", "100%"),
-        ({"techniques": "techniques { }", "tolerate": "tolerate { failures = 3 }"}, "too-many-failures", "3"),
+        ({"techniques": "techniques { }", "tolerate": "tolerate { failures = 9 }"}, "too-many-failures", "9"),
         ({"memory": "memory { capacity = [1, 0, 1, 1] }"}, "memory-too-small", "0"),
         ({"memory": "memory { capacity = 0.5 }"}, "memory-too-small", "0.5"),
     ],
