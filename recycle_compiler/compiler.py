@@ -19,7 +19,7 @@ from recycle_compiler.passes.registry import all_passes
 from recycle_compiler.placement import choose_placement
 
 
-class NoPlan(Exception):
+class NoPlanError(Exception):
     """No schedule exists: one sentence says why."""
 
 
@@ -70,28 +70,31 @@ def compile_job(
     return [programs[count] for count in range(total)]
 
 
-def plan_failed(job: JobSpec, failed: FailureSet, observers: Sequence[Observer] = ()) -> Program:
+def plan_failed(
+    job: JobSpec, failed: FailureSet, observers: Sequence[Observer] = (), effort: Effort | None = None
+) -> Program:
     """The plan for exactly these failed workers; nobody moves to another stage."""
     target = Target(job, failed)
     for stage, hosts in enumerate(NormalizeFailures().run(target).hosts):
         if not hosts:
-            raise NoPlan(f"stage {stage} has no live worker: all {job.pipelines} of its workers failed")
-    return relabel(run_passes(all_passes(), target, observers), failed)
+            raise NoPlanError(f"stage {stage} has no live worker: all {job.pipelines} of its workers failed")
+    return relabel(run_passes(all_passes(effort), target, observers), failed)
 
 
 def plan_count(job: JobSpec, failures: int, observers: Sequence[Observer] = ()) -> Program:
     """The plan for this many failures, on the stages that carry them best."""
     check_survivable(job, failures)
-    counts = choose_placement(job, failures, Effort()) if failures else (0,) * job.stages
-    assert counts is not None, "survivable failures can be placed"
-    return plan_failed(job, normal_form(counts, job.pipelines), observers)
+    if failures == 0:
+        return plan_failed(job, (), observers)
+    counts, effort = choose_placement(job, failures, Effort())
+    return plan_failed(job, normal_form(counts, job.pipelines), observers, effort)
 
 
 def check_survivable(job: JobSpec, failures: int) -> None:
-    """Raise NoPlan if this many failures always leave a stage without a worker."""
+    """Raise NoPlanError if this many failures always leave a stage without a worker."""
     most = job.stages * (job.pipelines - 1)
     if failures > most:
-        raise NoPlan(
+        raise NoPlanError(
             f"{failures} failures cannot be survived: with {job.pipelines} workers on each of "
             f"{job.stages} stages, every stage keeps a live worker up to {most} failures"
         )

@@ -1,4 +1,4 @@
-"""What a crash of the compiler leaves behind: the IR that a pass was given and the passes to run, as one text.
+"""What a crash of the compiler leaves behind: the IR that a pass was given and the passes to run, one text.
 
 passes assign-slots canonicalize-schedule insert-transfers assign-buffers
 graph

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from recycle_compiler.cli import main
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.text import parse_schedule
 
@@ -41,6 +42,46 @@ def compare_with_golden(name: str, text: str) -> None:
         expected.splitlines(), text.splitlines(), f"golden/{name}", "what the code does now", lineterm=""
     )
     pytest.fail("\n".join([*lines, "if the change is meant, run `make golden`"]), pytrace=False)
+
+
+SMALL = """\
+# Two stages, three pipelines.
+job small {
+  parallel { pipeline = 2  data = 3 }
+  batch    { microbatches = 2 }
+  profile  { forward = 1  backward_input = 1  backward_weight = 1  optimizer = 1 }
+  tolerate { failures = 2 }
+}
+"""
+
+
+@pytest.fixture(scope="session")
+def small_job(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The path of a job that is planned in a moment."""
+    path = tmp_path_factory.mktemp("jobs") / "small.job"
+    path.write_text(SMALL)
+    return str(path)
+
+
+@pytest.fixture(scope="session")
+def small_bundle(small_job: str) -> str:
+    """The path of its bundle: plans for 0, 1 and 2 failures."""
+    path = small_job.replace(".job", ".plan")
+    assert main(["--quiet", "compile", small_job, "-o", path, "--jobs", "1"]) == 0
+    return path
+
+
+@pytest.fixture
+def recyclec(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Runs a command in this process: (exit code, stdout, stderr)."""
+
+    def run(*argv: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = main(argv)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
 
 
 TINY = """\

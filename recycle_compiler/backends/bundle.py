@@ -9,6 +9,7 @@ import numpy as np
 from recycle_compiler import __version__
 from recycle_compiler.backends.machines import machine_for
 from recycle_compiler.backends.stream_encoder import absolute_columns, encode_program
+from recycle_compiler.files import write_whole
 from recycle_compiler.ir.failure import Worker, failure_set
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.job_text import TextError, parse_job, print_job
@@ -20,23 +21,7 @@ from recycle_runtime.codec import decode_fields
 
 def write_bundle(path: str | os.PathLike[str], *, source: str, programs: Sequence[Program]) -> None:
     """Write a bundle; whatever happens, `path` is the old file or the whole new one."""
-    data = bundle_bytes(source=source, programs=programs)
-    target = Path(path)
-    if target.exists() and not target.is_file():
-        # A device or a pipe must not be replaced by a file.
-        target.write_bytes(data)
-        return
-    target = target.resolve()
-    aside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        with open(aside, "xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, target)
-    except BaseException:
-        aside.unlink(missing_ok=True)
-        raise
+    write_whole(Path(path), bundle_bytes(source=source, programs=programs))
 
 
 def bundle_bytes(*, source: str, programs: Sequence[Program]) -> bytes:

@@ -1,4 +1,4 @@
-"""The same job gives the same bytes: with other hash seeds, other numbers of processes, plain or compiled loops."""
+"""The same job gives the same bytes: other hash seeds, numbers of processes, plain or compiled loops."""
 
 import os
 import subprocess
@@ -18,7 +18,17 @@ JOB = Path(__file__).resolve().parents[2] / "golden" / "specs" / "uneven-bytes.j
 
 def compiled_bytes(tmp_path: Path, seed: str, jobs: str) -> bytes:
     out = tmp_path / f"{seed}-{jobs}.plan"
-    command = [sys.executable, "-m", "recycle_compiler.cli", "compile", str(JOB), "-o", str(out), "--jobs", jobs]
+    command = [
+        sys.executable,
+        "-m",
+        "recycle_compiler.cli",
+        "compile",
+        str(JOB),
+        "-o",
+        str(out),
+        "--jobs",
+        jobs,
+    ]
     subprocess.run(command, check=True, env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True)
     return out.read_bytes()
 

@@ -19,6 +19,7 @@ from recycle_compiler.ir.schedule import Schedule, schedule_order
 from recycle_compiler.passes.assign_slots.bounds import Bound, lower_bound
 from recycle_compiler.passes.assign_slots.construct import construct
 from recycle_compiler.passes.assign_slots.improve import improve
+from recycle_compiler.passes.assign_slots.loops import LARGE
 from recycle_compiler.passes.assign_slots.noise import Noise
 from recycle_compiler.passes.assign_slots.problem import Problem, problem_of
 from recycle_compiler.passes.assign_slots.timing import Clock, Timed
@@ -33,7 +34,8 @@ class Effort:
 
     rules: int = 72
     op_moves: int = 90_000
-    """Moves of the search times ops per move."""
+    """Moves of the search times ops per move, for plans whose loops are not compiled."""
+    compiled_op_moves: int = 600_000
     most_moves: int = 600
     placements: int = 3
     """How many ways to place failures on stages are tried with a quick plan each."""
@@ -41,11 +43,16 @@ class Effort:
     def quick(self) -> "Effort":
         """Enough to compare placements."""
         return replace(
-            self, rules=self.rules // 2, op_moves=self.op_moves // 10, most_moves=self.most_moves // 10
+            self,
+            rules=self.rules // 2,
+            op_moves=self.op_moves // 10,
+            compiled_op_moves=self.compiled_op_moves // 10,
+            most_moves=self.most_moves // 10,
         )
 
     def moves(self, problem: Problem) -> int:
-        return min(self.most_moves, self.op_moves // problem.ops)
+        budget = self.compiled_op_moves if problem.ops >= LARGE else self.op_moves
+        return min(self.most_moves, budget // problem.ops)
 
 
 @dataclass(frozen=True, slots=True)

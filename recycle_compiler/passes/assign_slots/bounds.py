@@ -6,17 +6,17 @@ some worker must, however work is routed. Write k for that number and c for the 
 - ramp-up: before its first backward the worker can only run F, at most c of them, and that backward comes
   no sooner than a round trip through the later stages after the first F. What c - 1 further F do not fill
   is idle.
-- drain: the last backward comes no sooner than a round trip after the last F, and all that can fill that time is
-  what memory still holds then.
+- drain: the last backward comes no sooner than a round trip after the last F, and all that can fill that
+  time is what memory still holds then.
 - tail: once the last backward of s is done, an earlier stage r <= s still needs the backwards from s up to
   r, its own W, reduction and optimizer, while s has only the W it still holds, at most what memory allows.
 - tracks: the activations a worker holds at once number at most c, so they can be drawn as c tracks
   of intervals that do not overlap; some track has ceil(k / c) of them, each as long as a round trip at least.
 - energy: an activation is held for a round trip at least; all of them must fit into capacity times time.
 
-Ramp-up lies before the first backward, drain after the last F, tail after the last backward. So they add to the
-load between them, but ramp-up and drain only where memory is too small for the last F to come before the
-first backward.
+Ramp-up lies before the first backward, drain after the last F, tail after the last backward. So they add to
+the load between them, but ramp-up and drain only where memory is too small for the last F to come before
+the first backward.
 """
 
 from dataclasses import dataclass
@@ -94,7 +94,7 @@ def _outstanding(problem: Problem, stage: int, share: int) -> int:
 
 
 def _slack_at_end(problem: Problem, stage: int, share: int) -> int:
-    """Outstanding work beyond the round trip of the last F; where it is negative, the worker idles that long."""
+    """Outstanding work beyond the round trip of the last F; where negative, the worker idles that long."""
     wait = round_trip(problem, stage) + problem.backward[stage]
     return _outstanding(problem, stage, share) - wait
 

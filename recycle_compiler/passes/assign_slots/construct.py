@@ -65,7 +65,7 @@ def construct(clock: Clock, bound: int, tries: int) -> list[Timed]:
         found.append(timed)
         if timed.period <= bound:
             break
-    return sorted(found, key=lambda timed: (timed.period, timed.score))
+    return sorted(found, key=lambda timed: timed.rank)
 
 
 def holdable(problem: Problem) -> Ints:

@@ -18,6 +18,8 @@ _FINE = 16
 """Priorities are finer than ticks, so that noise can break ties."""
 _SHARES = (3, 10, 30, 100)
 """Percent of the ops that are disturbed."""
+_PATIENCE = 100
+"""Moves without progress before the search goes on from the next schedule."""
 _REACHES = (5, 16, 32, 64)
 """How far they are, in sixteenths of a mean op."""
 
@@ -29,22 +31,22 @@ def improve(
     best = current = starts[0]
     later = starts[1:]
     idle_moves = 0
-    patience_with_one = max(40, moves // 4)
     for _ in range(moves):
         if best.period <= bound:
             return best, False
         if out_of_time():
             return best, True
-        if idle_moves > patience_with_one and later:
+        if idle_moves > _PATIENCE and later:
             current, idle_moves = later.pop(0), 0
         after = _move(clock, current, noise)
         idle_moves += 1
         if after is None:
             continue
-        if (after.period, after.score) < (current.period, current.score):
+        if after.rank < current.rank:
             idle_moves = 0
-        current = after if (after.period, after.score) <= (current.period, current.score) else current
-        best = min(best, current, key=lambda timed: (timed.period, timed.score))
+        if after.rank <= current.rank:
+            current = after
+        best = min(best, current, key=lambda timed: timed.rank)
     return best, False
 
 

@@ -8,7 +8,7 @@ from recycle_compiler.passes.assign_slots import kernel
 from recycle_compiler.passes.assign_slots.kernel import Ints
 from recycle_compiler.passes.assign_slots.problem import Problem
 
-LARGE = 4_000
+LARGE = 1_000
 """Ops from which on the loops are compiled: below, loading the compiler takes longer than it saves."""
 
 

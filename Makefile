@@ -1,0 +1,43 @@
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.complete
+
+.PHONY: help setup check test test-all golden bench demo
+.DEFAULT_GOAL := help
+
+help: ## list what can be made
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+setup: $(STAMP) ## build .venv with the pinned versions
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "recyclec needs Python 3.11 or newer; set PYTHON=...")'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]'
+	@touch $@
+
+check: $(STAMP) ## lint, format, types, import rules, goldens
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	@command -v node >/dev/null || { echo 'pyright needs node: install Node.js 18 or newer, then run make check again' >&2; exit 1; }
+	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/lint-imports
+	$(BIN)/python bench/diff_goldens.py
+
+test: $(STAMP) ## all tests but the slow ones
+	$(BIN)/pytest -q -n 2 -m 'not slow'
+
+test-all: $(STAMP) ## all tests
+	$(BIN)/pytest -q -n 2
+
+golden: $(STAMP) ## rewrite golden/ from what the code does now; read the diff before committing it
+	RECYCLEC_UPDATE_GOLDEN=1 $(BIN)/pytest -q -n 2
+	$(BIN)/python bench/diff_goldens.py --update
+
+bench: $(STAMP) ## solve time, bundle size, import time
+	$(BIN)/python bench/run.py
+
+demo: $(STAMP) ## compile the running example and show two of its plans
+	$(BIN)/recyclec compile examples/figure3.job -o figure3.plan
+	$(BIN)/recyclec show figure3.plan --failures 0
+	$(BIN)/recyclec show figure3.plan --failures 1

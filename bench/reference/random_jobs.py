@@ -1,0 +1,92 @@
+"""Small random jobs: what the planner and its bounds are held against."""
+
+from random import Random
+
+from recycle_compiler.ir.job import MEMORY_SCALE, TICKS_PER_UNIT, JobSpec, SolverOptions, Techniques
+
+_SLOT = TICKS_PER_UNIT["slot"]
+_COUNT = MEMORY_SCALE["count"]
+_USUAL_UNITS = 12
+_USUAL_TRIPLES = 32
+"""A triple is one micro-batch on one stage. Most jobs stay within these: an exact solver then has a chance."""
+
+
+def random_job(seed: int) -> tuple[JobSpec, tuple[int, ...]]:
+    """A job and how many workers each stage has lost; the same for a seed on any machine."""
+    random = Random(seed)
+    stages, pipelines, microbatches = _shape(random)
+    techniques = _techniques(random)
+    activation, kept, capacity = _memory(random, stages)
+    failed = _failures(random, stages, pipelines)
+    longest = random.choices((1, 3, 6), (3, 3, 4))[0]
+    job = JobSpec(
+        name=f"random{seed}",
+        stages=stages,
+        pipelines=pipelines,
+        tensor=1,
+        microbatches=microbatches,
+        unit="slot",
+        memory_unit="count",
+        forward=_times(random, stages, 1, longest),
+        backward_input=_times(random, stages, 1, longest),
+        backward_weight=_times(random, stages, 1, longest),
+        optimizer=_times(random, stages, 0, random.choice((0, 4))),
+        reduce=_times(random, stages, 0, random.choice((0, 0, 4))),
+        transfer=_times(random, stages - 1, 0, random.choice((0, 0, 1, 3))),
+        activation=activation,
+        kept_for_weight=kept,
+        capacity=capacity,
+        parameters=(0,) * stages,
+        techniques=techniques,
+        failures=sum(failed),
+        solver=SolverOptions(),
+    )
+    return job, failed
+
+
+def _shape(random: Random) -> tuple[int, int, int]:
+    keep_small = random.random() < 0.85
+    while True:
+        stages = random.choices((1, 2, 3, 4), (1, 4, 4, 4))[0]
+        pipelines = random.choices((1, 2, 3, 4), (2, 5, 3, 2))[0]
+        microbatches = random.randint(1, 6)
+        units = pipelines * microbatches
+        if not keep_small or (units <= _USUAL_UNITS and units * stages <= _USUAL_TRIPLES):
+            return stages, pipelines, microbatches
+
+
+def _techniques(random: Random) -> Techniques:
+    if random.random() < 0.5:
+        return Techniques()
+    return Techniques(*(random.random() < 0.5 for _ in range(3)))
+
+
+def _times(random: Random, count: int, least: int, most: int) -> tuple[int, ...]:
+    """Whole slots; half of the time the same everywhere, as users write most."""
+    same = random.random() < 0.5
+    values = [random.randint(least, most) for _ in range(count)]
+    return tuple(_SLOT * (values[0] if same else value) for value in values)
+
+
+def _memory(random: Random, stages: int) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int | None, ...]]:
+    """Activation, what of it W keeps, and capacity."""
+    size = random.choice((1, 1, 2, 4))
+    activation = [random.randint(1, size) for _ in range(stages)]
+    all_is_kept = random.random() < 0.7
+    kept = [whole if all_is_kept else random.randint(0, whole) for whole in activation]
+    kind = random.choice(("one", "1f1b", "1f1b", "uneven", "uneven", "even", "unlimited"))
+    capacity: list[int | None] = []
+    for stage, whole in enumerate(activation):
+        held = {"one": 1, "1f1b": stages - stage, "uneven": random.randint(1, stages + 1), "even": stages}
+        # A remainder that holds no whole activation may still hold a part that W keeps.
+        capacity.append(None if kind == "unlimited" else whole * held[kind] + random.randint(0, whole - 1))
+    scaled = tuple(None if amount is None else amount * _COUNT for amount in capacity)
+    return tuple(_COUNT * whole for whole in activation), tuple(_COUNT * part for part in kept), scaled
+
+
+def _failures(random: Random, stages: int, pipelines: int) -> tuple[int, ...]:
+    """Every stage keeps a live worker, and a normal form keeps a whole pipeline."""
+    if random.random() < 0.2:
+        return (0,) * stages
+    share = random.choice((0.3, 0.6))
+    return tuple(sum(random.random() < share for _ in range(pipelines - 1)) for _ in range(stages))

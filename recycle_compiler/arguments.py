@@ -1,0 +1,190 @@
+"""What may be typed after `recyclec`. Imports nothing heavy."""
+
+import argparse
+import os
+from collections.abc import Sequence
+
+from recycle_compiler import __version__
+
+FORMATS = ("grid", "json", "asm", "schedule")
+TECHNIQUES = ("adaptive", "decouple", "stagger")
+
+
+def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The command and its options; a usage error exits with 2."""
+    return _parser().parse_args(argv)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="recyclec",
+        description="Plans pipeline-parallel training that goes on when workers fail.",
+        parents=[_common()],
+    )
+    parser.set_defaults(quiet=False, no_color=False)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, does: str) -> argparse.ArgumentParser:
+        return commands.add_parser(
+            name, help=does, description=f"{does[0].upper()}{does[1:]}.", parents=[_common()]
+        )
+
+    _compile(
+        command("compile", "plan for every number of failures up to the job's tolerance, into one bundle")
+    )
+    _check(command("check", "check a job file, plan nothing"))
+    _fmt(command("fmt", "rewrite a job file in canonical form"))
+    _show(command("show", "show one plan of a bundle"))
+    _plan(command("plan", "plan for exactly these failed workers"))
+    _diff(
+        command("diff", "say what changed between two bundles or two schedule texts; exit 1 if anything did")
+    )
+    _verify(command("verify", "check a bundle against every rule, from the file alone"))
+    _reproduce(command("reproduce", "run again what a crash of recyclec has left behind"))
+    return parser
+
+
+def _common() -> argparse.ArgumentParser:
+    """Options that work before and after the command; SUPPRESS lets the one given last stand."""
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument(
+        "--quiet", action="store_true", default=argparse.SUPPRESS, help="no words on stderr but errors"
+    )
+    common.add_argument(
+        "--no-color",
+        action="store_true",
+        default=argparse.SUPPRESS,
+        help="no colour; NO_COLOR=1 does the same",
+    )
+    common.add_argument("--version", action="version", version=f"recyclec {__version__}")
+    return common
+
+
+def _compile(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("job", metavar="JOB")
+    parser.add_argument(
+        "-o", dest="out", metavar="PLAN", help="the bundle to write; needed unless --json is given"
+    )
+    parser.add_argument(
+        "--failures", type=_count, metavar="N", help="plan for 0..N failures (default: the job's)"
+    )
+    _techniques(parser)
+    parser.add_argument(
+        "--jobs",
+        type=_positive,
+        metavar="N",
+        default=os.cpu_count() or 1,
+        help="processes (default: one per core)",
+    )
+    parser.add_argument("--json", action="store_true", help="the table as JSON on stdout")
+    parser.add_argument("--dump-dir", metavar="DIR", help="write the IR after each pass into numbered files")
+    parser.add_argument(
+        "--print-after-change", action="store_true", help="print the IR after each pass that changed it"
+    )
+
+
+def _check(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("job", metavar="JOB")
+
+
+def _fmt(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("job", metavar="JOB", help="`-` reads stdin and writes stdout")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if the file would change")
+
+
+def _show(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("bundle", metavar="PLAN")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "--failures", type=_count, metavar="N", help="the plan for this many failures (default: 0)"
+    )
+    which.add_argument(
+        "--failed", type=_workers, metavar="P:S,P:S", help="the plan for these workers, pipeline:stage"
+    )
+    _view(parser)
+
+
+def _plan(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("job", metavar="JOB")
+    parser.add_argument(
+        "--failed",
+        type=_workers,
+        required=True,
+        metavar="P:S,P:S",
+        help="the workers that are gone, pipeline:stage",
+    )
+    _techniques(parser)
+    _view(parser, " (FILE.plan: a bundle of this one plan)")
+
+
+def _diff(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("before", metavar="A")
+    parser.add_argument("after", metavar="B")
+    parser.add_argument("--json", action="store_true", help="the differences as JSON on stdout")
+
+
+def _verify(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("bundle", metavar="PLAN")
+
+
+def _reproduce(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE")
+
+
+def _view(parser: argparse.ArgumentParser, file_note: str = "") -> None:
+    parser.add_argument(
+        "--format", type=_format, default="grid", metavar="|".join(FORMATS), help="(default: grid)"
+    )
+    parser.add_argument("-o", dest="out", metavar="FILE", help=f"write there instead of stdout{file_note}")
+    parser.add_argument(
+        "--width", type=_positive, metavar="N", help="columns of a grid (default: the terminal's)"
+    )
+
+
+def _techniques(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--techniques",
+        type=_technique_names,
+        metavar="LIST",
+        help=f"any of {','.join(TECHNIQUES)}, or none (default: the job's)",
+    )
+
+
+def _format(word: str) -> str:
+    if word not in FORMATS:
+        raise argparse.ArgumentTypeError(f"must be one of {', '.join(FORMATS)}, got {word}")
+    return word
+
+
+def _count(word: str) -> int:
+    return _number(word, least=0)
+
+
+def _positive(word: str) -> int:
+    return _number(word, least=1)
+
+
+def _number(word: str, least: int) -> int:
+    if not (word.isascii() and word.isdigit()) or len(word) > 9 or int(word) < least:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least {least}, got {word}")
+    return int(word)
+
+
+def _technique_names(words: str) -> tuple[str, ...]:
+    names = () if words == "none" else tuple(words.split(","))
+    if odd := [name for name in names if name not in TECHNIQUES]:
+        raise argparse.ArgumentTypeError(f"must be any of {','.join(TECHNIQUES)} or none, got {odd[0]!r}")
+    return names
+
+
+def _workers(words: str) -> tuple[tuple[int, int], ...]:
+    return tuple(sorted({_worker(word) for word in words.split(",")}))
+
+
+def _worker(word: str) -> tuple[int, int]:
+    numbers = word.strip().split(":")
+    if len(numbers) != 2 or not all(part.isascii() and part.isdigit() and len(part) < 10 for part in numbers):
+        raise argparse.ArgumentTypeError(
+            f"must be workers like 0:2,1:3 (pipeline:stage, from 0), got {word!r}"
+        )
+    return int(numbers[0]), int(numbers[1])

@@ -1,0 +1,73 @@
+"""`recyclec`: arguments, exit codes, rendering of errors. No logic.
+
+Nothing heavy is imported here, so that `--help` is instant; a command's module loads when it is run.
+"""
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib import import_module
+
+from recycle_compiler.arguments import parse_arguments
+from recycle_compiler.commands.output import BUG, INPUT_ERROR, INTERRUPTED, PIPE_CLOSED, Output
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code says how it went."""
+    arguments = parse_arguments(argv)
+    output = Output(quiet=arguments.quiet, color=not (arguments.no_color or os.environ.get("NO_COLOR")))
+    try:
+        code: int = import_module(f"recycle_compiler.commands.{arguments.command}").run(arguments, output)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read our output has seen enough; Python must not complain when it closes stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE_CLOSED
+    except KeyboardInterrupt:
+        done = f"wrote {', '.join(output.written)}" if output.written else "nothing was written"
+        output.error(f"interrupted, {done}")
+        return INTERRUPTED
+    except Exception as error:
+        return _report(error, output)
+    return code
+
+
+def _report(error: Exception, output: Output) -> int:
+    """One sentence for the user's mistakes; everything else is ours and keeps its traceback."""
+    from recycle_compiler.diagnostics import CompileError
+
+    if isinstance(error, CompileError):
+        print(error.render(color=output.colored(sys.stderr)), file=sys.stderr)
+        return error.exit_code
+    if isinstance(error, OSError):
+        output.error(_sentence(error))
+        return INPUT_ERROR
+    exit_code = getattr(error, "exit_code", None)
+    if isinstance(exit_code, int):
+        output.error(str(error))
+        return exit_code
+    traceback.print_exception(error)
+    output.error("this is a bug in recyclec, not in your input; please report it with the lines above")
+    _keep_reproducer(error, output)
+    return BUG
+
+
+def _keep_reproducer(error: Exception, output: Output) -> None:
+    """A pass that crashed leaves what it was given, to be run again."""
+    from recycle_compiler.passes.pipeline import PassError
+
+    if isinstance(error, PassError):
+        from recycle_compiler.reproducer import write_reproducer
+
+        path = write_reproducer(error)
+        output.error(f"please send {path} along; `recyclec reproduce {path}` crashes in the same way")
+
+
+def _sentence(error: OSError) -> str:
+    what = (error.strerror or str(error)).lower()
+    return f"{error.filename}: {what}" if error.filename else what
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,19 @@
+"""`recyclec check`: read a job, report every mistake in it, plan nothing."""
+
+from argparse import Namespace
+
+from recycle_compiler.commands.output import DONE, Output
+from recycle_compiler.frontend import load_job
+from recycle_compiler.viz.units import plural
+
+
+def run(arguments: Namespace, output: Output) -> int:
+    job = load_job(arguments.job).spec
+    shape = (
+        plural(job.stages, "stage"),
+        plural(job.pipelines, "pipeline"),
+        plural(job.microbatches, "micro-batch"),
+    )
+    tolerated = plural(job.failures, "failure")
+    output.say(f"{arguments.job}: ok, job {job.name} with {' x '.join(shape)}, {tolerated} tolerated")
+    return DONE

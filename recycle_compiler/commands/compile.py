@@ -1,0 +1,75 @@
+"""`recyclec compile`: plans for every number of failures, into one bundle, and a table of what they cost."""
+
+import json
+import sys
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+from recycle_compiler.backends.bundle import write_bundle
+from recycle_compiler.commands.observers import observers_for
+from recycle_compiler.commands.output import DONE, USAGE, Output, UserError
+from recycle_compiler.commands.planning import planning, with_techniques
+from recycle_compiler.compiler import PlanSummary, compile_job
+from recycle_compiler.files import check_writable
+from recycle_compiler.frontend import load_job
+from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.progress import PlanProgress
+from recycle_compiler.viz.table import summary_table
+from recycle_compiler.viz.units import in_unit
+
+
+def run(arguments: Namespace, output: Output) -> int:
+    if arguments.out is None and not arguments.json:
+        raise UserError(
+            "say where the bundle goes with `-o PLAN`, or ask for the table alone with `--json`", USAGE
+        )
+    loaded = load_job(arguments.job)
+    job = with_techniques(loaded.spec, arguments.techniques)
+    if arguments.out is not None:
+        check_writable(Path(arguments.out))
+    summaries: list[PlanSummary] = []
+    shown = not output.quiet and sys.stderr.isatty()
+    with planning(job), PlanProgress(f"planning {job.name}", shown, output.color) as progress:
+
+        def on_plan(summary: PlanSummary, done: int, total: int) -> None:
+            summaries.append(summary)
+            progress.update(done, total)
+
+        programs = compile_job(
+            job,
+            failures=arguments.failures,
+            processes=arguments.jobs,
+            on_plan=on_plan,
+            observers=observers_for(arguments.dump_dir, arguments.print_after_change),
+        )
+    summaries.sort(key=lambda summary: summary.failures)
+    if arguments.out is not None:
+        write_bundle(Path(arguments.out), source=loaded.source, programs=programs)
+        output.written.append(arguments.out)
+    if not output.quiet:
+        sys.stderr.write(summary_table(job, summaries, color=output.colored(sys.stderr)))
+    if arguments.json:
+        output.data(_json_table(job, summaries))
+    return DONE
+
+
+def _json_table(job: JobSpec, summaries: list[PlanSummary]) -> str:
+    """One object, one plan per line."""
+    plans = ",\n  ".join(json.dumps(_plan(job, summary)) for summary in summaries)
+    return f'{{"job": {json.dumps(job.name)}, "unit": "{job.unit}", "plans": [\n  {plans}\n]}}\n'
+
+
+def _plan(job: JobSpec, summary: PlanSummary) -> dict[str, Any]:
+    return {
+        "failures": summary.failures,
+        "failed_per_stage": list(summary.failed_per_stage),
+        "period": in_unit(job, summary.period),
+        "makespan": in_unit(job, summary.makespan),
+        "lower_bound": in_unit(job, summary.lower_bound),
+        "gap": round(summary.gap, 6),
+        "status": summary.status,
+        "seconds": round(summary.seconds, 3),
+        "against_1f1b": round(summary.against_1f1b, 6),
+        "cut_short": summary.cut_short,
+    }

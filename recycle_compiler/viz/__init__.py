@@ -1,0 +1,1 @@
+"""Plans as people and tools read them: a grid, JSON, disassembly."""

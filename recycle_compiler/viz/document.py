@@ -1,0 +1,58 @@
+"""A plan as JSON, for other programs: one object, one op per line."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.ir.ops import MICROBATCH_KINDS, Op
+from recycle_compiler.ir.schedule import Schedule
+from recycle_compiler.viz.units import in_memory_unit, in_unit
+
+
+def document(schedule: Schedule) -> str:
+    """The plan as JSON text; times and memory in the units of the job."""
+    head = json.dumps(_head(schedule))
+    ops = ",\n  ".join(_ops(schedule))
+    return f'{head[:-1]},\n "ops": [\n  {ops}\n ]}}\n'
+
+
+def _head(schedule: Schedule) -> dict[str, Any]:
+    job, claims = schedule.job, schedule.claims
+    return {
+        "job": job.name,
+        "stages": job.stages,
+        "pipelines": job.pipelines,
+        "microbatches": job.microbatches,
+        "unit": job.unit,
+        "memory_unit": job.memory_unit,
+        "techniques": list(job.techniques.names),
+        "failed": [list(worker) for worker in schedule.failed],
+        "makespan": in_unit(job, claims.makespan),
+        "period": in_unit(job, claims.period),
+        "lower_bound": in_unit(job, claims.lower_bound),
+        "bound": claims.reason,
+        "status": claims.status,
+        "cut_short": claims.cut_short,
+        "peak_memory": [
+            [pipeline, stage, in_memory_unit(job, amount)]
+            for pipeline, stage, amount in schedule.peak_memory()
+        ],
+    }
+
+
+def _ops(schedule: Schedule) -> Iterator[str]:
+    for op, start, end in schedule.rows():
+        yield json.dumps(_op(schedule.job, op, start, end))
+
+
+def _op(job: JobSpec, op: Op, start: int, end: int) -> dict[str, Any]:
+    of_microbatch = op.kind in MICROBATCH_KINDS
+    return {
+        "kind": op.kind.name,
+        **({"pipeline": op.pipeline, "microbatch": op.microbatch} if of_microbatch else {}),
+        "stage": op.stage,
+        "worker": [op.worker, op.stage],
+        "start": in_unit(job, start),
+        "end": in_unit(job, end),
+    }

@@ -1,0 +1,74 @@
+"""What the plans of a bundle cost, as a table."""
+
+from collections.abc import Sequence
+from io import StringIO
+from typing import Protocol
+
+from rich.console import Console
+from rich.table import Table
+
+from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.viz.units import percent, time_text
+
+_WHOLE_VECTOR = 8
+"""Up to this many stages, failures are listed for every stage."""
+
+_UNBROKEN = 10_000
+"""A width at which rich breaks no line."""
+
+
+class Row(Protocol):
+    """What a row of the table needs to know; times in ticks."""
+
+    @property
+    def failures(self) -> int: ...
+    @property
+    def failed_per_stage(self) -> tuple[int, ...]: ...
+    @property
+    def period(self) -> int: ...
+    @property
+    def lower_bound(self) -> int: ...
+    @property
+    def gap(self) -> float: ...
+    @property
+    def status(self) -> str: ...
+    @property
+    def seconds(self) -> float: ...
+    @property
+    def against_1f1b(self) -> float: ...
+    @property
+    def cut_short(self) -> bool: ...
+
+
+def summary_table(job: JobSpec, rows: Sequence[Row], color: bool) -> str:
+    """One line per plan; periods in the unit of the job."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("failures", "failed per stage", f"period ({job.unit})", "bound", "gap", "status"):
+        table.add_column(
+            title, justify="left" if title in ("failed per stage", "status") else "right", no_wrap=True
+        )
+    table.add_column("vs 1F1B fault-free", justify="right", no_wrap=True)
+    table.add_column("seconds", justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            str(row.failures),
+            per_stage_text(row.failed_per_stage),
+            time_text(job, row.period),
+            time_text(job, row.lower_bound),
+            percent(row.gap),
+            f"{row.status}, cut short" if row.cut_short else row.status,
+            f"{row.against_1f1b:.3f}x",
+            f"{row.seconds:.2f}",
+        )
+    sink = StringIO()
+    width = Console(width=_UNBROKEN).measure(table).maximum
+    console = Console(file=sink, width=width, force_terminal=color, no_color=not color, highlight=False)
+    console.print(table)
+    return "".join(f"{line.rstrip()}\n" for line in sink.getvalue().splitlines())
+
+
+def per_stage_text(per_stage: tuple[int, ...]) -> str:
+    """`0 0 1 0`; on many stages only those that lost somebody: `2:1 17:3`."""
+    if len(per_stage) <= _WHOLE_VECTOR:
+        return " ".join(map(str, per_stage))
+    return " ".join(f"{stage}:{count}" for stage, count in enumerate(per_stage) if count) or "-"

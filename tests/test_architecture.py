@@ -1,0 +1,113 @@
+"""Rules about the tree itself that neither ruff nor import-linter can state."""
+
+import ast
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = sorted(
+    path
+    for folder in ("recycle_compiler", "runtime", "tests", "bench")
+    for path in (ROOT / folder).rglob("*.py")
+)
+HARD_CAP, SOFT_CAP = 500, 300
+GOLDEN = ROOT / "golden"
+RUNTIME = ROOT / "runtime" / "recycle_runtime"
+STANDARD_LIBRARY_ONLY = ("isa", "bundle", "codec", "assembly")
+"""And what they import of the runtime in turn."""
+
+
+def lines_of(path: Path) -> int:
+    return len(path.read_text(encoding="utf-8").splitlines())
+
+
+def test_no_file_is_too_long_to_read() -> None:
+    sizes = {str(path.relative_to(ROOT)): lines_of(path) for path in SOURCES}
+    assert {name: size for name, size in sizes.items() if size > HARD_CAP} == {}
+    if long := {name: size for name, size in sizes.items() if size > SOFT_CAP}:
+        warnings.warn(f"over {SOFT_CAP} lines, is there a reason? {long}", stacklevel=1)
+
+
+def test_every_golden_is_read() -> None:
+    """By a test that names it, by a pattern over its folder, or as one plan of a golden spec."""
+    code = "\n".join(path.read_text(encoding="utf-8") for path in SOURCES if path.name != Path(__file__).name)
+    goldens = (path.relative_to(GOLDEN) for path in sorted(GOLDEN.rglob("*")) if path.is_file())
+    assert [str(name) for name in goldens if not is_named(name, code) and not is_plan_of_a_spec(name)] == []
+
+
+def is_named(golden: Path, code: str) -> bool:
+    whole, folder = golden.as_posix(), golden.parent.as_posix()
+    return any(words in code for words in (f'"{whole}"', f'"{golden.stem}"', f'"{folder}/*'))
+
+
+def is_plan_of_a_spec(golden: Path) -> bool:
+    """`schedules/figure3.1.txt` is read by bench/diff_goldens.py when `specs/figure3.job` is there."""
+    spec, _, failures = golden.stem.rpartition(".")
+    return (
+        golden.parent.name == "schedules"
+        and failures.isdigit()
+        and (GOLDEN / "specs" / f"{spec}.job").exists()
+    )
+
+
+@pytest.mark.parametrize("name", STANDARD_LIBRARY_ONLY)
+def test_what_both_sides_share_needs_the_standard_library_alone(name: str) -> None:
+    seen: set[str] = set()
+    waiting = [f"recycle_runtime.{name}"]
+    while waiting:
+        module = waiting.pop()
+        if module in seen or not module.startswith("recycle_runtime."):
+            seen.add(module)
+            continue
+        seen.add(module)
+        waiting += imports_of(RUNTIME / f"{module.split('.')[1]}.py")
+    outside = {module.split(".")[0] for module in seen} - {"recycle_runtime"}
+    assert outside <= set(sys.stdlib_module_names)
+
+
+def imports_of(path: Path) -> list[str]:
+    modules: list[str] = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            modules += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            modules.append(node.module)
+    return modules
+
+
+def modules_after(statement: str) -> set[str]:
+    """The top-level modules that a fresh interpreter has loaded after a statement."""
+    script = f"import sys\n{statement}\nprint(*sorted({{name.split('.')[0] for name in sys.modules}}))"
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+        env={"PYTHONPATH": f"{ROOT}:{ROOT / 'runtime'}", "PATH": ""},
+    )
+    return set(done.stdout.splitlines()[-1].split())
+
+
+def test_help_loads_nothing_heavy() -> None:
+    loaded = modules_after("import recycle_compiler.cli")
+    assert loaded.isdisjoint(
+        {"torch", "numpy", "rich", "lark", "pyomo", "highspy", "numba", "networkx", "jinja2"}
+    )
+
+
+def test_the_compiler_never_loads_torch() -> None:
+    assert "torch" not in modules_after("import recycle_compiler.compiler, recycle_compiler.commands.compile")
+
+
+def test_check_loads_no_solver() -> None:
+    job = next(iter(sorted((ROOT / "golden" / "specs").glob("*.job"))))
+    loaded = modules_after(
+        f"from recycle_compiler.cli import main; assert main(['check', {str(job)!r}]) == 0"
+    )
+    assert loaded.isdisjoint({"torch", "pyomo", "highspy", "numba", "rich", "networkx"})
+    assert "lark" in loaded
