@@ -22,6 +22,8 @@ def least_moves(actual: tuple[int, ...], planned: tuple[int, ...], job: JobSpec)
     """The moves that turn the actual counts of failures per stage into the planned ones."""
     if sum(actual) != sum(planned):
         raise ValueError("moves keep the number of failures")
+    if actual == planned:
+        return ()
     gives = [s for s in range(job.stages) if planned[s] > actual[s]]
     wants = [s for s in range(job.stages) if actual[s] > planned[s]]
     graph = cast(Any, nx.DiGraph())
