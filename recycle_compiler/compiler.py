@@ -1,10 +1,7 @@
 """From a job to programs: one plan for every number of failures, or one for an exact failure pattern."""
 
-import multiprocessing
-import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from recycle_compiler.baseline import one_f_one_b_period
@@ -12,11 +9,12 @@ from recycle_compiler.ir.failure import FailureSet, failed_per_stage, normal_for
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.program import Program
 from recycle_compiler.ir.target import Target
+from recycle_compiler.parallel import running
 from recycle_compiler.passes.assign_slots import Effort
 from recycle_compiler.passes.normalize_failures import NormalizeFailures, relabel
 from recycle_compiler.passes.pipeline import Observer, run_passes
 from recycle_compiler.passes.registry import all_passes
-from recycle_compiler.placement import choose_placement
+from recycle_compiler.placement import Costs, choose_placement, measure_costs
 
 
 class NoPlanError(Exception):
@@ -61,12 +59,14 @@ def compile_job(
     check_survivable(job, total - 1)
     baseline = one_f_one_b_period(job)
     programs: dict[int, Program] = {}
-    serial = processes == 1 or total == 1 or bool(observers)
-    made = _one_by_one(job, total, observers) if serial else _side_by_side(job, total, processes)
-    for count, program, seconds in made:
-        programs[count] = program
-        if on_plan is not None:
-            on_plan(summary(program, seconds, baseline), len(programs), total)
+    with running(1 if observers or total == 1 else processes) as run:
+        costs = measure_costs(job, total - 1, run)
+        # Those with most failures take longest, so they are started first.
+        tasks = [(job, count, costs, tuple(observers)) for count in reversed(range(total))]
+        for count, program, seconds in run(_timed_plan, tasks):
+            programs[count] = program
+            if on_plan is not None:
+                on_plan(summary(program, seconds, baseline), len(programs), total)
     return [programs[count] for count in range(total)]
 
 
@@ -81,12 +81,11 @@ def plan_failed(
     return relabel(run_passes(all_passes(effort), target, observers), failed)
 
 
-def plan_count(job: JobSpec, failures: int, observers: Sequence[Observer] = ()) -> Program:
+def plan_count(job: JobSpec, failures: int, costs: Costs, observers: Sequence[Observer] = ()) -> Program:
     """The plan for this many failures, on the stages that carry them best."""
-    check_survivable(job, failures)
     if failures == 0:
         return plan_failed(job, (), observers)
-    counts, effort = choose_placement(job, failures, Effort())
+    counts, effort = choose_placement(job, failures, costs, Effort())
     return plan_failed(job, normal_form(counts, job.pipelines), observers, effort)
 
 
@@ -117,31 +116,8 @@ def summary(program: Program, seconds: float, baseline: int) -> PlanSummary:
     )
 
 
-def _one_by_one(
-    job: JobSpec, total: int, observers: Sequence[Observer]
-) -> Iterator[tuple[int, Program, float]]:
-    for count in range(total):
-        yield _timed_plan(job, count, observers)
-
-
-def _side_by_side(job: JobSpec, total: int, processes: int) -> Iterator[tuple[int, Program, float]]:
-    """Plans as they are done; those with most failures take longest and are started first."""
-    context = multiprocessing.get_context("spawn")
-    # An interrupt is for the parent, which then stops the others.
-    pool = ProcessPoolExecutor(processes, context, signal.signal, (signal.SIGINT, signal.SIG_IGN))
-    try:
-        pending = [pool.submit(_timed_plan, job, count) for count in reversed(range(total))]
-        for future in as_completed(pending):
-            yield future.result()
-    except BaseException:
-        for process in multiprocessing.active_children():
-            process.terminate()
-        raise
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _timed_plan(job: JobSpec, count: int, observers: Sequence[Observer] = ()) -> tuple[int, Program, float]:
+def _timed_plan(task: tuple[JobSpec, int, Costs, tuple[Observer, ...]]) -> tuple[int, Program, float]:
+    job, count, costs, observers = task
     began = time.perf_counter()
-    program = plan_count(job, count, observers)
+    program = plan_count(job, count, costs, observers)
     return count, program, time.perf_counter() - began

@@ -1,10 +1,18 @@
-"""Which stages should carry the failures: bounds propose, quick plans decide."""
+"""Which stages should carry the failures: what a plan there really costs decides.
+
+First the cost of losing 1, 2, ... workers is measured on every stage alone, with quick plans. The dynamic
+program turns these into counts per stage for any total. Losses on several stages can get into each other's
+way, so the best few counts are compared by quick plans of their own, with the even spread among them.
+"""
+
+from typing import NamedTuple
 
 from recycle_compiler.ir.failure import normal_form
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.program import Claims
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.target import Target
+from recycle_compiler.parallel import Run
 from recycle_compiler.passes.assign_slots import AssignSlots, Effort
 from recycle_compiler.passes.assign_slots.problem import problem_of
 from recycle_compiler.passes.pipeline import run_passes
@@ -12,28 +20,75 @@ from recycle_compiler.passes.place_failures import Counts, place_failures, stage
 from recycle_compiler.passes.registry import GRAPH_PASSES
 
 
-def choose_placement(job: JobSpec, failures: int, effort: Effort) -> tuple[Counts, Effort]:
-    """Failures per stage for this total, and the effort that the plan for them deserves.
+class Costs(NamedTuple):
+    """For each stage and number of losses there, the period in ticks."""
 
-    Candidates come in the order of their bounds, so the search ends when a plan meets the bound of the next
-    one.
-    """
+    bounds: list[list[int]]
+    """That no plan goes below."""
+    measured: list[list[int]]
+    """That a quick plan reaches, where it was tried; a guess beyond that."""
+
+
+def measure_costs(job: JobSpec, failures: int, run: Run) -> Costs:
+    """What losses cost on each stage alone, as far as placing this many failures can need it."""
     healthy = run_passes(GRAPH_PASSES, Target(job, ()))
-    costs = stage_costs(problem_of(job, (), healthy.ops))
-    candidates = place_failures(costs, failures, effort.placements)
+    bounds = stage_costs(problem_of(job, (), healthy.ops))
+    most = min(job.pipelines - 1, -(-failures // job.stages) + 1) if failures else 0
+    tasks = [(job, stage, losses) for stage in range(job.stages) for losses in range(1, most + 1)]
+    found = {(stage, losses): period for stage, losses, period in run(_measure, tasks)}
+    measured: list[list[int]] = []
+    for stage, row in enumerate(bounds):
+        costs = [row[0]]
+        for losses, bound in enumerate(row[1:], start=1):
+            # More losses are never cheaper, and a guess is the bound with the excess that was last seen.
+            last = found.get((stage, min(losses, most)), bound)
+            guess = last if losses <= most else bound * last // row[most]
+            costs.append(max(costs[-1], guess))
+        measured.append(costs)
+    return Costs(bounds, measured)
+
+
+def choose_placement(job: JobSpec, failures: int, costs: Costs, effort: Effort) -> tuple[Counts, Effort]:
+    """Failures per stage for this total, and the effort that the plan for them deserves."""
+    candidates = _candidates(job, failures, costs, effort.placements)
     if len(candidates) == 1:
-        return candidates[0][1], effort
+        return candidates[0], effort
     best: tuple[Claims, Counts] | None = None
-    for bound, counts in candidates:
-        if best is not None and best[0].period <= bound:
-            break
+    for counts in candidates:
+        if best is not None and _bound(costs, counts) >= best[0].period:
+            continue
         claims = _quick_plan(job, counts, effort.quick()).claims
-        best = (claims, counts) if best is None or claims.period < best[0].period else best
+        # Of equal plans, the one that may yet become better.
+        if best is None or (claims.period, claims.lower_bound) < (best[0].period, best[0].lower_bound):
+            best = claims, counts
     assert best is not None, "failures that can be survived can be placed"
     claims, counts = best
     return counts, effort.quick() if claims.status == "optimal" else effort
 
 
+def _candidates(job: JobSpec, failures: int, costs: Costs, most: int) -> list[Counts]:
+    """The best counts by measured costs, the best by bounds, and the even spread."""
+    by_plans = [counts for _, counts in place_failures(costs.measured, failures, most)]
+    by_bounds = [counts for _, counts in place_failures(costs.bounds, failures, 1)]
+    return list(dict.fromkeys([*by_plans, *by_bounds, _even_spread(failures, job.stages)]))
+
+
+def _measure(task: tuple[JobSpec, int, int]) -> tuple[int, int, int]:
+    job, stage, losses = task
+    counts = tuple(losses if other == stage else 0 for other in range(job.stages))
+    return stage, losses, _quick_plan(job, counts, Effort().glance()).claims.period
+
+
 def _quick_plan(job: JobSpec, counts: Counts, effort: Effort) -> Schedule:
     target = Target(job, normal_form(counts, job.pipelines))
     return run_passes((*GRAPH_PASSES, AssignSlots(effort=effort)), target)
+
+
+def _bound(costs: Costs, counts: Counts) -> int:
+    return max(row[losses] for row, losses in zip(costs.bounds, counts, strict=True))
+
+
+def _even_spread(failures: int, stages: int) -> Counts:
+    """As equal as can be; what does not divide goes to the first stages, which hold most memory as a rule."""
+    each, more = divmod(failures, stages)
+    return (each + 1,) * more + (each,) * (stages - more)

@@ -37,7 +37,7 @@ class Effort:
     """Moves of the search times ops per move, for plans whose loops are not compiled."""
     compiled_op_moves: int = 600_000
     most_moves: int = 600
-    placements: int = 3
+    placements: int = 2
     """How many ways to place failures on stages are tried with a quick plan each."""
 
     def quick(self) -> "Effort":
@@ -49,6 +49,10 @@ class Effort:
             compiled_op_moves=self.compiled_op_moves // 10,
             most_moves=self.most_moves // 10,
         )
+
+    def glance(self) -> "Effort":
+        """Enough to rank the stages."""
+        return replace(self, rules=3, op_moves=self.op_moves // 10, compiled_op_moves=0, most_moves=30)
 
     def moves(self, problem: Problem) -> int:
         budget = self.compiled_op_moves if problem.ops >= LARGE else self.op_moves

@@ -1,0 +1,36 @@
+"""Tasks side by side in processes of their own, or one after another in this one."""
+
+import multiprocessing
+import signal
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from typing import Any
+
+Run = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
+"""Apply a function to each task; results come as they are done, in any order."""
+
+
+@contextmanager
+def running(processes: int) -> Generator[Run]:
+    """How to run tasks while the context is open. Functions and tasks must be ones that pickle."""
+    if processes == 1:
+        yield map
+        return
+    # Spawned, not forked: the parent may draw a progress bar in a thread. An interrupt is for the parent
+    # alone, which then stops the others.
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(processes, context, signal.signal, (signal.SIGINT, signal.SIG_IGN))
+
+    def run(function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[Any]:
+        for done in as_completed([pool.submit(function, task) for task in tasks]):
+            yield done.result()
+
+    try:
+        yield run
+    except BaseException:
+        for process in multiprocessing.active_children():
+            process.terminate()
+        raise
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
