@@ -53,6 +53,7 @@ def choose_placement(job: JobSpec, failures: int, costs: Costs, effort: Effort) 
     candidates = _candidates(job, failures, costs, effort.placements)
     if len(candidates) == 1:
         return candidates[0], effort
+    least = place_failures(costs.bounds, failures, 1)[0][0]
     best: tuple[Claims, Counts] | None = None
     for counts in candidates:
         if best is not None and _bound(costs, counts) >= best[0].period:
@@ -61,6 +62,8 @@ def choose_placement(job: JobSpec, failures: int, costs: Costs, effort: Effort) 
         # Of equal plans, the one that may yet become better.
         if best is None or (claims.period, claims.lower_bound) < (best[0].period, best[0].lower_bound):
             best = claims, counts
+        if best[0].period <= least:
+            break
     assert best is not None, "failures that can be survived can be placed"
     claims, counts = best
     return counts, effort.quick() if claims.status == "optimal" else effort

@@ -6,12 +6,18 @@ them, so they are simply numbered; so are the live workers of a stage.
 """
 
 from dataclasses import dataclass
+from importlib import import_module
 from itertools import pairwise
 from math import gcd
-
-from ortools.sat.python import cp_model
+from typing import Any
 
 from recycle_compiler.ir.job import JobSpec
+
+cp_model: Any = import_module("ortools.sat.python.cp_model")
+"""OR-Tools is needed here and nowhere else; HiGHS cannot be loaded into the same process."""
+Variable = Any
+Constraints = Any
+"""A CpModel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +91,7 @@ class _Known:
 
 
 def _search(case: _Case, known: _Known, work: float, *, prove: bool) -> _Known:
-    """Look for better than the best known: for any at all to `prove` that there is none, else for the best."""
+    """Look for better than the best known: for any at all to `prove` that none exists, else for the best."""
     model, goal = _state(case, known.best - 1)
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
@@ -152,16 +158,16 @@ def _smallest_amounts(activation: int, kept: int, capacity: int | None) -> tuple
 class _Visit:
     """One micro-batch on one stage."""
 
-    forward: cp_model.IntVar
-    backward: cp_model.IntVar
-    weight: cp_model.IntVar | None
-    done: cp_model.LinearExprT
+    forward: Variable
+    backward: Variable
+    weight: Variable | None
+    done: Variable
     """The end of W, or of the coupled backward."""
-    on: tuple[cp_model.IntVar, ...]
+    on: tuple[Variable, ...]
     """on[worker]: whether that worker of the stage runs it."""
 
 
-def _state(case: _Case, most: int) -> tuple[cp_model.CpModel, cp_model.IntVar]:
+def _state(case: _Case, most: int) -> tuple[Constraints, Variable]:
     """The model of all schedules with a goal of at most `most`, and the variable that holds the goal."""
     model = cp_model.CpModel()
     # When staggered, W of a late stage may run on after the first stage has closed, by less than one period.
@@ -175,11 +181,11 @@ def _state(case: _Case, most: int) -> tuple[cp_model.CpModel, cp_model.IntVar]:
     for stage in range(case.stages):
         _share_workers(model, case, stage, [visit[stage] for visit in visits])
     _number_units_and_workers(model, case, visits)
-    _keep_order_on_equal_routes(model, case, visits)
+    _keep_order_on_the_only_route(model, case, visits)
     return model, _goal(model, case, visits, most, latest)
 
 
-def _visit(model: cp_model.CpModel, case: _Case, unit: int, stage: int, latest: int) -> _Visit:
+def _visit(model: Constraints, case: _Case, unit: int, stage: int, latest: int) -> _Visit:
     label = f"u{unit}s{stage}"
     forward = model.new_int_var(0, latest, f"forward_{label}")
     backward = model.new_int_var(0, latest, f"backward_{label}")
@@ -194,7 +200,7 @@ def _visit(model: cp_model.CpModel, case: _Case, unit: int, stage: int, latest: 
     return _Visit(forward, backward, weight, done, on)
 
 
-def _order_along_the_pipeline(model: cp_model.CpModel, case: _Case, visit: list[_Visit]) -> None:
+def _order_along_the_pipeline(model: Constraints, case: _Case, visit: list[_Visit]) -> None:
     """F goes down the stages, I (or B) comes back up, each message taking its transfer time."""
     for stage, transfer in enumerate(case.transfer):
         above, below = visit[stage], visit[stage + 1]
@@ -203,12 +209,12 @@ def _order_along_the_pipeline(model: cp_model.CpModel, case: _Case, visit: list[
     model.add(visit[-1].backward >= visit[-1].forward + case.forward[-1])
 
 
-def _share_workers(model: cp_model.CpModel, case: _Case, stage: int, visits: list[_Visit]) -> None:
+def _share_workers(model: Constraints, case: _Case, stage: int, visits: list[_Visit]) -> None:
     """One op at a time on a worker, and its memory within capacity."""
     capacity = case.capacity[stage]
     for worker in range(case.workers[stage]):
-        ops: list[cp_model.IntervalVar] = []
-        held: list[cp_model.IntervalVar] = []
+        ops: list[Variable] = []
+        held: list[Variable] = []
         amounts: list[int] = []
         for visit in visits:
             here = visit.on[worker]
@@ -240,7 +246,7 @@ def _share_workers(model: cp_model.CpModel, case: _Case, stage: int, visits: lis
             model.add_cumulative(held, amounts, capacity)
 
 
-def _number_units_and_workers(model: cp_model.CpModel, case: _Case, visits: list[list[_Visit]]) -> None:
+def _number_units_and_workers(model: Constraints, case: _Case, visits: list[list[_Visit]]) -> None:
     """Break symmetry: units by their first F, the workers of a stage by the first unit that they run."""
     for before, after in pairwise(visits):
         model.add(before[0].forward <= after[0].forward)
@@ -253,7 +259,7 @@ def _number_units_and_workers(model: cp_model.CpModel, case: _Case, visits: list
                 )
 
 
-def _keep_order_on_equal_routes(model: cp_model.CpModel, case: _Case, visits: list[list[_Visit]]) -> None:
+def _keep_order_on_the_only_route(model: Constraints, case: _Case, visits: list[list[_Visit]]) -> None:
     """Break symmetry: where every stage has one worker, units keep their order everywhere."""
     if max(case.workers) > 1:
         return
@@ -265,9 +271,8 @@ def _keep_order_on_equal_routes(model: cp_model.CpModel, case: _Case, visits: li
                 model.add(after[stage].done >= before[stage].done + case.weight[stage])
 
 
-def _goal(
-    model: cp_model.CpModel, case: _Case, visits: list[list[_Visit]], most: int, latest: int
-) -> cp_model.IntVar:
+def _goal(model: Constraints, case: _Case, visits: list[list[_Visit]], most: int, latest: int) -> Variable:
+    """The makespan, or the period when staggered; at most `most`."""
     goal = model.new_int_var(0, most, "goal")
     for stage in range(case.stages):
         opens = model.new_int_var(0, latest, f"opens{stage}")
@@ -275,8 +280,8 @@ def _goal(
         for visit in visits:
             model.add(opens <= visit[stage].forward)
             model.add(closes >= visit[stage].done)
-            # tight windows
             if case.staggered:
+                # Implied by the goal; said of each op, it narrows windows from the start.
                 model.add(visit[stage].done <= opens + most - case.finish[stage])
         # Some worker carries this many; implied, but not seen by propagation.
         busiest = -(-case.units // case.workers[stage])

@@ -8,7 +8,7 @@ _SLOT = TICKS_PER_UNIT["slot"]
 _COUNT = MEMORY_SCALE["count"]
 _USUAL_UNITS = 12
 _USUAL_TRIPLES = 32
-"""A triple is one micro-batch on one stage. Most jobs stay within these: an exact solver then has a chance."""
+"""A triple is one micro-batch on one stage. Most jobs stay within these, so an exact solver has a chance."""
 
 
 def random_job(seed: int) -> tuple[JobSpec, tuple[int, ...]]:

@@ -7,12 +7,12 @@ to load them, and several to make them the first time on a machine.
 import hashlib
 import inspect
 from functools import cache
-from importlib import import_module
 from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 
+from recycle_compiler.compiled import compile_function
 from recycle_runtime import isa, range_coder, stream_layout, stream_model
 from recycle_runtime.codec import PLAIN, Machine
 
@@ -51,17 +51,7 @@ def _compile_modules(*modules: ModuleType) -> dict[str, Any]:
         if isinstance(value, FunctionType):
             copy = FunctionType(value.__code__, scope, name)
             copy.__qualname__ = f"{name}_{digest}"
-            compiled[name] = _compile_function(copy)
+            compiled[name] = compile_function(copy)
     # The copies look up what they call here, when they are first called.
     scope |= compiled
     return compiled
-
-
-def _compile_function(function: FunctionType) -> Any:
-    # Imported here because it takes a good part of a second; it has no types.
-    numba: Any = import_module("numba")
-    try:
-        return numba.njit(cache=True)(function)
-    except RuntimeError:
-        # There is no folder that the cache can be written to.
-        return numba.njit(function)

@@ -4,7 +4,7 @@ from recycle_compiler.diagnostics import Span
 from recycle_compiler.frontend.report import Report
 from recycle_compiler.ir.job import JobSpec
 
-LARGEST_TOTAL = 1 << 60
+LARGEST_TOTAL = 1 << 54
 """Sums over a whole iteration stay below this, so that 64-bit columns never overflow."""
 
 

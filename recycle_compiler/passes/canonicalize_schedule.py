@@ -17,7 +17,7 @@ import numpy as np
 from recycle_compiler.ir.graph import Graph
 from recycle_compiler.ir.ops import Column, OpKind
 from recycle_compiler.ir.schedule import Schedule
-from recycle_compiler.passes.assign_slots import schedule_from
+from recycle_compiler.passes.assign_slots import Plan, schedule_from
 from recycle_compiler.passes.assign_slots.bounds import Bound
 from recycle_compiler.passes.assign_slots.kernel import Ints
 from recycle_compiler.passes.assign_slots.problem import Problem, problem_of
@@ -34,13 +34,13 @@ class CanonicalizeSchedule:
         problem = problem_of(schedule.job, schedule.failed, schedule.ops)
         clock = Clock(problem)
         start = in_route_order(problem, _starts(schedule, problem))
-        timed = clock.time(order_of(clock, start), schedule.claims.period)
+        timed = clock.time(clock.order_of(start), schedule.claims.period)
         assert timed is not None, "putting routes in order made the schedule longer"
         nothing = np.zeros(0, dtype=np.int64)
         graph = Graph(schedule.job, schedule.failed, schedule.ops, nothing, nothing, nothing)
         claims = schedule.claims
         bound = Bound(claims.lower_bound, claims.reason)
-        return schedule_from(graph, timed, bound, claims.cut_short)
+        return schedule_from(graph, Plan(timed, bound, claims.cut_short))
 
 
 def in_route_order(problem: Problem, start: Ints) -> Ints:
@@ -53,21 +53,6 @@ def in_route_order(problem: Problem, start: Ints) -> Ints:
             by_time = np.lexsort((start[kind, :, stage], route.ravel()))
             ordered[kind, by_number, stage] = start[kind, by_time, stage]
     return ordered
-
-
-def order_of(clock: Clock, start: Ints) -> Ints:
-    """The order of ops on every worker, from their starts."""
-    problem, loops = clock.problem, clock.loops
-    flat = start.ravel()
-    ops = np.flatnonzero(flat >= 0)
-    unit, stage = (ops // problem.stages) % problem.units, ops % problem.stages
-    worker = stage * problem.pipelines + problem.host[unit, stage]
-    order = np.full((loops.workers, loops.width), -1, dtype=np.int64)
-    sorted_ops = np.lexsort((flat[ops], worker))
-    owner = worker[sorted_ops]
-    position = np.arange(len(ops)) - np.searchsorted(owner, owner)
-    order[owner, position] = ops[sorted_ops]
-    return order.ravel()
 
 
 def _starts(schedule: Schedule, problem: Problem) -> Column:

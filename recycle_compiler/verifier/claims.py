@@ -42,11 +42,13 @@ def check_claims(plan: Plan, timeline: Timeline) -> Iterator[Violation]:
 
 
 def live_hosts(job: JobSpec, failed: tuple[tuple[int, int], ...]) -> tuple[int, ...]:
-    """How many workers of each stage may run micro-batches."""
-    if job.techniques.adaptive:
-        return tuple(job.pipelines - sum(at == stage for _, at in failed) for stage in range(job.stages))
-    whole = job.pipelines - len({pipeline for pipeline, _ in failed})
-    return (whole,) * job.stages
+    """How many workers of each stage may run micro-batches.
+
+    Without adaptive pipelining only whole pipelines work. Peers are interchangeable, so the survivors make
+    as many of those as the stage with most losses has workers left.
+    """
+    live = tuple(job.pipelines - sum(at == stage for _, at in failed) for stage in range(job.stages))
+    return live if job.techniques.adaptive else (min(live),) * job.stages
 
 
 def _load(plan: Plan) -> Iterator[Violation]:

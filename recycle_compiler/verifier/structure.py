@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from recycle_compiler.verifier.claims import live_hosts
 from recycle_compiler.verifier.plan import Grid, Plan, cells, where
 from recycle_compiler.verifier.report import Rule, Violation
 from recycle_compiler.verifier.table import COMPUTE, Mask
@@ -66,10 +67,22 @@ def _techniques(plan: Plan) -> Iterator[Violation]:
         for row in where(table.is_any(Opcode.BACKWARD_INPUT, Opcode.BACKWARD_WEIGHT)):
             yield plan.at(Rule.TECHNIQUE_OFF, row, f"{table.name(row)}: decouple is off")
     if not plan.job.techniques.adaptive:
-        broken = np.isin(table.host, [worker.pipeline for worker in plan.failed])
-        for row in where(broken & table.is_any(*COMPUTE)):
-            message = f"{table.name(row)}: adaptive is off, and pipeline {table.host[row]} has a failure"
-            yield plan.at(Rule.TECHNIQUE_OFF, row, message)
+        yield from _whole_pipelines(plan)
+
+
+def _whole_pipelines(plan: Plan) -> Iterator[Violation]:
+    """Without adaptive pipelining a micro-batch keeps to one pipeline, and a failure takes that out."""
+    table = plan.table
+    rows = table.opcode == Opcode.FORWARD
+    hosts = np.full((plan.units, plan.job.stages), -1, dtype=np.int64)
+    hosts[plan.unit()[rows], table.stage[rows]] = table.host[rows]
+    routes = len(np.unique(hosts, axis=0))
+    whole = min(live_hosts(plan.job, plan.failed))
+    if routes > whole:
+        message = (
+            f"adaptive is off: micro-batches take {routes} routes, only {whole} whole pipelines are left"
+        )
+        yield plan.overall(Rule.TECHNIQUE_OFF, message)
 
 
 def _loads(plan: Plan) -> Iterator[Violation]:

@@ -2,9 +2,10 @@
 
     Graph  -->  Schedule with its lower bound
 
-Greedy schedules come first; when none meets the bound, a search goes on around the best of them, and on small
-jobs a MILP looks for a schedule one step shorter. Effort is counted in moves and solver work, so the same
-job gives the same plan on any machine; the time limit is a guard on top and is reported when it strikes.
+Greedy schedules come first, then a short search around the best of them. When none meets the bound, a MILP
+raises the bound and looks for a schedule that meets it, if the job is small enough; otherwise, or if that
+gives up, the search goes on. Effort is counted in moves and solver work, so the same job gives the same
+plan on any machine; the time limit is a guard on top and is reported when it strikes.
 """
 
 import time
@@ -13,11 +14,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from recycle_compiler.ir.graph import Graph
+from recycle_compiler.ir.job import SolverOptions
 from recycle_compiler.ir.ops import Column, OpKind
 from recycle_compiler.ir.program import Claims
 from recycle_compiler.ir.schedule import Schedule, schedule_order
 from recycle_compiler.passes.assign_slots.bounds import Bound, lower_bound
 from recycle_compiler.passes.assign_slots.construct import construct
+from recycle_compiler.passes.assign_slots.exact import is_small, settle
 from recycle_compiler.passes.assign_slots.improve import improve
 from recycle_compiler.passes.assign_slots.loops import LARGE
 from recycle_compiler.passes.assign_slots.noise import Noise
@@ -37,6 +40,8 @@ class Effort:
     """Moves of the search times ops per move, for plans whose loops are not compiled."""
     compiled_op_moves: int = 600_000
     most_moves: int = 600
+    exact: bool = True
+    """Whether the MILP may be used."""
     placements: int = 2
     """How many ways to place failures on stages are tried with a quick plan each."""
 
@@ -48,15 +53,27 @@ class Effort:
             op_moves=self.op_moves // 10,
             compiled_op_moves=self.compiled_op_moves // 10,
             most_moves=self.most_moves // 10,
+            exact=False,
         )
 
     def glance(self) -> "Effort":
         """Enough to rank the stages."""
-        return replace(self, rules=3, op_moves=self.op_moves // 10, compiled_op_moves=0, most_moves=30)
+        return replace(
+            self, rules=3, op_moves=self.op_moves // 10, compiled_op_moves=0, most_moves=30, exact=False
+        )
 
     def moves(self, problem: Problem) -> int:
         budget = self.compiled_op_moves if problem.ops >= LARGE else self.op_moves
         return min(self.most_moves, budget // problem.ops)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Times, what they are compared with, and whether the time limit cut the search for them short."""
+
+    timed: Timed
+    bound: Bound
+    cut_short: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,43 +85,54 @@ class AssignSlots:
 
     def run(self, graph: Graph) -> Schedule:
         problem = problem_of(graph.job, graph.failed, graph.ops)
-        bound = lower_bound(problem)
-        timed, cut_short = plan(problem, bound, graph, self.effort)
-        return schedule_from(graph, timed, bound, cut_short)
+        return schedule_from(graph, plan(problem, graph.job.solver, self.effort))
 
 
-def plan(problem: Problem, bound: Bound, graph: Graph, effort: Effort) -> tuple[Timed, bool]:
-    """The best times found, and whether the time limit cut the search short."""
-    options = graph.job.solver
+def plan(problem: Problem, options: SolverOptions, effort: Effort) -> Plan:
+    """The best times found, with their bound."""
     deadline = time.monotonic_ns() + options.time_limit_ns
-    good_enough = bound.period + bound.period * options.gap_ppm // 1_000_000
-    clock = Clock(problem)
+    bound = lower_bound(problem)
+    good_enough = _with_gap(bound, options)
+    clock, noise = Clock(problem), Noise(options.seed)
     starts = construct(clock, good_enough, effort.rules)
-    return improve(
-        clock,
-        starts,
-        good_enough,
-        effort.moves(problem),
-        Noise(options.seed),
-        lambda: time.monotonic_ns() > deadline,
-    )
+
+    def search(moves: int) -> Timed:
+        return improve(clock, starts, good_enough, moves, noise, out_of_time)
+
+    def out_of_time() -> bool:
+        return time.monotonic_ns() > deadline
+
+    # A short search often does; the MILP settles most of what is small; the long search is for the rest.
+    few = effort.quick().moves(problem)
+    best = search(few)
+    if effort.exact and best.period > good_enough and not out_of_time() and is_small(clock, best.period):
+        seconds = (deadline - time.monotonic_ns()) / 1e9
+        bound, best = settle(clock, bound, best, good_enough, seconds)
+        good_enough = _with_gap(bound, options)
+    starts = [best, *starts]
+    best = search(effort.moves(problem) - few)
+    return Plan(best, bound, best.period > good_enough and out_of_time())
 
 
-def schedule_from(graph: Graph, timed: Timed, bound: Bound, cut_short: bool) -> Schedule:
+def _with_gap(bound: Bound, options: SolverOptions) -> int:
+    return bound.period + bound.period * options.gap_ppm // 1_000_000
+
+
+def schedule_from(graph: Graph, plan: Plan) -> Schedule:
     """Times put back on the ops of the graph, with the reductions and optimizer steps they lead to."""
     ops = graph.ops.take(graph.ops.kind != OpKind.S)
     start = np.zeros(len(ops), dtype=np.int64)
     work = ops.kind <= OpKind.W
     unit = ops.pipeline[work] * graph.job.microbatches + ops.microbatch[work]
-    start[work] = timed.start[_ROW_OF_KIND[ops.kind[work]], unit, ops.stage[work]]
+    start[work] = plan.timed.start[_ROW_OF_KIND[ops.kind[work]], unit, ops.stage[work]]
     ends = start + ops.duration
     start[~work] = _finish_starts(graph, ops.stage[work], ends[work])[ops.stage[~work]]
     steps = ops.kind == OpKind.O
     start[steps] += np.array(graph.job.reduce)[ops.stage[steps]]
     makespan = int(ends[work].max() - start[work].min())
     order = schedule_order(graph.job, ops, start)
-    claims = Claims(makespan, timed.period, bound.period, bound.reason, cut_short)
-    return Schedule(graph.job, graph.failed, ops.take(order), start[order], timed.release, claims)
+    claims = Claims(makespan, plan.timed.period, plan.bound.period, plan.bound.reason, plan.cut_short)
+    return Schedule(graph.job, graph.failed, ops.take(order), start[order], plan.timed.release, claims)
 
 
 def _finish_starts(graph: Graph, stage: Column, end: Column) -> Column:

@@ -35,7 +35,9 @@ class Bound:
 def lower_bound(problem: Problem) -> Bound:
     """The best of all bounds."""
     bounds = [bound for stage in range(problem.stages) for bound in stage_bounds(problem, stage)]
-    return max(bounds, key=lambda bound: bound.period)
+    best = max(bounds, key=lambda bound: bound.period)
+    # Every earliest schedule is made of whole grains.
+    return Bound(-(-best.period // problem.grain) * problem.grain, best.reason)
 
 
 def stage_bounds(problem: Problem, stage: int) -> list[Bound]:
@@ -153,7 +155,7 @@ def _tracks(problem: Problem, stage: int, share: int) -> int:
     held = trip + problem.weight[stage] if whole else trip
     rounds = -(-share // tracks)
     busy = rounds * held + (0 if whole else problem.weight[stage])
-    if problem.capacity[stage] != UNLIMITED:
+    if problem.capacity[stage] > 0:
         energy = share * (problem.activation[stage] * trip + problem.kept[stage] * problem.weight[stage])
         busy = max(busy, -(-energy // problem.capacity[stage]))
     if problem.staggered:

@@ -20,22 +20,22 @@ _SHARES = (3, 10, 30, 100)
 """Percent of the ops that are disturbed."""
 _PATIENCE = 100
 """Moves without progress before the search goes on from the next schedule."""
+_PATIENCES = (0, 50, 100, 300)
+"""Of the list scheduler, in percent of an op."""
 _REACHES = (5, 16, 32, 64)
 """How far they are, in sixteenths of a mean op."""
 
 
 def improve(
     clock: Clock, starts: list[Timed], bound: int, moves: int, noise: Noise, out_of_time: Callable[[], bool]
-) -> tuple[Timed, bool]:
-    """The best schedule found in `moves` tries, and whether time ran out before."""
+) -> Timed:
+    """The best schedule found in `moves` tries, or before time is out."""
     best = current = starts[0]
     later = starts[1:]
     idle_moves = 0
     for _ in range(moves):
-        if best.period <= bound:
-            return best, False
-        if out_of_time():
-            return best, True
+        if best.period <= bound or out_of_time():
+            break
         if idle_moves > _PATIENCE and later:
             current, idle_moves = later.pop(0), 0
         after = _move(clock, current, noise)
@@ -47,7 +47,7 @@ def improve(
         if after.rank <= current.rank:
             current = after
         best = min(best, current, key=lambda timed: timed.rank)
-    return best, False
+    return best
 
 
 def _move(clock: Clock, current: Timed, noise: Noise) -> Timed | None:
@@ -59,7 +59,7 @@ def _move(clock: Clock, current: Timed, noise: Noise) -> Timed | None:
     shift = np.where(disturbed, noise.integers(2 * reach + 1, base.size) - reach, 0)
     priority = base + shift.reshape(base.shape)
     priority -= priority.min()
-    rule = free_rule(problem, (0, 50, 100)[noise.below(3)])
+    rule = free_rule(problem, _PATIENCES[noise.below(4)])
     order = clock.loops.place(priority, *rule)
     return clock.time(order, current.period)
 

@@ -40,7 +40,8 @@ def list_schedule(  # noqa: C901
     limit: Any,
     defer: Any,
     patience: int,
-    first_host: Any,
+    entering: Any,
+    entry: Any,
     waiting: Any,
     count: Any,
     arrival: Any,
@@ -49,22 +50,24 @@ def list_schedule(  # noqa: C901
     busy_until: Any,
     held: Any,
     in_flight: Any,
+    entered: Any,
 ) -> int:
     """Place ops as time goes on: a worker that is free takes the waiting op with the lowest priority value.
 
-    `feeds[op]` is the op that can start `lag[op]` after it, on worker `wakes[op]`. F is not taken while
-    memory is short, while `limit[stage]` micro-batches are between F and the end of backward, or while more
-    than `defer[stage]` W are put off. A worker about to start an op waits instead when a better one is
-    known to arrive within `patience` percent of that op's duration. Fills `order`; returns how many ops
-    were placed.
+    `entering[entry[worker]:]` are the F of the first stage in the order its worker takes them. `feeds[op]`
+    is the op that can start `lag[op]` after it, on worker `wakes[op]`. F is not taken while memory is
+    short, while `limit[stage]` micro-batches are between F and the end of backward, or while more than
+    `defer[stage]` W are put off. A worker about to start an op waits instead when a better one is known to
+    arrive within `patience` percent of that op's duration. Fills `order`; returns how many ops were placed.
     """
     workers = stages * pipelines
     span = units * stages
     events = [(0, worker) for worker in range(pipelines)]
-    for unit in range(units):
-        worker = first_host[unit]
-        waiting[worker * width + count[worker]] = unit * stages
-        count[worker] += 1
+    # All F of the first stage could start at once; a worker's queue holds only the next of them.
+    for worker in range(pipelines):
+        if entry[worker] < entry[worker + 1]:
+            waiting[worker * width] = entering[entry[worker]]
+            count[worker] = 1
     total = 0
     while len(events) > 0:
         now, worker = heappop(events)
@@ -112,6 +115,11 @@ def list_schedule(  # noqa: C901
         if kind == FORWARD:
             held[worker] += activation[stage]
             in_flight[worker] += 1
+            if stage == 0:
+                entered[worker] += 1
+                if entry[worker] + entered[worker] < entry[worker + 1]:
+                    waiting[worker * width + count[worker]] = entering[entry[worker] + entered[worker]]
+                    count[worker] += 1
         elif kind == BACKWARD:
             held[worker] -= activation[stage] - kept[stage]
             in_flight[worker] -= 1

@@ -1,9 +1,11 @@
 """The inner loops, set up for one problem: flat arrays, scratch space, and plain or compiled functions."""
 
+from functools import cache
 from typing import Any
 
 import numpy as np
 
+from recycle_compiler.compiled import compile_function
 from recycle_compiler.passes.assign_slots import kernel
 from recycle_compiler.passes.assign_slots.kernel import Ints
 from recycle_compiler.passes.assign_slots.problem import Problem
@@ -18,7 +20,7 @@ class Loops:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self._compiled = problem.ops >= LARGE
-        self._functions = _compile() if self._compiled else _LOOPS
+        self._functions = _compiled() if self._compiled else _LOOPS
         units, stages = problem.units, problem.stages
         self.span = units * stages
         self.workers = stages * problem.pipelines
@@ -37,7 +39,6 @@ class Loops:
             self._native(np.array(column, dtype=np.int64))
             for column in (problem.activation, problem.kept, problem.capacity)
         )
-        self._first_host = self._native(problem.host[:, 0])
 
     def place(self, priority: Ints, limit: Ints, defer: Ints, patience: int) -> Ints:
         """The order that list scheduling finds: one row per worker, -1 after its last op."""
@@ -59,15 +60,22 @@ class Loops:
             self._native(limit),
             self._native(defer),
             patience,
-            self._first_host,
+            *self._first_forwards(priority),
             self._scratch(3 * self.workers * self.width),
             self._scratch(3 * self.workers),
             self._scratch(3 * self.span),
             order,
-            *(self._scratch(self.workers) for _ in range(4)),
+            *(self._scratch(self.workers) for _ in range(5)),
         )
         assert placed == problem.ops, f"list scheduling placed {placed} of {problem.ops} ops"
         return np.array(order, dtype=np.int64)
+
+    def _first_forwards(self, priority: Ints) -> tuple[Any, Any]:
+        """The F of the first stage in the order that its workers take them, and where each worker's begin."""
+        host = self.problem.host[:, 0]
+        units = np.lexsort((priority[0, :, 0], host))
+        limits = np.searchsorted(host[units], np.arange(self.problem.pipelines + 1))
+        return self._native(units * self.problem.stages), self._native(limits)
 
     def earliest(self, order: Ints, release: Ints) -> Ints:
         """The earliest end of every op, -1 where there is none; stages open at their release."""
@@ -136,10 +144,9 @@ def _links(problem: Problem) -> tuple[Ints, Ints, Ints, Ints]:
     return feeds.ravel(), needs.ravel(), lag.ravel(), wakes.ravel()
 
 
-def _compile() -> tuple[Any, ...]:
-    from numba import njit  # pyright: ignore
-
-    return tuple(njit(cache=True)(loop) for loop in _LOOPS)  # pyright: ignore
+@cache
+def _compiled() -> tuple[Any, ...]:
+    return tuple(map(compile_function, _LOOPS))
 
 
 _LOOPS: tuple[Any, ...] = (kernel.list_schedule, kernel.earliest_times, kernel.latest_times)

@@ -52,6 +52,19 @@ class Clock:
         within = self._within(order, at_most)
         return None if within is None else self._shorten(within)
 
+    def order_of(self, start: Ints) -> Ints:
+        """The order of ops on every worker, from start[kind, unit, stage] (-1 where there is no such op)."""
+        problem, flat = self.problem, start.ravel()
+        ops = np.flatnonzero(flat >= 0)
+        unit, stage = (ops // problem.stages) % problem.units, ops % problem.stages
+        worker = stage * problem.pipelines + problem.host[unit, stage]
+        order = np.full((self.loops.workers, self.loops.width), -1, dtype=np.int64)
+        sorted_ops = np.lexsort((flat[ops], worker))
+        owner = worker[sorted_ops]
+        position = np.arange(len(ops)) - np.searchsorted(owner, owner)
+        order[owner, position] = ops[sorted_ops]
+        return order.ravel()
+
     def latest(self, timed: Timed) -> Ints:
         """The latest starts at which this order still keeps its period."""
         first, _ = self._windows(timed.start)

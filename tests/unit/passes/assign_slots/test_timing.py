@@ -8,7 +8,6 @@ from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.assign_slots.construct import construct, greedy_priority, holdable, rules
 from recycle_compiler.passes.assign_slots.noise import Noise
 from recycle_compiler.passes.assign_slots.timing import Clock
-from recycle_compiler.passes.canonicalize_schedule import order_of
 from tests.support.jobs import SLOT, routed_problem, small_targets, unit_job
 
 
@@ -38,7 +37,7 @@ def test_period_is_the_shortest_of_its_order(target: Target) -> None:
     again = clock.time(timed.order, timed.period)
     assert again is not None
     assert again.period == timed.period
-    assert np.array_equal(order_of(clock, timed.start), timed.order)
+    assert np.array_equal(clock.order_of(timed.start), timed.order)
     late = clock.latest(timed)
     assert (late[timed.start >= 0] >= timed.start[timed.start >= 0]).all()
 

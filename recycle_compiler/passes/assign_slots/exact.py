@@ -1,0 +1,44 @@
+"""The MILP where it is small enough: raise the bound, and look for a schedule that meets it.
+
+The relaxation that ignores routing refutes periods for every routing, so what it refutes raises the bound.
+The model with the given routing then looks for a schedule at the raised bound, and halfway to the best
+known one when there is none.
+"""
+
+from recycle_compiler.passes.assign_slots.bounds import Bound
+from recycle_compiler.passes.assign_slots.layout import groups_by_route, lay_out
+from recycle_compiler.passes.assign_slots.timing import Clock, Timed
+
+LARGEST = 12_000
+"""Columns of the model up to which it is stated."""
+_TRIES = 5
+
+
+def is_small(clock: Clock, period: int) -> bool:
+    """Whether the model for this period can be solved in about a second."""
+    problem = clock.problem
+    groups = groups_by_route(problem)
+    layout = lay_out(problem, groups, period // problem.grain)
+    return layout.counts * len(groups.units) <= LARGEST
+
+
+def settle(clock: Clock, bound: Bound, best: Timed, good_enough: int, seconds: float) -> tuple[Bound, Timed]:
+    """A bound and a schedule at least as good as the given ones; equal in period as a rule."""
+    # Loading Pyomo and HiGHS takes longer than planning most small jobs without them.
+    from recycle_compiler.passes.assign_slots.solve import Limits, raise_bound, solve
+
+    problem, limits = clock.problem, Limits(counts=LARGEST, seconds=seconds / (_TRIES + 1))
+    raised = raise_bound(problem, bound.period, best.period, limits)
+    if raised > bound.period:
+        bound = Bound(raised, "all stages together")
+    target = max(raised, good_enough // problem.grain * problem.grain)
+    for _ in range(_TRIES):
+        if target >= best.period:
+            break
+        start = solve(problem, target, limits).start
+        if start is not None:
+            timed = clock.time(clock.order_of(start), target)
+            assert timed is not None, "the MILP found a schedule that misses its target"
+            return bound, timed
+        target += max(1, (best.period - target) // (2 * problem.grain)) * problem.grain
+    return bound, best

@@ -1,0 +1,52 @@
+"""Jobs at the edge of what is allowed: they plan at once, and the verifier agrees."""
+
+from dataclasses import replace
+
+import pytest
+
+from recycle_compiler.backends.bundle import bundle_bytes
+from recycle_compiler.compiler import plan_failed
+from recycle_compiler.frontend.check import LARGEST_TOTAL
+from recycle_compiler.ir.failure import failure_set
+from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.verifier.verify import verify_bundle
+from recycle_runtime.bundle import Bundle
+from tests.support.jobs import ALL, unit_job
+
+LONGEST = LARGEST_TOTAL // (3 * 4 * 2 * 3 * 3)
+
+CORNERS = {
+    "one of everything": unit_job(1, 1, 1),
+    "one stage": unit_job(1, 3, 40),
+    "one pipeline": unit_job(6, 1, 5, capacity=1),
+    "one micro-batch": unit_job(5, 4, 1),
+    "no activation, no capacity": replace(
+        unit_job(3, 2, 3), activation=(0, 0, 0), kept_for_weight=(0, 0, 0), capacity=(0, 0, 0)
+    ),
+    "nothing kept for W": replace(unit_job(3, 2, 6, capacity=1), kept_for_weight=(0, 0, 0)),
+    "the longest times": replace(
+        unit_job(3, 2, 4, capacity=2), forward=(LONGEST, LONGEST, LONGEST), backward_input=(LONGEST, 1, LONGEST)
+    ),
+    "a nanosecond beside seconds": replace(
+        unit_job(3, 2, 4, capacity=2), forward=(10_000_000_000, 1, 1), transfer=(1, 9_999_999_999)
+    ),
+}
+
+
+def violations(job: JobSpec, failed: tuple[tuple[int, int], ...]) -> list[str]:
+    program = plan_failed(job, failure_set(failed))
+    bundle = Bundle.parse(bundle_bytes(source="", programs=[program]))
+    return [str(violation) for violation in verify_bundle(bundle)]
+
+
+@pytest.mark.parametrize("name", CORNERS)
+def test_a_corner_has_a_valid_plan(name: str) -> None:
+    job = CORNERS[name]
+    assert violations(job, ()) == []
+    if job.pipelines > 1:
+        assert violations(job, ((0, job.stages - 1),)) == []
+
+
+def test_without_adaptive_losses_of_several_pipelines_share_one() -> None:
+    job = unit_job(3, 3, 2, techniques=replace(ALL, adaptive=False))
+    assert violations(job, ((0, 0), (1, 1), (2, 2))) == []
