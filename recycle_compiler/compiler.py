@@ -10,7 +10,8 @@ from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.program import Program
 from recycle_compiler.ir.target import Target
 from recycle_compiler.parallel import running
-from recycle_compiler.passes.assign_slots import Effort
+from recycle_compiler.passes.assign_slots import AssignSlots, Effort
+from recycle_compiler.passes.assign_slots.deadline import Deadline
 from recycle_compiler.passes.normalize_failures import NormalizeFailures, relabel
 from recycle_compiler.passes.pipeline import Observer, run_passes
 from recycle_compiler.passes.registry import all_passes
@@ -59,10 +60,14 @@ def compile_job(
     check_survivable(job, total - 1)
     baseline = one_f_one_b_period(job)
     programs: dict[int, Program] = {}
-    with running(1 if observers or total == 1 else processes) as run:
-        costs = measure_costs(job, total - 1, run)
+    processes = 1 if observers or total == 1 else processes
+    with running(processes) as run:
+        # A quarter of the time limit is for comparing stages, the rest is shared by the plans.
+        limit = job.solver.time_limit_ns * processes
+        costs = measure_costs(job, total - 1, run, limit // 4)
+        share = limit * 3 // 4 // total
         # Those with most failures take longest, so they are started first.
-        tasks = [(job, count, costs, tuple(observers)) for count in reversed(range(total))]
+        tasks = [(job, count, costs, share, tuple(observers)) for count in reversed(range(total))]
         for count, program, seconds in run(_timed_plan, tasks):
             programs[count] = program
             if on_plan is not None:
@@ -71,22 +76,29 @@ def compile_job(
 
 
 def plan_failed(
-    job: JobSpec, failed: FailureSet, observers: Sequence[Observer] = (), effort: Effort | None = None
+    job: JobSpec,
+    failed: FailureSet,
+    observers: Sequence[Observer] = (),
+    effort: Effort | None = None,
+    deadline: Deadline | None = None,
 ) -> Program:
     """The plan for exactly these failed workers; nobody moves to another stage."""
     target = Target(job, failed)
     for stage, hosts in enumerate(NormalizeFailures().run(target).hosts):
         if not hosts:
             raise NoPlanError(f"stage {stage} has no live worker: all {job.pipelines} of its workers failed")
-    return relabel(run_passes(all_passes(effort), target, observers), failed)
+    slots = AssignSlots(effort=effort or Effort(), deadline=deadline)
+    return relabel(run_passes(all_passes(slots), target, observers), failed)
 
 
-def plan_count(job: JobSpec, failures: int, costs: Costs, observers: Sequence[Observer] = ()) -> Program:
+def plan_count(
+    job: JobSpec, failures: int, costs: Costs, deadline: Deadline, observers: Sequence[Observer] = ()
+) -> Program:
     """The plan for this many failures, on the stages that carry them best."""
     if failures == 0:
-        return plan_failed(job, (), observers)
-    counts, effort = choose_placement(job, failures, costs, Effort())
-    return plan_failed(job, normal_form(counts, job.pipelines), observers, effort)
+        return plan_failed(job, (), observers, deadline=deadline)
+    counts, effort = choose_placement(job, failures, costs, Effort(), deadline)
+    return plan_failed(job, normal_form(counts, job.pipelines), observers, effort, deadline)
 
 
 def check_survivable(job: JobSpec, failures: int) -> None:
@@ -116,8 +128,8 @@ def summary(program: Program, seconds: float, baseline: int) -> PlanSummary:
     )
 
 
-def _timed_plan(task: tuple[JobSpec, int, Costs, tuple[Observer, ...]]) -> tuple[int, Program, float]:
-    job, count, costs, observers = task
+def _timed_plan(task: tuple[JobSpec, int, Costs, int, tuple[Observer, ...]]) -> tuple[int, Program, float]:
+    job, count, costs, nanoseconds, observers = task
     began = time.perf_counter()
-    program = plan_count(job, count, costs, observers)
+    program = plan_count(job, count, costs, Deadline(nanoseconds), observers)
     return count, program, time.perf_counter() - began

@@ -14,6 +14,7 @@ from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.target import Target
 from recycle_compiler.parallel import Run
 from recycle_compiler.passes.assign_slots import AssignSlots, Effort
+from recycle_compiler.passes.assign_slots.deadline import Deadline
 from recycle_compiler.passes.assign_slots.problem import problem_of
 from recycle_compiler.passes.pipeline import run_passes
 from recycle_compiler.passes.place_failures import Counts, place_failures, stage_costs
@@ -29,12 +30,16 @@ class Costs(NamedTuple):
     """That a quick plan reaches, where it was tried; a guess beyond that."""
 
 
-def measure_costs(job: JobSpec, failures: int, run: Run) -> Costs:
-    """What losses cost on each stage alone, as far as placing this many failures can need it."""
+def measure_costs(job: JobSpec, failures: int, run: Run, nanoseconds: int) -> Costs:
+    """What losses cost on each stage alone, as far as placing this many failures can need it.
+
+    The time is shared by all measurements.
+    """
     healthy = run_passes(GRAPH_PASSES, Target(job, ()))
     bounds = stage_costs(problem_of(job, (), healthy.ops))
     most = min(job.pipelines - 1, -(-failures // job.stages) + 1) if failures else 0
-    tasks = [(job, stage, losses) for stage in range(job.stages) for losses in range(1, most + 1)]
+    each = nanoseconds // max(1, job.stages * most)
+    tasks = [(job, stage, losses, each) for stage in range(job.stages) for losses in range(1, most + 1)]
     found = {(stage, losses): period for stage, losses, period in run(_measure, tasks)}
     measured: list[list[int]] = []
     for stage, row in enumerate(bounds):
@@ -48,21 +53,23 @@ def measure_costs(job: JobSpec, failures: int, run: Run) -> Costs:
     return Costs(bounds, measured)
 
 
-def choose_placement(job: JobSpec, failures: int, costs: Costs, effort: Effort) -> tuple[Counts, Effort]:
+def choose_placement(
+    job: JobSpec, failures: int, costs: Costs, effort: Effort, deadline: Deadline
+) -> tuple[Counts, Effort]:
     """Failures per stage for this total, and the effort that the plan for them deserves."""
     candidates = _candidates(job, failures, costs, effort.placements)
-    if len(candidates) == 1:
+    if len(candidates) == 1 or deadline.passed():
         return candidates[0], effort
     least = place_failures(costs.bounds, failures, 1)[0][0]
     best: tuple[Claims, Counts] | None = None
     for counts in candidates:
         if best is not None and _bound(costs, counts) >= best[0].period:
             continue
-        claims = _quick_plan(job, counts, effort.quick()).claims
+        claims = _quick_plan(job, counts, effort.quick(), deadline).claims
         # Of equal plans, the one that may yet become better.
         if best is None or (claims.period, claims.lower_bound) < (best[0].period, best[0].lower_bound):
             best = claims, counts
-        if best[0].period <= least:
+        if best[0].period <= least or deadline.passed():
             break
     assert best is not None, "failures that can be survived can be placed"
     claims, counts = best
@@ -76,15 +83,16 @@ def _candidates(job: JobSpec, failures: int, costs: Costs, most: int) -> list[Co
     return list(dict.fromkeys([*by_plans, *by_bounds, _even_spread(failures, job.stages)]))
 
 
-def _measure(task: tuple[JobSpec, int, int]) -> tuple[int, int, int]:
-    job, stage, losses = task
+def _measure(task: tuple[JobSpec, int, int, int]) -> tuple[int, int, int]:
+    job, stage, losses, nanoseconds = task
     counts = tuple(losses if other == stage else 0 for other in range(job.stages))
-    return stage, losses, _quick_plan(job, counts, Effort().glance()).claims.period
+    quick = _quick_plan(job, counts, Effort().glance(), Deadline(nanoseconds))
+    return stage, losses, quick.claims.period
 
 
-def _quick_plan(job: JobSpec, counts: Counts, effort: Effort) -> Schedule:
+def _quick_plan(job: JobSpec, counts: Counts, effort: Effort, deadline: Deadline) -> Schedule:
     target = Target(job, normal_form(counts, job.pipelines))
-    return run_passes((*GRAPH_PASSES, AssignSlots(effort=effort)), target)
+    return run_passes((*GRAPH_PASSES, AssignSlots(effort=effort, deadline=deadline)), target)
 
 
 def _bound(costs: Costs, counts: Counts) -> int:

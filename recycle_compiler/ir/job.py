@@ -30,7 +30,8 @@ class Techniques:
 class SolverOptions:
     """How much the planner may spend, and when it may stop early."""
 
-    time_limit_ns: int = 60_000_000_000
+    time_limit_ns: int = 600_000_000_000
+    """For all plans of the job together."""
     gap_ppm: int = 0
     """Stop improving a plan within this many millionths of its bound."""
     seed: int = 0

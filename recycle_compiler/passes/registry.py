@@ -1,7 +1,7 @@
 """The passes by name, in the order they run."""
 
 from recycle_compiler.passes.assign_buffers import AssignBuffers
-from recycle_compiler.passes.assign_slots import AssignSlots, Effort
+from recycle_compiler.passes.assign_slots import AssignSlots
 from recycle_compiler.passes.base import Pass
 from recycle_compiler.passes.build_graph import BuildGraph
 from recycle_compiler.passes.canonicalize_schedule import CanonicalizeSchedule
@@ -24,9 +24,9 @@ LOWERING_PASSES: tuple[Pass, ...] = (CanonicalizeSchedule(), InsertTransfers(), 
 """From times to instructions."""
 
 
-def all_passes(effort: Effort | None = None) -> tuple[Pass, ...]:
+def all_passes(assign_slots: AssignSlots | None = None) -> tuple[Pass, ...]:
     """From a target to a program."""
-    return (*GRAPH_PASSES, AssignSlots(effort=effort or Effort()), *LOWERING_PASSES)
+    return (*GRAPH_PASSES, assign_slots or AssignSlots(), *LOWERING_PASSES)
 
 
 def passes_named(names: tuple[str, ...]) -> tuple[Pass, ...]:

@@ -38,7 +38,7 @@ CASES = [
     Case("decoupled-equal-memory", 4, DECOUPLED, ONE_LOST, 29, 32, 32),
     Case("decoupled", DESCENDING, DECOUPLED, ONE_LOST, 32, 35, 35),
     Case("staggered-unlimited", None, ALL, ONE_LOST, None, 30, 30),
-    Case("staggered-equal-memory", 4, ALL, ONE_LOST, None, 32, 31),
+    Case("staggered-equal-memory", 4, ALL, ONE_LOST, None, 32, 32),
     Case("fault-free-decoupled-unlimited", None, DECOUPLED, (), 21, 24, 24),
     Case("fault-free-zero-bubble", DESCENDING, ALL, (), None, 27, 27),
 ]

@@ -8,7 +8,6 @@ gives up, the search goes on. Effort is counted in moves and solver work, so the
 plan on any machine; the time limit is a guard on top and is reported when it strikes.
 """
 
-import time
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -20,6 +19,7 @@ from recycle_compiler.ir.program import Claims
 from recycle_compiler.ir.schedule import Schedule, schedule_order
 from recycle_compiler.passes.assign_slots.bounds import Bound, lower_bound
 from recycle_compiler.passes.assign_slots.construct import construct
+from recycle_compiler.passes.assign_slots.deadline import Deadline
 from recycle_compiler.passes.assign_slots.exact import is_small, settle
 from recycle_compiler.passes.assign_slots.improve import improve
 from recycle_compiler.passes.assign_slots.loops import LARGE
@@ -50,9 +50,9 @@ class Effort:
         return replace(
             self,
             rules=self.rules // 2,
-            op_moves=self.op_moves // 10,
+            op_moves=self.op_moves // 4,
             compiled_op_moves=self.compiled_op_moves // 10,
-            most_moves=self.most_moves // 10,
+            most_moves=self.most_moves // 4,
             exact=False,
         )
 
@@ -82,36 +82,30 @@ class AssignSlots:
 
     name: str = "assign-slots"
     effort: Effort = field(default_factory=Effort)
+    deadline: Deadline | None = None
+    """None gives this plan all of the job's time limit."""
 
     def run(self, graph: Graph) -> Schedule:
         problem = problem_of(graph.job, graph.failed, graph.ops)
-        return schedule_from(graph, plan(problem, graph.job.solver, self.effort))
+        options = graph.job.solver
+        deadline = self.deadline or Deadline(options.time_limit_ns)
+        return schedule_from(graph, plan(problem, options, self.effort, deadline))
 
 
-def plan(problem: Problem, options: SolverOptions, effort: Effort) -> Plan:
+def plan(problem: Problem, options: SolverOptions, effort: Effort, deadline: Deadline) -> Plan:
     """The best times found, with their bound."""
-    deadline = time.monotonic_ns() + options.time_limit_ns
     bound = lower_bound(problem)
     good_enough = _with_gap(bound, options)
     clock, noise = Clock(problem), Noise(options.seed)
-    starts = construct(clock, good_enough, effort.rules)
-
-    def search(moves: int) -> Timed:
-        return improve(clock, starts, good_enough, moves, noise, out_of_time)
-
-    def out_of_time() -> bool:
-        return time.monotonic_ns() > deadline
-
+    starts = construct(clock, good_enough, effort.rules, deadline)
     # A short search often does; the MILP settles most of what is small; the long search is for the rest.
     few = effort.quick().moves(problem)
-    best = search(few)
-    if effort.exact and best.period > good_enough and not out_of_time() and is_small(clock, best.period):
-        seconds = (deadline - time.monotonic_ns()) / 1e9
-        bound, best = settle(clock, bound, best, good_enough, seconds)
+    best = improve(clock, starts, good_enough, few, noise, deadline)
+    if best.period > good_enough and effort.exact and is_small(clock, best.period) and not deadline.passed():
+        bound, best = settle(clock, bound, best, good_enough, deadline)
         good_enough = _with_gap(bound, options)
-    starts = [best, *starts]
-    best = search(effort.moves(problem) - few)
-    return Plan(best, bound, best.period > good_enough and out_of_time())
+    best = improve(clock, [best, *starts], good_enough, effort.moves(problem) - few, noise, deadline)
+    return Plan(best, bound, deadline.struck and best.period > good_enough)
 
 
 def _with_gap(bound: Bound, options: SolverOptions) -> int:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from recycle_compiler.passes.assign_slots.deadline import Deadline
 from recycle_compiler.passes.assign_slots.kernel import Ints
 from recycle_compiler.passes.assign_slots.problem import UNLIMITED, Problem
 from recycle_compiler.passes.assign_slots.timing import Clock, Timed
@@ -49,13 +50,15 @@ def greedy_priority(problem: Problem) -> Ints:
     return priority
 
 
-def construct(clock: Clock, bound: int, tries: int) -> list[Timed]:
+def construct(clock: Clock, bound: int, tries: int, deadline: Deadline) -> list[Timed]:
     """Schedules from the first `tries` rules, best first; stops when one meets the bound."""
     problem = clock.problem
     priority = greedy_priority(problem)
     found: list[Timed] = []
     seen: set[bytes] = set()
     for _, rule in zip(range(tries), rules(problem), strict=False):
+        if found and deadline.passed():
+            break
         order = clock.loops.place(priority, *rule)
         if order.tobytes() in seen:
             continue

@@ -6,6 +6,7 @@ known one when there is none.
 """
 
 from recycle_compiler.passes.assign_slots.bounds import Bound
+from recycle_compiler.passes.assign_slots.deadline import Deadline
 from recycle_compiler.passes.assign_slots.layout import groups_by_route, lay_out
 from recycle_compiler.passes.assign_slots.timing import Clock, Timed
 
@@ -22,18 +23,20 @@ def is_small(clock: Clock, period: int) -> bool:
     return layout.counts * len(groups.units) <= LARGEST
 
 
-def settle(clock: Clock, bound: Bound, best: Timed, good_enough: int, seconds: float) -> tuple[Bound, Timed]:
+def settle(
+    clock: Clock, bound: Bound, best: Timed, good_enough: int, deadline: Deadline
+) -> tuple[Bound, Timed]:
     """A bound and a schedule at least as good as the given ones; equal in period as a rule."""
     # Loading Pyomo and HiGHS takes longer than planning most small jobs without them.
     from recycle_compiler.passes.assign_slots.solve import Limits, raise_bound, solve
 
-    problem, limits = clock.problem, Limits(counts=LARGEST, seconds=seconds / (_TRIES + 1))
+    problem, limits = clock.problem, Limits(counts=LARGEST, seconds=deadline.seconds_left / (_TRIES + 1))
     raised = raise_bound(problem, bound.period, best.period, limits)
     if raised > bound.period:
         bound = Bound(raised, "all stages together")
     target = max(raised, good_enough // problem.grain * problem.grain)
     for _ in range(_TRIES):
-        if target >= best.period:
+        if target >= best.period or deadline.passed():
             break
         start = solve(problem, target, limits).start
         if start is not None:

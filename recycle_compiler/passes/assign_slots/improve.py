@@ -5,11 +5,10 @@ fits. Priorities are the starts, the latest starts at which the period would sti
 give way to critical ones), or their mean. Equal schedules are accepted, so the search can cross plateaus.
 """
 
-from collections.abc import Callable
-
 import numpy as np
 
 from recycle_compiler.passes.assign_slots.construct import free_rule
+from recycle_compiler.passes.assign_slots.deadline import Deadline
 from recycle_compiler.passes.assign_slots.kernel import Ints
 from recycle_compiler.passes.assign_slots.noise import Noise
 from recycle_compiler.passes.assign_slots.timing import Clock, Timed
@@ -27,14 +26,14 @@ _REACHES = (5, 16, 32, 64)
 
 
 def improve(
-    clock: Clock, starts: list[Timed], bound: int, moves: int, noise: Noise, out_of_time: Callable[[], bool]
+    clock: Clock, starts: list[Timed], bound: int, moves: int, noise: Noise, deadline: Deadline
 ) -> Timed:
     """The best schedule found in `moves` tries, or before time is out."""
     best = current = starts[0]
     later = starts[1:]
     idle_moves = 0
     for _ in range(moves):
-        if best.period <= bound or out_of_time():
+        if best.period <= bound or deadline.passed():
             break
         if idle_moves > _PATIENCE and later:
             current, idle_moves = later.pop(0), 0

@@ -6,15 +6,18 @@ from hypothesis import given, settings
 
 from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.assign_slots.construct import construct, greedy_priority, holdable, rules
+from recycle_compiler.passes.assign_slots.deadline import Deadline
 from recycle_compiler.passes.assign_slots.noise import Noise
 from recycle_compiler.passes.assign_slots.timing import Clock
 from tests.support.jobs import SLOT, routed_problem, small_targets, unit_job
+
+AMPLE = Deadline(10**15)
 
 
 def test_pushing_windows_shortens_the_period() -> None:
     """Two stages, one micro-batch: started at once, stage 0 idles for the round trip and nothing can help."""
     clock = Clock(routed_problem(unit_job(2, 1, 1, optimizer=1)))
-    timed = construct(clock, 0, 1)[0]
+    timed = construct(clock, 0, 1, AMPLE)[0]
     assert timed.period == 6 * SLOT
     assert timed.start[:, 0, :].tolist() == [[0, SLOT], [3 * SLOT, 2 * SLOT], [4 * SLOT, 3 * SLOT]]
 
@@ -32,7 +35,7 @@ def test_period_is_the_shortest_of_its_order(target: Target) -> None:
     """One grain less is refused, and the order read off the times is the order that was timed."""
     problem = routed_problem(target.job, target.failed)
     clock = Clock(problem)
-    timed = construct(clock, 0, 3)[0]
+    timed = construct(clock, 0, 3, AMPLE)[0]
     assert clock.time(timed.order, timed.period - problem.grain) is None
     again = clock.time(timed.order, timed.period)
     assert again is not None

@@ -1,0 +1,20 @@
+"""The time limit: a guard on top of effort that is counted in work."""
+
+import time
+
+
+class Deadline:
+    """Some time from now. Where work ends early because of it, `struck` stays true."""
+
+    def __init__(self, nanoseconds: int) -> None:
+        self._end = time.monotonic_ns() + nanoseconds
+        self.struck = False
+
+    @property
+    def seconds_left(self) -> float:
+        return max(0, self._end - time.monotonic_ns()) / 1e9
+
+    def passed(self) -> bool:
+        """Asked where work would go on: whoever asks stops when it is true."""
+        self.struck = self.struck or time.monotonic_ns() > self._end
+        return self.struck
