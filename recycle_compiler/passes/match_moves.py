@@ -22,6 +22,8 @@ def least_moves(actual: tuple[int, ...], planned: tuple[int, ...], job: JobSpec)
     """The moves that turn the actual counts of failures per stage into the planned ones."""
     if sum(actual) != sum(planned):
         raise ValueError("moves keep the number of failures")
+    if job.pipelines in actual:
+        raise ValueError("a stage that has lost everybody has no peer to copy from")
     if actual == planned:
         return ()
     gives = [s for s in range(job.stages) if planned[s] > actual[s]]

@@ -10,7 +10,7 @@ from recycle_compiler.passes.assign_slots.deadline import Deadline
 from recycle_compiler.passes.assign_slots.layout import groups_by_route, lay_out
 from recycle_compiler.passes.assign_slots.timing import Clock, Timed
 
-LARGEST = 12_000
+LARGEST = 8_000
 """Columns of the model up to which it is stated."""
 _TRIES = 5
 
@@ -30,15 +30,17 @@ def settle(
     # Loading Pyomo and HiGHS takes longer than planning most small jobs without them.
     from recycle_compiler.passes.assign_slots.solve import Limits, raise_bound, solve
 
-    problem, limits = clock.problem, Limits(counts=LARGEST, seconds=deadline.seconds_left / (_TRIES + 1))
-    raised = raise_bound(problem, bound.period, best.period, limits)
+    problem, seconds = clock.problem, deadline.seconds_left / (_TRIES + 1)
+    few = Limits(counts=LARGEST, relaxations=30, iterations=8_000, seconds=seconds)
+    more = Limits(counts=LARGEST, relaxations=150, iterations=16_000, seconds=seconds)
+    raised = raise_bound(problem, bound.period, best.period, few)
     if raised > bound.period:
         bound = Bound(raised, "all stages together")
     target = max(raised, good_enough // problem.grain * problem.grain)
     for _ in range(_TRIES):
         if target >= best.period or deadline.passed():
             break
-        start = solve(problem, target, limits).start
+        start = solve(problem, target, more).start
         if start is not None:
             timed = clock.time(clock.order_of(start), target)
             assert timed is not None, "the MILP found a schedule that misses its target"
