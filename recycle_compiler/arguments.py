@@ -8,6 +8,7 @@ from recycle_compiler import __version__
 
 FORMATS = ("grid", "json", "asm", "schedule")
 TECHNIQUES = ("adaptive", "decouple", "stagger")
+WHAT_IF = ("plans", "bounds", "none")
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -24,9 +25,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.set_defaults(quiet=False, no_color=False)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    def command(name: str, does: str) -> argparse.ArgumentParser:
+    def command(name: str, does: str, more: str = "") -> argparse.ArgumentParser:
         return commands.add_parser(
-            name, help=does, description=f"{does[0].upper()}{does[1:]}.", parents=[_common()]
+            name, help=does, description=f"{does[0].upper()}{does[1:]}.{more}", parents=[_common()]
         )
 
     _compile(
@@ -35,9 +36,14 @@ def _parser() -> argparse.ArgumentParser:
     _check(command("check", "check a job file, plan nothing"))
     _fmt(command("fmt", "rewrite a job file in canonical form"))
     _show(command("show", "show one plan of a bundle"))
+    _explain(command("explain", "say why a plan takes as long as it does, and what would make it faster"))
     _plan(command("plan", "plan for exactly these failed workers"))
     _diff(
-        command("diff", "say what changed between two bundles or two schedule texts; exit 1 if anything did")
+        command(
+            "diff",
+            "say what changed between two bundles or two schedule texts; exit 1 if anything did",
+            " A file that cannot be read is exit 1 too: stderr then says why, and stdout stays empty.",
+        )
     )
     _verify(command("verify", "check a bundle against every rule, from the file alone"))
     _reproduce(command("reproduce", "run again what a crash of recyclec has left behind"))
@@ -61,7 +67,7 @@ def _common() -> argparse.ArgumentParser:
 
 
 def _compile(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("job", metavar="JOB")
+    _job(parser)
     parser.add_argument(
         "-o", dest="out", metavar="PLAN", help="the bundle to write; needed unless --json is given"
     )
@@ -83,8 +89,12 @@ def _compile(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _job(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("job", metavar="JOB", help="a job file; `-` reads stdin")
+
+
 def _check(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("job", metavar="JOB")
+    _job(parser)
 
 
 def _fmt(parser: argparse.ArgumentParser) -> None:
@@ -93,6 +103,24 @@ def _fmt(parser: argparse.ArgumentParser) -> None:
 
 
 def _show(parser: argparse.ArgumentParser) -> None:
+    _one_plan(parser)
+    _view(parser)
+
+
+def _explain(parser: argparse.ArgumentParser) -> None:
+    _one_plan(parser)
+    parser.add_argument("--json", action="store_true", help="the same facts as JSON")
+    parser.add_argument(
+        "--what-if",
+        type=_what_if,
+        metavar="|".join(WHAT_IF),
+        help="what changes would bring: plan each, compare bounds only, or leave it out "
+        "(default: plans, for large plans bounds)",
+    )
+
+
+def _one_plan(parser: argparse.ArgumentParser) -> None:
+    """A bundle, and which of its plans."""
     parser.add_argument("bundle", metavar="PLAN")
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
@@ -101,11 +129,10 @@ def _show(parser: argparse.ArgumentParser) -> None:
     which.add_argument(
         "--failed", type=_workers, metavar="P:S,P:S", help="the plan for these workers, pipeline:stage"
     )
-    _view(parser)
 
 
 def _plan(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("job", metavar="JOB")
+    _job(parser)
     parser.add_argument(
         "--failed",
         type=_workers,
@@ -132,12 +159,13 @@ def _reproduce(parser: argparse.ArgumentParser) -> None:
 
 
 def _view(parser: argparse.ArgumentParser, file_note: str = "") -> None:
-    parser.add_argument(
-        "--format", type=_format, default="grid", metavar="|".join(FORMATS), help="(default: grid)"
-    )
+    parser.add_argument("--format", type=_format, metavar="|".join(FORMATS), help="(default: grid)")
     parser.add_argument("-o", dest="out", metavar="FILE", help=f"write there instead of stdout{file_note}")
     parser.add_argument(
-        "--width", type=_positive, metavar="N", help="columns of a grid (default: the terminal's)"
+        "--width",
+        type=_positive,
+        metavar="N",
+        help="columns of a grid (default: as wide as the terminal; 180 in a file or a pipe)",
     )
 
 
@@ -153,6 +181,12 @@ def _techniques(parser: argparse.ArgumentParser) -> None:
 def _format(word: str) -> str:
     if word not in FORMATS:
         raise argparse.ArgumentTypeError(f"must be one of {', '.join(FORMATS)}, got {word}")
+    return word
+
+
+def _what_if(word: str) -> str:
+    if word not in WHAT_IF:
+        raise argparse.ArgumentTypeError(f"must be one of {', '.join(WHAT_IF)}, got {word}")
     return word
 
 

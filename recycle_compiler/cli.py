@@ -11,25 +11,36 @@ from importlib import import_module
 
 from recycle_compiler.arguments import parse_arguments
 from recycle_compiler.commands.output import BUG, INPUT_ERROR, INTERRUPTED, PIPE_CLOSED, Output
+from recycle_compiler.files import WriteError, reason
+from recycle_compiler.signals import Stopped, stopping_on_signals
+from recycle_runtime.standard_streams import abandon, open_standard_streams
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code says how it went."""
+    open_standard_streams()
     arguments = parse_arguments(argv)
     output = Output(quiet=arguments.quiet, color=not (arguments.no_color or os.environ.get("NO_COLOR")))
     try:
-        code: int = import_module(f"recycle_compiler.commands.{arguments.command}").run(arguments, output)
-        sys.stdout.flush()
+        with stopping_on_signals():
+            code: int = import_module(f"recycle_compiler.commands.{arguments.command}").run(arguments, output)
+            output.flush()
     except BrokenPipeError:
-        # Whoever read our output has seen enough; Python must not complain when it closes stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever read our output has seen enough.
+        abandon(sys.stdout)
         return PIPE_CLOSED
+    except Stopped as stop:
+        return _stopped("terminated", 128 + stop.number, output)
     except KeyboardInterrupt:
-        done = f"wrote {', '.join(output.written)}" if output.written else "nothing was written"
-        output.error(f"interrupted, {done}")
-        return INTERRUPTED
+        return _stopped("interrupted", INTERRUPTED, output)
     except Exception as error:
         return _report(error, output)
+    return code
+
+
+def _stopped(how: str, code: int, output: Output) -> int:
+    done = f"wrote {', '.join(output.written)}" if output.written else "nothing was written"
+    output.error(f"{how}, {done}")
     return code
 
 
@@ -38,7 +49,7 @@ def _report(error: Exception, output: Output) -> int:
     from recycle_compiler.diagnostics import CompileError
 
     if isinstance(error, CompileError):
-        print(error.render(color=output.colored(sys.stderr)), file=sys.stderr)
+        output.words(f"{error.render(color=output.colored(sys.stderr))}\n")
         return error.exit_code
     if isinstance(error, OSError):
         output.error(_sentence(error))
@@ -47,7 +58,7 @@ def _report(error: Exception, output: Output) -> int:
     if isinstance(exit_code, int):
         output.error(str(error))
         return exit_code
-    traceback.print_exception(error)
+    output.words("".join(traceback.format_exception(error)))
     output.error("this is a bug in recyclec, not in your input; please report it with the lines above")
     _keep_reproducer(error, output)
     return BUG
@@ -65,8 +76,9 @@ def _keep_reproducer(error: Exception, output: Output) -> None:
 
 
 def _sentence(error: OSError) -> str:
-    what = (error.strerror or str(error)).lower()
-    return f"{error.filename}: {what}" if error.filename else what
+    if isinstance(error, WriteError):
+        return str(error)
+    return f"{error.filename}: {reason(error)}" if error.filename else reason(error)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ class Shifted:
 
 @dataclass(frozen=True, slots=True)
 class PlanDiff:
-    """Everything that differs between two plans for the same failure state."""
+    """Everything that differs between two plans."""
 
     before: Schedule
     after: Schedule

@@ -1,45 +1,84 @@
 """Files that are written whole or not at all."""
 
 import os
+import stat
 import tempfile
 from pathlib import Path
 
 
+class WriteError(OSError):
+    """A file that cannot be written, in one sentence."""
+
+    def __init__(self, target: str | Path, why: str) -> None:
+        super().__init__(f"cannot write {target}: {why}")
+
+
 def write_whole(path: Path, content: bytes) -> None:
     """Write aside, then rename: a reader sees the old file or the new one, never half of it."""
-    if path.exists() and not path.is_file():
+    try:
+        _write_whole(path, content)
+    except OSError as error:
+        # The error names the file aside, or none, and neither helps.
+        raise WriteError(path, reason(error)) from error
+
+
+def check_writable(path: Path) -> None:
+    """Raise what writing would raise, before minutes of work instead of after."""
+    try:
+        mode = _mode_of(path)
+    except OSError as error:
+        raise WriteError(path, reason(error)) from error
+    if mode is not None and stat.S_ISDIR(mode):
+        raise WriteError(path, "it is a folder")
+    if mode is not None and not stat.S_ISREG(mode):
+        return
+    folder = Path(os.path.realpath(path)).parent if path.is_symlink() else path.parent
+    if not folder.is_dir():
+        raise WriteError(path, f"there is no folder {folder}")
+    if not os.access(folder, os.W_OK):
+        raise WriteError(path, f"nothing may be written in the folder {folder}")
+
+
+def reason(error: OSError) -> str:
+    """Why the system refused, in lower case."""
+    return (error.strerror or str(error)).lower()
+
+
+def _write_whole(path: Path, content: bytes) -> None:
+    mode = _mode_of(path)
+    if mode is not None and not stat.S_ISREG(mode):
         # A device or a pipe must not be replaced by a file.
         path.write_bytes(content)
         return
     # A link stays a link; the file it names changes.
-    path = path.resolve()
-    handle, aside = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    path = Path(os.path.realpath(path))
+    handle, aside = tempfile.mkstemp(prefix=f".{path.name[:_LONGEST_PREFIX]}.", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(aside, _mode_for(path))
+        os.chmod(aside, _new_mode() if mode is None else stat.S_IMODE(mode))
         os.replace(aside, path)
     except BaseException:
         os.unlink(aside)
         raise
 
 
-def check_writable(path: Path) -> None:
-    """Raise what writing would raise, before minutes of work instead of after."""
-    if path.is_dir():
-        raise IsADirectoryError(21, "is a folder, not a file to write", str(path))
-    if not path.parent.is_dir():
-        raise FileNotFoundError(2, "no such folder", str(path.parent))
-    if not os.access(path.parent, os.W_OK):
-        raise PermissionError(13, "nothing may be written in this folder", str(path.parent))
+_LONGEST_PREFIX = 100
+"""The name of the file aside must not be too long where that of the file is not."""
 
 
-def _mode_for(path: Path) -> int:
-    """The mode the file has, or the one a new file would get; mkstemp alone would make it private."""
-    if path.exists():
-        return path.stat().st_mode & 0o777
+def _mode_of(path: Path) -> int | None:
+    """Kind and permissions of what is there; None when nothing is. A link that leads nowhere raises."""
+    try:
+        return path.stat().st_mode
+    except FileNotFoundError:
+        return None
+
+
+def _new_mode() -> int:
+    """What a new file gets; mkstemp alone would make it private."""
     mask = os.umask(0)
     os.umask(mask)
     return 0o666 & ~mask

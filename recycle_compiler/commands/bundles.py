@@ -1,8 +1,9 @@
 """Read a bundle and its plans; what is wrong with the file is the user's to hear, in one sentence."""
 
-from recycle_compiler.backends.bundle import read_program
+from recycle_compiler.backends.bundle import read_job, read_program
 from recycle_compiler.backends.replay import replay
 from recycle_compiler.commands.output import UserError
+from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.program import Program
 from recycle_compiler.ir.schedule import Schedule
 from recycle_runtime.bundle import Bundle, BundleError
@@ -12,6 +13,14 @@ def read_bundle(path: str) -> Bundle:
     """The bundle in a file; a file that is not one is the user's mistake."""
     try:
         return Bundle.read(path)
+    except BundleError as error:
+        raise UserError(f"{path}: {error}") from error
+
+
+def read_bundle_job(bundle: Bundle, path: str) -> JobSpec:
+    """The job that the plans are for."""
+    try:
+        return read_job(bundle)
     except BundleError as error:
         raise UserError(f"{path}: {error}") from error
 

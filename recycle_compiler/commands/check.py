@@ -8,12 +8,13 @@ from recycle_compiler.viz.units import plural
 
 
 def run(arguments: Namespace, output: Output) -> int:
-    job = load_job(arguments.job).spec
+    loaded = load_job(arguments.job)
+    job = loaded.spec
     shape = (
         plural(job.stages, "stage"),
         plural(job.pipelines, "pipeline"),
         plural(job.microbatches, "micro-batch"),
     )
     tolerated = plural(job.failures, "failure")
-    output.say(f"{arguments.job}: ok, job {job.name} with {' x '.join(shape)}, {tolerated} tolerated")
+    output.say(f"{loaded.name}: ok, job {job.name} with {' x '.join(shape)}, {tolerated} tolerated")
     return DONE

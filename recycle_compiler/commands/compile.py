@@ -8,10 +8,9 @@ from typing import Any
 
 from recycle_compiler.backends.bundle import write_bundle
 from recycle_compiler.commands.observers import observers_for
-from recycle_compiler.commands.output import DONE, USAGE, Output, UserError
+from recycle_compiler.commands.output import DONE, STANDARD, USAGE, Output, UserError, check_target
 from recycle_compiler.commands.planning import planning, with_techniques
 from recycle_compiler.compiler import PlanSummary, compile_job
-from recycle_compiler.files import check_writable
 from recycle_compiler.frontend import load_job
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.progress import PlanProgress
@@ -24,10 +23,11 @@ def run(arguments: Namespace, output: Output) -> int:
         raise UserError(
             "say where the bundle goes with `-o PLAN`, or ask for the table alone with `--json`", USAGE
         )
+    if arguments.out == STANDARD:
+        raise UserError("a bundle is no text for stdout; name a file with `-o PLAN`", USAGE)
+    check_target(arguments.out, arguments.job)
     loaded = load_job(arguments.job)
     job = with_techniques(loaded.spec, arguments.techniques)
-    if arguments.out is not None:
-        check_writable(Path(arguments.out))
     summaries: list[PlanSummary] = []
     shown = not output.quiet and sys.stderr.isatty()
     with planning(job), PlanProgress(f"planning {job.name}", shown, output.color) as progress:
@@ -41,14 +41,14 @@ def run(arguments: Namespace, output: Output) -> int:
             failures=arguments.failures,
             processes=arguments.jobs,
             on_plan=on_plan,
-            observers=observers_for(arguments.dump_dir, arguments.print_after_change),
+            observers=observers_for(arguments.dump_dir, arguments.print_after_change, output),
         )
     summaries.sort(key=lambda summary: summary.failures)
     if arguments.out is not None:
         write_bundle(Path(arguments.out), source=loaded.source, programs=programs)
         output.written.append(arguments.out)
     if not output.quiet:
-        sys.stderr.write(summary_table(job, summaries, color=output.colored(sys.stderr)))
+        output.words(summary_table(job, summaries, color=output.colored(sys.stderr)))
     if arguments.json:
         output.data(_json_table(job, summaries))
     return DONE

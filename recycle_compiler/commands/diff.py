@@ -15,9 +15,12 @@ from recycle_compiler.ir.program import Program
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.text import parse_schedule
 from recycle_compiler.viz.difference import difference_lines, difference_object, plan_title
+from recycle_runtime.bundle import MAGIC
 
 DIFFERENT = 1
-_SCHEDULE_HEAD = b"schedule\n"
+_SCHEDULE_HEAD = b"schedule"
+_ENOUGH = 16
+"""Bytes that tell what a file is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,31 +33,39 @@ class Side:
 
 def run(arguments: Namespace, output: Output) -> int:
     before, after = _side(arguments.before), _side(arguments.after)
-    only_before = [count for count in before.counts if count not in after.counts]
-    only_after = [count for count in after.counts if count not in before.counts]
+    pairs = _pairs(before.counts, after.counts)
+    only_before = [count for count in before.counts if count not in dict(pairs)]
+    only_after = [count for count in after.counts if count not in dict(pairs).values()]
     found: list[dict[str, Any]] = []
     if not arguments.json:
         output.data("".join(f"{plan_title(count)}: only in {arguments.before}\n" for count in only_before))
         output.data("".join(f"{plan_title(count)}: only in {arguments.after}\n" for count in only_after))
     same = not only_before and not only_after
     # One plan at a time: all plans of a large bundle would not fit into memory.
-    for count in before.counts:
-        if count not in after.counts:
-            continue
-        diff = _compare(before.read(count), after.read(count))
+    for old, new in pairs:
+        diff = _compare(before.read(old), after.read(new))
         same &= diff.is_empty
         if arguments.json:
             found.append(difference_object(diff))
         else:
-            output.data(_words(count, diff))
+            output.data(_words(diff))
     if arguments.json:
         document = {"same": same, "only_before": only_before, "only_after": only_after, "plans": found}
         output.data(json.dumps(document, indent=1) + "\n")
     return DONE if same else DIFFERENT
 
 
-def _words(count: int, diff: PlanDiff) -> str:
-    title = f"{plan_title(count)}: {'same' if diff.is_empty else 'different'}\n"
+def _pairs(before: tuple[int, ...], after: tuple[int, ...]) -> list[tuple[int, int]]:
+    """Plans for as many failures are compared; so are two that are all there is, whatever they are for."""
+    if len(before) == len(after) == 1:
+        return [(before[0], after[0])]
+    return [(count, count) for count in before if count in after]
+
+
+def _words(diff: PlanDiff) -> str:
+    old, new = plan_title(len(diff.before.failed)), plan_title(len(diff.after.failed))
+    title = new if old == new else f"{old} -> {new}"
+    title += f": {'same' if diff.is_empty else 'different'}\n"
     return title + "".join(f"{line}\n" for line in difference_lines(diff))
 
 
@@ -67,8 +78,12 @@ def _compare(before: tuple[Schedule, Program | None], after: tuple[Schedule, Pro
 def _side(path: str) -> Side:
     """A bundle, or the text of one schedule; told apart by how they begin."""
     with open(path, "rb") as file:
-        is_text = file.read(len(_SCHEDULE_HEAD)) == _SCHEDULE_HEAD
-    return _text_side(path) if is_text else _bundle_side(path)
+        beginning = file.read(_ENOUGH)
+    if beginning.splitlines()[:1] == [_SCHEDULE_HEAD]:
+        return _text_side(path)
+    if not beginning.startswith(MAGIC):
+        raise UserError(f"{path}: neither a bundle nor a schedule text")
+    return _bundle_side(path)
 
 
 def _bundle_side(path: str) -> Side:
@@ -85,6 +100,8 @@ def _bundle_side(path: str) -> Side:
 def _text_side(path: str) -> Side:
     try:
         schedule = parse_schedule(Path(path).read_text(encoding="utf-8"))
-    except (TextError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not a schedule text: it is not UTF-8") from error
+    except TextError as error:
         raise UserError(f"{path}: not a schedule text: {error}") from error
     return Side((len(schedule.failed),), lambda count: (schedule, None))

@@ -2,13 +2,18 @@
 
 import os
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
-from recycle_compiler.files import write_whole
+from recycle_compiler.files import WriteError, check_writable, reason, write_whole
+from recycle_runtime.standard_streams import abandon
 
 DONE, INPUT_ERROR, USAGE, NO_PLAN, BUG, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 3, 70, 130, 141
+STANDARD = "-"
+"""In place of a file name: stdin, or stdout behind `-o`."""
 
 
 class UserError(Exception):
@@ -33,19 +38,56 @@ class Output:
         return self.color and stream.isatty() and os.environ.get("TERM") != "dumb"
 
     def data(self, text: str) -> None:
-        sys.stdout.write(text)
+        with _stdout() as stdout:
+            stdout.write(text)
+
+    def flush(self) -> None:
+        with _stdout() as stdout:
+            stdout.flush()
+
+    def words(self, text: str) -> None:
+        try:
+            sys.stderr.write(text)
+            sys.stderr.flush()
+        except OSError:
+            # Nobody can be told; the exit code still says how it went.
+            abandon(sys.stderr)
 
     def say(self, sentence: str) -> None:
         if not self.quiet:
-            print(f"recyclec: {sentence}", file=sys.stderr)
+            self.words(f"recyclec: {sentence}\n")
 
     def error(self, sentence: str) -> None:
-        print(f"recyclec: error: {sentence}", file=sys.stderr)
+        self.words(f"recyclec: error: {sentence}\n")
 
     def deliver(self, text: str, path: str | None) -> None:
         """The result of a command: into the file asked for, else to stdout."""
-        if path is None:
+        if to_stdout(path):
             self.data(text)
-            return
-        write_whole(Path(path), text.encode("utf-8"))
-        self.written.append(path)
+        elif path is not None:
+            write_whole(Path(path), text.encode("utf-8"))
+            self.written.append(path)
+
+
+def to_stdout(path: str | None) -> bool:
+    return path in (None, STANDARD)
+
+
+def check_target(path: str | None, source: str) -> None:
+    """Refuse, before any work, an output that cannot be written or that is the input itself."""
+    if path is None or path == STANDARD:
+        return
+    if os.path.isfile(path) and os.path.exists(source) and os.path.samefile(path, source):
+        raise UserError(f"{path} is the input; `-o` must name another file", USAGE)
+    check_writable(Path(path))
+
+
+@contextmanager
+def _stdout() -> Generator[TextIO]:
+    try:
+        yield sys.stdout
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        abandon(sys.stdout)
+        raise WriteError("stdout", reason(error)) from error

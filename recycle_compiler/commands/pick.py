@@ -1,7 +1,7 @@
 """Which plan of a bundle was asked for."""
 
-from recycle_compiler.commands.bundles import read_plan
-from recycle_compiler.commands.output import USAGE, Output, UserError
+from recycle_compiler.commands.bundles import read_bundle_job, read_plan
+from recycle_compiler.commands.output import NO_PLAN, USAGE, Output, UserError
 from recycle_compiler.ir.failure import FailureSet, Worker, failed_per_stage, failure_set
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.program import Program
@@ -22,13 +22,15 @@ def pick_plan(
         return read_plan(bundle, path, _index_for(bundle, failures))
     wanted = failure_set(failed)
     check_workers(wanted, bundle.pipelines, bundle.stages)
+    check_survivors(wanted, read_bundle_job(bundle, path))
     exact = bundle.find(failed_per_stage(wanted, bundle.stages))
     if exact is not None:
         # Peers are interchangeable, so equal counts per stage are the same plan under other names.
         return relabel(read_plan(bundle, path, exact), wanted)
     program = read_plan(bundle, path, _index_for(bundle, len(wanted)))
-    output.say(_advice(program, wanted))
-    return program
+    moves = _moves(program, wanted)
+    output.say(_advice(program, moves))
+    return relabel(program, _after(moves, wanted))
 
 
 def check_workers(failed: FailureSet, pipelines: int, stages: int) -> None:
@@ -42,6 +44,14 @@ def check_workers(failed: FailureSet, pipelines: int, stages: int) -> None:
             )
 
 
+def check_survivors(failed: FailureSet, job: JobSpec) -> None:
+    """A stage that has lost everybody cannot be planned around."""
+    for stage, count in enumerate(failed_per_stage(failed, job.stages)):
+        if count == job.pipelines:
+            why = f"stage {stage} has no live worker: all {count} of its workers failed"
+            raise UserError(f"no plan for {job.name}: {why}", NO_PLAN)
+
+
 def _index_for(bundle: Bundle, failures: int | None) -> int:
     counts = [len(plan.failed) for plan in bundle.plans]
     if failures is None:
@@ -52,30 +62,36 @@ def _index_for(bundle: Bundle, failures: int | None) -> int:
     return counts.index(failures)
 
 
-def _advice(program: Program, wanted: FailureSet) -> str:
-    """How to get from the failures of the day to the ones that the plan is for."""
+def _moves(program: Program, wanted: FailureSet) -> dict[Worker, Worker]:
+    """Who takes the place of which failed worker, so that the plan fits; any peer would do as well."""
     # Loading the flow solver takes longer than all the rest.
     from recycle_compiler.passes.match_moves import least_moves
 
     job = program.job
     actual, planned = failed_per_stage(wanted, job.stages), failed_per_stage(program.failed, job.stages)
+    moves: dict[Worker, Worker] = {}
+    for source, target in least_moves(actual, planned, job):
+        place = next(worker for worker in wanted if worker.stage == target and worker not in moves.values())
+        peers = (Worker(pipeline, source) for pipeline in range(job.pipelines))
+        mover = next(worker for worker in peers if worker not in wanted and worker not in moves)
+        moves[mover] = place
+    return moves
+
+
+def _after(moves: dict[Worker, Worker], wanted: FailureSet) -> FailureSet:
+    """The places that are empty once everybody has moved."""
+    return failure_set((set(wanted) - set(moves.values())) | set(moves))
+
+
+def _advice(program: Program, moves: dict[Worker, Worker]) -> str:
+    """How to get from the failures of the day to the ones that the plan is for."""
+    planned = failed_per_stage(program.failed, program.job.stages)
+    becomes = ", ".join(f"worker {mover} becomes {place}" for mover, place in moves.items())
     return (
-        f"the bundle plans {plural(len(wanted), 'failure')} as {_on_stages(planned)}; "
-        f"move {_movers(wanted, least_moves(actual, planned, job), job)} to use it, "
+        f"the bundle plans {plural(len(program.failed), 'failure')} as {_on_stages(planned)}; "
+        f"to use this plan, {becomes} and all others stay; "
         f"or run `recyclec plan` for exactly this pattern"
     )
-
-
-def _movers(failed: FailureSet, moves: tuple[tuple[int, int], ...], job: JobSpec) -> str:
-    """Names a live worker for each move between stages; any peer would do."""
-    taken = set(failed)
-    told: list[str] = []
-    for source, target in moves:
-        peers = (Worker(pipeline, source) for pipeline in range(job.pipelines))
-        mover = next(worker for worker in peers if worker not in taken)
-        taken.add(mover)
-        told.append(f"worker {mover} to stage {target}")
-    return ", ".join(told)
 
 
 def _on_stages(per_stage: tuple[int, ...]) -> str:

@@ -4,8 +4,8 @@ from argparse import Namespace
 from pathlib import Path
 
 from recycle_compiler.backends.bundle import write_bundle
-from recycle_compiler.commands.output import DONE, Output
-from recycle_compiler.commands.pick import check_workers
+from recycle_compiler.commands.output import DONE, STANDARD, USAGE, Output, UserError, check_target
+from recycle_compiler.commands.pick import check_survivors, check_workers
 from recycle_compiler.commands.planning import planning, with_techniques
 from recycle_compiler.commands.views import deliver_view
 from recycle_compiler.compiler import plan_failed
@@ -14,16 +14,26 @@ from recycle_compiler.ir.failure import failure_set
 
 
 def run(arguments: Namespace, output: Output) -> int:
+    out: str = arguments.out or STANDARD
+    into_bundle = out.endswith(".plan")
+    if into_bundle and arguments.format:
+        raise UserError(
+            f"{out} would be a bundle, which has no format: leave out --format {arguments.format}, "
+            "or choose a name that does not end in .plan",
+            USAGE,
+        )
+    check_target(out, arguments.job)
     loaded = load_job(arguments.job)
     job = with_techniques(loaded.spec, arguments.techniques)
     failed = failure_set(arguments.failed)
     check_workers(failed, job.pipelines, job.stages)
+    check_survivors(failed, job)
     with planning(job):
         program = plan_failed(job, failed)
-    if arguments.out and arguments.out.endswith(".plan"):
-        write_bundle(Path(arguments.out), source=loaded.source, programs=[program])
-        output.written.append(arguments.out)
-        output.say(f"wrote {arguments.out}")
+    if into_bundle:
+        write_bundle(Path(out), source=loaded.source, programs=[program])
+        output.written.append(out)
+        output.say(f"wrote {out}")
     else:
-        deliver_view(program, arguments.job, arguments, output)
+        deliver_view(program, loaded.name, arguments, output)
     return DONE

@@ -12,7 +12,9 @@ from recycle_compiler.reproducer import reproduce
 def run(arguments: Namespace, output: Output) -> int:
     try:
         value = reproduce(Path(arguments.file).read_text(encoding="utf-8"))
-    except (TextError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise UserError(f"{arguments.file}: not a reproducer: it is not text") from error
+    except TextError as error:
         raise UserError(f"{arguments.file}: not a reproducer: {error}") from error
     output.data(print_level(value))
     output.say(f"{arguments.file}: every pass went through")

@@ -5,7 +5,7 @@ import sys
 from argparse import Namespace
 
 from recycle_compiler.commands.bundles import schedule_of
-from recycle_compiler.commands.output import Output
+from recycle_compiler.commands.output import Output, to_stdout
 from recycle_compiler.ir.program import Program
 from recycle_compiler.ir.program_text import print_program
 from recycle_compiler.ir.text import print_schedule
@@ -28,7 +28,7 @@ def _view(program: Program, origin: str, arguments: Namespace, output: Output) -
         return document(schedule)
     if arguments.format == "schedule":
         return print_schedule(schedule)
-    on_terminal = arguments.out is None and sys.stdout.isatty()
+    on_terminal = to_stdout(arguments.out) and sys.stdout.isatty()
     width = arguments.width or (_terminal_width() if on_terminal else _WIDTH_WITHOUT_TERMINAL)
     return grid(schedule, width, color=on_terminal and output.colored(sys.stdout))
 

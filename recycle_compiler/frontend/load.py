@@ -7,7 +7,7 @@ from pathlib import Path
 from recycle_compiler.diagnostics import CompileError, Diagnostic, Span
 from recycle_compiler.frontend.names import read_names, report_nested
 from recycle_compiler.frontend.parse import parse_syntax
-from recycle_compiler.frontend.read_file import ReadError, read_text
+from recycle_compiler.frontend.read_file import ReadError, decode, read_bytes
 from recycle_compiler.frontend.report import Report
 from recycle_compiler.frontend.resolve import resolve
 from recycle_compiler.frontend.syntax import Block, Job
@@ -21,27 +21,41 @@ _WORD = re.compile(r"[\w.-]+|[^\w\s]")
 
 
 @dataclass(frozen=True, slots=True)
+class Source:
+    """A job file as it was read."""
+
+    name: str
+    text: str
+    content: bytes
+    """Before line ends and a byte order mark were put in order."""
+
+
+@dataclass(frozen=True, slots=True)
 class LoadedJob:
     """A job and where it came from."""
 
     spec: JobSpec
     source: str
-    path: Path
+    name: str
+    """The path, or what stdin is called in messages."""
 
 
 def load_job(path: str | Path) -> LoadedJob:
-    """Read and check a job file; raises CompileError with everything that is wrong."""
+    """Read and check a job file, `-` for stdin; raises CompileError with everything that is wrong."""
     source = read_source(path)
-    return LoadedJob(parse_job_text(source, str(path)), source, Path(path))
+    return LoadedJob(parse_job_text(source.text, source.name), source.text, source.name)
 
 
-def read_source(path: str | Path) -> str:
+def read_source(path: str | Path) -> Source:
     """The text of a job file; raises CompileError when it is no text, too large or not there."""
+    from_stdin = str(path) == "-"
+    name = "<stdin>" if from_stdin else str(path)
     try:
-        return read_text(Path(path), MOST_BYTES)
+        content = read_bytes(None if from_stdin else Path(path), MOST_BYTES)
+        return Source(name, decode(content), content)
     except ReadError as error:
         hint = "a job file is text of a few lines" if error.code != "unreadable" else None
-        raise CompileError([Diagnostic(error.code, f"the file {error}", None, hint)], "", str(path)) from None
+        raise CompileError([Diagnostic(error.code, f"the file {error}", None, hint)], "", name) from None
 
 
 def parse_job_text(source: str, file_name: str) -> JobSpec:

@@ -2,12 +2,16 @@
 
 from collections import deque
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 
 from recycle_compiler.diagnostics import Span
 from recycle_compiler.frontend import schema
 from recycle_compiler.frontend.report import Report
 from recycle_compiler.frontend.syntax import Block, Entry, Job, Name, Quantity, Setting, end_of, name_of
 from recycle_compiler.frontend.wording import closest, did_you_mean, one_of, quote
+
+_MOST_DIGITS = 20
+"""Of a number that a hint converts to another unit, exactly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +21,11 @@ class Section:
     block: Block
     settings: dict[str, Setting] = field(default_factory=dict[str, Setting])
     switches: dict[str, Name] = field(default_factory=dict[str, Name])
-    """Bare words; also settings that were left without a value."""
+    """Bare words; also settings that were left without a good value."""
+
+    def names(self, key: str) -> bool:
+        """Whether the user gave this setting, be it without a good value."""
+        return key in self.settings or key in self.switches
 
     @property
     def span(self) -> Span:
@@ -64,7 +72,7 @@ def report_missing(job: Job, sections: Sections, report: Report) -> None:
         if section.block.file:
             continue
         for key in schema.REQUIRED_SETTINGS.get(name, ()):
-            if key not in section.settings and key not in section.switches:
+            if not section.names(key):
                 hint = f"write `{key} = ...`"
                 report.error("missing", f"block `{name}` has no setting `{key}`", section.span, hint)
 
@@ -100,7 +108,9 @@ def _read_section(block: Block, report: Report, waiting: deque[Block]) -> Sectio
     misspelt: list[Setting | Name] = []
     previous: Entry | None = None
     for entry in block.entries:
-        if not isinstance(entry, Block) and not _add_known(entry, section, previous, report):
+        if isinstance(entry, Name) and isinstance(previous, Setting) and _could_be_unit(entry, previous):
+            _take_as_unit(entry, previous, section, report)
+        elif not isinstance(entry, Block) and not _add_known(entry, section, report):
             misspelt.append(entry)
         previous = entry
     for entry in misspelt:
@@ -120,7 +130,7 @@ def report_nested(block: Block, report: Report) -> list[Block]:
     return nested
 
 
-def _add_known(entry: Setting | Name, section: Section, previous: Entry | None, report: Report) -> bool:
+def _add_known(entry: Setting | Name, section: Section, report: Report) -> bool:
     """Put an entry in its place, or report why it has none; False when its name is not known."""
     name, block = name_of(entry), section.block.head.text
     text, span = name.text, name.span
@@ -143,8 +153,6 @@ def _add_known(entry: Setting | Name, section: Section, previous: Entry | None, 
         report.error("missing-value", f"`{text}` has no value", span, f"write `{text} = ...`")
     elif text in switches:
         report.error("not-a-setting", f"`{text}` takes no value", span, f"write `{schema.EXAMPLES[block]}`")
-    elif isinstance(entry, Name) and _could_be_unit(entry, previous):
-        report_unknown_unit(entry, report)
     else:
         return False
     return True
@@ -170,23 +178,33 @@ def _add_misspelt(entry: Setting | Name, section: Section, report: Report) -> No
         section.switches.setdefault(meant, right)
 
 
-def _could_be_unit(name: Name, previous: Entry | None) -> bool:
-    """Whether a bare word stands right behind a number that has no unit yet."""
+def _could_be_unit(name: Name, previous: Setting) -> bool:
+    """Whether a bare word that is no name of ours stands right behind a number without a unit."""
     return (
-        isinstance(previous, Setting)
-        and isinstance(previous.value, Quantity)
+        isinstance(previous.value, Quantity)
         and previous.value.unit is None
         and end_of(previous).line == name.span.line
+        and bool(name.text)
+        and not schema.blocks_with(name.text)
     )
 
 
-def report_unknown_unit(unit: Name, report: Report) -> None:
-    """Report a word behind a number that is no unit."""
+def _take_as_unit(word: Name, previous: Setting, section: Section, report: Report) -> None:
+    """Report the word; the number before it means nothing then, so nothing more is said about it."""
+    if isinstance(previous.value, Quantity):
+        report_unknown_unit(word, previous.value.digits, report)
+    if section.settings.get(previous.key.text) is previous:
+        section.switches[previous.key.text] = section.settings.pop(previous.key.text).key
+
+
+def report_unknown_unit(unit: Name, digits: str, report: Report) -> None:
+    """Report a word that is no unit, behind the digits of a number."""
     text = unit.text
     hint = f"units are {one_of(schema.UNITS)}"
     # Decimal units are the common slip: 80 GB for 80 GiB.
-    if text in schema.OTHER_UNITS:
-        hint = f"write it as `{schema.OTHER_UNITS[text]}`"
+    if text in schema.OTHER_UNITS and len(digits) <= _MOST_DIGITS:
+        factor, right = schema.OTHER_UNITS[text]
+        hint = f"write it as `{_times(digits, factor)} {right}`"
     elif len(text) == 2 and text[0].upper() in "KMGT" and text[1] in "Bb":
         hint = f"did you mean `{text[0].upper()}iB`?"
     elif found := closest(text, schema.UNITS):
@@ -194,6 +212,12 @@ def report_unknown_unit(unit: Name, report: Report) -> None:
     elif text[0] == "_" or text[0] in "eE":
         hint = "numbers are written out in digits, without `_` or exponents"
     report.error("unknown-unit", f"unknown unit {quote(text)}", unit.span, hint)
+
+
+def _times(digits: str, factor: str) -> str:
+    """An exact product, written out."""
+    product = f"{Decimal(digits) * Decimal(factor):f}"
+    return product.rstrip("0").rstrip(".") if "." in product else product
 
 
 def _belongs(blocks: list[str]) -> str:

@@ -4,6 +4,7 @@ A mistake does not end the parse: it is noted, mended in the likeliest way (a mi
 an odd token is left out), and reading goes on, so that one run shows all mistakes.
 """
 
+import re
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, cast
@@ -13,6 +14,7 @@ from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedInput
 from recycle_compiler.diagnostics import Diagnostic, Span
 from recycle_compiler.frontend import syntax_errors
 from recycle_compiler.frontend.grammar import grammar_path
+from recycle_compiler.frontend.schema import BLOCKS
 from recycle_compiler.frontend.syntax import (
     Block,
     Braces,
@@ -38,6 +40,8 @@ _MISSING_BEFORE = {
 """What is most often forgotten before a token; an empty NAME stands for any key or value."""
 _ONCE = frozenset({"trailing-text", "no-job"})
 """Mistakes that make the whole rest of the file look wrong."""
+_HEAD = re.compile(r"(?:\s|#[^\n]*\n)*job[ \t]+(?P<name>[^{}#\n]*?)[ \t]*\{")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _MOST_MENDED = 100
 """After this many places that had to be mended the rest is not worth reading."""
 
@@ -55,7 +59,7 @@ def parse_syntax(source: str) -> Parsed:
     """Read a job file's text; never raises for bad text."""
     recovery = _Recovery(source)
     try:
-        job = cast(Job, _parser().parse(source, on_error=recovery.mend))
+        job = cast(Job, _parser().parse(recovery.with_good_name(), on_error=recovery.mend))
     except UnexpectedInput:
         job = None
     return Parsed(job, tuple(recovery.diagnostics))
@@ -146,6 +150,17 @@ class _Recovery:
             going_on = self._mend_token(error)
         return going_on and self.mended < _MOST_MENDED
 
+    def with_good_name(self) -> str:
+        """The text, its job's name noted and put right if it is none: it would spoil the whole rest."""
+        head = _HEAD.match(self.source)
+        if head is None or _is_good_head(head["name"]):
+            return self.source
+        start, end = head.span("name")
+        line = self.source.count("\n", 0, start) + 1
+        column = start - (self.source.rfind("\n", 0, start) + 1) + 1
+        self._note(syntax_errors.BAD_NAME, quote(head["name"]), Span(line, column, column + end - start))
+        return f"{self.source[:start]}{'x' * (end - start)}{self.source[end:]}"
+
     def _note(self, words: Words, found: str, span: Span) -> None:
         # A second mistake on a line is most often the first one's echo.
         if span.line == self.last_line or words.code in _ONCE & {one.code for one in self.diagnostics}:
@@ -170,7 +185,13 @@ class _Recovery:
 
     def _mend_token(self, error: Any) -> bool:
         parser, token = error.interactive_parser, error.token
-        self._note(_words_at(error), quote(str(token)), _span(token))
+        stack: list[Any] = parser.parser_state.value_stack
+        words = _words_at(error)
+        # What is wrong about `key = }` and `key = other = 1` is the first key.
+        wrong = _last_key(stack) if words is syntax_errors.NO_VALUE else token
+        self._note(words, quote(str(wrong)), _span(wrong))
+        if token.type == "LBRACE" and stack and _is_token(stack[-1], "JOB"):
+            parser.feed_token(Token.new_borrow_pos("NAME", "", token))
         # Where only a name or a value may stand, such as behind `device`, it is the `=` that is too much.
         if token.type != "EQUAL" or not parser.choices().keys().isdisjoint(("RBRACE", "RSQB")):
             _put_in(parser, _MISSING_BEFORE.get(token.type, ()), token)
@@ -201,6 +222,18 @@ class _Recovery:
                 return False
             parser.feed_token(closing)
         return True
+
+
+def _is_good_head(name: str) -> bool:
+    """One word; or nothing or a block, which the grammar has words for."""
+    words = name.split()
+    return not words or (all(map(_NAME.fullmatch, words)) and (len(words) == 1 or words[-1] in BLOCKS))
+
+
+def _last_key(stack: list[Any]) -> Token:
+    """What stands before the last `=`."""
+    equal = max(index for index, value in enumerate(stack) if _is_token(value, "EQUAL"))
+    return stack[equal - 1]
 
 
 def _put_in(parser: Any, missing: tuple[str, ...], token: Token) -> None:

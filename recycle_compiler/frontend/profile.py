@@ -18,7 +18,7 @@ from recycle_compiler.frontend.read_file import ReadError, read_text
 from recycle_compiler.frontend.report import Report
 from recycle_compiler.frontend.syntax import Quoted
 from recycle_compiler.frontend.values import LARGEST
-from recycle_compiler.frontend.wording import count, shorten
+from recycle_compiler.frontend.wording import count, quote, shorten
 
 FORMAT = "recycle-profile"
 VERSION = 1
@@ -42,8 +42,15 @@ _FIELDS = {
 _REQUIRED = ("forward", "backward_input", "backward_weight", "activation_bytes")
 
 
+_LOOKS_LIKE = f'a profile is JSON that begins {{"format": "{FORMAT}", "version": {VERSION}, ...'
+
+
 class _ProfileError(Exception):
     """The profile cannot be used; the message names the place inside it."""
+
+    def __init__(self, message: str, hint: str = _LOOKS_LIKE) -> None:
+        super().__init__(message)
+        self.hint = hint
 
 
 def read_profile_file(file: Quoted, folder: Path, stages: int | None, report: Report) -> Costs | None:
@@ -51,13 +58,8 @@ def read_profile_file(file: Quoted, folder: Path, stages: int | None, report: Re
     try:
         profile = _load(folder / file.text)
         rows = _stages_of(profile, stages)
-    except (ReadError, _ProfileError) as wrong:
-        report.error(
-            "profile-file",
-            f'"{shorten(file.text)}": {wrong}',
-            file.span,
-            "paths are relative to the job file",
-        )
+    except _ProfileError as wrong:
+        report.error("profile-file", f'"{shorten(file.text)}": {wrong}', file.span, wrong.hint)
         return None
     problems = [problem for stage, row in enumerate(rows) for problem in _problems(stage, row)]
     for problem in problems[:_MOST_SHOWN]:
@@ -70,13 +72,29 @@ def read_profile_file(file: Quoted, folder: Path, stages: int | None, report: Re
 
 
 def _load(path: Path) -> Any:
-    text = read_text(path, _MOST_BYTES)
+    try:
+        text = read_text(path, _MOST_BYTES)
+    except ReadError as error:
+        hint = "paths are relative to the job file" if error.code == "unreadable" else _LOOKS_LIKE
+        raise _ProfileError(str(error), hint) from None
     try:
         return json.loads(text)
     except RecursionError:
         raise _ProfileError("is nested too deeply to be a profile") from None
-    except ValueError as wrong:
-        raise _ProfileError(f"is not valid JSON: {shorten(str(wrong))}") from None
+    except json.JSONDecodeError as wrong:
+        raise _ProfileError(_where(wrong)) from None
+    except ValueError:
+        raise _ProfileError("holds a number with thousands of digits", "measure the profile again") from None
+
+
+def _where(wrong: json.JSONDecodeError) -> str:
+    """The place where JSON ends, in words of our own: the library's are for programmers."""
+    rest = wrong.doc[wrong.pos :].split()
+    if not wrong.doc.strip():
+        return "is empty"
+    if not rest:
+        return f"is not whole: the JSON breaks off at line {wrong.lineno}, column {wrong.colno}"
+    return f"is not valid JSON at line {wrong.lineno}, column {wrong.colno}: found {quote(rest[0])}"
 
 
 def _stages_of(profile: Any, stages: int | None) -> list[Any]:
@@ -88,15 +106,22 @@ def _stages_of(profile: Any, stages: int | None) -> list[Any]:
     if fields.get("version") != VERSION or isinstance(fields["version"], bool):
         raise _ProfileError(f"version must be {VERSION}, got {_spell(fields, 'version')}")
     if fields.get("unit", "ns") != "ns":
-        raise _ProfileError(f'unit must be "ns", got {_spell(fields, "unit")}')
+        raise _ProfileError(f'unit must be "ns", got {_spell(fields, "unit")}', "times are whole nanoseconds")
     if not isinstance(fields.get("device", ""), str):
-        raise _ProfileError(f"device must be text, got {_spell(fields, 'device')}")
+        raise _ProfileError(
+            f"device must be text, got {_spell(fields, 'device')}", "it names what was measured, for people"
+        )
     rows = fields.get("stages")
     if not isinstance(rows, list):
-        raise _ProfileError(f"stages must be a list, got {_spell(fields, 'stages')}")
+        raise _ProfileError(
+            f"stages must be a list, got {_spell(fields, 'stages')}", "it holds one object per stage"
+        )
     measured = cast(list[Any], rows)
     if stages is not None and len(measured) != stages:
-        raise _ProfileError(f"must list {count(stages, 'stage')}, as `pipeline` says, got {len(measured):,}")
+        raise _ProfileError(
+            f"must list {count(stages, 'stage')}, as `pipeline` says, got {len(measured):,}",
+            "measure as many stages as the job has, or change `pipeline`",
+        )
     return measured
 
 

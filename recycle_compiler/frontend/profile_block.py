@@ -63,6 +63,8 @@ def _activation(
 ) -> tuple[int, ...] | None:
     if setting := section.settings.get("activation"):
         return read_amounts(setting, memory_unit, stages, report)
+    if section.names("activation"):
+        return None
     if memory_unit == "byte":
         message = "block `profile` has no setting `activation`, and memory is in bytes"
         report.error("missing", message, section.span, "write `activation = 96 MiB`")

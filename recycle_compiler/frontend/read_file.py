@@ -1,6 +1,8 @@
 """Reads text from a file that may be anything: missing, a folder, a disk image."""
 
+import sys
 from pathlib import Path
+from typing import TextIO, cast
 
 _KINDS = {
     FileNotFoundError: "does not exist",
@@ -19,9 +21,17 @@ class ReadError(Exception):
 
 def read_text(path: Path, most_bytes: int) -> str:
     """The text of a file, without a byte order mark and with plain newlines."""
+    return decode(read_bytes(path, most_bytes))
+
+
+def read_bytes(path: Path | None, most_bytes: int) -> bytes:
+    """What a file holds, or stdin where no path is given."""
     try:
-        with path.open("rb") as file:
-            data = file.read(most_bytes + 1)
+        if path is None:
+            data = _read_stdin(most_bytes + 1)
+        else:
+            with path.open("rb") as file:
+                data = file.read(most_bytes + 1)
     except OSError as error:
         raise ReadError("unreadable", _why(error)) from None
     except ValueError:
@@ -29,13 +39,25 @@ def read_text(path: Path, most_bytes: int) -> str:
         raise ReadError("unreadable", "is no file name") from None
     if len(data) > most_bytes:
         raise ReadError("too-large", f"is larger than {most_bytes >> 20} MiB")
+    return data
+
+
+def decode(data: bytes) -> str:
+    """Bytes as text, without a byte order mark and with plain newlines."""
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ReadError("not-text", f"is not UTF-8 text (byte {error.start:,})") from None
     if "\0" in text:
         raise ReadError("not-text", f"is not text (a zero at byte {data.index(0):,})")
-    return text.replace("\r\n", "\n")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _read_stdin(most_bytes: int) -> bytes:
+    stdin = cast(TextIO | None, sys.stdin)
+    if stdin is None:
+        raise OSError("it is closed")
+    return stdin.buffer.read(most_bytes)
 
 
 def _why(error: OSError) -> str:

@@ -38,8 +38,21 @@ REQUIRED_SETTINGS: dict[str, tuple[str, ...]] = {
 
 TIME_UNITS = ("slot", "us", "ms", "s")
 MEMORY_UNITS: dict[str, int] = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-OTHER_UNITS = {"sec": "s", "seconds": "s", "min": "60 s", "msec": "ms", "usec": "us", "ns": "0.001 us"}
-"""Units that people try, and how they are written here."""
+OTHER_UNITS = {
+    "sec": ("1", "s"),
+    "second": ("1", "s"),
+    "seconds": ("1", "s"),
+    "min": ("60", "s"),
+    "minute": ("60", "s"),
+    "minutes": ("60", "s"),
+    "h": ("3600", "s"),
+    "hour": ("3600", "s"),
+    "hours": ("3600", "s"),
+    "msec": ("1", "ms"),
+    "usec": ("1", "us"),
+    "ns": ("0.001", "us"),
+}
+"""Units that people try: how many of which unit they are."""
 UNITS = (*TIME_UNITS, *MEMORY_UNITS, "%")
 
 EXAMPLES = {
@@ -69,7 +82,7 @@ MEANINGS = {
     "vocabulary": "`vocabulary` is the number of different tokens",
     "efficiency": "`efficiency` is the share of the peak that matrix products reach, such as 45%",
     "failures": "`failures` is a number of workers, such as 3, or a share of them, such as 25%",
-    "time_limit": "`time_limit` bounds one plan's search, such as 60 s",
+    "time_limit": "`time_limit` bounds the planning of the whole job, such as 60 s",
     "gap": "`gap` is how far from its bound a plan may stay, such as 1%",
     "seed": "`seed` is any whole number up to 2,147,483,647",
 }

@@ -101,7 +101,7 @@ def _count_span(batch: Section) -> Span:
 
 
 def _has(section: Section | None, key: str) -> bool:
-    return section is not None and key in section.settings
+    return section is not None and section.names(key)
 
 
 def _read(section: Section | None, key: str, report: Report, most: int) -> int | None:

@@ -46,6 +46,9 @@ _VALUE_DONE_IN_LIST = (
     "job a { b = [1, c",
 )
 
+NO_VALUE = Words("missing-value", "{found} has no value", "write a number, a word or a list after `=`")
+"""`{found}` is the setting, not what follows it."""
+
 MALFORMED: tuple[tuple[Words, tuple[str, ...]], ...] = (
     (
         Words(
@@ -111,13 +114,15 @@ MALFORMED: tuple[tuple[Words, tuple[str, ...]], ...] = (
         ),
         _examples(("job a { b",), "1", '"c"', "["),
     ),
+    # A second `=` makes the word before it a setting of its own.
+    (NO_VALUE, (*_examples(("job a { b =",), "}", "="), "job a { b = c =")),
     (
         Words(
             "missing-value",
             "a setting needs a value after `=`, found {found}",
             "write a number, a word or a list",
         ),
-        _examples(("job a { b =",), "}", "=", "{", ",", "]"),
+        _examples(("job a { b =",), "{", ",", "]"),
     ),
     (
         Words("bad-list", "a list holds numbers between commas, found {found}", "write `[4, 3, 2, 1]`"),
@@ -138,7 +143,7 @@ MALFORMED: tuple[tuple[Words, tuple[str, ...]], ...] = (
     ),
     (
         Words("missing-name", "a setting has one name and one value, found {found}", "write `name = value`"),
-        _examples(_IN_BLOCK, "="),
+        _examples(tuple(one for one in _IN_BLOCK if one != "job a { b = c"), "="),
     ),
     (
         Words("missing-name", "a block needs a name before `{`, found {found}", "write `name { ... }`"),
@@ -157,6 +162,11 @@ ANYTHING = Words(
 )
 UNCLOSED = Words("unclosed", "{found} is not closed", "add a `}` where it ends")
 """For a file that ends inside a block."""
+BAD_NAME = Words(
+    "bad-name",
+    "a job's name is one word, found {found}",
+    "it starts with a letter and is made of letters, digits, `_`, `-` and `.`",
+)
 
 _CHARACTERS = {
     '"': Words("unclosed-string", "the text is not closed on its line", 'end it with `"`'),

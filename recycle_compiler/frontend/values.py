@@ -124,7 +124,7 @@ def check_unit(quantity: Quantity, key: str, allowed: tuple[str, ...], report: R
     if unit is None or unit.text in allowed:
         return True
     if unit.text not in schema.UNITS:
-        report_unknown_unit(unit, report)
+        report_unknown_unit(unit, quantity.digits, report)
     else:
         message = f"{key} cannot be in `{unit.text}`, got {spell(quantity)}"
         report.error("unit", message, quantity.span, f"it takes {one_of(allowed)}")

@@ -7,8 +7,9 @@
 How much of each op can be seen depends on the width; see layout.py.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
+from textwrap import wrap
 
 from recycle_compiler.ir.failure import Worker
 from recycle_compiler.ir.ops import MICROBATCH_KINDS, OpKind
@@ -43,18 +44,28 @@ def grid(schedule: Schedule, width: int, color: bool = False) -> str:
     boxes = boxes_by_worker(schedule)
     drawn = [box for row in boxes.values() for box in row]
     layout = choose_layout(schedule.job, drawn, width)
-    lines = [*_header(schedule), line(""), _ruler(schedule, layout)]
+    lines = [*_wrapped(_header(schedule), width), line(""), _ruler(schedule, layout)]
     for pipeline in range(schedule.job.pipelines):
         if pipeline:
             lines.append(line(""))
         for stage in range(schedule.job.stages):
             worker = Worker(pipeline, stage)
             lines += _worker_lines(worker, boxes.get(worker), layout)
-    lines += [line(""), *_legend(schedule, drawn, layout)]
+    lines += [line(""), *_wrapped(((text, "") for text in _legend(schedule, drawn, layout)), width)]
     return render(lines, color)
 
 
-def _header(schedule: Schedule) -> Iterator[Line]:
+def _wrapped(texts: Iterable[tuple[str, str]], width: int) -> Iterator[Line]:
+    """Each text with its style, broken between words where it does not fit."""
+    for text, style in texts:
+        for piece in wrap(
+            text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+        ):
+            yield line(piece, style)
+
+
+def _header(schedule: Schedule) -> Iterator[tuple[str, str]]:
+    """What the plan is and takes, each with its style."""
     job, claims = schedule.job, schedule.claims
     names = [str(worker) for worker in schedule.failed[:_LISTED]]
     if len(schedule.failed) > _LISTED:
@@ -66,17 +77,16 @@ def _header(schedule: Schedule) -> Iterator[Line]:
             plural(job.microbatches, "micro-batch"),
         )
     )
-    yield line(f"{job.name}: {shape} each; failed: {', '.join(names) or 'nobody'}", "bold")
+    yield f"{job.name}: {shape} each; failed: {', '.join(names) or 'nobody'}", "bold"
     proof = f"optimal ({claims.reason})"
     if claims.status != "optimal":
         bound = f"lower bound {time_text(job, claims.lower_bound)} ({claims.reason})"
         proof = f"at most {percent(claims.gap)} above optimal: {bound}"
     if claims.cut_short:
         proof += ", cut short by the time limit"
-    yield line(
-        f"period {time_text(job, claims.period)} {unit_name(job)}, {proof}; "
-        f"makespan {time_text(job, claims.makespan)}; {' + '.join(job.techniques.names) or 'no techniques'}"
-    )
+    makespan = f"makespan {time_text(job, claims.makespan)} {unit_name(job)}"
+    techniques = " + ".join(job.techniques.names) or "no techniques"
+    yield f"period {time_text(job, claims.period)} {unit_name(job)}, {proof}; {makespan}; {techniques}", ""
 
 
 def _ruler(schedule: Schedule, layout: Layout) -> Line:
@@ -156,29 +166,27 @@ def _stacked(first: Line, boxes: Sequence[Box], layout: Layout) -> Iterator[Line
         yield home
 
 
-def _legend(schedule: Schedule, drawn: Sequence[Box], layout: Layout) -> Iterator[Line]:
+def _legend(schedule: Schedule, drawn: Sequence[Box], layout: Layout) -> Iterator[str]:
     words = [f"{kind.name} {_WORDS[kind]}" for kind in sorted({box.op.kind for box in drawn})]
     words.append(f"{IDLE} idle")
     if schedule.failed:
         words.append(f"{FAILED} failed")
     if layout.detail is Detail.SHARES:
         words.append(f"{MIXED} several kinds")
-    yield line(", ".join(words))
+    yield ", ".join(words)
     guest = next((box for box in drawn if box.is_guest), None)
     if layout.detail is Detail.STACKED:
-        yield line(
-            "batch: the micro-batch" + ("; of: its pipeline, where not the worker's own" if guest else "")
-        )
+        yield "batch: the micro-batch" + ("; of: its pipeline, where not the worker's own" if guest else "")
     elif guest and layout.detail is not Detail.SHARES:
         op = guest.op
-        yield line(
+        yield (
             f"{guest.label}: micro-batch {op.microbatch} of pipeline {op.pipeline}, run by a peer; "
             "without a dot: of the worker's own pipeline"
         )
     if layout.detail in (Detail.BOXES, Detail.SHARES):
         scale = short(Fraction(layout.ticks, layout.columns * schedule.job.ticks_per_unit))
         how = layout.detail.value
-        yield line(f"scaled to fit: one column is {scale} {unit_name(schedule.job)}; {how}")
+        yield f"scaled to fit: one column is {scale} {unit_name(schedule.job)}; {how}"
 
 
 def _style(box: Box) -> str:

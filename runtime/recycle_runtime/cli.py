@@ -1,12 +1,12 @@
 """`recycle-run`: what a bundle holds for each worker. Standard library only."""
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 
 from recycle_runtime.assembly import disassemble
 from recycle_runtime.bundle import Bundle, BundleError
+from recycle_runtime.standard_streams import abandon, open_standard_streams
 
 DONE, INPUT_ERROR, USAGE = 0, 1, 2
 
@@ -17,6 +17,7 @@ class Refused(Exception):  # noqa: N818
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code is that of `recyclec`."""
+    open_standard_streams()
     arguments = _parser().parse_args(argv)
     try:
         _streams(arguments)
@@ -26,11 +27,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Refused as error:
         return _say(str(error), USAGE)
     except BrokenPipeError:
-        # Whoever read our output has seen enough; Python must not complain when it closes stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever read our output has seen enough.
+        abandon(sys.stdout)
         return 141
     except OSError as error:
-        return _say(f"{error.filename}: {(error.strerror or str(error)).lower()}", INPUT_ERROR)
+        why = (error.strerror or str(error)).lower()
+        if error.filename:
+            return _say(f"{error.filename}: {why}", INPUT_ERROR)
+        # Only what we write to has no name.
+        abandon(sys.stdout)
+        return _say(f"cannot write stdout: {why}", INPUT_ERROR)
     except KeyboardInterrupt:
         return _say("interrupted", 130)
     return DONE
@@ -103,7 +109,10 @@ def _version() -> str:
 
 
 def _say(sentence: str, code: int) -> int:
-    print(f"recycle-run: error: {sentence}", file=sys.stderr)
+    try:
+        print(f"recycle-run: error: {sentence}", file=sys.stderr)
+    except OSError:
+        abandon(sys.stderr)
     return code
 
 

@@ -25,7 +25,9 @@ CORNERS = {
     ),
     "nothing kept for W": replace(unit_job(3, 2, 6, capacity=1), kept_for_weight=(0, 0, 0)),
     "the longest times": replace(
-        unit_job(3, 2, 4, capacity=2), forward=(LONGEST, LONGEST, LONGEST), backward_input=(LONGEST, 1, LONGEST)
+        unit_job(3, 2, 4, capacity=2),
+        forward=(LONGEST, LONGEST, LONGEST),
+        backward_input=(LONGEST, 1, LONGEST),
     ),
     "a nanosecond beside seconds": replace(
         unit_job(3, 2, 4, capacity=2), forward=(10_000_000_000, 1, 1), transfer=(1, 9_999_999_999)

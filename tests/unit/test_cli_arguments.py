@@ -42,6 +42,20 @@ def test_usage_errors(argv: list[str], words: str, capsys: pytest.CaptureFixture
     assert words in refused(capsys, *argv)
 
 
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("show", "default: as wide as the terminal; 180 in a file or a pipe"),
+        ("plan", "default: as wide as the terminal; 180 in a file or a pipe"),
+        ("diff", "A file that cannot be read is exit 1 too: stderr then says why"),
+    ],
+)
+def test_help_says_what_is_not_obvious(command: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    assert words in " ".join(capsys.readouterr().out.split())
+
+
 @pytest.mark.parametrize("argv", [["--version"], ["show", "--version"], ["--quiet", "compile", "--version"]])
 def test_version_works_anywhere(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:

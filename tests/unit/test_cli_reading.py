@@ -30,11 +30,26 @@ def test_show_names_the_workers_that_failed(small_bundle: str, recyclec: Recycle
 
 def test_show_tells_which_worker_to_move(small_bundle: str, recyclec: Recyclec) -> None:
     code, data, words = recyclec("show", small_bundle, "--failed", "0:0", "--format", "json")
-    assert (code, json.loads(data)["failed"]) == (0, [[2, 1]])
+    assert (code, json.loads(data)["failed"]) == (0, [[0, 1]])
     assert words == (
-        "recyclec: the bundle plans 1 failure as 1 on stage 1; move worker 0:1 to stage 0 to use it, "
-        "or run `recyclec plan` for exactly this pattern\n"
+        "recyclec: the bundle plans 1 failure as 1 on stage 1; to use this plan, worker 0:1 becomes 0:0 and "
+        "all others stay; or run `recyclec plan` for exactly this pattern\n"
     )
+
+
+def test_show_moves_several_workers_to_different_places(small_bundle: str, recyclec: Recyclec) -> None:
+    _, data, words = recyclec("show", small_bundle, "--failed", "1:0,2:0", "--format", "json")
+    assert json.loads(data)["failed"] == [[0, 1], [2, 0]]
+    assert "worker 0:1 becomes 1:0 and all others stay" in words
+
+
+@pytest.mark.parametrize("command", ["show", "plan"])
+def test_a_stage_without_survivors(
+    small_bundle: str, small_job: str, recyclec: Recyclec, command: str
+) -> None:
+    source = small_bundle if command == "show" else small_job
+    words = "recyclec: error: no plan for small: stage 1 has no live worker: all 3 of its workers failed\n"
+    assert recyclec(command, source, "--failed", "0:1,1:1,2:1") == (3, "", words)
 
 
 @pytest.mark.parametrize(
@@ -92,10 +107,22 @@ def test_diff_of_texts(small_bundle: str, recyclec: Recyclec, tmp_path: Path) ->
     text = tmp_path / "plan.txt"
     recyclec("show", small_bundle, "--failures", "0", "--format", "schedule", "-o", str(text))
     assert recyclec("diff", str(text), str(text))[0] == 0
+    one = tmp_path / "one.txt"
+    recyclec("show", small_bundle, "--failures", "1", "--format", "schedule", "-o", str(one))
+    code, data, _ = recyclec("diff", str(text), str(one))
+    assert code == 1
+    assert data.startswith(
+        "plan for 0 failures -> plan for 1 failure: different\n  failed       nobody -> 2:1\n"
+    )
     text.write_text(text.read_text() + "nonsense\n")
     code, data, words = recyclec("diff", str(text), small_bundle)
     assert (code, data) == (1, "")
     assert words.startswith(f"recyclec: error: {text}: not a schedule text: line ")
+
+
+def test_diff_of_something_else(small_bundle: str, small_job: str, recyclec: Recyclec) -> None:
+    words = f"recyclec: error: {small_job}: neither a bundle nor a schedule text\n"
+    assert recyclec("diff", small_bundle, small_job) == (1, "", words)
 
 
 def test_verify(small_bundle: str, recyclec: Recyclec) -> None:

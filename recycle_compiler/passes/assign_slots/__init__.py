@@ -49,10 +49,10 @@ class Effort:
         """Enough to compare placements."""
         return replace(
             self,
-            rules=self.rules // 2,
-            op_moves=self.op_moves // 4,
+            rules=self.rules // 3,
+            op_moves=self.op_moves // 10,
             compiled_op_moves=self.compiled_op_moves // 10,
-            most_moves=self.most_moves // 4,
+            most_moves=self.most_moves // 10,
             exact=False,
         )
 

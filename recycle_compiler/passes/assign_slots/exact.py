@@ -33,11 +33,8 @@ def settle(
     problem, seconds = clock.problem, deadline.seconds_left / (_TRIES + 1)
     few = Limits(counts=LARGEST, relaxations=30, iterations=8_000, seconds=seconds)
     more = Limits(counts=LARGEST, relaxations=150, iterations=16_000, seconds=seconds)
-    raised = raise_bound(problem, bound.period, best.period, few)
-    if raised > bound.period:
-        bound = Bound(raised, "all stages together")
-    target = max(raised, good_enough // problem.grain * problem.grain)
-    for _ in range(_TRIES):
+    target = good_enough // problem.grain * problem.grain
+    for trial in range(_TRIES):
         if target >= best.period or deadline.passed():
             break
         start = solve(problem, target, more).start
@@ -45,5 +42,11 @@ def settle(
             timed = clock.time(clock.order_of(start), target)
             assert timed is not None, "the MILP found a schedule that misses its target"
             return bound, timed
-        target += max(1, (best.period - target) // (2 * problem.grain)) * problem.grain
+        if trial == 0:
+            # Nothing meets the bound with this routing; perhaps nothing does with any.
+            raised = raise_bound(problem, bound.period, best.period, few)
+            bound = Bound(raised, "all stages together") if raised > bound.period else bound
+            target = max(raised, target + problem.grain)
+        else:
+            target += max(1, (best.period - target) // (2 * problem.grain)) * problem.grain
     return bound, best

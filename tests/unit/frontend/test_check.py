@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.frontend.job_texts import codes, errors, errors_of, marked
+from tests.unit.frontend.job_texts import codes, errors, errors_of, job_text, marked
 
 TIMES = "forward = 1  backward_input = 1  backward_weight = 1"
 
@@ -150,7 +150,10 @@ def test_a_setting_in_the_wrong_block_is_sent_home() -> None:
         ("GB", "did you mean `GiB`?"),
         ("mb", "did you mean `MiB`?"),
         ("gib", "did you mean `GiB`?"),
-        ("sec", "write it as `s`"),
+        ("sec", "write it as `80 s`"),
+        ("min", "write it as `4800 s`"),
+        ("hours", "write it as `288000 s`"),
+        ("ns", "write it as `0.08 us`"),
         ("e9", "numbers are written out in digits, without `_` or exponents"),
         ("_000", "numbers are written out in digits, without `_` or exponents"),
     ],
@@ -158,3 +161,41 @@ def test_a_setting_in_the_wrong_block_is_sent_home() -> None:
 def test_an_unknown_unit_is_put_right(unit: str, hint: str) -> None:
     error = errors(memory=f"memory {{ capacity = 80 {unit} }}")
     assert [(one.code, one.hint) for one in error.diagnostics] == [("unknown-unit", hint)]
+
+
+@pytest.mark.parametrize(
+    "blocks",
+    [
+        {"solver": "solver { time_limit = 60 min }"},
+        {"batch": "batch { microbatches = 6 wibble }"},
+        {"batch": "batch { global = 6 wibble  micro = 1 }"},
+        {"parallel": "parallel { pipeline = 4 x  data = 3 }"},
+        {
+            "profile": "profile { forward = 1  backward_input = 1  backward_weight = 1  activation = 2 MB }",
+            "memory": "memory { capacity = 80 MiB }",
+        },
+    ],
+)
+def test_nothing_more_is_said_about_a_number_whose_unit_is_unknown(blocks: dict[str, str]) -> None:
+    assert codes(errors(**blocks)) == ["unknown-unit"]
+
+
+def test_minutes_of_a_fraction() -> None:
+    (one,) = errors(solver="solver { time_limit = 1.5 min }").diagnostics
+    assert one.hint == "write it as `90 s`"
+
+
+@pytest.mark.parametrize("name", ["3x", '"a b"', "my plan", "a/b", "a@b", "\u65e5\u672c", "", "a:b", "-a"])
+def test_a_bad_name_of_a_job_is_one_mistake(name: str) -> None:
+    error = errors_of(job_text().replace("job a {", f"job {name} {{"))
+    assert codes(error) == ["bad-name" if name else "no-name"]
+    assert marked(error) == [name or "{"]
+
+
+@pytest.mark.parametrize("rest", ["}", "\n}", "\ntransfer = 0 }", "transfer = 0 }"])
+def test_a_setting_without_a_value_is_marked_itself(rest: str) -> None:
+    error = errors(profile=f"profile {{ forward = 1  reduce = {rest}")
+    assert [(one.code, one.message) for one in error.diagnostics] == [
+        ("missing-value", "`reduce` has no value")
+    ]
+    assert marked(error) == ["reduce"]

@@ -65,7 +65,15 @@ def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
     assert refused(path).diagnostics[0].message == "the file may not be read"
 
 
-@pytest.mark.parametrize("content", [b"\xef\xbb\xbf" + GOOD, GOOD.replace(b"\n", b"\r\n"), GOOD.rstrip()])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\xef\xbb\xbf" + GOOD,
+        GOOD.replace(b"\n", b"\r\n"),
+        b"# a comment\r" + GOOD.replace(b"\n", b"\r"),
+        GOOD.rstrip(),
+    ],
+)
 def test_byte_order_marks_and_line_ends_do_not_matter(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "x.job"
     path.write_bytes(content)

@@ -83,10 +83,11 @@ def test_capacity_is_in_bytes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("", "is not valid JSON"),
-        ("{", "is not valid JSON"),
+        ("", "is empty"),
+        ("{", "is not whole: the JSON breaks off at line 1, column 2"),
+        ('{"format":\n  recycle}', "is not valid JSON at line 2, column 3: found `recycle}`"),
         ("[" * 100_000, "nested too deeply"),
-        ("9" * 10_000, "is not valid JSON"),
+        ("9" * 10_000, "holds a number with thousands of digits"),
         ("[]", "must hold a JSON object"),
         ("{}", 'format must be "recycle-profile", got nothing'),
         (profile([], format="other"), 'got "other"'),
@@ -111,6 +112,21 @@ def test_what_is_wrong_is_named_by_its_path(tmp_path: Path, content: Any, words:
     assert words in refusal(tmp_path, content)
 
 
+@pytest.mark.parametrize(
+    ("content", "hint"),
+    [
+        ("{", 'a profile is JSON that begins {"format": "recycle-profile", "version": 1, ...'),
+        (profile([LEAST] * 3), "measure as many stages as the job has, or change `pipeline`"),
+        (profile([LEAST] * 4, unit="us"), "times are whole nanoseconds"),
+        (profile([{}] * 4), "measure the profile again"),
+    ],
+)
+def test_hints_fit_what_is_wrong(tmp_path: Path, content: Any, hint: str) -> None:
+    with pytest.raises(CompileError) as caught:
+        load(tmp_path, content)
+    assert {one.hint for one in caught.value.diagnostics} == {hint}
+
+
 def test_a_profile_full_of_mistakes_is_cut_short(tmp_path: Path) -> None:
     assert len(refusal(tmp_path, profile([{}] * 4)).split("\n")) == 10
 
@@ -120,6 +136,7 @@ def test_a_missing_profile_is_placed_at_its_name(tmp_path: Path) -> None:
     with pytest.raises(CompileError, match="does not exist") as caught:
         load_job(tmp_path / "x.job")
     assert marked(caught.value) == ['"none.json"']
+    assert caught.value.diagnostics[0].hint == "paths are relative to the job file"
 
 
 def test_a_huge_profile_is_refused(tmp_path: Path) -> None:

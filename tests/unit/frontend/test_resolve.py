@@ -45,7 +45,7 @@ def test_every_golden_job_is_valid(path: Path) -> None:
     job = load_job(path)
     assert list(job.spec.verify()) == []
     assert job.spec.name == path.stem
-    assert (job.source, job.path) == (path.read_text(encoding="utf-8"), path)
+    assert (job.source, job.name) == (path.read_text(encoding="utf-8"), str(path))
 
 
 @given(job_sources())
@@ -61,7 +61,7 @@ def test_defaults() -> None:
     assert job.activation == job.kept_for_weight == (1000,) * 4
     assert job.capacity == (None,) * 4
     assert job.techniques == Techniques(True, True, True)
-    assert job.solver == SolverOptions(60_000_000_000, 0, 0)
+    assert job.solver == SolverOptions(600_000_000_000, 0, 0)
 
 
 @pytest.mark.parametrize(

@@ -78,3 +78,5 @@ def test_moves_turn_actual_counts_into_planned_ones() -> None:
     assert least_moves((2, 0, 0, 2), (1, 1, 1, 1), job) == ((1, 0), (2, 3))
     with pytest.raises(ValueError, match="keep the number"):
         least_moves((0, 1, 0, 0), (0, 0, 0, 0), job)
+    with pytest.raises(ValueError, match="no peer to copy from"):
+        least_moves((0, 3, 0, 0), (1, 1, 1, 0), job)
