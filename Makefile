@@ -34,8 +34,9 @@ golden: $(STAMP) ## rewrite golden/ from what the code does now; read the diff b
 	RECYCLEC_UPDATE_GOLDEN=1 $(BIN)/pytest -q -n 2
 	$(BIN)/python bench/diff_goldens.py --update
 
-bench: $(STAMP) ## solve time, bundle size, import time
-	$(BIN)/python bench/run.py
+bench: $(STAMP) ## measure everything, into docs/benchmarks.md; NAMES="plans solvers" for a part
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[bench]' || echo 'measuring without CP-SAT' >&2
+	$(BIN)/python -m bench.run $(NAMES)
 
 demo: $(STAMP) ## compile the running example and show two of its plans
 	$(BIN)/recyclec compile examples/figure3.job -o figure3.plan

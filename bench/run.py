@@ -1,48 +1,56 @@
-"""Start-up time of the commands, planning time and bundle size of the examples: `make bench`."""
+"""Every benchmark, or those named, into docs/benchmarks.md: `python -m bench.run [names]`.
 
-import subprocess
-import sys
-import tempfile
-import time
+Sections that are not measured again stay as they are.
+"""
+
+import argparse
+from collections.abc import Callable
 from pathlib import Path
 
-from recycle_compiler.cli import main as recyclec
-from recycle_runtime.bundle import Bundle
+from bench import fault_free, growth, on_demand, plans, solvers, start_up, throughput
+from bench.report import ROOT, Section
 
-EXAMPLES = sorted((Path(__file__).resolve().parent.parent / "examples").glob("*.job"))
-REPEATS = 5
+PAGE = ROOT / "docs" / "benchmarks.md"
+SECTIONS: dict[str, Callable[[], Section]] = {
+    "plans": plans.section,
+    "throughput": throughput.section,
+    "fault_free": fault_free.section,
+    "solvers": solvers.section,
+    "on_demand": on_demand.section,
+    "growth": growth.section,
+    "start_up": start_up.section,
+}
+"""In the order of the page."""
+HEAD = """# Benchmarks
+
+What plans are worth and what they cost, measured by `make bench`, which writes this page. Jobs are in
+bench/jobs: uneven first and last stages, transfers, reductions of different length, memory that is tight.
+"1F1B's memory" is what the first stage of 1F1B takes, one activation for every stage, on every worker.
+"""
 
 
 def main() -> None:
-    print("start-up, best of", REPEATS)
-    for argv in (["--version"], ["--help"], ["check", str(EXAMPLES[0])]):
-        print(f"  recyclec {argv[0]:10} {_best_seconds(argv):6.3f} s")
-    print("compile, one process")
-    with tempfile.TemporaryDirectory() as folder:
-        for job in EXAMPLES:
-            bundle = Path(folder) / f"{job.stem}.plan"
-            began = time.perf_counter()
-            recyclec(["--quiet", "compile", str(job), "-o", str(bundle), "--jobs", "1"])
-            _report(bundle, time.perf_counter() - began)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"any of {', '.join(SECTIONS)}")
+    parser.add_argument("-o", dest="page", type=Path, default=PAGE, help="the page (default: the docs')")
+    arguments = parser.parse_args()
+    for name in arguments.names or SECTIONS:
+        if name not in SECTIONS:
+            parser.error(f"unknown benchmark {name}; there are {', '.join(SECTIONS)}")
+    for name in arguments.names or SECTIONS:
+        made = SECTIONS[name]()
+        print(made.text(), flush=True)
+        # Written after each section: a run that is interrupted keeps what it has measured.
+        old = arguments.page.read_text(encoding="utf-8") if arguments.page.exists() else ""
+        arguments.page.write_text(with_section(old, made), encoding="utf-8")
 
 
-def _best_seconds(argv: list[str]) -> float:
-    command = [sys.executable, "-m", "recycle_compiler.cli", *argv]
-    times: list[float] = []
-    for _ in range(REPEATS):
-        began = time.perf_counter()
-        subprocess.run(command, capture_output=True, check=True)
-        times.append(time.perf_counter() - began)
-    return min(times)
-
-
-def _report(path: Path, seconds: float) -> None:
-    bundle = Bundle.read(path)
-    size = path.stat().st_size
-    print(
-        f"  {path.stem:20} {seconds:8.2f} s  {len(bundle.plans):3} plans  {size:9,} bytes  "
-        f"{bundle.instructions:9,} instructions  {size / bundle.instructions:.2f} bytes per instruction"
-    )
+def with_section(page: str, made: Section) -> str:
+    """The page with this section in place of the one of the same title, else at the end."""
+    _, *parts = page.split("\n## ")
+    sections = {part.partition("\n")[0]: f"## {part.rstrip()}\n" for part in parts}
+    sections[made.title] = made.markdown()
+    return "\n".join([HEAD, *sections.values()])
 
 
 if __name__ == "__main__":

@@ -1,0 +1,26 @@
+"""How long the commands take before they do anything: `python -m bench.start_up`."""
+
+from bench.measure import RECYCLEC, run
+from bench.report import Section, job_path
+
+REPEATS = 5
+COMMANDS = (("--version",), ("--help",), ("check", str(job_path("figure3"))))
+
+
+def section() -> Section:
+    """One row for each command."""
+    return Section(
+        title="Start-up",
+        command="python -m bench.start_up",
+        words=f"Best of {REPEATS} runs.",
+        columns=("command", "seconds"),
+        rows=tuple((f"recyclec {words[0]}", f"{_best(words):.2f}") for words in COMMANDS),
+    )
+
+
+def _best(words: tuple[str, ...]) -> float:
+    return min(run([RECYCLEC, *words]).seconds for _ in range(REPEATS))
+
+
+if __name__ == "__main__":
+    print(section().text())
