@@ -12,6 +12,7 @@ from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.textbook import Textbook, textbook_schedule
 from recycle_compiler.viz.units import time_text
 
+TITLE = "Fault-free"
 _SAME_STAGES = ("scale-2048-roomy", "even-8x4x16-1.5x", "even-8x4x16-2x")
 """Differ from another job in memory alone, which is set anew here."""
 
@@ -19,7 +20,7 @@ _SAME_STAGES = ("scale-2048-roomy", "even-8x4x16-1.5x", "even-8x4x16-2x")
 def section(names: Sequence[str] = ()) -> Section:
     """One row for each job; ours gets the memory that the schedule beside it takes."""
     return Section(
-        title="Fault-free",
+        title=TITLE,
         command=" ".join(("python -m bench.fault_free", *names)),
         words=(
             "Periods of healthy pipelines. GPipe and 1F1B have one barrier before the optimizer, as "

@@ -7,6 +7,7 @@ from bench.measure import MIB
 from bench.plans import compiled, ops_of
 from bench.report import Section, job_path
 
+TITLE = "Growth"
 NAME = "scale-2048"
 PIPELINES = (4, 8, 16, 32, 64)
 FAILURES = 4
@@ -15,7 +16,7 @@ FAILURES = 4
 def section() -> Section:
     """One row for each number of pipelines."""
     return Section(
-        title="Growth",
+        title=TITLE,
         command="python -m bench.growth",
         words=(
             f"`{NAME}` with more and fewer pipelines, plans for 0 to {FAILURES} failures. Microseconds are "

@@ -14,6 +14,7 @@ from recycle_compiler.frontend import load_job
 from recycle_compiler.ir.failure import FailureSet, failure_set
 from recycle_compiler.ir.job import JobSpec
 
+TITLE = "On demand"
 NAMES = ("scale-2048", "scale-2048-roomy")
 COUNTS = (1, 2, 3, 5, 8, 13, 26, 40, 52, 64)
 """Failed workers of the patterns; 64 is a quarter of them all."""
@@ -24,7 +25,7 @@ FROM_THE_SHELL = 3
 def section() -> Section:
     """Two rows for each job: the command, and the function inside a process that has the job loaded."""
     return Section(
-        title="On demand",
+        title=TITLE,
         command="python -m bench.on_demand",
         words=(
             f"Random failure patterns of {COUNTS[0]} to {COUNTS[-1]} workers, nobody moves to another stage. "

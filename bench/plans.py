@@ -18,6 +18,7 @@ from recycle_compiler.passes.registry import GRAPH_PASSES
 from recycle_compiler.viz.table import per_stage_text
 from recycle_runtime.bundle import Bundle
 
+TITLE = "Bundles"
 NAMES = (
     "figure3",
     "scale-2048",
@@ -63,7 +64,7 @@ def ops_of(job: Path) -> int:
 def section(names: Sequence[str] = NAMES, each: bool = False) -> Section:
     """One row for each job; with `each`, every plan is printed as well."""
     return Section(
-        title="Bundles",
+        title=TITLE,
         command=" ".join(("python -m bench.plans", *(names if tuple(names) != NAMES else ()))),
         words=(
             "All plans of a job, compiled from the shell with `recyclec compile` and its defaults. Seconds "

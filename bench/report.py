@@ -2,6 +2,7 @@
 
 import os
 import platform
+import textwrap
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 JOBS = ROOT / "bench" / "jobs"
+_WIDTH = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,8 @@ class Section:
         rule = ("---", *("---:" for _ in self.columns[1:]))
         table = [f"| {' | '.join(row)} |" for row in (self.columns, rule, *self.rows)]
         made = f"`{self.command}`, {time.strftime('%Y-%m-%d')}, {machine()}"
-        return "\n".join([f"## {self.title}", "", self.words, "", *table, "", f"Made by {made}.", ""])
+        words = textwrap.wrap(self.words, _WIDTH)
+        return "\n".join([f"## {self.title}", "", *words, "", *table, "", f"Made by {made}.", ""])
 
 
 def job_path(name: str) -> Path:

@@ -11,16 +11,11 @@ from bench import fault_free, growth, on_demand, plans, solvers, start_up, throu
 from bench.report import ROOT, Section
 
 PAGE = ROOT / "docs" / "benchmarks.md"
-SECTIONS: dict[str, Callable[[], Section]] = {
-    "plans": plans.section,
-    "throughput": throughput.section,
-    "fault_free": fault_free.section,
-    "solvers": solvers.section,
-    "on_demand": on_demand.section,
-    "growth": growth.section,
-    "start_up": start_up.section,
-}
+MODULES = (plans, throughput, fault_free, solvers, on_demand, growth, start_up)
 """In the order of the page."""
+SECTIONS: dict[str, Callable[[], Section]] = {
+    module.__name__.removeprefix("bench."): module.section for module in MODULES
+}
 HEAD = """# Benchmarks
 
 What plans are worth and what they cost, measured by `make bench`, which writes this page. Jobs are in
@@ -46,11 +41,14 @@ def main() -> None:
 
 
 def with_section(page: str, made: Section) -> str:
-    """The page with this section in place of the one of the same title, else at the end."""
+    """The page with this section in place of the one of the same title; those of other titles come last."""
     _, *parts = page.split("\n## ")
     sections = {part.partition("\n")[0]: f"## {part.rstrip()}\n" for part in parts}
     sections[made.title] = made.markdown()
-    return "\n".join([HEAD, *sections.values()])
+    titles = [module.TITLE for module in MODULES]
+    ours = [sections[title] for title in titles if title in sections]
+    others = [text for title, text in sections.items() if title not in titles]
+    return "\n".join([HEAD, *ours, *others])
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from bench.report import Section, job_path
 from recycle_compiler.frontend import load_job
 from recycle_compiler.ir.job import JobSpec
 
+TITLE = "Ours beside exact solvers"
 CASES = (
     ("even-3x2x4", "0:1"),
     ("figure3", "1:2"),
@@ -30,7 +31,7 @@ SECONDS = 60.0
 def section(seconds: float = SECONDS) -> Section:
     """One row for each case and solver."""
     return Section(
-        title="Ours beside exact solvers",
+        title=TITLE,
         command="python -m bench.solvers" + (f" {seconds:g}" if seconds != SECONDS else ""),
         words=(
             f"One failure pattern, {seconds:g} s for each solver, in a process of its own; the clock starts "

@@ -3,6 +3,7 @@
 from bench.measure import RECYCLEC, run
 from bench.report import Section, job_path
 
+TITLE = "Start-up"
 REPEATS = 5
 COMMANDS = (("--version",), ("--help",), ("check", str(job_path("figure3"))))
 
@@ -10,7 +11,7 @@ COMMANDS = (("--version",), ("--help",), ("check", str(job_path("figure3"))))
 def section() -> Section:
     """One row for each command."""
     return Section(
-        title="Start-up",
+        title=TITLE,
         command="python -m bench.start_up",
         words=f"Best of {REPEATS} runs.",
         columns=("command", "seconds"),

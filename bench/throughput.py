@@ -10,6 +10,7 @@ from recycle_compiler.baseline import one_f_one_b_period
 from recycle_compiler.frontend import load_job
 from recycle_compiler.ir.job import JobSpec
 
+TITLE = "Throughput with failed workers"
 NAMES = {"scale-2048": "1F1B's", "scale-2048-roomy": "1.5 times that"}
 """Jobs, and the memory they have in words."""
 SHARES = (0, 1, 5, 10, 25)
@@ -20,7 +21,7 @@ MILLISECONDS_PER_HOUR = 3_600_000
 def section() -> Section:
     """One row for each job and share."""
     return Section(
-        title="Throughput with failed workers",
+        title=TITLE,
         command="python -m bench.throughput",
         words=(
             "Iterations per hour on 2,048 GPUs, and as a multiple of fault-free 1F1B. Fault-scaled is "

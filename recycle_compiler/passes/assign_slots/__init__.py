@@ -35,7 +35,7 @@ _ROW_OF_KIND = np.array([0, 1, 1, 2])
 class Effort:
     """How much work may go into one plan, in units that do not depend on the machine."""
 
-    rules: int = 72
+    rules: int = 48
     op_moves: int = 90_000
     """Moves of the search times ops per move, for plans whose loops are not compiled."""
     compiled_op_moves: int = 600_000

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from math import gcd
 from typing import Any
 
-import pyomo.environ
+import pyomo.core
 
 from recycle_compiler.passes.assign_slots.layout import BACKWARD, FORWARD, WEIGHT, Groups, Layout
 from recycle_compiler.passes.assign_slots.problem import UNLIMITED, Problem
 
-pyo: Any = pyomo.environ
+pyo: Any = pyomo.core
 """Has no types worth checking."""
 
 AtMost = tuple[Any, int]

@@ -12,7 +12,7 @@ from typing import Any
 
 import highspy as untyped_highspy
 import numpy as np
-import pyomo.environ
+import pyomo.core
 import pyomo.repn as untyped_repn
 from numpy.typing import NDArray
 
@@ -22,7 +22,7 @@ from recycle_compiler.passes.assign_slots.model import Model, build_model
 from recycle_compiler.passes.assign_slots.problem import Problem
 
 highspy: Any = untyped_highspy
-pyo: Any = pyomo.environ
+pyo: Any = pyomo.core
 repn: Any = untyped_repn
 
 
