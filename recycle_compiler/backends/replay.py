@@ -27,10 +27,10 @@ def replay(program: Program) -> Schedule:
     clock = {worker: program.release[worker.stage] for worker in program.workers}
     position = dict.fromkeys(program.workers, 0)
     waiting: dict[tuple[OpKind, int, int, int], Worker] = {}
-    todo = list(program.workers)
+    runnable = list(program.workers)
     timed: list[tuple[Op, int]] = []
-    while todo:
-        worker = todo.pop()
+    while runnable:
+        worker = runnable.pop()
         queue = queues[worker]
         while position[worker] < len(queue):
             op = queue[position[worker]]
@@ -45,7 +45,7 @@ def replay(program: Program) -> Schedule:
             timed.append((op, start))
             position[worker] += 1
             if key in waiting:
-                todo.append(waiting.pop(key))
+                runnable.append(waiting.pop(key))
     if any(position[worker] < len(queue) for worker, queue in queues.items()):
         raise ValueError("the streams wait for each other")
     return _schedule(program, timed, clock)

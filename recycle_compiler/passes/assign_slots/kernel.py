@@ -153,7 +153,7 @@ def earliest_times(
     free: Any,
     end: Any,
     position: Any,
-    todo: Any,
+    runnable: Any,
     listed: Any,
 ) -> int:
     """Fill `end` of every op when each worker keeps its order; `free` says when each worker may begin.
@@ -164,7 +164,7 @@ def earliest_times(
     timed = 0
     while left > 0:
         left -= 1
-        worker = todo[left]
+        worker = runnable[left]
         listed[worker] = 0
         place = position[worker]
         last = (worker + 1) * width
@@ -189,7 +189,7 @@ def earliest_times(
             other = wakes[op]
             if other >= 0 and listed[other] == 0 and other != worker:
                 listed[other] = 1
-                todo[left] = other
+                runnable[left] = other
                 left += 1
         position[worker] = place
         free[worker] = time
