@@ -25,13 +25,13 @@ check: $(STAMP) ## lint, format, types, import rules, goldens
 	$(BIN)/python bench/diff_goldens.py
 
 test: $(STAMP) ## all tests but the slow ones
-	$(BIN)/pytest -q -n 2 -m 'not slow'
+	$(BIN)/pytest -q -n 2 --dist worksteal -m 'not slow'
 
 test-all: $(STAMP) ## all tests
-	$(BIN)/pytest -q -n 2
+	$(BIN)/pytest -q -n 2 --dist worksteal
 
 golden: $(STAMP) ## rewrite golden/ from what the code does now; read the diff before committing it
-	RECYCLEC_UPDATE_GOLDEN=1 $(BIN)/pytest -q -n 2
+	RECYCLEC_UPDATE_GOLDEN=1 $(BIN)/pytest -q -n 2 --dist worksteal
 	$(BIN)/python bench/diff_goldens.py --update
 
 bench: $(STAMP) ## measure everything, into docs/benchmarks.md; NAMES="plans solvers" for a part
