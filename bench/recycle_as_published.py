@@ -14,14 +14,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
-import numpy as np
-
 from recycle_compiler.ir.failure import normal_form
 from recycle_compiler.ir.job import JobSpec, Techniques
 from recycle_compiler.ir.target import Target
-from recycle_compiler.passes.assign_slots.construct import NO_LIMIT, greedy_priority, holdable
-from recycle_compiler.passes.assign_slots.kernel import Ints
 from recycle_compiler.passes.assign_slots.problem import Problem, problem_of
+from recycle_compiler.passes.assign_slots.rules import NO_LIMIT, Rule, Setting, greedy_priority, rule_of
 from recycle_compiler.passes.assign_slots.timing import Clock
 from recycle_compiler.passes.pipeline import run_passes
 from recycle_compiler.passes.registry import GRAPH_PASSES
@@ -46,19 +43,17 @@ def _period(job: JobSpec, counts: Counts) -> int:
     clock = Clock(problem)
     priority = greedy_priority(problem)
     periods: list[int] = []
-    for limit, defer, patience in _settings(problem):
-        timed = clock.time(clock.loops.place(priority, limit, defer, patience))
+    for rule in _rules(problem):
+        timed = clock.time(clock.loops.place(priority, rule))
         assert timed is not None
         periods.append(timed.period)
     return min(periods)
 
 
-def _settings(problem: Problem) -> Iterator[tuple[Ints, Ints, int]]:
-    """Micro-batches that a stage may have in flight, W that it may put off, and patience for a better op."""
-    ahead = problem.stages - np.arange(problem.stages)
-    for extra, defer, patience in product((0, 1, 2, problem.stages), (NO_LIMIT, 0), (0, 100)):
-        limit = np.minimum(holdable(problem), ahead + extra)
-        yield limit, np.full(problem.stages, defer, dtype=np.int64), patience
+def _rules(problem: Problem) -> Iterator[Rule]:
+    """What varies: how far a stage runs ahead, whether it puts off W, and patience for a better op."""
+    for ahead, defer, patience in product((0, 1, 2, problem.stages), (NO_LIMIT, 0), (0, 100)):
+        yield rule_of(problem, Setting(ahead, defer, patience=(patience, patience)))
 
 
 def problem_with(job: JobSpec, counts: Counts) -> Problem:

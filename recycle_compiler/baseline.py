@@ -2,12 +2,10 @@
 
 from dataclasses import replace
 
-import numpy as np
-
 from recycle_compiler.ir.job import JobSpec, Techniques
 from recycle_compiler.ir.target import Target
-from recycle_compiler.passes.assign_slots.construct import NO_LIMIT, greedy_priority, holdable
 from recycle_compiler.passes.assign_slots.problem import problem_of
+from recycle_compiler.passes.assign_slots.rules import Setting, greedy_priority, rule_of
 from recycle_compiler.passes.assign_slots.timing import Clock
 from recycle_compiler.passes.pipeline import run_passes
 from recycle_compiler.passes.registry import GRAPH_PASSES
@@ -24,9 +22,7 @@ def one_f_one_b_period(job: JobSpec) -> int:
     )
     graph = run_passes(GRAPH_PASSES, Target(one, ()))
     problem = problem_of(one, (), graph.ops)
-    depth = np.minimum(holdable(problem), one.stages - np.arange(one.stages))
-    defer = np.full(one.stages, NO_LIMIT, dtype=np.int64)
     clock = Clock(problem)
-    timed = clock.time(clock.loops.place(greedy_priority(problem), depth, defer, 0))
+    timed = clock.time(clock.loops.place(greedy_priority(problem), rule_of(problem, Setting(ahead=0))))
     assert timed is not None
     return timed.period

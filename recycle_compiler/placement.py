@@ -1,8 +1,9 @@
 """Which stages should carry the failures: what a plan there really costs decides.
 
-First the cost of losing 1, 2, ... workers is measured on every stage alone, with quick plans. The dynamic
-program turns these into counts per stage for any total. Losses on several stages can get into each other's
-way, so the best few counts are compared by quick plans of their own, with the even spread among them.
+First the cost of losing 1, 2, ... workers is measured on every stage alone, with quick plans (in a large job
+it is the bound of such a plan). The dynamic program turns these into counts per stage for any total. Losses
+on several stages can get into each other's way, so the best few counts are compared by quick plans of their
+own, with the even spread among them.
 """
 
 from typing import NamedTuple
@@ -20,6 +21,9 @@ from recycle_compiler.passes.pipeline import run_passes
 from recycle_compiler.passes.place_failures import Counts, place_failures, stage_costs
 from recycle_compiler.passes.registry import GRAPH_PASSES
 
+_LARGE = 20_000
+"""Ops from which on bounds stand for plans: a quick plan takes long there, and bounds are close."""
+
 
 class Costs(NamedTuple):
     """For each stage and number of losses there, the period in ticks."""
@@ -35,20 +39,21 @@ def measure_costs(job: JobSpec, failures: int, run: Run, nanoseconds: int) -> Co
 
     The time is shared by all measurements.
     """
-    healthy = run_passes(GRAPH_PASSES, Target(job, ()))
-    bounds = stage_costs(problem_of(job, (), healthy.ops))
-    most = min(job.pipelines - 1, -(-failures // job.stages) + 1) if failures else 0
-    each = nanoseconds // max(1, job.stages * most)
-    tasks = [(job, stage, losses, each) for stage in range(job.stages) for losses in range(1, most + 1)]
-    found = {(stage, losses): period for stage, losses, period in run(_measure, tasks)}
+    problem = problem_of(job, (), run_passes(GRAPH_PASSES, Target(job, ())).ops)
+    bounds = stage_costs(problem, failures)
+    if problem.ops > _LARGE:
+        return Costs(bounds, bounds)
+    most = -(-failures // job.stages) + 1 if failures else 0
+    tasks = [(stage, losses) for stage, row in enumerate(bounds) for losses in range(1, len(row))[:most]]
+    each = nanoseconds // max(1, len(tasks))
+    found = dict(run(_measure, [(job, stage, losses, each) for stage, losses in tasks]))
     measured: list[list[int]] = []
     for stage, row in enumerate(bounds):
         costs = [row[0]]
         for losses, bound in enumerate(row[1:], start=1):
             # More losses are never cheaper, and a guess is the bound with the excess that was last seen.
-            last = found.get((stage, min(losses, most)), bound)
-            guess = last if losses <= most else bound * last // row[most]
-            costs.append(max(costs[-1], guess))
+            tried = min(losses, most)
+            costs.append(max(costs[-1], bound * found[stage, tried] // row[tried]))
         measured.append(costs)
     return Costs(bounds, measured)
 
@@ -61,11 +66,12 @@ def choose_placement(
     if len(candidates) == 1 or deadline.passed():
         return candidates[0], effort
     least = place_failures(costs.bounds, failures, 1)[0][0]
+    quick = effort.glance() if costs.measured == costs.bounds else effort.quick()
     best: tuple[Claims, Counts] | None = None
     for counts in candidates:
         if best is not None and _bound(costs, counts) >= best[0].period:
             continue
-        claims = _quick_plan(job, counts, effort.quick(), deadline).claims
+        claims = _quick_plan(job, counts, quick, deadline).claims
         # Of equal plans, the one that may yet become better.
         if best is None or (claims.period, claims.lower_bound) < (best[0].period, best[0].lower_bound):
             best = claims, counts
@@ -83,11 +89,11 @@ def _candidates(job: JobSpec, failures: int, costs: Costs, most: int) -> list[Co
     return list(dict.fromkeys([*by_plans, *by_bounds, _even_spread(failures, job.stages)]))
 
 
-def _measure(task: tuple[JobSpec, int, int, int]) -> tuple[int, int, int]:
+def _measure(task: tuple[JobSpec, int, int, int]) -> tuple[tuple[int, int], int]:
     job, stage, losses, nanoseconds = task
     counts = tuple(losses if other == stage else 0 for other in range(job.stages))
     quick = _quick_plan(job, counts, Effort().glance(), Deadline(nanoseconds))
-    return stage, losses, quick.claims.period
+    return (stage, losses), quick.claims.period
 
 
 def _quick_plan(job: JobSpec, counts: Counts, effort: Effort, deadline: Deadline) -> Schedule:

@@ -17,8 +17,12 @@ from recycle_compiler.passes.assign_slots.problem import Problem
 Counts = tuple[int, ...]
 
 
-def stage_costs(problem: Problem) -> list[list[int]]:
-    """costs[stage][losses]: the period that this stage alone imposes."""
+def stage_costs(problem: Problem, failures: int) -> list[list[int]]:
+    """costs[stage][losses]: the period that this stage alone imposes.
+
+    As far as placing up to this many failures can need it: spread evenly they cost something, and nothing
+    that costs more is worth a look.
+    """
     everyone = tuple(range(problem.pipelines))
 
     def cost(stage: int, losses: int) -> int:
@@ -26,7 +30,13 @@ def stage_costs(problem: Problem) -> list[list[int]]:
         changed = replace(problem, hosts=hosts)
         return max(bound.period for bound in stage_bounds(changed, stage))
 
-    return [[cost(stage, losses) for losses in range(problem.pipelines)] for stage in range(problem.stages)]
+    even = -(-failures // problem.stages)
+    rows = [[cost(stage, losses) for losses in range(even + 1)] for stage in range(problem.stages)]
+    ceiling = max(row[-1] for row in rows)
+    for stage, row in enumerate(rows):
+        while len(row) < problem.pipelines and (more := cost(stage, len(row))) <= ceiling:
+            row.append(more)
+    return rows
 
 
 def place_failures(costs: list[list[int]], total: int, most: int) -> list[tuple[int, Counts]]:

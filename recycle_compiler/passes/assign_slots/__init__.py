@@ -2,7 +2,8 @@
 
     Graph  -->  Schedule with its lower bound
 
-Greedy schedules come first, then a short search around the best of them. When none meets the bound, a MILP
+Greedy schedules come first (many rules for a small plan, one well-tuned rule for a large one), then a short
+search around the best of them. When none meets the bound, a MILP
 raises the bound and looks for a schedule that meets it, if the job is small enough; otherwise, or if that
 gives up, the search goes on. Effort is counted in moves and solver work, so the same job gives the same
 plan on any machine; the time limit is a guard on top and is reported when it strikes.
@@ -18,7 +19,7 @@ from recycle_compiler.ir.ops import Column, OpKind
 from recycle_compiler.ir.program import Claims
 from recycle_compiler.ir.schedule import Schedule, schedule_order
 from recycle_compiler.passes.assign_slots.bounds import Bound, lower_bound
-from recycle_compiler.passes.assign_slots.construct import construct
+from recycle_compiler.passes.assign_slots.construct import construct, tune
 from recycle_compiler.passes.assign_slots.deadline import Deadline
 from recycle_compiler.passes.assign_slots.exact import is_small, settle
 from recycle_compiler.passes.assign_slots.improve import improve
@@ -36,10 +37,15 @@ class Effort:
     """How much work may go into one plan, in units that do not depend on the machine."""
 
     rules: int = 48
+    """Of the grid for small plans."""
+    settings: int = 24
+    """Tried while a rule is tuned for a large plan."""
     op_moves: int = 90_000
     """Moves of the search times ops per move, for plans whose loops are not compiled."""
     compiled_op_moves: int = 600_000
     most_moves: int = 600
+    most_ops: int = 20_000
+    """In larger plans the search finds nothing that tuning has not found sooner."""
     exact: bool = True
     """Whether the MILP may be used."""
     placements: int = 2
@@ -50,6 +56,7 @@ class Effort:
         return replace(
             self,
             rules=self.rules // 3,
+            settings=self.settings // 6,
             op_moves=self.op_moves // 10,
             compiled_op_moves=self.compiled_op_moves // 10,
             most_moves=self.most_moves // 10,
@@ -59,10 +66,18 @@ class Effort:
     def glance(self) -> "Effort":
         """Enough to rank the stages."""
         return replace(
-            self, rules=3, op_moves=self.op_moves // 10, compiled_op_moves=0, most_moves=30, exact=False
+            self,
+            rules=3,
+            settings=1,
+            op_moves=self.op_moves // 10,
+            compiled_op_moves=0,
+            most_moves=30,
+            exact=False,
         )
 
     def moves(self, problem: Problem) -> int:
+        if problem.ops > self.most_ops:
+            return 0
         budget = self.compiled_op_moves if problem.ops >= LARGE else self.op_moves
         return min(self.most_moves, budget // problem.ops)
 
@@ -97,7 +112,10 @@ def plan(problem: Problem, options: SolverOptions, effort: Effort, deadline: Dea
     bound = lower_bound(problem)
     good_enough = _with_gap(bound, options)
     clock, noise = Clock(problem), Noise(options.seed)
-    starts = construct(clock, good_enough, effort.rules, deadline)
+    if problem.ops < LARGE:
+        starts = construct(clock, good_enough, effort.rules, deadline)
+    else:
+        starts = [tune(clock, good_enough, effort.settings, deadline)]
     # A short search often does; the MILP settles most of what is small; the long search is for the rest.
     few = effort.quick().moves(problem)
     best = improve(clock, starts, good_enough, few, noise, deadline)

@@ -21,6 +21,7 @@ the first backward.
 
 from dataclasses import dataclass
 
+from recycle_compiler.passes.assign_slots.pooled import head, pooled_span, up
 from recycle_compiler.passes.assign_slots.problem import UNLIMITED, Problem
 
 
@@ -44,9 +45,24 @@ def stage_bounds(problem: Problem, stage: int) -> list[Bound]:
     """What the workers of one stage impose, with the live peers they have."""
     live = len(problem.hosts[stage])
     share = -(-problem.units // live)
+    full = problem.units - live * (share - 1)
+    # Either `full` workers have exactly a share, or some worker has more than that.
+    more = max(bound.period for bound in _worker_bounds(problem, stage, share + 1, 1))
+    alone, crowded = (_worker_bounds(problem, stage, share, crowd) for crowd in (1, full))
     return [
-        Bound(_whole(problem, stage, share), f"load of stage {stage}"),
-        *_tails(problem, stage, share),
+        *(
+            Bound(max(one.period, min(all_of_them.period, more)), one.reason)
+            for one, all_of_them in zip(alone, crowded, strict=True)
+        ),
+        Bound(_window(problem, stage, pooled_span(problem, stage)), f"both ends of stage {stage}"),
+    ]
+
+
+def _worker_bounds(problem: Problem, stage: int, share: int, crowd: int) -> list[Bound]:
+    """What must hold for some worker out of a crowd that have this many micro-batches each."""
+    return [
+        Bound(_whole(problem, stage, share, crowd), f"load of stage {stage}"),
+        *_tails(problem, stage, share, crowd),
         Bound(_tracks(problem, stage, share), f"memory of stage {stage}"),
     ]
 
@@ -58,10 +74,21 @@ def round_trip(problem: Problem, stage: int) -> int:
     return compute + 2 * sum(problem.transfer[j] for j in range(stage, problem.stages - 1))
 
 
-def ramp_up(problem: Problem, stage: int, share: int) -> int:
-    """Idle time before the first backward of a worker with this many micro-batches."""
+def ramp_up(problem: Problem, stage: int, share: int, crowd: int = 1) -> int:
+    """Idle time before the first backward of some worker in a crowd with this many micro-batches each."""
     fill = min(share, _holdable(problem, stage)) - 1
-    return max(0, round_trip(problem, stage) - fill * problem.forward[stage])
+    trip = round_trip(problem, stage)
+    for later in range(stage + 1, problem.stages):
+        # The first backwards of the crowd pass a later stage in rounds.
+        again = _rounds(problem, later, crowd) - 1
+        path = head(problem, stage, later) + up(problem, later, stage) - problem.forward[stage]
+        trip = max(trip, path + (again + 1) * (problem.forward[later] + problem.backward[later]))
+    return max(0, trip - fill * problem.forward[stage])
+
+
+def _rounds(problem: Problem, stage: int, crowd: int) -> int:
+    """How many of a crowd of micro-batches some worker of the stage has at least."""
+    return -(-crowd // len(problem.hosts[stage]))
 
 
 def _holdable(problem: Problem, stage: int) -> int:
@@ -110,41 +137,54 @@ def _work(problem: Problem, stage: int, share: int) -> int:
     return share * (problem.forward[stage] + problem.backward[stage] + problem.weight[stage])
 
 
-def _head(problem: Problem, first: int, stage: int) -> int:
-    """From the start of an F on stage `first` to its earliest arrival on `stage`."""
-    return sum(problem.forward[j] + problem.transfer[j] for j in range(first, stage))
-
-
-def _whole(problem: Problem, stage: int, share: int) -> int:
-    """All work of the worker and its idle time; without stagger also what lies before it."""
-    ramp = ramp_up(problem, stage, share)
-    drain = max(0, problem.weight[stage] - _slack_at_end(problem, stage, share))
-    idle = ramp + drain if _ends_apart(problem, stage, share) else max(ramp, drain)
-    busy = idle + _work(problem, stage, share)
+def _window(problem: Problem, stage: int, busy: int) -> int:
+    """The period, when this stage takes so long from its first op to its last."""
     if problem.staggered:
         return busy + problem.finish[stage]
-    return _head(problem, 0, stage) + busy + max(problem.finish)
+    return head(problem, 0, stage) + busy + max(problem.finish)
 
 
-def _tails(problem: Problem, stage: int, share: int) -> list[Bound]:
-    """For every earlier stage: its window must hold the way down, the work here, and the way back up."""
-    ramp = ramp_up(problem, stage, share)
-    late = min(share, _deferrable(problem, stage)) * problem.weight[stage]
-    slack = _slack_at_end(problem, stage, share)
-    apart = _ends_apart(problem, stage, share)
-    # What remains to be done after the last backward, less the idle time that leaving it costs.
-    saved = ramp - min(late, slack) if apart else max(ramp - late, -slack)
-    busy = _work(problem, stage, share) + saved
+def _whole(problem: Problem, stage: int, share: int, crowd: int) -> int:
+    """All work of the worker and its idle time; without stagger also what lies before it."""
+    ramp = ramp_up(problem, stage, share, crowd)
+    drain = max(0, problem.weight[stage] - _slack_at_end(problem, stage, share))
+    idle = ramp + drain if _ends_apart(problem, stage, share) else max(ramp, drain)
+    return _window(problem, stage, idle + _work(problem, stage, share))
+
+
+def _tails(problem: Problem, stage: int, share: int, crowd: int) -> list[Bound]:
+    """For every earlier stage: its window must hold the way down, the work here, and the way back up.
+
+    Of a crowd, one worker is late at the start and one must be early at the end, perhaps not the same one.
+    """
+    busy = _busy_to_last_backward(problem, stage, share, 1)
+    late = _busy_to_last_backward(problem, stage, share, crowd) - busy
     bounds: list[Bound] = []
     for first in range(stage):
-        way_up = sum(problem.backward[j] + problem.transfer[j] for j in range(first, stage))
-        way_up += problem.weight[first]
+        last_steps = problem.backward[first] + problem.weight[first]
+        way_up = up(problem, stage, first) + last_steps
+        # The last backwards of the crowd pass every stage on the way in rounds.
+        early = (_rounds(problem, first, crowd) - 1) * last_steps
+        for between in range(first + 1, stage):
+            early = max(early, (_rounds(problem, between, crowd) - 1) * problem.backward[between])
+        window = busy + max(late, early) + way_up
         if problem.staggered:
-            period = _head(problem, first, stage) + busy + way_up + problem.finish[first]
+            period = head(problem, first, stage) + window + problem.finish[first]
         else:
-            period = _head(problem, 0, stage) + busy + way_up + max(problem.finish)
+            period = head(problem, 0, stage) + window + max(problem.finish)
         bounds.append(Bound(period, f"tail of stage {stage} through stage {first}"))
     return bounds
+
+
+def _busy_to_last_backward(problem: Problem, stage: int, share: int, crowd: int) -> int:
+    """From the start of the stage to the last backward of the worker."""
+    ramp = ramp_up(problem, stage, share, crowd)
+    late = min(share, _deferrable(problem, stage)) * problem.weight[stage]
+    slack = _slack_at_end(problem, stage, share)
+    # What remains to be done after the last backward, less the idle time that leaving it costs.
+    apart = _ends_apart(problem, stage, share)
+    saved = ramp - min(late, slack) if apart else max(ramp - late, -slack)
+    return _work(problem, stage, share) + saved
 
 
 def _tracks(problem: Problem, stage: int, share: int) -> int:
@@ -158,6 +198,4 @@ def _tracks(problem: Problem, stage: int, share: int) -> int:
     if problem.capacity[stage] > 0:
         energy = share * (problem.activation[stage] * trip + problem.kept[stage] * problem.weight[stage])
         busy = max(busy, -(-energy // problem.capacity[stage]))
-    if problem.staggered:
-        return busy + problem.finish[stage]
-    return _head(problem, 0, stage) + busy + max(problem.finish)
+    return _window(problem, stage, busy)

@@ -1,65 +1,47 @@
-"""First schedules: one greedy rule with a few settings, tried in turn.
+"""First schedules: list scheduling by a greedy rule, with one setting after another.
 
-The rule is `backward first, then forward if memory allows, then W`. What varies is how far a worker runs
-ahead (1F1B's depth, a little more, or all that memory holds), how many W it puts off, and whether it waits
-a moment for a better op.
+Small plans try a grid of settings. Large ones, where a single try takes a good part of a second, change one
+setting of the best rule so far at a time.
 """
 
-from collections.abc import Iterator
-from itertools import product
-from typing import NamedTuple
-
-import numpy as np
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from recycle_compiler.passes.assign_slots.deadline import Deadline
-from recycle_compiler.passes.assign_slots.kernel import Ints
-from recycle_compiler.passes.assign_slots.problem import UNLIMITED, Problem
+from recycle_compiler.passes.assign_slots.rules import (
+    NO_LIMIT,
+    Setting,
+    greedy_priority,
+    rule_of,
+    small_rules,
+)
 from recycle_compiler.passes.assign_slots.timing import Clock, Timed
 
-NO_LIMIT = 1 << 40
-
-
-class Rule(NamedTuple):
-    """Settings of the greedy rule."""
-
-    limit: Ints
-    defer: Ints
-    patience: int
-
-
-def rules(problem: Problem) -> Iterator[Rule]:
-    """All settings, the most promising first."""
-    stages = np.arange(problem.stages)
-    depths = (NO_LIMIT, 0, 1, 2, 3, problem.stages)
-    for patience, defer, extra in product((0, 100, 50), (NO_LIMIT, 0, 1, 2), depths):
-        limit = np.minimum(holdable(problem), problem.stages - stages + extra)
-        yield Rule(limit, np.full(problem.stages, defer, dtype=np.int64), patience)
-
-
-def free_rule(problem: Problem, patience: int) -> Rule:
-    """Nothing but memory holds a worker back."""
-    return Rule(holdable(problem), np.full(problem.stages, NO_LIMIT, dtype=np.int64), patience)
-
-
-def greedy_priority(problem: Problem) -> Ints:
-    """Backward before forward before W; in each, micro-batches in turn over the pipelines."""
-    turn = np.arange(problem.units) % problem.microbatches
-    priority = np.empty((3, problem.units, problem.stages), dtype=np.int64)
-    for kind, rank in ((1, 0), (0, 1), (2, 2)):
-        priority[kind] = (rank * problem.microbatches + turn)[:, None]
-    return priority
+_FIRST = (
+    Setting(depth=0, patience=(10, 60), patience_at_end=60),
+    Setting(depth=0, patience=(30, 30), patience_at_end=60),
+    Setting(),
+)
+_CHOICES: tuple[tuple[str, tuple[Any, ...]], ...] = (
+    ("burst", (50, 25, 100, 0)),
+    ("depth", (1, 2, 0)),
+    ("patience", ((20, 60), (30, 30), (10, 60), (5, 30), (30, 60), (0, 0))),
+    ("ahead", (6, 3, NO_LIMIT)),
+    ("patience_at_end", (100, 60, 30)),
+    ("burst", (75, 12, 125)),
+)
 
 
 def construct(clock: Clock, bound: int, tries: int, deadline: Deadline) -> list[Timed]:
-    """Schedules from the first `tries` rules, best first; stops when one meets the bound."""
+    """Schedules from a grid of rules, best first; stops when one meets the bound."""
     problem = clock.problem
     priority = greedy_priority(problem)
     found: list[Timed] = []
     seen: set[bytes] = set()
-    for _, rule in zip(range(tries), rules(problem), strict=False):
+    for _, rule in zip(range(tries), small_rules(problem), strict=False):
         if found and deadline.passed():
             break
-        order = clock.loops.place(priority, *rule)
+        order = clock.loops.place(priority, rule)
         if order.tobytes() in seen:
             continue
         seen.add(order.tobytes())
@@ -71,8 +53,44 @@ def construct(clock: Clock, bound: int, tries: int, deadline: Deadline) -> list[
     return sorted(found, key=lambda timed: timed.rank)
 
 
-def holdable(problem: Problem) -> Ints:
-    """How many activations a worker of each stage can hold."""
-    amounts = zip(problem.capacity, problem.activation, strict=True)
-    most = [problem.units if c == UNLIMITED or a == 0 else c // a for c, a in amounts]
-    return np.array(most, dtype=np.int64)
+def tune(clock: Clock, bound: int, tries: int, deadline: Deadline) -> Timed:
+    """The best schedule of a rule whose settings are improved one at a time."""
+    problem = clock.problem
+    priority = greedy_priority(problem)
+    best: Timed | None = None
+    chosen = _FIRST[0]
+
+    def tell(setting: Setting) -> bool:
+        nonlocal best, chosen
+        order = clock.loops.place(priority, rule_of(problem, setting))
+        timed = clock.time(order, None if best is None else best.period - problem.grain)
+        if timed is not None:
+            best, chosen = timed, setting
+        return best is not None and best.period <= bound
+
+    for setting in _next_settings(lambda: chosen, tries):
+        if tell(setting) or deadline.passed():
+            break
+    assert best is not None
+    return best
+
+
+def _next_settings(chosen: Callable[[], Setting], most: int) -> Iterator[Setting]:
+    """Settings not seen before: the first ones, then changes of what is best by then."""
+    seen: set[Setting] = set()
+
+    def fresh() -> Iterator[Setting]:
+        yield from _FIRST
+        before = None
+        while before != chosen():
+            before = chosen()
+            for name, values in _CHOICES:
+                for value in values:
+                    yield chosen()._replace(**{name: value})
+
+    for setting in fresh():
+        if len(seen) == most:
+            return
+        if setting not in seen:
+            seen.add(setting)
+            yield setting

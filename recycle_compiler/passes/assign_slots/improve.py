@@ -7,10 +7,10 @@ give way to critical ones), or their mean. Equal schedules are accepted, so the 
 
 import numpy as np
 
-from recycle_compiler.passes.assign_slots.construct import free_rule
 from recycle_compiler.passes.assign_slots.deadline import Deadline
 from recycle_compiler.passes.assign_slots.kernel import Ints
 from recycle_compiler.passes.assign_slots.noise import Noise
+from recycle_compiler.passes.assign_slots.rules import free_rule
 from recycle_compiler.passes.assign_slots.timing import Clock, Timed
 
 _FINE = 16
@@ -59,7 +59,7 @@ def _move(clock: Clock, current: Timed, noise: Noise) -> Timed | None:
     priority = base + shift.reshape(base.shape)
     priority -= priority.min()
     rule = free_rule(problem, _PATIENCES[noise.below(4)])
-    order = clock.loops.place(priority, *rule)
+    order = clock.loops.place(priority, rule)
     return clock.time(order, current.period)
 
 

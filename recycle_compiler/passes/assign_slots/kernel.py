@@ -20,6 +20,7 @@ Ints = NDArray[np.int64]
 
 FORWARD, BACKWARD, WEIGHT = 0, 1, 2
 FAR = 1 << 60
+SOONER = 1 << 58
 
 
 # One loop, so that numba can compile it and plain Python pays for no calls.
@@ -39,7 +40,11 @@ def list_schedule(  # noqa: C901
     priority: Any,
     limit: Any,
     defer: Any,
-    patience: int,
+    depth: Any,
+    patience: Any,
+    at_end: Any,
+    burst: Any,
+    hosted: Any,
     entering: Any,
     entry: Any,
     waiting: Any,
@@ -75,20 +80,30 @@ def list_schedule(  # noqa: C901
             continue
         stage = worker // pipelines
         room = capacity[stage] < 0 or held[worker] + activation[stage] <= capacity[stage]
-        if in_flight[worker] >= limit[stage] or count[WEIGHT * workers + worker] > defer[stage]:
+        if in_flight[worker] >= limit[stage]:
+            room = False
+        if count[WEIGHT * workers + worker] > defer[stage]:
             room = False
         best_key = FAR
         best_op = -1
         best_slot = -1
         soon_key = FAR
         soon_time = FAR
+        shallow = in_flight[worker] < depth[stage] or entered[worker] + burst[stage] >= hosted[worker]
         for kind in range(3):
-            if kind == FORWARD and not room:
-                continue
             queue = kind * workers + worker
+            if kind == FORWARD and not room:
+                shallow = shallow and count[queue] > 0
+                continue
+            bonus = 0
+            if shallow:
+                if kind == FORWARD and room:
+                    bonus = SOONER
+                if kind == WEIGHT and not room:
+                    bonus = SOONER
             for slot in range(queue * width, queue * width + count[queue]):
                 op = waiting[slot]
-                key = priority[op]
+                key = priority[op] - bonus
                 if arrival[op] <= now:
                     if key < best_key or (key == best_key and op < best_op):
                         best_key = key
@@ -99,7 +114,8 @@ def list_schedule(  # noqa: C901
                     soon_time = arrival[op]
         if best_op < 0:
             continue
-        if soon_key < best_key and (soon_time - now) * 100 <= patience * duration[best_op]:
+        waits = patience[stage] if entered[worker] < hosted[worker] else at_end[stage]
+        if soon_key < best_key and (soon_time - now) * 100 <= waits * duration[best_op]:
             continue
         kind = best_op // span
         queue = kind * workers + worker
@@ -115,11 +131,10 @@ def list_schedule(  # noqa: C901
         if kind == FORWARD:
             held[worker] += activation[stage]
             in_flight[worker] += 1
-            if stage == 0:
-                entered[worker] += 1
-                if entry[worker] + entered[worker] < entry[worker + 1]:
-                    waiting[worker * width + count[worker]] = entering[entry[worker] + entered[worker]]
-                    count[worker] += 1
+            entered[worker] += 1
+            if stage == 0 and entry[worker] + entered[worker] < entry[worker + 1]:
+                waiting[worker * width + count[worker]] = entering[entry[worker] + entered[worker]]
+                count[worker] += 1
         elif kind == BACKWARD:
             held[worker] -= activation[stage] - kept[stage]
             in_flight[worker] -= 1

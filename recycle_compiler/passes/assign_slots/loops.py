@@ -9,6 +9,7 @@ from recycle_compiler.compiled import compile_function
 from recycle_compiler.passes.assign_slots import kernel
 from recycle_compiler.passes.assign_slots.kernel import Ints
 from recycle_compiler.passes.assign_slots.problem import Problem
+from recycle_compiler.passes.assign_slots.rules import Rule
 
 LARGE = 1_000
 """Ops from which on the loops are compiled: below, loading the compiler takes longer than it saves."""
@@ -30,6 +31,7 @@ class Loops:
         hosted = np.bincount(
             (problem.host + np.arange(stages) * problem.pipelines).ravel(), minlength=self.workers
         )
+        self._hosted = self._native(hosted)
         self.width = 3 * int(hosted.max())
         self._static = tuple(
             map(self._native, (self.duration, self._feeds, self._needs, self._lag, self._wakes))
@@ -40,7 +42,7 @@ class Loops:
             for column in (problem.activation, problem.kept, problem.capacity)
         )
 
-    def place(self, priority: Ints, limit: Ints, defer: Ints, patience: int) -> Ints:
+    def place(self, priority: Ints, rule: Rule) -> Ints:
         """The order that list scheduling finds: one row per worker, -1 after its last op."""
         problem = self.problem
         duration, feeds, _, lag, wakes = self._static
@@ -57,9 +59,8 @@ class Loops:
             self._split,
             *self._memory,
             self._native(priority.ravel()),
-            self._native(limit),
-            self._native(defer),
-            patience,
+            *map(self._native, rule),
+            self._hosted,
             *self._first_forwards(priority),
             self._scratch(3 * self.workers * self.width),
             self._scratch(3 * self.workers),

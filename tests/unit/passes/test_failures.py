@@ -67,7 +67,7 @@ def test_placement_is_the_best_of_all(costs: list[list[int]], total: int) -> Non
 
 
 def test_the_middle_carries_a_failure_best_when_memory_is_equal() -> None:
-    costs = stage_costs(routed_problem(figure3(4)))
+    costs = stage_costs(routed_problem(figure3(4)), 8)
     assert place_failures(costs, 1, 1)[0][1] == (0, 0, 1, 0)
 
 

@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given, settings
 
 from recycle_compiler.ir.target import Target
-from recycle_compiler.passes.assign_slots.construct import construct, greedy_priority, holdable, rules
+from recycle_compiler.passes.assign_slots.construct import construct
 from recycle_compiler.passes.assign_slots.deadline import Deadline
 from recycle_compiler.passes.assign_slots.noise import Noise
+from recycle_compiler.passes.assign_slots.rules import greedy_priority, holdable, small_rules
 from recycle_compiler.passes.assign_slots.timing import Clock
 from tests.support.jobs import SLOT, routed_problem, small_targets, unit_job
 
@@ -48,7 +49,7 @@ def test_period_is_the_shortest_of_its_order(target: Target) -> None:
 def test_rules_respect_memory() -> None:
     problem = routed_problem(unit_job(3, 1, 4, capacity=(3, 2, 1)))
     assert holdable(problem).tolist() == [3, 2, 1]
-    assert all((rule.limit <= holdable(problem)).all() for rule in rules(problem))
+    assert all((rule.limit <= holdable(problem)).all() for rule in small_rules(problem))
     priority = greedy_priority(problem)
     assert priority[1].max() < priority[0].min() < priority[0].max() < priority[2].min()
 
