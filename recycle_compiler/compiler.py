@@ -82,12 +82,15 @@ def plan_failed(
     effort: Effort | None = None,
     deadline: Deadline | None = None,
 ) -> Program:
-    """The plan for exactly these failed workers; nobody moves to another stage."""
+    """The plan for exactly these failed workers; nobody moves to another stage.
+
+    Without an effort given, somebody is waiting for it.
+    """
     target = Target(job, failed)
     for stage, hosts in enumerate(NormalizeFailures().run(target).hosts):
         if not hosts:
             raise NoPlanError(f"stage {stage} has no live worker: all {job.pipelines} of its workers failed")
-    slots = AssignSlots(effort=effort or Effort(), deadline=deadline)
+    slots = AssignSlots(effort=effort or Effort().prompt(), deadline=deadline)
     return relabel(run_passes(all_passes(slots), target, observers), failed)
 
 
@@ -96,7 +99,7 @@ def plan_count(
 ) -> Program:
     """The plan for this many failures, on the stages that carry them best."""
     if failures == 0:
-        return plan_failed(job, (), observers, deadline=deadline)
+        return plan_failed(job, (), observers, Effort(), deadline)
     counts, effort = choose_placement(job, failures, costs, Effort(), deadline)
     return plan_failed(job, normal_form(counts, job.pipelines), observers, effort, deadline)
 

@@ -6,6 +6,7 @@ on several stages can get into each other's way, so the best few counts are comp
 own, with the even spread among them.
 """
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from recycle_compiler.ir.failure import normal_form
@@ -15,8 +16,9 @@ from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.target import Target
 from recycle_compiler.parallel import Run
 from recycle_compiler.passes.assign_slots import AssignSlots, Effort
+from recycle_compiler.passes.assign_slots.bounds import lower_bound
 from recycle_compiler.passes.assign_slots.deadline import Deadline
-from recycle_compiler.passes.assign_slots.problem import problem_of
+from recycle_compiler.passes.assign_slots.problem import Problem, problem_of
 from recycle_compiler.passes.pipeline import run_passes
 from recycle_compiler.passes.place_failures import Counts, place_failures, stage_costs
 from recycle_compiler.passes.registry import GRAPH_PASSES
@@ -32,6 +34,8 @@ class Costs(NamedTuple):
     """That no plan goes below."""
     measured: list[list[int]]
     """That a quick plan reaches, where it was tried; a guess beyond that."""
+    healthy: Problem
+    """The timing problem without failures."""
 
 
 def measure_costs(job: JobSpec, failures: int, run: Run, nanoseconds: int) -> Costs:
@@ -42,7 +46,7 @@ def measure_costs(job: JobSpec, failures: int, run: Run, nanoseconds: int) -> Co
     problem = problem_of(job, (), run_passes(GRAPH_PASSES, Target(job, ())).ops)
     bounds = stage_costs(problem, failures)
     if problem.ops > _LARGE:
-        return Costs(bounds, bounds)
+        return Costs(bounds, bounds, problem)
     most = -(-failures // job.stages) + 1 if failures else 0
     tasks = [(stage, losses) for stage, row in enumerate(bounds) for losses in range(1, len(row))[:most]]
     each = nanoseconds // max(1, len(tasks))
@@ -55,7 +59,7 @@ def measure_costs(job: JobSpec, failures: int, run: Run, nanoseconds: int) -> Co
             tried = min(losses, most)
             costs.append(max(costs[-1], bound * found[stage, tried] // row[tried]))
         measured.append(costs)
-    return Costs(bounds, measured)
+    return Costs(bounds, measured, problem)
 
 
 def choose_placement(
@@ -69,7 +73,7 @@ def choose_placement(
     quick = effort.glance() if costs.measured == costs.bounds else effort.quick()
     best: tuple[Claims, Counts] | None = None
     for counts in candidates:
-        if best is not None and _bound(costs, counts) >= best[0].period:
+        if best is not None and _bound(job, costs, counts) >= best[0].period:
             continue
         claims = _quick_plan(job, counts, quick, deadline).claims
         # Of equal plans, the one that may yet become better.
@@ -101,8 +105,10 @@ def _quick_plan(job: JobSpec, counts: Counts, effort: Effort, deadline: Deadline
     return run_passes((*GRAPH_PASSES, AssignSlots(effort=effort, deadline=deadline)), target)
 
 
-def _bound(costs: Costs, counts: Counts) -> int:
-    return max(row[losses] for row, losses in zip(costs.bounds, counts, strict=True))
+def _bound(job: JobSpec, costs: Costs, counts: Counts) -> int:
+    """What no plan with these losses goes below: all of them together, not stage by stage."""
+    hosts = Target(job, normal_form(counts, job.pipelines)).hosts
+    return lower_bound(replace(costs.healthy, hosts=hosts)).period
 
 
 def _even_spread(failures: int, stages: int) -> Counts:

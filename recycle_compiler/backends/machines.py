@@ -1,11 +1,12 @@
 """What runs the stream model: the runtime's plain functions, or compiled copies of them for large bundles.
 
-The copies work on numpy arrays in place of lists: the same bytes, many times faster, after about a second
-to load them, and several to make them the first time on a machine.
+The copies work on numpy arrays in place of lists: the same bytes, many times faster, after a moment to load
+them, most of it for the compiler itself, and several seconds to make them the first time on a machine.
 """
 
 import hashlib
 import inspect
+import sys
 from functools import cache
 from types import FunctionType, ModuleType
 from typing import Any
@@ -18,11 +19,14 @@ from recycle_runtime.codec import PLAIN, Machine
 
 COMPILE_FROM = 200_000
 """Instructions from which loading the compiled functions pays."""
+LOADED_FROM = 20_000
+"""The same, where planning has loaded the compiler already."""
 
 
 def machine_for(instructions: int) -> Machine:
     """The faster one for a bundle with so many instructions."""
-    return compiled_machine() if instructions >= COMPILE_FROM else PLAIN
+    enough = LOADED_FROM if "numba" in sys.modules else COMPILE_FROM
+    return compiled_machine() if instructions >= enough else PLAIN
 
 
 @cache

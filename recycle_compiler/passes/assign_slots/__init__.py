@@ -38,7 +38,7 @@ class Effort:
 
     rules: int = 48
     """Of the grid for small plans."""
-    settings: int = 24
+    settings: int = 48
     """Tried while a rule is tuned for a large plan."""
     op_moves: int = 90_000
     """Moves of the search times ops per move, for plans whose loops are not compiled."""
@@ -51,12 +51,16 @@ class Effort:
     placements: int = 2
     """How many ways to place failures on stages are tried with a quick plan each."""
 
+    def prompt(self) -> "Effort":
+        """For a plan that somebody waits for: a large one is hardly tuned."""
+        return replace(self, settings=6)
+
     def quick(self) -> "Effort":
         """Enough to compare placements."""
         return replace(
             self,
             rules=self.rules // 3,
-            settings=self.settings // 6,
+            settings=self.settings // 8,
             op_moves=self.op_moves // 10,
             compiled_op_moves=self.compiled_op_moves // 10,
             most_moves=self.most_moves // 10,

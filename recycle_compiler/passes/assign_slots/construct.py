@@ -18,17 +18,18 @@ from recycle_compiler.passes.assign_slots.rules import (
 from recycle_compiler.passes.assign_slots.timing import Clock, Timed
 
 _FIRST = (
-    Setting(depth=0, patience=(10, 60), patience_at_end=60),
-    Setting(depth=0, patience=(30, 30), patience_at_end=60),
+    Setting(depth=(0, 0), patience=(10, 60), patience_at_end=30),
+    Setting(depth=(0, 0), patience=(30, 30), patience_at_end=30),
     Setting(),
 )
 _CHOICES: tuple[tuple[str, tuple[Any, ...]], ...] = (
-    ("burst", (50, 25, 100, 0)),
-    ("depth", (1, 2, 0)),
-    ("patience", ((20, 60), (30, 30), (10, 60), (5, 30), (30, 60), (0, 0))),
+    ("burst", (25, 50, 0, 100)),
+    ("depth", ((1, 0), (0, 0), (2, 0), (1, 1), (2, 2))),
+    ("last_first", (True, False)),
+    ("patience", ((20, 60), (30, 30), (10, 60), (5, 60), (15, 45), (5, 30), (30, 60), (0, 0))),
     ("ahead", (6, 3, NO_LIMIT)),
-    ("patience_at_end", (100, 60, 30)),
-    ("burst", (75, 12, 125)),
+    ("patience_at_end", (60, 30, 100)),
+    ("burst", (12, 75, 37, 125)),
 )
 
 
@@ -56,23 +57,25 @@ def construct(clock: Clock, bound: int, tries: int, deadline: Deadline) -> list[
 def tune(clock: Clock, bound: int, tries: int, deadline: Deadline) -> Timed:
     """The best schedule of a rule whose settings are improved one at a time."""
     problem = clock.problem
-    priority = greedy_priority(problem)
+    priorities = [greedy_priority(problem, last_first) for last_first in (False, True)]
     best: Timed | None = None
     chosen = _FIRST[0]
 
     def tell(setting: Setting) -> bool:
         nonlocal best, chosen
-        order = clock.loops.place(priority, rule_of(problem, setting))
-        timed = clock.time(order, None if best is None else best.period - problem.grain)
-        if timed is not None:
+        order = clock.loops.place(priorities[setting.last_first], rule_of(problem, setting))
+        timed = clock.time_at_once(order)
+        if best is None or timed.rank < best.rank:
             best, chosen = timed, setting
-        return best is not None and best.period <= bound
+        return best.period <= bound
 
     for setting in _next_settings(lambda: chosen, tries):
         if tell(setting) or deadline.passed():
             break
     assert best is not None
-    return best
+    shortest = clock.time(best.order)
+    assert shortest is not None
+    return shortest
 
 
 def _next_settings(chosen: Callable[[], Setting], most: int) -> Iterator[Setting]:

@@ -2,7 +2,7 @@
 
 They are written so that numba can compile them, and `Loops` does that for large plans; for small ones they
 run as plain Python on lists and never pay for loading a compiler. Integers only, so both ways give the same
-result.
+result. The heap of events is Python's own on a list, and `array_push` and `array_pop` where it is compiled.
 
 An op is numbered `(kind * units + unit) * stages + stage`, with kind 0 forward, 1 backward (the part that the
 previous stage waits for) and 2 weight. A worker is numbered `stage * pipelines + pipeline`. The order of
@@ -56,26 +56,33 @@ def list_schedule(  # noqa: C901
     held: Any,
     in_flight: Any,
     entered: Any,
+    events: Any,
 ) -> int:
     """Place ops as time goes on: a worker that is free takes the waiting op with the lowest priority value.
 
     `entering[entry[worker]:]` are the F of the first stage in the order its worker takes them. `feeds[op]`
     is the op that can start `lag[op]` after it, on worker `wakes[op]`. F is not taken while memory is
     short, while `limit[stage]` micro-batches are between F and the end of backward, or while more than
-    `defer[stage]` W are put off. A worker about to start an op waits instead when a better one is known to
-    arrive within `patience` percent of that op's duration. Fills `order`; returns how many ops were placed.
+    `defer[stage]` W are put off. While fewer than `depth[stage]` micro-batches are between F and the end of
+    backward, and for the last `burst[stage]` of the `hosted[worker]` F, F goes first, or if there is no room
+    for it, W. A worker about to start an op waits instead when a better one is known to arrive within
+    `patience[stage]` percent of that op's duration, `at_end[stage]` once all its F have run. Fills `order`;
+    returns how many ops were placed.
     """
     workers = stages * pipelines
     span = units * stages
-    events = [(0, worker) for worker in range(pipelines)]
+    for worker in range(pipelines):
+        heappush(events, (0, worker))
+    pending = pipelines
     # All F of the first stage could start at once; a worker's queue holds only the next of them.
     for worker in range(pipelines):
         if entry[worker] < entry[worker + 1]:
             waiting[worker * width] = entering[entry[worker]]
             count[worker] = 1
     total = 0
-    while len(events) > 0:
+    while pending > 0:
         now, worker = heappop(events)
+        pending -= 1
         if busy_until[worker] > now:
             continue
         stage = worker // pipelines
@@ -89,18 +96,18 @@ def list_schedule(  # noqa: C901
         best_slot = -1
         soon_key = FAR
         soon_time = FAR
-        shallow = in_flight[worker] < depth[stage] or entered[worker] + burst[stage] >= hosted[worker]
+        # F first, or if there is no room for it, the W that makes room.
+        urgent = -1
+        if in_flight[worker] < depth[stage] or entered[worker] + burst[stage] >= hosted[worker]:
+            if room:
+                urgent = FORWARD
+            elif count[worker] > 0:
+                urgent = WEIGHT
         for kind in range(3):
-            queue = kind * workers + worker
             if kind == FORWARD and not room:
-                shallow = shallow and count[queue] > 0
                 continue
-            bonus = 0
-            if shallow:
-                if kind == FORWARD and room:
-                    bonus = SOONER
-                if kind == WEIGHT and not room:
-                    bonus = SOONER
+            queue = kind * workers + worker
+            bonus = SOONER if kind == urgent else 0
             for slot in range(queue * width, queue * width + count[queue]):
                 op = waiting[slot]
                 key = priority[op] - bonus
@@ -127,6 +134,7 @@ def list_schedule(  # noqa: C901
         end = now + duration[best_op]
         busy_until[worker] = end
         heappush(events, (end, worker))
+        pending += 1
         # Nothing else starts here before the end, so memory that is free then may be given back now.
         if kind == FORWARD:
             held[worker] += activation[stage]
@@ -152,8 +160,51 @@ def list_schedule(  # noqa: C901
             waiting[queue * width + count[queue]] = fed
             count[queue] += 1
             arrival[fed] = end + lag[best_op]
-            heappush(events, (arrival[fed], other))
+            # A worker that is busy then will look for itself when it is done.
+            if busy_until[other] <= arrival[fed]:
+                heappush(events, (arrival[fed], other))
+                pending += 1
     return total
+
+
+def array_push(heap: Any, event: tuple[int, int]) -> None:
+    """Add an event to a heap in the rows of an array; row 0 says how many there are."""
+    time, worker = event
+    heap[0, 0] += 1
+    place = heap[0, 0]
+    while place > 1:
+        above = place >> 1
+        if heap[above, 0] < time or (heap[above, 0] == time and heap[above, 1] <= worker):
+            break
+        heap[place, 0] = heap[above, 0]
+        heap[place, 1] = heap[above, 1]
+        place = above
+    heap[place, 0] = time
+    heap[place, 1] = worker
+
+
+def array_pop(heap: Any) -> tuple[int, int]:
+    """Take the first event off a heap in the rows of an array."""
+    first = (heap[1, 0], heap[1, 1])
+    left = heap[0, 0] - 1
+    time, worker = heap[left + 1, 0], heap[left + 1, 1]
+    heap[0, 0] = left
+    place = 1
+    while 2 * place <= left:
+        below = 2 * place
+        if below < left and (
+            heap[below + 1, 0] < heap[below, 0]
+            or (heap[below + 1, 0] == heap[below, 0] and heap[below + 1, 1] < heap[below, 1])
+        ):
+            below += 1
+        if heap[below, 0] > time or (heap[below, 0] == time and heap[below, 1] >= worker):
+            break
+        heap[place, 0] = heap[below, 0]
+        heap[place, 1] = heap[below, 1]
+        place = below
+    heap[place, 0] = time
+    heap[place, 1] = worker
+    return first
 
 
 def earliest_times(

@@ -67,6 +67,7 @@ class Loops:
             self._scratch(3 * self.span),
             order,
             *(self._scratch(self.workers) for _ in range(5)),
+            np.zeros((2 * problem.ops + self.workers, 2), dtype=np.int64) if self._compiled else [],
         )
         assert placed == problem.ops, f"list scheduling placed {placed} of {problem.ops} ops"
         return np.array(order, dtype=np.int64)
@@ -147,7 +148,11 @@ def _links(problem: Problem) -> tuple[Ints, Ints, Ints, Ints]:
 
 @cache
 def _compiled() -> tuple[Any, ...]:
-    return tuple(map(compile_function, _LOOPS))
+    heap = {
+        "heappush": compile_function(kernel.array_push),
+        "heappop": compile_function(kernel.array_pop),
+    }
+    return tuple(compile_function(loop, **heap) for loop in _LOOPS)
 
 
 _LOOPS: tuple[Any, ...] = (kernel.list_schedule, kernel.earliest_times, kernel.latest_times)

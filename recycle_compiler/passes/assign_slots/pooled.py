@@ -44,13 +44,21 @@ class _Loss(NamedTuple):
 def pooled_span(problem: Problem, stage: int) -> int:
     """The least time from the first op of this stage to the end of its last."""
     live = len(problem.hosts[stage])
-    work = problem.units * (problem.forward[stage] + problem.backward[stage] + problem.weight[stage])
+    return -(-(_work(problem, stage) + sum(pooled_losses(problem, stage))) // live)
+
+
+def pooled_losses(problem: Problem, stage: int) -> tuple[int, int]:
+    """What the live workers together idle at least, at the start and at the end of the stage's window.
+
+    Where one end alone says more than both together, the other counts nothing.
+    """
+    work = _work(problem, stage)
     ends = [_loss(problem, stage, ops) for ops in (_at_start(problem, stage), _at_end(problem, stage))]
     # A moment by which not all work can be done lies within the window; two such moments, counted from both
     # ends, do not overlap if both halves together cannot hold all work.
-    alone = max(int(loss.idle[loss.done < work].max(initial=0)) for loss in ends)
-    both = sum(int(loss.idle[loss.done * 2 < work].max(initial=0)) for loss in ends)
-    return -(-(work + max(alone, both)) // live)
+    alone = [int(loss.idle[loss.done < work].max(initial=0)) for loss in ends]
+    both = [int(loss.idle[loss.done * 2 < work].max(initial=0)) for loss in ends]
+    return max((both[0], both[1]), (alone[0], 0), (0, alone[1]), key=sum)
 
 
 def head(problem: Problem, first: int, stage: int) -> int:
@@ -151,6 +159,11 @@ def _when_put_off(problem: Problem, stage: int, forward_done: Ints) -> Ints:
     each = capacity // kept - most + 1
     beyond = np.arange(problem.units, dtype=np.int64) - len(problem.hosts[stage]) * most
     return np.where(beyond < 0, 0, forward_done[np.maximum(beyond, 0) // each])
+
+
+def _work(problem: Problem, stage: int) -> int:
+    """All work of the stage."""
+    return problem.units * (problem.forward[stage] + problem.backward[stage] + problem.weight[stage])
 
 
 def _loss(problem: Problem, stage: int, ops: _Earliest) -> _Loss:

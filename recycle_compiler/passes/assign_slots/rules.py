@@ -48,14 +48,16 @@ class Setting(NamedTuple):
     ahead: int = NO_LIMIT
     """How far beyond 1F1B's depth a worker may run, if memory allows."""
     defer: int = NO_LIMIT
-    depth: int = -NO_LIMIT
-    """How far beyond 1F1B's depth F goes first."""
+    depth: tuple[int, int] = (-NO_LIMIT, -NO_LIMIT)
+    """How far beyond 1F1B's depth F goes first: on the busiest stages, and on the others."""
     patience: tuple[int, int] = (0, 0)
     """On the busiest stages, and on the others."""
     patience_at_end: int = 0
     """At least this."""
     burst: int = 0
     """In percent of what memory holds; on the busiest stages only."""
+    last_first: bool = False
+    """Among equals the last pipeline goes first, not the first."""
 
 
 def rule_of(problem: Problem, setting: Setting) -> Rule:
@@ -67,7 +69,7 @@ def rule_of(problem: Problem, setting: Setting) -> Rule:
     return Rule(
         limit=np.minimum(most, depth + setting.ahead),
         defer=np.full(problem.stages, setting.defer),
-        depth=depth + setting.depth,
+        depth=depth + np.where(busy, *setting.depth),
         patience=patience,
         patience_at_end=np.maximum(patience, setting.patience_at_end),
         burst=np.where(busy, most * setting.burst // 100, 0),
@@ -86,12 +88,14 @@ def free_rule(problem: Problem, patience: int) -> Rule:
     return rule_of(problem, Setting(patience=(patience, patience)))
 
 
-def greedy_priority(problem: Problem) -> Ints:
+def greedy_priority(problem: Problem, last_first: bool = False) -> Ints:
     """Backward before forward before W; in each, micro-batches in turn over the pipelines."""
-    turn = np.arange(problem.units) % problem.microbatches
+    pipeline, turn = np.divmod(np.arange(problem.units), problem.microbatches)
+    if last_first:
+        turn = turn * problem.pipelines + problem.pipelines - 1 - pipeline
     priority = np.empty((3, problem.units, problem.stages), dtype=np.int64)
     for kind, rank in ((1, 0), (0, 1), (2, 2)):
-        priority[kind] = (rank * problem.microbatches + turn)[:, None]
+        priority[kind] = (rank * problem.units + turn)[:, None]
     return priority
 
 

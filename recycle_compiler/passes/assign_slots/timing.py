@@ -45,12 +45,16 @@ class Clock:
     def time(self, order: Ints, at_most: int | None = None) -> Timed | None:
         """The order with its shortest period; None if that exceeds `at_most`."""
         if not self.problem.staggered:
-            timed = self._timed(order, np.zeros(self.problem.stages, dtype=np.int64))
+            timed = self.time_at_once(order)
             return None if at_most is not None and timed.period > at_most else timed
         if at_most is None:
-            return self._shorten(self._timed(order, np.zeros(self.problem.stages, dtype=np.int64)))
+            return self._shorten(self.time_at_once(order))
         within = self._within(order, at_most)
         return None if within is None else self._shorten(within)
+
+    def time_at_once(self, order: Ints) -> Timed:
+        """The order with every stage opened at once: fast, and often as short as it can be."""
+        return self._timed(order, np.zeros(self.problem.stages, dtype=np.int64))
 
     def order_of(self, start: Ints) -> Ints:
         """The order of ops on every worker, from start[kind, unit, stage] (-1 where there is no such op)."""

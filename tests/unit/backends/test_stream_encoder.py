@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recycle_compiler.backends.machines import COMPILE_FROM, compiled_machine, machine_for
+from recycle_compiler.backends.machines import COMPILE_FROM, LOADED_FROM, compiled_machine, machine_for
 from recycle_compiler.backends.stream_encoder import encode_program, frame_of
 from recycle_compiler.ir.failure import Worker
 from recycle_compiler.ir.program import Program
@@ -79,7 +79,7 @@ def test_compiled_and_plain_give_the_same_bytes_and_read_each_other() -> None:
 
 
 def test_small_bundles_do_not_load_the_compiled_functions() -> None:
-    assert machine_for(COMPILE_FROM - 1) is PLAIN
+    assert machine_for(LOADED_FROM - 1) is PLAIN
     assert machine_for(COMPILE_FROM) is not PLAIN
 
 
