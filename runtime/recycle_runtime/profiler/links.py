@@ -1,0 +1,109 @@
+"""What it costs to move bytes between workers: one message, one reduction.
+
+Ranks are threads of this process, each with a gloo group of its own over the loopback address; gloo does its
+work outside Python. Large amounts are measured by a part, and the time is scaled.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from recycle_runtime.profiler.timing import NOTHING, Stopwatch, Timing
+
+MOST_BYTES = 32 << 20
+"""More than this is not sent to measure it."""
+_WARM_UP = 2
+_PATIENCE = timedelta(seconds=60)
+REDUCE_HOW = "all-reduce of float32 over gloo, loopback"
+TRANSFER_HOW = {"cpu": "one way of a round trip over gloo, loopback", "cuda": "a copy on the device"}
+
+
+def reduction(size: int, ranks: int, device: torch.device, repeat: int) -> Timing:
+    """An all-reduce of `size` bytes among so many ranks."""
+    if ranks < 2 or size == 0:
+        return NOTHING
+
+    def all_reduce(group: Any, _: int, buffer: torch.Tensor) -> None:
+        group.allreduce([buffer]).wait()
+        if buffer.is_cuda:
+            torch.cuda.synchronize(buffer.device)
+
+    return _by_a_part(size, lambda part: _among(ranks, all_reduce, part, device, repeat))
+
+
+def transfer(size: int, device: torch.device, repeat: int) -> Timing:
+    """`size` bytes from a stage to the next."""
+    if size == 0:
+        return NOTHING
+    if device.type == "cuda":
+        return _by_a_part(size, lambda part: _copy(part, device, repeat))
+
+    def there_and_back(group: Any, rank: int, buffer: torch.Tensor) -> None:
+        if rank == 0:
+            group.send([buffer], 1, 0).wait()
+            group.recv([buffer], 1, 0).wait()
+        else:
+            group.recv([buffer], 0, 0).wait()
+            group.send([buffer], 0, 0).wait()
+
+    return _by_a_part(size, lambda part: _among(2, there_and_back, part, device, repeat)).scaled(0.5)
+
+
+def _by_a_part(size: int, measure: Callable[[int], Timing]) -> Timing:
+    part = min(size, MOST_BYTES)
+    return measure(part).scaled(size / part)
+
+
+def _among(
+    ranks: int,
+    exchange: Callable[[Any, int, torch.Tensor], None],
+    size: int,
+    device: torch.device,
+    repeat: int,
+) -> Timing:
+    """Every rank runs the exchange at once; a round is over when the last rank is done."""
+    store: Any = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
+    together = threading.Barrier(ranks)
+
+    def one_rank(rank: int) -> list[int]:
+        try:
+            group: Any = _gloo(store, rank, ranks)
+            buffer = torch.ones(max(1, size // 4), device=device)
+            times: list[int] = []
+            for _ in range(_WARM_UP + repeat):
+                buffer.fill_(1.0)
+                together.wait(_PATIENCE.total_seconds())
+                began = time.perf_counter_ns()
+                exchange(group, rank, buffer)
+                times.append(time.perf_counter_ns() - began)
+            return times[_WARM_UP:]
+        except BaseException:
+            # The others must not wait for a rank that is gone.
+            together.abort()
+            raise
+
+    with ThreadPoolExecutor(ranks) as threads:
+        rows = list(threads.map(one_rank, range(ranks)))
+    return Timing.of([max(times) for times in zip(*rows, strict=True)])
+
+
+def _gloo(store: Any, rank: int, ranks: int) -> Any:
+    gloo: Any = dist.ProcessGroupGloo
+    options = gloo._Options()
+    options._devices = [gloo.create_device(hostname="127.0.0.1")]
+    options._timeout = _PATIENCE
+    return gloo(store, rank, ranks, options)
+
+
+def _copy(size: int, device: torch.device, repeat: int) -> Timing:
+    source = torch.ones(size, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    watch = Stopwatch(device)
+    times = [watch.time(lambda: target.copy_(source))[1] for _ in range(_WARM_UP + repeat)]
+    return Timing.of(times[_WARM_UP:])

@@ -1,0 +1,157 @@
+"""Builds the stages of a program one after another and measures each, with what the one before it gave."""
+
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from recycle_runtime.batches import MicroBatches
+from recycle_runtime.profiler import links
+from recycle_runtime.profiler.memory import HOW, counting
+from recycle_runtime.profiler.optimizer_step import OptimizerRun
+from recycle_runtime.profiler.report import Profile, StageCosts
+from recycle_runtime.profiler.stage_run import StageRun, Tensors, as_tensors
+from recycle_runtime.profiler.timing import Stopwatch, Timing
+from recycle_runtime.program import Program
+from recycle_runtime.program_errors import ProgramError, blame
+from recycle_runtime.split_backward import Split, prepare
+
+_WARM_UP = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What to measure, and how often."""
+
+    stages: int
+    device: str = "cpu"
+    repeat: int = 20
+    seed: int = 0
+    pipelines: int = 1
+    """How many workers reduce the gradients of a stage."""
+    threads: int = 1
+    """Of torch on the CPU; a worker has one."""
+
+
+def profile(
+    program: Program, options: Options, progress: Callable[[int], None] = lambda stage: None
+) -> Profile:
+    """The costs of every stage on this machine, with the first micro-batch of the program."""
+    if options.device == "cuda" and not torch.cuda.is_available():
+        raise ProgramError("there is no CUDA device here that torch can use", "--device cpu measures without")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(options.threads)
+    try:
+        with warnings.catch_warnings():
+            # Torch says so once, about a thread of its own, and goes on as it should.
+            warnings.filterwarnings("ignore", "Attempting to run cuBLAS")
+            return _profile(program, options, progress)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _profile(program: Program, options: Options, progress: Callable[[int], None]) -> Profile:
+    device = torch.device(options.device)
+    data, target = MicroBatches(program, options.seed, 1).item(0, 0)
+    inputs = tuple(tensor.to(device) for tensor in as_tensors(data))
+    target = target.to(device) if isinstance(target, torch.Tensor) else target
+    rows: list[StageCosts] = []
+    for stage in range(options.stages):
+        progress(stage)
+        torch.manual_seed(options.seed * 1_000_003 + stage)  # pyright: ignore[reportUnknownMemberType]
+        module = program.build_stage(stage, options.stages).to(device).train()
+        loss = _loss_against(program, target) if stage == options.stages - 1 else None
+        run = StageRun(module, inputs, is_first=stage == 0, loss=loss)
+        with blame(program.path, f"stage {stage} of {options.stages}"):
+            costs, inputs = _measure(program, run, options, device)
+        rows.append(costs)
+    return Profile(
+        device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        stages=tuple(rows),
+        details={
+            "torch": torch.__version__,
+            "threads": options.threads,
+            "repeat": options.repeat,
+            "seed": options.seed,
+            "pipelines": options.pipelines,
+            "memory_measured": HOW[device.type],
+            "transfer_measured": links.TRANSFER_HOW[device.type],
+            "reduce_measured": links.REDUCE_HOW,
+        },
+    )
+
+
+def _loss_against(program: Program, target: Any) -> Callable[[Any], torch.Tensor]:
+    return lambda output: program.loss(output, target)
+
+
+def _measure(
+    program: Program, run: StageRun, options: Options, device: torch.device
+) -> tuple[StageCosts, Tensors]:
+    optimizer = OptimizerRun(program, run.module)
+    watch = Stopwatch(device)
+    # Fused first: preparing a module for the split changes how it runs.
+    backward = _fused(run, watch, options.repeat)
+    split = prepare(run.module)
+    forward, backward_input, backward_weight = _split(run, split, watch, options.repeat)
+    saved, kept = _memory(run, split, device)
+    with torch.no_grad():
+        outputs = run.forward(run.fresh_inputs())
+    boundary = 0 if run.is_last else _bytes(outputs)
+    step = optimizer.time(watch, options.repeat)
+    costs = StageCosts(
+        forward=forward,
+        backward_input=backward_input,
+        backward_weight=backward_weight,
+        backward=backward,
+        optimizer=step,
+        reduce=links.reduction(optimizer.gradient_bytes, options.pipelines, device, options.repeat),
+        transfer=links.transfer(boundary, device, options.repeat),
+        saved_bytes=saved,
+        kept_bytes=kept,
+        parameter_bytes=_bytes([*run.module.parameters(), *run.module.buffers()]) + optimizer.state_bytes,
+        gradient_bytes=optimizer.gradient_bytes,
+        boundary_bytes=boundary,
+    )
+    return costs, outputs
+
+
+def _fused(run: StageRun, watch: Stopwatch, repeat: int) -> Timing:
+    times: list[int] = []
+    for _ in range(_WARM_UP + repeat):
+        outputs = run.forward(run.fresh_inputs())
+        gradients = run.gradients(outputs)
+        times.append(watch.time(lambda o=outputs, g=gradients: run.backward(o, g))[1])
+    return Timing.of(times[_WARM_UP:])
+
+
+def _split(run: StageRun, split: Split, watch: Stopwatch, repeat: int) -> tuple[Timing, Timing, Timing]:
+    times: list[tuple[int, int, int]] = []
+    for _ in range(_WARM_UP + repeat):
+        inputs = run.fresh_inputs()
+        outputs, forward = watch.time(lambda i=inputs: run.forward(i))
+        gradients = run.gradients(outputs)
+        work, first = watch.time(lambda o=outputs, g=gradients: split.backward_input(o, g))
+        _, second = watch.time(work.run)
+        times.append((forward, first, second))
+    forwards, firsts, seconds = zip(*times[_WARM_UP:], strict=True)
+    return Timing.of(forwards), Timing.of(firsts), Timing.of(seconds)
+
+
+def _memory(run: StageRun, split: Split, device: torch.device) -> tuple[int, int]:
+    """Bytes held from F to I, and from I to W."""
+    with counting(device) as held:
+        inputs = run.fresh_inputs()
+        outputs = run.forward(inputs)
+        saved = held()
+        work = split.backward_input(outputs, run.gradients(outputs))
+        del inputs, outputs
+        kept = held()
+        work.run()
+    return saved, kept
+
+
+def _bytes(tensors: Iterable[torch.Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

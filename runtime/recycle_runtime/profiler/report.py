@@ -1,0 +1,120 @@
+"""What was measured, as the JSON that the compiler reads and as a table for people."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from recycle_runtime.profiler.timing import Timing
+
+FORMAT, VERSION = "recycle-profile", 1
+_AT_LEAST_ONE = ("forward", "backward_input", "backward_weight")
+"""The planner needs these to take time, however little."""
+UNSTEADY = 0.25
+"""Half of the measurements within this share of the median is steady enough."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageCosts:
+    """One stage: times with their spread, and bytes."""
+
+    forward: Timing
+    backward_input: Timing
+    backward_weight: Timing
+    backward: Timing
+    """The whole backward as autograd does it, to compare with the two halves."""
+    optimizer: Timing
+    reduce: Timing
+    transfer: Timing
+    saved_bytes: int
+    """Alive between F and I."""
+    kept_bytes: int
+    """Alive between I and W."""
+    parameter_bytes: int
+    """Parameters, buffers and the optimizer's state: what a worker that moves here copies."""
+    gradient_bytes: int
+    boundary_bytes: int
+    """What goes to the next stage."""
+
+    def to_json(self) -> dict[str, Any]:
+        row: dict[str, Any] = {}
+        for field in fields(self):
+            value: Timing | int = getattr(self, field.name)
+            if isinstance(value, Timing):
+                row[field.name] = max(value.median, int(field.name in _AT_LEAST_ONE))
+                row[f"{field.name}_quartiles"] = [value.low, value.high]
+            else:
+                row[field.name] = value
+        # What W needs may be more than what F saved: gradients have come to it.
+        row["activation_bytes"] = max(self.saved_bytes, self.kept_bytes)
+        return row
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """All stages, and how they were measured."""
+
+    device: str
+    stages: tuple[StageCosts, ...]
+    details: dict[str, Any]
+
+    def to_text(self) -> str:
+        """The JSON that `profile from` reads, a line for each stage; keys it does not know are for people."""
+        head = {"format": FORMAT, "version": VERSION, "device": self.device, "unit": "ns"} | self.details
+        parts = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
+        rows = ",\n  ".join(json.dumps(stage.to_json()) for stage in self.stages)
+        parts.append(f'"stages": [\n  {rows}\n ]')
+        return "{" + ",\n ".join(parts) + "}\n"
+
+    def unsteady(self) -> list[int]:
+        """The stages whose times vary so much that another measurement would differ."""
+        return [
+            number
+            for number, stage in enumerate(self.stages)
+            if max(stage.forward.spread, stage.backward_input.spread, stage.backward_weight.spread) > UNSTEADY
+        ]
+
+
+_TIMES = ["F", "I", "W", "B", "(I+W)/B", "optimizer", "reduce", "transfer"]
+_HEADS = ["stage", *_TIMES, "F to I", "I to W", "to copy"]
+
+
+def table(profile: Profile) -> str:
+    """A line for every stage; the share after a time is its spread."""
+    rows = [_HEADS, *(_row(number, stage) for number, stage in enumerate(profile.stages))]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADS))]
+    return "\n".join(_line(row, widths) for row in rows)
+
+
+def _row(number: int, stage: StageCosts) -> list[str]:
+    ratio = (stage.backward_input.median + stage.backward_weight.median) / max(1, stage.backward.median)
+    return [
+        str(number),
+        *(
+            f"{_time(timing.median)} ±{timing.spread / 2:.0%}"
+            for timing in (stage.forward, stage.backward_input, stage.backward_weight, stage.backward)
+        ),
+        f"{ratio:.2f}",
+        *(_time(timing.median) for timing in (stage.optimizer, stage.reduce, stage.transfer)),
+        *map(_size, (stage.saved_bytes, stage.kept_bytes, stage.parameter_bytes)),
+    ]
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return "  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
+
+
+def _time(nanoseconds: int) -> str:
+    if nanoseconds == 0:
+        return "0"
+    for unit, size in (("s", 1e9), ("ms", 1e6)):
+        if nanoseconds >= size:
+            return f"{nanoseconds / size:.3g} {unit}"
+    return f"{nanoseconds / 1e3:.3g} us"
+
+
+def _size(count: int) -> str:
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} B"

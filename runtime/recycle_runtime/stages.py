@@ -1,0 +1,154 @@
+"""Cuts a model into consecutive stages whose largest is as small as it can be.
+
+    def build_stage(stage, stages):
+        torch.manual_seed(0)
+        return cut(nn.Sequential(...), stages)[stage]
+
+Every worker cuts for itself, so costs must be the same everywhere: numbers written down, or the default,
+which counts parameters. `measure_costs` finds numbers to write down. Layers keep the names that they had in
+the whole model, so parameters are called the same however the model is cut.
+"""
+
+import time
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, pairwise
+from statistics import median
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+
+class Stage(nn.Module):
+    """Some consecutive layers: the stage's inputs go into the first, its output comes from the last."""
+
+    def __init__(self, layers: Iterable[tuple[str, nn.Module]], *, spread: bool) -> None:
+        super().__init__()
+        self.spread = spread
+        """Whether a layer that gives a tuple gives the next one several arguments, or one."""
+        self.order: list[str] = []
+        for name, layer in layers:
+            folder, _, last = name.rpartition(".")
+            if folder and folder not in dict(self.named_children()):
+                self.add_module(folder, nn.Module())
+            self.get_submodule(folder).add_module(last, layer)
+            self.order.append(name)
+
+    def forward(self, first: Any, *more: Any) -> Any:
+        value: Any = (first, *more) if more else first
+        for name in self.order:
+            layer = self.get_submodule(name)
+            value = layer(*cast(Any, value)) if self.spread and isinstance(value, tuple) else layer(value)
+        return value
+
+
+def cut(model: nn.Sequential, stages: int, weights: Sequence[float] | None = None) -> list[nn.Module]:
+    """The stages of an nn.Sequential; `weights` gives the cost of each of its layers."""
+    # A layer may stand in several places; `named_children` would name it once.
+    places = cast(Iterable[tuple[str, nn.Module]], model.named_modules(remove_duplicate=False))
+    layers = [(name, layer) for name, layer in places if name and "." not in name]
+    return _cut(layers, stages, weights, spread=False)
+
+
+def cut_blocks(
+    first: nn.Module | None,
+    blocks: Iterable[nn.Module],
+    last: nn.Module | None,
+    stages: int,
+    costs: Sequence[float] | None = None,
+) -> list[nn.Module]:
+    """The stages of a model that is `first`, then each block in turn, then `last`; a cost for each of them.
+
+    A part that gives a tuple gives the next part several arguments, as stages do.
+    """
+    layers = [(f"blocks.{number}", block) for number, block in enumerate(blocks)]
+    if first is not None:
+        layers.insert(0, ("first", first))
+    if last is not None:
+        layers.append(("last", last))
+    return _cut(layers, stages, costs, spread=True)
+
+
+def balance(costs: Sequence[float], stages: int) -> list[range]:
+    """Which layers each stage gets: the largest stage is smallest, then the stages are most alike."""
+    if not 1 <= stages <= len(costs):
+        raise ValueError(f"{len(costs)} layers cannot be cut into {stages} stages of at least one layer each")
+    if not all(0 <= cost < float("inf") for cost in costs):
+        raise ValueError(f"costs must be numbers from 0, got {list(costs)}")
+    sums = list(accumulate(costs, initial=0.0))
+    largest, _ = _best_cut(sums, stages, float("inf"), alike=False)
+    _, borders = _best_cut(sums, stages, largest, alike=True)
+    return [range(begin, end) for begin, end in pairwise(borders)]
+
+
+def measure_costs(layers: Iterable[nn.Module], example: torch.Tensor, repeat: int = 10) -> list[float]:
+    """Seconds of forward and backward of each layer in a chain, medians: numbers to write down as weights."""
+    costs: list[float] = []
+    for layer in layers:
+        given = example.detach()
+        if given.is_floating_point():
+            given.requires_grad_()
+        costs.append(median(_seconds(layer, given) for _ in range(repeat + 1)))
+        with torch.no_grad():
+            example = layer(given)
+    return costs
+
+
+def _cut(
+    layers: list[tuple[str, nn.Module]], stages: int, costs: Sequence[float] | None, *, spread: bool
+) -> list[nn.Module]:
+    if costs is None:
+        costs = [_parameter_count(layer) for _, layer in layers]
+    if len(costs) != len(layers):
+        raise ValueError(f"there are {len(layers)} layers, so there must be as many costs, got {len(costs)}")
+    parts = balance(costs, stages)
+    made: list[nn.Module] = [Stage((layers[number] for number in part), spread=spread) for part in parts]
+    _refuse_shared(made)
+    return made
+
+
+def _best_cut(sums: Sequence[float], stages: int, most: float, *, alike: bool) -> tuple[float, list[int]]:
+    """Dynamic program over stages and where each ends: least largest stage, or least sum of squares."""
+    layers = len(sums) - 1
+    best: list[tuple[float, list[int]] | None] = [(0.0, [0]), *[None] * layers]
+    for stage in range(1, stages + 1):
+        after: list[tuple[float, list[int]] | None] = [None] * (layers + 1)
+        for end in range(stage, layers - (stages - stage) + 1):
+            choices = (
+                (value + size**2 if alike else max(value, size), [*borders, end])
+                for begin in range(stage - 1, end)
+                if (known := best[begin]) is not None
+                for value, borders in [known]
+                if (size := sums[end] - sums[begin]) <= most
+            )
+            after[end] = min(choices, default=None)
+        best = after
+    found = best[layers]
+    assert found is not None
+    return found
+
+
+def _refuse_shared(stages: Iterable[nn.Module]) -> None:
+    owner: dict[nn.Parameter, int] = {}
+    for number, stage in enumerate(stages):
+        for name, parameter in stage.named_parameters():
+            if owner.setdefault(parameter, number) != number:
+                raise ValueError(
+                    f"parameter {name} is shared by stages {owner[parameter]} and {number}, "
+                    "which would train two copies of it: give each its own, or cut elsewhere"
+                )
+
+
+def _parameter_count(layer: nn.Module) -> int:
+    """And one for the layer itself, so that layers without parameters are shared out too."""
+    return 1 + sum(parameter.numel() for parameter in layer.parameters())
+
+
+def _seconds(layer: nn.Module, given: torch.Tensor) -> float:
+    began = time.perf_counter()
+    output: torch.Tensor = layer(given)
+    if output.requires_grad:
+        torch.autograd.backward(output, torch.ones_like(output))
+    if output.is_cuda:
+        torch.cuda.synchronize(output.device)
+    return time.perf_counter() - began
