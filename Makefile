@@ -13,7 +13,7 @@ setup: $(STAMP) ## build .venv with the pinned versions
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "recyclec needs Python 3.11 or newer; set PYTHON=...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]'
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[runtime,dev]'
 	@touch $@
 
 check: $(STAMP) ## lint, format, types, import rules, goldens

@@ -34,19 +34,31 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _stopped("interrupted", INTERRUPTED, output)
     except Exception as error:
-        return _report(error, output)
+        return _report(error, getattr(arguments, "jobs", 1), output)
     return code
 
 
 def _stopped(how: str, code: int, output: Output) -> int:
-    done = f"wrote {', '.join(output.written)}" if output.written else "nothing was written"
-    output.error(f"{how}, {done}")
+    output.error(f"{how}, {_done(output)}")
     return code
 
 
-def _report(error: Exception, output: Output) -> int:
+def _done(output: Output) -> str:
+    return f"wrote {', '.join(output.written)}" if output.written else "nothing was written"
+
+
+def _too_small(what: str, processes: int, output: Output) -> int:
+    """Nobody's mistake: the machine does not hold what was to run on it."""
+    output.error(f"{what}, {_done(output)}")
+    fewer = f"plan with fewer processes than `--jobs {processes}`, or " if processes > 1 else ""
+    output.words(f"\nhint: if memory ran out, {fewer}use a machine that has more\n")
+    return BUG
+
+
+def _report(error: Exception, processes: int, output: Output) -> int:
     """One sentence for the user's mistakes; everything else is ours and keeps its traceback."""
     from recycle_compiler.diagnostics import CompileError
+    from recycle_compiler.parallel import ProcessError
 
     if isinstance(error, CompileError):
         output.words(f"{error.render(color=output.colored(sys.stderr))}\n")
@@ -58,6 +70,10 @@ def _report(error: Exception, output: Output) -> int:
     if isinstance(exit_code, int):
         output.error(str(error))
         return exit_code
+    if isinstance(error, MemoryError):
+        return _too_small("there is not enough memory", processes, output)
+    if isinstance(error, ProcessError) and not error.crashed:
+        return _too_small(str(error), processes, output)
     output.words("".join(traceback.format_exception(error)))
     output.error("this is a bug in recyclec, not in your input; please report it with the lines above")
     _keep_reproducer(error, output)

@@ -11,7 +11,7 @@ def compile_function(function: FunctionType, **names: Any) -> Any:
     Importing numba takes a good part of a second, so callers wait until it pays.
     """
     numba: Any = import_module("numba")
-    known = {**function.__globals__, **names}
+    known = {**function.__globals__, **names} if names else function.__globals__
     changed = FunctionType(function.__code__, known, function.__name__, function.__defaults__)
     changed.__qualname__, changed.__module__ = function.__qualname__, function.__module__
     try:

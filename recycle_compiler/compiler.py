@@ -1,7 +1,7 @@
 """From a job to programs: one plan for every number of failures, or one for an exact failure pattern."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from recycle_compiler.baseline import one_f_one_b_period
@@ -58,17 +58,21 @@ def compile_job(
     """
     total = (job.failures if failures is None else failures) + 1
     check_survivable(job, total - 1)
+    end = time.monotonic_ns() + job.solver.time_limit_ns
     baseline = one_f_one_b_period(job)
     programs: dict[int, Program] = {}
     processes = 1 if observers or total == 1 else processes
     with running(processes) as run:
         # A quarter of the time limit is for comparing stages, the rest is shared by the plans.
-        limit = job.solver.time_limit_ns * processes
-        costs = measure_costs(job, total - 1, run, limit // 4)
-        share = limit * 3 // 4 // total
-        # Those with most failures take longest, so they are started first.
-        tasks = [(job, count, costs, share, tuple(observers)) for count in reversed(range(total))]
-        for count, program, seconds in run(_timed_plan, tasks):
+        costs = measure_costs(job, total - 1, run, job.solver.time_limit_ns * processes // 4)
+
+        def tasks() -> Iterator[tuple[JobSpec, int, Costs, int, tuple[Observer, ...]]]:
+            # Those with most failures take longest, so they are started first.
+            for count in reversed(range(total)):
+                left = max(0, end - time.monotonic_ns()) * min(processes, count + 1)
+                yield job, count, costs, left // (count + 1), tuple(observers)
+
+        for count, program, seconds in run(_timed_plan, tasks()):
             programs[count] = program
             if on_plan is not None:
                 on_plan(summary(program, seconds, baseline), len(programs), total)

@@ -8,12 +8,11 @@ from typing import Any
 
 from recycle_compiler.backends.bundle import write_bundle
 from recycle_compiler.commands.observers import observers_for
-from recycle_compiler.commands.output import DONE, STANDARD, USAGE, Output, UserError, check_target
-from recycle_compiler.commands.planning import planning, with_techniques
+from recycle_compiler.commands.output import DONE, STANDARD, USAGE, Output, UserError
+from recycle_compiler.commands.planning import load_for, planning, with_techniques
 from recycle_compiler.compiler import PlanSummary, compile_job
-from recycle_compiler.frontend import load_job
 from recycle_compiler.ir.job import JobSpec
-from recycle_compiler.progress import PlanProgress
+from recycle_compiler.progress import PlanProgress, can_rewrite
 from recycle_compiler.viz.table import summary_table
 from recycle_compiler.viz.units import in_unit
 
@@ -25,16 +24,17 @@ def run(arguments: Namespace, output: Output) -> int:
         )
     if arguments.out == STANDARD:
         raise UserError("a bundle is no text for stdout; name a file with `-o PLAN`", USAGE)
-    check_target(arguments.out, arguments.job)
-    loaded = load_job(arguments.job)
+    loaded = load_for(arguments.job, arguments.out)
     job = with_techniques(loaded.spec, arguments.techniques)
     summaries: list[PlanSummary] = []
-    shown = not output.quiet and sys.stderr.isatty()
-    with planning(job), PlanProgress(f"planning {job.name}", shown, output.color) as progress:
+    total = (job.failures if arguments.failures is None else arguments.failures) + 1
+    # What is printed after a pass would end up in the middle of the line.
+    shown = can_rewrite(sys.stderr) and not output.quiet and not arguments.print_after_change
+    with planning(job), PlanProgress(f"planning {job.name}", total, shown) as progress:
 
         def on_plan(summary: PlanSummary, done: int, total: int) -> None:
             summaries.append(summary)
-            progress.update(done, total)
+            progress.update(summary.gap)
 
         programs = compile_job(
             job,

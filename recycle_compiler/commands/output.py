@@ -77,9 +77,21 @@ def check_target(path: str | None, source: str) -> None:
     """Refuse, before any work, an output that cannot be written or that is the input itself."""
     if path is None or path == STANDARD:
         return
-    if os.path.isfile(path) and os.path.exists(source) and os.path.samefile(path, source):
-        raise UserError(f"{path} is the input; `-o` must name another file", USAGE)
+    refuse_overwriting(path, source, "the input")
     check_writable(Path(path))
+
+
+def refuse_overwriting(path: str, source: str, what: str) -> None:
+    """Raise if both are the same file, whatever their names; `-` is what stdin comes from."""
+    try:
+        same = os.path.isfile(path) and os.path.samestat(
+            os.stat(path), os.fstat(0) if source == STANDARD else os.stat(source)
+        )
+    except OSError:
+        # A file that is not there is not overwritten.
+        return
+    if same:
+        raise UserError(f"{path} is {what}; `-o` must name another file", USAGE)
 
 
 @contextmanager

@@ -34,7 +34,7 @@ def stage_costs(problem: Problem, failures: int) -> list[list[int]]:
     rows = [[cost(stage, losses) for losses in range(even + 1)] for stage in range(problem.stages)]
     ceiling = max(row[-1] for row in rows)
     for stage, row in enumerate(rows):
-        while len(row) < problem.pipelines and (more := cost(stage, len(row))) <= ceiling:
+        while len(row) <= min(failures, problem.pipelines - 1) and (more := cost(stage, len(row))) <= ceiling:
             row.append(more)
     return rows
 

@@ -17,6 +17,7 @@ from recycle_compiler.commands.output import BUG, Output, UserError
 from recycle_compiler.diagnostics import CompileError, Diagnostic, Span
 from recycle_compiler.files import write_whole
 from recycle_compiler.ir.schedule import Schedule
+from recycle_compiler.parallel import ProcessError
 from recycle_compiler.passes.pipeline import PassError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -82,6 +83,34 @@ def test_users_get_a_sentence(
     command_is(raising(error))
     assert cli.main(["--quiet", "check", "a.job"]) == code
     assert capsys.readouterr() == ("", words)
+
+
+@pytest.mark.parametrize(
+    ("error", "what"),
+    [
+        (MemoryError("unable to allocate 9 TiB"), "there is not enough memory"),
+        (ProcessError("a planning process was ended by SIGKILL"), "a planning process was ended by SIGKILL"),
+    ],
+)
+def test_a_machine_that_is_too_small(
+    command_is: Callable[[Run], None], capsys: pytest.CaptureFixture[str], error: Exception, what: str
+) -> None:
+    command_is(raising(error))
+    assert cli.main(["compile", "a.job", "-o", "x.plan", "--jobs", "2"]) == BUG
+    hint = "if memory ran out, plan with fewer processes than `--jobs 2`, or use a machine that has more"
+    assert capsys.readouterr().err == f"recyclec: error: {what}, nothing was written\n\nhint: {hint}\n"
+    assert cli.main(["compile", "a.job", "-o", "x.plan", "--jobs", "1"]) == BUG
+    assert "--jobs" not in capsys.readouterr().err
+
+
+def test_a_process_that_crashes_is_a_bug(
+    command_is: Callable[[Run], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    command_is(raising(ProcessError("a planning process was ended by SIGSEGV", crashed=True)))
+    assert cli.main(["compile", "a.job", "-o", "x.plan"]) == BUG
+    words = capsys.readouterr().err
+    assert "ended by SIGSEGV" in words
+    assert "this is a bug in recyclec" in words
 
 
 def test_a_bug_keeps_its_traceback(

@@ -11,6 +11,16 @@ from recycle_compiler.ir.levels import parse_level
 
 Recyclec = Callable[..., tuple[int, str, str]]
 
+HASTY = """\
+job hasty {
+  parallel { pipeline = 4  data = 3 }
+  batch    { microbatches = 6 }
+  profile  { forward = 1  backward_input = 1  backward_weight = 1  optimizer = 3 }
+  memory   { capacity = 4 }
+  solver   { time_limit = 1 us }
+}
+"""
+
 
 def test_compile_ends_with_a_table(small_job: str, recyclec: Recyclec, tmp_path: Path) -> None:
     code, data, words = recyclec("compile", small_job, "-o", str(tmp_path / "x.plan"), "--jobs", "1")
@@ -97,6 +107,85 @@ def test_no_plan_exists(small_job: str, recyclec: Recyclec) -> None:
     code, _, words = recyclec("compile", small_job, "--json", "--failures", "5")
     assert code == 3
     assert len(words.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "words"),
+    [
+        (("data = 3", "data = 1"), 3, "2 stages x 1 pipeline survive at most 0 failures, got 2"),
+        (("failures = 2", "failures = 5"), 3, "2 stages x 3 pipelines survive at most 4 failures, got 5"),
+        (("failures = 2", "failures = 100%"), 3, "2 stages x 3 pipelines survive at most 4 failures, got 6"),
+        (
+            ("tolerate {", "memory { capacity = 0.5 } tolerate {"),
+            3,
+            "one micro-batch on stage 0 needs 1, capacity is 0.5",
+        ),
+        (("forward = 1", "forward = 0"), 1, "forward must be more than 0, got 0"),
+        (("backward_weight = 1", "backward_weight = 0"), 1, "backward_weight must be more than 0, got 0"),
+        (("microbatches = 2", "microbatches = 0"), 1, "microbatches must be at least 1, got 0"),
+        (("microbatches = 2", "microbatches = 9000000"), 1, "a plan may have at most 50,000,000 ops"),
+    ],
+)
+@pytest.mark.parametrize("command", [["check"], ["compile", "--json"], ["plan", "--failed", "0:0"]])
+def test_a_job_that_cannot_be_planned_is_refused_at_once(
+    recyclec: Recyclec,
+    small_job: str,
+    tmp_path: Path,
+    command: list[str],
+    change: tuple[str, str],
+    code: int,
+    words: str,
+) -> None:
+    job = tmp_path / "silly.job"
+    job.write_text(Path(small_job).read_text().replace(*change))
+    found, data, said = recyclec(*command, str(job))
+    assert (found, data) == (code, "")
+    assert words in said
+    assert "\nhint: " in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        (("pipeline = 2", "pipeline = 1"),),
+        (("microbatches = 2", "microbatches = 1"),),
+        (("data = 3", "data = 1"), ("failures = 2", "failures = 0")),
+        (("failures = 2", "failures = 0"),),
+        (("failures = 2", "failures = 0%"),),
+        (("tolerate { failures = 2 }", ""),),
+        (("tolerate {", "memory { capacity = 1 } tolerate {"),),
+        (("optimizer = 1", "optimizer = 0"),),
+        (("tolerate {", "solver { time_limit = 1 us } tolerate {"),),
+        (("tolerate {", "techniques { } tolerate {"),),
+    ],
+)
+def test_a_job_of_almost_nothing_has_plans_that_hold(
+    recyclec: Recyclec, small_job: str, tmp_path: Path, changes: tuple[tuple[str, str], ...]
+) -> None:
+    text = Path(small_job).read_text()
+    for change in changes:
+        assert change[0] in text
+        text = text.replace(*change)
+    job, plan = tmp_path / "silly.job", str(tmp_path / "silly.plan")
+    job.write_text(text)
+    assert recyclec("compile", str(job), "-o", plan, "--jobs", "1", "--quiet") == (0, "", "")
+    assert recyclec("verify", plan)[0] == 0
+
+
+def test_a_plan_that_was_cut_short_says_so(recyclec: Recyclec, tmp_path: Path) -> None:
+    job, plan = tmp_path / "hasty.job", str(tmp_path / "hasty.plan")
+    job.write_text(HASTY)
+    said = "recyclec: the time limit cut the search short; the plan is at most "
+    code, data, words = recyclec("plan", str(job), "--failed", "1:2", "-o", plan)
+    assert (code, data) == (0, "")
+    assert words.startswith(said)
+    assert recyclec("verify", plan)[0] == 0
+    assert "cut short by the time limit" in recyclec("show", plan)[1]
+    code, data, words = recyclec("plan", str(job), "--failed", "1:2", "--format", "json")
+    assert json.loads(data)["cut_short"]
+    assert words.startswith(said)
+    assert recyclec("plan", str(job), "--failed", "1:2", "--quiet")[2] == ""
 
 
 def test_passes_can_be_watched(small_job: str, recyclec: Recyclec, tmp_path: Path) -> None:

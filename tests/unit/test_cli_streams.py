@@ -1,6 +1,7 @@
 """Where a command reads and writes: `-`, closed and full streams, files that cannot be written."""
 
 import io
+import json
 import os
 import subprocess
 import sys
@@ -114,6 +115,36 @@ def test_the_input_is_not_overwritten(
     words = f"recyclec: error: {link} is the input; `-o` must name another file\n"
     assert recyclec(*command, small_job, "-o", str(link)) == (2, "", words)
     assert link.read_bytes() == before
+
+
+@pytest.mark.parametrize("command", [["compile"], ["plan", "--failed", "0:0"]])
+def test_the_profile_is_not_overwritten(
+    recyclec: Recyclec, tmp_path: Path, command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = {"forward": 1, "backward_input": 1, "backward_weight": 1, "activation_bytes": 1}
+    content = json.dumps({"format": "recycle-profile", "version": 1, "stages": [stage]})
+    (tmp_path / "measured.json").write_text(content)
+    (tmp_path / "link.json").symlink_to("measured.json")
+    job = tmp_path / "one.job"
+    job.write_text(
+        "job one { parallel { pipeline = 1  data = 2 } batch { microbatches = 1 } "
+        'profile from "measured.json" }'
+    )
+    for out in (tmp_path / "measured.json", tmp_path / "link.json"):
+        words = f"recyclec: error: {out} is the profile that the job reads; `-o` must name another file\n"
+        assert recyclec(*command, str(job), "-o", str(out)) == (2, "", words)
+    monkeypatch.chdir(tmp_path)
+    assert recyclec(*command, "one.job", "-o", "measured.json")[0] == 2
+    assert (tmp_path / "measured.json").read_text() == content
+    (tmp_path / "old.txt").write_text("something else")
+    assert recyclec(*command, "one.job", "-o", "old.txt", "--quiet")[0] == 0
+
+
+def test_what_stdin_comes_from_is_not_overwritten(small_job: str, tmp_path: Path) -> None:
+    link = tmp_path / "link.job"
+    link.hardlink_to(small_job)
+    words = f"recyclec: error: {link} is the input; `-o` must name another file\n"
+    assert in_shell(f"compile - -o {link} < {small_job}") == (2, "", words)
 
 
 def test_a_bundle_is_not_overwritten_by_its_picture(small_bundle: str, recyclec: Recyclec) -> None:

@@ -1,7 +1,7 @@
 """Lower bounds on the period: what no schedule can beat, whatever it does.
 
-Every bound below argues about one worker of stage s that hosts at least `ceil(units / live)` micro-batches:
-some worker must, however work is routed. Write k for that number and c for the activations it can hold.
+Most bounds argue about one worker of stage s that hosts at least `ceil(units / live)` micro-batches: some
+worker must, however work is routed. Write k for that number and c for the activations it can hold.
 
 - ramp-up: before its first backward the worker can only run F, at most c of them, and that backward comes
   no sooner than a round trip through the later stages after the first F. What c - 1 further F do not fill
@@ -13,6 +13,14 @@ some worker must, however work is routed. Write k for that number and c for the 
 - tracks: the activations a worker holds at once number at most c, so they can be drawn as c tracks
   of intervals that do not overlap; some track has ceil(k / c) of them, each as long as a round trip at least.
 - energy: an activation is held for a round trip at least; all of them must fit into capacity times time.
+- crowd: unless a worker has more than k, several have exactly k, and each of them has a first and a last
+  backward. Where another stage has fewer workers than this crowd, those pass it in rounds: one worker of the
+  crowd has its first backward that much later, or the last of their last backwards has that much longer a
+  way up. This counts up to what k + 1 micro-batches on one worker would cost.
+
+Both ends (pooled.py) argues about all live workers of a stage at once: how much of its work can be done in
+the first and in the last part of its window, given how fast the other stages and memory let it come. The
+rest of that time is idle, and all work and all idle time are shared by the live workers.
 
 Ramp-up lies before the first backward, drain after the last F, tail after the last backward. So they add to
 the load between them, but ramp-up and drain only where memory is too small for the last F to come before
@@ -160,20 +168,22 @@ def _tails(problem: Problem, stage: int, share: int, crowd: int) -> list[Bound]:
     busy = _busy_to_last_backward(problem, stage, share, 1)
     late = _busy_to_last_backward(problem, stage, share, crowd) - busy
     bounds: list[Bound] = []
-    for first in range(stage):
+    # The longest that the crowd holds up a stage between, on the way from here to `first`.
+    held_up = 0
+    for first in reversed(range(stage)):
         last_steps = problem.backward[first] + problem.weight[first]
         way_up = up(problem, stage, first) + last_steps
         # The last backwards of the crowd pass every stage on the way in rounds.
-        early = (_rounds(problem, first, crowd) - 1) * last_steps
-        for between in range(first + 1, stage):
-            early = max(early, (_rounds(problem, between, crowd) - 1) * problem.backward[between])
+        again = _rounds(problem, first, crowd) - 1
+        early = max(held_up, again * last_steps)
+        held_up = max(held_up, again * problem.backward[first])
         window = busy + max(late, early) + way_up
         if problem.staggered:
             period = head(problem, first, stage) + window + problem.finish[first]
         else:
             period = head(problem, 0, stage) + window + max(problem.finish)
         bounds.append(Bound(period, f"tail of stage {stage} through stage {first}"))
-    return bounds
+    return bounds[::-1]
 
 
 def _busy_to_last_backward(problem: Problem, stage: int, share: int, crowd: int) -> int:

@@ -16,6 +16,7 @@ Ops of a kind are numbered in order of their start. An array `earliest` of their
 is known about a kind; at the end of the iteration time runs backwards and `start` means end.
 """
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -61,15 +62,28 @@ def pooled_losses(problem: Problem, stage: int) -> tuple[int, int]:
     return max((both[0], both[1]), (alone[0], 0), (0, alone[1]), key=sum)
 
 
+@lru_cache(maxsize=4)
+def _ways(problem: Problem) -> tuple[list[int], list[int]]:
+    """From stage 0 to each: F and transfers, backwards and transfers."""
+    down, way_up = [0], [0]
+    for stage in range(problem.stages - 1):
+        down.append(down[-1] + problem.forward[stage] + problem.transfer[stage])
+        way_up.append(way_up[-1] + problem.backward[stage] + problem.transfer[stage])
+    return down, way_up
+
+
 def head(problem: Problem, first: int, stage: int) -> int:
     """From the start of an F on stage `first` to its earliest arrival on `stage`."""
-    return sum(problem.forward[j] + problem.transfer[j] for j in range(first, stage))
+    down, _ = _ways(problem)
+    return down[stage] - down[first]
 
 
 def up(problem: Problem, stage: int, earlier: int) -> int:
     """From the end of a backward on `stage` to its earliest start on an earlier one."""
-    transfers = sum(problem.transfer[j] for j in range(earlier, stage))
-    return transfers + sum(problem.backward[j] for j in range(earlier + 1, stage))
+    if stage == earlier:
+        return 0
+    _, way_up = _ways(problem)
+    return way_up[stage] - way_up[earlier] - problem.backward[earlier]
 
 
 def _at_start(problem: Problem, stage: int) -> _Earliest:

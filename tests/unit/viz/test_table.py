@@ -1,11 +1,10 @@
-"""The table that `recyclec compile` ends with, and its progress bar."""
+"""The table that `recyclec compile` ends with."""
 
 from dataclasses import dataclass
 
 import pytest
 
 from recycle_compiler.ir.schedule import Schedule
-from recycle_compiler.progress import PlanProgress
 from recycle_compiler.viz.table import per_stage_text, summary_table
 
 
@@ -41,20 +40,3 @@ def test_colour_is_only_for_terminals(tiny: Schedule) -> None:
 )
 def test_long_vectors_are_listed_by_stage(per_stage: tuple[int, ...], text: str) -> None:
     assert per_stage_text(per_stage) == text
-
-
-def test_a_hidden_progress_bar_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    with PlanProgress("planning", shown=False) as progress:
-        progress.update(1, 2)
-    assert capsys.readouterr() == ("", "")
-
-
-def test_progress_goes_to_stderr(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "80")
-    with PlanProgress("planning", shown=True) as progress:
-        progress.update(1, 2)
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert "planning 1/2" in captured.err

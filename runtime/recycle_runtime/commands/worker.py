@@ -1,0 +1,85 @@
+"""`recycle-run worker`: one worker, as a cluster launcher starts it."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from recycle_runtime.commands.errors import DONE, INPUT_ERROR, NO_PLAN, Refused
+from recycle_runtime.commands.parsers import Parsers
+from recycle_runtime.plan_choice import NoPlanError, choose_plan, parse_workers
+
+
+def add_parser(commands: Parsers) -> None:
+    does = "run one worker of a plan; the others run elsewhere and meet it at the store"
+    parser = commands.add_parser("worker", help=does, description=f"{does.capitalize()}.")
+    parser.add_argument("bundle", metavar="PLAN")
+    parser.add_argument(
+        "--program", required=True, metavar="FILE", help="the Python file that says what to train"
+    )
+    parser.add_argument(
+        "--store", required=True, metavar="HOST:PORT", help="a TCPStore that some process serves"
+    )
+    parser.add_argument("--worker", required=True, metavar="P:S", help="which worker this is, pipeline:stage")
+    parser.add_argument(
+        "--part", type=int, default=0, metavar="N", help="which of its tensor-parallel processes"
+    )
+    parser.add_argument("--steps", required=True, type=int, metavar="N", help="how many steps to train")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument(
+        "--failed", action="append", default=[], metavar="P:S,P:S", help="workers that are not there"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of parameters, data and dropout")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    try:
+        (place,) = parse_workers([arguments.worker])
+        failed = parse_workers(arguments.failed) if arguments.failed else ()
+    except ValueError as error:
+        raise Refused(str(error)) from None
+    host, _, port = arguments.store.rpartition(":")
+    if not host or not port.isdigit():
+        raise Refused(f"--store must be like 10.0.0.1:29500, got {arguments.store!r}")
+    for name in (arguments.bundle, arguments.program):
+        Path(name).open("rb").close()
+    # Loading torch takes seconds, so it waits until the arguments are known to make sense.
+    import torch.distributed as dist
+
+    from recycle_runtime.bundle import Bundle
+    from recycle_runtime.interpreter import StreamError
+    from recycle_runtime.program import ProgramError
+    from recycle_runtime.worker import TrainingWorker, WorkerOptions
+
+    bundle = Bundle.read(arguments.bundle)
+    try:
+        choice = choose_plan(bundle, failed)
+    except NoPlanError as error:
+        raise Refused(str(error), NO_PLAN) from None
+    if place not in choice.parts:
+        raise Refused(f"worker {arguments.worker} is among the failed ones or does not exist")
+    if not 0 <= arguments.part < bundle.tensor:
+        raise Refused(f"--part must be from 0 to {bundle.tensor - 1}, got {arguments.part}")
+    options = WorkerOptions(
+        bundle=arguments.bundle,
+        program=arguments.program,
+        plan=choice.plan,
+        worker=choice.parts[place],
+        part=arguments.part,
+        steps=arguments.steps,
+        seed=arguments.seed,
+        device=arguments.device,
+        trace=False,
+        timeout=600.0,
+    )
+    try:
+        store: Any = dist.TCPStore(host, int(port), is_master=False)
+        worker = TrainingWorker(options, store)
+        worker.train(lambda report: print(json.dumps(report._asdict()), flush=True))
+        worker.transport.barrier()
+    except (ProgramError, StreamError) as error:
+        raise Refused(str(error), INPUT_ERROR) from None
+    except RuntimeError as error:
+        raise Refused(f"worker {arguments.worker}: {error}", INPUT_ERROR) from None
+    return DONE

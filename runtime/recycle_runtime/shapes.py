@@ -1,0 +1,66 @@
+"""What crosses the boundaries of a stage, found out once for each shape of a micro-batch.
+
+The first forward of a micro-batch of some shape shows what leaves the stage; the store passes it on to the
+next one, which waits for it before it asks for the first message of that shape. A forward comes before its
+message in every plan, so nobody waits for somebody who waits.
+"""
+
+import json
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+
+from recycle_runtime.transport import TensorSpec
+
+Specs = tuple[TensorSpec, ...]
+
+
+class Shapes:
+    """The boundaries of one worker's stage, by the signature of the micro-batch."""
+
+    def __init__(self, store: dist.Store, stage: int) -> None:
+        self._store, self._stage = store, stage
+        self._arriving: dict[str, Specs] = {}
+        self._leaving: dict[str, Specs] = {}
+
+    def arriving(self, signature: str) -> Specs:
+        """What comes in from the stage before."""
+        if signature not in self._arriving:
+            self._arriving[signature] = _unpack(self._store.get(_key(signature, self._stage)))
+        return self._arriving[signature]
+
+    def leaving(self, signature: str) -> Specs:
+        """What has gone out to the next stage."""
+        return self._leaving[signature]
+
+    def show(self, signature: str, outputs: Sequence[torch.Tensor]) -> None:
+        """A forward has given this; the first of its signature is told to the next stage."""
+        if signature not in self._leaving:
+            self._leaving[signature] = tuple(map(TensorSpec.of, outputs))
+            self._store.set(_key(signature, self._stage + 1), _pack(self._leaving[signature]))
+
+
+def as_tuple(value: torch.Tensor | Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """A stage may give one tensor or several."""
+    return (value,) if isinstance(value, torch.Tensor) else tuple(value)
+
+
+def _key(signature: str, stage: int) -> str:
+    return f"shape/{stage}/{signature}"
+
+
+def _pack(specs: Specs) -> str:
+    return json.dumps([[str(spec.dtype).removeprefix("torch."), *spec.shape] for spec in specs])
+
+
+def _unpack(text: bytes) -> Specs:
+    rows: list[tuple[str, *tuple[int, ...]]] = json.loads(text)
+    return tuple(TensorSpec(tuple(row[1:]), _dtype(row[0])) for row in rows)
+
+
+def _dtype(name: str) -> torch.dtype:
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
+        raise ValueError(f"{name} is not a type of tensors")
+    return found

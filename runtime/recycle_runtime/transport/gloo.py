@@ -1,0 +1,83 @@
+"""Messages and sums over gloo: CPU tensors, any machine."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from recycle_runtime.assembly import Worker
+from recycle_runtime.transport import Arrival, Pending, TensorSpec
+from recycle_runtime.transport.grid import Grid
+
+_TAG = 0
+
+
+class _Arrival:
+    """A posted receive."""
+
+    def __init__(self, tensors: list[torch.Tensor], works: list[Any]) -> None:
+        self._tensors, self._works = tensors, works
+
+    def wait(self) -> list[torch.Tensor]:
+        for work in self._works:
+            work.wait()
+        return self._tensors
+
+
+class GlooTransport:
+    """One process's side of it. `name` sets this group of workers apart from others in the same store."""
+
+    def __init__(
+        self, store: dist.Store, name: str, grid: Grid, worker: Worker, part: int, timeout: timedelta
+    ) -> None:
+        self._grid, self._part = grid, part
+        groups: list[tuple[str, list[int]]] = [("all", list(range(grid.size)))]
+        peers = [grid.rank(peer, part) for peer in grid.peers(worker[1])]
+        groups.append((f"peers/{worker[1]}/{part}", peers))
+        if grid.tensor > 1:
+            pieces = [grid.rank(worker, piece) for piece in range(grid.tensor)]
+            groups.append((f"tensor/{worker[0]}/{worker[1]}", pieces))
+        me = grid.rank(worker, part)
+        made = [_group(store, f"{name}/{label}", ranks, me, timeout) for label, ranks in groups]
+        self._all: Any = made[0]
+        self._peers: Any = made[1]
+        self.tensor_group: Any = made[2] if grid.tensor > 1 else None
+        """The processes of this worker, None if there is only this one."""
+        self._sent: list[tuple[Any, torch.Tensor]] = []
+
+    def send(self, worker: Worker, tensors: Sequence[torch.Tensor]) -> None:
+        rank = self._grid.rank(worker, self._part)
+        for tensor in tensors:
+            whole = tensor.contiguous()
+            self._sent.append((self._all.send([whole], rank, _TAG), whole))
+
+    def receive(self, worker: Worker, specs: Sequence[TensorSpec]) -> Arrival:
+        rank = self._grid.rank(worker, self._part)
+        tensors = [torch.empty(spec.shape, dtype=spec.dtype) for spec in specs]
+        return _Arrival(tensors, [self._all.recv([tensor], rank, _TAG) for tensor in tensors])
+
+    def start_peer_sum(self, tensor: torch.Tensor) -> Pending | None:
+        return self._peers.allreduce([tensor]) if self._peers.size() > 1 else None
+
+    def start_sum(self, tensor: torch.Tensor) -> Pending | None:
+        return self._all.allreduce([tensor])
+
+    def barrier(self) -> None:
+        self._all.barrier().wait()
+
+    def flush(self) -> None:
+        for work, _ in self._sent:
+            work.wait()
+        self._sent.clear()
+
+    def close(self) -> None:
+        # Whoever waits for this process hears of it when the last reference goes.
+        self._sent.clear()
+        self._all = self._peers = self.tensor_group = None
+
+
+def _group(store: dist.Store, name: str, ranks: list[int], me: int, timeout: timedelta) -> Any:
+    gloo: Any = dist.ProcessGroupGloo
+    return gloo(dist.PrefixStore(name, store), ranks.index(me), len(ranks), timeout)

@@ -1,0 +1,150 @@
+"""All workers of a plan as threads of this process: the same handlers without the wait for processes."""
+
+import queue
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from recycle_runtime.assembly import Worker
+from recycle_runtime.bundle import Bundle
+from recycle_runtime.transport import Arrival, Pending, TensorSpec
+from recycle_runtime.transport.grid import Grid
+from recycle_runtime.worker import StepReport, TrainingWorker, WorkerOptions
+
+_PATIENCE = 30.0
+
+
+class _Sum:
+    """One sum of a group: the last to come adds up, in the order of ranks."""
+
+    def __init__(self, size: int) -> None:
+        self._parts: dict[int, torch.Tensor] = {}
+        self._size, self._lock, self._ready = size, threading.Lock(), threading.Event()
+
+    def add(self, rank: int, tensor: torch.Tensor) -> None:
+        with self._lock:
+            self._parts[rank] = tensor
+            if len(self._parts) == self._size:
+                total = torch.stack([self._parts[key] for key in sorted(self._parts)]).sum(dim=0)
+                for part in self._parts.values():
+                    part.copy_(total)
+                self._ready.set()
+
+    def wait(self) -> None:
+        if not self._ready.wait(_PATIENCE):
+            raise TimeoutError("the others did not come")
+
+
+class Room:
+    """Where the threads meet."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.mail: dict[tuple[Worker, Worker], queue.Queue[list[torch.Tensor]]] = {}
+        self.sums: dict[tuple[str, int], _Sum] = {}
+
+    def box(self, sender: Worker, receiver: Worker) -> "queue.Queue[list[torch.Tensor]]":
+        with self.lock:
+            return self.mail.setdefault((sender, receiver), queue.Queue())
+
+    def sum(self, group: str, number: int, size: int) -> _Sum:
+        with self.lock:
+            return self.sums.setdefault((group, number), _Sum(size))
+
+
+class _Arrival:
+    def __init__(self, before: "_Arrival | None", box: Any, specs: Sequence[TensorSpec]) -> None:
+        self._before, self._box, self._specs = before, box, tuple(specs)
+        self._tensors: list[torch.Tensor] | None = None
+
+    def wait(self) -> list[torch.Tensor]:
+        if self._tensors is None:
+            if self._before is not None:
+                self._before.wait()
+            arrived: list[torch.Tensor] = self._box.get(timeout=_PATIENCE)
+            assert tuple(map(TensorSpec.of, arrived)) == self._specs, "not the message that was expected"
+            self._tensors = arrived
+        return self._tensors
+
+
+class ThreadTransport:
+    """One thread's side."""
+
+    tensor_group: Any = None
+
+    def __init__(self, room: Room, grid: Grid, worker: Worker) -> None:
+        self._room, self._grid, self._worker = room, grid, worker
+        self._last: dict[Worker, _Arrival] = {}
+        self._counts: dict[str, int] = {}
+
+    def send(self, worker: Worker, tensors: Sequence[torch.Tensor]) -> None:
+        self._room.box(self._worker, worker).put([tensor.clone() for tensor in tensors])
+
+    def receive(self, worker: Worker, specs: Sequence[TensorSpec]) -> Arrival:
+        arrival = _Arrival(self._last.get(worker), self._room.box(worker, self._worker), specs)
+        self._last[worker] = arrival
+        return arrival
+
+    def start_peer_sum(self, tensor: torch.Tensor) -> Pending | None:
+        peers = self._grid.peers(self._worker[1])
+        return self._start(f"stage {self._worker[1]}", len(peers), tensor)
+
+    def start_sum(self, tensor: torch.Tensor) -> Pending | None:
+        return self._start("all", len(self._grid.workers), tensor)
+
+    def barrier(self) -> None:
+        self._start("barrier", len(self._grid.workers), torch.zeros(1)).wait()
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def _start(self, group: str, size: int, tensor: torch.Tensor) -> _Sum:
+        number = self._counts[group] = self._counts.get(group, 0) + 1
+        total = self._room.sum(group, number, size)
+        total.add(self._grid.rank(self._worker, 0), tensor)
+        return total
+
+
+def train_in_threads(
+    bundle_file: str, program_file: str, plan: int, steps: int, seed: int = 0
+) -> tuple[list[float], dict[Worker, TrainingWorker]]:
+    """Losses of the steps, and the workers as they are at the end."""
+    bundle, room, store = Bundle.read(bundle_file), Room(), dist.HashStore()
+    workers: dict[Worker, TrainingWorker] = {}
+    reports: list[StepReport] = []
+    errors: list[BaseException] = []
+
+    def work(worker: Worker) -> None:
+        options = WorkerOptions(
+            bundle_file, program_file, plan, worker, 0, steps, seed, "cpu", False, _PATIENCE
+        )
+        try:
+            with building:
+                workers[worker] = TrainingWorker(
+                    options,
+                    store,
+                    lambda told, _store, grid, _stream: ThreadTransport(room, grid, told.worker),
+                )
+            everybody.wait(_PATIENCE)
+            workers[worker].train(reports.append)
+        except BaseException as error:
+            errors.append(error)
+
+    # Initial parameters come from random numbers that all threads share, so stages are built one by one.
+    building, everybody = threading.Lock(), threading.Barrier(len(bundle.workers(plan)))
+    threads = [threading.Thread(target=work, args=(worker,), daemon=True) for worker in bundle.workers(plan)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(2 * _PATIENCE)
+    if errors:
+        raise errors[0]
+    assert not any(thread.is_alive() for thread in threads), "some workers hang"
+    losses = [sum(row.loss or 0.0 for row in reports if row.step == step) for step in range(steps)]
+    return losses, workers
