@@ -15,7 +15,7 @@ from recycle_compiler.passes.assign_slots.deadline import Deadline
 from recycle_compiler.passes.normalize_failures import NormalizeFailures, relabel
 from recycle_compiler.passes.pipeline import Observer, run_passes
 from recycle_compiler.passes.registry import all_passes
-from recycle_compiler.placement import Costs, choose_placement, measure_costs
+from recycle_compiler.placement import Costs, measure_costs, ranked_placements
 
 
 class NoPlanError(Exception):
@@ -104,8 +104,15 @@ def plan_count(
     """The plan for this many failures, on the stages that carry them best."""
     if failures == 0:
         return plan_failed(job, (), observers, Effort(), deadline)
-    counts, effort = choose_placement(job, failures, costs, Effort(), deadline)
-    return plan_failed(job, normal_form(counts, job.pipelines), observers, effort, deadline)
+    best: Program | None = None
+    for counts, bound in ranked_placements(job, failures, costs, Effort(), deadline):
+        if best is not None and (bound >= best.claims.period or deadline.passed()):
+            continue
+        program = plan_failed(job, normal_form(counts, job.pipelines), (), Effort(), deadline)
+        if best is None or program.claims.period < best.claims.period:
+            best = program
+    assert best is not None, "failures that can be survived can be placed"
+    return plan_failed(job, best.failed, observers, Effort(), deadline) if observers else best
 
 
 def check_survivable(job: JobSpec, failures: int) -> None:

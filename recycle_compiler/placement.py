@@ -3,7 +3,8 @@
 First the cost of losing 1, 2, ... workers is measured on every stage alone, with quick plans (in a large job
 it is the bound of such a plan). The dynamic program turns these into counts per stage for any total. Losses
 on several stages can get into each other's way, so the best few counts are compared by quick plans of their
-own, with the even spread among them.
+own, with the even spread among them. Quick plans err at times: in a job that is not large, every placement
+that could still be better than the best plan gets a whole plan as well.
 """
 
 from dataclasses import replace
@@ -11,7 +12,6 @@ from typing import NamedTuple
 
 from recycle_compiler.ir.failure import normal_form
 from recycle_compiler.ir.job import JobSpec
-from recycle_compiler.ir.program import Claims
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.target import Target
 from recycle_compiler.parallel import Run
@@ -62,28 +62,28 @@ def measure_costs(job: JobSpec, failures: int, run: Run, nanoseconds: int) -> Co
     return Costs(bounds, measured, problem)
 
 
-def choose_placement(
+def ranked_placements(
     job: JobSpec, failures: int, costs: Costs, effort: Effort, deadline: Deadline
-) -> tuple[Counts, Effort]:
-    """Failures per stage for this total, and the effort that the plan for them deserves."""
+) -> list[tuple[Counts, int]]:
+    """Failures per stage for this total, the most promising first, each with what no plan goes below.
+
+    Quick plans rank them. In a large job only the first is worth a plan.
+    """
     candidates = _candidates(job, failures, costs, effort.placements)
+    bounds = {counts: _bound(job, costs, counts) for counts in candidates}
     if len(candidates) == 1 or deadline.passed():
-        return candidates[0], effort
-    least = place_failures(costs.bounds, failures, 1)[0][0]
-    quick = effort.glance() if costs.measured == costs.bounds else effort.quick()
-    best: tuple[Claims, Counts] | None = None
+        return [(candidates[0], bounds[candidates[0]])]
+    large = costs.measured == costs.bounds
+    quick = effort.glance() if large else effort.quick()
+    found: list[tuple[int, int, Counts]] = []
     for counts in candidates:
-        if best is not None and _bound(job, costs, counts) >= best[0].period:
+        if found and (bounds[counts] >= min(found)[0] or deadline.passed()):
             continue
         claims = _quick_plan(job, counts, quick, deadline).claims
         # Of equal plans, the one that may yet become better.
-        if best is None or (claims.period, claims.lower_bound) < (best[0].period, best[0].lower_bound):
-            best = claims, counts
-        if best[0].period <= least or deadline.passed():
-            break
-    assert best is not None, "failures that can be survived can be placed"
-    claims, counts = best
-    return counts, effort.quick() if claims.status == "optimal" else effort
+        found.append((claims.period, claims.lower_bound, counts))
+    ranked = sorted(found, key=lambda entry: entry[:2])
+    return [(counts, bounds[counts]) for _, _, counts in (ranked[:1] if large else ranked)]
 
 
 def _candidates(job: JobSpec, failures: int, costs: Costs, most: int) -> list[Counts]:

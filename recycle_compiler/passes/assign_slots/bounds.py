@@ -43,8 +43,13 @@ class Bound:
 
 def lower_bound(problem: Problem) -> Bound:
     """The best of all bounds."""
-    bounds = [bound for stage in range(problem.stages) for bound in stage_bounds(problem, stage)]
-    best = max(bounds, key=lambda bound: bound.period)
+    bounds = [
+        (bound.period, -len(hosts), bound)
+        for stage, hosts in enumerate(problem.hosts)
+        for bound in stage_bounds(problem, stage)
+    ]
+    # Of equal bounds, one of a stage that has lost most says most.
+    best = max(bounds, key=lambda entry: entry[:2])[2]
     # Every earliest schedule is made of whole grains.
     return Bound(-(-best.period // problem.grain) * problem.grain, best.reason)
 

@@ -150,7 +150,7 @@ def _when_room(problem: Problem, stage: int, backward_done: Ints) -> Ints:
         return np.zeros(problem.units, dtype=np.int64)
     live, held = len(problem.hosts[stage]), capacity // whole
     # Workers hold whole activations only; if backward gives back a part, parts may add up.
-    total = live * (capacity if 0 < kept < whole else held * whole)
+    total = min(live * (capacity if 0 < kept < whole else held * whole), whole * problem.units)
     times = np.concatenate([backward_done, backward_done + problem.weight[stage]])
     freed = np.repeat(np.array([whole - kept, kept], dtype=np.int64), problem.units)
     order = np.argsort(times, kind="stable")
