@@ -21,6 +21,7 @@ import torch.distributed as dist
 
 from recycle_runtime.assembly import Worker
 from recycle_runtime.bundle import Bundle
+from recycle_runtime.interpreter import StreamError
 from recycle_runtime.plan_choice import choose_plan
 from recycle_runtime.tracing import Event
 from recycle_runtime.worker import StepReport, TrainingWorker, WorkerOptions
@@ -206,7 +207,8 @@ def _work(options: WorkerOptions, place: Worker, port: int, save: str | None, pi
         worker.transport.barrier()
         tell({"done": True})
     except Exception as error:
-        tell({"error": f"worker {_name(place)}: {type(error).__name__}: {error}"})
+        known = isinstance(error, StreamError)
+        tell({"error": str(error) if known else f"worker {_name(place)}: {type(error).__name__}: {error}"})
         time.sleep(0.2)
 
 
