@@ -206,6 +206,9 @@ def _work(options: WorkerOptions, place: Worker, port: int, save: str | None, pi
         # Nobody leaves while others may still need something from it.
         worker.transport.barrier()
         tell({"done": True})
+    except BrokenPipeError:
+        # Whoever started the run is gone, so there is nothing left to do it for.
+        return
     except Exception as error:
         known = isinstance(error, StreamError)
         tell({"error": str(error) if known else f"worker {_name(place)}: {type(error).__name__}: {error}"})

@@ -76,7 +76,7 @@ def connect(
 
 def build_module(program: Program, stage: int, stages: int, seed: int, group: Any = None) -> torch.nn.Module:
     """A stage as every peer of it starts: the same numbers on each of them."""
-    torch.manual_seed(seed * 1_000_003 + stage)
+    torch.manual_seed((seed * 1_000_003 + stage) % (1 << 63))
     return program.build_stage(stage, stages, group)
 
 

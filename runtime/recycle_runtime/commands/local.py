@@ -13,7 +13,8 @@ from recycle_runtime.assembly import Worker
 from recycle_runtime.bundle import Bundle
 from recycle_runtime.commands.errors import DONE, INPUT_ERROR, NO_PLAN, Refused
 from recycle_runtime.commands.parsers import Parsers
-from recycle_runtime.plan_choice import MissingPlanError, NoPlanError, choose_plan, parse_workers
+from recycle_runtime.commands.training import add_training_arguments, check_device, check_training_arguments
+from recycle_runtime.plan_choice import MissingPlanError, NoPlanError, choose_plan
 from recycle_runtime.plan_on_demand import plan_on_demand
 
 if TYPE_CHECKING:
@@ -23,16 +24,7 @@ if TYPE_CHECKING:
 def add_parser(commands: Parsers) -> None:
     does = "train with every worker of a plan on this machine"
     parser = commands.add_parser("local", help=does, description=f"{does.capitalize()}.")
-    parser.add_argument("bundle", metavar="PLAN")
-    parser.add_argument(
-        "--program", required=True, metavar="FILE", help="the Python file that says what to train"
-    )
-    parser.add_argument("--steps", required=True, type=int, metavar="N", help="how many steps to train")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument(
-        "--failed", action="append", default=[], metavar="P:S,P:S", help="workers that are not there"
-    )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of parameters, data and dropout")
+    add_training_arguments(parser)
     parser.add_argument("--metrics", metavar="FILE", help="write a JSON object for every step")
     parser.add_argument(
         "--trace", metavar="FILE", help="write what ran when, for chrome://tracing or Perfetto"
@@ -43,14 +35,7 @@ def add_parser(commands: Parsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if arguments.steps < 1:
-        raise Refused(f"--steps must be at least 1, got {arguments.steps}")
-    try:
-        failed = parse_workers(arguments.failed) if arguments.failed else ()
-    except ValueError as error:
-        raise Refused(f"--failed: {error}") from None
-    for name in (arguments.bundle, arguments.program):
-        Path(name).open("rb").close()
+    failed = check_training_arguments(arguments)
     if arguments.save is not None:
         Path(arguments.save).mkdir(parents=True, exist_ok=True)
     # Loading torch takes seconds, so it waits until the arguments are known to make sense.
@@ -68,20 +53,23 @@ def run(arguments: argparse.Namespace) -> int:
         trace=arguments.trace is not None,
         save=arguments.save,
     )
+    check_device(arguments.device)
     try:
         load_program(arguments.program)
         with ExitStack() as stack:
+            # Both files are opened before the first step, so that no training is lost for a wrong name.
+            trace = stack.enter_context(open(arguments.trace, "w")) if arguments.trace else None
             options = replace(options, bundle=_with_plan(arguments.bundle, failed, stack))
             metrics = stack.enter_context(open(arguments.metrics, "w")) if arguments.metrics else None
             result = run_local(options, lambda step: _tell(step, metrics, arguments.quiet))
+            if trace is not None:
+                trace.write(chrome_trace(result.events))
     except ProgramError as error:
         raise Refused(str(error), INPUT_ERROR) from None
     except NoPlanError as error:
         raise Refused(str(error), NO_PLAN) from None
     except RunError as error:
         raise Refused(str(error), INPUT_ERROR) from None
-    if arguments.trace:
-        Path(arguments.trace).write_text(chrome_trace(result.events))
     last = result.steps[-1]
     print(f"{len(result.steps)} steps, {last.live} workers, plan {last.plan}, last loss {last.loss:.6f}")
     return DONE

@@ -2,21 +2,23 @@
 
 import argparse
 import json
-from pathlib import Path
 from typing import Any
 
 from recycle_runtime.commands.errors import DONE, INPUT_ERROR, NO_PLAN, Refused
 from recycle_runtime.commands.parsers import Parsers
-from recycle_runtime.plan_choice import NoPlanError, choose_plan, parse_workers
+from recycle_runtime.commands.training import (
+    add_training_arguments,
+    check_device,
+    check_training_arguments,
+    workers_named,
+)
+from recycle_runtime.plan_choice import NoPlanError, choose_plan
 
 
 def add_parser(commands: Parsers) -> None:
     does = "run one worker of a plan; the others run elsewhere and meet it at the store"
     parser = commands.add_parser("worker", help=does, description=f"{does.capitalize()}.")
-    parser.add_argument("bundle", metavar="PLAN")
-    parser.add_argument(
-        "--program", required=True, metavar="FILE", help="the Python file that says what to train"
-    )
+    add_training_arguments(parser)
     parser.add_argument(
         "--store", required=True, metavar="HOST:PORT", help="a TCPStore that some process serves"
     )
@@ -24,26 +26,15 @@ def add_parser(commands: Parsers) -> None:
     parser.add_argument(
         "--part", type=int, default=0, metavar="N", help="which of its tensor-parallel processes"
     )
-    parser.add_argument("--steps", required=True, type=int, metavar="N", help="how many steps to train")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument(
-        "--failed", action="append", default=[], metavar="P:S,P:S", help="workers that are not there"
-    )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of parameters, data and dropout")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    try:
-        (place,) = parse_workers([arguments.worker])
-        failed = parse_workers(arguments.failed) if arguments.failed else ()
-    except ValueError as error:
-        raise Refused(str(error)) from None
+    failed = check_training_arguments(arguments)
+    place = workers_named("--worker", [arguments.worker])[0]
     host, _, port = arguments.store.rpartition(":")
-    if not host or not port.isdigit():
+    if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
         raise Refused(f"--store must be like 10.0.0.1:29500, got {arguments.store!r}")
-    for name in (arguments.bundle, arguments.program):
-        Path(name).open("rb").close()
     # Loading torch takes seconds, so it waits until the arguments are known to make sense.
     import torch.distributed as dist
 
@@ -52,6 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     from recycle_runtime.program import ProgramError
     from recycle_runtime.worker import TrainingWorker, WorkerOptions
 
+    check_device(arguments.device)
     bundle = Bundle.read(arguments.bundle)
     try:
         choice = choose_plan(bundle, failed)

@@ -23,6 +23,9 @@ class EmbeddingUnit(Unit):
         ctx.save_for_backward(value)
         return F.embedding(value, self.weight, self.module.padding_idx)
 
+    def input_gradient(self, saved: tuple[Any, ...], gradient: Tensor) -> Tensor:
+        raise AssertionError("token ids have no gradient")
+
     def accumulate(self, value: Tensor | None, gradient: Tensor, hooked: Hooked) -> None:
         assert value is not None
         weight, padding = self.weight, self.module.padding_idx

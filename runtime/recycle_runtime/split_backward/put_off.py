@@ -9,6 +9,7 @@ The parameters are no inputs of the node, so autograd accumulates nothing for th
 run, notices if they were changed, and checkpointing can recompute them.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -23,7 +24,7 @@ NO_SECOND_DERIVATIVE = (
 )
 
 
-class Unit:
+class Unit(ABC):
     """One layer with a `weight` and perhaps a `bias` that wait. Subclasses say what is computed."""
 
     def __init__(self, module: nn.Module, owner: Owner) -> None:
@@ -47,17 +48,17 @@ class Unit:
             return self.original(input)
         return _put_off(input, None if input.requires_grad else self.owner.anchor, self)
 
+    @abstractmethod
     def compute(self, ctx: Any, value: Tensor) -> Tensor:
         """The output. Saves what the weights need first, then what the input's gradient needs besides."""
-        raise NotImplementedError
 
+    @abstractmethod
     def input_gradient(self, saved: tuple[Any, ...], gradient: Tensor) -> Tensor:
         """Backward without the weights."""
-        raise NotImplementedError
 
+    @abstractmethod
     def accumulate(self, value: Tensor | None, gradient: Tensor, hooked: Hooked) -> None:
         """Add to the gradients of the weights."""
-        raise NotImplementedError
 
 
 class _PutOff(torch.autograd.Function):
