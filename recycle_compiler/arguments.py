@@ -2,11 +2,12 @@
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from recycle_compiler import __version__
 
 FORMATS = ("grid", "json", "asm", "schedule")
+SHOW_FORMATS = (*FORMATS, "trace")
 TECHNIQUES = ("adaptive", "decouple", "stagger")
 WHAT_IF = ("plans", "bounds", "none")
 
@@ -41,8 +42,11 @@ def _parser() -> argparse.ArgumentParser:
     _diff(
         command(
             "diff",
-            "say what changed between two bundles or two schedule texts; exit 1 if anything did",
-            " A file that cannot be read is exit 1 too: stderr then says why, and stdout stays empty.",
+            "say what changed between two bundles or two schedule texts, exit 1 if anything did; "
+            "or where the time of a run went against its plan, if B is its trace",
+            " A file that cannot be read is exit 1 too: stderr then says why, and stdout stays empty. "
+            "The comparison with a trace (as `recycle-run local --trace` writes it) is a report: exit 0, "
+            "however much the run differs.",
         )
     )
     _verify(command("verify", "check a bundle against every rule, from the file alone"))
@@ -104,7 +108,7 @@ def _fmt(parser: argparse.ArgumentParser) -> None:
 
 def _show(parser: argparse.ArgumentParser) -> None:
     _one_plan(parser)
-    _view(parser)
+    _view(parser, SHOW_FORMATS)
 
 
 def _explain(parser: argparse.ArgumentParser) -> None:
@@ -112,7 +116,7 @@ def _explain(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="the same facts as JSON")
     parser.add_argument(
         "--what-if",
-        type=_what_if,
+        type=_one_of(WHAT_IF),
         metavar="|".join(WHAT_IF),
         help="what changes would bring: plan each, compare bounds only, or leave it out "
         "(default: plans, for large plans bounds)",
@@ -141,13 +145,19 @@ def _plan(parser: argparse.ArgumentParser) -> None:
         help="the workers that are gone, pipeline:stage",
     )
     _techniques(parser)
-    _view(parser, " (FILE.plan: a bundle of this one plan)")
+    _view(parser, FORMATS, " (FILE.plan: a bundle of this one plan)")
 
 
 def _diff(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("before", metavar="A")
-    parser.add_argument("after", metavar="B")
+    parser.add_argument("before", metavar="A", help="a bundle or the text of a schedule")
+    parser.add_argument("after", metavar="B", help="the same, or the trace of a run of A")
     parser.add_argument("--json", action="store_true", help="the differences as JSON on stdout")
+    parser.add_argument(
+        "--step",
+        type=_count,
+        metavar="N",
+        help="the step of the trace to take apart (default: the median one, the first left out as warm-up)",
+    )
 
 
 def _verify(parser: argparse.ArgumentParser) -> None:
@@ -158,8 +168,8 @@ def _reproduce(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE")
 
 
-def _view(parser: argparse.ArgumentParser, file_note: str = "") -> None:
-    parser.add_argument("--format", type=_format, metavar="|".join(FORMATS), help="(default: grid)")
+def _view(parser: argparse.ArgumentParser, formats: Sequence[str], file_note: str = "") -> None:
+    parser.add_argument("--format", type=_one_of(formats), metavar="|".join(formats), help="(default: grid)")
     parser.add_argument("-o", dest="out", metavar="FILE", help=f"write there instead of stdout{file_note}")
     parser.add_argument(
         "--width",
@@ -178,16 +188,13 @@ def _techniques(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _format(word: str) -> str:
-    if word not in FORMATS:
-        raise argparse.ArgumentTypeError(f"must be one of {', '.join(FORMATS)}, got {word}")
-    return word
+def _one_of(words: Sequence[str]) -> Callable[[str], str]:
+    def known(word: str) -> str:
+        if word not in words:
+            raise argparse.ArgumentTypeError(f"must be one of {', '.join(words)}, got {word}")
+        return word
 
-
-def _what_if(word: str) -> str:
-    if word not in WHAT_IF:
-        raise argparse.ArgumentTypeError(f"must be one of {', '.join(WHAT_IF)}, got {word}")
-    return word
+    return known
 
 
 def _count(word: str) -> int:

@@ -1,4 +1,7 @@
-"""`recyclec diff`: what changed between two bundles or two schedule texts; exit 1 if anything did."""
+"""`recyclec diff`: what changed between two bundles or two schedule texts; exit 1 if anything did.
+
+If the second file is the trace of a run, the plan is compared with that instead: a report, and exit 0.
+"""
 
 import json
 from argparse import Namespace
@@ -7,8 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from recycle_compiler.actual.document import comparison_document
+from recycle_compiler.actual.text import comparison_text
+from recycle_compiler.actual.trace_file import begins_like_a_trace
 from recycle_compiler.commands.bundles import read_bundle, read_plan, schedule_of
-from recycle_compiler.commands.output import DONE, Output, UserError
+from recycle_compiler.commands.diff_with_run import compare_bundle, compare_text
+from recycle_compiler.commands.output import DONE, USAGE, Output, UserError
 from recycle_compiler.diff import PlanDiff, changed_streams, compare
 from recycle_compiler.ir.job_text import TextError
 from recycle_compiler.ir.program import Program
@@ -32,6 +39,14 @@ class Side:
 
 
 def run(arguments: Namespace, output: Output) -> int:
+    if begins_like_a_trace(_beginning(arguments.before)):
+        raise UserError(
+            f"{arguments.before}: looks like a trace; the plan comes first, then the trace", USAGE
+        )
+    if begins_like_a_trace(_beginning(arguments.after)):
+        return _with_run(arguments, output)
+    if arguments.step is not None:
+        raise UserError(f"--step needs a trace: {arguments.after} is none", USAGE)
     before, after = _side(arguments.before), _side(arguments.after)
     pairs = _pairs(before.counts, after.counts)
     only_before = [count for count in before.counts if count not in dict(pairs)]
@@ -53,6 +68,16 @@ def run(arguments: Namespace, output: Output) -> int:
         document = {"same": same, "only_before": only_before, "only_after": only_after, "plans": found}
         output.data(json.dumps(document, indent=1) + "\n")
     return DONE if same else DIFFERENT
+
+
+def _with_run(arguments: Namespace, output: Output) -> int:
+    plan, trace, step = arguments.before, arguments.after, arguments.step
+    if _is_text(_beginning(plan)):
+        comparison = compare_text(_read_text(plan), plan, trace, step)
+    else:
+        comparison = compare_bundle(plan, trace, step)
+    output.data(comparison_document(comparison) if arguments.json else comparison_text(comparison, trace))
+    return DONE
 
 
 def _pairs(before: tuple[int, ...], after: tuple[int, ...]) -> list[tuple[int, int]]:
@@ -77,13 +102,21 @@ def _compare(before: tuple[Schedule, Program | None], after: tuple[Schedule, Pro
 
 def _side(path: str) -> Side:
     """A bundle, or the text of one schedule; told apart by how they begin."""
-    with open(path, "rb") as file:
-        beginning = file.read(_ENOUGH)
-    if beginning.splitlines()[:1] == [_SCHEDULE_HEAD]:
+    beginning = _beginning(path)
+    if _is_text(beginning):
         return _text_side(path)
     if not beginning.startswith(MAGIC):
         raise UserError(f"{path}: neither a bundle nor a schedule text")
     return _bundle_side(path)
+
+
+def _beginning(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(_ENOUGH)
+
+
+def _is_text(beginning: bytes) -> bool:
+    return beginning.splitlines()[:1] == [_SCHEDULE_HEAD]
 
 
 def _bundle_side(path: str) -> Side:
@@ -98,10 +131,14 @@ def _bundle_side(path: str) -> Side:
 
 
 def _text_side(path: str) -> Side:
+    schedule = _read_text(path)
+    return Side((len(schedule.failed),), lambda count: (schedule, None))
+
+
+def _read_text(path: str) -> Schedule:
     try:
-        schedule = parse_schedule(Path(path).read_text(encoding="utf-8"))
+        return parse_schedule(Path(path).read_text(encoding="utf-8"))
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not a schedule text: it is not UTF-8") from error
     except TextError as error:
         raise UserError(f"{path}: not a schedule text: {error}") from error
-    return Side((len(schedule.failed),), lambda count: (schedule, None))

@@ -2,15 +2,19 @@
 
 from argparse import Namespace
 
-from recycle_compiler.commands.bundles import read_bundle
+from recycle_compiler.commands.bundles import read_bundle, schedule_of
 from recycle_compiler.commands.output import DONE, Output, check_target
 from recycle_compiler.commands.pick import pick_plan
 from recycle_compiler.commands.views import deliver_view
+from recycle_compiler.viz.planned_trace import planned_trace
 
 
 def run(arguments: Namespace, output: Output) -> int:
     check_target(arguments.out, arguments.bundle)
     bundle = read_bundle(arguments.bundle)
     program = pick_plan(bundle, arguments.bundle, arguments.failures, arguments.failed, output)
-    deliver_view(program, arguments.bundle, arguments, output)
+    if arguments.format == "trace":
+        output.deliver(planned_trace(schedule_of(program, arguments.bundle)), arguments.out)
+    else:
+        deliver_view(program, arguments.bundle, arguments, output)
     return DONE
