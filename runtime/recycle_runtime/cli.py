@@ -5,11 +5,11 @@ import sys
 from collections.abc import Sequence
 
 from recycle_runtime.bundle import BundleError
-from recycle_runtime.commands import local, profile, streams, worker
+from recycle_runtime.commands import agent, coordinator, local, profile, streams, worker
 from recycle_runtime.commands.errors import INPUT_ERROR, Refused
 from recycle_runtime.standard_streams import abandon, open_standard_streams
 
-_COMMANDS = (local, worker, profile, streams)
+_COMMANDS = (local, worker, coordinator, agent, profile, streams)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -3,8 +3,14 @@
 A buffer holds one micro-batch from its forward to the end of its backward, an inbox one message until the
 instruction that consumes it. Their numbers come from the compiler; what lies in them is dropped when the plan
 says so, and a stream that uses an empty one is an error, not a wait.
+
+What is sent is held until its receiver has it. An activation lies in its buffer anyway until its gradient
+comes, which shows that it has arrived. Nothing comes back for a gradient, so only a few of them may be under
+way to each receiver; in a plan a receive never stands behind something that waits for a later message of the
+same sender, so to wait for an older one cannot lock.
 """
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -14,9 +20,13 @@ from recycle_runtime.assembly import Worker
 from recycle_runtime.batches import MicroBatches
 from recycle_runtime.interpreter import Handler, RunAgain
 from recycle_runtime.isa import NONE, Instruction, Opcode
+from recycle_runtime.kept_buffers import BufferHistory
 from recycle_runtime.shapes import Shapes, as_tuple
 from recycle_runtime.split_backward import Split, WeightWork
-from recycle_runtime.transport import Arrival, Transport
+from recycle_runtime.transport import Arrival, Pending, Transport
+
+GRADIENTS_UNDER_WAY = 2
+"""To each receiver, at most."""
 
 
 class Stepper(Protocol):
@@ -45,12 +55,14 @@ class Shape(Protocol):
 class Slot:
     """One micro-batch in a buffer."""
 
-    __slots__ = ("gradients", "inputs", "outputs", "target", "work")
+    __slots__ = ("gradients", "inputs", "outputs", "sent", "target", "work")
 
     def __init__(self) -> None:
         self.inputs: tuple[torch.Tensor, ...] = ()
         self.target: Any = None
         self.outputs: tuple[torch.Tensor, ...] = ()
+        self.sent: Pending | None = None
+        """The outputs, on their way to the next stage."""
         self.gradients: list[torch.Tensor] = []
         self.work: WeightWork | None = None
 
@@ -66,6 +78,7 @@ class StageHandlers:
         split: Split,
         loss: Callable[[Any, Any], torch.Tensor],
         data: MicroBatches,
+        buffers: BufferHistory,
         shapes: Shapes,
         transport: Transport,
         stepper: Stepper,
@@ -80,8 +93,10 @@ class StageHandlers:
         self._share = 1.0 / (job.pipelines * job.microbatches)
         self._buffers: dict[int, Slot] = {}
         self._inboxes: dict[int, Arrival] = {}
-        self._losses: list[torch.Tensor] = []
-        self._step = 0
+        self._loss_sum = torch.zeros((), dtype=torch.float64, device=device)
+        self._gradients_sent: dict[int, deque[Pending]] = {}
+        self._history = buffers
+        self._step: int | None = None
 
     def table(self) -> dict[Opcode, Handler]:
         """The handler of every opcode."""
@@ -89,17 +104,21 @@ class StageHandlers:
 
     def begin(self, step: int) -> None:
         """Forget what a broken run of a step has left, and be ready for this one."""
+        self._history.begin(step)
         self._step = step
+        self.drop()
+
+    def drop(self) -> None:
+        """Let go of everything that a step holds."""
         self._buffers.clear()
         self._inboxes.clear()
-        self._losses.clear()
+        self._loss_sum.zero_()
+        self._gradients_sent.clear()
 
     def end(self) -> float | None:
         """What this worker adds to the loss of the step; None where losses are not computed."""
         self._transport.flush()
-        if not self._is_last:
-            return None
-        return float(torch.stack(self._losses).sum()) if self._losses else 0.0
+        return float(self._loss_sum) if self._is_last else None
 
     @property
     def held(self) -> int:
@@ -108,7 +127,7 @@ class StageHandlers:
 
     def load(self, instruction: Instruction) -> None:
         slot = self._buffers.setdefault(instruction.buffer, Slot())
-        inputs, target = self._data.item(self._step, self._index(instruction))
+        inputs, target = self._data.item(self._now, self._index(instruction))
         if self._is_first:
             slot.inputs = tuple(tensor.to(self._device) for tensor in as_tuple(inputs))
         if self._is_last:
@@ -130,20 +149,21 @@ class StageHandlers:
         for tensor in slot.inputs:
             # What came from another stage wants its gradient back; data does not.
             tensor.requires_grad_(not self._is_first and tensor.is_floating_point())
-        torch.manual_seed(forward_seed(self._seed, self._step, self._index(instruction), self._stage))
+        torch.manual_seed(forward_seed(self._seed, self._now, self._index(instruction), self._stage))
         output = self._module(*slot.inputs)
         if self._is_last:
             loss = self._loss(output, slot.target) * self._share
             slot.target = None
-            self._losses.append(loss.detach())
+            self._loss_sum += loss.detach()
             slot.outputs = (loss,)
         else:
             slot.outputs = as_tuple(output)
             self._shapes.show(self._signature(instruction), slot.outputs)
 
     def send_activation(self, instruction: Instruction) -> None:
-        outputs = [tensor.detach() for tensor in self._buffers[instruction.buffer].outputs]
-        self._transport.send((instruction.peer, self._stage + 1), outputs)
+        slot = self._buffers[instruction.buffer]
+        outputs = [tensor.detach() for tensor in slot.outputs]
+        slot.sent = self._transport.send((instruction.peer, self._stage + 1), outputs)
 
     def backward_input(self, instruction: Instruction) -> None:
         slot = self._buffers[instruction.buffer]
@@ -153,9 +173,14 @@ class StageHandlers:
     def send_gradient(self, instruction: Instruction) -> None:
         slot = self._buffers[instruction.buffer]
         gradients, slot.gradients = slot.gradients, []
-        self._transport.send((instruction.peer, self._stage - 1), gradients)
+        sent = self._transport.send((instruction.peer, self._stage - 1), gradients)
         if slot.work is None:
             del self._buffers[instruction.buffer]
+        if sent is not None:
+            under_way = self._gradients_sent.setdefault(instruction.peer, deque())
+            under_way.append(sent)
+            if len(under_way) > GRADIENTS_UNDER_WAY:
+                under_way.popleft().wait()
 
     def backward_weight(self, instruction: Instruction) -> None:
         work = self._buffers.pop(instruction.buffer).work
@@ -191,6 +216,9 @@ class StageHandlers:
         if self._is_last:
             return outputs, [None]
         arrived = iter(self._inboxes.pop(instruction.inbox).wait())
+        if slot.sent is not None:
+            slot.sent.wait()
+            slot.sent = None
         return outputs, [next(arrived) if output.is_floating_point() else None for output in outputs]
 
     def _keep_gradients(self, slot: Slot) -> None:
@@ -200,7 +228,12 @@ class StageHandlers:
         slot.inputs = ()
 
     def _signature(self, instruction: Instruction) -> str:
-        return self._data.signature(self._step, self._index(instruction))
+        return self._data.signature(self._now, self._index(instruction))
+
+    @property
+    def _now(self) -> int:
+        assert self._step is not None, "no step has begun"
+        return self._step
 
     def _index(self, instruction: Instruction) -> int:
         """Of the micro-batch among all of the step."""

@@ -20,21 +20,33 @@ class Interpreter:
     """Runs one worker's stream, as often as it is told to."""
 
     def __init__(
-        self, stream: Sequence[Instruction], handlers: Mapping[Opcode, Handler], worker: Worker, plan: int
+        self,
+        stream: Sequence[Instruction],
+        handlers: Mapping[Opcode, Handler],
+        worker: Worker,
+        plan: int,
+        before: Callable[[int], None] | None = None,
     ) -> None:
         self.stream = stream
         self.worker = worker
         self.plan = plan
         self.position = 0
         """The instruction that runs now, or the one that failed."""
+        self._before = before
+        """Called with the position of every instruction before it runs; what it raises ends the run."""
         self._code = [(handlers[instruction.opcode], instruction) for instruction in stream]
 
     def run(self, step: int) -> None:
         """All instructions in order; StreamError, with the cause attached, when one fails."""
         position = 0
         try:
-            for position, (handler, instruction) in enumerate(self._code):  # noqa: B007
-                handler(instruction)
+            if (before := self._before) is None:
+                for position, (handler, instruction) in enumerate(self._code):  # noqa: B007
+                    handler(instruction)
+            else:
+                for position, (handler, instruction) in enumerate(self._code):
+                    before(position)
+                    handler(instruction)
         except RunAgain:
             raise
         except Exception as cause:

@@ -17,10 +17,11 @@ Specs = tuple[TensorSpec, ...]
 
 
 class Shapes:
-    """The boundaries of one worker's stage, by the signature of the micro-batch."""
+    """The boundaries of one worker's stage, by the signature of the micro-batch; each part has its own."""
 
-    def __init__(self, store: dist.Store, stage: int) -> None:
-        self._store, self._stage = store, stage
+    def __init__(self, store: dist.Store, stage: int, part: int = 0) -> None:
+        # Messages go from part to part, and parts may hold slices of different lengths.
+        self._store, self._stage = dist.PrefixStore(f"shape/{part}", store), stage
         self._arriving: dict[str, Specs] = {}
         self._leaving: dict[str, Specs] = {}
 
@@ -47,7 +48,7 @@ def as_tuple(value: torch.Tensor | Sequence[torch.Tensor]) -> tuple[torch.Tensor
 
 
 def _key(signature: str, stage: int) -> str:
-    return f"shape/{stage}/{signature}"
+    return f"{stage}/{signature}"
 
 
 def _pack(specs: Specs) -> str:

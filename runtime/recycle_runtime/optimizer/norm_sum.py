@@ -51,5 +51,11 @@ class NormSum:
         squares, not_finite = cast("list[float]", total.tolist())  # pyright: ignore[reportUnknownMemberType]
         return Totals(squares, not_finite)
 
+    def own(self) -> Totals:
+        """What this worker has measured, whether or not it answers for its stage."""
+        assert self._own is not None, "nothing was measured"
+        squares, not_finite = cast("list[float]", self._own.tolist())  # pyright: ignore[reportUnknownMemberType]
+        return Totals(squares, not_finite)
+
     def drop(self) -> None:
         self._under_way = None

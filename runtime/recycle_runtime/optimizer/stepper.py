@@ -83,6 +83,12 @@ class Stepper:
         """Whether the next step is made without waiting for the norm."""
         return self.options.staggered and self.progress.calm >= self.options.patience
 
+    @property
+    def unsettled(self) -> Totals | None:
+        """What this worker has put into the sums of its last step, while the verdict on it is open."""
+        is_open = self.phase in (Phase.STEPPED, Phase.UNSETTLED)
+        return self.norm.own() if is_open else None
+
     def reduce(self, start_sum: StartSum) -> None:
         """REDUCE: sum gradients over the live peers of the stage."""
         self._expect(Phase.ACCUMULATING, "reduce")

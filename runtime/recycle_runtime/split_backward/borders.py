@@ -81,7 +81,8 @@ class _Graph:
             # An output may be one of the inputs: then there is nothing below it.
             if output.grad_fn is not None:
                 self.slots.setdefault(output.grad_fn, set()).add(output.output_nr)
-        self._roots = set(self.slots)
+        # In order: tensor-parallel processes must all walk alike, since collectives may lie on the way.
+        self._roots = dict.fromkeys(self.slots)
         self._visit()
 
     def ways(self, node: Any) -> tuple[int, int]:

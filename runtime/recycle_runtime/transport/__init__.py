@@ -42,8 +42,9 @@ class Transport(Protocol):
     tensor_group: Any
     """The process group of this worker's tensor-parallel processes, None if there is only one."""
 
-    def send(self, worker: Worker, tensors: Sequence[torch.Tensor]) -> None:
-        """Post a message. The tensors must not change until `flush`."""
+    def send(self, worker: Worker, tensors: Sequence[torch.Tensor]) -> Pending | None:
+        """Post a message. Its tensors are held, and must not change, until `flush`, or `wait` on what this
+        gives; None if nothing is held."""
         ...
 
     def receive(self, worker: Worker, specs: Sequence[TensorSpec]) -> Arrival:

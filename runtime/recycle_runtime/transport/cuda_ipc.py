@@ -6,14 +6,20 @@ message out and records another, which the sender's stream waits for before it u
 only counts messages, in memory that both processes see. A ring has more slots than the receiver's stream ever
 has messages waiting, so a sender waits for nothing that its receiver would not have asked for first.
 
-Sums go through gloo.
+Slots are as large as the largest message so far. Both sides see the same messages in the same order, so
+both know which one is too large for them: the receiver offers larger memory when it asks for it, and
+the sender waits for the offer before it sends. Messages on their way stay where they are; events and counts
+are those of the ring, whatever its memory.
+
+A sender that is killed before it has counted a message leaves nothing to be read: the receiver waits, until
+`abort` or its patience ends that. Sums go through gloo. CUDA is called in `cuda_shared` alone.
 """
 
 import json
 import secrets
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -22,33 +28,62 @@ from recycle_runtime.assembly import Worker
 from recycle_runtime.transport import Arrival, Pending, TensorSpec
 from recycle_runtime.transport.gloo import GlooTransport
 from recycle_runtime.transport.grid import Grid
-from recycle_runtime.transport.shared_counters import SharedCounters
+from recycle_runtime.transport.in_order import InOrder
+from recycle_runtime.transport.packing import packed_size, pieces
+from recycle_runtime.transport.shared_counters import SharedCounters, remove_counters
 
-_ALIGNED = 256
+_NAME = "counters/name"
+
+
+class SharedEvent(Protocol):
+    """A point in the work of one process that others can wait for."""
+
+    def record(self) -> None: ...
+
+    def wait(self) -> None:
+        """What is queued here from now on comes after its last record."""
+        ...
+
+
+class SharedDevice(Protocol):
+    """Memory and events that other processes can open. Handles are what JSON can hold."""
+
+    def allocate(self, size: int) -> torch.Tensor:
+        """Bytes that nothing queued here uses any more: others may write to them at once."""
+        ...
+
+    def share(self, memory: torch.Tensor) -> Any: ...
+
+    def open(self, handle: Any) -> torch.Tensor: ...
+
+    def new_event(self) -> tuple[SharedEvent, Any]:
+        """And its handle."""
+        ...
+
+    def open_event(self, handle: Any) -> SharedEvent: ...
 
 
 class _Ring:
     """The slots of one ordered pair, as one of its two sides sees them."""
 
-    def __init__(self, memory: torch.Tensor, slots: int, filled: list[Any], emptied: list[Any]) -> None:
-        self.slots = list(memory.view(slots, -1).unbind(0))
-        self.filled, self.emptied = filled, emptied
+    def __init__(self, size: int) -> None:
+        self.size = size
+        """How many slots."""
+        self.memory = torch.empty(size, 0, dtype=torch.uint8)
+        """A row for every slot."""
+        self.generation = -1
+        self.filled: list[SharedEvent] = []
+        self.emptied: list[SharedEvent] = []
         self.count = 0
-        """Messages sent or taken so far."""
+        """Messages sent, or asked for, so far."""
+        self.queue = InOrder()
 
+    def grow(self, memory: torch.Tensor) -> None:
+        self.memory = memory.view(self.size, -1)
+        self.generation += 1
 
-class _Arrival:
-    def __init__(self, transport: "CudaIpcTransport", worker: Worker, specs: Sequence[TensorSpec]) -> None:
-        self._transport, self._worker, self._specs = transport, worker, tuple(specs)
-        self._tensors: list[torch.Tensor] | None = None
-        ring = transport.inbound(worker, self._specs)
-        self._number = ring.count
-        ring.count += 1
-
-    def wait(self) -> list[torch.Tensor]:
-        if self._tensors is None:
-            self._tensors = self._transport.take(self._worker, self._number, self._specs)
-        return self._tensors
+    def is_too_small(self, size: int) -> bool:
+        return self.memory.shape[1] < size
 
 
 class CudaIpcTransport:
@@ -62,62 +97,45 @@ class CudaIpcTransport:
         worker: Worker,
         part: int,
         timeout: timedelta,
-        device: torch.device,
+        device: SharedDevice,
         waiting: Mapping[Worker, int],
     ) -> None:
         self._gloo = GlooTransport(store, name, grid, worker, part, timeout)
         self.tensor_group: Any = self._gloo.tensor_group
-        self._store, self._name = dist.PrefixStore(f"{name}/ipc", store), name
-        self._grid, self._part, self._timeout = grid, part, timeout.total_seconds()
+        self._store, self._name = _store_of(store, name), name
+        self._grid, self._part, self._timeout = grid, part, timeout
         self._me = grid.rank(worker, part)
         self._device, self._waiting = device, waiting
         self._counters = SharedCounters(_file_name(self._store), 2 * grid.size * grid.size)
+        # Once everybody has it, it needs no name, and cannot be left behind by a process that is killed.
+        self._gloo.barrier()
+        self._counters.remove_name()
         self._in: dict[Worker, _Ring] = {}
         self._out: dict[Worker, _Ring] = {}
 
-    def send(self, worker: Worker, tensors: Sequence[torch.Tensor]) -> None:
-        ring = self._outbound(worker)
-        number, slots = ring.count, len(ring.slots)
+    def send(self, worker: Worker, tensors: Sequence[torch.Tensor]) -> Pending | None:
+        rank = self._grid.rank(worker, self._part)
+        specs = tuple(map(TensorSpec.of, tensors))
+        ring = self._outbound(worker, packed_size(specs))
+        number, slot = ring.count, ring.count % ring.size
         ring.count += 1
-        slot = number % slots
-        channel = self._channel(self._me, self._grid.rank(worker, self._part))
-        if number >= slots:
-            self._counters.wait_for(channel + 1, number - slots + 1, self._timeout)
+        channel = self._channel(self._me, rank)
+        if number >= ring.size:
+            self._counters.wait_for(channel + 1, number - ring.size + 1, self._timeout.total_seconds())
             ring.emptied[slot].wait()
-        offset = 0
-        for tensor in tensors:
-            size = tensor.numel() * tensor.element_size()
-            ring.slots[slot][offset : offset + size].view(tensor.dtype).copy_(tensor.reshape(-1))
-            offset += _aligned(size)
+        for piece, tensor in zip(pieces(ring.memory[slot], specs), tensors, strict=True):
+            piece.copy_(tensor.detach())
         ring.filled[slot].record()
         self._counters.add(channel)
+        return None
 
     def receive(self, worker: Worker, specs: Sequence[TensorSpec]) -> Arrival:
-        return _Arrival(self, worker, specs)
-
-    def take(self, worker: Worker, number: int, specs: Sequence[TensorSpec]) -> list[torch.Tensor]:
-        """The message of this number, once it is there."""
-        ring = self._in[worker]
-        slot = number % len(ring.slots)
-        channel = self._channel(self._grid.rank(worker, self._part), self._me)
-        self._counters.wait_for(channel, number + 1, self._timeout)
-        if not ring.filled:
-            # The sender has told its events before it counted its first message.
-            texts: list[str] = json.loads(
-                self._store.get(f"{self._grid.rank(worker, self._part)}>{self._me}/events")
-            )
-            ring.filled.extend(_open(text, self._device) for text in texts)
-        ring.filled[slot].wait()
-        tensors: list[torch.Tensor] = []
-        offset = 0
-        for spec in specs:
-            size = spec.dtype.itemsize * _product(spec.shape)
-            raw = ring.slots[slot][offset : offset + size].view(spec.dtype)
-            tensors.append(raw.view(spec.shape).clone())
-            offset += _aligned(size)
-        ring.emptied[slot].record()
-        self._counters.add(channel + 1)
-        return tensors
+        wanted = tuple(specs)
+        ring = self._inbound(worker, packed_size(wanted))
+        number = ring.count
+        memory = ring.memory[number % ring.size]
+        ring.count += 1
+        return ring.queue.ask(lambda: self._fetch(worker, ring, number, memory, wanted))
 
     def start_peer_sum(self, tensor: torch.Tensor) -> Pending | None:
         return self._gloo.start_peer_sum(tensor)
@@ -131,85 +149,90 @@ class CudaIpcTransport:
     def flush(self) -> None:
         self._gloo.flush()
 
+    def abort(self) -> None:
+        """End every wait for another process's messages with an error. Any thread may call it."""
+        self._counters.stop()
+
     def close(self) -> None:
         self._in.clear()
         self._out.clear()
         self._counters.close()
         self._gloo.close()
 
-    def inbound(self, worker: Worker, specs: Sequence[TensorSpec]) -> _Ring:
-        """Slots for what this neighbour sends, made when it is first asked for something."""
-        if worker not in self._in:
-            size = sum(_aligned(spec.dtype.itemsize * _product(spec.shape)) for spec in specs)
-            slots = self._waiting.get(worker, 1) + 1
-            memory = torch.zeros(slots * size, dtype=torch.uint8, device=self._device)
-            emptied = [_new_event() for _ in range(slots)]
-            rank = self._grid.rank(worker, self._part)
-            offer = {
-                "slots": slots,
-                "memory": _share(memory),
-                "events": [_handle(event) for event in emptied],
-            }
-            self._store.set(f"{rank}>{self._me}", json.dumps(offer))
-            self._in[worker] = _Ring(memory, slots, [], emptied)
-        return self._in[worker]
+    def _fetch(
+        self, worker: Worker, ring: _Ring, number: int, memory: torch.Tensor, specs: tuple[TensorSpec, ...]
+    ) -> list[torch.Tensor]:
+        rank, slot = self._grid.rank(worker, self._part), number % ring.size
+        channel = self._channel(rank, self._me)
+        self._counters.wait_for(channel, number + 1, self._timeout.total_seconds())
+        if not ring.filled:
+            # The sender has told its events before it counted its first message.
+            handles = self._told(f"{rank}>{self._me}/filled")
+            ring.filled.extend(map(self._device.open_event, handles))
+        ring.filled[slot].wait()
+        tensors = [piece.clone() for piece in pieces(memory, specs)]
+        ring.emptied[slot].record()
+        self._counters.add(channel + 1)
+        return tensors
 
-    def _outbound(self, worker: Worker) -> _Ring:
+    def _inbound(self, worker: Worker, size: int) -> _Ring:
+        """Slots for what this neighbour sends, made when it is first asked for something."""
+        pair = f"{self._grid.rank(worker, self._part)}>{self._me}"
+        if worker not in self._in:
+            ring = self._in[worker] = _Ring(self._waiting.get(worker, 1) + 1)
+            ring.emptied = self._new_events(f"{pair}/emptied", ring.size)
+        ring = self._in[worker]
+        if ring.is_too_small(size):
+            memory = self._device.allocate(ring.size * size)
+            ring.grow(memory)
+            self._tell(f"{pair}/{ring.generation}", {"size": size, "memory": self._device.share(memory)})
+        return ring
+
+    def _outbound(self, worker: Worker, size: int) -> _Ring:
+        pair = f"{self._me}>{self._grid.rank(worker, self._part)}"
         if worker not in self._out:
-            rank = self._grid.rank(worker, self._part)
-            offer: dict[str, Any] = json.loads(self._store.get(f"{self._me}>{rank}"))
-            filled = [_new_event() for _ in range(offer["slots"])]
-            answer = json.dumps([_handle(event) for event in filled])
-            self._store.set(f"{self._me}>{rank}/events", answer)
-            emptied = [_open(text, self._device) for text in offer["events"]]
-            memory = _open_memory(offer["memory"])
-            self._out[worker] = _Ring(memory, offer["slots"], filled, emptied)
-        return self._out[worker]
+            handles = self._told(f"{pair}/emptied")
+            ring = self._out[worker] = _Ring(len(handles))
+            ring.emptied = list(map(self._device.open_event, handles))
+            ring.filled = self._new_events(f"{pair}/filled", ring.size)
+        ring = self._out[worker]
+        if ring.is_too_small(size):
+            offer = self._told(f"{pair}/{ring.generation + 1}")
+            if offer["size"] != size:
+                raise RuntimeError(f"a message of {size} bytes is sent, one of {offer['size']} expected")
+            ring.grow(self._device.open(offer["memory"]))
+        return ring
+
+    def _new_events(self, key: str, count: int) -> list[SharedEvent]:
+        made = [self._device.new_event() for _ in range(count)]
+        self._tell(key, [handle for _, handle in made])
+        return [event for event, _ in made]
+
+    def _tell(self, key: str, value: Any) -> None:
+        self._store.set(key, json.dumps(value))
+
+    def _told(self, key: str) -> Any:
+        self._store.wait([key], self._timeout)
+        return json.loads(self._store.get(key))
 
     def _channel(self, sender: int, receiver: int) -> int:
         """Of its two counters: what was sent, and after it what was used."""
         return 2 * (sender * self._grid.size + receiver)
 
 
-def _new_event() -> Any:
-    event = torch.cuda.Event(interprocess=True)
-    # An event has a handle once it was recorded.
-    event.record()
-    return event
+def remove_leftovers(store: dist.Store, name: str) -> None:
+    """For whoever has started processes that were killed before all of them had joined."""
+    store = _store_of(store, name)
+    if store.check([_NAME]):
+        remove_counters(store.get(_NAME).decode())
 
 
-def _handle(event: Any) -> str:
-    return event.ipc_handle().hex()
-
-
-def _open(text: str, device: torch.device) -> Any:
-    return torch.cuda.Event.from_ipc_handle(device, bytes.fromhex(text))
-
-
-def _share(memory: torch.Tensor) -> list[Any]:
-    fields: Any = memory.untyped_storage()._share_cuda_()  # pyright: ignore[reportPrivateUsage]
-    return [{"hex": value.hex()} if isinstance(value, bytes) else value for value in fields]
-
-
-def _open_memory(fields: list[Any]) -> torch.Tensor:
-    values = [bytes.fromhex(value["hex"]) if isinstance(value, dict) else value for value in fields]
-    storage: Any = torch.UntypedStorage._new_shared_cuda(*values)  # pyright: ignore
-    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+def _store_of(store: dist.Store, name: str) -> dist.Store:
+    return dist.PrefixStore(f"{name}/ipc", store)
 
 
 def _file_name(store: dist.Store) -> str:
     """The same for everyone at this store, and for nobody else."""
     if store.add("counters", 1) == 1:
-        store.set("counters/name", f"recycle-{secrets.token_hex(8)}")
-    return store.get("counters/name").decode()
-
-
-def _aligned(size: int) -> int:
-    return -(-size // _ALIGNED) * _ALIGNED
-
-
-def _product(shape: Sequence[int]) -> int:
-    size = 1
-    for length in shape:
-        size *= length
-    return size
+        store.set(_NAME, f"recycle-{secrets.token_hex(8)}")
+    return store.get(_NAME).decode()

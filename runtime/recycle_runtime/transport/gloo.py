@@ -10,8 +10,10 @@ import torch.distributed as dist
 from recycle_runtime.assembly import Worker
 from recycle_runtime.transport import Arrival, Pending, TensorSpec
 from recycle_runtime.transport.grid import Grid
+from recycle_runtime.transport.user_group import user_group
 
 _TAG = 0
+_GLOO = dist.ProcessGroup.BackendType.GLOO
 
 
 class _Arrival:
@@ -24,6 +26,21 @@ class _Arrival:
         for work in self._works:
             work.wait()
         return self._tensors
+
+
+class _Departure:
+    """A posted send. Gloo tells only those who wait for it that it is gone, and loses what nobody holds."""
+
+    def __init__(self, held: "dict[_Departure, None]", works: list[Any], tensors: list[torch.Tensor]) -> None:
+        self._held, self._works, self._tensors = held, works, tensors
+        held[self] = None
+
+    def wait(self) -> None:
+        """Returns when the receiver has it all; what was held is let go of."""
+        for work in self._works:
+            work.wait()
+        self._works, self._tensors = [], []
+        self._held.pop(self, None)
 
 
 class GlooTransport:
@@ -43,15 +60,15 @@ class GlooTransport:
         made = [_group(store, f"{name}/{label}", ranks, me, timeout) for label, ranks in groups]
         self._all: Any = made[0]
         self._peers: Any = made[1]
-        self.tensor_group: Any = made[2] if grid.tensor > 1 else None
+        self.tensor_group: Any = user_group(made[2], _GLOO, ("cpu", "cuda")) if grid.tensor > 1 else None
         """The processes of this worker, None if there is only this one."""
-        self._sent: list[tuple[Any, torch.Tensor]] = []
+        self._sent: dict[_Departure, None] = {}
 
-    def send(self, worker: Worker, tensors: Sequence[torch.Tensor]) -> None:
+    def send(self, worker: Worker, tensors: Sequence[torch.Tensor]) -> Pending:
         rank = self._grid.rank(worker, self._part)
-        for tensor in tensors:
-            whole = tensor.contiguous()
-            self._sent.append((self._all.send([whole], rank, _TAG), whole))
+        whole = [tensor.contiguous() for tensor in tensors]
+        works = [self._all.send([tensor], rank, _TAG) for tensor in whole]
+        return _Departure(self._sent, works, whole)
 
     def receive(self, worker: Worker, specs: Sequence[TensorSpec]) -> Arrival:
         rank = self._grid.rank(worker, self._part)
@@ -68,9 +85,8 @@ class GlooTransport:
         self._all.barrier().wait()
 
     def flush(self) -> None:
-        for work, _ in self._sent:
-            work.wait()
-        self._sent.clear()
+        for departure in list(self._sent):
+            departure.wait()
 
     def close(self) -> None:
         # Whoever waits for this process hears of it when the last reference goes.

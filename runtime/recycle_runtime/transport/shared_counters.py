@@ -12,36 +12,55 @@ _FOLDER = Path("/dev/shm")
 _NAP = 20e-6
 
 
+class Stopped(RuntimeError):  # noqa: N818
+    """A wait was ended from outside."""
+
+
 class SharedCounters:
     """A row of counters, all 0 at first."""
 
     def __init__(self, name: str, count: int) -> None:
-        path = _FOLDER / name
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        self._name = name
+        self._stopped = False
+        descriptor = os.open(_FOLDER / name, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             os.ftruncate(descriptor, 8 * count)
             self._memory = mmap.mmap(descriptor, 8 * count)
         finally:
             os.close(descriptor)
-        self._path = path
         self._numbers = memoryview(self._memory).cast("q")
+
+    def remove_name(self) -> None:
+        """Nobody can open them any more; whoever has them keeps them. May be called by everyone."""
+        remove_counters(self._name)
 
     def add(self, counter: int) -> None:
         """One more; only ever called by the counter's own process."""
         self._numbers[counter] += 1
 
     def wait_for(self, counter: int, least: int, timeout: float) -> None:
-        """Until the counter has come so far; TimeoutError if it does not."""
+        """Until the counter has come so far; TimeoutError if it does not, Stopped after `stop`."""
         if self._numbers[counter] >= least:
             return
         give_up = time.monotonic() + timeout
         while self._numbers[counter] < least:
+            if self._stopped:
+                raise Stopped("waiting for the other side was ended")
             if time.monotonic() > give_up:
                 raise TimeoutError(f"the other side has not come to {least} in {timeout:.0f} s")
             time.sleep(_NAP)
 
+    def stop(self) -> None:
+        """End what other threads of this process wait for, now and later."""
+        self._stopped = True
+
     def close(self) -> None:
-        """Let go; the name goes with the first who closes."""
+        """Let go."""
         self._numbers.release()
         self._memory.close()
-        self._path.unlink(missing_ok=True)
+        self.remove_name()
+
+
+def remove_counters(name: str) -> None:
+    """The file, if it is still there."""
+    (_FOLDER / name).unlink(missing_ok=True)

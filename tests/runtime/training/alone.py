@@ -8,7 +8,7 @@ from recycle_runtime.batches import MicroBatches
 from recycle_runtime.handlers import forward_seed
 from recycle_runtime.program import load_program
 from recycle_runtime.shapes import as_tuple
-from recycle_runtime.worker import build_module
+from recycle_runtime.stage import build_module
 
 
 class Alone(NamedTuple):

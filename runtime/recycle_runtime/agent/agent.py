@@ -1,0 +1,238 @@
+"""The loop of an agent: orders from the coordinator, ends of processes, signs of life.
+
+Workers are forked from this process, which has loaded torch and nothing else, so a new one is there in
+milliseconds. There is one thread, and it never waits for a worker.
+"""
+
+import json
+import os
+import selectors
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from recycle_runtime.agent.board import Board
+from recycle_runtime.agent.watch import Limits, Watch
+from recycle_runtime.control.wire import Channel, Message, WireError
+from recycle_runtime.coordinator.decision import Member
+
+_LOOK_EVERY = 0.1
+_BEAT_EVERY = 1.0
+_KNOCK_EVERY = 0.1
+_KNOCK_FOR = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class AgentOptions:
+    """What an agent is told when it starts."""
+
+    host: str
+    port: int
+    token: str
+    slots: int
+    """Worker processes that this node has room for."""
+    state: Path
+    """A folder for the board, and for what an agent that starts again has to know."""
+    limits: Limits
+
+
+Work = Callable[[Member, int, list[Any], Board], int]
+"""What a worker process does: its member, its line, its faults, the board; the exit status."""
+
+
+class Agent:
+    """The processes of one node."""
+
+    def __init__(self, options: AgentOptions, work: Work) -> None:
+        self._options, self._work = options, work
+        options.state.mkdir(parents=True, exist_ok=True)
+        self._board = Board(options.state / "board", options.slots)
+        self._watch = Watch(self._board, options.limits)
+        self._lines: dict[Member, int] = {}
+        self._untold: list[Message] = []
+        """Ends of processes that the coordinator has not heard of."""
+        self._is_over = False
+        self._told = 0.0
+        self._adopt()
+        self._channel = self._connect()
+
+    def run(self) -> int:
+        """Until the coordinator says that the job is over, or is gone for good."""
+        signal.signal(signal.SIGTERM, _leave)
+        looked = 0.0
+        try:
+            while not self._is_over:
+                ready = self._wait()
+                if self._channel.fileno() in ready:
+                    self._listen()
+                self._bury(ready)
+                if time.monotonic() - looked > _LOOK_EVERY:
+                    looked = time.monotonic()
+                    self._watch.look()
+                    self._beat(looked)
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            for line in list(self._watch.processes):
+                self._watch.kill(line, "the job is over")
+            self._forget()
+        return 0
+
+    def _beat(self, now: float) -> None:
+        if now - self._told > _BEAT_EVERY:
+            self._told = now
+            self._say({"type": "beat"})
+
+    def _wait(self) -> set[int]:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._channel, selectors.EVENT_READ)
+            for process in self._watch.processes.values():
+                if process.descriptor >= 0:
+                    selector.register(process.descriptor, selectors.EVENT_READ)
+            return {key.fd for key, _ in selector.select(_LOOK_EVERY)}
+
+    def _listen(self) -> None:
+        try:
+            self._channel.fill()
+            while (message := self._channel.waiting()) is not None:
+                self._obey(message)
+        except WireError:
+            if not self._is_over:
+                self._channel = self._connect()
+
+    def _obey(self, message: Message) -> None:
+        kind = message["type"]
+        if kind == "over":
+            self._is_over = True
+            return
+        member = Member((int(message["place"][0]), int(message["place"][1])), int(message["part"]))
+        if kind == "start":
+            self._start(member, list(message["faults"]))
+        elif kind == "kill" and member in self._lines:
+            self._watch.kill(self._lines[member], "was taken out")
+        elif kind == "rename" and member in self._lines:
+            target = Member((int(message["to"][0]), int(message["to"][1])), member.part)
+            self._lines[target] = self._lines.pop(member)
+            self._remember()
+
+    def _start(self, member: Member, faults: list[Any]) -> None:
+        taken = set(self._lines.values())
+        line = next(number for number in range(self._options.slots) if number not in taken)
+        self._board.clear(line)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid == 0:
+            self._become_worker(member, line, faults)
+        self._lines[member] = line
+        self._watch.add(line, pid)
+        self._remember()
+
+    def _become_worker(self, member: Member, line: int, faults: list[Any]) -> None:
+        status = 1
+        try:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            for process in self._watch.processes.values():
+                if process.descriptor >= 0:
+                    os.close(process.descriptor)
+            os.close(self._channel.fileno())
+            status = self._work(member, line, faults, self._board)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+
+    def _bury(self, ready: set[int]) -> None:
+        for ended in self._watch.ended(ready):
+            member = next((key for key, line in self._lines.items() if line == ended.line), None)
+            if member is None:
+                continue
+            del self._lines[member]
+            self._remember()
+            self._say(_gone(member, ended.pid, ended.how, ended.fault))
+
+    def _say(self, message: Message) -> None:
+        try:
+            self._channel.send(message)
+        except WireError:
+            if message["type"] == "gone":
+                self._untold.append(message)
+
+    def _connect(self) -> Channel:
+        deadline = time.monotonic() + _KNOCK_FOR
+        while True:
+            try:
+                channel = Channel(self._options.host, self._options.port, self._options.token)
+                running = [
+                    [list(member.place), member.part, self._watch.processes[line].pid]
+                    for member, line in self._lines.items()
+                    if line in self._watch.processes
+                ]
+                channel.send({"type": "agent", "slots": self._options.slots, "running": running})
+                while self._untold:
+                    channel.send(self._untold[0])
+                    del self._untold[0]
+                return channel
+            except WireError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_KNOCK_EVERY)
+
+    # What the next agent of this node has to know.
+
+    def _remember(self) -> None:
+        rows = [
+            [list(member.place), member.part, line, self._watch.processes[line].pid]
+            for member, line in self._lines.items()
+            if line in self._watch.processes
+        ]
+        aside = self._options.state / "processes.new"
+        aside.write_text(json.dumps(rows), encoding="utf-8")
+        aside.replace(self._options.state / "processes.json")
+
+    def _adopt(self) -> None:
+        """Watch the workers of the agent before this one, if there was one."""
+        try:
+            rows = json.loads((self._options.state / "processes.json").read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            return
+        for place, part, line, pid in rows:
+            member = Member((int(place[0]), int(place[1])), int(part))
+            if _is_ours(int(pid)):
+                self._lines[member] = int(line)
+                self._watch.add(int(line), int(pid))
+            else:
+                self._untold.append(_gone(member, int(pid), "ended unwatched", 0))
+
+    def _forget(self) -> None:
+        (self._options.state / "processes.json").unlink(missing_ok=True)
+
+
+def _gone(member: Member, pid: int, how: str, fault: int) -> Message:
+    return {
+        "type": "gone",
+        "place": list(member.place),
+        "part": member.part,
+        "pid": pid,
+        "how": how,
+        "fault": fault,
+    }
+
+
+def _is_ours(pid: int) -> bool:
+    """Whether a process is a worker of this job and no other that has got its number since."""
+    try:
+        started = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+    return started == Path("/proc/self/cmdline").read_bytes()
+
+
+def _leave(*_: object) -> None:
+    raise SystemExit(143)

@@ -1,0 +1,58 @@
+"""Signs of life: a few numbers of every process of a node, in memory that they share. Standard library only.
+
+Each process writes its own line, the agent reads them all. A line is small and nobody waits for anybody: a
+process that is stopped, or never lets its other threads run, shows it by a beat that stands still.
+"""
+
+import mmap
+import os
+import struct
+from pathlib import Path
+from typing import NamedTuple
+
+_LINE = struct.Struct("<7q")
+_SIZE = 64
+
+
+class Line(NamedTuple):
+    """What a process shows; times in nanoseconds of the machine's monotonic clock."""
+
+    beat: int
+    """When it last showed that it lives."""
+    generation: int
+    step: int
+    position: int
+    """The instruction that it runs."""
+    is_waiting: int
+    """1 while it waits for others."""
+    is_up: int
+    """1 from its first generation on; before that it may be silent for long."""
+    fault: int
+    """When it did itself harm, if it was told to; else 0."""
+
+
+class Board:
+    """The lines of a node, by number."""
+
+    def __init__(self, path: str | Path, lines: int) -> None:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            if os.fstat(descriptor).st_size < lines * _SIZE:
+                os.ftruncate(descriptor, lines * _SIZE)
+            self._memory = mmap.mmap(descriptor, lines * _SIZE)
+        finally:
+            os.close(descriptor)
+        self.path = str(path)
+        self.lines = lines
+
+    def read(self, number: int) -> Line:
+        return Line(*_LINE.unpack_from(self._memory, number * _SIZE))
+
+    def write(self, number: int, line: Line) -> None:
+        _LINE.pack_into(self._memory, number * _SIZE, *line)
+
+    def clear(self, number: int) -> None:
+        self.write(number, Line(0, 0, 0, 0, 0, 0, 0))
+
+    def close(self) -> None:
+        self._memory.close()

@@ -1,0 +1,121 @@
+"""Which processes of a node have ended, and which hang. Standard library only.
+
+The end of a process is seen through its pidfd, so an agent that starts again can watch processes that are not
+its children. A process hangs when its beat stands still, or when it has been in the same instruction for very
+long without waiting for anybody; then it is killed, and its end is told like any other.
+"""
+
+import os
+import signal
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from recycle_runtime.agent.board import Board
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Seconds after which a process counts as hung."""
+
+    silent: float = 1.5
+    """Without a beat, once it trains."""
+    silent_at_start: float = 120.0
+    """Without a beat, before that."""
+    stuck: float = 60.0
+    """In one instruction, without waiting for others."""
+
+
+class Process(NamedTuple):
+    """One that is watched."""
+
+    pid: int
+    descriptor: int
+    line: int
+
+
+class Ended(NamedTuple):
+    """A process that is gone."""
+
+    line: int
+    pid: int
+    how: str
+    fault: int
+
+
+class Watch:
+    """The processes of a node, by their line on the board."""
+
+    def __init__(self, board: Board, limits: Limits) -> None:
+        self._board, self._limits = board, limits
+        self.processes: dict[int, Process] = {}
+        self._why: dict[int, str] = {}
+        self._moved: dict[int, tuple[tuple[int, int, int], float]] = {}
+
+    def add(self, line: int, pid: int) -> None:
+        """Watch a process; one that has ended already is seen at the next look."""
+        try:
+            descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            descriptor = -1
+        self.processes[line] = Process(pid, descriptor, line)
+        self._why.pop(line, None)
+        self._moved.pop(line, None)
+
+    def kill(self, line: int, why: str) -> None:
+        """So that it cannot come back half alive."""
+        process = self.processes.get(line)
+        if process is None:
+            return
+        self._why.setdefault(line, why)
+        if process.descriptor >= 0:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(process.descriptor, signal.SIGKILL)
+
+    def ended(self, ready: set[int]) -> list[Ended]:
+        """Of the processes whose descriptors can be read, or never could."""
+        found: list[Ended] = []
+        for line, process in list(self.processes.items()):
+            if process.descriptor >= 0 and process.descriptor not in ready:
+                continue
+            del self.processes[line]
+            how = self._why.pop(line, "") or _how(process.pid)
+            if process.descriptor >= 0:
+                _reap(process.pid)
+                os.close(process.descriptor)
+            found.append(Ended(line, process.pid, how, self._board.read(line).fault))
+        return found
+
+    def look(self) -> None:
+        """Kill what hangs."""
+        now = time.monotonic()
+        for line in list(self.processes):
+            shown = self._board.read(line)
+            silent = now - shown.beat / 1e9
+            limit = self._limits.silent if shown.is_up else self._limits.silent_at_start
+            if shown.beat and silent > limit:
+                self.kill(line, f"was silent for {silent:.1f} s and was killed")
+                continue
+            at = (shown.generation, shown.step, shown.position)
+            seen, since = self._moved.get(line, (at, now))
+            if seen != at or shown.is_waiting or not shown.is_up:
+                since = now
+            self._moved[line] = (at, since)
+            if now - since > self._limits.stuck:
+                self.kill(line, f"was stuck at instruction {shown.position} and was killed")
+
+
+def _how(pid: int) -> str:
+    try:
+        _, status = os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        return "ended"
+    if os.WIFSIGNALED(status):
+        return f"was killed by signal {os.WTERMSIG(status)}"
+    return f"ended with status {os.WEXITSTATUS(status)}"
+
+
+def _reap(pid: int) -> None:
+    with suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)

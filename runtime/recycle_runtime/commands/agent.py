@@ -1,0 +1,92 @@
+"""`recycle-run agent`: starts and watches the worker processes of one node."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from recycle_runtime.commands.errors import INPUT_ERROR, Refused
+from recycle_runtime.commands.joining import add_address_arguments, address, token
+from recycle_runtime.commands.parsers import Parsers
+from recycle_runtime.commands.training import check_device
+
+
+def add_parser(commands: Parsers) -> None:
+    does = "start and watch the worker processes of this node, as the job's coordinator asks"
+    parser = commands.add_parser("agent", help=does, description=f"{does.capitalize()}.")
+    parser.add_argument("bundle", metavar="PLAN")
+    parser.add_argument("--program", required=True, metavar="FILE", help="the Python file to train")
+    add_address_arguments(parser, "--coordinator", "where the coordinator listens")
+    does = "worker processes to make room for"
+    parser.add_argument("--slots", required=True, type=int, metavar="N", help=does)
+    parser.add_argument("--state", required=True, metavar="DIR", help="a folder of this node for the agent")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of parameters, data and dropout")
+    parser.add_argument("--save", metavar="DIR", help="write the parameters of every worker at the end")
+    parser.add_argument("--record", action="store_true", help="keep what ran when, for whoever observes")
+    parser.add_argument(
+        "--silent",
+        type=float,
+        default=1.5,
+        metavar="SECONDS",
+        help="a worker without a beat for so long hangs",
+    )
+    parser.add_argument(
+        "--stuck",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="so does one that is in one instruction for so long and waits for nobody",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    host, port = address("--coordinator", arguments.coordinator)
+    secret = token()
+    if arguments.slots < 1:
+        raise Refused(f"--slots must be at least 1, got {arguments.slots}")
+    for name in (arguments.bundle, arguments.program):
+        Path(name).open("rb").close()
+    from recycle_runtime.agent.agent import Agent, AgentOptions
+    from recycle_runtime.agent.board import Board
+    from recycle_runtime.agent.preload import preload
+    from recycle_runtime.agent.watch import Limits
+    from recycle_runtime.control.wire import WireError
+    from recycle_runtime.coordinator.decision import Member
+    from recycle_runtime.member.faults import Fault
+    from recycle_runtime.member.member import MemberOptions, work
+    from recycle_runtime.worker import WorkerOptions
+
+    if arguments.device == "cpu":
+        # Asking for a GPU here would leave every worker with a broken one.
+        check_device(arguments.device)
+    told = MemberOptions(
+        host=host,
+        port=port,
+        token=secret,
+        worker=WorkerOptions(
+            bundle=arguments.bundle,
+            program=arguments.program,
+            plan=0,
+            worker=(0, 0),
+            part=0,
+            steps=0,
+            seed=arguments.seed,
+            device=arguments.device,
+            trace=arguments.record,
+            timeout=600.0,
+        ),
+        save=arguments.save,
+    )
+
+    def life(member: Member, line: int, faults: list[Any], board: Board) -> int:
+        harm = [Fault(str(kind), int(step), int(position)) for kind, step, position in faults]
+        return work(told, member.place, member.part, line, harm, board)
+
+    limits = Limits(silent=arguments.silent, stuck=arguments.stuck)
+    options = AgentOptions(host, port, secret, arguments.slots, Path(arguments.state), limits)
+    preload()
+    try:
+        return Agent(options, life).run()
+    except WireError as error:
+        raise Refused(str(error), INPUT_ERROR) from None

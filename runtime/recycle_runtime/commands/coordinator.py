@@ -1,0 +1,64 @@
+"""`recycle-run coordinator`: the process that knows who lives and what they do next."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from recycle_runtime.commands.errors import DONE, INPUT_ERROR, NO_PLAN, Refused
+from recycle_runtime.commands.joining import add_address_arguments, address, token
+from recycle_runtime.commands.parsers import Parsers
+from recycle_runtime.commands.training import workers_named
+from recycle_runtime.coordinator.service import JobOptions, Service
+from recycle_runtime.coordinator.timetable import parse_faults, parse_returns, timetable
+
+
+def add_parser(commands: Parsers) -> None:
+    does = "coordinate the workers of a job: who lives, which plan they run, where they go on after a failure"
+    parser = commands.add_parser("coordinator", help=does, description=f"{does.capitalize()}.")
+    parser.add_argument("bundle", metavar="PLAN")
+    parser.add_argument("--steps", required=True, type=int, metavar="N", help="how many steps to train")
+    parser.add_argument(
+        "--failed", action="append", default=[], metavar="P:S,P:S", help="workers that are not there"
+    )
+    add_address_arguments(parser, "--listen", "where to listen (a port of 0 takes any free one)")
+    parser.add_argument(
+        "--state", required=True, metavar="DIR", help="a folder for what must outlive this process"
+    )
+    for option in ("--fault", "--rejoin"):
+        # For runs that are to be disturbed on purpose, which `local` starts.
+        parser.add_argument(option, action="append", default=[], help=argparse.SUPPRESS)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    host, port = address("--listen", arguments.listen, least=0)
+    try:
+        planned = timetable(parse_faults(arguments.fault), parse_returns(arguments.rejoin))
+    except ValueError as error:
+        raise Refused(str(error)) from None
+    state = Path(arguments.state)
+    options = JobOptions(
+        bundle=arguments.bundle,
+        steps=arguments.steps,
+        failed=workers_named("--failed", arguments.failed) if arguments.failed else (),
+        host=host,
+        port=port,
+        token=token(),
+        state=state,
+        timetable=planned,
+    )
+    service = Service(options)
+    _announce(state, f"{host}:{service.port}")
+    error = service.run()
+    if error is None:
+        return DONE
+    print(f"recycle-run: error: {error}", file=sys.stderr)
+    return NO_PLAN if service.has_no_plan else INPUT_ERROR
+
+
+def _announce(folder: Path, text: str) -> None:
+    """For whoever started this process: the address, once somebody listens there."""
+    aside = folder / f"address.{os.getpid()}"
+    aside.write_text(text, encoding="utf-8")
+    aside.replace(folder / "address")

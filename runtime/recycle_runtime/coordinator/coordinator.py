@@ -1,0 +1,418 @@
+"""The order of things when workers come and go. Standard library only; what it says goes to `Outbox`.
+
+    forming     the first members arrive
+    gathering   everybody leaves the old group and reports; when all have, they get the next one
+    running     they train
+    ended
+
+A generation is one group of members with one plan. Every failure begins a new one; so does every change at
+a boundary between two steps (a worker that joins, a better plan, a move), for which everybody stops there.
+"""
+
+import time
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, Protocol
+
+from recycle_runtime.assembly import Worker
+from recycle_runtime.coordinator.decision import CannotAgreeError, Member, Report, StageLost, Standing, stand
+from recycle_runtime.coordinator.journal import Remembered
+from recycle_runtime.coordinator.plan_book import Assignment, PlanBook
+from recycle_runtime.coordinator.recoveries import Recovery
+from recycle_runtime.coordinator.roster import Roster
+from recycle_runtime.coordinator.step_rows import Row, StepRows
+
+Message = dict[str, Any]
+
+_MOST_FRUITLESS = 5
+"""Generations in a row that end without a step or a loss; more of them mean that something else is wrong."""
+
+
+class Phase(Enum):
+    FORMING = "forming"
+    GATHERING = "gathering"
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+class Outbox(Protocol):
+    """Where orders and news go."""
+
+    def order(self, member: Member, message: Message) -> None: ...
+
+    def fence(self, member: Member, why: str) -> None:
+        """Kill a process, so that it cannot come back half alive."""
+        ...
+
+    def moved(self, member: Member, target: Member) -> None:
+        """A process has another place from now on."""
+        ...
+
+    def row(self, row: Row) -> None: ...
+
+    def generation(self, number: int, step: int, assignment: Assignment) -> None:
+        """A new generation has been ordered."""
+        ...
+
+    def recovered(self, recovery: Recovery) -> None: ...
+
+    def plan_wanted(self, live: tuple[Worker, ...]) -> None:
+        """There is no plan for exactly these workers yet."""
+        ...
+
+    def ended(self, error: str | None, no_plan: bool) -> None: ...
+
+
+class Coordinator:
+    """The state of a job."""
+
+    def __init__(
+        self,
+        book: PlanBook,
+        tensor: int,
+        steps: int,
+        expected: set[Worker],
+        outbox: Outbox,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.book, self.steps = book, steps
+        self.roster = Roster(tensor)
+        self.phase = Phase.FORMING
+        self.number = 1
+        """Of the generation."""
+        self.rows = StepRows()
+        self.assignment: Assignment | None = None
+        self.recovery = Recovery(1, ["start"], clock())
+        self.restore: str | None = None
+        """The checkpoint that the first generation begins with."""
+        self.can_wait_for_plan = True
+        """False once planning has failed: then what there is has to do."""
+        self._tensor, self._outbox, self._clock = tensor, outbox, clock
+        self.expected = set(expected)
+        """Workers that have not joined yet, in the beginning."""
+        self._hold: int | None = None
+        self._request = 0
+        self._wanted: list[str] = []
+        """Why everybody should stop at a boundary."""
+        self._fruitless = 0
+        self._failures: dict[int, set[Member]] = {}
+        self._row_at = clock()
+        self._moves: dict[Worker, Worker] = {}
+
+    # What members say.
+
+    def join(self, member: Member) -> bool:
+        """A process is there; False if its place is taken."""
+        if self.phase is Phase.ENDED or member in self.roster:
+            return False
+        self.roster.join(member)
+        self.expected.discard(member.place)
+        self._outbox.order(member, {"type": "leave", "generation": self.number})
+        return True
+
+    def remember(self, state: Remembered) -> None:
+        """Go on as the coordinator before this one; its members train, and are on their way back here."""
+        self.phase = Phase.RUNNING
+        self.number = state.generation
+        self.expected = set()
+        self.rows.next = state.next_row
+        self.assignment = self.book.assign(state.places)
+        for place in state.places:
+            for part in range(self._tensor):
+                entry = self.roster.join(Member(place, part))
+                entry.is_active = entry.has_begun = True
+        assert self.assignment is not None, "the plan of the last generation is not there any more"
+        plan = plan_name(self.book, self.assignment)
+        self.rows.begin(state.next_row, frozenset(self.roster.members()), len(state.places), plan)
+        self.recovery.going = self._clock()
+
+    def rejoin(self, member: Member, *, is_training: bool, asked: int) -> None:
+        """A member has found the new coordinator; it stops nowhere unless it is told to."""
+        if is_training and asked <= self.number:
+            self._outbox.order(member, {"type": "hold", "step": self.steps, "request": 0})
+        else:
+            self._left_before = True
+        self._newest = max(self._newest, asked)
+
+    def reconnect(self, member: Member, generation: int, is_training: bool) -> None:
+        """A member's connection broke and is there again; it may have missed orders."""
+        if self.phase is not Phase.RUNNING:
+            self._outbox.order(member, {"type": "leave", "generation": self.number})
+        elif self.roster.entries[member].is_active and (generation != self.number or not is_training):
+            self._regroup(f"{_name(member.place)} lost touch")
+        elif self._hold is not None:
+            self._outbox.order(member, {"type": "hold", "step": self._hold, "request": self._request})
+
+    def all_are_back(self) -> None:
+        """If the last coordinator ended in the middle of a change, make that change now."""
+        if self._left_before and self.phase is Phase.RUNNING:
+            self.number = max(self.number, self._newest)
+            self._regroup("the coordinator started again")
+        self._left_before = False
+
+    def report(self, member: Member, generation: int, report: Report) -> None:
+        """It has left its group and says what it holds."""
+        if member not in self.roster:
+            return
+        entry = self.roster.entries[member]
+        entry.report, entry.generation = report, generation
+        if self.phase is Phase.RUNNING:
+            if not entry.is_active and member.place in self.roster.whole():
+                self.stop_at_boundary(f"{_name(member.place)} joins")
+            return
+        self._go_if_all_are_here()
+
+    def step(self, member: Member, step: int, loss: float | None, seconds: float) -> None:
+        """It has made a step."""
+        for row in self.rows.add(member, step, loss, seconds):
+            self._fruitless = 0
+            self._row_at = self._clock()
+            self._failures.pop(row.step, None)
+            self._outbox.row(row)
+
+    def began(self, member: Member, generation: int) -> None:
+        """It runs the first instruction of a generation."""
+        if member not in self.roster or generation != self.number or self.phase is not Phase.RUNNING:
+            return
+        self.roster.entries[member].has_begun = True
+        entries = [self.roster.entries[other] for other in self.roster.active()]
+        if all(entry.has_begun for entry in entries) and not self.recovery.going:
+            self.recovery.going = self._clock()
+            self._outbox.recovered(self.recovery)
+
+    def holding(self, request: int, step: int) -> None:
+        """A member knows where to stop, and is in this step now."""
+        if request == self._request and self._hold is not None and step >= self._hold and step < self.steps:
+            self._ask_to_hold(step + 2 * self._request_tries())
+
+    def boundary(self, member: Member, step: int) -> None:
+        """It waits before this step."""
+        if member not in self.roster or self.phase is not Phase.RUNNING:
+            return
+        self.roster.entries[member].boundary = step
+        if all(self.roster.entries[other].boundary == step for other in self.roster.active()):
+            if step >= self.steps:
+                self._end(None)
+            elif self._hold == step:
+                self._regroup(*self._wanted, at_boundary=True)
+
+    def broken(self, member: Member, generation: int, why: str) -> None:
+        """It cannot talk to somebody in its group."""
+        if generation == self.number and self.phase is Phase.RUNNING and member in self.roster:
+            self._fruitless += 1
+            if self._fruitless > _MOST_FRUITLESS:
+                self._end(f"the workers could not talk to each other {self._fruitless} times in a row: {why}")
+                return
+            self._regroup(f"{_name(member.place)} lost touch")
+
+    def failed(self, member: Member, step: int, why: str) -> None:
+        """Its own work raised an error; the process ends by itself."""
+        if self.phase is Phase.ENDED:
+            return
+        if self.phase is Phase.FORMING:
+            # Nothing has been trained yet: the program or its surroundings are at fault.
+            self._end(why)
+            return
+        others = self._failures.setdefault(step, set())
+        others.add(member)
+        if len({other.place for other in others}) > 1:
+            # The same step fails wherever it runs, so no machine is at fault.
+            self._end(why)
+            return
+        self.lose(member.place, f"{_name(member.place)} failed", reason=why)
+
+    # What agents say.
+
+    def lose(self, place: Worker, cause: str, harmed: float | None = None, reason: str = "") -> None:
+        """A worker is gone, all its parts with it."""
+        self.expected.discard(place)
+        trained = any(member.place == place for member in self.roster.active())
+        gone = self.roster.lose(place)
+        for member in gone:
+            self._outbox.fence(member, cause)
+        if self.phase is Phase.ENDED or (not gone and self.phase is not Phase.FORMING):
+            return
+        if self.phase is Phase.RUNNING and not trained:
+            # It had not joined yet.
+            return
+        lost = [stage for stage in range(self.book.stages) if self._stage_is_empty(stage)]
+        if lost and self.phase is not Phase.FORMING:
+            said = f" ({reason})" if reason else ""
+            self._end(f"every worker of stage {lost[0]} is lost: {cause}{said}")
+        elif self.phase is Phase.RUNNING:
+            self._fruitless = 0
+            self._regroup(cause, harmed=harmed)
+        else:
+            self.recovery.causes.append(cause)
+            if harmed is not None and self.recovery.harmed is None:
+                self.recovery.harmed = harmed
+            # Whoever has reported may have been counted on; everybody says again where it stands.
+            self._gather(self.number + 1)
+
+    # What the coordinator wants itself.
+
+    def stop_at_boundary(self, why: str) -> None:
+        """Have everybody stop between two steps, for a change."""
+        if self.phase is not Phase.RUNNING:
+            return
+        if why not in self._wanted:
+            self._wanted.append(why)
+        if self._hold is None:
+            self._tries = 0
+            self._ask_to_hold(self.rows.next + 2)
+
+    def move(self, worker: Worker, place: Worker) -> None:
+        """At the next change a worker leaves its stage and takes a lost one's place."""
+        self._moves[worker] = place
+        self.stop_at_boundary(f"{_name(worker)} moves to {_name(place)}")
+
+    def add_plan(self) -> None:
+        """A plan has been made that may fit better."""
+        if self.phase in (Phase.FORMING, Phase.GATHERING):
+            self._go_if_all_are_here()
+        elif self.phase is Phase.RUNNING and self.assignment is not None and not self.assignment.is_exact:
+            self.stop_at_boundary("a plan for these losses")
+
+    def no_plan(self, error: str) -> None:
+        """Planning has failed; what there is has to do."""
+        self.can_wait_for_plan = False
+        if self.phase in (Phase.FORMING, Phase.GATHERING):
+            live = [*self.roster.whole(), *self.expected]
+            if self.book.assign(live) is None:
+                self._end(error, no_plan=True)
+            else:
+                self._go_if_all_are_here()
+
+    def give_up(self, error: str) -> None:
+        """End for a reason from outside."""
+        if self.phase is not Phase.ENDED:
+            self._end(error)
+
+    # Inside.
+
+    _tries = 0
+    _left_before = False
+    _newest = 0
+
+    def _request_tries(self) -> int:
+        self._tries += 1
+        return self._tries
+
+    def _ask_to_hold(self, step: int) -> None:
+        self._request += 1
+        self._hold = min(step, self.steps)
+        for member in self.roster.active():
+            self.roster.entries[member].boundary = None
+            self._outbox.order(member, {"type": "hold", "step": self._hold, "request": self._request})
+
+    def _regroup(self, *causes: str, harmed: float | None = None, at_boundary: bool = False) -> None:
+        now = self._clock()
+        self.recovery = Recovery(self.number + 1, list(causes), now, harmed)
+        self.recovery.repeated = 0.0 if at_boundary else now - self._row_at
+        self._hold, self._wanted = None, []
+        self._gather(self.number + 1)
+
+    def _gather(self, number: int) -> None:
+        if self.phase is not Phase.FORMING:
+            self.phase = Phase.GATHERING
+        self.number = self.recovery.generation = number
+        for member, entry in self.roster.entries.items():
+            entry.is_active = entry.has_begun = False
+            entry.boundary = None
+            self._outbox.order(member, {"type": "leave", "generation": number})
+        self._go_if_all_are_here()
+
+    def _go_if_all_are_here(self) -> None:
+        if self.phase not in (Phase.FORMING, Phase.GATHERING):
+            return
+        if self.expected or not self.roster.have_reported(self.number) or not self.roster.whole():
+            return
+        self.recovery.left = self._clock()
+        reports = self._moved(self.roster.reports())
+        try:
+            standing = stand(reports, self.book.stages)
+        except CannotAgreeError as error:
+            self._end(str(error))
+            return
+        if isinstance(standing, StageLost):
+            self._end(f"nobody alive holds the parameters of stage {standing.stages[0]}")
+            return
+        live = tuple(self.roster.whole())
+        assignment = self.book.assign(live)
+        if assignment is None or not assignment.is_exact:
+            self._outbox.plan_wanted(live)
+            if self.phase is Phase.FORMING and self.can_wait_for_plan:
+                # Nobody has begun yet, so nobody is kept waiting.
+                return
+        if assignment is not None:
+            self._go(standing, assignment)
+
+    def _moved(self, reports: dict[Member, Report]) -> dict[Member, Report]:
+        """Carry out moves that can still be made: the mover has nothing for its new stage."""
+        moves, self._moves = self._moves, {}
+        for worker, place in moves.items():
+            parts = [member for member in reports if member.place == worker]
+            peers = [member for member in reports if member.place[1] == worker[1] and member.place != worker]
+            if not parts or not peers or any(member.place == place for member in reports):
+                continue
+            for member in parts:
+                target = Member(place, member.part)
+                self._outbox.order(member, {"type": "place", "place": list(place)})
+                self._outbox.moved(member, target)
+                del reports[member]
+                entry = self.roster.entries.pop(member)
+                entry.report = reports[target] = Report(None, is_fresh=False)
+                self.roster.entries[target] = entry
+        return reports
+
+    def _go(self, standing: Standing, assignment: Assignment) -> None:
+        self.phase = Phase.RUNNING
+        self.assignment = assignment
+        restore, self.restore = self.restore, None
+        self.recovery.step, self.recovery.undone = standing.step, len(standing.undo)
+        self.recovery.plan = plan_name(self.book, assignment)
+        members = list(self.roster.members())
+        self.rows.begin(standing.step, frozenset(members), len(assignment.roles), self.recovery.plan)
+        grid = sorted(assignment.roles.values(), key=lambda role: (role[1], role[0]))
+        self._outbox.generation(self.number, standing.step, assignment)
+        lends = {donor: [to for to, other in standing.donors.items() if other == donor] for donor in members}
+        for member in members:
+            entry = self.roster.entries[member]
+            entry.is_active, entry.boundary, entry.has_begun = True, None, False
+            donor = standing.donors.get(member)
+            order: Message = {
+                "type": "go",
+                "generation": self.number,
+                "step": standing.step,
+                "until": self.steps,
+                "bundle": assignment.bundle,
+                "plan": assignment.plan,
+                "role": list(assignment.roles[member.place]),
+                "grid": [list(role) for role in grid],
+                "sums": None if standing.sums is None else list(standing.sums),
+                "from": None if donor is None else list(donor.place),
+                "to": [list(receiver.place) for receiver in lends[member]],
+                "restore": restore,
+            }
+            self._outbox.order(member, order)
+
+    def _stage_is_empty(self, stage: int) -> bool:
+        known = [*self.roster.whole(), *self.expected]
+        return not any(place[1] == stage for place in known)
+
+    def _end(self, error: str | None, *, no_plan: bool = False) -> None:
+        self.phase = Phase.ENDED
+        for member in self.roster.entries:
+            self._outbox.order(member, {"type": "end", "ok": error is None})
+        self._outbox.ended(error, no_plan)
+
+
+def plan_name(book: PlanBook, assignment: Assignment) -> str:
+    """Losses on each stage as the plan has them, such as `0 1 0 0`."""
+    failed = book.bundles[assignment.bundle].plans[assignment.plan].failed
+    counts = [sum(stage == other for _, stage in failed) for other in range(book.stages)]
+    return " ".join(map(str, counts))
+
+
+def _name(place: Worker) -> str:
+    return f"{place[0]}:{place[1]}"

@@ -1,0 +1,69 @@
+"""The members of a job: who is there, what they last said, where they wait. Standard library only."""
+
+from collections.abc import Iterator
+
+from recycle_runtime.assembly import Worker
+from recycle_runtime.coordinator.decision import Member, Report
+
+
+class Entry:
+    """One process that has joined."""
+
+    def __init__(self) -> None:
+        self.report: Report | None = None
+        self.generation = 0
+        """The generation that the report was made for."""
+        self.boundary: int | None = None
+        """The step before which it waits."""
+        self.is_active = False
+        """Whether it trains in the generation under way."""
+        self.has_begun = False
+        """Whether it has run an instruction of that generation."""
+
+
+class Roster:
+    """Members by place and part; a worker is whole when all its parts are there."""
+
+    def __init__(self, tensor: int) -> None:
+        self._tensor = tensor
+        self.entries: dict[Member, Entry] = {}
+
+    def __contains__(self, member: Member) -> bool:
+        return member in self.entries
+
+    def join(self, member: Member) -> Entry:
+        self.entries[member] = Entry()
+        return self.entries[member]
+
+    def lose(self, place: Worker) -> list[Member]:
+        """Take a worker off; these of its parts were there."""
+        gone = [member for member in self.entries if member.place == place]
+        for member in gone:
+            del self.entries[member]
+        return gone
+
+    def whole(self) -> list[Worker]:
+        """Workers with all their parts, in order."""
+        places = sorted({member.place for member in self.entries})
+        return [place for place in places if all(Member(place, part) in self for part in range(self._tensor))]
+
+    def members(self) -> Iterator[Member]:
+        """Of whole workers."""
+        for place in self.whole():
+            yield from (Member(place, part) for part in range(self._tensor))
+
+    def active(self) -> list[Member]:
+        return [member for member, entry in self.entries.items() if entry.is_active]
+
+    def newcomers(self) -> list[Member]:
+        return [member for member in self.members() if not self.entries[member].is_active]
+
+    def have_reported(self, generation: int) -> bool:
+        return all(
+            entry.report is not None and entry.generation == generation
+            for entry in (self.entries[member] for member in self.members())
+        )
+
+    def reports(self) -> dict[Member, Report]:
+        found = {member: self.entries[member].report for member in self.members()}
+        return {member: report for member, report in found.items() if report is not None}

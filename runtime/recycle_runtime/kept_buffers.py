@@ -1,0 +1,77 @@
+"""The buffers of a stage as they were before a step, for a step that is run again.
+
+A forward may change buffers, as BatchNorm does with its running statistics, and torch does not always count
+such changes: so all of them are copied when a step begins. A stage without buffers does nothing here.
+"""
+
+from typing import Any
+
+import torch
+
+
+class KeptBuffers:
+    """Copies of a module's buffers: one of each, for as long as the stage lives."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._owners: list[dict[str, torch.Tensor | None]] = [
+            vars(each)["_buffers"] for each in module.modules() if vars(each)["_buffers"]
+        ]
+        self._places: list[tuple[dict[str, torch.Tensor | None], str, torch.Tensor | None]] = []
+        self._copies: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def keep(self) -> None:
+        """Remember what is there now."""
+        if not self._owners:
+            return
+        self._places = [(owner, name, value) for owner in self._owners for name, value in owner.items()]
+        found = {id(value): value for _, _, value in self._places if value is not None}
+        before, self._copies = self._copies, {}
+        with torch.no_grad():
+            for key, value in found.items():
+                copy = before[key][1] if key in before and before[key][0] is value else None
+                if copy is None or copy.shape != value.shape or copy.dtype != value.dtype:
+                    copy = torch.empty_like(value)
+                self._copies[key] = value, copy
+            _copy([copy for _, copy in self._copies.values()], [value for value, _ in self._copies.values()])
+
+    def put_back(self) -> None:
+        """Make every buffer what it was, whether it was written to or replaced."""
+        for owner, name, value in self._places:
+            owner[name] = value
+        _copy([value for value, _ in self._copies.values()], [copy for _, copy in self._copies.values()])
+
+
+class BufferHistory:
+    """A module's buffers as they were when the last two steps began: no worker goes back further."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._kept = (KeptBuffers(module), KeptBuffers(module))
+        self._steps: list[int | None] = [None, None]
+
+    def begin(self, step: int) -> None:
+        """A step begins, or begins again."""
+        if not self.go_back(step):
+            self._steps[step % 2] = step
+            self._kept[step % 2].keep()
+
+    def go_back(self, step: int) -> bool:
+        """To the beginning of a step; False if it has not begun here, so that there is nothing to undo."""
+        if self._steps[step % 2] != step:
+            return False
+        self._kept[step % 2].put_back()
+        if self._steps[(step + 1) % 2] == step + 1:
+            # It will begin from what the step before it leaves this time.
+            self._steps[(step + 1) % 2] = None
+        return True
+
+    def forget(self) -> None:
+        """The buffers have been replaced by another worker's."""
+        self._steps = [None, None]
+
+
+def _copy(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
+    """Many small tensors at once."""
+    if targets:
+        copy: Any = torch._foreach_copy_  # pyright: ignore[reportPrivateUsage]
+        with torch.no_grad():
+            copy(targets, sources)

@@ -1,0 +1,81 @@
+"""A transport whose failures say that they are failures of talking, and which shows when it waits."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+import torch
+
+from recycle_runtime.assembly import Worker
+from recycle_runtime.transport import Arrival, Pending, TensorSpec, Transport
+
+_Result = TypeVar("_Result")
+
+
+class PeerError(RuntimeError):
+    """Somebody else is gone or unreachable; nothing is known to be wrong here."""
+
+
+class Waits(Protocol):
+    """Whether this process waits for others now."""
+
+    is_waiting: bool
+
+
+class _Guarded:
+    """A message or a sum under way."""
+
+    def __init__(self, pending: Any, waits: Waits) -> None:
+        self._pending, self._waits = pending, waits
+
+    def wait(self) -> Any:
+        return guarded(self._pending.wait, self._waits)
+
+
+class GuardedTransport:
+    """Passes everything on to another transport."""
+
+    def __init__(self, inner: Transport, waits: Waits) -> None:
+        self._inner, self._waits = inner, waits
+        self.tensor_group: Any = inner.tensor_group
+
+    def send(self, worker: Worker, tensors: Sequence[torch.Tensor]) -> Pending | None:
+        return self._started(lambda: self._inner.send(worker, tensors))
+
+    def receive(self, worker: Worker, specs: Sequence[TensorSpec]) -> Arrival:
+        return _Guarded(guarded(lambda: self._inner.receive(worker, specs), self._waits), self._waits)
+
+    def start_peer_sum(self, tensor: torch.Tensor) -> Pending | None:
+        return self._started(lambda: self._inner.start_peer_sum(tensor))
+
+    def start_sum(self, tensor: torch.Tensor) -> Pending | None:
+        return self._started(lambda: self._inner.start_sum(tensor))
+
+    def barrier(self) -> None:
+        guarded(self._inner.barrier, self._waits)
+
+    def flush(self) -> None:
+        guarded(self._inner.flush, self._waits)
+
+    def abort(self) -> None:
+        """End what waits, from any thread, if the inner transport can; sockets are the caller's business."""
+        abort: Callable[[], None] | None = getattr(self._inner, "abort", None)
+        if abort is not None:
+            abort()
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def _started(self, start: Callable[[], Pending | None]) -> Pending | None:
+        pending = guarded(start, self._waits)
+        return None if pending is None else _Guarded(pending, self._waits)
+
+
+def guarded(work: Callable[[], _Result], waits: Waits) -> _Result:
+    """Do it; what goes wrong in it is a PeerError."""
+    waits.is_waiting = True
+    try:
+        return work()
+    except RuntimeError as error:
+        raise PeerError(str(error)) from error
+    finally:
+        waits.is_waiting = False

@@ -1,0 +1,250 @@
+"""Messages and sums over NCCL: every process has a GPU of its own.
+
+NCCL has no tags. What is sent and received on a communicator must match in order, and runs on one stream,
+where a send waits until it is received. So every channel, one way between two workers, has a communicator of
+its own: nothing waits behind a message of another neighbour or of the other direction. Only channels that the
+worker's stream uses are joined, all of them when training begins. The compiler puts the receives of a pair in
+the order of the sends, and no message waits for an instruction that comes after its receive.
+
+A receive does not wait for the work that was queued before it, or it could not overlap it: messages arrive in
+slots that no computation touches, and are copied out when they are used. It starts no earlier than the last
+computation that used a message, since a receive that waits takes a little of the GPU all the while. Messages
+leave from slots too: what is sent directly is held until the GPU comes to it, and the host may be far ahead.
+
+Gradients are summed over NCCL. The few numbers that all workers add up go over gloo: whoever is first may
+wait for most of a step, which costs nothing on the host, and they need no place among the GPU's work.
+
+Nothing here calls CUDA: groups and the stream of the GPU come from `nccl_device`, or from a test.
+"""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+
+from recycle_runtime.assembly import Worker
+from recycle_runtime.isa import Instruction
+from recycle_runtime.message_counts import most_waiting
+from recycle_runtime.transport import Arrival, Pending, TensorSpec
+from recycle_runtime.transport.channels import Channel, channels_of
+from recycle_runtime.transport.gloo import GlooTransport
+from recycle_runtime.transport.grid import Grid
+from recycle_runtime.transport.in_order import InOrder
+from recycle_runtime.transport.packing import packed_size, pieces, spans
+
+_SENDER, _RECEIVER, _TAG = 0, 1, 0
+_UNDER_WAY = 2
+"""Messages on a channel; the next send waits on the GPU until the oldest of them is received."""
+
+
+class Groups(Protocol):
+    """Makes process groups."""
+
+    def make(self, store: dist.Store, rank: int, size: int) -> Any:
+        """This process's side of a group that adds up."""
+        ...
+
+    def make_channel(self, store: dist.Store, *, sends: bool) -> Any:
+        """One end of a group of two: the sender is 0, the receiver 1."""
+        ...
+
+    def for_users(self, group: Any) -> Any:
+        """The same as functions of torch.distributed take it."""
+        ...
+
+    def abort(self, groups: Sequence[Any]) -> None:
+        """End whatever they are doing."""
+        ...
+
+
+class ComputeStream(Protocol):
+    """The queue of work of the GPU, as far as messages must know it."""
+
+    def allocate(self, size: int) -> torch.Tensor:
+        """So many bytes, free for what is queued from now on."""
+        ...
+
+    def mark(self) -> Any:
+        """The end of what is queued now."""
+        ...
+
+    def behind(self, marks: Sequence[Any]) -> AbstractContextManager[object]:
+        """What is posted inside comes after these marks alone."""
+        ...
+
+    def finish(self) -> None:
+        """Wait until the GPU has nothing to do."""
+        ...
+
+
+def join_group(groups: Groups, compute: ComputeStream, store: dist.Store, rank: int, size: int) -> Any:
+    """A group that has added up something, so that its communicator is there."""
+    group = groups.make(store, rank, size)
+    group.allreduce([compute.allocate(1).zero_()]).wait()
+    compute.finish()
+    return group
+
+
+class _Slot:
+    """Where a message lies while it travels."""
+
+    def __init__(self) -> None:
+        self.memory = torch.empty(0, dtype=torch.uint8)
+        self.works: list[Any] = []
+        """The last sends from it."""
+        self.free: Any = None
+        """After this mark what last arrived in it has been copied out."""
+
+
+class _Inbound:
+    """A channel to this worker."""
+
+    def __init__(self, group: Any, slots: int) -> None:
+        self.group = group
+        self.slots = [_Slot() for _ in range(slots)]
+        self.count = 0
+        self.queue = InOrder()
+
+
+class _Outbound:
+    """A channel from this worker."""
+
+    def __init__(self, group: Any) -> None:
+        self.group = group
+        self.slots = [_Slot() for _ in range(_UNDER_WAY)]
+        self.count = 0
+
+
+class NcclTransport:
+    """One process's side of it."""
+
+    def __init__(
+        self,
+        store: dist.Store,
+        name: str,
+        grid: Grid,
+        worker: Worker,
+        part: int,
+        timeout: timedelta,
+        stream: Sequence[Instruction],
+        groups: Groups,
+        compute: ComputeStream,
+    ) -> None:
+        self._grid, self._worker, self._part = grid, worker, part
+        self._groups, self._compute = groups, compute
+        self._store = dist.PrefixStore(f"{name}/nccl", store)
+        self._gloo = GlooTransport(store, name, grid, worker, part, timeout)
+        self._made: list[Any] = []
+        peers = [grid.rank(peer, part) for peer in grid.peers(worker[1])]
+        self._peers = self._join(f"peers/{worker[1]}/{part}", peers)
+        pieces_of_worker = [grid.rank(worker, piece) for piece in range(grid.tensor)]
+        tensor_group = self._join(f"tensor/{worker[0]}/{worker[1]}", pieces_of_worker)
+        self.tensor_group: Any = None if tensor_group is None else groups.for_users(tensor_group)
+        self._in: dict[Worker, _Inbound] = {}
+        self._out: dict[Worker, _Outbound] = {}
+        waiting = most_waiting(stream, worker[1])
+        for channel in channels_of(stream, worker):
+            self._join_channel(channel, waiting)
+        self._last_use: Any = None
+        """A mark: where the last computation that used a message begins."""
+
+    @property
+    def communicators(self) -> int:
+        """How many this process has."""
+        return len(self._made)
+
+    def send(self, worker: Worker, tensors: Sequence[torch.Tensor]) -> Pending | None:
+        channel, specs = self._out[worker], tuple(map(TensorSpec.of, tensors))
+        slot = channel.slots[channel.count % len(channel.slots)]
+        channel.count += 1
+        for work in slot.works:
+            work.wait()
+        if slot.memory.numel() < packed_size(specs):
+            slot.memory = self._compute.allocate(packed_size(specs))
+        for piece, tensor in zip(pieces(slot.memory, specs), tensors, strict=True):
+            piece.copy_(tensor.detach())
+        slot.works = [
+            channel.group.send([slot.memory[first:end]], _RECEIVER, _TAG) for first, end in _full(specs)
+        ]
+        return None
+
+    def receive(self, worker: Worker, specs: Sequence[TensorSpec]) -> Arrival:
+        channel, wanted = self._in[worker], tuple(specs)
+        if len(channel.queue) == len(channel.slots):
+            raise RuntimeError(f"more than {len(channel.slots)} messages of {worker} wait: not in the stream")
+        slot = channel.slots[channel.count % len(channel.slots)]
+        channel.count += 1
+        if slot.memory.numel() < packed_size(wanted):
+            slot.memory = self._compute.allocate(packed_size(wanted))
+            slot.free = self._compute.mark()
+        marks = [mark for mark in (slot.free, self._last_use) if mark is not None]
+        with self._compute.behind(marks):
+            works = [
+                channel.group.recv([slot.memory[first:end]], _SENDER, _TAG) for first, end in _full(wanted)
+            ]
+        return channel.queue.ask(lambda: self._fetch(slot, wanted, works))
+
+    def start_peer_sum(self, tensor: torch.Tensor) -> Pending | None:
+        return None if self._peers is None else self._peers.allreduce([tensor])
+
+    def start_sum(self, tensor: torch.Tensor) -> Pending | None:
+        return self._gloo.start_sum(tensor)
+
+    def barrier(self) -> None:
+        self._gloo.barrier()
+
+    def flush(self) -> None:
+        """What was sent is in slots, and nothing else is held."""
+
+    def abort(self) -> None:
+        """After a failure: end all communication, on every survivor. Any thread may call it."""
+        made, self._made = self._made, []
+        if made:
+            self._groups.abort(made)
+
+    def close(self) -> None:
+        self.abort()
+        self._in.clear()
+        self._out.clear()
+        self._peers = self.tensor_group = None
+        self._gloo.close()
+
+    def _fetch(self, slot: _Slot, specs: tuple[TensorSpec, ...], works: list[Any]) -> list[torch.Tensor]:
+        for work in works:
+            work.wait()
+        tensors = [piece.clone() for piece in pieces(slot.memory, specs)]
+        slot.free = self._last_use = self._compute.mark()
+        return tensors
+
+    def _join(self, label: str, ranks: list[int]) -> Any:
+        """A group of more than one process, None for one alone."""
+        if len(ranks) < 2:
+            return None
+        rank = ranks.index(self._grid.rank(self._worker, self._part))
+        store = dist.PrefixStore(label, self._store)
+        self._made.append(join_group(self._groups, self._compute, store, rank, len(ranks)))
+        return self._made[-1]
+
+    def _join_channel(self, channel: Channel, waiting: dict[Worker, int]) -> None:
+        sends = channel.sender == self._worker
+        ends = [self._grid.rank(end, self._part) for end in channel]
+        store = dist.PrefixStore(f"{ends[0]}>{ends[1]}", self._store)
+        group = self._groups.make_channel(store, sends=sends)
+        self._made.append(group)
+        # A first message makes the communicator, and connects both ends.
+        message = [self._compute.allocate(1).zero_()]
+        work = group.send(message, _RECEIVER, _TAG) if sends else group.recv(message, _SENDER, _TAG)
+        work.wait()
+        self._compute.finish()
+        if sends:
+            self._out[channel.receiver] = _Outbound(group)
+        else:
+            self._in[channel.sender] = _Inbound(group, waiting[channel.sender] + 1)
+
+
+def _full(specs: Sequence[TensorSpec]) -> list[tuple[int, int]]:
+    """The spans of tensors that are not empty: NCCL has nothing to do for the others."""
+    return [(first, end) for first, end in spans(specs) if end > first]

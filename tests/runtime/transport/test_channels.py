@@ -1,0 +1,127 @@
+"""Which channels workers join, in an order that cannot lock, and what may wait for what on the GPU."""
+
+from collections import Counter
+from functools import cache
+from graphlib import TopologicalSorter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recycle_compiler.compiler import plan_failed
+from recycle_compiler.ir.failure import failure_set
+from recycle_compiler.ir.program import Program
+from recycle_compiler.ir.target import Target
+from recycle_runtime.assembly import Worker
+from recycle_runtime.isa import RECEIVES, USES_PEER, Instruction, Opcode
+from recycle_runtime.transport.channels import Channel, channels_of, joining_order
+from tests.support.jobs import figure3, small_targets
+
+FAILED = [[], [(1, 2)], [(1, 2), (0, 0)], [(1, 2), (0, 0), (2, 2)]]
+Streams = dict[Worker, tuple[Instruction, ...]]
+COMPUTES = frozenset({Opcode.FORWARD, Opcode.BACKWARD, Opcode.BACKWARD_INPUT, Opcode.BACKWARD_WEIGHT})
+
+
+def streams_of(program: Program) -> Streams:
+    return {(worker.pipeline, worker.stage): stream for worker, stream in program.streams()}
+
+
+def planned(failed: list[tuple[int, int]]) -> Streams:
+    return _planned(tuple(failed))
+
+
+@cache
+def _planned(failed: tuple[tuple[int, int], ...]) -> Streams:
+    return streams_of(plan_failed(figure3((4, 3, 2, 1)), failure_set(failed)))
+
+
+def rounds_to_join(wanted: dict[Worker, list[Channel]]) -> int:
+    """Every worker stands at its first channel until the other end is there too."""
+    rounds = 0
+    while any(wanted.values()):
+        heads = Counter(queue[0] for queue in wanted.values() if queue)
+        joined = {channel for channel, ends in heads.items() if ends == 2}
+        assert joined, "everybody waits for somebody else"
+        for queue in wanted.values():
+            if queue and queue[0] in joined:
+                queue.pop(0)
+        rounds += 1
+    return rounds
+
+
+def waits(streams: Streams) -> TopologicalSorter[object]:
+    """What waits for what if each worker had one queue for receives, one for sends and one for the rest."""
+    graph: TopologicalSorter[object] = TopologicalSorter()
+    for worker, stream in streams.items():
+        counts: Counter[Channel] = Counter()
+        arrived: dict[int, object] = {}
+        computed: object = None
+        last: dict[str, object] = {}
+        for position, instruction in enumerate(stream):
+            if instruction.opcode in USES_PEER:
+                receives = instruction.opcode in RECEIVES
+                down = instruction.opcode in (Opcode.RECV_GRADIENT, Opcode.SEND_ACTIVATION)
+                other = (instruction.peer, worker[1] + (1 if down else -1))
+                channel = Channel(other, worker) if receives else Channel(worker, other)
+                message = (channel, counts[channel])
+                counts[channel] += 1
+                queue = "in" if receives else "out"
+                graph.add(message, *(node for node in (computed, last.get(queue)) if node is not None))
+                last[queue] = message
+                if receives:
+                    arrived[instruction.inbox] = message
+            elif instruction.opcode in COMPUTES:
+                node = (worker, position)
+                before: list[object] = [computed] if computed is not None else []
+                if instruction.inbox in arrived and instruction.opcode != Opcode.BACKWARD_WEIGHT:
+                    before.append(arrived.pop(instruction.inbox))
+                graph.add(node, *before)
+                computed = node
+    return graph
+
+
+@pytest.mark.parametrize("failed", FAILED)
+def test_both_ends_know_of_a_channel(failed: list[tuple[int, int]]) -> None:
+    streams = planned(failed)
+    ends = Counter(channel for worker, stream in streams.items() for channel in channels_of(stream, worker))
+    assert set(ends.values()) == {2}
+    assert len({joining_order(channel) for channel in ends}) == len(ends)
+
+
+def test_a_plan_without_failures_needs_its_neighbours_alone() -> None:
+    streams = planned([])
+    assert [len(channels_of(streams[0, stage], (0, stage))) for stage in range(4)] == [2, 4, 4, 2]
+
+
+@pytest.mark.parametrize(("failed", "most"), list(zip(FAILED, (4, 12, 16, 16), strict=True)))
+def test_all_join(failed: list[tuple[int, int]], most: int) -> None:
+    streams = planned(failed)
+    wanted = {worker: channels_of(stream, worker) for worker, stream in streams.items()}
+    assert rounds_to_join(wanted) <= most
+
+
+def test_joining_does_not_take_longer_with_more_stages() -> None:
+    def chain(stages: int) -> dict[Worker, list[Channel]]:
+        pairs = [((0, stage), (0, stage + 1)) for stage in range(stages - 1)]
+        every = [Channel(*pair) for pair in pairs] + [Channel(*reversed(pair)) for pair in pairs]
+        return {
+            (0, stage): sorted((c for c in every if (0, stage) in c), key=joining_order)
+            for stage in range(stages)
+        }
+
+    assert rounds_to_join(chain(4)) == rounds_to_join(chain(64)) == 4
+
+
+@pytest.mark.parametrize("failed", FAILED)
+def test_two_queues_for_all_channels_would_not_lock(failed: list[tuple[int, int]]) -> None:
+    waits(planned(failed)).prepare()
+
+
+@settings(max_examples=20)
+@given(target=small_targets().filter(lambda target: all(target.hosts)), data=st.data())
+def test_random_plans_would_not_lock(target: Target, data: st.DataObject) -> None:
+    del data
+    failed = failure_set([(worker.pipeline, worker.stage) for worker in target.failed])
+    streams = streams_of(plan_failed(target.job, failed))
+    waits(streams).prepare()
+    rounds_to_join({worker: channels_of(stream, worker) for worker, stream in streams.items()})
