@@ -118,6 +118,11 @@ class StageHandlers:
     def end(self) -> float | None:
         """What this worker adds to the loss of the step; None where losses are not computed."""
         self._transport.flush()
+        return self.loss
+
+    @property
+    def loss(self) -> float | None:
+        """What this worker has added to the loss of the step so far; None where losses are not computed."""
         return float(self._loss_sum) if self._is_last else None
 
     @property

@@ -4,6 +4,8 @@ A forward may change buffers, as BatchNorm does with its running statistics, and
 such changes: so all of them are copied when a step begins. A stage without buffers does nothing here.
 """
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -45,6 +47,7 @@ class BufferHistory:
     """A module's buffers as they were when the last two steps began: no worker goes back further."""
 
     def __init__(self, module: torch.nn.Module) -> None:
+        self._module = module
         self._kept = (KeptBuffers(module), KeptBuffers(module))
         self._steps: list[int | None] = [None, None]
 
@@ -63,6 +66,20 @@ class BufferHistory:
             # It will begin from what the step before it leaves this time.
             self._steps[(step + 1) % 2] = None
         return True
+
+    @contextmanager
+    def as_begun(self, step: int) -> Generator[None]:
+        """The buffers are what they were when the step began, for as long as this lasts; or are so anyway."""
+        if self._steps[step % 2] != step:
+            yield
+            return
+        now = KeptBuffers(self._module)
+        now.keep()
+        self._kept[step % 2].put_back()
+        try:
+            yield
+        finally:
+            now.put_back()
 
     def forget(self) -> None:
         """The buffers have been replaced by another worker's."""

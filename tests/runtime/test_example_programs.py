@@ -15,7 +15,7 @@ PROGRAMS = Path(__file__).resolve().parents[2] / "examples" / "programs"
 NAMES = sorted(path.stem for path in PROGRAMS.glob("*.py"))
 
 
-STEPS = {"gpt": 8, "mlp": 16, "sequential": 16}
+STEPS = {"gpt": 8, "mlp": 16, "sequential": 16, "tensor_parallel": 48}
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +39,7 @@ def chained(stages: list[torch.nn.Module], value: Any) -> Any:
 
 
 def test_all_are_there() -> None:
-    assert NAMES == ["gpt", "mlp", "sequential"]
+    assert NAMES == ["gpt", "mlp", "sequential", "tensor_parallel"]
 
 
 def test_the_cut_does_not_change_the_model(program: Program) -> None:
@@ -86,4 +86,5 @@ def test_types_are_as_promised() -> None:
         name: {value.dtype for value in load_program(PROGRAMS / f"{name}.py").build_stage(0, 1).parameters()}
         for name in NAMES
     }
-    assert kinds == {"gpt": {torch.float32}, "mlp": {torch.float64}, "sequential": {torch.float32}}
+    short, long = {torch.float32}, {torch.float64}
+    assert kinds == {"gpt": short, "mlp": long, "sequential": short, "tensor_parallel": long}

@@ -38,6 +38,13 @@ def add_parser(subparsers: Any) -> None:
         metavar="N",
         help="threads of torch on the CPU (default: 1, as a worker has)",
     )
+    parser.add_argument(
+        "--beside",
+        type=_seed,
+        default=0,
+        metavar="N",
+        help="so many other workers share the device and are kept busy meanwhile (default: 0)",
+    )
     parser.add_argument("--quiet", action="store_true", help="no table")
     parser.set_defaults(run=run)
 
@@ -45,6 +52,7 @@ def add_parser(subparsers: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Measure and write; 1 if the program or the file is at fault."""
     from recycle_runtime.profiler import Options, profile, table
+    from recycle_runtime.profiler.crowd import crowd
     from recycle_runtime.profiler.report import UNSTEADY
     from recycle_runtime.program import load_program
     from recycle_runtime.program_errors import ProgramError
@@ -66,8 +74,11 @@ def run(arguments: argparse.Namespace) -> int:
 
     if why := _unwritable(output):
         return _fail(f"cannot write {output}: {why}")
+    others = (arguments.program, options.stages, options.device, options.seed, arguments.beside)
     try:
-        measured = profile(load_program(arguments.program), options, progress)
+        program = load_program(arguments.program)
+        with crowd(*others):
+            measured = profile(program, options, progress)
     except ProgramError as error:
         return _fail(str(error), error.hint)
     try:

@@ -20,7 +20,10 @@ MOST_BYTES = 32 << 20
 """More than this is not sent to measure it."""
 _WARM_UP = 2
 _PATIENCE = timedelta(seconds=60)
-REDUCE_HOW = "all-reduce of float32 over gloo, loopback"
+REDUCE_HOW = {
+    "cpu": "all-reduce of float32 over gloo, loopback",
+    "cuda": "copies and sums of float32 on the device, as workers make them that share it",
+}
 TRANSFER_HOW = {"cpu": "one way of a round trip over gloo, loopback", "cuda": "a copy on the device"}
 
 
@@ -28,11 +31,11 @@ def reduction(size: int, ranks: int, device: torch.device, repeat: int) -> Timin
     """An all-reduce of `size` bytes among so many ranks."""
     if ranks < 2 or size == 0:
         return NOTHING
+    if device.type == "cuda":
+        return _by_a_part(size, lambda part: _shared_sum(part, ranks, device, repeat))
 
     def all_reduce(group: Any, _: int, buffer: torch.Tensor) -> None:
         group.allreduce([buffer]).wait()
-        if buffer.is_cuda:
-            torch.cuda.synchronize(buffer.device)
 
     return _by_a_part(size, lambda part: _among(ranks, all_reduce, part, device, repeat))
 
@@ -99,6 +102,21 @@ def _gloo(store: Any, rank: int, ranks: int) -> Any:
     options._devices = [gloo.create_device(hostname="127.0.0.1")]
     options._timeout = _PATIENCE
     return gloo(store, rank, ranks, options)
+
+
+def _shared_sum(size: int, ranks: int, device: torch.device, repeat: int) -> Timing:
+    own = torch.ones(max(1, size // 4), device=device)
+    parts = [torch.ones_like(own) for _ in range(ranks)]
+    watch = Stopwatch(device)
+
+    def add_up() -> None:
+        parts[0].copy_(own)
+        own.copy_(parts[0])
+        for part in parts[1:]:
+            own.add_(part)
+
+    times = [watch.time(add_up)[1] for _ in range(_WARM_UP + repeat)]
+    return Timing.of(times[_WARM_UP:])
 
 
 def _copy(size: int, device: torch.device, repeat: int) -> Timing:

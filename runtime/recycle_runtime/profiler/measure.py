@@ -17,6 +17,7 @@ from recycle_runtime.profiler.timing import Stopwatch, Timing
 from recycle_runtime.program import Program
 from recycle_runtime.program_errors import ProgramError, blame
 from recycle_runtime.split_backward import Split, prepare
+from recycle_runtime.stage import build_module
 
 _WARM_UP = 3
 
@@ -60,8 +61,7 @@ def _profile(program: Program, options: Options, progress: Callable[[int], None]
     rows: list[StageCosts] = []
     for stage in range(options.stages):
         progress(stage)
-        torch.manual_seed(options.seed * 1_000_003 + stage)  # pyright: ignore[reportUnknownMemberType]
-        module = program.build_stage(stage, options.stages).to(device).train()
+        module = build_module(program, stage, options.stages, options.seed).to(device).train()
         loss = _loss_against(program, target) if stage == options.stages - 1 else None
         run = StageRun(module, inputs, is_first=stage == 0, loss=loss)
         with blame(program.path, f"stage {stage} of {options.stages}"):
@@ -78,7 +78,7 @@ def _profile(program: Program, options: Options, progress: Callable[[int], None]
             "pipelines": options.pipelines,
             "memory_measured": HOW[device.type],
             "transfer_measured": links.TRANSFER_HOW[device.type],
-            "reduce_measured": links.REDUCE_HOW,
+            "reduce_measured": links.REDUCE_HOW[device.type],
         },
     )
 
@@ -147,6 +147,9 @@ def _memory(run: StageRun, split: Split, device: torch.device) -> tuple[int, int
         outputs = run.forward(inputs)
         saved = held()
         work = split.backward_input(outputs, run.gradients(outputs))
+        for tensor in inputs:
+            # Sent on, and let go of.
+            tensor.grad = None
         del inputs, outputs
         kept = held()
         work.run()

@@ -12,7 +12,8 @@ the sender waits for the offer before it sends. Messages on their way stay where
 are those of the ring, whatever its memory.
 
 A sender that is killed before it has counted a message leaves nothing to be read: the receiver waits, until
-`abort` or its patience ends that. Sums go through gloo. CUDA is called in `cuda_shared` alone.
+`abort` or its patience ends that. Gradients are summed on the device too (`shared_sums`), single numbers over
+gloo. CUDA is called in `cuda_shared` alone.
 """
 
 import json
@@ -31,6 +32,7 @@ from recycle_runtime.transport.grid import Grid
 from recycle_runtime.transport.in_order import InOrder
 from recycle_runtime.transport.packing import packed_size, pieces
 from recycle_runtime.transport.shared_counters import SharedCounters, remove_counters
+from recycle_runtime.transport.shared_sums import SharedSums
 
 _NAME = "counters/name"
 
@@ -106,12 +108,17 @@ class CudaIpcTransport:
         self._grid, self._part, self._timeout = grid, part, timeout
         self._me = grid.rank(worker, part)
         self._device, self._waiting = device, waiting
-        self._counters = SharedCounters(_file_name(self._store), 2 * grid.size * grid.size)
+        pairs = 2 * grid.size * grid.size
+        self._counters = SharedCounters(_file_name(self._store), pairs + 2 * grid.size)
         # Once everybody has it, it needs no name, and cannot be left behind by a process that is killed.
         self._gloo.barrier()
         self._counters.remove_name()
         self._in: dict[Worker, _Ring] = {}
         self._out: dict[Worker, _Ring] = {}
+        peers = [grid.rank(peer, part) for peer in grid.peers(worker[1])]
+        self._sums = SharedSums(
+            self._store, device, peers, self._me, self._counters, pairs, timeout.total_seconds()
+        )
 
     def send(self, worker: Worker, tensors: Sequence[torch.Tensor]) -> Pending | None:
         rank = self._grid.rank(worker, self._part)
@@ -138,7 +145,7 @@ class CudaIpcTransport:
         return ring.queue.ask(lambda: self._fetch(worker, ring, number, memory, wanted))
 
     def start_peer_sum(self, tensor: torch.Tensor) -> Pending | None:
-        return self._gloo.start_peer_sum(tensor)
+        return self._sums.start(tensor) if self._sums.has_peers else None
 
     def start_sum(self, tensor: torch.Tensor) -> Pending | None:
         return self._gloo.start_sum(tensor)
@@ -156,6 +163,7 @@ class CudaIpcTransport:
     def close(self) -> None:
         self._in.clear()
         self._out.clear()
+        self._sums.close()
         self._counters.close()
         self._gloo.close()
 

@@ -1,0 +1,309 @@
+"""Bytes that micro-batches hold, planned and measured: `python -m bench.memory_use [--program FILE]`.
+
+The running example, with the program's own bytes in place of its counts: what one micro-batch of each stage
+holds is measured, the job is planned with that, and its workers run as threads over gloo, each counting the
+storages that are alive after every instruction. Messages that wait for their receiver are counted apart: a
+plan has no room for them. What an operation needs only while it runs is not counted.
+"""
+
+import argparse
+import dataclasses
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from recycle_compiler.backends.bundle import write_bundle
+from recycle_compiler.compiler import plan_failed
+from recycle_compiler.frontend import load_job
+from recycle_compiler.ir.failure import failure_set
+from recycle_compiler.ir.job import JobSpec, Techniques
+from recycle_compiler.verifier.verify import verify_plan
+from recycle_runtime.assembly import Worker
+from recycle_runtime.bundle import Bundle
+from recycle_runtime.handlers import GRADIENTS_UNDER_WAY
+from recycle_runtime.interpreter import Handler, Interpreter
+from recycle_runtime.isa import NONE, Instruction, Opcode
+from recycle_runtime.profiler.memory import counting
+from recycle_runtime.profiler.stage_run import StageRun, as_tensors
+from recycle_runtime.program import Program, load_program
+from recycle_runtime.split_backward import Split, prepare
+from recycle_runtime.transport import Pending
+from recycle_runtime.transport.gloo import GlooTransport
+from recycle_runtime.transport.grid import Grid
+from recycle_runtime.worker import TrainingWorker, WorkerOptions
+
+ROOT = Path(__file__).resolve().parent.parent
+PATIENCE = 60.0
+STEPS = 2
+CPU = torch.device("cpu")
+COMPUTES = (Opcode.FORWARD, Opcode.BACKWARD, Opcode.BACKWARD_INPUT, Opcode.BACKWARD_WEIGHT)
+RECEIVES = (Opcode.RECV_ACTIVATION, Opcode.RECV_GRADIENT)
+PLANS: dict[str, tuple[Techniques, list[Worker]]] = {
+    "1F1B": (Techniques(False, False, False), []),
+    "zero-bubble": (Techniques(), []),
+    "one failure": (Techniques(), [(1, 2)]),
+}
+
+
+class StageBytes(NamedTuple):
+    """Of one micro-batch in one stage."""
+
+    activation: int
+    """From F on."""
+    kept: int
+    """Between I and W."""
+    arriving: int
+    """A message from the stage before, and its gradient; 0 for the first."""
+
+
+class Use(NamedTuple):
+    """One worker, at the end."""
+
+    worker: Worker
+    planned: int
+    """The plan's peak."""
+    measured: int
+    """Messages left out."""
+    messages: int
+    """The most of them at once."""
+    room: int
+    """For messages: its inboxes, and the gradients that may be under way."""
+    excess: int
+    """Over what the plan has at that instruction; never over 0."""
+
+
+def measure_stages(program_file: str, stages: int) -> list[StageBytes]:
+    """One micro-batch after F and after I, stage by stage."""
+    program = load_program(program_file)
+    data, target = next(program.batches(0))
+    inputs, found = as_tensors(data), list[StageBytes]()
+    for stage in range(stages):
+        module = program.build_stage(stage, stages)
+        is_last = stage == stages - 1
+        loss = partial(_loss, program, target) if is_last else None
+        run, split = StageRun(module, inputs, is_first=stage == 0, loss=loss), prepare(module)
+        # The first call of a module looks at it; the second is as all others.
+        _one_micro_batch(run, split)
+        saved, kept = _one_micro_batch(run, split)
+        arriving = sum(map(_bytes, inputs)) if stage else 0
+        found.append(StageBytes(max(saved, kept), kept, arriving))
+        with torch.no_grad():
+            inputs = run.forward(inputs)
+    return found
+
+
+def _loss(program: Program, target: Any, output: Any) -> torch.Tensor:
+    return program.loss(output, target)
+
+
+def _one_micro_batch(run: StageRun, split: Split) -> tuple[int, int]:
+    """What is held from F to I, and from I to W."""
+    with counting(CPU) as held:
+        inputs = run.fresh_inputs()
+        outputs = run.forward(inputs)
+        saved = held()
+        work = split.backward_input(outputs, run.gradients(outputs))
+        _send_on(inputs)
+        del inputs, outputs
+        kept = held()
+        work.run()
+    return saved, kept
+
+
+def _send_on(inputs: Sequence[torch.Tensor]) -> None:
+    """Their gradients leave, though the inputs may stay for W."""
+    for each in inputs:
+        each.grad = None
+
+
+def job_in_bytes(stages: Sequence[StageBytes], techniques: Techniques) -> JobSpec:
+    """The running example with room for as many micro-batches as it has, in bytes."""
+    job = load_job(str(ROOT / "examples" / "figure3.job")).spec
+    counts = [
+        0 if room is None else room // held for room, held in zip(job.capacity, job.activation, strict=True)
+    ]
+    return dataclasses.replace(
+        job,
+        memory_unit="byte",
+        activation=tuple(stage.activation for stage in stages),
+        kept_for_weight=tuple(stage.kept for stage in stages),
+        capacity=tuple(count * stage.activation for count, stage in zip(counts, stages, strict=True)),
+        techniques=techniques,
+    )
+
+
+def measure(program_file: str, techniques: Techniques, failed: Sequence[Worker]) -> list[Use]:
+    """Plan, run two steps, and look at every worker after every instruction."""
+    with tempfile.TemporaryDirectory() as folder:
+        bytes_of = measure_stages(program_file, 4)
+        job = job_in_bytes(bytes_of, techniques)
+        path = Path(folder) / "memory.plan"
+        write_bundle(path, source="", programs=[plan_failed(job, failure_set(failed))])
+        bundle = Bundle.read(str(path))
+        program = _with_data_made_before(Path(folder), program_file, STEPS * job.pipelines * job.microbatches)
+        meters = _run(bundle, str(path), program, bytes_of)
+        peaks = {tuple(worker): amount for worker, amount in verify_plan(bundle, 0).peak_memory}
+    return [
+        Use(worker, peaks[worker], meter.peak, meter.messages, meter.room(), meter.excess)
+        for worker, meter in sorted(meters.items())
+    ]
+
+
+class Meter:
+    """Counts what one worker holds, in its own thread, beside what its stream says that it should."""
+
+    def __init__(self, stage: int, size: StageBytes) -> None:
+        self._stage, self._size = stage, size
+        self.sent: list[tuple[Any, int]] = []
+        """Gradients on their way to the stage before, and their bytes."""
+        self.peak = self.messages = 0
+        self.excess = -(1 << 62)
+        self._held: Callable[[], int] = lambda: 0
+        self._other = self._planned = 0
+        self._inboxes: dict[int, int] = {}
+        self._inbox_room: dict[int, int] = {}
+        self._receivers: set[int] = set()
+        self._to_send: set[tuple[int, int]] = set()
+
+    def room(self) -> int:
+        """What its messages may take."""
+        gradients = len(self._receivers) * (GRADIENTS_UNDER_WAY + 1) * self._size.arriving
+        return sum(self._inbox_room.values()) + gradients
+
+    def watch(self, worker: TrainingWorker, held: Callable[[], int]) -> None:
+        """From now on, look after every instruction."""
+        self._held = held
+        old = worker.session.interpreter
+        table = {opcode: self._around(handler) for opcode, handler in worker.session.handlers.table().items()}
+        worker.session.interpreter = Interpreter(old.stream, table, old.worker, old.plan)
+
+    def _around(self, handler: Handler) -> Handler:
+        def run(instruction: Instruction) -> None:
+            before = self._held()
+            handler(instruction)
+            self._note(instruction, self._held() - before)
+            self._compare()
+
+        return run
+
+    def _note(self, instruction: Instruction, change: int) -> None:
+        opcode, size = instruction.opcode, self._size
+        if opcode in RECEIVES:
+            self._inboxes[instruction.inbox] = change
+            self._inbox_room[instruction.inbox] = max(change, self._inbox_room.get(instruction.inbox, 0))
+        elif opcode in COMPUTES and instruction.inbox != NONE:
+            del self._inboxes[instruction.inbox]
+        elif opcode not in COMPUTES and opcode is not Opcode.SEND_GRADIENT:
+            # Optimizer state, the sum of squares and the like stay or go with these instructions alone.
+            self._other += change
+        self._planned += {
+            Opcode.FORWARD: size.activation,
+            Opcode.BACKWARD: -size.activation,
+            Opcode.BACKWARD_INPUT: size.kept - size.activation,
+            Opcode.BACKWARD_WEIGHT: -size.kept,
+        }.get(opcode, 0)
+        unit = (instruction.pipeline, instruction.microbatch)
+        if opcode in (Opcode.BACKWARD, Opcode.BACKWARD_INPUT) and self._stage > 0:
+            self._to_send.add(unit)
+        elif opcode is Opcode.SEND_GRADIENT:
+            self._to_send.discard(unit)
+            self._receivers.add(instruction.peer)
+
+    def _compare(self) -> None:
+        self.sent = [(reference, size) for reference, size in self.sent if not reference.expired()]
+        messages = sum(self._inboxes.values()) + sum(size for _, size in self.sent)
+        messages += len(self._to_send) * self._size.arriving
+        activations = self._held() - self._other - messages
+        self.messages = max(self.messages, messages)
+        self.peak = max(self.peak, activations)
+        self.excess = max(self.excess, activations - self._planned)
+
+
+class _Metered(GlooTransport):
+    """Gloo, with an eye on the gradients that it holds."""
+
+    def __init__(self, meter: Meter, options: WorkerOptions, store: Any, grid: Grid) -> None:
+        super().__init__(store, "first", grid, options.worker, 0, timedelta(seconds=PATIENCE))
+        self._meter, self._stage = meter, options.worker[1]
+
+    def send(self, worker: Worker, tensors: Sequence[torch.Tensor]) -> Pending:
+        if worker[1] < self._stage:
+            self._meter.sent += [(StorageWeakRef(each.untyped_storage()), _bytes(each)) for each in tensors]
+        return super().send(worker, tensors)
+
+
+def _run(bundle: Bundle, path: str, program: str, size: Sequence[StageBytes]) -> dict[Worker, Meter]:
+    """All workers as threads of this process."""
+    places = bundle.workers(0)
+    meters = {place: Meter(place[1], size[place[1]]) for place in places}
+    store: Any = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
+    errors: list[BaseException] = []
+
+    def work(place: Worker, meter: Meter) -> None:
+        options = WorkerOptions(path, program, 0, place, 0, STEPS, 0, "cpu", False, PATIENCE)
+        try:
+            worker = TrainingWorker(
+                options, store, lambda told, _, grid, __: _Metered(meter, told, store, grid)
+            )
+            with ExitStack() as stack:
+                meter.watch(worker, stack.enter_context(counting(CPU)))
+                worker.train(lambda _: None)
+            worker.transport.barrier()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=each, daemon=True) for each in meters.items()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(4 * PATIENCE)
+    if errors:
+        raise errors[0]
+    assert not any(thread.is_alive() for thread in threads), "some workers hang"
+    return meters
+
+
+def _with_data_made_before(folder: Path, program_file: str, count: int) -> str:
+    """The program with its micro-batches drawn when it is loaded, so that nobody counts them."""
+    path = folder / "drawn.py"
+    source = str(Path(program_file).resolve())
+    path.write_text(
+        f"from itertools import islice\nfrom pathlib import Path\n"
+        f"exec(compile(Path({source!r}).read_text(), {source!r}, 'exec'))\n"
+        f"_drawn = list(islice(batches(0), {count}))\n"
+        "def batches(seed):\n    return iter(_drawn)\n"
+    )
+    return str(path)
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--program", default=str(ROOT / "examples" / "programs" / "gpt.py"))
+    program: str = parser.parse_args().program
+    print("plan         stage  planned KiB  measured KiB  messages KiB")
+    for name, (techniques, failed) in PLANS.items():
+        uses = measure(program, techniques, failed)
+        for stage in range(4):
+            here = [use for use in uses if use.worker[1] == stage]
+            planned, measured, messages = (
+                max(column) / 1024
+                for column in zip(*((use.planned, use.measured, use.messages) for use in here), strict=True)
+            )
+            print(f"{name:12} {stage:5}  {planned:11.1f}  {measured:12.1f}  {messages:12.1f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""Plans for tests, and what a run must equal."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from recycle_compiler.backends.bundle import write_bundle
+from recycle_compiler.compiler import plan_failed
+from recycle_compiler.ir.failure import failure_set
+from recycle_compiler.ir.job import JobSpec
+from recycle_runtime.local import RunOptions, run_local
+from tests.runtime.training.alone import Alone, train_alone
+from tests.runtime.training.threads import train_in_threads
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "programs"
+MLP = str(EXAMPLES / "mlp.py")
+STEPS = 5
+
+Failed = list[tuple[int, int]]
+
+_CHANGED = """
+from pathlib import Path
+exec(compile(Path({path!r}).read_text(), {path!r}, "exec"))
+{change}
+"""
+
+
+def changed(folder: Path, program: str, change: str) -> str:
+    """The program with some lines after it."""
+    path = folder / "changed.py"
+    path.write_text(_CHANGED.format(path=program, change=change))
+    return str(path)
+
+
+def plan_file(folder: Path, job: JobSpec, failed: Failed) -> str:
+    path = folder / "test.plan"
+    write_bundle(path, source="", programs=[plan_failed(job, failure_set(failed))])
+    return str(path)
+
+
+def check(alone: Alone, losses: list[float], state: dict[str, torch.Tensor], stage: int) -> None:
+    assert losses == pytest.approx(alone.losses, rel=1e-10)
+    for name, tensor in alone.states[stage].items():
+        torch.testing.assert_close(state[name], tensor, rtol=1e-10, atol=1e-10)
+
+
+def check_in_threads(folder: Path, job: JobSpec, failed: Failed, program: str = MLP) -> None:
+    alone = train_alone(program, job.stages, job.pipelines * job.microbatches, STEPS)
+    losses, workers = train_in_threads(plan_file(folder, job, failed), program, 0, STEPS)
+    for (_, stage), worker in workers.items():
+        check(alone, losses, worker.module.state_dict(), stage)
+
+
+def check_on_processes(folder: Path, job: JobSpec, failed: Failed, program: str = MLP) -> Alone:
+    """Over gloo; what was saved, slices put together, is what one process has computed."""
+    alone = train_alone(program, job.stages, job.pipelines * job.microbatches, STEPS)
+    options = RunOptions(plan_file(folder, job, failed), program, STEPS, tuple(failed), save=str(folder))
+    losses = [step.loss for step in run_local(options).steps]
+    saved = sorted(folder.glob("worker-*-0.pt"))
+    assert len(saved) == job.pipelines * job.stages - len(failed)
+    for path in saved:
+        stage = int(path.name.split("-")[2])
+        parts = [
+            torch.load(path.with_name(f"{path.name[: -len('0.pt')]}{part}.pt"), weights_only=True)["model"]
+            for part in range(job.tensor)
+        ]
+        check(alone, losses, _joined(parts, alone.states[stage]), stage)
+    return alone
+
+
+def _joined(parts: list[dict[str, torch.Tensor]], like: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Slices side by side, along the dimension in which they are too short; the rest is the same on all."""
+    whole: dict[str, torch.Tensor] = {}
+    for name, tensor in like.items():
+        pieces = [part[name] for part in parts]
+        sliced = [axis for axis, size in enumerate(tensor.shape) if pieces[0].shape[axis] != size]
+        if sliced:
+            whole[name] = torch.cat(pieces, sliced[0])
+        else:
+            assert all(torch.equal(piece, pieces[0]) for piece in pieces)
+            whole[name] = pieces[0]
+    return whole

@@ -1,0 +1,61 @@
+"""Workers of two processes each train the model that one process trains."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from recycle_compiler.ir.job import JobSpec, Techniques
+from recycle_runtime.local import RunError, RunOptions, run_local
+from tests.runtime.training import compare
+from tests.support.jobs import ALL, unit_job
+
+SLICED = str(compare.EXAMPLES / "tensor_parallel.py")
+OWN_COLLECTIVES = str(Path(__file__).resolve().parent / "programs" / "own_collectives.py")
+
+
+def job(techniques: Techniques = ALL) -> JobSpec:
+    """Two stages, two pipelines, two processes a worker: eight."""
+    return dataclasses.replace(unit_job(2, 2, 3, (3, 2), techniques), tensor=2)
+
+
+@pytest.mark.parametrize("failed", [[], [(1, 0)]], ids=str)
+@pytest.mark.parametrize("clip", [0.05, 5.0, 1000.0])
+def test_sliced_layers(tmp_path: Path, failed: compare.Failed, clip: float) -> None:
+    """Steps that must all be made again, some of them, and none."""
+    program = compare.changed(tmp_path, SLICED, f"CLIP_NORM = {clip}")
+    compare.check_on_processes(tmp_path, job(), failed, program)
+
+
+@pytest.mark.parametrize("failed", [[], [(0, 1)]], ids=str)
+@pytest.mark.parametrize("techniques", [ALL, Techniques(True, False, False)], ids=str)
+def test_collectives_on_every_way(tmp_path: Path, failed: compare.Failed, techniques: Techniques) -> None:
+    compare.check_on_processes(tmp_path, job(techniques), failed, OWN_COLLECTIVES)
+
+
+FAILS = """
+_build = build_stage
+
+def build_stage(stage, stages, group=None):
+    module = _build(stage, stages, group)
+    if stage == 1 and group.rank() == 1:
+        module.register_forward_pre_hook(fail)
+    return module
+
+def fail(*_):
+    {how}
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("raise ArithmeticError('no more')", "ArithmeticError: no more"),
+        ("import os; os.kill(os.getpid(), 9)", "was killed by signal 9"),
+    ],
+)
+def test_a_part_that_fails_is_named(tmp_path: Path, how: str, said: str) -> None:
+    program = compare.changed(tmp_path, SLICED, FAILS.format(how=how))
+    options = RunOptions(compare.plan_file(tmp_path, job(), []), program, 3)
+    with pytest.raises(RunError, match=r"^part 1 of worker [01]:1[, ].*" + said):
+        run_local(options)
