@@ -12,16 +12,16 @@ from typing import NamedTuple
 
 from recycle_compiler.ir.failure import normal_form
 from recycle_compiler.ir.job import JobSpec
-from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.target import Target
 from recycle_compiler.parallel import Run
-from recycle_compiler.passes.assign_slots import AssignSlots, Effort
+from recycle_compiler.passes.assign_slots import Effort, Plan, plan
 from recycle_compiler.passes.assign_slots.bounds import lower_bound
 from recycle_compiler.passes.assign_slots.deadline import Deadline
 from recycle_compiler.passes.assign_slots.problem import Problem, problem_of
 from recycle_compiler.passes.pipeline import run_passes
 from recycle_compiler.passes.place_failures import Counts, place_failures, stage_costs
 from recycle_compiler.passes.registry import GRAPH_PASSES
+from recycle_compiler.passes.route_microbatches import routes
 
 _LARGE = 20_000
 """Ops from which on bounds stand for plans: a quick plan takes long there, and bounds are close."""
@@ -50,7 +50,7 @@ def measure_costs(job: JobSpec, failures: int, run: Run, nanoseconds: int) -> Co
     most = -(-failures // job.stages) + 1 if failures else 0
     tasks = [(stage, losses) for stage, row in enumerate(bounds) for losses in range(1, len(row))[:most]]
     each = nanoseconds // max(1, len(tasks))
-    found = dict(run(_measure, [(job, stage, losses, each) for stage, losses in tasks]))
+    found = dict(run(_measure, [(job, problem, stage, losses, each) for stage, losses in tasks]))
     measured: list[list[int]] = []
     for stage, row in enumerate(bounds):
         costs = [row[0]]
@@ -79,9 +79,9 @@ def ranked_placements(
     for counts in candidates:
         if found and (bounds[counts] >= min(found)[0] or deadline.passed()):
             continue
-        claims = _quick_plan(job, counts, quick, deadline).claims
+        made = _quick_plan(job, costs.healthy, counts, quick, deadline)
         # Of equal plans, the one that may yet become better.
-        found.append((claims.period, claims.lower_bound, counts))
+        found.append((made.timed.period, made.bound.period, counts))
     ranked = sorted(found, key=lambda entry: entry[:2])
     return [(counts, bounds[counts]) for _, _, counts in (ranked[:1] if large else ranked)]
 
@@ -93,16 +93,17 @@ def _candidates(job: JobSpec, failures: int, costs: Costs, most: int) -> list[Co
     return list(dict.fromkeys([*by_plans, *by_bounds, _even_spread(failures, job.stages)]))
 
 
-def _measure(task: tuple[JobSpec, int, int, int]) -> tuple[tuple[int, int], int]:
-    job, stage, losses, nanoseconds = task
+def _measure(task: tuple[JobSpec, Problem, int, int, int]) -> tuple[tuple[int, int], int]:
+    job, healthy, stage, losses, nanoseconds = task
     counts = tuple(losses if other == stage else 0 for other in range(job.stages))
-    quick = _quick_plan(job, counts, Effort().glance(), Deadline(nanoseconds))
-    return (stage, losses), quick.claims.period
+    quick = _quick_plan(job, healthy, counts, Effort().glance(), Deadline(nanoseconds))
+    return (stage, losses), quick.timed.period
 
 
-def _quick_plan(job: JobSpec, counts: Counts, effort: Effort, deadline: Deadline) -> Schedule:
-    target = Target(job, normal_form(counts, job.pipelines))
-    return run_passes((*GRAPH_PASSES, AssignSlots(effort=effort, deadline=deadline)), target)
+def _quick_plan(job: JobSpec, healthy: Problem, counts: Counts, effort: Effort, deadline: Deadline) -> Plan:
+    hosts = Target(job, normal_form(counts, job.pipelines)).hosts
+    host = routes(job, hosts).reshape(-1, job.stages)
+    return plan(replace(healthy, hosts=hosts, host=host), job.solver, effort, deadline)
 
 
 def _bound(job: JobSpec, costs: Costs, counts: Counts) -> int:

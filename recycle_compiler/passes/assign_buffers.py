@@ -5,7 +5,8 @@
 
 A micro-batch keeps one buffer from its load or forward to the end of its backward; a message keeps one
 inbox from the posting of its receive to the start of the op that consumes it. The lowest free number is
-taken, so a worker needs no more of them than it ever uses at once.
+taken, so a worker needs no more of them than it ever uses at once: while none is free, the numbers in use
+are the first ones.
 """
 
 from dataclasses import dataclass, replace
@@ -22,6 +23,7 @@ _BUFFERED = frozenset(map(int, USES_BUFFER))
 _FREEING = frozenset(map(int, _FREES))
 _RECEIVING = frozenset(map(int, RECEIVES))
 _CONSUMING = frozenset(map(int, CONSUMES))
+_SEND_GRADIENT = int(Opcode.SEND_GRADIENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,50 +47,35 @@ class AssignBuffers:
 
 
 def _number_buffers(opcode: list[int], unit: list[int], buffer: list[int], first: int, last: int) -> None:
-    numbers = _Numbers()
+    held: dict[int, int] = {}
+    free: list[int] = []
     freed = NONE
     for row in range(first, last):
-        if opcode[row] not in _BUFFERED:
+        code = opcode[row]
+        if code not in _BUFFERED:
             continue
-        if opcode[row] == Opcode.SEND_GRADIENT and not numbers.holds(unit[row]):
+        number = held.get(unit[row])
+        if number is None and code == _SEND_GRADIENT:
             # Its backward has just freed the buffer, and nothing takes a buffer between the two.
             buffer[row] = freed
             continue
-        buffer[row] = numbers.take(unit[row])
-        if opcode[row] in _FREEING:
-            freed = buffer[row]
-            numbers.free(unit[row])
+        if number is None:
+            number = held[unit[row]] = heappop(free) if free else len(held)
+        buffer[row] = number
+        if code in _FREEING:
+            freed = number
+            del held[unit[row]]
+            heappush(free, number)
 
 
 def _number_inboxes(opcode: list[int], unit: list[int], inbox: list[int], first: int, last: int) -> None:
-    numbers = _Numbers()
+    held: dict[int, int] = {}
+    free: list[int] = []
     for row in range(first, last):
         if opcode[row] in _RECEIVING:
-            inbox[row] = numbers.take(unit[row])
-        elif opcode[row] in _CONSUMING and numbers.holds(unit[row]):
-            inbox[row] = numbers.take(unit[row])
-            numbers.free(unit[row])
-
-
-class _Numbers:
-    """Hands out the lowest free number to each holder."""
-
-    def __init__(self) -> None:
-        self._held: dict[int, int] = {}
-        self._free: list[int] = []
-        self._next = 0
-
-    def holds(self, holder: int) -> bool:
-        return holder in self._held
-
-    def take(self, holder: int) -> int:
-        """The holder's number; a new one if it has none."""
-        if holder not in self._held:
-            if not self._free:
-                heappush(self._free, self._next)
-                self._next += 1
-            self._held[holder] = heappop(self._free)
-        return self._held[holder]
-
-    def free(self, holder: int) -> None:
-        heappush(self._free, self._held.pop(holder))
+            if unit[row] not in held:
+                held[unit[row]] = heappop(free) if free else len(held)
+            inbox[row] = held[unit[row]]
+        elif opcode[row] in _CONSUMING and unit[row] in held:
+            inbox[row] = held.pop(unit[row])
+            heappush(free, inbox[row])

@@ -7,6 +7,13 @@ Homes carry equal loads, so dealing out the lost micro-batches evenly balances e
 more than ceil(all / live). Neighbouring micro-batches go to different peers, which spreads the extra work
 over the iteration, and the turn starts at the same peer on every stage, so that stages with equal losses
 form whole pipelines again.
+
+In a large job a stage with losses deals out all its micro-batches in turn, not only the lost ones:
+
+    stage of 4, one lost    0 1 2 0   1 2 0 1   2 0 1 2 ...
+
+Then its workers run in step, and what one round of them sends on arrives as a round. With the lost ones in
+between, workers drift apart and the last of them ends late, which costs about half a percent of the period.
 """
 
 from dataclasses import dataclass
@@ -18,6 +25,9 @@ from recycle_compiler.ir.graph import Graph
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.ops import OpKind, OpTable
 
+_LARGE = 20_000
+"""Ops from which on stages with losses deal out all their micro-batches."""
+
 
 @dataclass(frozen=True, slots=True)
 class RouteMicrobatches:
@@ -27,8 +37,8 @@ class RouteMicrobatches:
 
     def run(self, graph: Graph) -> Graph:
         ops = graph.ops
-        table = routes(graph.job, graph.target.hosts)
         work = ops.kind <= OpKind.W
+        table = routes(graph.job, graph.target.hosts)
         worker = ops.worker.copy()
         worker[work] = table[ops.pipeline[work], ops.microbatch[work], ops.stage[work]]
         routed = OpTable(ops.kind, ops.pipeline, ops.microbatch, ops.stage, worker, ops.duration)
@@ -38,6 +48,11 @@ class RouteMicrobatches:
 def routes(job: JobSpec, hosts: tuple[tuple[int, ...], ...]) -> NDArray[np.int64]:
     """table[pipeline, micro-batch, stage]: the pipeline whose worker runs it."""
     table = np.empty((job.pipelines, job.microbatches, job.stages), dtype=np.int64)
+    if table.size * (3 if job.techniques.decouple else 2) > _LARGE:
+        number = np.arange(job.microbatches) * job.pipelines + np.arange(job.pipelines)[:, None]
+        for stage, alive in enumerate(hosts):
+            table[:, :, stage] = np.array(alive)[number % len(alive)]
+        return table
     for stage, alive in enumerate(hosts):
         lost = [pipeline for pipeline in range(job.pipelines) if pipeline not in alive]
         table[:, :, stage] = np.arange(job.pipelines)[:, None]

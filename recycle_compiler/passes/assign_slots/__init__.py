@@ -40,6 +40,8 @@ class Effort:
     """Of the grid for small plans."""
     settings: int = 48
     """Tried while a rule is tuned for a large plan."""
+    changes: int = 160
+    """Tried after that, on single stages."""
     op_moves: int = 90_000
     """Moves of the search times ops per move, for plans whose loops are not compiled."""
     compiled_op_moves: int = 600_000
@@ -53,14 +55,15 @@ class Effort:
 
     def prompt(self) -> "Effort":
         """For a plan that somebody waits for: a large one is hardly tuned."""
-        return replace(self, settings=6)
+        return replace(self, settings=6, changes=0)
 
     def quick(self) -> "Effort":
         """Enough to compare placements."""
         return replace(
             self,
             rules=self.rules // 3,
-            settings=self.settings // 8,
+            settings=6,
+            changes=0,
             op_moves=self.op_moves // 10,
             compiled_op_moves=self.compiled_op_moves // 10,
             most_moves=self.most_moves // 10,
@@ -73,6 +76,7 @@ class Effort:
             self,
             rules=3,
             settings=1,
+            changes=0,
             op_moves=self.op_moves // 10,
             compiled_op_moves=0,
             most_moves=30,
@@ -119,7 +123,7 @@ def plan(problem: Problem, options: SolverOptions, effort: Effort, deadline: Dea
     if problem.ops < LARGE:
         starts = construct(clock, good_enough, effort.rules, deadline)
     else:
-        starts = [tune(clock, good_enough, effort.settings, deadline)]
+        starts = [tune(clock, good_enough, effort.settings, effort.changes, noise, deadline)]
     # A short search often does; the MILP settles most of what is small; the long search is for the rest.
     few = effort.quick().moves(problem)
     best = improve(clock, starts, good_enough, few, noise, deadline)

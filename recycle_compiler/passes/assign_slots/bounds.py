@@ -27,10 +27,16 @@ the load between them, but ramp-up and drain only where memory is too small for 
 the first backward.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
 
 from recycle_compiler.passes.assign_slots.pooled import head, pooled_span, up
 from recycle_compiler.passes.assign_slots.problem import UNLIMITED, Problem
+
+_FACTS = tuple(field.name for field in fields(Problem) if field.name != "host")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +49,13 @@ class Bound:
 
 def lower_bound(problem: Problem) -> Bound:
     """The best of all bounds."""
+    return _lower_bound(*(getattr(problem, name) for name in _FACTS))
+
+
+@lru_cache(maxsize=16)
+def _lower_bound(*facts: Any) -> Bound:
+    """Placements are compared by their bounds before they are planned, and routes do not matter here."""
+    problem = Problem(**dict(zip(_FACTS, facts, strict=True)), host=np.empty((0, 0), dtype=np.int64))
     bounds = [
         (bound.period, -len(hosts), bound)
         for stage, hosts in enumerate(problem.hosts)

@@ -3,6 +3,7 @@
 They are written so that numba can compile them, and `Loops` does that for large plans; for small ones they
 run as plain Python on lists and never pay for loading a compiler. Integers only, so both ways give the same
 result. The heap of events is Python's own on a list, and `array_push` and `array_pop` where it is compiled.
+An event is one number: the time, and the worker in its last bits.
 
 An op is numbered `(kind * units + unit) * stages + stage`, with kind 0 forward, 1 backward (the part that the
 previous stage waits for) and 2 weight. A worker is numbered `stage * pipelines + pipeline`. The order of
@@ -29,6 +30,7 @@ def list_schedule(  # noqa: C901
     pipelines: int,
     units: int,
     width: int,
+    stage_of: Any,
     duration: Any,
     feeds: Any,
     lag: Any,
@@ -38,6 +40,7 @@ def list_schedule(  # noqa: C901
     kept: Any,
     capacity: Any,
     priority: Any,
+    least: Any,
     limit: Any,
     defer: Any,
     depth: Any,
@@ -60,6 +63,7 @@ def list_schedule(  # noqa: C901
 ) -> int:
     """Place ops as time goes on: a worker that is free takes the waiting op with the lowest priority value.
 
+    `stage_of[worker]` is its stage, `least[kind]` the lowest priority value of a kind.
     `entering[entry[worker]:]` are the F of the first stage in the order its worker takes them. `feeds[op]`
     is the op that can start `lag[op]` after it, on worker `wakes[op]`. F is not taken while memory is
     short, while `limit[stage]` micro-batches are between F and the end of backward, or while more than
@@ -71,8 +75,11 @@ def list_schedule(  # noqa: C901
     """
     workers = stages * pipelines
     span = units * stages
+    bits = 1
+    while workers >> bits > 0:
+        bits += 1
     for worker in range(pipelines):
-        heappush(events, (0, worker))
+        heappush(events, worker)
     pending = pipelines
     # All F of the first stage could start at once; a worker's queue holds only the next of them.
     for worker in range(pipelines):
@@ -81,11 +88,13 @@ def list_schedule(  # noqa: C901
             count[worker] = 1
     total = 0
     while pending > 0:
-        now, worker = heappop(events)
+        event = heappop(events)
+        now = event >> bits
+        worker = event & (1 << bits) - 1
         pending -= 1
         if busy_until[worker] > now:
             continue
-        stage = worker // pipelines
+        stage = stage_of[worker]
         room = capacity[stage] < 0 or held[worker] + activation[stage] <= capacity[stage]
         if in_flight[worker] >= limit[stage]:
             room = False
@@ -94,6 +103,7 @@ def list_schedule(  # noqa: C901
         best_key = FAR
         best_op = -1
         best_slot = -1
+        best_kind = -1
         soon_key = FAR
         soon_time = FAR
         # F first, or if there is no room for it, the W that makes room.
@@ -108,6 +118,8 @@ def list_schedule(  # noqa: C901
                 continue
             queue = kind * workers + worker
             bonus = SOONER if kind == urgent else 0
+            if least[kind] - bonus > best_key:
+                continue
             for slot in range(queue * width, queue * width + count[queue]):
                 op = waiting[slot]
                 key = priority[op] - bonus
@@ -116,6 +128,7 @@ def list_schedule(  # noqa: C901
                         best_key = key
                         best_op = op
                         best_slot = slot
+                        best_kind = kind
                 elif key < soon_key:
                     soon_key = key
                     soon_time = arrival[op]
@@ -124,7 +137,7 @@ def list_schedule(  # noqa: C901
         waits = patience[stage] if entered[worker] < hosted[worker] else at_end[stage]
         if soon_key < best_key and (soon_time - now) * 100 <= waits * duration[best_op]:
             continue
-        kind = best_op // span
+        kind = best_kind
         queue = kind * workers + worker
         count[queue] -= 1
         waiting[best_slot] = waiting[queue * width + count[queue]]
@@ -133,7 +146,7 @@ def list_schedule(  # noqa: C901
         total += 1
         end = now + duration[best_op]
         busy_until[worker] = end
-        heappush(events, (end, worker))
+        heappush(events, (end << bits) + worker)
         pending += 1
         # Nothing else starts here before the end, so memory that is free then may be given back now.
         if kind == FORWARD:
@@ -156,54 +169,47 @@ def list_schedule(  # noqa: C901
         fed = feeds[best_op]
         if fed >= 0:
             other = wakes[best_op]
-            queue = (fed // span) * workers + other
+            # F feeds F until the last stage, all else feeds a backward.
+            queue = other if kind == FORWARD and stage < stages - 1 else workers + other
             waiting[queue * width + count[queue]] = fed
             count[queue] += 1
             arrival[fed] = end + lag[best_op]
             # A worker that is busy then will look for itself when it is done.
             if busy_until[other] <= arrival[fed]:
-                heappush(events, (arrival[fed], other))
+                heappush(events, (arrival[fed] << bits) + other)
                 pending += 1
     return total
 
 
-def array_push(heap: Any, event: tuple[int, int]) -> None:
-    """Add an event to a heap in the rows of an array; row 0 says how many there are."""
-    time, worker = event
-    heap[0, 0] += 1
-    place = heap[0, 0]
+def array_push(heap: Any, event: int) -> None:
+    """Add an event to a heap in an array; its first place says how many there are."""
+    place = heap[0] + 1
+    heap[0] = place
     while place > 1:
         above = place >> 1
-        if heap[above, 0] < time or (heap[above, 0] == time and heap[above, 1] <= worker):
+        if heap[above] <= event:
             break
-        heap[place, 0] = heap[above, 0]
-        heap[place, 1] = heap[above, 1]
+        heap[place] = heap[above]
         place = above
-    heap[place, 0] = time
-    heap[place, 1] = worker
+    heap[place] = event
 
 
-def array_pop(heap: Any) -> tuple[int, int]:
-    """Take the first event off a heap in the rows of an array."""
-    first = (heap[1, 0], heap[1, 1])
-    left = heap[0, 0] - 1
-    time, worker = heap[left + 1, 0], heap[left + 1, 1]
-    heap[0, 0] = left
+def array_pop(heap: Any) -> int:
+    """Take the first event off a heap in an array."""
+    first = heap[1]
+    left = heap[0] - 1
+    event = heap[left + 1]
+    heap[0] = left
     place = 1
     while 2 * place <= left:
         below = 2 * place
-        if below < left and (
-            heap[below + 1, 0] < heap[below, 0]
-            or (heap[below + 1, 0] == heap[below, 0] and heap[below + 1, 1] < heap[below, 1])
-        ):
+        if below < left and heap[below + 1] < heap[below]:
             below += 1
-        if heap[below, 0] > time or (heap[below, 0] == time and heap[below, 1] >= worker):
+        if heap[below] >= event:
             break
-        heap[place, 0] = heap[below, 0]
-        heap[place, 1] = heap[below, 1]
+        heap[place] = heap[below]
         place = below
-    heap[place, 0] = time
-    heap[place, 1] = worker
+    heap[place] = event
     return first
 
 

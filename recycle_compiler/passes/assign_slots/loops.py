@@ -32,6 +32,7 @@ class Loops:
             (problem.host + np.arange(stages) * problem.pipelines).ravel(), minlength=self.workers
         )
         self._hosted = self._native(hosted)
+        self._stage_of = self._native(np.repeat(np.arange(stages), problem.pipelines))
         self.width = 3 * int(hosted.max())
         self._static = tuple(
             map(self._native, (self.duration, self._feeds, self._needs, self._lag, self._wakes))
@@ -52,6 +53,7 @@ class Loops:
             problem.pipelines,
             problem.units,
             self.width,
+            self._stage_of,
             duration,
             feeds,
             lag,
@@ -59,6 +61,7 @@ class Loops:
             self._split,
             *self._memory,
             self._native(priority.ravel()),
+            self._native(priority.min(axis=(1, 2))),
             *map(self._native, rule),
             self._hosted,
             *self._first_forwards(priority),
@@ -67,7 +70,7 @@ class Loops:
             self._scratch(3 * self.span),
             order,
             *(self._scratch(self.workers) for _ in range(5)),
-            np.zeros((2 * problem.ops + self.workers, 2), dtype=np.int64) if self._compiled else [],
+            np.zeros(2 * problem.ops + self.workers, dtype=np.int64) if self._compiled else [],
         )
         assert placed == problem.ops, f"list scheduling placed {placed} of {problem.ops} ops"
         return np.array(order, dtype=np.int64)
