@@ -38,7 +38,7 @@ bench: $(STAMP) ## measure everything, into docs/benchmarks.md; NAMES="plans sol
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[bench]' || echo 'measuring without CP-SAT' >&2
 	$(BIN)/python -m bench.run $(NAMES)
 
-demo: $(STAMP) ## compile the running example and show two of its plans
+demo: $(STAMP) ## compile the running example, train with it, lose a worker and get it back
 	$(BIN)/recyclec compile examples/figure3.job -o figure3.plan
-	$(BIN)/recyclec show figure3.plan --failures 0
 	$(BIN)/recyclec show figure3.plan --failures 1
+	$(BIN)/python examples/survive.py figure3.plan

@@ -1,0 +1,89 @@
+"""How long losses and returns of workers take: `python -m bench.recovery`.
+
+The running example's 12 workers on this machine. Each event happens in the middle of a step, to a worker of
+another stage each time; the next one comes when the last is long over.
+"""
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from bench.measure import RECYCLEC
+from bench.report import ROOT, Section
+from recycle_runtime.local import RunOptions, RunResult, run_local
+
+TITLE = "Losing workers"
+PROGRAM = str(ROOT / "examples" / "programs" / "mlp.py")
+EVENTS = 12
+APART = 8
+COLUMNS = ("event", "times", "detection s", "leaving s", "regroup s", "total s, median", "worst", "step s")
+
+
+def section() -> Section:
+    """One row for every kind of event."""
+    with tempfile.TemporaryDirectory() as folder:
+        plan = str(Path(folder) / "figure3.plan")
+        job = str(ROOT / "examples" / "figure3.job")
+        subprocess.run([RECYCLEC, "--quiet", "compile", job, "-o", plan], check=True)
+        killed = _run(plan, "kill")
+        stopped = _run(plan, "stop")
+    rows = (
+        _row("killed (SIGKILL)", killed, _is_loss),
+        _row("hangs (SIGSTOP)", stopped, _is_loss),
+        _row("comes back", [*killed, *stopped], _is_return),
+    )
+    return Section(
+        title=TITLE,
+        command="python -m bench.recovery",
+        words=(
+            "The running example's 12 workers on this machine, training the MLP example. Total is from the "
+            "harm to the first instruction of the new plan on the last survivor; for a worker that comes back, "
+            "from the moment when all have stopped between two steps. Detection of one that hangs includes the "
+            "1.5 s after which it counts as hung. The last column is what an undisturbed step takes. No step "
+            "was lost or counted twice."
+        ),
+        columns=COLUMNS,
+        rows=rows,
+    )
+
+
+def _run(plan: str, kind: str) -> list[dict[str, Any]]:
+    faults: list[str] = []
+    returns: list[str] = []
+    for number in range(EVENTS):
+        step, place = 4 + APART * number, f"{number % 3}:{number % 4}"
+        faults.append(f"{kind}={place}@{step}")
+        returns.append(f"{place}@{step + APART // 2}")
+    steps = 4 + APART * EVENTS
+    result = run_local(RunOptions(plan, PROGRAM, steps, faults=tuple(faults), returns=tuple(returns)))
+    _check(result, steps)
+    seconds = median(step.seconds for step in result.steps)
+    return [row | {"step_seconds": seconds} for row in result.recoveries]
+
+
+def _check(result: RunResult, steps: int) -> None:
+    if [step.step for step in result.steps] != list(range(steps)):
+        sys.exit("steps were lost or counted twice")
+
+
+def _is_loss(row: dict[str, Any]) -> bool:
+    return any("killed" in cause for cause in row["causes"])
+
+
+def _is_return(row: dict[str, Any]) -> bool:
+    return any("joins" in cause for cause in row["causes"])
+
+
+def _row(name: str, rows: list[dict[str, Any]], wanted: Any) -> tuple[str, ...]:
+    found = [row for row in rows if wanted(row)]
+    parts = [f"{median(row[part] for row in found):.3f}" for part in ("detection", "leaving", "regroup")]
+    totals = [row["total"] for row in found]
+    step = median(row["step_seconds"] for row in found)
+    return (name, str(len(found)), *parts, f"{median(totals):.3f}", f"{max(totals):.3f}", f"{step:.3f}")
+
+
+if __name__ == "__main__":
+    print(section().text())
