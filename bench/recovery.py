@@ -42,8 +42,8 @@ def section() -> Section:
             "The running example's 12 workers on this machine, training the MLP example. Total is from the "
             "harm to the first instruction of the new plan on the last survivor; for a worker that comes "
             "back, from the moment when all have stopped between two steps. Detection of one that hangs "
-            "includes the 1.5 s after which it counts as hung. The last column is what an undisturbed step takes. No step "
-            "was lost or counted twice."
+            "includes the 1.5 s after which it counts as hung. The last column is what an undisturbed step "
+            "takes. No step was lost or counted twice."
         ),
         columns=COLUMNS,
         rows=rows,

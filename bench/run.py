@@ -7,11 +7,33 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import fault_free, growth, on_demand, plans, solvers, start_up, throughput
+from bench import (
+    beside_torch,
+    fault_free,
+    growth,
+    interpreter_cost,
+    on_demand,
+    plans,
+    recovery,
+    solvers,
+    start_up,
+    throughput,
+)
 from bench.report import ROOT, Section
 
 PAGE = ROOT / "docs" / "benchmarks.md"
-MODULES = (plans, throughput, fault_free, solvers, on_demand, growth, start_up)
+MODULES = (
+    plans,
+    throughput,
+    fault_free,
+    solvers,
+    on_demand,
+    growth,
+    beside_torch,
+    interpreter_cost,
+    recovery,
+    start_up,
+)
 """In the order of the page."""
 SECTIONS: dict[str, Callable[[], Section]] = {
     module.__name__.removeprefix("bench."): module.section for module in MODULES

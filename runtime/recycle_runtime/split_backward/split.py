@@ -35,8 +35,21 @@ class Split:
         self._owner = Owner()
         self._units = choose_units(module, self._owner)
         self._before = [vars(unit.module).get("forward") for unit in self._units]
-        for unit in self._units:
-            unit.module.forward = unit.forward
+        self._puts_off = False
+        self.put_off(True)
+
+    def put_off(self, wanted: bool) -> None:
+        """False: from the next forward on the module is as it was, which is quicker where no weights wait."""
+        if wanted is self._puts_off:
+            return
+        self._puts_off = wanted
+        for unit, before in zip(self._units, self._before, strict=True):
+            if wanted:
+                unit.module.forward = unit.forward
+                continue
+            del unit.module.forward
+            if before is not None:
+                unit.module.forward = before
 
     def forward(self, *inputs: Any) -> Any:
         """The same as calling the module."""
@@ -65,11 +78,8 @@ class Split:
             torch.autograd.backward([output for output, _ in pairs], [gradient for _, gradient in pairs])
 
     def remove(self) -> None:
-        """Give the modules their own forward back."""
-        for unit, before in zip(self._units, self._before, strict=True):
-            del unit.module.forward
-            if before is not None:
-                unit.module.forward = before
+        """Give the modules their own forward back, for good."""
+        self.put_off(False)
         self._units, self._before = [], []
 
 

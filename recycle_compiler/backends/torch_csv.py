@@ -1,0 +1,65 @@
+"""A plan as torch.distributed.pipelining reads schedules: CSV, a row for each rank, actions such as `2F0`.
+
+    0F0,0F1,0I0,0W0,0F2,...        rank 0 runs stage 0
+    1F0,1I0,1F1,1I1,1W0,...        rank 1 runs stage 1
+
+Torch adds sends, receives and the reduction itself, and steps after all micro-batches: barriers, reductions
+and optimizer steps are left out. It looks losses up by their place among the last stage's forwards, whatever
+the numbers are, so micro-batches are numbered anew in that order. It has no words for re-routed work.
+"""
+
+from collections.abc import Sequence
+
+from recycle_compiler.ir.program import Program
+from recycle_runtime.isa import Instruction, Opcode
+
+_LETTERS = {
+    Opcode.FORWARD: "F",
+    Opcode.BACKWARD: "B",
+    Opcode.BACKWARD_INPUT: "I",
+    Opcode.BACKWARD_WEIGHT: "W",
+}
+
+
+class TorchCsvError(ValueError):
+    """A plan that torch.distributed.pipelining cannot run; the sentence says why."""
+
+
+def torch_csv(program: Program, pipeline: int = 0) -> str:
+    """The schedule of one pipeline; a healthy plan has one for each, and any of them fits all."""
+    if not 0 <= pipeline < program.job.pipelines:
+        raise ValueError(f"there is no pipeline {pipeline}: the job has {program.job.pipelines}")
+    _check(program)
+    rows = [stream for worker, stream in program.streams() if worker.pipeline == pipeline]
+    numbers = _renumbered(rows[-1])
+    return "".join(f"{','.join(_actions(stage, row, numbers))}\n" for stage, row in enumerate(rows))
+
+
+def _check(program: Program) -> None:
+    if program.failed:
+        names = ", ".join(f"{worker.pipeline}:{worker.stage}" for worker in program.failed)
+        raise TorchCsvError(
+            f"this plan is for failed workers ({names}): torch.distributed.pipelining has no words for "
+            "micro-batches that another pipeline takes over; only a plan without failures fits into its CSV"
+        )
+    for worker, stream in program.streams():
+        for instruction in stream:
+            if instruction.opcode in _LETTERS and instruction.pipeline != worker.pipeline:
+                raise TorchCsvError(
+                    f"worker {worker.pipeline}:{worker.stage} runs micro-batch {instruction.microbatch} of "
+                    f"pipeline {instruction.pipeline}: torch.distributed.pipelining cannot re-route"
+                )
+
+
+def _renumbered(last_stage: Sequence[Instruction]) -> dict[int, int]:
+    """New numbers of micro-batches: their place among the forwards of the last stage."""
+    forwards = [each.microbatch for each in last_stage if each.opcode is Opcode.FORWARD]
+    return {microbatch: place for place, microbatch in enumerate(forwards)}
+
+
+def _actions(stage: int, stream: Sequence[Instruction], numbers: dict[int, int]) -> list[str]:
+    return [
+        f"{stage}{_LETTERS[each.opcode]}{numbers[each.microbatch]}"
+        for each in stream
+        if each.opcode in _LETTERS
+    ]
