@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from recycle_compiler import __version__
 
 FORMATS = ("grid", "json", "asm", "schedule")
-SHOW_FORMATS = (*FORMATS, "trace")
+SHOW_FORMATS = (*FORMATS, "trace", "csv")
 TECHNIQUES = ("adaptive", "decouple", "stagger")
 WHAT_IF = ("plans", "bounds", "none")
 
@@ -39,6 +39,7 @@ def _parser() -> argparse.ArgumentParser:
     _show(command("show", "show one plan of a bundle"))
     _explain(command("explain", "say why a plan takes as long as it does, and what would make it faster"))
     _plan(command("plan", "plan for exactly these failed workers"))
+    _retime(command("retime", "say how long a step of a plan takes when ops take the times of another job"))
     _diff(
         command(
             "diff",
@@ -148,6 +149,21 @@ def _plan(parser: argparse.ArgumentParser) -> None:
     _view(parser, FORMATS, " (FILE.plan: a bundle of this one plan)")
 
 
+def _retime(parser: argparse.ArgumentParser) -> None:
+    _one_plan(parser)
+    parser.add_argument(
+        "--times", required=True, metavar="JOB", help="a job of the same shape, whose profile counts"
+    )
+    parser.add_argument(
+        "--slow",
+        type=_slow_workers,
+        default=(),
+        metavar="P:S=X,P:S=X",
+        help="workers that take X times as long for all that they compute",
+    )
+    parser.add_argument("--json", action="store_true", help="the same as JSON, in ticks")
+
+
 def _diff(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("before", metavar="A", help="a bundle or the text of a schedule")
     parser.add_argument("after", metavar="B", help="the same, or the trace of a run of A")
@@ -220,6 +236,16 @@ def _technique_names(words: str) -> tuple[str, ...]:
 
 def _workers(words: str) -> tuple[tuple[int, int], ...]:
     return tuple(sorted({_worker(word) for word in words.split(",")}))
+
+
+def _slow_workers(words: str) -> tuple[tuple[tuple[int, int], float], ...]:
+    found: dict[tuple[int, int], float] = {}
+    for word in words.split(","):
+        worker, _, factor = word.partition("=")
+        if not factor.replace(".", "", 1).isdecimal() or not factor.isascii() or not 0 < float(factor) <= 1e6:
+            raise argparse.ArgumentTypeError(f"must be like 1:2=2.5, with a factor above 0, got {word!r}")
+        found[_worker(worker)] = float(factor)
+    return tuple(sorted(found.items()))
 
 
 def _worker(word: str) -> tuple[int, int]:

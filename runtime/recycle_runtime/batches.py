@@ -3,6 +3,12 @@
     batches(seed):   0 1 2 3 | 4 5 6 7 | 8 ...        per_step = 4
                      step 0    step 1    step 2
 
+A run that goes on from a checkpoint may take more or fewer of them in a step than the one before it. Then its
+first step begins with the first item that has not been used:
+
+    batches(seed):   0 1 2 3 | 4 5 6 7 | 8 9 | 10 ... per_step = 2, first_step = 2, first_item = 8
+                     step 0    step 1    step 2
+
 Every worker draws the same sequence and takes from it what its stream asks for. A short memory holds this
 step and the one before, since a step may be run again; anything older is found by starting from the first.
 """
@@ -31,11 +37,25 @@ class _Entry(NamedTuple):
 class MicroBatches:
     """Random access to a program's micro-batches, quick where steps come one after another."""
 
-    def __init__(self, program: Program, seed: int, per_step: int, *, keep_items: bool = True) -> None:
+    def __init__(
+        self,
+        program: Program,
+        seed: int,
+        per_step: int,
+        *,
+        keep_items: bool = True,
+        first_step: int = 0,
+        first_item: int = 0,
+    ) -> None:
         self._program, self._seed, self._per_step = program, seed, per_step
         self._keep_items = keep_items
         """A worker that needs neither inputs nor targets keeps signatures alone."""
+        self.count_from(first_step, first_item)
         self._start()
+
+    def count_from(self, first_step: int, first_item: int) -> None:
+        """Steps begin with this one, and it begins with this item."""
+        self._first_step, self._first_item = first_step, first_item
 
     def item(self, step: int, index: int) -> tuple[Any, Any]:
         """(input, target) of one micro-batch; do not change them in place."""
@@ -55,9 +75,12 @@ class MicroBatches:
         return self._entry(step, index).signature
 
     def _entry(self, step: int, index: int) -> _Entry:
-        if step < 0 or not 0 <= index < self._per_step:
-            raise IndexError(f"step {step}, micro-batch {index}: a step has {self._per_step}")
-        number = step * self._per_step + index
+        if step < self._first_step or not 0 <= index < self._per_step:
+            raise IndexError(
+                f"step {step}, micro-batch {index}: a step has {self._per_step}, "
+                f"and the first one is {self._first_step}"
+            )
+        number = self._first_item + (step - self._first_step) * self._per_step + index
         if number < self._next - len(self._recent):
             self._start()
         if self._next <= number:
@@ -75,7 +98,8 @@ class MicroBatches:
 
     def _advance(self) -> None:
         item = self._draw()
-        oldest = (self._next // self._per_step - 1) * self._per_step
+        step = (self._next - self._first_item) // self._per_step
+        oldest = self._first_item + (step - 1) * self._per_step
         self._next += 1
         signature = shape_signature(item[0])
         kept = item if self._keep_items else None

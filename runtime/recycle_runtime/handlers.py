@@ -96,6 +96,7 @@ class StageHandlers:
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=device)
         self._gradients_sent: dict[int, deque[Pending]] = {}
         self._history = buffers
+        self._generators = _generators(device)
         self._step: int | None = None
 
     def table(self) -> dict[Opcode, Handler]:
@@ -154,7 +155,9 @@ class StageHandlers:
         for tensor in slot.inputs:
             # What came from another stage wants its gradient back; data does not.
             tensor.requires_grad_(not self._is_first and tensor.is_floating_point())
-        torch.manual_seed(forward_seed(self._seed, self._now, self._index(instruction), self._stage))
+        seed = forward_seed(self._seed, self._now, self._index(instruction), self._stage)
+        for generator in self._generators:
+            generator.manual_seed(seed)
         output = self._module(*slot.inputs)
         if self._is_last:
             loss = self._loss(output, slot.target) * self._share
@@ -251,6 +254,15 @@ def forward_seed(seed: int, step: int, index: int, stage: int) -> int:
     for number in (step, index, stage):
         mixed = (mixed * 6_364_136_223_846_793_005 + number + 1_442_695_040_888_963_407) % (1 << 63)
     return mixed
+
+
+def _generators(device: torch.device) -> list[torch.Generator]:
+    """What a stage may draw from. torch.manual_seed asks every backend, and takes most of a millisecond."""
+    generators = [torch.default_generator]
+    if device.type == "cuda":
+        torch.cuda.init()
+        generators.append(torch.cuda.default_generators[device.index or 0])
+    return generators
 
 
 def _gradient(tensor: torch.Tensor) -> torch.Tensor:

@@ -23,7 +23,7 @@ def view(stages: int, pipelines: int, quiet: bool, stream: TextIO | None = None)
     return lambda message: _tell(message, out)
 
 
-def summary(recoveries: list[dict[str, Any]], made: Sequence[int], wanted: int) -> str:
+def summary(recoveries: list[dict[str, Any]], made: Sequence[int], wanted: int, first: int = 0) -> str:
     """What happened besides training, a line each; empty if nothing did. `made`: the steps that counted."""
     rows = [row for row in recoveries if row["causes"] != ["start"]]
     if not rows:
@@ -44,8 +44,8 @@ def summary(recoveries: list[dict[str, Any]], made: Sequence[int], wanted: int) 
         "  ".join(word.rjust(width) for word, width in zip(line, widths, strict=False)) + f"  {line[-1]}"
         for line in (head, *lines)
     )
-    lost, twice = len(set(range(wanted)) - set(made)), len(made) - len(set(made))
-    return f"{text}\nof {wanted} steps {lost} were lost and {twice} counted twice"
+    lost, twice = len(set(range(first, wanted)) - set(made)), len(made) - len(set(made))
+    return f"{text}\nof {wanted - first} steps {lost} were lost and {twice} counted twice"
 
 
 def _tell(message: Message, out: TextIO) -> None:
@@ -98,7 +98,8 @@ class _Table:
             lines.append(f"  pipeline {pipeline:3}  {' '.join(cells)}")
         idle = f"; {self._watching} of them watch" if self._watching else ""
         lines.append(f"  {len(self._places)} workers{idle}; {self._event}")
-        width = os.get_terminal_size(self._out.fileno()).columns - 1
+        # Some terminals do not know how wide they are.
+        width = (os.get_terminal_size(self._out.fileno()).columns or 80) - 1
         up = f"\x1b[{self._drawn}F" if self._drawn else ""
         self._out.write(up + "".join(f"\x1b[2K{line[:width]}\n" for line in lines))
         self._out.flush()

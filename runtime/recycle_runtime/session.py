@@ -11,7 +11,8 @@ from recycle_runtime.assembly import Worker
 from recycle_runtime.bundle import Bundle
 from recycle_runtime.handlers import StageHandlers
 from recycle_runtime.interpreter import Interpreter, RunAgain
-from recycle_runtime.isa import Instruction
+from recycle_runtime.isa import Instruction, Opcode
+from recycle_runtime.member.op_times import OpTimes
 from recycle_runtime.shapes import Shapes
 from recycle_runtime.stage import Stage, StageSteps
 from recycle_runtime.tracing import Tracer
@@ -46,9 +47,11 @@ class Session:
         device: torch.device,
         tracer: Tracer | None = None,
         before: Callable[[int], None] | None = None,
+        op_times: OpTimes | None = None,
     ) -> None:
         self.transport = transport if tracer is None else tracer.listening(transport)
-        self._stage, self._tracer = stage, tracer
+        self._stage, self._tracer, self._op_times = stage, tracer, op_times
+        stage.split.put_off(any(each.opcode is Opcode.BACKWARD_INPUT for each in stream))
         is_first_peer = grid.peers(role[1])[0] == role
         self.steps = StageSteps(stage, self.transport, is_first_peer=is_first_peer)
         self.handlers = StageHandlers(
@@ -59,13 +62,15 @@ class Session:
             stage.program.loss,
             stage.data,
             stage.buffers,
-            Shapes(store, role[1], stage.part),
+            Shapes(store, role[1], stage.part, stage.arriving),
             self.transport,
             self.steps,
             device,
             stage.seed,
         )
         table = self.handlers.table()
+        if op_times is not None:
+            table = op_times.around(table)
         if tracer is not None:
             table = tracer.around(table)
         self.interpreter = Interpreter(stream, table, role, plan, before)
@@ -78,6 +83,8 @@ class Session:
             self.handlers.begin(step)
             if self._tracer is not None:
                 self._tracer.begin(step)
+            if self._op_times is not None:
+                self._op_times.begin()
             try:
                 self.interpreter.run(step)
             except RunAgain:

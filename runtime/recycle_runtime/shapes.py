@@ -19,10 +19,13 @@ Specs = tuple[TensorSpec, ...]
 class Shapes:
     """The boundaries of one worker's stage, by the signature of the micro-batch; each part has its own."""
 
-    def __init__(self, store: dist.Store, stage: int, part: int = 0) -> None:
+    def __init__(
+        self, store: dist.Store, stage: int, part: int = 0, arriving: dict[str, Specs] | None = None
+    ) -> None:
         # Messages go from part to part, and parts may hold slices of different lengths.
         self._store, self._stage = dist.PrefixStore(f"shape/{part}", store), stage
-        self._arriving: dict[str, Specs] = {}
+        self._arriving = {} if arriving is None else arriving
+        """What is known already stays known when workers are grouped anew."""
         self._leaving: dict[str, Specs] = {}
 
     def arriving(self, signature: str) -> Specs:

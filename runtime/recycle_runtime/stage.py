@@ -1,5 +1,6 @@
 """The part of a model that a worker process holds: it outlives groups, plans and failures."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from recycle_runtime.kept_buffers import BufferHistory
 from recycle_runtime.optimizer import StepOptions, Stepper, Totals, Verdict
 from recycle_runtime.program import Program
 from recycle_runtime.split_backward import Split, prepare
-from recycle_runtime.transport import Transport
+from recycle_runtime.transport import TensorSpec, Transport
 
 
 class Stage:
@@ -33,8 +34,12 @@ class Stage:
         self.program, self.stage, self.part, self.seed = program, stage, part, seed
         self.is_fresh = True
         """As built from the seed, and no part of any run yet."""
+        self.arriving: dict[str, tuple[TensorSpec, ...]] = {}
+        """What comes in from the stage before, by the shape of the micro-batch, as far as it is known."""
         self.is_whole = True
         """False while another's state is on its way here."""
+        self.on_settled: Callable[[], None] | None = None
+        """Called when the last step stands and nothing of the next one has been used: a time to copy it."""
         self.module = build_module(program, stage, bundle.stages, seed, group).to(device)
         self.split: Split = prepare(self.module)
         self.buffers = BufferHistory(self.module)
@@ -47,6 +52,11 @@ class Stage:
         )
         optimizer = program.optimizer(parameters) if parameters else None
         self.stepper = Stepper(optimizer, parameters, options, tensor_parallel_rank=part)
+
+    @property
+    def is_part_of_run(self) -> bool:
+        """False for one that waits to join."""
+        return self.is_whole and not self.is_fresh
 
     @property
     def applied(self) -> int:
@@ -67,10 +77,16 @@ class Stage:
             None if own is None else Sums(*own),
         )
 
+    def settled(self) -> None:
+        """The state is that after `applied` steps, whatever has been computed of the next one."""
+        if self.on_settled is not None:
+            self.on_settled()
+
     def stand(self, step: int, sums: Sums | None) -> None:
         """Go back to where `step` begins, with the verdict on the step before it; gradients are dropped."""
         if self.applied == step + 1:
             self.stepper.rollback()
+            self.know(sums)
         else:
             if self.stepper.unsettled is not None:
                 assert sums is not None, "nobody knows the verdict on the last step"
@@ -80,17 +96,24 @@ class Stage:
         self.buffers.go_back(step)
         self.is_fresh = False
 
+    def know(self, sums: Sums | None) -> None:
+        """Keep the verdict on the last step, for others who may still lack it after the next failure."""
+        if sums is not None:
+            self.stepper.totals = Totals(*sums)
+
 
 class StageSteps:
     """Reduction, optimizer and validation as a stream asks for them, in one group of workers."""
 
     def __init__(self, stage: Stage, transport: Transport, *, is_first_peer: bool) -> None:
-        self._stepper, self._transport = stage.stepper, transport
+        self._stage, self._stepper, self._transport = stage, stage.stepper, transport
         self._stepper.norm.first_peer = is_first_peer
 
     def reduce(self) -> bool:
         """Sum gradients over peers; False if the last step was made again, and this one must be too."""
-        if self._stepper.settle() is Verdict.REDO:
+        verdict = self._stepper.settle()
+        self._stage.settled()
+        if verdict is Verdict.REDO:
             self._stepper.discard()
             return False
         self._stepper.reduce(self._transport.start_peer_sum)
@@ -105,6 +128,7 @@ class StageSteps:
     def finish(self) -> None:
         """At a boundary: the last step stands, or is made again."""
         self._stepper.settle()
+        self._stage.settled()
 
 
 def build_module(program: Program, stage: int, stages: int, seed: int, group: Any = None) -> torch.nn.Module:

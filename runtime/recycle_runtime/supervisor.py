@@ -14,8 +14,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from recycle_runtime.commands.adapting import adaptation_words
 from recycle_runtime.commands.joining import TOKEN
 from recycle_runtime.control.wire import Channel, Message, WireError, new_token
+from recycle_runtime.coordinator.adaptation import AdaptationOptions
 
 _MOST_RESTARTS = 5
 _LISTENS_WITHIN = 30.0
@@ -43,6 +45,11 @@ class Job:
     faults: tuple[str, ...] = ()
     returns: tuple[str, ...] = ()
     silent: float = 1.5
+    stuck: float = 60.0
+    adaptation: AdaptationOptions = field(default_factory=AdaptationOptions)
+    checkpoint: str | None = None
+    every: int = 100
+    resume: bool = False
     environment: dict[str, str] = field(default_factory=dict[str, str])
 
 
@@ -91,6 +98,7 @@ class Supervisor:
         self._job = job
         self._address = "127.0.0.1:0"
         self._is_over = False
+        self._next_row = 0
         token = new_token()
         self._token = token
         environment = {TOKEN: token} | job.environment
@@ -113,7 +121,7 @@ class Supervisor:
                 while channel is not None and _readable(channel, 0.1):
                     channel.fill()
                     while (message := channel.waiting()) is not None:
-                        self._is_over = self._is_over or message["type"] == "ended"
+                        self._note(message)
                         yield message
             except WireError:
                 channel = None
@@ -133,11 +141,17 @@ class Supervisor:
         self.agent.end(seconds)
         self.coordinator.end(seconds)
 
+    def _note(self, message: Message) -> None:
+        if message["type"] == "ended":
+            self._is_over = True
+        elif message["type"] == "row":
+            self._next_row = int(message["step"]) + 1
+
     def _observe(self) -> Channel | None:
         host, _, port = self._address.rpartition(":")
         try:
             channel = Channel(host, int(port), self._token)
-            channel.send({"type": "observe"})
+            channel.send({"type": "observe", "next": self._next_row})
             return channel
         except WireError:
             time.sleep(0.05)
@@ -157,9 +171,12 @@ class Supervisor:
     def _coordinator(self) -> list[str]:
         job = self._job
         command = ["coordinator", job.bundle, "--steps", str(job.steps), "--listen", self._address]
-        command += ["--state", str(job.state)]
+        command += ["--state", str(job.state), *adaptation_words(job.adaptation)]
         if job.failed:
             command += ["--failed", job.failed]
+        if job.checkpoint is not None:
+            command += ["--checkpoint", job.checkpoint, "--every", str(job.every)]
+            command += ["--resume"] if job.resume else []
         for fault in job.faults:
             command += ["--fault", fault]
         for planned in job.returns:
@@ -171,8 +188,11 @@ class Supervisor:
         command = ["agent", job.bundle, "--program", job.program, "--coordinator", self._address]
         command += ["--slots", str(job.slots), "--state", str(job.state / "node")]
         command += ["--device", job.device, "--seed", str(job.seed), "--silent", str(job.silent)]
+        command += ["--stuck", str(job.stuck)]
         if job.save is not None:
             command += ["--save", job.save]
+        if job.checkpoint is not None:
+            command += ["--checkpoint", job.checkpoint]
         if job.record:
             command.append("--record")
         return command

@@ -22,6 +22,8 @@ def add_parser(commands: Parsers) -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of parameters, data and dropout")
     parser.add_argument("--save", metavar="DIR", help="write the parameters of every worker at the end")
+    does = "where this node sees the job's checkpoints; the coordinator must be given the same folder"
+    parser.add_argument("--checkpoint", metavar="DIR", help=does)
     parser.add_argument("--record", action="store_true", help="keep what ran when, for whoever observes")
     parser.add_argument(
         "--silent",
@@ -47,6 +49,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise Refused(f"--slots must be at least 1, got {arguments.slots}")
     for name in (arguments.bundle, arguments.program):
         Path(name).open("rb").close()
+    if arguments.checkpoint is not None:
+        Path(arguments.checkpoint).mkdir(parents=True, exist_ok=True)
     from recycle_runtime.agent.agent import Agent, AgentOptions
     from recycle_runtime.agent.board import Board
     from recycle_runtime.agent.preload import preload
@@ -77,6 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
             timeout=600.0,
         ),
         save=arguments.save,
+        checkpoint=arguments.checkpoint,
     )
 
     def life(member: Member, line: int, faults: list[Any], board: Board) -> int:
@@ -85,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     limits = Limits(silent=arguments.silent, stuck=arguments.stuck)
     options = AgentOptions(host, port, secret, arguments.slots, Path(arguments.state), limits)
-    preload()
+    preload(checkpoints=arguments.checkpoint is not None)
     try:
         return Agent(options, life).run()
     except WireError as error:

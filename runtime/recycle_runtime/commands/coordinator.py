@@ -5,6 +5,9 @@ import os
 import sys
 from pathlib import Path
 
+from recycle_runtime.checkpoint.sealed_json import CheckpointError
+from recycle_runtime.commands.adapting import adaptation, add_adaptation_arguments
+from recycle_runtime.commands.checkpoints import add_checkpoint_arguments, check_checkpoint_arguments
 from recycle_runtime.commands.errors import DONE, INPUT_ERROR, NO_PLAN, Refused
 from recycle_runtime.commands.joining import add_address_arguments, address, token
 from recycle_runtime.commands.parsers import Parsers
@@ -25,6 +28,8 @@ def add_parser(commands: Parsers) -> None:
     parser.add_argument(
         "--state", required=True, metavar="DIR", help="a folder for what must outlive this process"
     )
+    add_checkpoint_arguments(parser)
+    add_adaptation_arguments(parser)
     for option in ("--fault", "--rejoin"):
         # For runs that are to be disturbed on purpose, which `local` starts.
         parser.add_argument(option, action="append", default=[], help=argparse.SUPPRESS)
@@ -37,6 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
         planned = timetable(parse_faults(arguments.fault), parse_returns(arguments.rejoin))
     except ValueError as error:
         raise Refused(str(error)) from None
+    every = check_checkpoint_arguments(arguments)
     state = Path(arguments.state)
     options = JobOptions(
         bundle=arguments.bundle,
@@ -47,13 +53,23 @@ def run(arguments: argparse.Namespace) -> int:
         token=token(),
         state=state,
         timetable=planned,
+        checkpoint=arguments.checkpoint,
+        every=every,
+        resume=arguments.resume,
+        adaptation=adaptation(arguments),
     )
-    service = Service(options)
+    try:
+        service = Service(options)
+    except CheckpointError as error:
+        raise Refused(str(error), INPUT_ERROR) from None
     _announce(state, f"{host}:{service.port}")
     error = service.run()
     if error is None:
         return DONE
-    print(f"recycle-run: error: {error}", file=sys.stderr)
+    if not service.was_observed:
+        if (newest := service.coordinator.saving.newest) is not None:
+            error += f"; {newest.path} has the first {newest.step} steps: go on from it with --resume"
+        print(f"recycle-run: error: {error}", file=sys.stderr)
     return NO_PLAN if service.has_no_plan else INPUT_ERROR
 
 

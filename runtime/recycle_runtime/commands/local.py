@@ -8,13 +8,15 @@ from typing import Any, TextIO
 
 from recycle_runtime.bundle import Bundle
 from recycle_runtime.chrome_trace import chrome_trace
+from recycle_runtime.commands.adapting import adaptation, add_adaptation_arguments
+from recycle_runtime.commands.checkpoints import add_checkpoint_arguments, check_checkpoint_arguments
 from recycle_runtime.commands.disturbances import add_disturbance_arguments, disturbances
 from recycle_runtime.commands.errors import DONE, INPUT_ERROR, NO_PLAN, Refused
 from recycle_runtime.commands.parsers import Parsers
 from recycle_runtime.commands.training import add_training_arguments, check_device, check_training_arguments
 from recycle_runtime.control.wire import Message
 from recycle_runtime.live_view import event_of, summary, view
-from recycle_runtime.local import RunError, RunOptions, check_failed, run_local
+from recycle_runtime.local import RunError, RunOptions, check_beginning, check_failed, run_local
 from recycle_runtime.plan_choice import NoPlanError
 
 
@@ -22,6 +24,8 @@ def add_parser(commands: Parsers) -> None:
     does = "train with every worker of a plan on this machine"
     parser = commands.add_parser("local", help=does, description=f"{does.capitalize()}.")
     add_training_arguments(parser)
+    add_checkpoint_arguments(parser)
+    add_adaptation_arguments(parser)
     add_disturbance_arguments(parser)
     parser.add_argument("--metrics", metavar="FILE", help="write a JSON object for every step")
     parser.add_argument(
@@ -34,6 +38,7 @@ def add_parser(commands: Parsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     failed = check_training_arguments(arguments)
+    every = check_checkpoint_arguments(arguments)
     bundle = Bundle.read(arguments.bundle)
     faults, returns = disturbances(arguments, bundle, failed)
     if arguments.save is not None:
@@ -51,10 +56,15 @@ def run(arguments: argparse.Namespace) -> int:
         save=arguments.save,
         faults=faults,
         returns=returns,
+        checkpoint=arguments.checkpoint,
+        every=every,
+        resume=arguments.resume,
+        adaptation=adaptation(arguments),
     )
     show = view(bundle.stages, bundle.pipelines, arguments.quiet)
     try:
         check_failed(bundle, failed)
+        check_beginning(bundle, options)
         with ExitStack() as stack:
             # Both files are opened before the first step, so that no training is lost for a wrong name.
             trace = stack.enter_context(open(arguments.trace, "w")) if arguments.trace else None
@@ -73,7 +83,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise Refused(str(error), NO_PLAN) from None
     except RunError as error:
         raise Refused(str(error), INPUT_ERROR) from None
-    if words := summary(result.recoveries, [step.step for step in result.steps], arguments.steps):
+    if words := summary(
+        result.recoveries, [step.step for step in result.steps], arguments.steps, *result.begins
+    ):
         print(words)
     last = result.steps[-1]
     print(f"{len(result.steps)} steps, {last.live} workers, plan {last.plan}, last loss {last.loss:.6f}")

@@ -45,6 +45,11 @@ class Connection:
     def close(self) -> None:
         self._server.drop(self)
 
+    def drain(self) -> None:
+        """Deliver what has arrived: the last words of a client that is gone."""
+        while self._server.read(self):
+            pass
+
 
 class Served(Protocol):
     """What the server calls."""
@@ -66,6 +71,8 @@ class Server:
         self._listener.setblocking(False)
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._strangers: dict[Connection, None] = {}
+        self._broken: list[Connection] = []
+        """Found to be so while something was sent, when nobody expects to hear of it."""
 
     @property
     def port(self) -> int:
@@ -85,9 +92,11 @@ class Server:
                 self._accept()
             elif isinstance(key.data, Connection):
                 if ready & selectors.EVENT_READ:
-                    self._read(key.data)
+                    self.read(key.data)
                 if ready & selectors.EVENT_WRITE:
                     self.flush(key.data)
+        while self._broken:
+            self.drop(self._broken.pop())
         self._forget_strangers()
         self._served.tick()
 
@@ -102,10 +111,10 @@ class Server:
         except BlockingIOError:
             pass
         except OSError:
-            self.drop(connection)
+            self._broken.append(connection)
             return
         if len(connection.outgoing) > _MOST_WAITING_TO_BE_SENT:
-            self.drop(connection)
+            self._broken.append(connection)
             return
         wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.outgoing else 0)
         self._selector.modify(connection.socket, wanted, connection)
@@ -144,21 +153,23 @@ class Server:
             self.drop(next(iter(self._strangers)))
         connection.send({"nonce": connection.nonce})
 
-    def _read(self, connection: Connection) -> None:
+    def read(self, connection: Connection) -> bool:
+        """Deliver a part of what has arrived; False if there is nothing."""
         try:
             data = connection.socket.recv(1 << 16)
         except BlockingIOError:
-            return
+            return False
         except OSError:
             data = b""
         if not data:
             self.drop(connection)
-            return
+            return False
         connection.incoming += data
         try:
             self._deliver(connection)
         except WireError:
             self.drop(connection)
+        return connection.is_open
 
     def _deliver(self, connection: Connection) -> None:
         while connection.is_open:

@@ -42,12 +42,14 @@ def new_nonce() -> str:
 
 def proof(token: str, side: str, servers: str, clients: str) -> str:
     """That one knows the token, good for this connection alone."""
-    text = f"{side} {servers} {clients}".encode()
+    text = f"{side} {servers} {clients}".encode(errors="backslashreplace")
     return hmac.new(token.encode(), text, hashlib.sha256).hexdigest()
 
 
 def is_proof(given: object, expected: str) -> bool:
-    return isinstance(given, str) and hmac.compare_digest(given.encode(), expected.encode())
+    return isinstance(given, str) and hmac.compare_digest(
+        given.encode(errors="backslashreplace"), expected.encode()
+    )
 
 
 def frame(message: Message) -> bytes:

@@ -14,6 +14,8 @@ class Sends(Protocol):
 
     def send(self, message: dict[str, Any]) -> None: ...
 
+    def close(self) -> None: ...
+
 
 class _Agent:
     def __init__(self, slots: int) -> None:
@@ -42,11 +44,11 @@ class Agents:
         if connection in self._agents:
             self._agents[connection].heard = time.monotonic()
 
-    def silent(self) -> list[list[Member]]:
-        """The members of agents that have not spoken for long; these agents are given up."""
+    def silent(self) -> list[tuple[Sends, list[Member]]]:
+        """Agents that have not spoken for long, with their members; they are given up."""
         limit = time.monotonic() - _PATIENCE
         found = [connection for connection, agent in self._agents.items() if agent.heard < limit]
-        return [list(self._agents.pop(connection).pids) for connection in found]
+        return [(connection, list(self._agents.pop(connection).pids)) for connection in found]
 
     def dismiss(self) -> None:
         """The job is over."""
@@ -79,7 +81,7 @@ class Agents:
             if member in agent.pids:
                 connection.send({"type": "kill", "place": list(member.place), "part": member.part})
 
-    def gone(self, connection: Sends, member: Member, pid: int) -> bool:
+    def gone(self, connection: Sends, member: Member) -> bool:
         """A process has ended; False if it was not known."""
         agent = self._agents.get(connection)
         return agent is not None and agent.pids.pop(member, None) is not None

@@ -1,6 +1,7 @@
 """Random faults and returns, the same for the same seed. Standard library only.
 
-Whatever happens, every stage keeps a worker: nothing is broken that the job could not survive.
+Whatever happens, every stage keeps a worker: nothing is broken that the job could not survive. A worker that
+returns may need longer than expected, so those who would be the last of their stage then spare themselves.
 """
 
 import random
@@ -41,7 +42,9 @@ def chaos(
                 continue
         at_once = 2 if chance.random() < 0.2 else 1
         for _ in range(at_once):
-            spare = [place for place in live if sum(place[1] == other[1] for other in live) > 1]
+            # One that has just come back may still be on its way: its stage cannot count on it.
+            steady = [place for place in live if busy.get(place, 0) <= step]
+            spare = [place for place in live if any(_is_peer(place, other) for other in steady)]
             place = _pick(chance, spare, busy, step)
             if place is None:
                 break
@@ -49,7 +52,7 @@ def chaos(
             gone.append(place)
             busy[place] = step + 2
             # Any instruction: a position beyond the end of a stream becomes its middle.
-            found.faults.append(f"{chance.choice(_HARM)}={_event(place, step)}.{chance.randrange(40)}")
+            found.faults.append(f"{chance.choice(_HARM)}?={_event(place, step)}.{chance.randrange(40)}")
     return found
 
 
@@ -57,6 +60,10 @@ def _pick(chance: random.Random, places: list[Worker], busy: dict[Worker, int], 
     """One that nothing has happened to for a while."""
     calm = sorted(place for place in places if busy.get(place, 0) <= step)
     return chance.choice(calm) if calm else None
+
+
+def _is_peer(place: Worker, other: Worker) -> bool:
+    return place[1] == other[1] and place != other
 
 
 def _event(place: Worker, step: int) -> str:

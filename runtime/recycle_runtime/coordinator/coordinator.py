@@ -12,17 +12,17 @@ a boundary between two steps (a worker that joins, a better plan, a move), for w
 import time
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, Protocol
 
 from recycle_runtime.assembly import Worker
+from recycle_runtime.checkpoint.saving import NoSaving
 from recycle_runtime.coordinator.decision import CannotAgreeError, Member, Report, StageLost, Standing, stand
 from recycle_runtime.coordinator.journal import Remembered
-from recycle_runtime.coordinator.plan_book import Assignment, PlanBook
+from recycle_runtime.coordinator.outbox import Message, Outbox
+from recycle_runtime.coordinator.plan_book import Assignment, PlanBook, one_of_each_stage, plan_name
 from recycle_runtime.coordinator.recoveries import Recovery
 from recycle_runtime.coordinator.roster import Roster
+from recycle_runtime.coordinator.standstill import Standstill
 from recycle_runtime.coordinator.step_rows import Row, StepRows
-
-Message = dict[str, Any]
 
 _MOST_FRUITLESS = 5
 """Generations in a row that end without a step or a loss; more of them mean that something else is wrong."""
@@ -33,34 +33,6 @@ class Phase(Enum):
     GATHERING = "gathering"
     RUNNING = "running"
     ENDED = "ended"
-
-
-class Outbox(Protocol):
-    """Where orders and news go."""
-
-    def order(self, member: Member, message: Message) -> None: ...
-
-    def fence(self, member: Member, why: str) -> None:
-        """Kill a process, so that it cannot come back half alive."""
-        ...
-
-    def moved(self, member: Member, target: Member) -> None:
-        """A process has another place from now on."""
-        ...
-
-    def row(self, row: Row) -> None: ...
-
-    def generation(self, number: int, step: int, assignment: Assignment) -> None:
-        """A new generation has been ordered."""
-        ...
-
-    def recovered(self, recovery: Recovery) -> None: ...
-
-    def plan_wanted(self, live: tuple[Worker, ...]) -> None:
-        """There is no plan for exactly these workers yet."""
-        ...
-
-    def ended(self, error: str | None, no_plan: bool) -> None: ...
 
 
 class Coordinator:
@@ -80,11 +52,15 @@ class Coordinator:
         self.phase = Phase.FORMING
         self.number = 1
         """Of the generation."""
-        self.rows = StepRows()
+        self.rows = StepRows(book.stages)
         self.assignment: Assignment | None = None
         self.recovery = Recovery(1, ["start"], clock())
         self.restore: str | None = None
-        """The checkpoint that the first generation begins with."""
+        """The checkpoint that the run begins with, until everybody has read it."""
+        self.first_step = self.first_item = 0
+        """Where the run begins, and the number of its first micro-batch."""
+        self.saving = NoSaving()
+        """Takes checkpoints, where they are wanted."""
         self.can_wait_for_plan = True
         """False once planning has failed: then what there is has to do."""
         self._tensor, self._outbox, self._clock = tensor, outbox, clock
@@ -97,16 +73,30 @@ class Coordinator:
         self._fruitless = 0
         self._failures: dict[int, set[Member]] = {}
         self._row_at = clock()
+        self._standstill = Standstill()
         self._moves: dict[Worker, Worker] = {}
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether everybody trains, and no change is under way or asked for."""
+        return self.phase is Phase.RUNNING and self._hold is None and self.recovery.going > 0
 
     # What members say.
 
-    def join(self, member: Member) -> bool:
-        """A process is there; False if its place is taken."""
+    def join(self, member: Member, *, has_trained: bool = False, asked: int = 0) -> bool:
+        """A process is there; False if its place is taken. One that `has_trained` was given up before.
+
+        `asked` is the newest generation that it has heard of, from another coordinator perhaps.
+        """
         if self.phase is Phase.ENDED or member in self.roster:
             return False
-        self.roster.join(member)
-        self.expected.discard(member.place)
+        self.roster.join(member).is_outdated = has_trained
+        if member.place in self.roster.whole():
+            self.expected.discard(member.place)
+        self._newest = max(self._newest, asked)
+        if asked > self.number and self.phase is not Phase.RUNNING:
+            self._gather(asked)
+            return True
         self._outbox.order(member, {"type": "leave", "generation": self.number})
         return True
 
@@ -125,28 +115,33 @@ class Coordinator:
         plan = plan_name(self.book, self.assignment)
         self.rows.begin(state.next_row, frozenset(self.roster.members()), len(state.places), plan)
         self.recovery.going = self._clock()
+        self.saving.train(list(self.roster.members()))
 
     def rejoin(self, member: Member, *, is_training: bool, asked: int) -> None:
         """A member has found the new coordinator; it stops nowhere unless it is told to."""
-        if is_training and asked <= self.number:
-            self._outbox.order(member, {"type": "hold", "step": self.steps, "request": 0})
-        else:
-            self._left_before = True
         self._newest = max(self._newest, asked)
-
-    def reconnect(self, member: Member, generation: int, is_training: bool) -> None:
-        """A member's connection broke and is there again; it may have missed orders."""
         if self.phase is not Phase.RUNNING:
             self._outbox.order(member, {"type": "leave", "generation": self.number})
-        elif self.roster.entries[member].is_active and (generation != self.number or not is_training):
+        elif is_training and asked <= self.number:
+            self._say_where_to_stop(member)
+        else:
+            self._left_before = True
+
+    def reconnect(self, member: Member, generation: int, is_training: bool) -> None:
+        """A member's connection broke and is there again; both ends may have missed something."""
+        self.saving.lose(member)
+        if self.phase is Phase.ENDED:
+            self._outbox.order(member, self._last_order)
+        elif self.phase is not Phase.RUNNING or not self.roster.entries[member].is_active:
+            self._outbox.order(member, {"type": "leave", "generation": self.number})
+        elif generation != self.number or not is_training:
             self._regroup(f"{_name(member.place)} lost touch")
-        elif self._hold is not None:
-            self._outbox.order(member, {"type": "hold", "step": self._hold, "request": self._request})
+        else:
+            self._say_where_to_stop(member)
 
     def all_are_back(self) -> None:
         """If the last coordinator ended in the middle of a change, make that change now."""
         if self._left_before and self.phase is Phase.RUNNING:
-            self.number = max(self.number, self._newest)
             self._regroup("the coordinator started again")
         self._left_before = False
 
@@ -155,29 +150,32 @@ class Coordinator:
         if member not in self.roster:
             return
         entry = self.roster.entries[member]
-        entry.report, entry.generation = report, generation
+        entry.report = Report(None, is_fresh=False) if entry.is_outdated else report
+        entry.generation = generation
         if self.phase is Phase.RUNNING:
             if not entry.is_active and member.place in self.roster.whole():
-                self.stop_at_boundary(f"{_name(member.place)} joins")
+                self.stop_at_boundary(f"{_name(member.place)} arrives")
             return
         self._go_if_all_are_here()
 
     def step(self, member: Member, step: int, loss: float | None, seconds: float) -> None:
         """It has made a step."""
-        for row in self.rows.add(member, step, loss, seconds):
-            self._fruitless = 0
-            self._row_at = self._clock()
-            self._failures.pop(row.step, None)
-            self._outbox.row(row)
+        self._tell(self.rows.add(member, step, loss, seconds))
+
+    def loss(self, member: Member, step: int, loss: float | None) -> None:
+        """It is about to make a step, and adds this to its loss."""
+        self.rows.add_loss(member, step, loss)
 
     def began(self, member: Member, generation: int) -> None:
         """It runs the first instruction of a generation."""
         if member not in self.roster or generation != self.number or self.phase is not Phase.RUNNING:
             return
         self.roster.entries[member].has_begun = True
+        self.roster.entries[member].is_outdated = False
         entries = [self.roster.entries[other] for other in self.roster.active()]
         if all(entry.has_begun for entry in entries) and not self.recovery.going:
             self.recovery.going = self._clock()
+            self.restore = None
             self._outbox.recovered(self.recovery)
 
     def holding(self, request: int, step: int) -> None:
@@ -192,9 +190,27 @@ class Coordinator:
         self.roster.entries[member].boundary = step
         if all(self.roster.entries[other].boundary == step for other in self.roster.active()):
             if step >= self.steps:
-                self._end(None)
+                self._end_when_saved()
             elif self._hold == step:
                 self._regroup(*self._wanted, at_boundary=True)
+
+    def look_at_checkpoints(self) -> None:
+        """Now and then: files take their time."""
+        if self.phase is not Phase.RUNNING:
+            return
+        self.saving.poll()
+        waiting = [self.roster.entries[member].boundary for member in self.roster.active()]
+        if waiting and all(step is not None and step >= self.steps for step in waiting):
+            self._end_when_saved()
+
+    def caught_up(self, member: Member, generation: int) -> None:
+        """It has come as far as its peers, and can work."""
+        if member not in self.roster or generation != self.number or self.phase is not Phase.RUNNING:
+            return
+        self.roster.entries[member].is_learning = False
+        parts = [entry for other, entry in self.roster.entries.items() if other.place == member.place]
+        if not any(entry.is_learning for entry in parts):
+            self.stop_at_boundary(f"{_name(member.place)} joins")
 
     def broken(self, member: Member, generation: int, why: str) -> None:
         """It cannot talk to somebody in its group."""
@@ -205,16 +221,25 @@ class Coordinator:
                 return
             self._regroup(f"{_name(member.place)} lost touch")
 
-    def failed(self, member: Member, step: int, why: str) -> None:
-        """Its own work raised an error; the process ends by itself."""
+    def look_at_progress(self) -> None:
+        """Now and then: if nobody gets on for very long, group everybody anew."""
+        since = max(self._row_at, self.recovery.going)
+        if self.is_steady and self._standstill.is_long(self._clock() - since):
+            self.broken(self.roster.active()[0], self.number, "nobody got on")
+
+    def failed(
+        self, member: Member, step: int, why: str, *, is_injected: bool = False, is_hopeless: bool = False
+    ) -> None:
+        """Its own work raised an error; the process ends by itself. Hopeless: others would fail too."""
         if self.phase is Phase.ENDED:
             return
-        if self.phase is Phase.FORMING:
+        if self.phase is Phase.FORMING or is_hopeless:
             # Nothing has been trained yet: the program or its surroundings are at fault.
             self._end(why)
             return
         others = self._failures.setdefault(step, set())
-        others.add(member)
+        if not is_injected:
+            others.add(member)
         if len({other.place for other in others}) > 1:
             # The same step fails wherever it runs, so no machine is at fault.
             self._end(why)
@@ -230,6 +255,7 @@ class Coordinator:
         gone = self.roster.lose(place)
         for member in gone:
             self._outbox.fence(member, cause)
+            self.saving.lose(member)
         if self.phase is Phase.ENDED or (not gone and self.phase is not Phase.FORMING):
             return
         if self.phase is Phase.RUNNING and not trained:
@@ -279,7 +305,7 @@ class Coordinator:
         if self.phase in (Phase.FORMING, Phase.GATHERING):
             live = [*self.roster.whole(), *self.expected]
             if self.book.assign(live) is None:
-                self._end(error, no_plan=True)
+                self._end(f"{error} ({', '.join(self.recovery.causes)})", no_plan=True)
             else:
                 self._go_if_all_are_here()
 
@@ -292,11 +318,17 @@ class Coordinator:
 
     _tries = 0
     _left_before = False
+    _has_asked_for_rows = False
     _newest = 0
 
     def _request_tries(self) -> int:
         self._tries += 1
         return self._tries
+
+    def _say_where_to_stop(self, member: Member) -> None:
+        """Again; one that has stopped there says so again too."""
+        step = self.steps if self._hold is None else self._hold
+        self._outbox.order(member, {"type": "hold", "step": step, "request": self._request})
 
     def _ask_to_hold(self, step: int) -> None:
         self._request += 1
@@ -315,7 +347,10 @@ class Coordinator:
     def _gather(self, number: int) -> None:
         if self.phase is not Phase.FORMING:
             self.phase = Phase.GATHERING
+        # Members may have been asked for more by the coordinator before this one.
+        number = max(number, self._newest + 1)
         self.number = self.recovery.generation = number
+        self._outbox.gathering(number)
         for member, entry in self.roster.entries.items():
             entry.is_active = entry.has_begun = False
             entry.boundary = None
@@ -329,27 +364,38 @@ class Coordinator:
             return
         self.recovery.left = self._clock()
         reports = self._moved(self.roster.reports())
+        restorable = None if self.restore is None else self.first_step
         try:
-            standing = stand(reports, self.book.stages)
+            standing = stand(reports, self.book.stages, restorable)
         except CannotAgreeError as error:
             self._end(str(error))
             return
         if isinstance(standing, StageLost):
             self._end(f"nobody alive holds the parameters of stage {standing.stages[0]}")
             return
-        live = tuple(self.roster.whole())
+        learners = self._learners(standing)
+        live = tuple(place for place in self.roster.whole() if place not in learners)
         assignment = self.book.assign(live)
-        if assignment is None or not assignment.is_exact:
+        if assignment is None and learners:
+            # They are needed at once, so the others have to wait for them.
+            learners, live = frozenset(), tuple(self.roster.whole())
+            assignment = self.book.assign(live)
+        if assignment is None or not (assignment.is_exact or learners):
             self._outbox.plan_wanted(live)
             if self.phase is Phase.FORMING and self.can_wait_for_plan:
                 # Nobody has begun yet, so nobody is kept waiting.
                 return
         if assignment is not None:
-            self._go(standing, assignment)
+            self._go(standing, assignment, learners)
+
+    def _learners(self, standing: Standing) -> frozenset[Worker]:
+        """Workers that get their state while the others train; who has moved is waited for."""
+        return frozenset(member.place for member in standing.donors) - self._movers
 
     def _moved(self, reports: dict[Member, Report]) -> dict[Member, Report]:
         """Carry out moves that can still be made: the mover has nothing for its new stage."""
         moves, self._moves = self._moves, {}
+        self._movers: set[Worker] = set()
         for worker, place in moves.items():
             parts = [member for member in reports if member.place == worker]
             peers = [member for member in reports if member.place[1] == worker[1] and member.place != worker]
@@ -357,6 +403,7 @@ class Coordinator:
                 continue
             for member in parts:
                 target = Member(place, member.part)
+                self._movers.add(place)
                 self._outbox.order(member, {"type": "place", "place": list(place)})
                 self._outbox.moved(member, target)
                 del reports[member]
@@ -365,21 +412,27 @@ class Coordinator:
                 self.roster.entries[target] = entry
         return reports
 
-    def _go(self, standing: Standing, assignment: Assignment) -> None:
+    def _go(self, standing: Standing, assignment: Assignment, learners: frozenset[Worker]) -> None:
         self.phase = Phase.RUNNING
         self.assignment = assignment
-        restore, self.restore = self.restore, None
         self.recovery.step, self.recovery.undone = standing.step, len(standing.undo)
         self.recovery.plan = plan_name(self.book, assignment)
         members = list(self.roster.members())
-        self.rows.begin(standing.step, frozenset(members), len(assignment.roles), self.recovery.plan)
-        grid = sorted(assignment.roles.values(), key=lambda role: (role[1], role[0]))
+        working = [member for member in members if member.place not in learners]
+        live, plan = len(assignment.roles), self.recovery.plan
+        self._tell(self.rows.begin(standing.step, frozenset(working), live, plan))
+        roles = assignment.roles | self.book.idle_roles(assignment, learners)
+        grid = sorted(roles.values(), key=lambda role: (role[1], role[0]))
         self._outbox.generation(self.number, standing.step, assignment)
+        self.saving.regroup(standing.step, working)
+        spared = one_of_each_stage([member.place for member in working], self.number)
         lends = {donor: [to for to, other in standing.donors.items() if other == donor] for donor in members}
         for member in members:
             entry = self.roster.entries[member]
             entry.is_active, entry.boundary, entry.has_begun = True, None, False
             donor = standing.donors.get(member)
+            source = None if donor is None else list(donor.place)
+            entry.is_learning = member.place in learners
             order: Message = {
                 "type": "go",
                 "generation": self.number,
@@ -387,31 +440,58 @@ class Coordinator:
                 "until": self.steps,
                 "bundle": assignment.bundle,
                 "plan": assignment.plan,
-                "role": list(assignment.roles[member.place]),
+                "role": list(roles[member.place]),
                 "grid": [list(role) for role in grid],
                 "sums": None if standing.sums is None else list(standing.sums),
-                "from": None if donor is None else list(donor.place),
-                "to": [list(receiver.place) for receiver in lends[member]],
-                "restore": restore,
+                "from": None if entry.is_learning else source,
+                "to": [list(to.place) for to in lends[member] if to.place not in learners],
+                "learn": source if entry.is_learning else None,
+                "teach": [list(to.place) for to in lends[member] if to.place in learners],
+                "is_spared": member.place in spared,
+                "restore": self.restore,
+                "first": [self.first_step, self.first_item],
+                "checkpoint": self.saving.asked_of(member),
             }
             self._outbox.order(member, order)
+
+    def _tell(self, rows: list[Row]) -> None:
+        for row in rows:
+            self._fruitless = 0
+            self._row_at = self._clock()
+            self._standstill.step(row.seconds)
+            self._failures.pop(row.step, None)
+            self._outbox.row(row)
+        if rows:
+            self.saving.progress(self.rows.next)
 
     def _stage_is_empty(self, stage: int) -> bool:
         known = [*self.roster.whole(), *self.expected]
         return not any(place[1] == stage for place in known)
 
+    def _end_when_saved(self) -> None:
+        """Everybody waits after the last step; the last checkpoint is waited for."""
+        if self.rows.next < self.steps and not self._has_asked_for_rows:
+            self._ask_for_rows()
+        elif self.saving.is_finished:
+            self._tell(self.rows.begin(self.steps, frozenset(), 0, ""))
+            self._end(None)
+        else:
+            self.saving.progress(self.steps)
+
+    def _ask_for_rows(self) -> None:
+        """What was said while there was no coordinator is said again, and then that everybody waits."""
+        self._has_asked_for_rows = True
+        for member in self.roster.active():
+            self.roster.entries[member].boundary = None
+            self._outbox.order(member, {"type": "recall", "step": self.rows.next})
+            self._say_where_to_stop(member)
+
     def _end(self, error: str | None, *, no_plan: bool = False) -> None:
         self.phase = Phase.ENDED
+        self._last_order: Message = {"type": "end", "ok": error is None}
         for member in self.roster.entries:
-            self._outbox.order(member, {"type": "end", "ok": error is None})
+            self._outbox.order(member, self._last_order)
         self._outbox.ended(error, no_plan)
-
-
-def plan_name(book: PlanBook, assignment: Assignment) -> str:
-    """Losses on each stage as the plan has them, such as `0 1 0 0`."""
-    failed = book.bundles[assignment.bundle].plans[assignment.plan].failed
-    counts = [sum(stage == other for _, stage in failed) for other in range(book.stages)]
-    return " ".join(map(str, counts))
 
 
 def _name(place: Worker) -> str:

@@ -63,8 +63,13 @@ class CannotAgreeError(RuntimeError):
     """The reports contradict what the plans guarantee."""
 
 
-def stand(reports: Mapping[Member, Report], stages: int) -> Standing | StageLost:
-    """Where the members can go on from."""
+def stand(
+    reports: Mapping[Member, Report], stages: int, restorable: int | None = None
+) -> Standing | StageLost:
+    """Where the members can go on from. Whoever is fresh can still read a checkpoint of step `restorable`."""
+    if restorable is not None:
+        whole = Report(restorable, is_fresh=False)
+        reports = {member: whole if report.is_fresh else report for member, report in reports.items()}
     seasoned = {
         member: report.applied
         for member, report in reports.items()

@@ -4,7 +4,7 @@ A line that was cut short by the end of the process is left out; everything befo
 """
 
 import json
-import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -23,6 +23,12 @@ class Remembered(NamedTuple):
     """The first step that has not been recorded."""
     bundles: tuple[str, ...]
     """Files with plans made on demand."""
+    watchers: tuple[Worker, ...] = ()
+    """Workers that are slow, and should only watch."""
+    restore: str | None = None
+    """The checkpoint that the run begins with, if not everybody has read it yet."""
+    first_step: int = 0
+    first_item: int = 0
 
 
 class Journal:
@@ -39,23 +45,19 @@ class Journal:
         self._file.close()
 
 
+def rows_since(path: str | Path, step: int) -> list[dict[str, Any]]:
+    """Rows from this step on, as they were told."""
+    return [row["told"] for row in _lines(path) if "told" in row and row["row"] >= step]
+
+
 def read(path: str | Path) -> Remembered | None:
     """None when there is nothing to go on from."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return None
     found: Remembered | None = None
     next_row = 0
     bundles: list[str] = []
-    for line in text.split(os.linesep):
-        try:
-            row: object = json.loads(line)
-        except ValueError:
-            continue
-        if not isinstance(row, dict):
-            continue
-        fields = cast(dict[str, Any], row)
+    watchers: tuple[Worker, ...] = ()
+    begins: tuple[str | None, int, int] = (None, 0, 0)
+    for fields in _lines(path):
         if "generation" in fields:
             places = tuple(_worker(place) for place in fields["places"])
             found = Remembered(int(fields["generation"]), int(fields["step"]), places, 0, ())
@@ -63,7 +65,38 @@ def read(path: str | Path) -> Remembered | None:
             next_row = int(fields["row"]) + 1
         elif "bundle" in fields:
             bundles.append(str(fields["bundle"]))
-    return None if found is None else found._replace(next_row=next_row, bundles=tuple(bundles))
+        elif "watchers" in fields:
+            watchers = tuple(_worker(place) for place in fields["watchers"])
+        elif "begins" in fields:
+            begins = tuple(fields["begins"])
+            next_row = begins[1]
+        elif "restored" in fields:
+            begins = (None, begins[1], begins[2])
+    if found is None:
+        return None
+    restore, step, item = begins
+    return found._replace(
+        next_row=next_row,
+        bundles=tuple(bundles),
+        watchers=watchers,
+        restore=restore,
+        first_step=step,
+        first_item=item,
+    )
+
+
+def _lines(path: str | Path) -> Iterator[dict[str, Any]]:
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return
+    for line in text.splitlines():
+        try:
+            row: object = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict):
+            yield cast(dict[str, Any], row)
 
 
 def _worker(value: Any) -> Worker:

@@ -2,7 +2,7 @@
 
 A plan for exactly as many losses on each stage fits as it is. Where there is none, one for more losses fits
 too: live workers that it has no stream for watch. They take part in sums and steps, so that they stay like
-their peers, and compute nothing.
+their peers, and compute nothing. Some may be meant to watch, because they are slow.
 """
 
 from collections.abc import Collection, Sequence
@@ -29,10 +29,12 @@ class Assignment(NamedTuple):
     """How many of them run no micro-batches."""
     period: int
     """As planned, in ticks."""
+    on_purpose: bool = False
+    """Whether those who watch are meant to."""
 
     @property
     def is_exact(self) -> bool:
-        return self.watching == 0
+        return self.watching == 0 or self.on_purpose
 
 
 class PlanBook:
@@ -41,6 +43,8 @@ class PlanBook:
     def __init__(self, bundle: Bundle) -> None:
         self.bundles = [bundle]
         self.stages, self.pipelines = bundle.stages, bundle.pipelines
+        self.watchers: frozenset[Worker] = frozenset()
+        """They watch wherever there is a plan for exactly the others."""
 
     @property
     def grid(self) -> list[Worker]:
@@ -59,18 +63,40 @@ class PlanBook:
         )
 
     def assign(self, live: Collection[Worker]) -> Assignment | None:
-        """The quickest plan that these workers can run; None if none has few enough of them."""
-        lost = self.counts(live)
-        fitting = [
-            (not self._is_exact(number, plan, lost), entry.period, number, plan)
-            for number, bundle in enumerate(self.bundles)
-            for plan, entry in enumerate(bundle.plans)
-            if all(has >= must for has, must in zip(_counts(entry.failed, self.stages), lost, strict=True))
-        ]
-        if not fitting:
-            return None
-        _, period, number, plan = min(fitting)
-        return self._assign(number, plan, live, period)
+        """The quickest plan that these workers can run; None if none has few enough of them.
+
+        Of plans for exactly these losses one with newer op times is better.
+        """
+        working = [worker for worker in live if worker not in self.watchers]
+        if len(working) < len(live):
+            chosen = self._choose(self.counts(working))
+            if chosen is not None and self._is_exact(chosen[0], chosen[1], self.counts(working)):
+                return self._assign(*chosen, live)._replace(on_purpose=True)
+        chosen = self._choose(self.counts(live))
+        return None if chosen is None else self._assign(*chosen, live)
+
+    def period(self, lost: Counts, job_text: str) -> int | None:
+        """Of the quickest plan for exactly these losses and this job."""
+        return min(
+            (
+                entry.period
+                for bundle in self.bundles
+                for entry in bundle.plans
+                if bundle.job_text == job_text and _counts(entry.failed, self.stages) == lost
+            ),
+            default=None,
+        )
+
+    def idle_roles(self, assignment: Assignment, places: Collection[Worker]) -> dict[Worker, Worker]:
+        """Roles without work for further workers, none that anybody has."""
+        taken = set(assignment.roles.values())
+        roles: dict[Worker, Worker] = {}
+        for place in sorted(places):
+            free = [(p, place[1]) for p in range(self.pipelines) if (p, place[1]) not in taken]
+            planned = set(self.bundles[assignment.bundle].workers(assignment.plan))
+            roles[place] = next(role for role in free if role not in planned)
+            taken.add(roles[place])
+        return roles
 
     def best_placement(self, failures: int) -> tuple[Counts, int] | None:
         """How the first bundle spreads so many losses over stages, and the period it has then."""
@@ -79,20 +105,38 @@ class PlanBook:
                 return _counts(entry.failed, self.stages), entry.period
         return None
 
+    def _choose(self, lost: Counts) -> tuple[int, int] | None:
+        """The numbers of a bundle and of a plan in it."""
+        jobs = list(dict.fromkeys(bundle.job_text for bundle in self.bundles))
+        fitting: list[tuple[bool, int, int, int, int]] = []
+        for number, bundle in enumerate(self.bundles):
+            for plan, entry in enumerate(bundle.plans):
+                counts = _counts(entry.failed, self.stages)
+                if all(has >= must for has, must in zip(counts, lost, strict=True)):
+                    age = -jobs.index(bundle.job_text) if counts == lost else 0
+                    fitting.append((counts != lost, age, entry.period, number, plan))
+        return min(fitting)[3:] if fitting else None
+
     def _is_exact(self, number: int, plan: int, lost: Counts) -> bool:
         return _counts(self.bundles[number].plans[plan].failed, self.stages) == lost
 
-    def _assign(self, number: int, plan: int, live: Collection[Worker], period: int) -> Assignment:
+    def _assign(self, number: int, plan: int, live: Collection[Worker]) -> Assignment:
         planned = self.bundles[number].workers(plan)
         roles: dict[Worker, Worker] = {}
         watching = 0
         for stage in range(self.stages):
-            here = sorted(place for place in live if place[1] == stage)
+            here = sorted((place in self.watchers, place) for place in live if place[1] == stage)
             working = [role for role in planned if role[1] == stage]
             idle = [(p, stage) for p in range(self.pipelines) if (p, stage) not in working]
             watching += max(0, len(here) - len(working))
-            roles.update(zip(here, [*working, *idle], strict=False))
-        return Assignment(number, plan, roles, watching, period)
+            roles.update(zip((place for _, place in here), [*working, *idle], strict=False))
+        return Assignment(number, plan, roles, watching, self.bundles[number].plans[plan].period)
+
+
+def plan_name(book: PlanBook, assignment: Assignment) -> str:
+    """Losses on each stage as the plan has them, such as `0 1 0 0`."""
+    failed = book.bundles[assignment.bundle].plans[assignment.plan].failed
+    return " ".join(map(str, _counts(failed, book.stages)))
 
 
 def stream_of(bundle: Bundle, plan: int, role: Worker) -> Sequence[Instruction]:
@@ -106,3 +150,9 @@ def stream_of(bundle: Bundle, plan: int, role: Worker) -> Sequence[Instruction]:
 
 def _counts(failed: Collection[Worker], stages: int) -> Counts:
     return tuple(sum(stage == other for _, stage in failed) for other in range(stages))
+
+
+def one_of_each_stage(places: Collection[Worker], turn: int) -> set[Worker]:
+    """In turn: they keep the state of their stages, whatever harm others do to themselves on purpose."""
+    stages = {stage: sorted(place for place in places if place[1] == stage) for _, stage in places}
+    return {here[turn % len(here)] for here in stages.values()}

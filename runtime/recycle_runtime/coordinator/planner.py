@@ -1,6 +1,9 @@
 """Plans on demand, made by a process while training goes on. Standard library only."""
 
+import ctypes
+import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Collection
@@ -16,7 +19,9 @@ class Planner:
     def __init__(self, job: str, folder: Path) -> None:
         self._job, self._folder = job, folder
         self._process: subprocess.Popen[bytes] | None = None
-        self._made = len(list(folder.glob("*.plan")))
+        self._made = 0
+        self.is_in_background = False
+        """Whether the last request was one that nobody waits for."""
         self.error = ""
         """Why the last request came to nothing."""
 
@@ -24,9 +29,10 @@ class Planner:
     def is_busy(self) -> bool:
         return self._process is not None
 
-    def ask(self, failed: Collection[Worker]) -> None:
-        """Begin to plan for exactly these losses."""
+    def ask(self, failed: Collection[Worker], *, in_background: bool = False) -> None:
+        """Begin to plan for exactly these losses; in the background, only while nobody else wants to work."""
         self.stop()
+        self.is_in_background = in_background
         beside = Path(sys.executable).parent / "recyclec"
         command = str(beside) if beside.exists() else shutil.which("recyclec")
         if command is None:
@@ -42,6 +48,7 @@ class Planner:
                 stdin=source,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
+                preexec_fn=_die_with_parent_and_yield if in_background else die_with_parent,
             )
 
     def made(self) -> tuple[Path, Bundle] | None:
@@ -69,4 +76,16 @@ class Planner:
             self._process = None
 
     def _path(self) -> Path:
-        return self._folder / f"on-demand-{self._made}.plan"
+        # Another coordinator of the same job may have left plans here.
+        return self._folder / f"on-demand-{os.getpid()}-{self._made}.plan"
+
+
+def die_with_parent() -> None:
+    """A plan that nobody waits for is not worth the time."""
+    set_death_signal = 1
+    ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)
+
+
+def _die_with_parent_and_yield() -> None:
+    die_with_parent()
+    os.nice(19)

@@ -15,10 +15,14 @@ class Entry:
         """The generation that the report was made for."""
         self.boundary: int | None = None
         """The step before which it waits."""
+        self.is_learning = False
+        """Whether it watches until it has its state."""
         self.is_active = False
         """Whether it trains in the generation under way."""
         self.has_begun = False
         """Whether it has run an instruction of that generation."""
+        self.is_outdated = False
+        """It was given up and has come back: what it holds is old until it has been given something newer."""
 
 
 class Roster:

@@ -7,22 +7,27 @@ are told everything. What a client is follows from the first thing it says.
 import base64
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from recycle_runtime.assembly import Worker
 from recycle_runtime.bundle import Bundle
+from recycle_runtime.checkpoint.opening import begin_job
 from recycle_runtime.control.server import Connection, Server
 from recycle_runtime.control.store_table import StoreTable
 from recycle_runtime.control.wire import Message
+from recycle_runtime.coordinator.adaptation import Adaptation, AdaptationOptions
 from recycle_runtime.coordinator.agents import Agents
-from recycle_runtime.coordinator.coordinator import Coordinator, Phase, plan_name
+from recycle_runtime.coordinator.coordinator import Coordinator, Phase
 from recycle_runtime.coordinator.decision import Member, Report, Sums
-from recycle_runtime.coordinator.journal import Journal, read
-from recycle_runtime.coordinator.plan_book import Assignment, PlanBook
+from recycle_runtime.coordinator.foresight import next_loss
+from recycle_runtime.coordinator.journal import Journal, read, rows_since
+from recycle_runtime.coordinator.plan_book import Assignment, PlanBook, plan_name
+from recycle_runtime.coordinator.plan_files import PlanFiles
 from recycle_runtime.coordinator.planner import Planner
 from recycle_runtime.coordinator.recoveries import Recovery
+from recycle_runtime.coordinator.replanning import Replanner
 from recycle_runtime.coordinator.step_rows import Row
 from recycle_runtime.coordinator.timetable import Timetable
 
@@ -47,7 +52,13 @@ class JobOptions:
     timetable: Timetable
     start_seconds: float = 300.0
     """How long the first workers may take to arrive."""
-    restore: str | None = None
+    checkpoint: str | None = None
+    """The folder for checkpoints; None: none are taken."""
+    every: int = 100
+    """Steps from one checkpoint to the next."""
+    resume: bool = False
+    """Begin with the newest checkpoint."""
+    adaptation: AdaptationOptions = field(default_factory=AdaptationOptions)
 
 
 class Service:
@@ -64,24 +75,37 @@ class Service:
         self._members: dict[Member, Connection] = {}
         self._kinds: dict[Connection, Member | str] = {}
         self._pids: dict[Member, int] = {}
+        self._moved_from: dict[tuple[Member, int], Member] = {}
+        """For processes that have another place: from member and pid as they were."""
         self._agents = Agents(bundle.tensor)
         expected = set(self._book.grid) - set(options.failed)
-        journal = options.state / "journal.jsonl"
-        remembered = read(journal)
-        self._journal = Journal(journal)
+        self._journal_path = options.state / "journal.jsonl"
+        remembered = read(self._journal_path)
+        self._journal = Journal(self._journal_path)
         self.coordinator = Coordinator(self._book, bundle.tensor, options.steps, expected, self)
-        self.coordinator.restore = options.restore
+        replanner = Replanner(options.state)
+        self._files = PlanFiles(options.bundle, self._book, self._journal)
+        self._adaptation = Adaptation(
+            self.coordinator, options.adaptation, replanner, self._files, self._tell_event
+        )
+        self._opening = ""
+        if options.checkpoint is not None:
+            self._opening = begin_job(
+                self.coordinator, bundle, options.checkpoint, options.every, options.resume,
+                remembered, self._journal, self.order, self._tell_event,
+            )  # fmt: skip
         self._deadline = time.monotonic() + options.start_seconds
         self._returning: set[Member] = set()
         if remembered is not None:
-            for name in remembered.bundles:
-                self._book.add(Bundle.read(name))
+            self._files.recall(remembered.bundles, remembered.watchers)
             self.coordinator.remember(remembered)
             self._returning = {
                 Member(place, part) for place in remembered.places for part in range(bundle.tensor)
             }
             self._deadline = time.monotonic() + _RETURN_SECONDS
+            options.timetable.resume(remembered.next_row, remembered.places)
         self._wanted_plan: tuple[Worker, ...] | None = None
+        self._planned_ahead: set[tuple[Worker, ...]] = set()
         assignment = self._book.assign(expected)
         if remembered is None and (assignment is None or not assignment.is_exact):
             self.plan_wanted(tuple(expected))
@@ -104,6 +128,8 @@ class Service:
             self._server.turn(0)
         finally:
             self._planner.stop()
+            self._adaptation.stop()
+            self.coordinator.saving.close()
             self._journal.close()
             self._server.close()
         return self._error
@@ -130,8 +156,7 @@ class Service:
             self._start_processes()
         elif kind == "observe":
             self._kinds[connection] = "observer"
-            following = self.coordinator.rows.next
-            connection.send({"type": "hello", "steps": self._options.steps, "next": following})
+            self._greet(connection, message.get("next"))
         else:
             connection.close()
 
@@ -150,14 +175,21 @@ class Service:
         if self._over is not None:
             return
         self._take_plan()
+        self._plan_ahead()
+        self.coordinator.look_at_progress()
+        self._adaptation.turn(self._planner.is_busy and not self._planner.is_in_background)
+        self.coordinator.look_at_checkpoints()
         if time.monotonic() > self._deadline:
             self._deadline = float("inf")
             self._too_late()
-        for members in self._agents.silent():
+        for connection, members in self._agents.silent():
+            # If it was asleep, it has to say again what runs there.
+            connection.close()
             for member in members:
                 self.coordinator.lose(member.place, f"{_name(member)} is on a node that fell silent")
         for place in self._timetable.due_to_join(self.coordinator.rows.next):
-            if self._agents.start(place, self._timetable.faults(place, self.coordinator.rows.next)):
+            if self._agents.start(place, self._timetable.faults(place)):
+                self._timetable.started(place)
                 self._tell({"type": "event", "event": f"{place[0]}:{place[1]} starts again"})
 
     # Called by the coordinator.
@@ -174,17 +206,26 @@ class Service:
             connection.close()
 
     def moved(self, member: Member, target: Member) -> None:
-        connection = self._members.pop(member)
-        self._members[target] = connection
-        self._kinds[connection] = target
+        if (connection := self._members.pop(member, None)) is not None:
+            self._members[target] = connection
+            self._kinds[connection] = target
+        if (pid := self._pids.pop(member, None)) is not None:
+            self._pids[target] = pid
+            self._moved_from[member, pid] = target
         self._agents.rename(member, target)
+        self._adaptation.moved(member.place, target.place)
 
     def row(self, row: Row) -> None:
-        self._journal.write(row=row.step)
+        self._journal.write(row=row.step, told=row._asdict())
         self._tell({"type": "row", **row._asdict()})
+        self._adaptation.row(row)
+
+    def gathering(self, number: int) -> None:
+        self._store.begin(number)
 
     def generation(self, number: int, step: int, assignment: Assignment) -> None:
         self._store.begin(number)
+        self._adaptation.generation(assignment)
         places = sorted(assignment.roles)
         self._journal.write(generation=number, step=step, places=places)
         self._tell(
@@ -201,7 +242,10 @@ class Service:
 
     def recovered(self, recovery: Recovery) -> None:
         self._deadline = float("inf")
+        if self.coordinator.first_step:
+            self._journal.write(restored=True)
         self._tell({"type": "recovery", **recovery.row()})
+        self._adaptation.recovered(recovery)
 
     def plan_wanted(self, live: tuple[Worker, ...]) -> None:
         failed = tuple(worker for worker in self._book.grid if worker not in live)
@@ -209,14 +253,31 @@ class Service:
             self._wanted_plan = failed
             self._planner.ask(failed)
 
+    def _plan_ahead(self) -> None:
+        """While nothing happens: a plan for the next loss, so that it does not have to wait for one."""
+        if not self._options.adaptation.ahead or self._planner.is_busy or not self.coordinator.is_steady:
+            return
+        failed = next_loss(self._book, self.coordinator.roster.whole(), self._planned_ahead)
+        if failed is not None:
+            self._planned_ahead.add(failed)
+            self._planner.ask(failed, in_background=True)
+
     def ended(self, error: str | None, no_plan: bool) -> None:
         """Members save what they should; agents end when all of them have."""
         self._error = error
         self.has_no_plan = no_plan
         self._over = time.monotonic() + (30.0 if error is None else _LINGER)
-        self._tell({"type": "ended", "error": error, "no_plan": no_plan})
+        self.coordinator.saving.close()
+        self._tell(self._last_words())
 
     # Inside.
+
+    was_observed = False
+    """Whether somebody else tells the user."""
+
+    def _last_words(self) -> Message:
+        no_plan, newest = self.has_no_plan, self.coordinator.saving.newest
+        return {"type": "ended", "error": self._error, "no_plan": no_plan, "checkpoint": newest}
 
     def _join(self, connection: Connection, message: Message) -> None:
         member = Member(_worker(message["place"]), int(message["part"]))
@@ -227,29 +288,33 @@ class Service:
                 self._kinds.pop(old, None)
                 old.close()
             self._accept(connection, member)
+            connection.send({"type": "recall", "step": self.coordinator.rows.next})
             self.coordinator.reconnect(member, int(message["generation"]), bool(message["is_training"]))
             return
-        self._pids[member] = pid
-        if member in self._returning and message.get("generation") == self.coordinator.number:
-            self._returning.discard(member)
+        if member in self._returning:
+            # One that never heard of the last generation is none of those who train in it.
+            is_training = bool(message["is_training"]) and message["generation"] == self.coordinator.number
+            self._pids[member] = pid
             self._accept(connection, member)
-            is_training = bool(message["is_training"])
-            self.coordinator.rejoin(member, is_training=is_training, asked=int(message["asked"]))
             connection.send({"type": "recall", "step": self.coordinator.rows.next})
-            if not self._returning:
-                self._deadline = float("inf")
-                self.coordinator.all_are_back()
+            self.coordinator.rejoin(member, is_training=is_training, asked=int(message["asked"]))
+            self._returned(member)
             return
-        if member in self._members or not self._accept_into(connection, member):
+        if member in self.coordinator.roster or self._over is not None:
             connection.send({"type": "end", "ok": False})
             connection.close()
-
-    def _accept_into(self, connection: Connection, member: Member) -> bool:
+            return
+        self._pids[member] = pid
         self._accept(connection, member)
-        if self.coordinator.join(member):
-            return True
-        del self._members[member]
-        return False
+        has_trained = int(message["generation"]) > 0
+        self.coordinator.join(member, has_trained=has_trained, asked=int(message["asked"]))
+
+    def _returned(self, member: Member) -> None:
+        """It is back, or known to be lost."""
+        self._returning.discard(member)
+        if not self._returning:
+            self._deadline = float("inf")
+            self.coordinator.all_are_back()
 
     def _accept(self, connection: Connection, member: Member) -> None:
         self._kinds[connection] = member
@@ -258,16 +323,18 @@ class Service:
     def _from_member(self, member: Member, message: Message) -> None:
         handlers: dict[str, Callable[[], None]] = {
             "report": lambda: self.coordinator.report(member, int(message["generation"]), _report(message)),
-            "step": lambda: self.coordinator.step(
-                member, int(message["step"]), message["loss"], float(message["seconds"])
-            ),
-            "began": lambda: self.coordinator.began(member, int(message["generation"])),
+            "step": lambda: self._step(member, message),
+            "loss": lambda: self.coordinator.loss(member, int(message["step"]), message["loss"]),
+            "harmed": lambda: self._harmed(member, message),
+            "began": lambda: self._began(member, message),
             "holding": lambda: self.coordinator.holding(int(message["request"]), int(message["step"])),
             "boundary": lambda: self.coordinator.boundary(member, int(message["step"])),
+            "caught_up": lambda: self.coordinator.caught_up(member, int(message["generation"])),
             "broken": lambda: self.coordinator.broken(
                 member, int(message["generation"]), str(message["why"])
             ),
-            "failed": lambda: self.coordinator.failed(member, int(message["step"]), str(message["why"])),
+            "failed": lambda: self._failed(member, message),
+            "checkpoint": lambda: self.coordinator.saving.hear(member, message),
             "bundle": lambda: self._send_bundle(member, int(message["number"])),
             "trace": lambda: self._tell(message | {"place": list(member.place)}),
             "done": lambda: self._done(member),
@@ -275,6 +342,31 @@ class Service:
         handler = handlers.get(str(message.get("type")))
         if handler is not None:
             handler()
+
+    def _step(self, member: Member, message: Message) -> None:
+        self._adaptation.measured(member, message.get("times", {}))
+        self.coordinator.step(member, int(message["step"]), message["loss"], float(message["seconds"]))
+
+    def _began(self, member: Member, message: Message) -> None:
+        self._adaptation.began(member, int(message.get("state_bytes", 0)), message.get("copied"))
+        self.coordinator.began(member, int(message["generation"]))
+
+    def _harmed(self, member: Member, message: Message) -> None:
+        """It does now what it was told to do to itself."""
+        kind, step, position = str(message["kind"]), int(message["step"]), int(message["position"])
+        self._timetable.harmed(member.place, kind, step, position)
+        self._tell({"type": "event", "event": f"{kind} of {_name(member)}", "fault": [kind, step, position]})
+
+    def _failed(self, member: Member, message: Message) -> None:
+        why = str(message["why"])
+        self._tell_event(f"{_name(member)} failed: {why.partition(chr(10))[0]}")
+        self.coordinator.failed(
+            member,
+            int(message["step"]),
+            why,
+            is_injected=bool(message["is_injected"]),
+            is_hopeless=bool(message["is_hopeless"]),
+        )
 
     def _done(self, member: Member) -> None:
         """It has saved what it should and leaves."""
@@ -286,9 +378,15 @@ class Service:
         self._agents.heard(connection)
         if message.get("type") != "gone":
             return
-        member = Member(_worker(message["place"]), int(message["part"]))
-        if not self._agents.gone(connection, member, int(message["pid"])):
+        member, pid = Member(_worker(message["place"]), int(message["part"])), int(message["pid"])
+        while (member, pid) in self._moved_from:
+            # It has moved, and its agent had not heard of that yet.
+            member = self._moved_from.pop((member, pid))
+        if self._pids.get(member) == pid and member in self._members:
+            self._members[member].drain()
+        if not self._is_loss(connection, member, pid):
             return
+        self._pids.pop(member, None)
         known = self._members.pop(member, None)
         if known is not None:
             self._kinds.pop(known, None)
@@ -297,30 +395,53 @@ class Service:
         harmed = None if not fault else float(fault) / 1e9
         if self._over is None:
             self.coordinator.lose(member.place, f"{_name(member)} {message['how']}", harmed)
+        if member in self._returning:
+            self._returned(member)
+
+    def _is_loss(self, connection: Connection, member: Member, pid: int) -> bool:
+        """Whether the end of this process is the end of a member, told for the first time."""
+        was_watched = self._agents.gone(connection, member)
+        if member in self._pids:
+            # Otherwise a second process for a place that is taken.
+            return self._pids[member] == pid
+        return was_watched or (member in self._returning and not self._agents.has(member))
+
+    def _greet(self, connection: Connection, since: int | None) -> None:
+        """Tell an observer what it has missed."""
+        following = self.coordinator.rows.next
+        connection.send({"type": "hello", "steps": self._options.steps, "next": following})
+        self.was_observed = True
+        if self._opening:
+            connection.send({"type": "event", "event": self._opening})
+            self._opening = ""
+        if since is not None:
+            for row in rows_since(self._journal_path, since):
+                connection.send({"type": "row", **row})
+        if self._over is not None:
+            connection.send(self._last_words())
 
     def _start_processes(self) -> None:
         """Have every worker that is expected and nowhere yet started."""
         for place in sorted(self.coordinator.expected, key=lambda worker: (worker[1], worker[0])):
-            self._agents.start(place, self._timetable.faults(place, 0))
+            self._agents.start(place, self._timetable.faults(place))
 
     def _send_bundle(self, member: Member, number: int) -> None:
-        path = self._bundle_paths()[number]
-        self.order(member, {"type": "bundle", "data": base64.b64encode(path.read_bytes()).decode()})
-
-    def _bundle_paths(self) -> list[Path]:
-        return [Path(self._options.bundle), *self._made]
-
-    _made: tuple[Path, ...] = ()
+        path = self._files.paths[number]
+        self.order(
+            member, {"type": "bundle", "number": number, "data": base64.b64encode(path.read_bytes()).decode()}
+        )
 
     def _take_plan(self) -> None:
         made = self._planner.made()
         if made is not None:
             path, bundle = made
-            self._made = (*self._made, path)
-            self._book.add(bundle)
-            self._journal.write(bundle=str(path))
-            self._tell({"type": "event", "event": "planned on demand", "period": bundle.plans[0].period})
-            self.coordinator.add_plan()
+            self._files.add(path, bundle)
+            if set(bundle.plans[0].failed) == set(self._wanted_plan or ()):
+                self._tell({"type": "event", "event": "planned on demand", "period": bundle.plans[0].period})
+                self.coordinator.add_plan()
+        elif self._planner.error and self._planner.is_in_background:
+            # Nobody waits for it.
+            self._planner.error = ""
         elif self._planner.error:
             error, self._planner.error = self._planner.error, ""
             self._tell({"type": "event", "event": f"no plan on demand: {error}"})
@@ -335,6 +456,9 @@ class Service:
         elif self.coordinator.phase is Phase.FORMING:
             missing = ", ".join(f"{p}:{s}" for p, s in sorted(self.coordinator.expected))
             self.coordinator.give_up(f"these workers have not arrived: {missing}")
+
+    def _tell_event(self, words: str) -> None:
+        self._tell({"type": "event", "event": words})
 
     def _tell(self, message: Message) -> None:
         for connection, kind in list(self._kinds.items()):

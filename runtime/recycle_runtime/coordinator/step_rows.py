@@ -1,5 +1,6 @@
 """What workers say about a step, put together. Standard library only."""
 
+import math
 from typing import NamedTuple
 
 from recycle_runtime.coordinator.decision import Member
@@ -10,6 +11,7 @@ class Row(NamedTuple):
 
     step: int
     loss: float
+    """NaN if a share of it died with a worker."""
     seconds: float
     """Of the worker that took longest."""
     live: int
@@ -19,29 +21,52 @@ class Row(NamedTuple):
 
 
 class StepRows:
-    """Rows come out in order, each once, when everybody in the generation has spoken."""
+    """Rows come out in order, each once: when everybody in the generation has spoken, or when it has ended.
 
-    def __init__(self, first: int = 0) -> None:
+    The loss of a step is the sum of what the workers of the last stage add to it. They say it before
+    anybody can make the step, so that a step which counts has its loss whoever dies.
+    """
+
+    def __init__(self, stages: int, first: int = 0) -> None:
         self.next = first
         """The first step whose row is not complete."""
-        self._said: dict[int, dict[Member, tuple[float | None, float]]] = {}
+        self._last_stage = stages - 1
+        self._said: dict[int, dict[Member, float]] = {}
+        """Seconds, of those who have made the step."""
+        self._losses: dict[int, dict[Member, float]] = {}
         self._members: frozenset[Member] = frozenset()
         self._live, self._plan = 0, ""
 
-    def begin(self, step: int, members: frozenset[Member], live: int, plan: str) -> None:
-        """A new generation: what was said about its first step and later ones is void."""
-        self._said = {number: rows for number, rows in self._said.items() if number < step}
+    def begin(self, step: int, members: frozenset[Member], live: int, plan: str) -> list[Row]:
+        """A new generation. Whatever comes before its first step has been made; the rest is made again."""
+        rows = [self._row() for _ in range(self.next, step)]
+        self._said.clear()
+        self._losses.clear()
         self._members, self._live, self._plan = members, live, plan
+        return rows
+
+    def add_loss(self, member: Member, step: int, loss: float | None) -> None:
+        """What a member adds to the loss of a step that it may not live to finish."""
+        if loss is not None and step >= self.next and member in self._members:
+            self._losses.setdefault(step, {})[member] = loss
 
     def add(self, member: Member, step: int, loss: float | None, seconds: float) -> list[Row]:
-        """Rows that are complete now."""
+        """A member has made a step; rows that are complete now."""
+        self.add_loss(member, step, loss)
         if step >= self.next and member in self._members:
-            self._said.setdefault(step, {})[member] = (loss, seconds)
+            self._said.setdefault(step, {})[member] = seconds
         rows: list[Row] = []
         while self._members and self._members <= self._said.get(self.next, {}).keys():
-            said = self._said.pop(self.next)
-            losses = [said[member][0] or 0.0 for member in sorted(self._members) if member.part == 0]
-            slowest = max(seconds for _, seconds in said.values())
-            rows.append(Row(self.next, sum(losses), slowest, self._live, self._plan))
-            self.next += 1
+            rows.append(self._row())
         return rows
+
+    def _row(self) -> Row:
+        step, self.next = self.next, self.next + 1
+        losses = self._losses.pop(step, {})
+        shares = [
+            losses.get(member, math.nan)
+            for member in sorted(self._members)
+            if member.part == 0 and member.place[1] == self._last_stage
+        ]
+        seconds = max(self._said.pop(step, {}).values(), default=0.0)
+        return Row(step, sum(shares), seconds, self._live, self._plan)

@@ -5,6 +5,7 @@ is read as tensors and plain numbers only.
 """
 
 import io
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -16,17 +17,29 @@ from recycle_runtime.stage import Stage
 _PIECE = 64 << 20
 
 
-def pack(stage: Stage) -> torch.Tensor:
-    """Everything that makes this stage what it is, as bytes."""
+def state_of(stage: Stage) -> dict[str, Any]:
+    """Everything that makes this stage what it is, between two steps; nothing is copied."""
     stepper = stage.stepper
-    state = {
+    return {
         "model": stage.module.state_dict(),
         "optimizer": stepper.optimizer.state_dict(),
         "stepper": stepper.state_dict(),
     }
+
+
+def pack(stage: Stage) -> torch.Tensor:
+    """The state of a stage as bytes."""
     buffer = io.BytesIO()
-    torch.save(state, buffer)
+    torch.save(state_of(stage), buffer)
     return torch.frombuffer(bytearray(buffer.getbuffer()), dtype=torch.uint8)
+
+
+def state_bytes(stage: Stage) -> int:
+    """About how many bytes a copy takes: parameters, buffers and what the optimizer keeps."""
+    kept = (value for state in stage.stepper.optimizer.state.values() for value in state.values())
+    tensors = [*stage.module.parameters(), *stage.module.buffers()]
+    tensors += [value for value in kept if isinstance(value, torch.Tensor)]
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def unpack(stage: Stage, data: torch.Tensor) -> None:
@@ -46,11 +59,20 @@ def load(stage: Stage, state: dict[str, Any]) -> None:
     stage.is_fresh = False
 
 
-def send(stage: Stage, store: dist.Store, name: str, patience: timedelta) -> int:
+def send(
+    stage: Stage, store: dist.Store, name: str, patience: timedelta, meanwhile: Callable[[], None]
+) -> int:
     """To the one who waits under this name; how many bytes it took."""
-    data = pack(stage)
+    return send_bytes(pack(stage), store, name, patience, meanwhile)
+
+
+def send_bytes(
+    data: torch.Tensor, store: dist.Store, name: str, patience: timedelta, meanwhile: Callable[[], None]
+) -> int:
+    """The same, of a state that was packed before."""
     group = _pair(store, name, 0, patience)
     group.send([torch.tensor([data.numel()])], 1, 0).wait()
+    meanwhile()
     for piece in data.split(_PIECE):
         group.send([piece], 1, 0).wait()
     # The other end says that it has everything, so that nothing is closed too early.
@@ -58,18 +80,29 @@ def send(stage: Stage, store: dist.Store, name: str, patience: timedelta) -> int
     return data.numel()
 
 
-def receive(stage: Stage, store: dist.Store, name: str, patience: timedelta) -> int:
+def receive(
+    stage: Stage, store: dist.Store, name: str, patience: timedelta, meanwhile: Callable[[], None]
+) -> int:
     """From the one who sends under this name; how many bytes it took."""
     stage.is_whole = False
+    data = receive_bytes(store, name, patience, meanwhile)
+    unpack(stage, data)
+    return data.numel()
+
+
+def receive_bytes(
+    store: dist.Store, name: str, patience: timedelta, meanwhile: Callable[[], None]
+) -> torch.Tensor:
+    """What arrives, as it is."""
     group = _pair(store, name, 1, patience)
     size = torch.empty(1, dtype=torch.int64)
     group.recv([size], 0, 0).wait()
+    meanwhile()
     data = torch.empty(int(size), dtype=torch.uint8)
     for piece in data.split(_PIECE):
         group.recv([piece], 0, 0).wait()
     group.send([size], 0, 0).wait()
-    unpack(stage, data)
-    return data.numel()
+    return data
 
 
 def _pair(store: dist.Store, name: str, rank: int, patience: timedelta) -> Any:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from recycle_runtime.coordinator.timetable import MOMENTS
 from recycle_runtime.transport.sockets import GroupSockets
 
 
@@ -16,10 +17,10 @@ class Fault(NamedTuple):
     kind: str
     step: int
     position: int
-    """None of the stream's instructions if negative: then the one in the middle."""
+    """One of `coordinator.timetable.MOMENTS`; if it is no instruction either, the one in the middle."""
 
 
-class InjectedError(RuntimeError):
+class InjectedError(Exception):
     """Raised where an exception was asked for."""
 
 
@@ -54,6 +55,21 @@ def _hang() -> None:
     time.sleep(3600)
 
 
+class Pace:
+    """How many times longer than they need to the ops of this process take."""
+
+    factor = 1.0
+
+
+PACE = Pace()
+SLOW = 3.0
+
+
+def _slow_down() -> None:
+    """From now on, whatever the process computes takes longer; it goes on as if nothing was."""
+    PACE.factor = SLOW
+
+
 def _close_sockets() -> None:
     """Every connection breaks, that to the coordinator too, as when a cable is pulled for a moment."""
     GroupSockets.of_everything().break_off()
@@ -68,4 +84,41 @@ KINDS: Mapping[str, Callable[[], None]] = {
     "gil": _hold_the_interpreter,
     "hang": _hang,
     "socket": _close_sockets,
+    "slow": _slow_down,
 }
+
+
+class Harm:
+    """The faults that a process has been given and that have not happened yet."""
+
+    def __init__(self, faults: list[Fault], before: Callable[[Fault], None]) -> None:
+        self._faults, self._before = list(faults), before
+        """Called before one happens, which may be the last thing that this process does."""
+
+    def in_step(
+        self, step: int, length: int, *, is_spared: bool = False, is_learning: bool = False
+    ) -> dict[int, Fault]:
+        """Faults of a step whose stream is so long, by position; those that are overdue among them.
+
+        One worker of every stage is spared from faults that may wait. Those that may not wait for that are
+        meant for a worker that works, and wait for it to have caught up.
+        """
+        outside = MOMENTS.values()
+        return {
+            fault.position if 0 <= fault.position < length else length // 2: fault
+            for fault in reversed(self._faults)
+            if fault.step <= step
+            and fault.position not in outside
+            and not (is_spared if fault.kind.endswith("?") else is_learning)
+        }
+
+    def at(self, moment: str, step: int) -> None:
+        """Somewhere outside the stream."""
+        for fault in list(self._faults):
+            if fault.position == MOMENTS[moment] and fault.step <= step:
+                self.happen(fault)
+
+    def happen(self, fault: Fault) -> None:
+        self._faults.remove(fault)
+        self._before(fault)
+        KINDS[fault.kind.removesuffix("?")]()

@@ -16,7 +16,7 @@ from contextlib import suppress
 from recycle_runtime.control.wire import Channel, Message, WireError
 
 _KNOCK_EVERY = 0.1
-_REMEMBERED = 256
+_REMEMBERED = 4096
 _NEVER_REACHED = 1 << 62
 
 
@@ -33,6 +33,8 @@ class Link:
         """The newest generation; whoever trains in an older one has to leave it."""
         self.hold_at: int | None = None
         """The step before which to stop."""
+        self.checkpoint: tuple[int, str] | None = None
+        """The step at which to write a part of a checkpoint, and the name of that checkpoint."""
         self.on_leave: Callable[[], None] | None = None
         """Called by the listening thread, to end what the main thread may be waiting for."""
         self.step = 0
@@ -69,15 +71,21 @@ class Link:
         self._channel.close()
 
     def _listen(self) -> None:
+        """Whatever ends it: a process that hears nothing any more is of no use."""
+        try:
+            self._hear()
+        finally:
+            self.asked = _NEVER_REACHED
+            self._orders.put(None)
+            if (on_leave := self.on_leave) is not None:
+                on_leave()
+
+    def _hear(self) -> None:
         while True:
             try:
                 self._take(self._channel.receive())
             except WireError:
                 if not self._again():
-                    self.asked = _NEVER_REACHED
-                    self._orders.put(None)
-                    if (on_leave := self.on_leave) is not None:
-                        on_leave()
                     return
 
     def _take(self, message: Message) -> None:
@@ -89,8 +97,12 @@ class Link:
             for row in [row for row in self._steps if row["step"] >= message["step"]]:
                 self.say(row)
             return
+        elif kind == "checkpoint":
+            self.checkpoint = int(message["step"]), str(message["name"])
         elif kind == "go":
             self.hold_at = int(message["until"])
+            asked = message.get("checkpoint")
+            self.checkpoint = None if asked is None else (int(asked[0]), str(asked[1]))
         elif kind == "leave":
             self.asked = max(self.asked, int(message["generation"]))
         self._orders.put(message)

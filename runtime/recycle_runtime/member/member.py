@@ -3,12 +3,15 @@
 import base64
 import faulthandler
 import gc
+import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,8 @@ import torch.distributed as dist
 from recycle_runtime.agent.board import Board
 from recycle_runtime.assembly import Worker
 from recycle_runtime.bundle import Bundle
+from recycle_runtime.checkpoint.sealed_json import CheckpointError
+from recycle_runtime.checkpoint.worker_side import WorkerCheckpoints
 from recycle_runtime.control.remote_store import RemoteStore, StoreError
 from recycle_runtime.control.wire import Channel, Message, WireError
 from recycle_runtime.coordinator.decision import Sums
@@ -25,9 +30,12 @@ from recycle_runtime.coordinator.plan_book import stream_of
 from recycle_runtime.interpreter import StreamError
 from recycle_runtime.isa import Instruction
 from recycle_runtime.member import copies
-from recycle_runtime.member.faults import Fault
+from recycle_runtime.member.faults import Fault, Harm, InjectedError
+from recycle_runtime.member.learning import Learning
 from recycle_runtime.member.link import CoordinatorGoneError, Link
+from recycle_runtime.member.op_times import OpTimes
 from recycle_runtime.member.pulse import Pulse
+from recycle_runtime.member.teaching import Lesson, Pupil
 from recycle_runtime.member.watch import InstructionWatch, Interrupted
 from recycle_runtime.program import Program, load_program
 from recycle_runtime.session import Session
@@ -36,6 +44,7 @@ from recycle_runtime.tracing import Tracer
 from recycle_runtime.transport.grid import Grid
 from recycle_runtime.transport.guarded import GuardedTransport, PeerError, guarded
 from recycle_runtime.transport.sockets import GroupSockets, making_group
+from recycle_runtime.transport.user_group import StandingGroup
 from recycle_runtime.worker import WorkerOptions, connect, device_of
 
 _PATIENCE = 30.0
@@ -51,6 +60,8 @@ class MemberOptions:
     token: str
     worker: WorkerOptions
     save: str | None
+    checkpoint: str | None = None
+    """The folder of the job's checkpoints, as this node sees it."""
 
 
 class MemberProcess:
@@ -60,13 +71,20 @@ class MemberProcess:
         self, options: MemberOptions, place: Worker, part: int, pulse: Pulse, faults: list[Fault]
     ) -> None:
         self._options, self._place, self._part, self._pulse = options, place, part, pulse
-        self._faults = faults
+        self._harm = Harm(faults, self._before_harm)
         self._worker = replace(options.worker, part=part, worker=place)
         self._stage: Stage | None = None
         self._session: Session | None = None
         self._sockets: GroupSockets | None = None
+        self._learning: Learning | None = None
+        self._pupil: Pupil | None = None
+        self._group: StandingGroup | None = None
+        """Of this worker's parts, if there are several."""
         self._generation = 0
+        self._unsaid: tuple[int, float] | None = None
+        """The step under way that has not been told, and when it began."""
         self.link = Link(self._connect, self._hello, _PATIENCE)
+        self._checkpoints = WorkerCheckpoints(options.checkpoint, self.link)
 
     def run(self) -> int:
         """Until the job ends; the exit status."""
@@ -74,12 +92,12 @@ class MemberProcess:
         self._bundles = {0: Bundle.read(self._worker.bundle)}
         self._device = device_of(self._worker)
         self._tracer = Tracer(self._device) if self._worker.trace else None
+        self._op_times = OpTimes(self._device, self._pulse)
         if self._bundles[0].tensor == 1:
             # Everything that takes long is done before anybody waits for it.
             self._stage = self._build(self._place[1], None)
         while True:
-            order = self.link.order()
-            assert order is not None
+            order = self._order()
             kind = order["type"]
             if kind == "leave":
                 self._leave(int(order["generation"]))
@@ -105,7 +123,7 @@ class MemberProcess:
         except (PeerError, StoreError, WireError) as error:
             self._broken(generation, error)
         except StreamError as error:
-            if not isinstance(error.__cause__, PeerError | StoreError | Interrupted):
+            if not isinstance(error.__cause__, PeerError | StoreError | WireError | Interrupted):
                 raise
             if not isinstance(error.__cause__, Interrupted):
                 self._broken(generation, error.__cause__)
@@ -122,26 +140,44 @@ class MemberProcess:
         role = (int(order["role"][0]), int(order["role"][1]))
         store: Any = RemoteStore(self._connect())
         sums = None if order["sums"] is None else Sums(*map(float, order["sums"]))
-        if order["from"] is None and self._stage is not None:
-            self._stage.stand(step, sums)
+        if self._stage is not None:
+            self._checkpoints.begin(self._stage, order)
+            if order["from"] is None and order["learn"] is None:
+                self._stage.stand(step, sums)
+            else:
+                self._stage.is_whole = False
         plan = int(order["plan"])
         grid = Grid(tuple((int(p), int(s)) for p, s in order["grid"]), bundle.tensor)
         stream = stream_of(bundle, plan, role)
         own: Any = dist.PrefixStore(f"g{generation}", store)
         # Groups keep only the part of a store that is not Python, and need the other too.
         self._store = store
+        self._harm.at("meet", step)
         transport = self._meet(replace(self._worker, worker=role, plan=plan), own, grid, stream)
+        if bundle.tensor > 1:
+            self._group = self._group or StandingGroup(self._part, bundle.tensor)
+            self._group.behind = transport.tensor_group
         if self._stage is None:
-            self._stage = self._build(role[1], transport.tensor_group)
-        self._watch = InstructionWatch(generation, stream, self.link, self._pulse, self._faults)
+            self._stage = self._build(role[1], self._group)
+            self._checkpoints.begin(self._stage, order)
+            if order["from"] is None and order["learn"] is None:
+                self._stage.stand(step, sums)
+        self._watch = InstructionWatch(
+            generation, stream, self.link, self._pulse, self._harm, is_spared=bool(order["is_spared"])
+        )
+        if role[1] == bundle.stages - 1:
+            self._watch.before_reduce = self._tell_loss
         self._session = Session(
             bundle, plan, role, stream, self._stage, grid, transport, own, self._device,
-            self._tracer, self._watch.before,
+            self._tracer, self._watch.before, self._op_times,
         )  # fmt: skip
-        self._copy_state(order, store, generation)
+        copied = self._copy_state(order, store, generation)
+        self._teach_and_learn(order, generation, bundle.stages)
+        self._stage.know(sums)
         self.link.forget_steps(step)
         self._pulse.is_up = True
-        self.link.say({"type": "began", "generation": generation})
+        size = copies.state_bytes(self._stage)
+        self.link.say({"type": "began", "generation": generation, "state_bytes": size, "copied": copied})
 
     def _meet(
         self, options: WorkerOptions, store: dist.Store, grid: Grid, stream: Sequence[Instruction]
@@ -149,9 +185,10 @@ class MemberProcess:
         """The group of this generation; an order to leave breaks it off, wherever it is waited for."""
         sockets = self._sockets = GroupSockets()
         self.link.on_leave = sockets.break_off
+        self._go_on_or_leave()
         with making_group(sockets):
             inner = guarded(lambda: connect(options, store, grid, stream), self._pulse)
-        transport = GuardedTransport(inner, self._pulse)
+        transport = GuardedTransport(inner, self._op_times.waits)
 
         def break_off() -> None:
             sockets.break_off()
@@ -160,47 +197,114 @@ class MemberProcess:
         self.link.on_leave = break_off
         return transport
 
-    def _copy_state(self, order: Message, store: dist.Store, generation: int) -> None:
+    def _copy_state(self, order: Message, store: dist.Store, generation: int) -> tuple[int, float] | None:
+        """Bytes that were received, and the seconds that took; None if there was no need."""
         assert self._stage is not None
-        patience = timedelta(seconds=self._worker.timeout)
-        try:
-            for pipeline, stage in order["to"]:
-                name = f"g{generation}/state/{pipeline}:{stage}/{self._part}"
-                copies.send(self._stage, store, name, patience)
-            if order["from"] is not None:
-                name = f"g{generation}/state/{self._place[0]}:{self._place[1]}/{self._part}"
-                copies.receive(self._stage, store, name, patience)
-        except RuntimeError as error:
-            raise PeerError(str(error)) from error
+        patience, step = timedelta(seconds=self._worker.timeout), int(order["step"])
+        if order["to"] or order["from"] is not None:
+            self._break_off_too(GroupSockets())
+        state = self._stage
+        for pipeline, stage in order["to"]:
+            name = f"g{generation}/state/{pipeline}:{stage}/{self._part}"
+            harm = partial(self._harm.at, "give", step)
+            guarded(partial(copies.send, state, store, name, patience, harm), self._pulse)
+        if order["from"] is None:
+            return None
+        name = f"g{generation}/state/{self._place[0]}:{self._place[1]}/{self._part}"
+        harm = partial(self._harm.at, "take", step)
+        began = time.perf_counter()
+        size = guarded(partial(copies.receive, state, store, name, patience, harm), self._pulse)
+        return size, time.perf_counter() - began
+
+    def _teach_and_learn(self, order: Message, generation: int, stages: int) -> None:
+        """State that travels while everybody trains, from here or to here."""
+        assert self._stage is not None
+        if not order["teach"] and order["learn"] is None:
+            return
+        self._break_off_too(GroupSockets())
+        # A connection of its own: whoever waits for something at the store keeps others from asking.
+        store: Any = RemoteStore(self._connect())
+        patience, step = timedelta(seconds=self._worker.timeout), int(order["step"])
+        if order["teach"]:
+            names = [f"g{generation}/lesson/{p}:{s}/{self._part}" for p, s in order["teach"]]
+            for name in names:
+                store.set(f"{name}/progress", json.dumps(self._stage.stepper.state_dict()))
+            Lesson(self._stage, store, names, patience, partial(self._harm.at, "give", step))
+        if order["learn"] is not None:
+            name = f"g{generation}/lesson/{self._place[0]}:{self._place[1]}/{self._part}"
+            progress = guarded(partial(store.get, f"{name}/progress"), self._pulse)
+            self._learning = Learning(self._stage.stepper, json.loads(progress))
+            harm = partial(self._harm.at, "take", step)
+            place = (stages, self._device, store, name)
+            self._pupil = Pupil(self._stage, *place, patience, harm)
+
+    def _catch_up(self, generation: int) -> None:
+        """Between two steps, if what was learned for has arrived."""
+        if self._learning is None or self._pupil is None:
+            return
+        if self._pupil.error is not None:
+            raise PeerError(self._pupil.error)
+        if self._pupil.state is None:
+            return
+        assert self._stage is not None
+        state, learning = self._pupil.state, self._learning
+        self._learning = self._pupil = None
+        learning.catch_up(self._stage.module, state)
+        self._stage.buffers.forget()
+        self._stage.is_whole, self._stage.is_fresh = True, False
+        self.link.say({"type": "caught_up", "generation": generation})
+
+    def _break_off_too(self, sockets: GroupSockets) -> None:
+        """An order to leave also breaks off what is opened from now on."""
+        before = self.link.on_leave
+
+        def break_off() -> None:
+            sockets.break_off()
+            if before is not None:
+                before()
+
+        self.link.on_leave = break_off
+        self._go_on_or_leave()
+
+    def _go_on_or_leave(self) -> None:
+        """An order to leave may have come before anybody could have been broken off."""
+        if self.link.asked > self._generation:
+            raise Interrupted
 
     def _steps(self, step: int, generation: int) -> Message | None:
         session = self._session
         assert session is not None
         while True:
-            if self.link.asked > generation:
-                raise Interrupted
+            self._go_on_or_leave()
+            self._catch_up(generation)
+            # Told before it is looked where to stop, so that nobody believes in a stop that was passed.
+            self.link.step = step
             assert self.link.hold_at is not None
             if step >= self.link.hold_at:
                 order = self._stop(session, step, generation)
                 if order is not None:
                     return order
                 continue
-            self._watch.begin(step)
+            self._watch.begin(step, is_learning=self._learning is not None)
+            self._unsaid = step, time.perf_counter()
             report = session.run(step)
-            self.link.say({"type": "step", **report._asdict()})
+            self._unsaid = None
+            self.link.say({"type": "step", **report._asdict(), "times": self._op_times.take()})
             step += 1
 
     def _stop(self, session: Session, step: int, generation: int) -> Message | None:
         """Wait between two steps; the order that ended the job, or None to go on."""
+        self._harm.at("settle", step)
         session.settle()
-        self.link.say({"type": "boundary", "step": step})
         while True:
-            if self.link.asked > generation:
-                raise Interrupted
-            order = self.link.order()
-            assert order is not None
+            # Said again after every order that is none to go on: it may come from a coordinator that is new.
+            self.link.say({"type": "boundary", "step": step})
+            self._go_on_or_leave()
+            order = self._order()
             if order["type"] == "end":
                 return order
+            if order["type"] == "checkpoint":
+                session.settle()
             if order["type"] == "leave":
                 self._close()
                 self._leave(int(order["generation"]))
@@ -211,11 +315,12 @@ class MemberProcess:
     def _leave(self, generation: int) -> None:
         """Out of the group, whoever waits for this process; then say what it holds."""
         self._close()
+        self._harm.at("leave", self.link.step)
         stage = self._stage
         if stage is None:
             fields: dict[str, Any] = {
-                "applied": 0 if self._generation == 0 else None,
-                "is_fresh": self._generation == 0,
+                "applied": 0,
+                "is_fresh": True,
                 "settled": None,
                 "settled_steps": 0,
                 "unsettled": None,
@@ -229,16 +334,52 @@ class MemberProcess:
         if self._sockets is not None:
             self._sockets.break_off()
             self._sockets = None
+        self._tell_made_step()
+        if self._learning is not None:
+            self._learning.give_up()
+            self._learning = self._pupil = None
         if self._session is not None:
             self._session.close()
             self._session = None
         # Groups go when nothing refers to them, and others wait for that.
         gc.collect()
 
+    def _tell_loss(self) -> None:
+        """Before anybody can make the step, so that its loss is known whoever dies."""
+        if self._session is not None:
+            self.link.say({"type": "loss", "step": self.link.step, "loss": self._session.handlers.loss})
+
+    def _tell_made_step(self) -> None:
+        """A step that was broken off behind its optimizer counts as any other."""
+        unsaid, self._unsaid = self._unsaid, None
+        if unsaid is None or self._session is None or self._stage is None:
+            return
+        step, began = unsaid
+        if self._stage.applied == step + 1:
+            seconds = time.perf_counter() - began
+            loss = self._session.handlers.loss
+            self.link.say({"type": "step", "step": step, "loss": loss, "seconds": seconds, "repeated": 0})
+
+    def _before_harm(self, fault: Fault) -> None:
+        if fault.kind != "slow":
+            self._pulse.harmed()
+        self.link.say({"type": "harmed", **fault._asdict()})
+
+    def _order(self) -> Message:
+        """The next one; whoever waits for it does not hang."""
+        self._pulse.is_waiting = True
+        try:
+            order = self.link.order()
+            assert order is not None
+            return order
+        finally:
+            self._pulse.is_waiting = False
+
     def _end(self, order: Message) -> int:
+        stage = self._stage
         if order["ok"]:
-            if self._options.save is not None and self._stage is not None:
-                save_state(Path(self._options.save), self._place, self._worker, self._stage)
+            if self._options.save is not None and stage is not None and stage.is_part_of_run:
+                save_state(Path(self._options.save), self._place, self._worker, stage)
             if self._tracer is not None and self._part == 0:
                 self.link.say({"type": "trace", "events": self._tracer.events})
         self.link.say({"type": "done"})
@@ -246,7 +387,7 @@ class MemberProcess:
         return 0 if order["ok"] else 1
 
     def _build(self, stage: int, group: Any) -> Stage:
-        return Stage(
+        built = Stage(
             self._program,
             self._bundles[0],
             stage,
@@ -255,15 +396,16 @@ class MemberProcess:
             part=self._part,
             group=group,
         )
+        built.on_settled = partial(self._checkpoints.write_if_due, built)
+        return built
 
     def _bundle(self, number: int) -> Bundle:
         if number not in self._bundles:
             self.link.say({"type": "bundle", "number": number})
-            while (order := self.link.order()) is not None and order["type"] != "bundle":
+            while (order := self._order())["type"] != "bundle" or order["number"] != number:
                 if order["type"] == "leave":
                     self._leave(int(order["generation"]))
                     raise Interrupted
-            assert order is not None
             self._bundles[number] = Bundle.parse(base64.b64decode(order["data"]))
         return self._bundles[number]
 
@@ -271,21 +413,20 @@ class MemberProcess:
         return Channel(self._options.host, self._options.port, self._options.token)
 
     def _hello(self) -> Message:
+        link: Link | None = getattr(self, "link", None)
         return {
             "type": "join",
             "place": list(self._place),
             "part": self._part,
             "pid": os.getpid(),
             "generation": self._generation,
-            "asked": self.link.asked if self._generation else 0,
+            "asked": 0 if link is None else link.asked,
             "is_training": self._session is not None,
         }
 
 
 def save_state(folder: Path, place: Worker, options: WorkerOptions, stage: Stage) -> None:
     """The parameters of a worker, for whoever wants to look at them."""
-    import json
-
     name = f"worker-{place[0]}-{place[1]}-{options.part}.pt"
     torch.save({"options": json.dumps(asdict(options)), "model": stage.module.state_dict()}, folder / name)
 
@@ -310,9 +451,20 @@ def work(
 
 
 def _say_farewell(process: MemberProcess | None, step: int, place: Worker, error: Exception) -> None:
-    known = isinstance(error, StreamError)
+    # Nobody can begin with a checkpoint that is damaged, or another job's.
+    is_hopeless = isinstance(error, CheckpointError)
+    known = isinstance(error, StreamError) or is_hopeless
     why = str(error) if known else f"worker {place[0]}:{place[1]}: {type(error).__name__}: {error}"
     if process is None:
         print(f"recycle-run: {why}", file=sys.stderr)
     else:
-        process.link.say({"type": "failed", "step": step, "why": why})
+        is_injected = InjectedError in (type(error), type(error.__cause__))
+        process.link.say(
+            {
+                "type": "failed",
+                "step": step,
+                "why": why,
+                "is_injected": is_injected,
+                "is_hopeless": is_hopeless,
+            }
+        )

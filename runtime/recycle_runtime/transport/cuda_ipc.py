@@ -1,10 +1,11 @@
 """Messages between processes that share one GPU: from memory to memory on the device, never through the host.
 
 Every ordered pair of neighbours has a ring of slots in the receiver's memory. The sender copies a message
-into the next slot on its stream and records an event; the receiver's stream waits for that event, copies the
-message out and records another, which the sender's stream waits for before it uses the slot again. The host
-only counts messages, in memory that both processes see. A ring has more slots than the receiver's stream ever
-has messages waiting, so a sender waits for nothing that its receiver would not have asked for first.
+into the next slot on its stream and records an event; when that has happened, the receiver copies the
+message out and records another, which must have happened before the slot is used again. Messages are counted
+in memory that both processes see. It is the host that waits for these events: a stream that waits for work
+of a process that is killed would never do anything again. A ring has more slots than the receiver's stream
+ever has messages waiting, so a sender waits for nothing that its receiver would not have asked for first.
 
 Slots are as large as the largest message so far. Both sides see the same messages in the same order, so
 both know which one is too large for them: the receiver offers larger memory when it asks for it, and
@@ -42,8 +43,8 @@ class SharedEvent(Protocol):
 
     def record(self) -> None: ...
 
-    def wait(self) -> None:
-        """What is queued here from now on comes after its last record."""
+    def query(self) -> bool:
+        """Whether everything before its last record is done."""
         ...
 
 
@@ -129,7 +130,7 @@ class CudaIpcTransport:
         channel = self._channel(self._me, rank)
         if number >= ring.size:
             self._counters.wait_for(channel + 1, number - ring.size + 1, self._timeout.total_seconds())
-            ring.emptied[slot].wait()
+            self._counters.wait_until(ring.emptied[slot].query, self._timeout.total_seconds())
         for piece, tensor in zip(pieces(ring.memory[slot], specs), tensors, strict=True):
             piece.copy_(tensor.detach())
         ring.filled[slot].record()
@@ -177,7 +178,7 @@ class CudaIpcTransport:
             # The sender has told its events before it counted its first message.
             handles = self._told(f"{rank}>{self._me}/filled")
             ring.filled.extend(map(self._device.open_event, handles))
-        ring.filled[slot].wait()
+        self._counters.wait_until(ring.filled[slot].query, self._timeout.total_seconds())
         tensors = [piece.clone() for piece in pieces(memory, specs)]
         ring.emptied[slot].record()
         self._counters.add(channel + 1)

@@ -6,6 +6,7 @@ A file in memory with one 64-bit number for each counter; each has a single writ
 import mmap
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 _FOLDER = Path("/dev/shm")
@@ -48,6 +49,16 @@ class SharedCounters:
                 raise Stopped("waiting for the other side was ended")
             if time.monotonic() > give_up:
                 raise TimeoutError(f"the other side has not come to {least} in {timeout:.0f} s")
+            time.sleep(_NAP)
+
+    def wait_until(self, is_done: Callable[[], bool], timeout: float) -> None:
+        """The same for anything that can be asked; TimeoutError and Stopped as above."""
+        give_up = time.monotonic() + timeout
+        while not is_done():
+            if self._stopped:
+                raise Stopped("waiting for the other side was ended")
+            if time.monotonic() > give_up:
+                raise TimeoutError(f"the other side's work is not done after {timeout:.0f} s")
             time.sleep(_NAP)
 
     def stop(self) -> None:

@@ -19,7 +19,7 @@ from recycle_runtime.transport.shared_counters import SharedCounters
 class _Event(Protocol):
     def record(self) -> None: ...
 
-    def wait(self) -> None: ...
+    def query(self) -> bool: ...
 
 
 class _Device(Protocol):
@@ -88,14 +88,14 @@ class SharedSums:
         others = [rank for rank in self._ranks if rank != self._me]
         for rank in others if self._made else ():
             self._counters.wait_for(self._counter(rank, 1), self._made, self._timeout)
-            self._read[rank].wait()
+            self._counters.wait_until(self._read[rank].query, self._timeout)
         self._make_room(tensor.numel() * tensor.element_size())
         self._view(self._me, tensor).copy_(tensor)
         self._written[self._me].record()
         self._counters.add(self._counter(self._me, 0))
         for rank in others:
             self._counters.wait_for(self._counter(rank, 0), self._made + 1, self._timeout)
-            self._written[rank].wait()
+            self._counters.wait_until(self._written[rank].query, self._timeout)
         for number, rank in enumerate(self._ranks):
             part = self._view(rank, tensor)
             if number == 0:

@@ -13,9 +13,10 @@ class HostEvent:
     def record(self) -> None:
         self.records += 1
 
-    def wait(self) -> None:
+    def query(self) -> bool:
         # The host has counted the message by now, so this must have been recorded.
         assert self.records > 0
+        return True
 
 
 class SharedHost:

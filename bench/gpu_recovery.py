@@ -1,0 +1,98 @@
+"""Losing a worker and getting it back with 12 CUDA workers on one GPU: `python -m bench.gpu_recovery DIR`.
+
+DIR is that of `bench.gpu_grid`, with its profile; a plan with one failure is made from it unless it is there.
+The first run kills a worker and starts it again, the second stops one, so that it hangs. Step times are what
+rows are apart, beside what the plans predict.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from bench.gpu_grid import JOB, MICROBATCHES, PIPELINES, PROGRAM, STAGES, WORKERS
+
+STEPS, HARM, BACK = 48, 14, 26
+NAMES = ("before", "one worker less", "after")
+
+
+def compile_plan(folder: Path) -> None:
+    """Plans for no failure and for one, on the stage where it costs least."""
+    profile: dict[str, Any] = json.loads((folder / "profile.json").read_text())
+    most = max(stage["activation_bytes"] for stage in profile["stages"])
+    text = JOB.format(
+        stages=STAGES,
+        pipelines=PIPELINES,
+        microbatches=MICROBATCHES,
+        capacity=f"{-(-4 * most // 1024)} KiB",
+        techniques="adaptive  decouple  stagger",
+    )
+    (folder / "recovery.job").write_text(text)
+    command = [str(Path(sys.executable).parent / "recyclec"), "compile", "--json", "--failures", "1"]
+    words = [*command, str(folder / "recovery.job"), "-o", str(folder / "recovery.plan")]
+    made = subprocess.run(words, check=True, capture_output=True)
+    (folder / "recovery.json").write_bytes(made.stdout)
+
+
+def run(folder: Path) -> None:
+    """Both runs, and a table of each."""
+    from bench.mps import mps
+
+    plans: list[dict[str, Any]] = json.loads((folder / "recovery.json").read_text())["plans"]
+    stage = next(number for number, lost in enumerate(plans[1]["failed_per_stage"]) if lost)
+    periods = [float(plan["period"]) for plan in plans]
+    with mps(WORKERS):
+        for kind in ("kill", "stop"):
+            _one_run(folder, kind, f"2:{stage}", periods)
+
+
+def _one_run(folder: Path, kind: str, place: str, periods: list[float]) -> None:
+    from recycle_runtime.live_view import event_of
+    from recycle_runtime.local import RunOptions, run_local
+
+    ends: dict[int, float] = {}
+
+    def take(message: dict[str, Any]) -> None:
+        if message["type"] == "row":
+            ends[message["step"]] = time.perf_counter()
+        elif (words := event_of(message)) is not None:
+            print(f"    {words}", flush=True)
+
+    options = RunOptions(
+        str(folder / "recovery.plan"), PROGRAM, STEPS, device="cuda",
+        faults=(f"{kind}={place}@{HARM}",), returns=(f"{place}@{BACK}",),
+    )  # fmt: skip
+    result = run_local(options, take)
+    assert [step.step for step in result.steps] == list(range(STEPS)), "steps were lost or counted twice"
+    changed = [row["step"] for row in result.recoveries if row["causes"] != ["start"]]
+    spans = [(4, HARM), (HARM + 2, BACK), (changed[-1] + 3, STEPS)]
+    print(f"{kind} of {place} in step {HARM}, started again in step {BACK}")
+    for name, span, period in zip(NAMES, spans, (periods[0], periods[1], periods[0]), strict=True):
+        apart = [later - one for one, later in pairwise(ends[step] for step in range(*span))]
+        print(f"  {name:16} {1000 * mean(apart):6.1f} ms a step, predicted {period:6.1f}")
+    for row in result.recoveries:
+        if row["causes"] != ["start"]:
+            times = ", ".join(f"{part} {row[part]:.3f} s" for part in ("detection", "regroup", "total"))
+            print(f"  step {row['step']}: {times}, run again {row['repeated']:.3f} s")
+    slowest = max((ends[step + 1] - ends[step], step + 1) for step in range(BACK, STEPS - 1))
+    print(f"  longest time between two rows after the return: {slowest[0]:.3f} s, at step {slowest[1]}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--compile", action="store_true", help="make the plan and stop")
+    arguments = parser.parse_args()
+    if arguments.compile or not (arguments.folder / "recovery.plan").exists():
+        compile_plan(arguments.folder)
+    if not arguments.compile:
+        run(arguments.folder)
+
+
+if __name__ == "__main__":
+    main()

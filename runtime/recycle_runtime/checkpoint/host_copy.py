@@ -1,0 +1,80 @@
+"""Tensors copied to host memory, which is used again each time, and tensors as plain bytes."""
+
+import ctypes
+import threading
+
+import torch
+
+_ALIGNED = 64
+
+
+class HostCopy:
+    """One piece of memory for all tensors of a state."""
+
+    def __init__(self) -> None:
+        self._memory = torch.empty(0, dtype=torch.uint8)
+        self._preparing: threading.Thread | None = None
+
+    def prepare(self, tensors: dict[str, torch.Tensor]) -> None:
+        """Have memory for these soon: a thread sees to it, since new memory takes longer than the copy."""
+        if self._preparing is None:
+            self._preparing = threading.Thread(target=self._grow, args=(tensors,), daemon=True)
+            self._preparing.start()
+
+    def take(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Copies, good until the next call; what they were taken from may change once this returns."""
+        if self._preparing is not None:
+            self._preparing.join()
+        self._grow(tensors)
+        places, _ = _places(tensors)
+        on_device = _is_on_device(tensors)
+        copies = {name: self._view(places[name], tensor) for name, tensor in tensors.items()}
+        with torch.no_grad():
+            for name, copy in copies.items():
+                copy.copy_(tensors[name], non_blocking=on_device)
+        if on_device:
+            torch.cuda.synchronize()
+        return copies
+
+    def _grow(self, tensors: dict[str, torch.Tensor]) -> None:
+        _, size = _places(tensors)
+        if self._memory.numel() < size:
+            # From memory that cannot be moved, a GPU copies several times as fast.
+            is_pinned = _is_on_device(tensors)
+            self._memory = torch.empty(size, dtype=torch.uint8, pin_memory=is_pinned)
+            if not is_pinned:
+                # Other memory is there only when it has been written to.
+                self._memory.zero_()
+
+    def _view(self, place: int, tensor: torch.Tensor) -> torch.Tensor:
+        return as_type(self._memory[place : place + size_of(tensor)], tensor.dtype, tensor.shape)
+
+
+def _places(tensors: dict[str, torch.Tensor]) -> tuple[dict[str, int], int]:
+    """Where each of them begins, and where the last one ends."""
+    places: dict[str, int] = {}
+    end = 0
+    for name, tensor in tensors.items():
+        places[name] = end
+        end += -(-size_of(tensor) // _ALIGNED) * _ALIGNED
+    return places, end
+
+
+def _is_on_device(tensors: dict[str, torch.Tensor]) -> bool:
+    return any(tensor.is_cuda for tensor in tensors.values())
+
+
+def as_type(data: torch.Tensor, dtype: torch.dtype, shape: torch.Size) -> torch.Tensor:
+    """Bytes as what they stand for."""
+    return data.view(dtype).view(shape)
+
+
+def size_of(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def bytes_of(tensor: torch.Tensor) -> memoryview:
+    """The memory of a contiguous tensor on the CPU itself, not a copy; the tensor must outlive it."""
+    assert tensor.device.type == "cpu" and tensor.is_contiguous()
+    array: ctypes.Array[ctypes.c_ubyte] = (ctypes.c_ubyte * size_of(tensor)).from_address(tensor.data_ptr())
+    return memoryview(array).cast("B")

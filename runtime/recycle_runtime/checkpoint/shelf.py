@@ -1,0 +1,89 @@
+"""The folder of a job's checkpoints. Standard library only.
+
+    DIR/step-00000100/stage-0-part-0/       a part: its description and its tensors
+    DIR/step-00000100/manifest.json         written last, by the coordinator
+    DIR/step-00000200.1/                    a second try at the same step
+
+Every try has a folder of its own, so nobody ever writes over another's files. A folder without a manifest is
+no checkpoint, and goes when the next one is complete.
+"""
+
+import re
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+from recycle_runtime.checkpoint.manifest import FILE, Manifest
+from recycle_runtime.checkpoint.sealed_json import CheckpointError, sync_folder
+
+_NAME = re.compile(r"step-(\d{8,18})(?:\.(\d{1,9}))?", re.ASCII)
+KEPT = 2
+"""Complete checkpoints that are not deleted."""
+
+
+class Complete(NamedTuple):
+    """A checkpoint that can be read."""
+
+    name: str
+    manifest: Manifest
+
+
+class Shelf:
+    """Finds, begins, completes and deletes checkpoints."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+
+    def look(self) -> tuple[list[Complete], list[str]]:
+        """Complete checkpoints, the newest first; and what is wrong with those that only seem to be."""
+        found: list[Complete] = []
+        damaged: list[str] = []
+        for name in reversed(self._names()):
+            if not (self.folder / name / FILE).exists():
+                continue
+            try:
+                found.append(Complete(name, Manifest.read(self.folder / name)))
+            except CheckpointError as error:
+                damaged.append(str(error))
+        return found, damaged
+
+    def begin(self, step: int) -> str:
+        """A new folder; its name."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        attempt = 0
+        while True:
+            name = f"step-{step:08}" + (f".{attempt}" if attempt else "")
+            try:
+                (self.folder / name).mkdir()
+                return name
+            except FileExistsError:
+                attempt += 1
+
+    def complete(self, name: str, manifest: Manifest) -> None:
+        """From now on this is the newest one."""
+        sync_folder(self.folder)
+        manifest.write(self.folder / name)
+
+    def prune(self, name: str) -> None:
+        """Delete what is older than this complete one, but for the last before it."""
+        names = self._names()
+        older = names[: names.index(name)]
+        complete = [other for other in older if (self.folder / other / FILE).exists()]
+        for other in older:
+            if other not in complete[1 - KEPT :]:
+                # Without its manifest it is no checkpoint any more, however far deleting it gets.
+                (self.folder / other / FILE).unlink(missing_ok=True)
+                shutil.rmtree(self.folder / other, ignore_errors=True)
+
+    def _names(self) -> list[str]:
+        """Folders of checkpoints, the oldest first."""
+        if not self.folder.is_dir():
+            return []
+        named = [(match, path) for path in self.folder.iterdir() if (match := _NAME.fullmatch(path.name))]
+        keys = {path.name: (int(match[1]), int(match[2] or 0)) for match, path in named if path.is_dir()}
+        return sorted(keys, key=lambda name: keys[name])
+
+
+def is_name(name: str) -> bool:
+    """Whether a checkpoint may be called so: nothing else is ever used as a path."""
+    return _NAME.fullmatch(name) is not None

@@ -1,0 +1,293 @@
+"""What the coordinator does of its own accord: moves of workers, and plans for today's op times.
+
+Both are weighed once enough steps of a generation have been seen, and told in one line, whatever comes of it.
+Nothing is considered while a change is under way. Standard library only.
+"""
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from recycle_runtime.assembly import Worker
+from recycle_runtime.coordinator.coordinator import Coordinator
+from recycle_runtime.coordinator.decision import Member
+from recycle_runtime.coordinator.drift import OpTimes, calibrated, shift, todays_times
+from recycle_runtime.coordinator.moves import ChangeRate, CostOfMoves, least_moves, weigh
+from recycle_runtime.coordinator.plan_book import Assignment
+from recycle_runtime.coordinator.plan_files import PlanFiles
+from recycle_runtime.coordinator.recoveries import Recovery
+from recycle_runtime.coordinator.replanning import InUse, Offer, Replanner, best_offer
+from recycle_runtime.coordinator.step_rows import Row
+from recycle_runtime.coordinator.todays_job import JobText, StageTimes
+
+_ROWS_FOR_MOVES = 4
+_ROWS_FOR_PLANS = 10
+"""Steps of a generation before anything is considered; the first of them is warm-up."""
+_ROWS_BETWEEN_LOOKS = 5
+_ROWS_KEPT = 21
+_SLOW = 2.0
+"""A worker that takes so many times longer than its peers is slow."""
+_STILL_SLOW = 1.5
+"""The same for one that was slow already."""
+_MOST_PATIENCE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptationOptions:
+    """What users may say about it."""
+
+    mtbf: float = 3600.0
+    """Seconds between two changes of the job's workers, as expected at the start."""
+    replan: float | None = 0.05
+    """The share of a step that a new plan has to save; None: nothing is planned anew."""
+    replan_every: int = 50
+    """Steps between two requests at least."""
+    ahead: bool = False
+    """Plan for the next loss before it happens."""
+
+
+class Adaptation:
+    """Listens to a job and changes it where that pays. `tell` is told what is weighed."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        options: AdaptationOptions,
+        replanner: Replanner,
+        files: PlanFiles,
+        tell: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._coordinator, self._options, self._files = coordinator, options, files
+        self._tell, self._clock = tell, clock
+        self.book = coordinator.book
+        self.rate = ChangeRate(options.mtbf)
+        self.costs = CostOfMoves()
+        self.ops = OpTimes()
+        self._job = JobText(self.book.bundles[0].job_text)
+        for stage in range(self.book.stages):
+            self.costs.state_bytes[stage] = self._job.parameter_bytes(stage)
+        self._replanner = replanner
+        self._rows: list[float] = []
+        self._seen = 0
+        """Rows of this generation."""
+        self._look_at = _ROWS_FOR_PLANS
+        self._live: frozenset[Worker] = frozenset()
+        self._has_weighed_moves = False
+        self._copying = 0.0
+        self._tick: float | None = None
+        self._asked_at = -options.replan_every
+        self._patience = 1
+        """Intervals after which the same is asked for once more, if nothing has come of it."""
+        self._asked_for: StageTimes | None = None
+        self._about = ""
+        self._slow: dict[Worker, float] = {}
+        self._back_from: dict[Worker, tuple[int, int]] = {}
+        """For those who watch because they are slow: the step from which on they may work again, and how
+        long they had to wait for that."""
+
+    # What the job tells.
+
+    def measured(self, member: Member, times: Mapping[str, Any]) -> None:
+        """Seconds of a worker's ops; the parts of a worker wait for each other, so one speaks for all."""
+        if member.part == 0:
+            self.ops.add(member.place, {str(kind): float(seconds) for kind, seconds in times.items()})
+
+    def began(self, member: Member, state_bytes: int, copied: tuple[int, float] | None) -> None:
+        """A member runs in a new generation: what it holds, and what it had to copy for that."""
+        stage = member.place[1]
+        self.costs.state_bytes[stage] = max(self.costs.state_bytes.get(stage, 0), state_bytes)
+        if copied is not None:
+            self.costs.copied(*copied)
+            self._copying = max(self._copying, copied[1])
+
+    def generation(self, assignment: Assignment) -> None:
+        """A new generation has been ordered."""
+        live = frozenset(assignment.roles)
+        if self._live and len(live) != len(self._live):
+            self.rate.change()
+        if live != self._live:
+            self._patience, self._asked_for = 1, None
+        self._live = live
+        self.ops.keep(live)
+        for place in self._idle(assignment):
+            # What it will do there is all that it is judged by.
+            self.ops.forget(place)
+        self._replanner.stop()
+        self._rows, self._seen, self._look_at, self._copying = [], 0, _ROWS_FOR_PLANS, 0.0
+        self._has_weighed_moves = False
+
+    def recovered(self, recovery: Recovery) -> None:
+        """Everybody runs in it."""
+        self.rate.begin(self._clock())
+        if recovery.causes != ["start"]:
+            # To leave takes longer after a loss than between two steps, where next time it will happen.
+            self.costs.regrouped(recovery.going - recovery.left, self._copying)
+
+    def moved(self, worker: Worker, place: Worker) -> None:
+        self.ops.forget(worker)
+        self.ops.forget(place)
+
+    def row(self, row: Row) -> None:
+        """A step has been made."""
+        self._seen += 1
+        if self._seen > 1:
+            self._rows = [*self._rows, row.seconds][-_ROWS_KEPT:]
+
+    def turn(self, is_planning: bool) -> None:
+        """Now and then; nothing is begun while a plan for the losses is being made."""
+        self._take_offers()
+        if is_planning or not self._coordinator.is_steady:
+            return
+        if self._seen >= _ROWS_FOR_MOVES and not self._has_weighed_moves:
+            self._has_weighed_moves = True
+            self._weigh_moves()
+        elif self._seen >= self._look_at and not self._replanner.is_busy:
+            self._look_at = self._seen + _ROWS_BETWEEN_LOOKS
+            self._consider_plans()
+
+    def stop(self) -> None:
+        self._replanner.stop()
+
+    # Moves.
+
+    def _weigh_moves(self) -> None:
+        lost = self.book.counts(self._live)
+        best = self.book.best_placement(sum(lost))
+        period = self._comparable_period()
+        if not sum(lost) or best is None or best[0] == lost or period is None:
+            return
+        wanted, period_after = best
+        moves = least_moves(self._live, lost, wanted, self.book.pipelines, self.book.watchers)
+        weighed = weigh(
+            moves,
+            (period, period_after),
+            self._step,
+            self.costs,
+            self.rate.seconds(self._clock()),
+            self._steps_left,
+        )
+        self._tell(str(weighed))
+        if weighed.pays:
+            for worker, place in moves.items():
+                self._coordinator.move(worker, place)
+
+    def _comparable_period(self) -> int | None:
+        """Of the plan in use, or one for the same losses, with the times of the job as it was compiled."""
+        assignment = self._coordinator.assignment
+        if assignment is None:
+            return None
+        original = self.book.bundles[0].job_text
+        if self.book.bundles[assignment.bundle].job_text == original:
+            return assignment.period
+        return self.book.period(self.book.counts(self._live), original)
+
+    # Plans for today's times.
+
+    def _consider_plans(self) -> None:
+        assignment, least = self._coordinator.assignment, self._options.replan
+        now, every = self._coordinator.rows.next, self._options.replan_every
+        if least is None or assignment is None or not assignment.is_exact or now < self._asked_at + every:
+            return
+        self._tick = self._tick or calibrated(self._job, self.ops)
+        times = None if self._tick is None else todays_times(self._job, self.ops, self._tick)
+        if times is None:
+            return
+        failed = self.book.bundles[assignment.bundle].plans[assignment.plan].failed
+        in_use = JobText(self.book.bundles[assignment.bundle].job_text)
+        change, most = shift(in_use.times, times, self._job.microbatches)
+        idle = self._idle(assignment)
+        slow = self._slow_workers(idle, now)
+        if set(slow) == self._slow.keys() and not self._is_news(times, least, now):
+            return
+        if change < least and set(slow) == idle:
+            return
+        self._asked_at, self._asked_for, self._slow = now, times, slow
+        self._about = _about(change, most, slow, idle)
+        roles = {assignment.roles[place]: by for place, by in slow.items() if place not in idle}
+        plan = InUse(self._files.paths[assignment.bundle], failed, roles)
+        lost = [worker for worker in self.book.grid if worker not in self._live]
+        self._replanner.ask(self._job.with_times(times), plan, lost, slow, slow)
+
+    def _idle(self, assignment: Assignment) -> set[Worker]:
+        """Those who only watch."""
+        failed = self.book.bundles[assignment.bundle].plans[assignment.plan].failed
+        return {place for place, role in assignment.roles.items() if role in failed}
+
+    def _is_news(self, times: StageTimes, least: float, now: int) -> bool:
+        """Whether what was asked for and not taken should be asked for again."""
+        if self._asked_for is None or now >= self._asked_at + self._options.replan_every * self._patience:
+            return True
+        return shift(self._asked_for, times, self._job.microbatches)[0] >= least
+
+    def _slow_workers(self, idle: Collection[Worker], now: int) -> dict[Worker, float]:
+        """Those who are slow; who watches because of that is, until it has seemed well for long enough."""
+        slow = self.ops.slow(self._live - set(idle), _SLOW) | self.ops.slow(idle, _STILL_SLOW)
+        for worker in idle:
+            if now < self._back_from.get(worker, (0, 0))[0]:
+                slow.setdefault(worker, self._slow.get(worker, _SLOW))
+        return slow
+
+    def _take_offers(self) -> None:
+        offers = self._replanner.made()
+        if offers is None:
+            if self._replanner.error:
+                error, self._replanner.error = self._replanner.error, ""
+                self._patience = min(2 * self._patience, _MOST_PATIENCE)
+                self._tell(f"{self._about}: no plan for today's times: {error}")
+            return
+        least = self._options.replan
+        assert least is not None
+        best = best_offer(offers, least)
+        gain = 0.0 if best is None else best.saving * self._step * self._steps_left
+        if not self._coordinator.is_steady or gain <= self.costs.regroup:
+            best = None
+        self._tell(f"{self._about}: {_offered(offers, self._step, least)}: {_taken(best)}")
+        if best is None:
+            self._patience = min(2 * self._patience, _MOST_PATIENCE)
+            return
+        self._patience, self._asked_for = 1, None
+        watchers = frozenset(best.candidate.watchers)
+        for worker in watchers - self.book.watchers:
+            _, waited = self._back_from.get(worker, (0, self._options.replan_every // 2))
+            self._back_from[worker] = (self._coordinator.rows.next + 2 * waited, 2 * waited)
+        self._files.add(best.candidate.path, best.bundle)
+        self._files.watch(watchers)
+        self._coordinator.stop_at_boundary("a plan for today's times")
+
+    @property
+    def _step(self) -> float:
+        """Seconds."""
+        return median(self._rows) if self._rows else 0.0
+
+    @property
+    def _steps_left(self) -> int:
+        return self._coordinator.steps - self._coordinator.rows.next
+
+
+def _about(change: float, most: int, slow: Mapping[Worker, float], idle: Collection[Worker]) -> str:
+    """Why plans are made."""
+    words = [f"{_name(worker)} takes {by:.1f} times as long as its peers" for worker, by in slow.items()]
+    words += [f"{_name(worker)} is as fast as its peers again" for worker in sorted(set(idle) - set(slow))]
+    return ", ".join(words) or f"op times have moved by {100 * change:.1f} % of a step, most on stage {most}"
+
+
+def _offered(offers: Collection[Offer], step: float, least: float) -> str:
+    words: list[str] = []
+    for offer in offers:
+        watchers = ", ".join(map(_name, offer.candidate.watchers))
+        who = f"a plan in which {watchers} only watches" if watchers else "a new plan for everybody"
+        words.append(f"{who} saves {100 * offer.saving:.1f} %")
+    return f"{', '.join(words)} of {step:.3g} s a step, {100 * least:.1f} % asked for"
+
+
+def _taken(best: Offer | None) -> str:
+    if best is None:
+        return "not taken"
+    return "taken, with a watcher" if best.candidate.watchers else "taken"
+
+
+def _name(worker: Worker) -> str:
+    return f"{worker[0]}:{worker[1]}"

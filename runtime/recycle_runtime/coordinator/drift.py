@@ -1,0 +1,146 @@
+"""How long ops take today, from what workers measure while they train. Standard library only.
+
+Each worker says the median time of its ops of each kind, step by step; here they are smoothed. A stage takes
+as long as its typical worker, the lower of two in the middle, so that one who is slow does not count for its
+peers. A reduction lasts as long for everybody as the last one waits for it, so the shortest time is the one.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from statistics import median, median_low
+
+from recycle_runtime.assembly import Worker
+from recycle_runtime.coordinator.todays_job import JobText, StageTimes
+
+_NEWEST = 0.1
+"""The weight of the newest step against all before it."""
+_LARGEST_CHANGE = 4.0
+"""In one step; a process that was held up for a moment has not become slower."""
+ENOUGH_SAMPLES = 5
+_NANOSECOND = 1e-9
+
+
+class OpTimes:
+    """Smoothed seconds of each kind of op (F, B, I, W, R, O) on each worker."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[Worker, dict[str, float]] = {}
+        self._samples: dict[Worker, int] = {}
+
+    def add(self, worker: Worker, times: Mapping[str, float]) -> None:
+        """What a worker has measured in a step; kinds that it did not run are left out."""
+        known = self._seconds.setdefault(worker, {})
+        self._samples[worker] = count = self._samples.get(worker, 0) + 1
+        for kind, seconds in times.items():
+            if seconds > 0:
+                known[kind] = _smooth(known.get(kind), seconds, count)
+
+    def forget(self, worker: Worker) -> None:
+        """It is gone, or does something else."""
+        self._seconds.pop(worker, None)
+        self._samples.pop(worker, None)
+
+    def keep(self, workers: Collection[Worker]) -> None:
+        """Forget all others."""
+        for worker in set(self._seconds) - set(workers):
+            self.forget(worker)
+
+    def of_stage(self, stage: int) -> dict[str, float]:
+        """Seconds of each kind that somebody on this stage has measured often enough."""
+        found: dict[str, list[float]] = {}
+        for worker, known in self._peers(stage):
+            if self._samples[worker] >= ENOUGH_SAMPLES:
+                for kind, seconds in known.items():
+                    found.setdefault(kind, []).append(seconds)
+        return {kind: min(all_) if kind == "R" else median_low(all_) for kind, all_ in found.items()}
+
+    def factor(self, worker: Worker) -> float | None:
+        """How many times longer than for its peers the same ops take; None if nobody can tell."""
+        own = self._seconds.get(worker)
+        if own is None or self._samples[worker] < ENOUGH_SAMPLES:
+            return None
+        others = [
+            known
+            for peer, known in self._peers(worker[1])
+            if peer != worker and self._samples[peer] >= ENOUGH_SAMPLES
+        ]
+        mine = theirs = 0.0
+        for kind in own.keys() - {"R"}:
+            if same := [known[kind] for known in others if kind in known]:
+                mine += own[kind]
+                theirs += median_low(same)
+        return mine / theirs if theirs > 0 else None
+
+    def slow(self, workers: Collection[Worker], limit: float) -> dict[Worker, float]:
+        """Those that take so many times longer than their peers, each with its factor."""
+        factors = {worker: self.factor(worker) for worker in sorted(workers)}
+        return {worker: factor for worker, factor in factors.items() if factor and factor >= limit}
+
+    def _peers(self, stage: int) -> Iterator[tuple[Worker, dict[str, float]]]:
+        for worker, known in sorted(self._seconds.items()):
+            if worker[1] == stage:
+                yield worker, known
+
+
+def calibrated(job: JobText, ops: OpTimes) -> float | None:
+    """Seconds of a tick: a nanosecond, or what the work on micro-batches shows; None while it is unknown."""
+    if not job.is_abstract:
+        return _NANOSECOND
+    ratios: list[float] = []
+    for stage in range(job.stages):
+        planned, measured = _work(job.times, stage), ops.of_stage(stage)
+        ratios += [measured[kind] / ticks for kind, ticks in planned.items() if kind in measured]
+    return median(ratios) if ratios else None
+
+
+def todays_times(job: JobText, ops: OpTimes, tick: float) -> StageTimes | None:
+    """Ticks that ops take today; None until every stage has been measured. What nobody runs is as planned."""
+    rows: list[tuple[int, ...]] = []
+    for stage in range(job.stages):
+        measured = {kind: round(seconds / tick) for kind, seconds in ops.of_stage(stage).items()}
+        if "F" not in measured or not measured.keys() & {"B", "W"}:
+            return None
+        planned = _work(job.times, stage)
+        if "B" in measured and not {"I", "W"} <= measured.keys():
+            measured["I"] = round(measured["B"] * planned["I"] / planned["B"])
+            measured["W"] = measured["B"] - measured["I"]
+        work = (max(1, measured.get(kind, planned[kind])) for kind in ("F", "I", "W"))
+        optimizer = measured.get("O", job.times.optimizer[stage])
+        rows.append((*work, optimizer, measured.get("R", job.times.reduce[stage])))
+    forward, back, weight, optimizers, reductions = zip(*rows, strict=True)
+    return StageTimes(forward, back, weight, optimizers, reductions)
+
+
+def shift(before: StageTimes, now: StageTimes, microbatches: int) -> tuple[float, int]:
+    """How far ops have moved against each other, as a share of the longest stage's work, and where most.
+
+    That everything takes longer by the same factor is no reason to plan anew.
+    """
+    stages = range(len(before.forward))
+    old, new = ([_loads(times, stage, microbatches) for stage in stages] for times in (before, now))
+    whole_old, whole_new = sum(map(sum, old)), sum(map(sum, new))
+    scale = whole_old / whole_new
+    moved = [
+        sum(abs(scale * after - planned) for planned, after in zip(*pair, strict=True))
+        for pair in zip(old, new, strict=True)
+    ]
+    most = max(stages, key=lambda stage: moved[stage])
+    return moved[most] / max(map(sum, old)), most
+
+
+def _smooth(known: float | None, seconds: float, count: int) -> float:
+    if known is None:
+        return seconds
+    weight = max(_NEWEST, 1 / count)
+    if count > ENOUGH_SAMPLES:
+        seconds = min(max(seconds, known / _LARGEST_CHANGE), known * _LARGEST_CHANGE)
+    return known + weight * (seconds - known)
+
+
+def _work(times: StageTimes, stage: int) -> dict[str, int]:
+    back, weight = times.backward_input[stage], times.backward_weight[stage]
+    return {"F": times.forward[stage], "I": back, "W": weight, "B": back + weight}
+
+
+def _loads(times: StageTimes, stage: int, microbatches: int) -> tuple[int, ...]:
+    work = (times.forward[stage], times.backward_input[stage], times.backward_weight[stage])
+    return (*(microbatches * ticks for ticks in work), times.optimizer[stage], times.reduce[stage])

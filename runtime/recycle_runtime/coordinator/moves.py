@@ -1,0 +1,149 @@
+"""Whether healthy workers should change stages, so that losses lie where a faster plan has them.
+
+After losses everybody goes on at once, with a plan for the losses as they are. The bundle may have a faster
+plan for as many losses on other stages. To use it, workers of those stages take lost places: they stop
+between two steps, drop what they hold and copy the state of their new stage. That pays if enough steps follow
+before the next change. Standard library only.
+"""
+
+from collections.abc import Collection
+from statistics import median
+from typing import NamedTuple
+
+from recycle_runtime.assembly import Worker
+from recycle_runtime.coordinator.plan_book import Counts
+
+Moves = dict[Worker, Worker]
+"""From a worker to the lost one whose place it takes."""
+
+_BYTES_A_SECOND = 1e9
+_REGROUP_SECONDS = 2.0
+"""Both as long as nothing was measured."""
+
+
+class ChangeRate:
+    """How long until the next change: what was expected counts like one change seen."""
+
+    def __init__(self, expected: float) -> None:
+        self._expected = expected
+        self._began: float | None = None
+        self._changes = 0
+
+    def begin(self, now: float) -> None:
+        """Training goes on from here; said more than once, the first counts."""
+        self._began = now if self._began is None else self._began
+
+    def change(self) -> None:
+        """Workers are lost, or have joined."""
+        self._changes += 1
+
+    def seconds(self, now: float) -> float:
+        """On average, from any moment on."""
+        watched = 0.0 if self._began is None else now - self._began
+        return (self._expected + watched) / (1 + self._changes)
+
+
+class CostOfMoves:
+    """What changes have cost so far, and what they should cost next."""
+
+    def __init__(self) -> None:
+        self._regroups: list[float] = []
+        self._rates: list[float] = []
+        self.state_bytes: dict[int, int] = {}
+        """What a worker of each stage holds, as its workers say."""
+
+    def regrouped(self, seconds: float, copying: float) -> None:
+        """A change was made; of its time, so much went into copies."""
+        self._regroups.append(max(0.0, seconds - copying))
+
+    def copied(self, size: int, seconds: float) -> None:
+        if size > 0 and seconds > 0:
+            self._rates.append(size / seconds)
+
+    @property
+    def regroup(self) -> float:
+        """Seconds of a change at a boundary, without copies."""
+        return median(self._regroups[-9:]) if self._regroups else _REGROUP_SECONDS
+
+    def of(self, moves: Moves) -> float:
+        """Seconds that nobody trains. Stages copy at the same time, copies of one stage follow each other."""
+        rate = median(self._rates[-9:]) if self._rates else _BYTES_A_SECOND
+        copies: dict[int, float] = {}
+        for _, stage in moves.values():
+            copies[stage] = copies.get(stage, 0.0) + self.state_bytes.get(stage, 0) / rate
+        return self.regroup + max(copies.values(), default=0.0)
+
+
+class Weighed(NamedTuple):
+    """A set of moves, and what speaks for and against it."""
+
+    moves: Moves
+    saving: float
+    """Share of a step."""
+    step: float
+    """Seconds, as it is now."""
+    cost: float
+    """Seconds, once."""
+    expected: float
+    """Steps until the next change or the end of the job."""
+
+    @property
+    def pays_after(self) -> float:
+        """Steps."""
+        gain = self.saving * self.step
+        return self.cost / gain if gain > 0 else float("inf")
+
+    @property
+    def pays(self) -> bool:
+        return self.pays_after < self.expected
+
+    def __str__(self) -> str:
+        moves = ", ".join(f"{_name(worker)} to {_name(place)}" for worker, place in self.moves.items())
+        if self.saving <= 0:
+            return f"move {moves}: saves nothing: not moved"
+        return (
+            f"move {moves}: saves {100 * self.saving:.1f} % of {self.step:.3g} s a step, "
+            f"pays after {self.pays_after:.0f} steps, {self.expected:.0f} expected: "
+            f"{'moved' if self.pays else 'not moved'}"
+        )
+
+
+def least_moves(
+    live: Collection[Worker], lost: Counts, wanted: Counts, pipelines: int, last: Collection[Worker] = ()
+) -> Moves:
+    """The fewest moves after which each stage has lost as many as wanted; `last` move if nobody else can.
+
+    Workers go to near stages first. Counts must be of equally many losses.
+    """
+    gives = [stage for stage, more in _differences(wanted, lost) for _ in range(more)]
+    takes = [stage for stage, more in _differences(lost, wanted) for _ in range(more)]
+    moves: Moves = {}
+    for source, target in zip(gives, takes, strict=True):
+        here = [worker for worker in live if worker[1] == source and worker not in moves]
+        mover = min(here, key=lambda worker: (worker in last, worker))
+        places = ((pipeline, target) for pipeline in range(pipelines))
+        place = next(spot for spot in places if spot not in live and spot not in moves.values())
+        moves[mover] = place
+    return moves
+
+
+def weigh(
+    moves: Moves,
+    periods: tuple[int, int],
+    step: float,
+    costs: CostOfMoves,
+    seconds_to_change: float,
+    steps_left: int,
+) -> Weighed:
+    """`periods`: of the plan in use and of the one after the moves, in the same unit, whichever it is."""
+    now, after = periods
+    expected = min(seconds_to_change / step, steps_left) if step > 0 else steps_left
+    return Weighed(moves, 1 - after / now, step, costs.of(moves), expected)
+
+
+def _differences(more: Counts, less: Counts) -> list[tuple[int, int]]:
+    return [(stage, max(0, a - b)) for stage, (a, b) in enumerate(zip(more, less, strict=True))]
+
+
+def _name(worker: Worker) -> str:
+    return f"{worker[0]}:{worker[1]}"

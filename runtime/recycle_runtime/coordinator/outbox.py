@@ -1,0 +1,43 @@
+"""Where the orders and news of a coordinator go. Standard library only."""
+
+from typing import Any, Protocol
+
+from recycle_runtime.assembly import Worker
+from recycle_runtime.coordinator.decision import Member
+from recycle_runtime.coordinator.plan_book import Assignment
+from recycle_runtime.coordinator.recoveries import Recovery
+from recycle_runtime.coordinator.step_rows import Row
+
+Message = dict[str, Any]
+
+
+class Outbox(Protocol):
+    """Where orders and news go."""
+
+    def order(self, member: Member, message: Message) -> None: ...
+
+    def fence(self, member: Member, why: str) -> None:
+        """Kill a process, so that it cannot come back half alive."""
+        ...
+
+    def moved(self, member: Member, target: Member) -> None:
+        """A process has another place from now on."""
+        ...
+
+    def row(self, row: Row) -> None: ...
+
+    def gathering(self, number: int) -> None:
+        """Older generations are over; whoever waits for somebody in one waits for nothing."""
+        ...
+
+    def generation(self, number: int, step: int, assignment: Assignment) -> None:
+        """A new generation has been ordered."""
+        ...
+
+    def recovered(self, recovery: Recovery) -> None: ...
+
+    def plan_wanted(self, live: tuple[Worker, ...]) -> None:
+        """There is no plan for exactly these workers yet."""
+        ...
+
+    def ended(self, error: str | None, no_plan: bool) -> None: ...

@@ -1,0 +1,98 @@
+"""The job of a bundle as text that `recyclec` reads, with other op times. Standard library only.
+
+A bundle keeps its job resolved to whole ticks, a line for each field. What comes out here is a job file of
+its own: it needs no profile beside it, and says all but what moves of workers would copy.
+"""
+
+from typing import NamedTuple
+
+_SHAPE = ("stages", "pipelines", "tensor", "microbatches")
+_THOUSAND = 1_000
+_LARGEST = 1 << 50
+_LONGEST_SEARCH = 60_000_000_000
+"""Nanoseconds: whoever plans while others train should not take minutes."""
+
+
+class StageTimes(NamedTuple):
+    """Ticks of each op on each stage."""
+
+    forward: tuple[int, ...]
+    backward_input: tuple[int, ...]
+    backward_weight: tuple[int, ...]
+    optimizer: tuple[int, ...]
+    reduce: tuple[int, ...]
+
+
+class JobText:
+    """The resolved job of a bundle, read."""
+
+    def __init__(self, text: str) -> None:
+        rows = [line.split() for line in text.splitlines() if line.strip()]
+        self._fields = {row[0]: row[1:] for row in rows}
+        shape = dict(zip(_SHAPE, self._fields["shape"][1::2], strict=True))
+        self.stages, self.microbatches = int(shape["stages"]), int(shape["microbatches"])
+        self._pipelines = int(shape["pipelines"])
+        self.is_abstract = self._fields["units"][0] == "slot"
+        """Whether times are in slots, which are no seconds."""
+        self.times = StageTimes(*(tuple(map(int, self._fields[name])) for name in StageTimes._fields))
+
+    def parameter_bytes(self, stage: int) -> int:
+        """What a worker that moves to this stage copies; 0 if the profile does not say."""
+        return int(self._fields["parameters"][stage])
+
+    def with_times(self, times: StageTimes) -> str:
+        """The text of a job file."""
+        fields = self._fields
+        settings = [f"unit = {'slot' if self.is_abstract else 'us'}"]
+        for name, ticks in times._asdict().items():
+            settings.append(f"{name} = {_list([_thousandths(_within(tick)) for tick in ticks])}")
+        if self.stages > 1:
+            settings.append(f"transfer = {_list([_thousandths(int(word)) for word in fields['transfer']])}")
+        for name in ("activation", "kept_for_weight"):
+            settings.append(f"{name} = {self._amounts([int(word) for word in fields[name]])}")
+        solver = dict(zip(fields["solver"][0::2], map(int, fields["solver"][1::2]), strict=True))
+        limit = min(solver["time_limit_ns"], _LONGEST_SEARCH)
+        pipeline, data, tensor, _ = fields["shape"][1::2]
+        blocks = [
+            f"parallel {{ pipeline = {pipeline}  data = {data}  tensor = {tensor} }}",
+            f"batch {{ microbatches = {self.microbatches} }}",
+            "profile {\n    " + "\n    ".join(settings) + "\n  }",
+            f"memory {{ capacity = {self._capacity()} }}",
+            f"techniques {{ {'  '.join(fields['techniques'])} }}",
+            f"tolerate {{ failures = {fields['failures'][0]} }}",
+            f"solver {{ time_limit = {_decimal(limit, 9)} s  gap = {_decimal(solver['gap_ppm'], 4)}%  "
+            f"seed = {solver['seed']} }}",
+        ]
+        return f"job {fields['job'][0]} {{\n  " + "\n  ".join(blocks) + "\n}\n"
+
+    def _capacity(self) -> str:
+        words = self._fields["capacity"]
+        if all(word == "unlimited" for word in words):
+            return "unlimited"
+        # Where only some stages have a limit, the others get one that holds the whole iteration.
+        units = self._pipelines * self.microbatches
+        whole = [int(word) * units for word in self._fields["activation"]]
+        found = (most if word == "unlimited" else int(word) for word, most in zip(words, whole, strict=True))
+        return self._amounts(list(found))
+
+    def _amounts(self, amounts: list[int]) -> str:
+        if self._fields["units"][1] == "byte":
+            return _list([f"{amount} B" for amount in amounts])
+        return _list([_thousandths(amount) for amount in amounts])
+
+
+def _within(tick: int) -> int:
+    return min(tick, _LARGEST)
+
+
+def _thousandths(amount: int) -> str:
+    return _decimal(amount, 3)
+
+
+def _decimal(amount: int, places: int) -> str:
+    whole, part = divmod(amount, 10**places)
+    return f"{whole}.{part:0{places}}".rstrip("0").rstrip(".")
+
+
+def _list(words: list[str]) -> str:
+    return f"[{', '.join(words)}]"

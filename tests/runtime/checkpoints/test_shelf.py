@@ -1,0 +1,129 @@
+"""The folder of checkpoints: which of them are complete, where a run begins, what is deleted."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from recycle_runtime.checkpoint.beginning import Beginning, beginning
+from recycle_runtime.checkpoint.manifest import Manifest, Shape, part_name
+from recycle_runtime.checkpoint.sealed_json import CheckpointError
+from recycle_runtime.checkpoint.shelf import Shelf, is_name
+
+SHAPE = Shape(stages=2, pipelines=3, tensor=1, microbatches=4)
+
+
+def manifest(step: int, shape: Shape = SHAPE) -> Manifest:
+    return Manifest(step, step * shape.per_step, 0, shape, dict.fromkeys(shape.parts, 1))
+
+
+def parts(folder: Path, shape: Shape = SHAPE) -> None:
+    for name in shape.parts:
+        (folder / name).mkdir()
+        (folder / name / "part.json").touch()
+
+
+def complete(shelf: Shelf, step: int, shape: Shape = SHAPE) -> str:
+    name = shelf.begin(step)
+    parts(shelf.folder / name, shape)
+    shelf.complete(name, manifest(step, shape))
+    return name
+
+
+def test_the_newest_comes_first_and_older_ones_go(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path / "kept")
+    assert shelf.look() == ([], [])
+    for step in (10, 20, 30):
+        complete(shelf, step)
+    begun = shelf.begin(40)
+    (shelf.folder / "notes.txt").touch()
+    (shelf.folder / "step-mine").mkdir()
+    shelf.prune("step-00000030")
+    found, damaged = shelf.look()
+    assert [each.name for each in found] == ["step-00000030", "step-00000020"]
+    assert found[0].manifest == manifest(30)
+    assert damaged == []
+    assert {path.name for path in shelf.folder.iterdir()} == {
+        "step-00000020", "step-00000030", begun, "notes.txt", "step-mine"
+    }  # fmt: skip
+
+
+def test_every_try_has_a_folder_of_its_own(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path)
+    assert [shelf.begin(5) for _ in range(3)] == ["step-00000005", "step-00000005.1", "step-00000005.2"]
+    assert all(map(is_name, ("step-00000005", "step-00000005.2")))
+    assert not any(map(is_name, ("../step-00000005", "step-5", "step-00000005/..", "step-00000005\n")))
+
+
+def test_a_folder_without_a_manifest_is_no_checkpoint(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path)
+    parts(tmp_path / shelf.begin(5))
+    assert shelf.look() == ([], [])
+    words = f"{tmp_path} has no complete checkpoint: starting with the first step"
+    assert beginning(tmp_path, SHAPE, 9, resume=True) == Beginning(words=words)
+    assert beginning(tmp_path, SHAPE, 9, resume=False) == Beginning()
+
+
+def test_another_number_of_pipelines_goes_on_after_the_items_that_were_used(tmp_path: Path) -> None:
+    complete(Shelf(tmp_path), 5)
+    begins = beginning(tmp_path, Shape(2, 1, 1, 7), 9, resume=True)
+    assert (begins.checkpoint, begins.step, begins.item) == ("step-00000005", 5, 60)
+
+
+def no_part(folder: Path) -> None:
+    (folder / part_name(1, 0) / "part.json").unlink()
+
+
+def cut_short(folder: Path) -> None:
+    path = folder / "manifest.json"
+    path.write_text(path.read_text()[:-20])
+
+
+def edited(folder: Path) -> None:
+    path = folder / "manifest.json"
+    path.write_text(path.read_text().replace('"items": 240', '"items": 0'))
+
+
+def empty(folder: Path) -> None:
+    (folder / "manifest.json").write_text("")
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (no_part, "stage-1-part-0: damaged: part.json is missing"),
+        (cut_short, "manifest.json: damaged: it is not JSON"),
+        (edited, "manifest.json: damaged: the checksum does not match"),
+        (empty, "manifest.json: damaged: it is not JSON"),
+    ],
+)
+def test_a_damaged_checkpoint_is_passed_over_and_named(
+    tmp_path: Path, harm: Callable[[Path], None], said: str
+) -> None:
+    shelf = Shelf(tmp_path)
+    complete(shelf, 10)
+    harm(tmp_path / complete(shelf, 20))
+    begins = beginning(tmp_path, SHAPE, 99, resume=True)
+    assert begins.checkpoint == "step-00000010"
+    assert said in begins.words
+    harm = no_part
+    harm(tmp_path / "step-00000010")
+    with pytest.raises(CheckpointError, match="damaged"):
+        beginning(tmp_path, SHAPE, 99, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("shape", "steps", "resume", "said"),
+    [
+        (SHAPE, 9, False, "there is a checkpoint of step 5 already: go on from it with --resume, or name"),
+        (SHAPE, 5, True, "has 5 steps already, and --steps asks for 5"),
+        (Shape(3, 3, 1, 4), 9, True, "made by a job with 2 stages, and this one has 3"),
+        (Shape(2, 3, 2, 4), 9, True, "made by a job with 1 tensor-parallel parts, and this one has 2"),
+    ],
+)
+def test_what_a_run_cannot_go_on_from(
+    tmp_path: Path, shape: Shape, steps: int, resume: bool, said: str
+) -> None:
+    complete(Shelf(tmp_path), 5)
+    with pytest.raises(CheckpointError, match=said):
+        beginning(tmp_path, shape, steps, resume=resume)

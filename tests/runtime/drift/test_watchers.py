@@ -1,0 +1,64 @@
+"""Which plan is chosen when some workers should only watch, and when op times are newer."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from recycle_runtime.coordinator.journal import Journal, read
+from recycle_runtime.coordinator.plan_book import PlanBook
+from tests.runtime.drift.fake_job import heavy_bundle, planned
+
+
+def test_watchers_watch_if_there_is_a_plan_for_exactly_the_others() -> None:
+    book = PlanBook(heavy_bundle())
+    live = book.grid
+    book.watchers = frozenset({(1, 0)})
+    assignment = book.assign(live)
+    assert assignment is not None and assignment.on_purpose and assignment.is_exact
+    failed = book.bundles[assignment.bundle].plans[assignment.plan].failed
+    assert [place for place, role in assignment.roles.items() if role in failed] == [(1, 0)]
+    assert sorted(assignment.roles.values()) == sorted(live)
+
+
+def test_otherwise_they_work() -> None:
+    book = PlanBook(heavy_bundle())
+    book.watchers = frozenset({(1, 1)})
+    assignment = book.assign(book.grid)
+    assert assignment is not None and assignment.watching == 0 and not assignment.on_purpose
+    book.add(planned(((1, 1),)))
+    assignment = book.assign(book.grid)
+    assert assignment is not None and assignment.on_purpose and assignment.watching == 1
+
+
+def test_where_somebody_has_to_watch_it_is_the_slow_one() -> None:
+    book = PlanBook(planned(((1, 1),)))
+    book.watchers = frozenset({(0, 1)})
+    live = [worker for worker in book.grid if worker != (0, 0)]
+    assert book.assign(live) is None, "the plan has everybody on stage 0"
+    book = PlanBook(planned(((0, 1), (0, 0))))
+    book.watchers = frozenset({(2, 1)})
+    assignment = book.assign(book.grid)
+    assert assignment is not None and not assignment.is_exact
+    failed = book.bundles[0].plans[0].failed
+    assert {place for place, role in assignment.roles.items() if role in failed} == {(2, 0), (2, 1)}
+
+
+def test_newer_op_times_are_better_for_exactly_the_same_losses() -> None:
+    book = PlanBook(heavy_bundle())
+    old = book.assign(book.grid)
+    newer = replace(heavy_bundle(), job_text=heavy_bundle().job_text.replace("3000", "9000"))
+    book.add(newer)
+    chosen = book.assign(book.grid)
+    assert old is not None and chosen is not None
+    assert (old.bundle, chosen.bundle) == (0, 1)
+    assert book.period((0, 0, 0), heavy_bundle().job_text) == old.period
+    assert book.period((2, 2, 2), heavy_bundle().job_text) is None
+
+
+def test_a_coordinator_that_starts_again_knows_them(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal")
+    journal.write(generation=1, step=0, places=[[0, 0], [0, 1]])
+    journal.write(watchers=[[0, 1]])
+    journal.write(watchers=[[1, 1], [0, 2]])
+    journal.close()
+    remembered = read(tmp_path / "journal")
+    assert remembered is not None and remembered.watchers == ((1, 1), (0, 2))

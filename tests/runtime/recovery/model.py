@@ -1,0 +1,392 @@
+"""Members of a job as little state machines around a real coordinator: time is a list of choices.
+
+Messages in both directions stay in order, and take as long as chance wants. A member that trains can finish a
+step only when everybody in its generation has begun it, as with real sums.
+"""
+
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from recycle_runtime.assembly import Worker
+from recycle_runtime.coordinator.coordinator import Coordinator
+from recycle_runtime.coordinator.decision import Member, Report
+from recycle_runtime.coordinator.journal import Remembered
+from recycle_runtime.coordinator.plan_book import Assignment, PlanBook
+from recycle_runtime.coordinator.recoveries import Recovery
+from recycle_runtime.coordinator.step_rows import Row
+from tests.runtime.recovery.plans_for_tests import fake_bundle, fewest
+
+Message = dict[str, Any]
+
+
+class Process:
+    """A worker process: its line to the coordinator, and what its main thread does."""
+
+    def __init__(self, world: "World", member: Member) -> None:
+        self.world, self.member = world, member
+        self.is_connected = True
+        self.incoming: deque[Message] = deque()
+        self.outgoing: deque[Message] = deque()
+        self.orders: deque[Message] = deque()
+        self.made: list[Message] = []
+        self.asked = self.generation = self.step = 0
+        self.applied: int | None = 0
+        self.is_fresh = True
+        self.hold_at = 0
+        self.is_training = False
+        self.is_waiting = False
+        """At a boundary."""
+        self.is_in_step = False
+        self.is_learning = False
+        """It makes steps with the others, and has no state to apply them to yet."""
+        self.made_steps = 0
+        """Up to now, whether or not it has a state."""
+        self.say({"type": "join"})
+
+    def say(self, message: Message) -> None:
+        if message["type"] == "step":
+            self.made.append(message)
+        if self.is_connected:
+            self.outgoing.append(message)
+
+    def hear(self) -> None:
+        """What the listening thread does with one message."""
+        message = self.incoming.popleft()
+        kind = message["type"]
+        if kind == "hold":
+            self.hold_at = message["step"]
+            self.say({"type": "holding", "request": message["request"], "step": self.step})
+        elif kind == "recall":
+            for row in [row for row in self.made if row["step"] >= message["step"]]:
+                if self.is_connected:
+                    self.outgoing.append(row)
+            return
+        elif kind == "go":
+            self.hold_at = message["until"]
+        elif kind == "leave":
+            self.asked = max(self.asked, message["generation"])
+        self.orders.append(message)
+
+    def act(self) -> bool:
+        """One move of the main thread; False if it has to wait."""
+        if not self.is_training:
+            return self._obey()
+        if self.asked > self.generation:
+            self._stop_training()
+            return True
+        if self.is_in_step:
+            return self._finish_step()
+        if self.is_waiting:
+            return self._wait_at_boundary()
+        if self.is_learning and self.world.chance.random() < 0.1:
+            self.is_learning, self.applied = False, self.made_steps
+            self.say({"type": "caught_up", "generation": self.generation})
+        if self.step >= self.hold_at:
+            self.is_waiting = True
+            self.say({"type": "boundary", "step": self.step})
+        else:
+            self.is_in_step = True
+            self.say({"type": "loss", "step": self.step, "loss": 1.0})
+        return True
+
+    def break_connection(self) -> None:
+        """Whatever is on its way is lost."""
+        self.incoming.clear()
+        self.outgoing.clear()
+        self.is_connected = False
+
+    def connect(self) -> None:
+        self.is_connected = True
+        self.say(
+            {
+                "type": "reconnect",
+                "generation": self.generation,
+                "is_training": self.is_training,
+                "asked": self.asked,
+            }
+        )
+
+    def _obey(self) -> bool:
+        if not self.orders:
+            return False
+        order = self.orders.popleft()
+        if order["type"] == "leave":
+            self._report(order["generation"])
+        elif order["type"] == "go" and order["generation"] >= self.asked:
+            self._begin(order)
+        elif order["type"] == "end":
+            self.world.dismissed[self.member] = order["ok"]
+        return True
+
+    def _begin(self, order: Message) -> None:
+        step = order["step"]
+        self.generation = order["generation"]
+        if order["from"] is not None:
+            if self.world.chance.random() < 0.2:
+                # Broken off while the state was on its way.
+                self.applied = None
+                self.is_fresh = False
+                self.say({"type": "broken", "generation": self.generation})
+                return
+            self.applied = step
+        elif order["learn"] is not None:
+            self.applied = None
+        elif self.applied == step + 1:
+            self.applied = step
+        self.made_steps, self.is_learning = step, order["learn"] is not None
+        assert self.is_learning or self.applied == step, f"{self.member} has {self.applied} steps, not {step}"
+        self.is_fresh = False
+        self.made = [row for row in self.made if row["step"] < step]
+        self.step, self.is_training, self.is_waiting, self.is_in_step = step, True, False, False
+        self.world.begun.setdefault(self.generation, {})[self.member] = step
+        self.say({"type": "began", "generation": self.generation})
+
+    def _finish_step(self) -> bool:
+        group = self.world.groups[self.generation]
+        if any(self.world.has_left(member, self.generation) for member in group):
+            self._stop_training()
+            self.say({"type": "broken", "generation": self.generation})
+            return True
+        if self.made_steps == self.step:
+            begun = self.world.begun.get(self.generation, {})
+            if any(begun.get(member, -1) < self.step for member in group):
+                return False
+            if any(self.world.is_before(member, self.generation, self.step) for member in group):
+                return False
+            self.made_steps += 1
+            if not self.is_learning:
+                self.applied = self.made_steps
+            return True
+        self._tell_step()
+        self.is_in_step = False
+        self.step += 1
+        self.world.begun[self.generation][self.member] = self.step
+        return True
+
+    def _tell_step(self) -> None:
+        self.say({"type": "step", "step": self.step, "loss": 1.0, "seconds": 0.0})
+
+    def _wait_at_boundary(self) -> bool:
+        if not self.orders:
+            return False
+        order = self.orders.popleft()
+        if order["type"] == "end":
+            self.world.dismissed[self.member] = order["ok"]
+            self.is_training = False
+        elif order["type"] == "leave":
+            self._stop_training()
+            self._report(order["generation"])
+        elif self.hold_at > self.step:
+            self.is_waiting = False
+        else:
+            self.say({"type": "boundary", "step": self.step})
+        return True
+
+    def _stop_training(self) -> None:
+        if self.is_in_step and self.made_steps == self.step + 1:
+            self._tell_step()
+        self.is_learning = False
+        self.is_training = self.is_waiting = self.is_in_step = False
+
+    def _report(self, generation: int) -> None:
+        self.say(
+            {"type": "report", "generation": generation, "applied": self.applied, "fresh": self.is_fresh}
+        )
+
+
+class World:
+    """Processes that come and go, and the coordinator that they talk to."""
+
+    def __init__(self, seed: int, stages: int, pipelines: int, steps: int) -> None:
+        self.chance = random.Random(seed)
+        self.steps = steps
+        self.book = PlanBook(fake_bundle(stages, pipelines, [[], fewest(stages, pipelines)]))
+        self.rows: list[Row] = []
+        self.generations: list[int] = []
+        self.written: dict[int, tuple[Worker, ...]] = {}
+        """Who works in a generation, as the journal has it."""
+        self.groups: dict[int, list[Member]] = {}
+        """Who has been sent into it; those who learn are there too."""
+        self.begun: dict[int, dict[Member, int]] = {}
+        """In every generation, who has begun it, and the step each is in or before."""
+        self.dismissed: dict[Member, bool] = {}
+        self.error: str | None = None
+        self.is_over = False
+        self.wanted_plans: list[tuple[Worker, ...]] = []
+        self.losses: list[Worker] = []
+        """Not told to the coordinator yet."""
+        self.processes: dict[Worker, Process] = {}
+        self.returning: set[Member] = set()
+        """Whom a new coordinator waits for."""
+        self.coordinator = self._new_coordinator()
+        for place in self.book.grid:
+            self.start(place)
+
+    # What members see of each other.
+
+    def has_left(self, member: Member, generation: int) -> bool:
+        """Whether its sockets of that generation are closed."""
+        process = self.processes.get(member.place)
+        if process is None:
+            return True
+        if process.generation > generation:
+            return True
+        return (
+            process.generation == generation
+            and not process.is_training
+            and member in self.begun.get(generation, {})
+        )
+
+    def is_before(self, member: Member, generation: int, step: int) -> bool:
+        """Whether it has not begun a step."""
+        process = self.processes[member.place]
+        return process.generation == generation and process.step == step and not process.is_in_step
+
+    def _new_coordinator(self) -> Coordinator:
+        return Coordinator(self.book, 1, self.steps, set(self.book.grid), self, clock=lambda: 1.0)
+
+    # What can happen.
+
+    def restart(self) -> None:
+        """The coordinator dies, and another reads what it has written down."""
+        self.coordinator = self._new_coordinator()
+        self.wanted_plans.clear()
+        for process in self.processes.values():
+            process.break_connection()
+        if self.generations:
+            number = self.generations[-1]
+            places = self.written[number]
+            self.coordinator.remember(Remembered(number, 0, places, len(self.rows), ()))
+            self.returning = {Member(place, 0) for place in places}
+
+    def start(self, place: Worker) -> None:
+        self.processes[place] = Process(self, Member(place, 0))
+
+    def kill(self, place: Worker) -> None:
+        process = self.processes.pop(place)
+        # What it has said arrives, for the coordinator reads it before it believes the agent.
+        while process.is_connected and process.outgoing:
+            self.deliver(process)
+        self.losses.append(place)
+
+    def deliver(self, process: Process) -> None:
+        """One message to the coordinator."""
+        message, member = process.outgoing.popleft(), process.member
+        coordinator = self.coordinator
+        step, generation = int(message.get("step", 0)), int(message.get("generation", 0))
+        deliveries: dict[str, Callable[[], object]] = {
+            "join": lambda: coordinator.join(member),
+            "reconnect": lambda: self._reconnect(member, message),
+            "report": lambda: coordinator.report(
+                member, generation, Report(message["applied"], message["fresh"])
+            ),
+            "step": lambda: coordinator.step(member, step, message["loss"], message["seconds"]),
+            "loss": lambda: coordinator.loss(member, step, message["loss"]),
+            "began": lambda: coordinator.began(member, generation),
+            "holding": lambda: coordinator.holding(message["request"], step),
+            "boundary": lambda: coordinator.boundary(member, step),
+            "caught_up": lambda: coordinator.caught_up(member, generation),
+            "broken": lambda: coordinator.broken(member, generation, "broken"),
+        }
+        deliveries[message["type"]]()
+
+    def _reconnect(self, member: Member, message: Message) -> None:
+        """As the service does."""
+        coordinator, generation, asked = self.coordinator, message["generation"], message["asked"]
+        recall: Message = {"type": "recall", "step": coordinator.rows.next}
+        if member in self.returning:
+            is_training = message["is_training"] and generation == coordinator.number
+            self.order(member, recall)
+            coordinator.rejoin(member, is_training=is_training, asked=asked)
+            self._returned(member)
+        elif member in coordinator.roster:
+            self.order(member, recall)
+            coordinator.reconnect(member, generation, message["is_training"])
+        else:
+            coordinator.join(member, has_trained=generation > 0, asked=asked)
+
+    def _returned(self, member: Member) -> None:
+        self.returning.discard(member)
+        if not self.returning:
+            self.coordinator.all_are_back()
+
+    def tell_loss(self) -> None:
+        place = self.losses.pop(0)
+        self.coordinator.lose(place, "lost")
+        if Member(place, 0) in self.returning:
+            self._returned(Member(place, 0))
+
+    def give_up_waiting(self) -> None:
+        """For those who will not come back."""
+        for member in sorted(self.returning):
+            self.coordinator.lose(member.place, "did not come back")
+        self.returning.clear()
+        self.coordinator.all_are_back()
+
+    def make_plan(self) -> None:
+        live = self.wanted_plans.pop(0)
+        failed = [worker for worker in self.book.grid if worker not in live]
+        self.book.add(fake_bundle(self.book.stages, self.book.pipelines, [failed]))
+        self.coordinator.add_plan()
+
+    def moves(self) -> list[Any]:
+        """Everything that can go on now without harm."""
+        found: list[Any] = []
+        for process in self.processes.values():
+            if process.outgoing:
+                found.append(lambda process=process: self.deliver(process))
+            if process.incoming:
+                found.append(process.hear)
+            if not process.is_connected:
+                found.append(process.connect)
+            found.append(process.act)
+        if self.losses:
+            found.append(self.tell_loss)
+        elif self.returning and not any(member.place in self.processes for member in self.returning):
+            found.append(self.give_up_waiting)
+        if self.wanted_plans:
+            found.append(self.make_plan)
+        return found
+
+    def run_to_the_end(self, most: int = 20_000) -> None:
+        """Without more harm, in any order that is fair."""
+        for _ in range(most):
+            if self.is_over and not any(process.incoming for process in self.processes.values()):
+                return
+            self.chance.choice(self.moves())()
+        raise AssertionError("it does not end")
+
+    # The coordinator's outbox.
+
+    def order(self, member: Member, message: Message) -> None:
+        if message["type"] == "go":
+            self.groups.setdefault(message["generation"], []).append(member)
+        process = self.processes.get(member.place)
+        if process is not None and process.is_connected:
+            process.incoming.append(dict(message))
+
+    def fence(self, member: Member, why: str) -> None:
+        process = self.processes.pop(member.place, None)
+        assert process is None, f"{member} lives, and is killed: {why}"
+
+    def moved(self, member: Member, target: Member) -> None: ...
+
+    def row(self, row: Row) -> None:
+        self.rows.append(row)
+
+    def gathering(self, number: int) -> None: ...
+
+    def generation(self, number: int, step: int, assignment: Assignment) -> None:
+        self.generations.append(number)
+        self.written[number] = tuple(sorted(assignment.roles))
+
+    def recovered(self, recovery: Recovery) -> None: ...
+
+    def plan_wanted(self, live: tuple[Worker, ...]) -> None:
+        self.wanted_plans.append(live)
+
+    def ended(self, error: str | None, no_plan: bool) -> None:
+        assert not self.is_over, "it has ended twice"
+        self.is_over, self.error = True, error

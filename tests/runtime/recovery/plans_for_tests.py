@@ -1,0 +1,33 @@
+"""Plans without streams, for whoever only chooses between them."""
+
+from collections.abc import Collection
+from typing import NamedTuple, cast
+
+from recycle_runtime.assembly import Worker
+from recycle_runtime.bundle import Bundle
+
+
+class FakePlan(NamedTuple):
+    failed: tuple[Worker, ...]
+    period: int
+
+
+class FakeBundle:
+    """As much of a bundle as the plan book looks at; more losses take longer."""
+
+    def __init__(self, stages: int, pipelines: int, losses: Collection[Collection[Worker]]) -> None:
+        self.stages, self.pipelines, self.job_text = stages, pipelines, "job"
+        self.plans = [FakePlan(tuple(lost), 100 + len(lost)) for lost in losses]
+
+    def workers(self, plan: int) -> tuple[Worker, ...]:
+        grid = [(pipeline, stage) for stage in range(self.stages) for pipeline in range(self.pipelines)]
+        return tuple(worker for worker in grid if worker not in self.plans[plan].failed)
+
+
+def fake_bundle(stages: int, pipelines: int, losses: Collection[Collection[Worker]]) -> Bundle:
+    return cast(Bundle, FakeBundle(stages, pipelines, losses))
+
+
+def fewest(stages: int, pipelines: int) -> list[Worker]:
+    """All but one worker of every stage."""
+    return [(pipeline, stage) for stage in range(stages) for pipeline in range(1, pipelines)]

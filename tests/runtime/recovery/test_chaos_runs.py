@@ -1,0 +1,35 @@
+"""Random faults and returns."""
+
+from pathlib import Path
+
+import pytest
+
+from recycle_runtime.bundle import Bundle
+from recycle_runtime.coordinator.chaos import chaos
+from tests.runtime.recovery.watched import TINY, check, run
+from tests.runtime.training.alone import train_alone
+from tests.runtime.training.compare import MLP, changed
+
+
+def survive(folder: Path, bundle: str, program: str, seed: int, events: int, steps: int) -> None:
+    plan = Bundle.read(bundle)
+    harm = chaos(seed, events, steps, plan.pipelines, plan.stages, [])
+    alone = train_alone(program, plan.stages, plan.pipelines * plan.microbatches, steps)
+    outcome = run(folder / "run", bundle, program, steps, harm.faults, harm.returns, silent=4.0)
+    check(folder / "run", outcome, alone)
+
+
+def test_twenty_events(tmp_path: Path, wide: str) -> None:
+    survive(tmp_path, wide, TINY, seed=1, events=20, steps=150)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_two_hundred_events(tmp_path: Path, wide: str, seed: int) -> None:
+    program = changed(tmp_path, TINY, "CLIP_NORM = 0.45")
+    survive(tmp_path, wide, program, seed, events=200, steps=1500)
+
+
+@pytest.mark.slow
+def test_two_hundred_events_of_the_running_example(tmp_path: Path, running_example: str) -> None:
+    survive(tmp_path, running_example, MLP, seed=5, events=200, steps=1000)

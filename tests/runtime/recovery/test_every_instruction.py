@@ -1,0 +1,80 @@
+"""A worker that is killed before any instruction of its stream, and comes back: nothing changes."""
+
+from pathlib import Path
+
+import pytest
+
+from recycle_runtime.assembly import Worker
+from recycle_runtime.bundle import Bundle
+from tests.runtime.recovery.watched import BUFFERS_AND_DROPOUT, TINY, check, run
+from tests.runtime.training.alone import train_alone
+from tests.runtime.training.compare import MLP, changed
+
+STEPS_PER_LIFE = 25
+"""About as many as are made while a worker starts again; a run that ends too early is followed by another."""
+MOST_RUNS = 4
+
+
+def kill_everywhere(
+    folder: Path, bundle: str, program: str, place: Worker, every: int = 1, kind: str = "kill"
+) -> None:
+    """At each position once; as many lives in a run as there is time for."""
+    plan = Bundle.read(bundle)
+    left = list(range(0, len(plan.stream(0, place)), every))
+    for attempt in range(MOST_RUNS):
+        steps = STEPS_PER_LIFE * (len(left) + 1)
+        alone = train_alone(program, plan.stages, plan.pipelines * plan.microbatches, steps)
+        name = f"{place[0]}:{place[1]}"
+        faults = [f"{kind}={name}@{2 + 3 * number}.{at}" for number, at in enumerate(left)]
+        returns = [f"{name}@{3 + 3 * number}" for number, _ in enumerate(left)]
+        here = folder / f"run-{attempt}"
+        outcome = run(here, bundle, program, steps, faults, returns)
+        happened = {position for _, _, position in outcome.faults}
+        assert happened, "nothing has happened"
+        check(here, outcome, alone)
+        left = [at for at in left if at not in happened]
+        if not left:
+            return
+    pytest.fail(f"{len(left)} positions are left after {MOST_RUNS} runs")
+
+
+PLACES = [(0, 0), (1, 1)]
+
+
+def test_some_instructions(tmp_path: Path, square: str) -> None:
+    kill_everywhere(tmp_path, square, TINY, (1, 1), every=4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", PLACES)
+def test_each_instruction(tmp_path: Path, square: str, place: Worker) -> None:
+    kill_everywhere(tmp_path, square, TINY, place)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", PLACES)
+def test_each_instruction_with_barriers(tmp_path: Path, square_with_barrier: str, place: Worker) -> None:
+    kill_everywhere(tmp_path, square_with_barrier, TINY, place)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("clip", [0.05, 0.45])
+def test_each_instruction_with_steps_made_again(tmp_path: Path, square: str, clip: float) -> None:
+    """Every step is clipped, or some of them are."""
+    program = changed(tmp_path, TINY, f"CLIP_NORM = {clip}")
+    kill_everywhere(tmp_path, square, program, (1, 0))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("clip", [0.5, 3.0])
+def test_each_instruction_with_buffers_and_dropout(tmp_path: Path, square: str, clip: float) -> None:
+    program = changed(tmp_path, BUFFERS_AND_DROPOUT, f"CLIP_NORM = {clip}")
+    kill_everywhere(tmp_path, square, program, (0, 1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("place", "every"), [((1, 2), 1), ((0, 0), 5), ((2, 3), 5)])
+def test_instructions_of_the_running_example(
+    tmp_path: Path, running_example: str, place: Worker, every: int
+) -> None:
+    kill_everywhere(tmp_path, running_example, MLP, place, every)

@@ -1,0 +1,108 @@
+"""What outlives a coordinator or an agent: the journal, and which processes run where."""
+
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recycle_runtime.coordinator.agents import Agents
+from recycle_runtime.coordinator.decision import Member
+from recycle_runtime.coordinator.journal import Journal, Remembered, read, rows_since
+
+
+def test_nothing_to_go_on_from(tmp_path: Path) -> None:
+    assert read(tmp_path / "journal") is None
+    journal = Journal(tmp_path / "journal")
+    journal.write(row=0, told={"step": 0})
+    journal.close()
+    assert read(tmp_path / "journal") is None
+
+
+def fill(path: Path) -> list[Remembered | None]:
+    """What is known after each line."""
+    journal = Journal(path)
+    states: list[Remembered | None] = []
+
+    def write(**fields: Any) -> None:
+        journal.write(**fields)
+        states.append(read(path))
+
+    write(bundle="a.plan")
+    write(generation=1, step=0, places=[[0, 0], [1, 0]])
+    write(row=0, told={"step": 0, "loss": 0.5})
+    write(row=1, told={"step": 1, "loss": float("nan")})
+    write(generation=4, step=2, places=[[1, 0]])
+    write(bundle="b.plan")
+    write(row=2, told={"step": 2, "loss": 0.25})
+    journal.close()
+    return states
+
+
+def test_the_end_of_a_journal(tmp_path: Path) -> None:
+    fill(tmp_path / "journal")
+    assert read(tmp_path / "journal") == Remembered(4, 2, ((1, 0),), 3, ("a.plan", "b.plan"))
+    assert [row["step"] for row in rows_since(tmp_path / "journal", 1)] == [1, 2]
+
+
+@given(cut=st.integers(0, 10_000))
+def test_a_line_cut_short_counts_for_nothing(tmp_path_factory: Any, cut: int) -> None:
+    path: Path = tmp_path_factory.mktemp("journal") / "journal"
+    states = fill(path)
+    text = path.read_bytes()
+    kept = text[: cut % (len(text) + 1)]
+    path.write_bytes(kept)
+    whole = kept.count(b"\n")
+    # A line without its end may be whole all the same.
+    assert read(path) in (None if whole == 0 else states[whole - 1], states[min(whole, len(states) - 1)])
+
+
+class Line:
+    """A connection to an agent."""
+
+    def __init__(self) -> None:
+        self.said: list[dict[str, Any]] = []
+
+    def send(self, message: dict[str, Any]) -> None:
+        self.said.append(message)
+
+    def close(self) -> None: ...
+
+
+def test_workers_start_where_there_is_room() -> None:
+    agents, first, second = Agents(1), Line(), Line()
+    assert not agents.start((0, 0), [])
+    agents.arrive(first, {"slots": 1})
+    agents.arrive(second, {"slots": 1, "running": []})
+    assert agents.start((0, 0), [["kill", 3, -1]])
+    assert not agents.start((0, 0), [])
+    assert agents.start((1, 0), [])
+    assert not agents.start((2, 0), [])
+    assert [len(line.said) for line in (first, second)] == [1, 1]
+    assert agents.gone(first, Member((0, 0), 0))
+    assert not agents.gone(first, Member((0, 0), 0))
+    assert agents.start((2, 0), [])
+
+
+def test_parts_of_a_worker_run_on_one_node() -> None:
+    agents, narrow, wide = Agents(2), Line(), Line()
+    agents.arrive(narrow, {"slots": 1})
+    agents.arrive(wide, {"slots": 3})
+    assert agents.start((0, 0), [])
+    assert not narrow.said
+    assert [message["part"] for message in wide.said] == [0, 1]
+    assert not agents.start((1, 0), [])
+
+
+def test_an_agent_that_starts_again_knows_its_processes() -> None:
+    agents, first, again = Agents(1), Line(), Line()
+    agents.arrive(first, {"slots": 2})
+    agents.start((0, 0), [])
+    agents.leave(first)
+    assert not agents.has(Member((0, 0), 0))
+    agents.arrive(again, {"slots": 2, "running": [[[0, 0], 0, 123]]})
+    assert agents.has(Member((0, 0), 0))
+    agents.kill(Member((0, 0), 0))
+    agents.rename(Member((0, 0), 0), Member((0, 1), 0))
+    assert [message["type"] for message in again.said] == ["kill", "rename"]
+    assert agents.has(Member((0, 1), 0))

@@ -1,0 +1,90 @@
+"""The store that groups meet at."""
+
+import base64
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recycle_runtime.control.store_table import StoreTable
+from recycle_runtime.control.wire import Message
+
+
+def ask(table: StoreTable, operation: str, *keys: str, value: Any = None) -> list[Message]:
+    """The answers, of which there is one unless the request waits."""
+    answers: list[Message] = []
+    table.request({"op": operation, "keys": list(keys), "value": value}, answers.append)
+    return answers
+
+
+def test_values() -> None:
+    table = StoreTable()
+    assert ask(table, "set", "a", value="YQ==") == [{}]
+    assert ask(table, "get", "a") == [{"values": ["YQ=="]}]
+    assert ask(table, "check", "a") == [{"value": True}]
+    assert ask(table, "check", "a", "b") == [{"value": False}]
+    assert ask(table, "remove", "a") == [{"value": True}]
+    assert ask(table, "remove", "a") == [{"value": False}]
+    assert ask(table, "add", "n", value=2) == [{"value": 2}]
+    assert ask(table, "add", "n", value=3) == [{"value": 5}]
+    assert ask(table, "get", "n") == [{"values": [base64.b64encode(b"5").decode()]}]
+    (answer,) = ask(table, "fly", "n")
+    assert "error" in answer
+
+
+def test_waiting() -> None:
+    table = StoreTable()
+    both, values = ask(table, "wait", "a", "b"), ask(table, "get", "b")
+    ask(table, "set", "a", value="1")
+    assert both == values == []
+    ask(table, "set", "b", value="2")
+    assert (both, values) == ([{}], [{"values": ["2"]}])
+
+
+def test_whoever_waits_for_the_past_is_told_so() -> None:
+    table = StoreTable()
+    old, new, other = ask(table, "wait", "g1/a"), ask(table, "wait", "g2/a"), ask(table, "wait", "g1x")
+    table.begin(2)
+    assert "error" in old[0]
+    assert new == other == []
+    # What comes too late is not kept, and not waited for.
+    ask(table, "set", "g1/a", value="1")
+    assert ask(table, "check", "g1/a") == [{"value": False}]
+    assert "error" in ask(table, "get", "g1/a")[0]
+    ask(table, "set", "g2/a", value="1")
+    assert new == [{}]
+
+
+def test_those_who_are_gone_are_not_answered() -> None:
+    table = StoreTable()
+    answers: list[Message] = []
+    answer = answers.append
+    table.request({"op": "wait", "keys": ["a"]}, answer)
+    table.forget(answer)
+    ask(table, "set", "a", value="1")
+    assert answers == []
+
+
+KEYS = st.sampled_from(["a", "b", "g1/a", "g2/a", "g3/b"])
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["set", "get", "wait", "check", "remove", "begin"]), KEYS), max_size=40
+    )
+)
+def test_everybody_is_answered_once(requests: list[tuple[str, str]]) -> None:
+    table = StoreTable()
+    waiting: list[list[Message]] = []
+    generation = 0
+    for operation, key in requests:
+        if operation == "begin":
+            generation += 1
+            table.begin(generation)
+        else:
+            waiting.append(ask(table, operation, key, value="1"))
+            assert len(waiting[-1]) == 1 or operation in ("get", "wait")
+    for key in ("a", "b", "g1/a", "g2/a", "g3/b"):
+        ask(table, "set", key, value="1")
+    table.begin(99)
+    assert all(len(answers) == 1 for answers in waiting)

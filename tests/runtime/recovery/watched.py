@@ -1,0 +1,214 @@
+"""Whole runs over processes, watched: one that stands still says where everybody is, and nothing is left."""
+
+import math
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import torch
+
+from recycle_runtime.agent.board import Board
+from recycle_runtime.bundle import Bundle
+from recycle_runtime.control.wire import Message
+from recycle_runtime.supervisor import Job, Supervisor, SupervisorError, supervised
+from tests.runtime.training.alone import Alone
+
+PROGRAMS = Path(__file__).resolve().parent / "programs"
+TINY = str(PROGRAMS / "tiny.py")
+BUFFERS_AND_DROPOUT = str(PROGRAMS / "buffers_and_dropout.py")
+
+_STILL = 60.0
+"""Seconds without any news after which a run counts as hung; start-up on a busy machine takes half of it."""
+
+Drive = Callable[[Supervisor, Message], None]
+"""Called with all news of a run, to do harm from outside."""
+
+
+@dataclass
+class Outcome:
+    """What is known of a run that has ended."""
+
+    rows: list[Message] = field(default_factory=list[Message])
+    recoveries: list[Message] = field(default_factory=list[Message])
+    generations: list[int] = field(default_factory=list[int])
+    events: list[str] = field(default_factory=list[str])
+    faults: list[tuple[str, int, int]] = field(default_factory=list[tuple[str, int, int]])
+    """That have happened: kind, step, position."""
+    error: str | None = None
+
+    @property
+    def causes(self) -> list[str]:
+        return [cause for recovery in self.recoveries for cause in recovery["causes"]]
+
+    def take(self, message: Message) -> None:
+        kind = message["type"]
+        if kind == "row":
+            self.rows.append(message)
+        elif kind == "recovery":
+            self.recoveries.append(message)
+        elif kind == "generation":
+            self.generations.append(message["number"])
+        elif kind == "event":
+            self.events.append(message["event"])
+            if "fault" in message:
+                self.faults.append((*message["fault"],))
+        elif kind == "ended":
+            self.error = message["error"]
+
+
+def run(
+    folder: Path,
+    bundle: str,
+    program: str,
+    steps: int,
+    faults: list[str] | None = None,
+    returns: list[str] | None = None,
+    drive: Drive = lambda supervisor, message: None,
+    silent: float = 20.0,
+    stuck: float = 600.0,
+) -> Outcome:
+    """Train to the end; parameters are in `folder`/saved. Fails the test when nothing happens for long."""
+    (folder / "saved").mkdir(parents=True)
+    plan = Bundle.read(bundle)
+    job = Job(
+        bundle=bundle,
+        program=program,
+        steps=steps,
+        slots=plan.pipelines * plan.stages,
+        state=folder / "state",
+        save=str(folder / "saved"),
+        faults=tuple(faults or ()),
+        returns=tuple(returns or ()),
+        silent=silent,
+        stuck=stuck,
+    )
+    outcome = Outcome()
+    found: list[str] = []
+    with _stderr_in(folder / "stderr"):
+        try:
+            with supervised(job) as supervisor, _Watchdog(job, supervisor, found) as watchdog:
+                for message in supervisor.news():
+                    watchdog.news(message)
+                    outcome.take(message)
+                    drive(supervisor, message)
+        except SupervisorError as error:
+            outcome.error = str(error)
+    said = (folder / "stderr").read_text(errors="replace")
+    if found:
+        pytest.fail("\n".join(["the run stood still", *found, said[-20_000:]]), pytrace=False)
+    _check_nothing_is_left(folder / "state", said)
+    return outcome
+
+
+def check(folder: Path, outcome: Outcome, alone: Alone) -> None:
+    """Every step once and in order, with its loss; whoever trains at the end has the parameters it should."""
+    steps = len(alone.losses)
+    said = (folder / "stderr").read_text(errors="replace")[-5_000:]
+    assert outcome.error is None, said
+    assert [row["step"] for row in outcome.rows] == list(range(steps)), said
+    losses = [row["loss"] for row in outcome.rows]
+    assert not any(map(math.isnan, losses))
+    assert losses == pytest.approx(alone.losses, rel=1e-9)
+    assert outcome.generations == sorted(set(outcome.generations))
+    saved = sorted((folder / "saved").glob("worker-*.pt"))
+    assert len(saved) == outcome.rows[-1]["live"], (saved, said)
+    for path in saved:
+        stage = int(path.name.split("-")[2])
+        state: dict[str, torch.Tensor] = torch.load(path, weights_only=True)["model"]
+        for name, tensor in alone.states[stage].items():
+            if not _is_statistic(name):
+                torch.testing.assert_close(state[name], tensor, rtol=1e-9, atol=1e-9)
+
+
+def _is_statistic(name: str) -> bool:
+    """Each worker has its own of these, from the micro-batches that it ran."""
+    return name.rpartition(".")[2] in ("running_mean", "running_var", "num_batches_tracked")
+
+
+class _Watchdog:
+    """Ends a run in which nothing happens."""
+
+    def __init__(self, job: Job, supervisor: Supervisor, found: list[str]) -> None:
+        self._job, self._supervisor, self._found = job, supervisor, found
+        self._heard = time.monotonic()
+        self._over = threading.Event()
+
+    def news(self, message: Message) -> None:
+        # Only steps are a sign that the run goes on: groups that form and break up for ever are not.
+        if message["type"] in ("row", "ended", "hello"):
+            self._heard = time.monotonic()
+
+    def __enter__(self) -> "_Watchdog":
+        threading.Thread(target=self._watch, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+
+    def _watch(self) -> None:
+        while not self._over.wait(0.5):
+            if time.monotonic() - self._heard > _STILL:
+                self._found.append(self._look())
+                # Both are ended by signals that they cannot be restarted from, and that ends the news.
+                self._supervisor.coordinator.restarts = self._supervisor.agent.restarts = 1_000
+                self._supervisor.coordinator.process.kill()
+                return
+
+    def _look(self) -> str:
+        board = Board(self._job.state / "node" / "board", self._job.slots)
+        lines = [f"line {number}: {board.read(number)}" for number in range(self._job.slots)]
+        board.close()
+        for pid in processes_of(self._job.state):
+            if pid not in (self._supervisor.coordinator.process.pid, self._supervisor.agent.process.pid):
+                os.kill(pid, signal.SIGUSR1)
+                time.sleep(0.2)
+        journal = self._job.state / "journal.jsonl"
+        tail = journal.read_text()[-2_000:] if journal.exists() else ""
+        return "\n".join([*lines, "journal:", tail])
+
+
+def processes_of(path: Path) -> list[int]:
+    """All processes whose command names a file or a folder; zombies show no command, and count as gone."""
+    found: list[int] = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            command = (entry / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if os.fsencode(path) in command:
+            found.append(int(entry.name))
+    return found
+
+
+def _check_nothing_is_left(state: Path, said: str) -> None:
+    deadline = time.monotonic() + 10
+    while (left := processes_of(state)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert not left, said[-5_000:]
+    host, _, port = (state / "address").read_text().rpartition(":")
+    with socket.socket() as probe, pytest.raises(ConnectionRefusedError):
+        probe.connect((host, int(port)))
+
+
+@contextmanager
+def _stderr_in(path: Path) -> Generator[None]:
+    """What child processes write goes to a file."""
+    kept = os.dup(2)
+    with path.open("ab") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
