@@ -10,6 +10,7 @@ FORMATS = ("grid", "json", "asm", "schedule")
 SHOW_FORMATS = (*FORMATS, "trace", "csv")
 TECHNIQUES = ("adaptive", "decouple", "stagger")
 WHAT_IF = ("plans", "bounds", "none")
+SYSTEMS = ("slurm", "kubernetes")
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -51,6 +52,7 @@ def _parser() -> argparse.ArgumentParser:
         )
     )
     _verify(command("verify", "check a bundle against every rule, from the file alone"))
+    _launch(command("launch", "write what starts a job on a cluster: a batch script or a manifest"))
     _reproduce(command("reproduce", "run again what a crash of recyclec has left behind"))
     return parser
 
@@ -178,6 +180,24 @@ def _diff(parser: argparse.ArgumentParser) -> None:
 
 def _verify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("bundle", metavar="PLAN")
+
+
+def _launch(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("system", type=_one_of(SYSTEMS), metavar="|".join(SYSTEMS))
+    parser.add_argument("bundle", metavar="PLAN", help="the bundle, as the nodes see it too")
+    parser.add_argument("--program", required=True, metavar="FILE", help="the Python file to train")
+    parser.add_argument("--steps", required=True, type=_positive, metavar="N", help="how many steps to train")
+    parser.add_argument("--nodes", type=_positive, metavar="N", help="(default: as few as will do)")
+    parser.add_argument(
+        "--slots", type=_positive, default=8, metavar="N", help="worker processes per node (default: 8)"
+    )
+    parser.add_argument("--device", type=_one_of(("cuda", "cpu")), default="cuda", metavar="cuda|cpu")
+    parser.add_argument(
+        "--checkpoint", metavar="DIR", help="keep checkpoints there, and go on from the newest one"
+    )
+    parser.add_argument("--name", metavar="NAME", help="of the job on the cluster (default: the job's)")
+    parser.add_argument("--image", metavar="IMAGE", help="for kubernetes (default: recycle:latest)")
+    parser.add_argument("-o", dest="out", metavar="FILE", help="write there instead of stdout")
 
 
 def _reproduce(parser: argparse.ArgumentParser) -> None:

@@ -20,7 +20,7 @@ def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (["show", "x.plan", "--format", "svg"], "must be one of grid, json, asm, schedule, trace, csv, got svg"),
+        (["show", "x.plan", "--format", "svg"], "one of grid, json, asm, schedule, trace, csv, got svg"),
         (["show", "x.plan", "--failures", "-1"], "--failures: must be a whole number of at least 0, got -1"),
         (["show", "x.plan", "--failures", "two"], "must be a whole number of at least 0, got two"),
         (["show", "x.plan", "--failures", "9" * 5000], "must be a whole number of at least 0"),

@@ -1,6 +1,7 @@
 """`recycle-run agent`: starts and watches the worker processes of one node."""
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,8 @@ def run(arguments: argparse.Namespace) -> int:
         Path(name).open("rb").close()
     if arguments.checkpoint is not None:
         Path(arguments.checkpoint).mkdir(parents=True, exist_ok=True)
+    import torch
+
     from recycle_runtime.agent.agent import Agent, AgentOptions
     from recycle_runtime.agent.board import Board
     from recycle_runtime.agent.preload import preload
@@ -59,6 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     from recycle_runtime.coordinator.decision import Member
     from recycle_runtime.member.faults import Fault
     from recycle_runtime.member.member import MemberOptions, work
+    from recycle_runtime.transport.choose import local_device
     from recycle_runtime.worker import WorkerOptions
 
     if arguments.device == "cpu":
@@ -84,9 +88,13 @@ def run(arguments: argparse.Namespace) -> int:
         checkpoint=arguments.checkpoint,
     )
 
+    gpus = torch.cuda.device_count() if arguments.device == "cuda" else 1
+
     def life(member: Member, line: int, faults: list[Any], board: Board) -> int:
         harm = [Fault(str(kind), int(step), int(position)) for kind, step, position in faults]
-        return work(told, member.place, member.part, line, harm, board)
+        device = local_device(line, gpus) if arguments.device == "cuda" else arguments.device
+        mine = replace(told, worker=replace(told.worker, device=device))
+        return work(mine, member.place, member.part, line, harm, board)
 
     limits = Limits(silent=arguments.silent, stuck=arguments.stuck)
     options = AgentOptions(host, port, secret, arguments.slots, Path(arguments.state), limits)

@@ -55,8 +55,10 @@ class Agents:
         for connection in self._agents:
             connection.send({"type": "over"})
 
-    def leave(self, connection: Sends) -> None:
-        self._agents.pop(connection, None)
+    def leave(self, connection: Sends) -> list[Member]:
+        """An agent has hung up; who it watched."""
+        agent = self._agents.pop(connection, None)
+        return [] if agent is None else list(agent.pids)
 
     def has(self, member: Member) -> bool:
         return any(member in agent.pids for agent in self._agents.values())

@@ -153,7 +153,7 @@ class Service:
         elif kind == "agent":
             self._kinds[connection] = "agent"
             self._agents.arrive(connection, message)
-            self._start_processes()
+            self._start_processes(is_new=not message.get("running"))
         elif kind == "observe":
             self._kinds[connection] = "observer"
             self._greet(connection, message.get("next"))
@@ -164,7 +164,10 @@ class Service:
         kind = self._kinds.pop(connection, None)
         self._store.forget(connection.send)
         if kind == "agent":
-            self._agents.leave(connection)
+            for member in self._agents.leave(connection):
+                # With a node, its workers may go before their agent, who cannot say it any more.
+                if self._over is None and member in self._pids and member not in self._members:
+                    self.coordinator.lose(member.place, f"{_name(member)} was on a node that is gone")
         if isinstance(kind, Member) and self._members.get(kind) is connection:
             # Its agent will say what became of it; if it has none any more, nobody can.
             del self._members[kind]
@@ -420,9 +423,15 @@ class Service:
         if self._over is not None:
             connection.send(self._last_words())
 
-    def _start_processes(self) -> None:
-        """Have every worker that is expected and nowhere yet started."""
-        for place in sorted(self.coordinator.expected, key=lambda worker: (worker[1], worker[0])):
+    def _start_processes(self, *, is_new: bool) -> None:
+        """Workers that are expected and nowhere yet; on a new node in mid-run, those that are lost.
+
+        Pipeline after pipeline, so that a node does not hold all workers of a stage.
+        """
+        wanted = set(self.coordinator.expected)
+        if is_new and self.coordinator.phase in (Phase.RUNNING, Phase.GATHERING):
+            wanted = set(self._book.grid) - set(self.coordinator.roster.whole())
+        for place in sorted(wanted):
             self._agents.start(place, self._timetable.faults(place))
 
     def _send_bundle(self, member: Member, number: int) -> None:

@@ -1,0 +1,40 @@
+"""How many nodes a job takes, and which stages one of them can take along."""
+
+import pytest
+
+from recycle_compiler.launch.layout import LayoutError, lay_out
+
+
+def test_as_few_nodes_as_will_do() -> None:
+    assert lay_out(4, 3, 1, slots=8).nodes == 2
+    assert lay_out(4, 3, 1, slots=12).nodes == 1
+    assert lay_out(4, 3, 1, slots=5, nodes=7).nodes == 7
+
+
+def test_the_parts_of_a_worker_stay_together() -> None:
+    layout = lay_out(2, 3, 2, slots=3)
+    assert (layout.processes, layout.nodes) == (12, 6)
+    with pytest.raises(LayoutError, match="the 4 parts of a worker run on one node"):
+        lay_out(2, 2, 4, slots=3)
+
+
+def test_too_few_nodes() -> None:
+    with pytest.raises(LayoutError, match=r"12 worker processes .* which takes 3 such nodes"):
+        lay_out(4, 3, 1, slots=5, nodes=2)
+
+
+@pytest.mark.parametrize(
+    ("pipelines", "tensor", "slots", "stages"),
+    [
+        (3, 1, 2, ()),
+        (3, 1, 3, (0, 1, 2, 3)),
+        (3, 1, 4, (0, 3)),
+        (3, 1, 8, (0, 1, 3)),
+        (3, 2, 4, ()),
+        (1, 1, 1, (0, 1, 2, 3)),
+    ],
+)
+def test_stages_that_go_with_one_node(
+    pipelines: int, tensor: int, slots: int, stages: tuple[int, ...]
+) -> None:
+    assert lay_out(4, pipelines, tensor, slots).stages_on_one_node() == stages
