@@ -19,7 +19,7 @@ from recycle_compiler.ir.ops import Column, OpKind
 from recycle_compiler.ir.program import Claims
 from recycle_compiler.ir.schedule import Schedule, schedule_order
 from recycle_compiler.passes.assign_slots.bounds import Bound, lower_bound
-from recycle_compiler.passes.assign_slots.construct import construct, tune
+from recycle_compiler.passes.assign_slots.construct import Tuning, construct, tune
 from recycle_compiler.passes.assign_slots.deadline import Deadline
 from recycle_compiler.passes.assign_slots.exact import is_small, settle
 from recycle_compiler.passes.assign_slots.improve import improve
@@ -42,12 +42,14 @@ class Effort:
     """Tried while a rule is tuned for a large plan."""
     changes: int = 160
     """Tried after that, on single stages."""
+    exchanges: int = 48
+    """Orders tried in each search that swaps neighbours, in plans beyond `most_ops`."""
     op_moves: int = 90_000
     """Moves of the search times ops per move, for plans whose loops are not compiled."""
     compiled_op_moves: int = 600_000
     most_moves: int = 600
     most_ops: int = 20_000
-    """In larger plans the search finds nothing that tuning has not found sooner."""
+    """In larger plans this search finds nothing that tuning has not found sooner; exchanges replace it."""
     exact: bool = True
     """Whether the MILP may be used."""
     placements: int = 2
@@ -55,7 +57,7 @@ class Effort:
 
     def prompt(self) -> "Effort":
         """For a plan that somebody waits for: a large one is hardly tuned."""
-        return replace(self, settings=6, changes=0)
+        return replace(self, settings=6, changes=0, exchanges=0)
 
     def quick(self) -> "Effort":
         """Enough to compare placements."""
@@ -64,6 +66,7 @@ class Effort:
             rules=self.rules // 3,
             settings=6,
             changes=0,
+            exchanges=0,
             op_moves=self.op_moves // 10,
             compiled_op_moves=self.compiled_op_moves // 10,
             most_moves=self.most_moves // 10,
@@ -77,11 +80,15 @@ class Effort:
             rules=3,
             settings=1,
             changes=0,
+            exchanges=0,
             op_moves=self.op_moves // 10,
             compiled_op_moves=0,
             most_moves=30,
             exact=False,
         )
+
+    def tuning(self, problem: Problem) -> Tuning:
+        return Tuning(self.settings, self.changes, self.exchanges if problem.ops > self.most_ops else 0)
 
     def moves(self, problem: Problem) -> int:
         if problem.ops > self.most_ops:
@@ -123,7 +130,7 @@ def plan(problem: Problem, options: SolverOptions, effort: Effort, deadline: Dea
     if problem.ops < LARGE:
         starts = construct(clock, good_enough, effort.rules, deadline)
     else:
-        starts = [tune(clock, good_enough, effort.settings, effort.changes, noise, deadline)]
+        starts = [tune(clock, good_enough, effort.tuning(problem), noise, deadline)]
     # A short search often does; the MILP settles most of what is small; the long search is for the rest.
     few = effort.quick().moves(problem)
     best = improve(clock, starts, good_enough, few, noise, deadline)

@@ -100,6 +100,7 @@ def round_trip(problem: Problem, stage: int) -> int:
     return compute + 2 * sum(problem.transfer[j] for j in range(stage, problem.stages - 1))
 
 
+@lru_cache(maxsize=8)
 def ramp_up(problem: Problem, stage: int, share: int, crowd: int = 1) -> int:
     """Idle time before the first backward of some worker in a crowd with this many micro-batches each."""
     fill = min(share, _holdable(problem, stage)) - 1
@@ -148,6 +149,7 @@ def _outstanding(problem: Problem, stage: int, share: int) -> int:
     return max(left(waiting) for waiting in range(1, most + 1))
 
 
+@lru_cache(maxsize=8)
 def _slack_at_end(problem: Problem, stage: int, share: int) -> int:
     """Outstanding work beyond the round trip of the last F; where negative, the worker idles that long."""
     wait = round_trip(problem, stage) + problem.backward[stage]

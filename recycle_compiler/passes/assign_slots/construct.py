@@ -2,12 +2,15 @@
 
 Small plans try a grid of settings. Large ones start from a few that have proven good, and then change one or
 two values of the best setting so far by chance: what is best differs from plan to plan, and neighbours of a
-good setting are good more often than others. Then single stages get values of their own.
+good setting are good more often than others. Then single stages get values of their own, and in between
+a search swaps neighbours in the best order.
 """
 
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from recycle_compiler.passes.assign_slots.deadline import Deadline
+from recycle_compiler.passes.assign_slots.exchange import exchange
 from recycle_compiler.passes.assign_slots.kernel import Ints
 from recycle_compiler.passes.assign_slots.noise import Noise
 from recycle_compiler.passes.assign_slots.rules import (
@@ -38,8 +41,21 @@ _BURSTS = (0, 6, 12, 25, 37, 50, 75, 100)
 _AHEAD = (3, 6, 8, NO_LIMIT)
 _SPANS = (1, 1, 2, 3, 5, 8)
 """How many stages are changed together."""
+_TURN = 40
+"""Changes between two searches that swap neighbours."""
 _IDLE_TRIES = 200
 """Changes in a row that lead to nothing new, before tuning ends."""
+
+
+class Tuning(NamedTuple):
+    """How much work may go into a large plan."""
+
+    settings: int
+    """Rules to try, the same for all stages."""
+    changes: int
+    """Rules to try after that, with other values for some stages."""
+    exchanges: int
+    """Orders to try in each search that swaps neighbours; there is one for every `_TURN` changes."""
 
 
 def construct(clock: Clock, bound: int, tries: int, deadline: Deadline) -> list[Timed]:
@@ -63,7 +79,7 @@ def construct(clock: Clock, bound: int, tries: int, deadline: Deadline) -> list[
     return sorted(found, key=lambda timed: timed.rank)
 
 
-def tune(clock: Clock, bound: int, tries: int, changes: int, noise: Noise, deadline: Deadline) -> Timed:
+def tune(clock: Clock, bound: int, effort: Tuning, noise: Noise, deadline: Deadline) -> Timed:
     """The best schedule of a rule that is tuned: first its settings, then stage by stage."""
     problem = clock.problem
     priorities = [greedy_priority(problem, last_first) for last_first in (False, True)]
@@ -78,35 +94,48 @@ def tune(clock: Clock, bound: int, tries: int, changes: int, noise: Noise, deadl
             best, chosen = timed, setting
         return best.period <= bound
 
-    for setting in _next_settings(lambda: chosen, tries, noise):
+    for setting in _next_settings(lambda: chosen, effort.settings, noise):
         if tell(setting) or deadline.passed():
             break
     assert best is not None
     rule = rule_of(problem, chosen)
-    for _ in range(changes):
-        if best.period <= bound or deadline.passed():
+    found = searched = best
+    for turn in range(effort.changes + 1):
+        if turn % _TURN == 0 and effort.exchanges:
+            # The search goes on where it ended, unless the rule has become better since.
+            begin = found if turn and best is searched else best
+            searched = best
+            found = min(found, exchange(clock, begin, bound, effort.exchanges, noise, deadline), key=_rank)
+        if min(best, found, key=_rank).period <= bound or turn == effort.changes or deadline.passed():
             break
         other = _changed_stages(rule, noise)
         timed = clock.time_at_once(clock.loops.place(priorities[chosen.last_first], other))
         if timed.rank <= best.rank:
             best, rule = timed, other
-    shortest = clock.time(best.order)
+    shortest = clock.time(min(best, found, key=_rank).order)
     assert shortest is not None
     return shortest
 
 
+def _rank(timed: Timed) -> tuple[int, int]:
+    return timed.rank
+
+
 def _changed_stages(rule: Rule, noise: Noise) -> Rule:
     """Some stages next to each other have another value, once or twice."""
+    # A long pipeline has more in flight everywhere, and takes longer steps.
+    step = max(1, len(rule.depth) // 16)
     for _ in range(1 + noise.below(3) // 2):
         first = noise.below(len(rule.depth))
-        stages = slice(first, first + _SPANS[noise.below(len(_SPANS))])
+        stages = slice(first, first + step * _SPANS[noise.below(len(_SPANS))])
         name = ("patience", "patience_at_end", "depth", "burst")[noise.below(4)]
         values: Ints = getattr(rule, name).copy()
         match name:
             case "depth":
-                values[stages] += 2 * noise.below(2) - 1
+                choice = noise.below(2 * step)
+                values[stages] += choice - step if choice < step else choice - step + 1
             case "burst":
-                values[stages] = noise.below(9)
+                values[stages] = noise.below(8 * step + 1)
             case _:
                 values[stages] = noise.below(90)
         rule = rule._replace(**{name: values})

@@ -224,13 +224,15 @@ def earliest_times(
     order: Any,
     free: Any,
     end: Any,
+    sequence: Any,
     position: Any,
     runnable: Any,
     listed: Any,
 ) -> int:
     """Fill `end` of every op when each worker keeps its order; `free` says when each worker may begin.
 
-    Returns how many ops could be timed: fewer than there are when the orders wait for each other.
+    Fills `sequence` with the ops, each after all it waits for. Returns how many could be timed: fewer than
+    there are when the orders wait for each other.
     """
     left = workers
     timed = 0
@@ -256,6 +258,7 @@ def earliest_times(
                 time = max(time, ready)
             time += duration[op]
             end[op] = time
+            sequence[timed] = op
             place += 1
             timed += 1
             other = wakes[op]
@@ -277,15 +280,16 @@ def latest_times(
     lag: Any,
     split: Any,
     order: Any,
-    by_start: Any,
+    sequence: Any,
     deadline: Any,
     follower: Any,
+    due: Any,
     late: Any,
 ) -> int:
     """Fill `late`, the latest start of every op when each worker keeps its order and each stage its deadline.
 
-    `by_start` lists the ops from the first start to the last: whatever follows an op starts later than it
-    does.
+    `sequence` lists the ops, each after all it waits for. `due` is the latest end of an op but for what
+    follows it on its worker.
     """
     stages = len(deadline)
     for worker in range(workers):
@@ -293,14 +297,15 @@ def latest_times(
             if order[place] < 0:
                 break
             follower[order[place - 1]] = order[place]
-    for index in range(len(by_start) - 1, -1, -1):
-        op = by_start[index]
+    for index in range(len(sequence) - 1, -1, -1):
+        op = sequence[index]
         end = deadline[op % stages]
-        if follower[op] >= 0:
-            end = min(end, late[follower[op]])
         if feeds[op] >= 0:
             end = min(end, late[feeds[op]] - lag[op])
         if op // span == BACKWARD and split[op % stages]:
             end = min(end, late[op + span])
+        due[op] = end
+        if follower[op] >= 0:
+            end = min(end, late[follower[op]])
         late[op] = end - duration[op]
-    return len(by_start)
+    return len(sequence)

@@ -1,18 +1,34 @@
 """The inner loops, set up for one problem: flat arrays, scratch space, and plain or compiled functions."""
 
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from recycle_compiler.compiled import compile_function
 from recycle_compiler.passes.assign_slots import kernel
 from recycle_compiler.passes.assign_slots.kernel import Ints
+from recycle_compiler.passes.assign_slots.neighbours import swap_neighbours
 from recycle_compiler.passes.assign_slots.problem import Problem
 from recycle_compiler.passes.assign_slots.rules import Rule
 
 LARGE = 1_000
 """Ops from which on the loops are compiled: below, loading the compiler takes longer than it saves."""
+
+
+class Where(NamedTuple):
+    """Which neighbours may be swapped."""
+
+    first_stage: int
+    last_stage: int
+    since: int = 0
+    """Only ops that start from then on."""
+    gain: int = 0
+    """What a swap has to bring, in ticks."""
+    odds: int = 100
+    """In percent: how many of those that could be swapped are."""
+    seed: int = 1
+    """Which of them."""
 
 
 class Loops:
@@ -84,8 +100,15 @@ class Loops:
 
     def earliest(self, order: Ints, release: Ints) -> Ints:
         """The earliest end of every op, -1 where there is none; stages open at their release."""
+        timed = self.in_sequence(order, release)
+        assert timed is not None, "the orders of some workers wait for each other"
+        return timed[0]
+
+    def in_sequence(self, order: Ints, release: Ints) -> tuple[Ints, Ints] | None:
+        """The earliest end of every op, and the ops, each after what it waits for; None if in a circle."""
         duration, feeds, needs, lag, wakes = self._static
         end = self._scratch(3 * self.span, -1)
+        sequence = self._scratch(self.problem.ops)
         timed = self._functions[1](
             self.workers,
             self.width,
@@ -97,17 +120,22 @@ class Loops:
             self._native(order),
             self._native(np.repeat(release, self.problem.pipelines)),
             end,
+            sequence,
             self._native(np.arange(self.workers, dtype=np.int64) * self.width),
             self._native(np.arange(self.workers - 1, -1, -1, dtype=np.int64)),
             self._scratch(self.workers, 1),
         )
-        assert timed == self.problem.ops, "the orders of some workers wait for each other"
-        return np.array(end, dtype=np.int64)
+        if timed < self.problem.ops:
+            return None
+        return np.array(end, dtype=np.int64), np.array(sequence, dtype=np.int64)
 
-    def latest(self, order: Ints, start: Ints, deadline: Ints) -> Ints:
-        """The latest start of every op under the stages' deadlines."""
+    def latest(self, order: Ints, sequence: Ints, deadline: Ints) -> tuple[Ints, Ints]:
+        """The latest start of every op under the stages' deadlines, and its latest end.
+
+        The sequence has each op after what it waits for. The latest end ignores what its worker does next.
+        """
         duration, feeds, _, lag, _ = self._static
-        by_start = np.argsort(start, kind="stable")
+        due = self._scratch(3 * self.span, kernel.FAR)
         late = self._scratch(3 * self.span, kernel.FAR)
         self._functions[2](
             self.workers,
@@ -118,12 +146,34 @@ class Loops:
             lag,
             self._split,
             self._native(order),
-            self._native(by_start[start[by_start] >= 0]),
+            self._native(sequence),
             self._native(deadline),
             self._scratch(3 * self.span, -1),
+            due,
             late,
         )
-        return np.array(late, dtype=np.int64)
+        return np.array(late, dtype=np.int64), np.array(due, dtype=np.int64)
+
+    def swapped(self, order: Ints, times: tuple[Ints, Ints, Ints], where: Where) -> Ints | None:
+        """The order with some neighbours swapped; `times` are ends, latest ends and latest starts."""
+        problem = self.problem
+        duration, feeds, needs, lag, _ = self._static
+        changed = self._native(order.copy())
+        swaps = self._functions[3](
+            problem.stages,
+            problem.pipelines,
+            problem.units,
+            self.width,
+            duration,
+            needs,
+            feeds,
+            lag,
+            *self._memory,
+            *map(self._native, times),
+            *where,
+            changed,
+        )
+        return np.array(changed, dtype=np.int64) if swaps > 0 else None
 
     def _native(self, values: Ints) -> Any:
         return values if self._compiled else values.tolist()
@@ -158,4 +208,9 @@ def _compiled() -> tuple[Any, ...]:
     return tuple(compile_function(loop, **heap) for loop in _LOOPS)
 
 
-_LOOPS: tuple[Any, ...] = (kernel.list_schedule, kernel.earliest_times, kernel.latest_times)
+_LOOPS: tuple[Any, ...] = (
+    kernel.list_schedule,
+    kernel.earliest_times,
+    kernel.latest_times,
+    swap_neighbours,
+)

@@ -90,16 +90,20 @@ def _at_start(problem: Problem, stage: int) -> _Earliest:
     """Time runs from the start of the stage's first F."""
     here = problem.backward[stage]
     backward = _rounds(problem, stage) * (problem.forward[stage] + here) - here
-    for later in range(stage + 1, problem.stages):
-        both = problem.forward[later] + problem.backward[later]
-        path = head(problem, stage, later) + up(problem, later, stage)
-        backward = np.maximum(backward, path + _rounds(problem, later) * both)
+    ways = [
+        _Way(
+            later,
+            head(problem, stage, later) + up(problem, later, stage),
+            problem.forward[later] + problem.backward[later],
+        )
+        for later in range(stage + 1, problem.stages)
+    ]
+    backward = _after_ways(problem, backward, ways)
     weight = backward + here
     forward = _when_room(problem, stage, weight)
-    for earlier in range(stage):
-        done = weight + up(problem, stage, earlier) + problem.backward[earlier]
-        room = _when_room(problem, earlier, done)
-        forward = np.maximum(forward, np.where(room > 0, room + head(problem, earlier, stage), 0))
+    for earlier, way in _round_by_memory(problem, stage):
+        room = _when_room(problem, earlier, weight)
+        forward = np.maximum(forward, np.where(room > 0, room + way, 0))
     return _Earliest(forward, backward, weight)
 
 
@@ -109,26 +113,65 @@ def _at_end(problem: Problem, stage: int) -> _Earliest:
     backward = _rounds(problem, stage) * (here + problem.weight[stage]) - here
     # From an earlier stage on, some backward has the rest of the way up before it; the longest such rest.
     rest = -_NEVER
+    ways: list[_Way] = []
     for earlier in range(stage):
         both = problem.backward[earlier] + problem.weight[earlier]
         path = up(problem, stage, earlier)
         closes = _ends_before(problem, earlier, stage)
-        rounds = _rounds(problem, earlier)
-        backward = np.maximum(backward, path + closes + rounds * both)
-        backward = np.maximum(backward, path + rest + rounds * problem.backward[earlier])
+        ways.append(_Way(earlier, path + closes, both))
+        ways.append(_Way(earlier, path + rest, problem.backward[earlier]))
         # The next stage is one transfer and one backward further down.
         rest = max(rest + problem.backward[earlier], closes + both) + problem.transfer[earlier]
+    backward = _after_ways(problem, backward, ways)
     soonest = int(backward[0])
     forward = soonest + _rounds(problem, stage) * (problem.forward[stage] + here) - problem.forward[stage]
     trip = 0
+    ways = []
     for later in range(stage + 1, problem.stages):
         both = problem.forward[later] + problem.backward[later]
         path = up(problem, later, stage) + head(problem, stage, later) - problem.forward[stage]
-        forward = np.maximum(forward, soonest + here + path + _rounds(problem, later) * both)
+        ways.append(_Way(later, soonest + here + path, both))
         trip = path + both
-    forward = np.maximum(forward, backward + here + trip)
+    forward = np.maximum(_after_ways(problem, forward, ways), backward + here + trip)
     weight = _when_put_off(problem, stage, forward + problem.forward[stage])
     return _Earliest(forward, backward, weight)
+
+
+class _Way(NamedTuple):
+    """Through another stage, which takes ops in rounds."""
+
+    stage: int
+    path: int
+    """All but the time on that stage."""
+    step: int
+    """What a round takes there."""
+
+
+def _after_ways(problem: Problem, earliest: Ints, ways: list[_Way]) -> Ints:
+    """No sooner than by any of these ways; of stages that are equally fast only the longest way counts."""
+    longest: dict[tuple[int, int], _Way] = {}
+    for way in ways:
+        kind = (len(problem.hosts[way.stage]), way.step)
+        if kind not in longest or way.path > longest[kind].path:
+            longest[kind] = way
+    for way in longest.values():
+        earliest = np.maximum(earliest, way.path + _rounds(problem, way.stage) * way.step)
+    return earliest
+
+
+def _round_by_memory(problem: Problem, stage: int) -> list[tuple[int, int]]:
+    """Earlier stages, and the time from a W that could start here to the F that its room there allows.
+
+    Of stages that have the same memory and workers, only the one with the longest such time.
+    """
+    longest: dict[tuple[int, ...], tuple[int, int]] = {}
+    for earlier in range(stage):
+        way = up(problem, stage, earlier) + problem.backward[earlier] + head(problem, earlier, stage)
+        facts = (problem.capacity, problem.activation, problem.kept, problem.weight)
+        kind = (len(problem.hosts[earlier]), *(fact[earlier] for fact in facts))
+        if kind not in longest or way > longest[kind][1]:
+            longest[kind] = (earlier, way)
+    return list(longest.values())
 
 
 def _rounds(problem: Problem, stage: int) -> Ints:

@@ -72,11 +72,23 @@ class Clock:
     def latest(self, timed: Timed) -> Ints:
         """The latest starts at which this order still keeps its period."""
         first, _ = self._windows(timed.start)
+        start = timed.start.ravel()
+        by_start = np.argsort(start, kind="stable")
+        sequence = by_start[start[by_start] >= 0]
+        late, _ = self.loops.latest(timed.order, sequence, self.deadlines(first, timed.period))
+        return late.reshape(self._shape)
+
+    def deadlines(self, first: Ints, period: int) -> Ints:
+        """When the ops of each stage must be done in this period, with the start of its first op given."""
         if self.problem.staggered:
-            deadline = first + timed.period - self._finish
-        else:
-            deadline = np.full(self.problem.stages, first.min() + timed.period - self._finish.max())
-        return self.loops.latest(timed.order, timed.start.ravel(), deadline).reshape(self._shape)
+            return first + period - self._finish
+        return np.full(self.problem.stages, first.min() + period - self._finish.max())
+
+    def period(self, first: Ints, last: Ints) -> int:
+        """The period when each stage has its first start and its last end there."""
+        if self.problem.staggered:
+            return int((last + self._finish - first).max())
+        return int(last.max() - first.min() + self._finish.max())
 
     def _shorten(self, best: Timed) -> Timed:
         """Halve the interval between what is surely too short and what is known to do."""
@@ -126,8 +138,5 @@ class Clock:
         origin = int(first.min())
         opens = tuple(int(max(0, time - origin)) for time in release)
         shifted = np.where(start >= 0, start - origin, -1)
-        if self.problem.staggered:
-            period = int((last + self._finish - first).max())
-            return Timed(period, int((last - first).sum()), order, shifted, opens)
-        period = int(last.max() - origin + self._finish.max())
-        return Timed(period, int(last.sum()), order, shifted, opens)
+        score = int((last - first).sum() if self.problem.staggered else last.sum())
+        return Timed(self.period(first, last), score, order, shifted, opens)
