@@ -20,10 +20,11 @@ from recycle_runtime.coordinator.journal import Remembered
 from recycle_runtime.coordinator.outbox import Message, Outbox
 from recycle_runtime.coordinator.plan_book import Assignment, PlanBook, one_of_each_stage, plan_name
 from recycle_runtime.coordinator.recoveries import Recovery
-from recycle_runtime.coordinator.roster import Roster
+from recycle_runtime.coordinator.roster import Roster, name_of
 from recycle_runtime.coordinator.standstill import Standstill
 from recycle_runtime.coordinator.step_rows import Row, StepRows
 
+_LEAVING_SECONDS = 15.0  # One that gloo never wakes is given up.
 _MOST_FRUITLESS = 5
 """Generations in a row that end without a step or a loss; more of them mean that something else is wrong."""
 
@@ -62,7 +63,7 @@ class Coordinator:
         self.saving = NoSaving()
         """Takes checkpoints, where they are wanted."""
         self.can_wait_for_plan = True
-        """False once planning has failed: then what there is has to do."""
+        """False once planning has failed."""
         self._tensor, self._outbox, self._clock = tensor, outbox, clock
         self.expected = set(expected)
         """Workers that have not joined yet, in the beginning."""
@@ -135,7 +136,7 @@ class Coordinator:
         elif self.phase is not Phase.RUNNING or not self.roster.entries[member].is_active:
             self._outbox.order(member, {"type": "leave", "generation": self.number})
         elif generation != self.number or not is_training:
-            self._regroup(f"{_name(member.place)} lost touch")
+            self._regroup(f"{name_of(member.place)} lost touch")
         else:
             self._say_where_to_stop(member)
 
@@ -151,10 +152,10 @@ class Coordinator:
             return
         entry = self.roster.entries[member]
         entry.report = Report(None, is_fresh=False) if entry.is_outdated else report
-        entry.generation = generation
+        entry.generation, entry.is_leaving = generation, False
         if self.phase is Phase.RUNNING:
             if not entry.is_active and member.place in self.roster.whole():
-                self.stop_at_boundary(f"{_name(member.place)} arrives")
+                self.stop_at_boundary(f"{name_of(member.place)} arrives")
             return
         self._go_if_all_are_here()
 
@@ -210,7 +211,7 @@ class Coordinator:
         self.roster.entries[member].is_learning = False
         parts = [entry for other, entry in self.roster.entries.items() if other.place == member.place]
         if not any(entry.is_learning for entry in parts):
-            self.stop_at_boundary(f"{_name(member.place)} joins")
+            self.stop_at_boundary(f"{name_of(member.place)} joins")
 
     def broken(self, member: Member, generation: int, why: str) -> None:
         """It cannot talk to somebody in its group."""
@@ -219,10 +220,13 @@ class Coordinator:
             if self._fruitless > _MOST_FRUITLESS:
                 self._end(f"the workers could not talk to each other {self._fruitless} times in a row: {why}")
                 return
-            self._regroup(f"{_name(member.place)} lost touch")
+            self._regroup(f"{name_of(member.place)} lost touch")
 
     def look_at_progress(self) -> None:
         """Now and then: if nobody gets on for very long, group everybody anew."""
+        if self.phase is Phase.GATHERING and self._clock() - self._asked_at > _LEAVING_SECONDS:
+            for place in self.roster.late(self.number):
+                self.lose(place, f"{name_of(place)} did not leave its group")
         since = max(self._row_at, self.recovery.going)
         if self.is_steady and self._standstill.is_long(self._clock() - since):
             self.broken(self.roster.active()[0], self.number, "nobody got on")
@@ -244,7 +248,7 @@ class Coordinator:
             # The same step fails wherever it runs, so no machine is at fault.
             self._end(why)
             return
-        self.lose(member.place, f"{_name(member.place)} failed", reason=why)
+        self.lose(member.place, f"{name_of(member.place)} failed", reason=why)
 
     # What agents say.
 
@@ -290,7 +294,7 @@ class Coordinator:
     def move(self, worker: Worker, place: Worker) -> None:
         """At the next change a worker leaves its stage and takes a lost one's place."""
         self._moves[worker] = place
-        self.stop_at_boundary(f"{_name(worker)} moves to {_name(place)}")
+        self.stop_at_boundary(f"{name_of(worker)} moves to {name_of(place)}")
 
     def add_plan(self) -> None:
         """A plan has been made that may fit better."""
@@ -351,7 +355,9 @@ class Coordinator:
         number = max(number, self._newest + 1)
         self.number = self.recovery.generation = number
         self._outbox.gathering(number)
+        self._asked_at = self._clock()
         for member, entry in self.roster.entries.items():
+            entry.is_leaving = entry.is_leaving or entry.is_active
             entry.is_active = entry.has_begun = False
             entry.boundary = None
             self._outbox.order(member, {"type": "leave", "generation": number})
@@ -492,7 +498,3 @@ class Coordinator:
         for member in self.roster.entries:
             self._outbox.order(member, self._last_order)
         self._outbox.ended(error, no_plan)
-
-
-def _name(place: Worker) -> str:
-    return f"{place[0]}:{place[1]}"

@@ -17,6 +17,8 @@ class Entry:
         """The step before which it waits."""
         self.is_learning = False
         """Whether it watches until it has its state."""
+        self.is_leaving = False
+        """Whether it trained in an older generation and has not said that it has left."""
         self.is_active = False
         """Whether it trains in the generation under way."""
         self.has_begun = False
@@ -62,6 +64,11 @@ class Roster:
     def newcomers(self) -> list[Member]:
         return [member for member in self.members() if not self.entries[member].is_active]
 
+    def late(self, generation: int) -> list[Worker]:
+        """Workers that should have left their group for this generation, and have not."""
+        late = {member.place for member, entry in self.entries.items() if entry.is_leaving}
+        return sorted(late) if not self.have_reported(generation) else []
+
     def have_reported(self, generation: int) -> bool:
         return all(
             entry.report is not None and entry.generation == generation
@@ -71,3 +78,7 @@ class Roster:
     def reports(self) -> dict[Member, Report]:
         found = {member: self.entries[member].report for member in self.members()}
         return {member: report for member, report in found.items() if report is not None}
+
+
+def name_of(place: Worker) -> str:
+    return f"{place[0]}:{place[1]}"
