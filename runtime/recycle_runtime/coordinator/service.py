@@ -397,7 +397,7 @@ class Service:
         fault = message.get("fault")
         harmed = None if not fault else float(fault) / 1e9
         if self._over is None:
-            self.coordinator.lose(member.place, f"{_name(member)} {message['how']}", harmed)
+            self.coordinator.lose(member.place, f"{self._called(member)} {message['how']}", harmed)
         if member in self._returning:
             self._returned(member)
 
@@ -424,10 +424,7 @@ class Service:
             connection.send(self._last_words())
 
     def _start_processes(self, *, is_new: bool) -> None:
-        """Workers that are expected and nowhere yet; on a new node in mid-run, those that are lost.
-
-        Pipeline after pipeline, so that a node does not hold all workers of a stage.
-        """
+        """Those expected, or, on a new node, lost; by pipeline, so that no node holds a whole stage."""
         wanted = set(self.coordinator.expected)
         if is_new and self.coordinator.phase in (Phase.RUNNING, Phase.GATHERING):
             wanted = set(self._book.grid) - set(self.coordinator.roster.whole())
@@ -455,6 +452,10 @@ class Service:
             error, self._planner.error = self._planner.error, ""
             self._tell({"type": "event", "event": f"no plan on demand: {error}"})
             self.coordinator.no_plan(f"there is no plan for these losses: {error}")
+
+    def _called(self, member: Member) -> str:
+        name = _name(member)
+        return name if self._book.bundles[0].tensor == 1 else f"part {member.part} of worker {name}"
 
     def _too_late(self) -> None:
         if self._returning:

@@ -47,6 +47,8 @@ from recycle_runtime.transport.sockets import GroupSockets, making_group
 from recycle_runtime.transport.user_group import StandingGroup
 from recycle_runtime.worker import WorkerOptions, connect, device_of
 
+_PARTS_SECONDS = 3.0
+"""How long to wait for word that another part is lost."""
 _PATIENCE = 30.0
 """Seconds to wait for a coordinator that is gone."""
 
@@ -86,6 +88,14 @@ class MemberProcess:
         self.link = Link(self._connect, self._hello, _PATIENCE)
         self._checkpoints = WorkerCheckpoints(options.checkpoint, self.link)
 
+    @property
+    def part(self) -> int:
+        return self._part
+
+    @property
+    def has_parts(self) -> bool:
+        return self._group is not None
+
     def run(self) -> int:
         """Until the job ends; the exit status."""
         self._program: Program = load_program(self._worker.program)
@@ -123,12 +133,24 @@ class MemberProcess:
         except (PeerError, StoreError, WireError) as error:
             self._broken(generation, error)
         except StreamError as error:
+            if self._is_another_parts_fault(error.__cause__):
+                self._close()
+                return None
             if not isinstance(error.__cause__, PeerError | StoreError | WireError | Interrupted):
                 raise
             if not isinstance(error.__cause__, Interrupted):
                 self._broken(generation, error.__cause__)
         self._close()
         return None
+
+    def _is_another_parts_fault(self, cause: BaseException | None) -> bool:
+        """A collective of the program's own that failed because others left: an order to leave comes soon."""
+        if self._group is None or type(cause) is not RuntimeError:
+            return False
+        deadline = time.monotonic() + _PARTS_SECONDS
+        while self.link.asked <= self._generation and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return self.link.asked > self._generation
 
     def _broken(self, generation: int, error: BaseException) -> None:
         self.link.say({"type": "broken", "generation": generation, "why": str(error)[:500]})
@@ -455,6 +477,8 @@ def _say_farewell(process: MemberProcess | None, step: int, place: Worker, error
     is_hopeless = isinstance(error, CheckpointError)
     known = isinstance(error, StreamError) or is_hopeless
     why = str(error) if known else f"worker {place[0]}:{place[1]}: {type(error).__name__}: {error}"
+    if process is not None and process.has_parts and isinstance(error, StreamError):
+        why = f"part {process.part} of {why}"
     if process is None:
         print(f"recycle-run: {why}", file=sys.stderr)
     else:
