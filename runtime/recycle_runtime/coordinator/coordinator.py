@@ -17,6 +17,7 @@ from recycle_runtime.assembly import Worker
 from recycle_runtime.checkpoint.saving import NoSaving
 from recycle_runtime.coordinator.decision import CannotAgreeError, Member, Report, StageLost, Standing, stand
 from recycle_runtime.coordinator.journal import Remembered
+from recycle_runtime.coordinator.orders import Start, carry_out, go_order
 from recycle_runtime.coordinator.outbox import Message, Outbox
 from recycle_runtime.coordinator.plan_book import Assignment, PlanBook, one_of_each_stage, plan_name
 from recycle_runtime.coordinator.recoveries import Recovery
@@ -76,6 +77,7 @@ class Coordinator:
         self._row_at = clock()
         self._standstill = Standstill()
         self._moves: dict[Worker, Worker] = {}
+        self._movers: frozenset[Worker] = frozenset()
 
     @property
     def is_steady(self) -> bool:
@@ -272,7 +274,9 @@ class Coordinator:
         elif self.phase is Phase.RUNNING:
             self._fruitless = 0
             self._regroup(cause, harmed=harmed)
+            self.recovery.reason = reason
         else:
+            self.recovery.reason = self.recovery.reason or reason
             self.recovery.causes.append(cause)
             if harmed is not None and self.recovery.harmed is None:
                 self.recovery.harmed = harmed
@@ -309,7 +313,9 @@ class Coordinator:
         if self.phase in (Phase.FORMING, Phase.GATHERING):
             live = [*self.roster.whole(), *self.expected]
             if self.book.assign(live) is None:
-                self._end(f"{error} ({', '.join(self.recovery.causes)})", no_plan=True)
+                said = f"{error} ({', '.join(self.recovery.causes)})"
+                reason = self.recovery.reason
+                self._end(f"{said}; {reason}" if reason else said, no_plan=not reason)
             else:
                 self._go_if_all_are_here()
 
@@ -369,7 +375,8 @@ class Coordinator:
         if self.expected or not self.roster.have_reported(self.number) or not self.roster.whole():
             return
         self.recovery.left = self._clock()
-        reports = self._moved(self.roster.reports())
+        moves, self._moves = self._moves, {}
+        self._movers, reports = carry_out(moves, self.roster, self._outbox)
         restorable = None if self.restore is None else self.first_step
         try:
             standing = stand(reports, self.book.stages, restorable)
@@ -398,26 +405,6 @@ class Coordinator:
         """Workers that get their state while the others train; who has moved is waited for."""
         return frozenset(member.place for member in standing.donors) - self._movers
 
-    def _moved(self, reports: dict[Member, Report]) -> dict[Member, Report]:
-        """Carry out moves that can still be made: the mover has nothing for its new stage."""
-        moves, self._moves = self._moves, {}
-        self._movers: set[Worker] = set()
-        for worker, place in moves.items():
-            parts = [member for member in reports if member.place == worker]
-            peers = [member for member in reports if member.place[1] == worker[1] and member.place != worker]
-            if not parts or not peers or any(member.place == place for member in reports):
-                continue
-            for member in parts:
-                target = Member(place, member.part)
-                self._movers.add(place)
-                self._outbox.order(member, {"type": "place", "place": list(place)})
-                self._outbox.moved(member, target)
-                del reports[member]
-                entry = self.roster.entries.pop(member)
-                entry.report = reports[target] = Report(None, is_fresh=False)
-                self.roster.entries[target] = entry
-        return reports
-
     def _go(self, standing: Standing, assignment: Assignment, learners: frozenset[Worker]) -> None:
         self.phase = Phase.RUNNING
         self.assignment = assignment
@@ -428,37 +415,21 @@ class Coordinator:
         live, plan = len(assignment.roles), self.recovery.plan
         self._tell(self.rows.begin(standing.step, frozenset(working), live, plan))
         roles = assignment.roles | self.book.idle_roles(assignment, learners)
-        grid = sorted(roles.values(), key=lambda role: (role[1], role[0]))
         self._outbox.generation(self.number, standing.step, assignment)
         self.saving.regroup(standing.step, working)
         spared = one_of_each_stage([member.place for member in working], self.number)
-        lends = {donor: [to for to, other in standing.donors.items() if other == donor] for donor in members}
+        start = Start(self.number, standing, assignment, roles, learners, self.restore)
         for member in members:
             entry = self.roster.entries[member]
             entry.is_active, entry.boundary, entry.has_begun = True, None, False
-            donor = standing.donors.get(member)
-            source = None if donor is None else list(donor.place)
             entry.is_learning = member.place in learners
-            order: Message = {
-                "type": "go",
-                "generation": self.number,
-                "step": standing.step,
+            limits: Message = {
                 "until": self.steps,
-                "bundle": assignment.bundle,
-                "plan": assignment.plan,
-                "role": list(roles[member.place]),
-                "grid": [list(role) for role in grid],
-                "sums": None if standing.sums is None else list(standing.sums),
-                "from": None if entry.is_learning else source,
-                "to": [list(to.place) for to in lends[member] if to.place not in learners],
-                "learn": source if entry.is_learning else None,
-                "teach": [list(to.place) for to in lends[member] if to.place in learners],
                 "is_spared": member.place in spared,
-                "restore": self.restore,
                 "first": [self.first_step, self.first_item],
                 "checkpoint": self.saving.asked_of(member),
             }
-            self._outbox.order(member, order)
+            self._outbox.order(member, go_order(start, member) | limits)
 
     def _tell(self, rows: list[Row]) -> None:
         for row in rows:

@@ -33,6 +33,9 @@ class Planner:
         """Begin to plan for exactly these losses; in the background, only while nobody else wants to work."""
         self.stop()
         self.is_in_background = in_background
+        if not self._job.strip():
+            self.error = "the bundle does not say for which job it is"
+            return
         beside = Path(sys.executable).parent / "recyclec"
         command = str(beside) if beside.exists() else shutil.which("recyclec")
         if command is None:

@@ -10,6 +10,8 @@ class Recovery:
 
     generation: int
     causes: list[str] = field(default_factory=list[str])
+    reason: str = ""
+    """What the first worker said whose own work failed."""
     began: float = 0.0
     """When the coordinator heard of it."""
     harmed: float | None = None
@@ -36,6 +38,6 @@ class Recovery:
             "total": self.going - start,
         }
         fields = asdict(self)
-        for name in ("began", "harmed", "left", "going"):
+        for name in ("reason", "began", "harmed", "left", "going"):
             del fields[name]
         return fields | {key: round(value, 6) for key, value in times.items()}

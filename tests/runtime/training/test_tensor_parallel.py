@@ -7,6 +7,7 @@ import pytest
 
 from recycle_compiler.ir.job import JobSpec, Techniques
 from recycle_runtime.local import RunError, RunOptions, run_local
+from recycle_runtime.plan_choice import NoPlanError
 from tests.runtime.training import compare
 from tests.support.jobs import ALL, unit_job
 
@@ -57,5 +58,6 @@ def fail(*_):
 def test_a_part_that_fails_is_named(tmp_path: Path, how: str, said: str) -> None:
     program = compare.changed(tmp_path, SLICED, FAILS.format(how=how))
     options = RunOptions(compare.plan_file(tmp_path, job(), []), program, 3)
-    with pytest.raises(RunError, match=r"part 1 of worker [01]:1[, ].*" + said):
+    # Both workers of the stage fail; whether the second does before the job has to end is a matter of time.
+    with pytest.raises((RunError, NoPlanError), match=r"part 1 of worker [01]:1[, ].*" + said):
         run_local(options)
