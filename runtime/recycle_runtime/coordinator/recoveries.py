@@ -10,8 +10,6 @@ class Recovery:
 
     generation: int
     causes: list[str] = field(default_factory=list[str])
-    reason: str = ""
-    """What the first worker said whose own work failed."""
     began: float = 0.0
     """When the coordinator heard of it."""
     harmed: float | None = None
@@ -27,6 +25,8 @@ class Recovery:
     repeated: float = 0.0
     """Seconds of training that are run again."""
     plan: str = ""
+    reason: str = ""
+    """What the first worker said whose own work failed."""
 
     def row(self) -> dict[str, Any]:
         """For reports: what happened and how long each part of it took."""
