@@ -1,0 +1,58 @@
+"""What a way of surviving failures has to say, so that it can be led through a trace.
+
+A policy is asked once how fast the job runs in the beginning, and then at every change: how long nobody gets
+on, how much work is done again, and how fast the job runs after that. Rates are in iterations of the job as
+it was written (all its micro-batches) per second, so that policies with other shapes can be compared.
+"""
+
+from typing import NamedTuple, Protocol
+
+Worker = tuple[int, int]
+"""Pipeline and stage."""
+
+
+class Change(NamedTuple):
+    """Workers are lost or come back, at one moment."""
+
+    at: float
+    """Seconds from the beginning of the trace."""
+    lost: frozenset[Worker]
+    returned: frozenset[Worker]
+    down: frozenset[Worker]
+    """Everybody who is down from now on."""
+    spare: int
+    """Live machines from now on that the job has no place for, in workers."""
+
+
+class Reaction(NamedTuple):
+    """What a policy makes of a change."""
+
+    rate: float
+    """Iterations a second once the pause is over; 0 if the job cannot run until something comes back."""
+    pause: float = 0.0
+    """Seconds without progress. A change in the pause is answered anew, and its pause counts from there."""
+    redone: float = 0.0
+    """Seconds of work from before the change that are lost, at the rate that it was done with."""
+    why: str = ""
+    """A few words for the log."""
+
+
+class CannotRunError(Exception):
+    """The policy cannot run this job at all: one sentence says why."""
+
+
+class Policy(Protocol):
+    """One way of surviving, with its state during one trace."""
+
+    name: str
+    """As users write it."""
+    note: str
+    """What one should know about how it was modelled."""
+
+    def begin(self, down: frozenset[Worker], spare: int) -> float:
+        """The rate before anything happens; CannotRunError where the job does not fit at all."""
+        ...
+
+    def react(self, change: Change) -> Reaction:
+        """What happens now."""
+        ...
