@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from recycle_runtime.coordinator.timetable import MOMENTS
-from recycle_runtime.transport.sockets import GroupSockets
+from recycle_runtime.transport.sockets import break_off_everything
 
 
 class Fault(NamedTuple):
@@ -72,7 +72,7 @@ def _slow_down() -> None:
 
 def _close_sockets() -> None:
     """Every connection breaks, that to the coordinator too, as when a cable is pulled for a moment."""
-    GroupSockets.of_everything().break_off()
+    break_off_everything()
 
 
 KINDS: Mapping[str, Callable[[], None]] = {

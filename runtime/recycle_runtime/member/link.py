@@ -2,8 +2,9 @@
 
 Orders wait in a queue until the main thread asks. An order to leave the group has to reach a main thread that
 is in the middle of a step, so it also changes a number that is looked at before every instruction, and breaks
-off what the main thread may be waiting for. When the
-coordinator is gone the thread knocks until it is back, and says again what may not have been heard.
+off what the main thread may be waiting for, until it waits no more: a group that is being made opens
+connections one after the other. When the coordinator is gone the thread knocks until it is back, and says
+again what may not have been heard.
 """
 
 import queue
@@ -14,8 +15,10 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from recycle_runtime.control.wire import Channel, Message, WireError
+from recycle_runtime.transport.sockets import keep
 
 _KNOCK_EVERY = 0.1
+_BREAK_EVERY = 0.1
 _REMEMBERED = 4096
 _NEVER_REACHED = 1 << 62
 
@@ -36,7 +39,9 @@ class Link:
         self.checkpoint: tuple[int, str] | None = None
         """The step at which to write a part of a checkpoint, and the name of that checkpoint."""
         self.on_leave: Callable[[], None] | None = None
-        """Called by the listening thread, to end what the main thread may be waiting for."""
+        """Ends what the main thread may be waiting for; called by other threads, until it is taken away."""
+        self.generation = 0
+        """The one that the main thread trains in."""
         self.step = 0
         """The step under way, for the coordinator to know."""
         self._orders: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
@@ -77,8 +82,19 @@ class Link:
         finally:
             self.asked = _NEVER_REACHED
             self._orders.put(None)
-            if (on_leave := self.on_leave) is not None:
-                on_leave()
+            self._break_off()
+
+    def _break_off(self) -> None:
+        """Now, and until the main thread has left."""
+        if (on_leave := self.on_leave) is not None:
+            on_leave()
+            threading.Thread(target=self._break_off_again, name="leave", daemon=True).start()
+
+    def _break_off_again(self) -> None:
+        time.sleep(_BREAK_EVERY)
+        while (on_leave := self.on_leave) is not None and self.generation < self.asked:
+            on_leave()
+            time.sleep(_BREAK_EVERY)
 
     def _hear(self) -> None:
         while True:
@@ -106,8 +122,8 @@ class Link:
         elif kind == "leave":
             self.asked = max(self.asked, int(message["generation"]))
         self._orders.put(message)
-        if kind == "leave" and (on_leave := self.on_leave) is not None:
-            on_leave()
+        if kind == "leave":
+            self._break_off()
 
     def _again(self) -> bool:
         """Whether the coordinator is back."""
@@ -115,6 +131,7 @@ class Link:
         while time.monotonic() < deadline:
             try:
                 self._channel = self._connect()
+                keep(self._channel.fileno())
                 self._channel.send(self._hello())
                 return True
             except WireError:

@@ -77,7 +77,8 @@ class MemberProcess:
         self._worker = replace(options.worker, part=part, worker=place)
         self._stage: Stage | None = None
         self._session: Session | None = None
-        self._sockets: GroupSockets | None = None
+        self._sockets: list[GroupSockets] = []
+        """What the group of today has opened."""
         self._learning: Learning | None = None
         self._pupil: Pupil | None = None
         self._group: StandingGroup | None = None
@@ -124,7 +125,7 @@ class MemberProcess:
     def _train(self, order: Message) -> Message | None:
         """One generation; the order that ended the job, if one did."""
         generation = int(order["generation"])
-        self._generation = self._pulse.generation = generation
+        self._generation = self._pulse.generation = self.link.generation = generation
         try:
             self._begin(order)
             return self._steps(int(order["step"]), generation)
@@ -205,7 +206,8 @@ class MemberProcess:
         self, options: WorkerOptions, store: dist.Store, grid: Grid, stream: Sequence[Instruction]
     ) -> GuardedTransport:
         """The group of this generation; an order to leave breaks it off, wherever it is waited for."""
-        sockets = self._sockets = GroupSockets()
+        sockets = GroupSockets()
+        self._sockets.append(sockets)
         self.link.on_leave = sockets.break_off
         self._go_on_or_leave()
         with making_group(sockets):
@@ -224,7 +226,7 @@ class MemberProcess:
         assert self._stage is not None
         patience, step = timedelta(seconds=self._worker.timeout), int(order["step"])
         if order["to"] or order["from"] is not None:
-            self._break_off_too(GroupSockets())
+            self._break_off_too()
         state = self._stage
         for pipeline, stage in order["to"]:
             name = f"g{generation}/state/{pipeline}:{stage}/{self._part}"
@@ -243,7 +245,7 @@ class MemberProcess:
         assert self._stage is not None
         if not order["teach"] and order["learn"] is None:
             return
-        self._break_off_too(GroupSockets())
+        self._break_off_too()
         # A connection of its own: whoever waits for something at the store keeps others from asking.
         store: Any = RemoteStore(self._connect())
         patience, step = timedelta(seconds=self._worker.timeout), int(order["step"])
@@ -276,9 +278,10 @@ class MemberProcess:
         self._stage.is_whole, self._stage.is_fresh = True, False
         self.link.say({"type": "caught_up", "generation": generation})
 
-    def _break_off_too(self, sockets: GroupSockets) -> None:
+    def _break_off_too(self) -> None:
         """An order to leave also breaks off what is opened from now on."""
-        before = self.link.on_leave
+        sockets, before = GroupSockets(), self.link.on_leave
+        self._sockets.append(sockets)
 
         def break_off() -> None:
             sockets.break_off()
@@ -353,9 +356,10 @@ class MemberProcess:
 
     def _close(self) -> None:
         self.link.on_leave = None
-        if self._sockets is not None:
-            self._sockets.break_off()
-            self._sockets = None
+        for sockets in self._sockets:
+            sockets.break_off()
+            sockets.retire()
+        self._sockets.clear()
         self._tell_made_step()
         if self._learning is not None:
             self._learning.give_up()

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from recycle_runtime.control.wire import WireError
 from recycle_runtime.member import copies
 from recycle_runtime.split_backward import prepare
 from recycle_runtime.stage import Stage, build_module
@@ -45,7 +46,7 @@ class Lesson:
 
     def _give(self) -> None:
         # Whoever it is for may be gone; the next generation deals with that.
-        with contextlib.suppress(RuntimeError):
+        with contextlib.suppress(RuntimeError, WireError):
             with _aside(self._copied):
                 buffer = io.BytesIO()
                 torch.save(self._state, buffer)

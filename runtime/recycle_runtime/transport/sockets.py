@@ -8,37 +8,61 @@ with an error at once, here and at the other end.
 import os
 import socket
 import stat
+import threading
 from collections.abc import Generator
 from contextlib import contextmanager
+
+_kept: set[int] = set()
+
+
+def keep(descriptor: int) -> None:
+    """This socket belongs to no group, whenever it was opened."""
+    _kept.add(os.fstat(descriptor).st_ino)
 
 
 class GroupSockets:
     """Sockets that were opened while a group was made. No other thread should open any meanwhile."""
 
-    def __init__(self, before: frozenset[int] | None = None) -> None:
-        self._before = frozenset(_sockets().values()) if before is None else before
+    def __init__(self) -> None:
+        self._before = frozenset(_sockets().values())
         self._own: frozenset[int] | None = None
-
-    @classmethod
-    def of_everything(cls) -> "GroupSockets":
-        """All of this process, whoever opened them."""
-        return cls(frozenset())
+        self._lock = threading.Lock()
 
     def complete(self) -> None:
         """The group is made; sockets opened from now on belong to others."""
-        self._own = frozenset(_sockets().values()) - self._before
+        with self._lock:
+            if self._own is None:
+                self._own = frozenset(_sockets().values()) - self._before
 
     def break_off(self) -> None:
         """Shut them down, from any thread and as often as one likes; those opened later are left alone."""
-        for descriptor, identity in _sockets().items():
-            if (identity in self._before) if self._own is None else (identity not in self._own):
-                continue
-            try:
-                copy = socket.socket(fileno=os.dup(descriptor))
-            except OSError:
-                continue
-            with copy:
-                shut(copy)
+        with self._lock:
+            for descriptor, identity in _sockets().items():
+                if identity not in _kept and self._owns(identity):
+                    _shut_descriptor(descriptor)
+
+    def _owns(self, identity: int) -> bool:
+        return identity not in self._before if self._own is None else identity in self._own
+
+    def retire(self) -> None:
+        """The group is gone: from now on nothing is shut down, whoever still asks for it."""
+        with self._lock:
+            self._own = frozenset()
+
+
+def break_off_everything() -> None:
+    """All sockets of this process, whoever opened them."""
+    for descriptor in _sockets():
+        _shut_descriptor(descriptor)
+
+
+def _shut_descriptor(descriptor: int) -> None:
+    try:
+        copy = socket.socket(fileno=os.dup(descriptor))
+    except OSError:
+        return
+    with copy:
+        shut(copy)
 
 
 def shut(sock: socket.socket) -> None:
