@@ -61,7 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
     from recycle_runtime.control.wire import WireError
     from recycle_runtime.coordinator.decision import Member
     from recycle_runtime.member.faults import Fault
-    from recycle_runtime.member.member import MemberOptions, work
+    from recycle_runtime.member.life import work
+    from recycle_runtime.member.member import MemberOptions
     from recycle_runtime.transport.choose import local_device
     from recycle_runtime.worker import WorkerOptions
 

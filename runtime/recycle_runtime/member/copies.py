@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from recycle_runtime.stage import Stage
+from recycle_runtime.transport.meeting import meet
 
 _PIECE = 64 << 20
 
@@ -106,5 +107,4 @@ def receive_bytes(
 
 
 def _pair(store: dist.Store, name: str, rank: int, patience: timedelta) -> Any:
-    gloo: Any = dist.ProcessGroupGloo
-    return gloo(dist.PrefixStore(name, store), rank, 2, patience)
+    return meet(dist.PrefixStore(name, store), rank, 2, patience)

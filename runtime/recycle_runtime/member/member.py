@@ -1,12 +1,9 @@
 """What a worker process does with its life: report, train, leave, report again."""
 
 import base64
-import faulthandler
 import gc
 import json
 import os
-import signal
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -18,10 +15,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from recycle_runtime.agent.board import Board
 from recycle_runtime.assembly import Worker
 from recycle_runtime.bundle import Bundle
-from recycle_runtime.checkpoint.sealed_json import CheckpointError
 from recycle_runtime.checkpoint.worker_side import WorkerCheckpoints
 from recycle_runtime.control.remote_store import RemoteStore, StoreError
 from recycle_runtime.control.wire import Channel, Message, WireError
@@ -30,9 +25,9 @@ from recycle_runtime.coordinator.plan_book import stream_of
 from recycle_runtime.interpreter import StreamError
 from recycle_runtime.isa import Instruction
 from recycle_runtime.member import copies
-from recycle_runtime.member.faults import Fault, Harm, InjectedError
+from recycle_runtime.member.faults import Fault, Harm
 from recycle_runtime.member.learning import Learning
-from recycle_runtime.member.link import CoordinatorGoneError, Link
+from recycle_runtime.member.link import Link
 from recycle_runtime.member.op_times import OpTimes
 from recycle_runtime.member.pulse import Pulse
 from recycle_runtime.member.teaching import Lesson, Pupil
@@ -43,6 +38,7 @@ from recycle_runtime.stage import Stage
 from recycle_runtime.tracing import Tracer
 from recycle_runtime.transport.grid import Grid
 from recycle_runtime.transport.guarded import GuardedTransport, PeerError, guarded
+from recycle_runtime.transport.meeting import call_off
 from recycle_runtime.transport.sockets import GroupSockets, making_group
 from recycle_runtime.transport.user_group import StandingGroup
 from recycle_runtime.worker import WorkerOptions, connect, device_of
@@ -206,10 +202,7 @@ class MemberProcess:
         self, options: WorkerOptions, store: dist.Store, grid: Grid, stream: Sequence[Instruction]
     ) -> GuardedTransport:
         """The group of this generation; an order to leave breaks it off, wherever it is waited for."""
-        sockets = GroupSockets()
-        self._sockets.append(sockets)
-        self.link.on_leave = sockets.break_off
-        self._go_on_or_leave()
+        sockets = self._break_off_too()
         with making_group(sockets):
             inner = guarded(lambda: connect(options, store, grid, stream), self._pulse)
         transport = GuardedTransport(inner, self._op_times.waits)
@@ -278,18 +271,20 @@ class MemberProcess:
         self._stage.is_whole, self._stage.is_fresh = True, False
         self.link.say({"type": "caught_up", "generation": generation})
 
-    def _break_off_too(self) -> None:
-        """An order to leave also breaks off what is opened from now on."""
+    def _break_off_too(self) -> GroupSockets:
+        """An order to leave also breaks off what is opened from now on, and who is waited for."""
         sockets, before = GroupSockets(), self.link.on_leave
         self._sockets.append(sockets)
 
         def break_off() -> None:
             sockets.break_off()
+            call_off()
             if before is not None:
                 before()
 
         self.link.on_leave = break_off
         self._go_on_or_leave()
+        return sockets
 
     def _go_on_or_leave(self) -> None:
         """An order to leave may have come before anybody could have been broken off."""
@@ -455,44 +450,3 @@ def save_state(folder: Path, place: Worker, options: WorkerOptions, stage: Stage
     """The parameters of a worker, for whoever wants to look at them."""
     name = f"worker-{place[0]}-{place[1]}-{options.part}.pt"
     torch.save({"options": json.dumps(asdict(options)), "model": stage.module.state_dict()}, folder / name)
-
-
-def work(
-    options: MemberOptions, place: Worker, part: int, line: int, faults: list[Fault], board: Board
-) -> int:
-    """The life of a worker process; its exit status. SIGUSR1 makes it say on stderr where it is."""
-    faulthandler.register(signal.SIGUSR1)
-    pulse = Pulse(board, line)
-    process: MemberProcess | None = None
-    step = 0
-    try:
-        process = MemberProcess(options, place, part, pulse, faults)
-        return process.run()
-    except CoordinatorGoneError:
-        return 1
-    except Exception as error:
-        step = pulse.step
-        _say_farewell(process, step, place, error)
-        return 1
-
-
-def _say_farewell(process: MemberProcess | None, step: int, place: Worker, error: Exception) -> None:
-    # Nobody can begin with a checkpoint that is damaged, or another job's.
-    is_hopeless = isinstance(error, CheckpointError)
-    known = isinstance(error, StreamError) or is_hopeless
-    why = str(error) if known else f"worker {place[0]}:{place[1]}: {type(error).__name__}: {error}"
-    if process is not None and process.has_parts and isinstance(error, StreamError):
-        why = f"part {process.part} of {why}"
-    if process is None:
-        print(f"recycle-run: {why}", file=sys.stderr)
-    else:
-        is_injected = InjectedError in (type(error), type(error.__cause__))
-        process.link.say(
-            {
-                "type": "failed",
-                "step": step,
-                "why": why,
-                "is_injected": is_injected,
-                "is_hopeless": is_hopeless,
-            }
-        )

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from recycle_runtime.assembly import Worker
 from recycle_runtime.transport import Arrival, Pending, TensorSpec
 from recycle_runtime.transport.grid import Grid
+from recycle_runtime.transport.meeting import meet
 from recycle_runtime.transport.user_group import user_group
 
 _TAG = 0
@@ -95,5 +96,4 @@ class GlooTransport:
 
 
 def _group(store: dist.Store, name: str, ranks: list[int], me: int, timeout: timedelta) -> Any:
-    gloo: Any = dist.ProcessGroupGloo
-    return gloo(dist.PrefixStore(name, store), ranks.index(me), len(ranks), timeout)
+    return meet(dist.PrefixStore(name, store), ranks.index(me), len(ranks), timeout)

@@ -1,0 +1,53 @@
+"""From the start of a worker process to its end, and its last words."""
+
+import faulthandler
+import signal
+import sys
+
+from recycle_runtime.agent.board import Board
+from recycle_runtime.assembly import Worker
+from recycle_runtime.checkpoint.sealed_json import CheckpointError
+from recycle_runtime.interpreter import StreamError
+from recycle_runtime.member.faults import Fault, InjectedError
+from recycle_runtime.member.link import CoordinatorGoneError
+from recycle_runtime.member.member import MemberOptions, MemberProcess
+from recycle_runtime.member.pulse import Pulse
+
+
+def work(
+    options: MemberOptions, place: Worker, part: int, line: int, faults: list[Fault], board: Board
+) -> int:
+    """The life of a worker process; its exit status. SIGUSR1 makes it say on stderr where it is."""
+    faulthandler.register(signal.SIGUSR1)
+    pulse = Pulse(board, line)
+    process: MemberProcess | None = None
+    try:
+        process = MemberProcess(options, place, part, pulse, faults)
+        return process.run()
+    except CoordinatorGoneError:
+        return 1
+    except Exception as error:
+        _say_farewell(process, pulse.step, place, error)
+        return 1
+
+
+def _say_farewell(process: MemberProcess | None, step: int, place: Worker, error: Exception) -> None:
+    # Nobody can begin with a checkpoint that is damaged, or another job's.
+    is_hopeless = isinstance(error, CheckpointError)
+    known = isinstance(error, StreamError) or is_hopeless
+    why = str(error) if known else f"worker {place[0]}:{place[1]}: {type(error).__name__}: {error}"
+    if process is not None and process.has_parts and isinstance(error, StreamError):
+        why = f"part {process.part} of {why}"
+    if process is None:
+        print(f"recycle-run: {why}", file=sys.stderr)
+    else:
+        is_injected = InjectedError in (type(error), type(error.__cause__))
+        process.link.say(
+            {
+                "type": "failed",
+                "step": step,
+                "why": why,
+                "is_injected": is_injected,
+                "is_hopeless": is_hopeless,
+            }
+        )
