@@ -8,7 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench import (
+    agreement,
     beside_torch,
+    engine_beside_runs,
     fault_free,
     growth,
     interpreter_cost,
@@ -29,6 +31,8 @@ MODULES = (
     solvers,
     on_demand,
     growth,
+    agreement,
+    engine_beside_runs,
     beside_torch,
     interpreter_cost,
     recovery,

@@ -1,0 +1,72 @@
+"""How long things take: the times of a job, or others that were measured."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recycle_compiler.ir.failure import Worker
+from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.ir.ops import Column
+from recycle_compiler.simulator.streams import Streams
+from recycle_runtime.isa import Opcode
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """In ticks, one value for each stage."""
+
+    forward: tuple[float, ...]
+    backward: tuple[float, ...]
+    backward_input: tuple[float, ...]
+    backward_weight: tuple[float, ...]
+    reduce: tuple[float, ...]
+    optimizer: tuple[float, ...]
+    transfer: tuple[float, ...]
+    """From each stage to the next and back; one fewer than there are stages."""
+
+    def measured(self, times: Mapping[tuple[Opcode, int], float]) -> "Costs":
+        """These costs but for what was measured: ticks by opcode and stage."""
+        values = {name: list(getattr(self, name)) for name in {opcode.name.lower() for opcode, _ in times}}
+        for (opcode, stage), ticks in times.items():
+            values[opcode.name.lower()][stage] = ticks
+        return replace(self, **{name: tuple(row) for name, row in values.items()})
+
+
+def costs_of(job: JobSpec) -> Costs:
+    """The times of the job itself; a coupled backward is both of its halves."""
+    whole = tuple(map(sum, zip(job.backward_input, job.backward_weight, strict=True)))
+    return Costs(
+        job.forward,
+        whole,
+        job.backward_input,
+        job.backward_weight,
+        job.reduce,
+        job.optimizer,
+        job.transfer,
+    )
+
+
+def durations(streams: Streams, costs: Costs, slow: Mapping[Worker, float]) -> Floats:
+    """Of every row. A slow worker takes so many times longer to compute; sums over peers are not its work."""
+    table = np.zeros((max(Opcode) + 1, len(costs.forward)))
+    table[Opcode.FORWARD] = costs.forward
+    table[Opcode.BACKWARD] = costs.backward
+    table[Opcode.BACKWARD_INPUT] = costs.backward_input
+    table[Opcode.BACKWARD_WEIGHT] = costs.backward_weight
+    table[Opcode.REDUCE] = costs.reduce
+    table[Opcode.OPTIMIZER] = costs.optimizer
+    worker = streams.worker
+    found = table[streams.opcode, streams.stages[worker]]
+    if not slow:
+        return found
+    factor = np.array([slow.get(each, 1.0) for each in streams.workers])
+    return np.where(streams.opcode == Opcode.REDUCE, found, found * factor[worker])
+
+
+def in_ticks(times: Floats) -> Column:
+    """Whole ticks, the nearest ones."""
+    return np.rint(times).astype(np.int64)

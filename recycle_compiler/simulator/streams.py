@@ -1,0 +1,77 @@
+"""All streams of one plan in columns, one row for each instruction."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recycle_compiler.ir.failure import Worker
+from recycle_compiler.ir.ops import Column
+from recycle_runtime.assembly import describe
+from recycle_runtime.isa import Instruction, Opcode
+
+Mask = NDArray[np.bool_]
+
+WORK = (Opcode.FORWARD, Opcode.BACKWARD, Opcode.BACKWARD_INPUT, Opcode.BACKWARD_WEIGHT)
+"""Opcodes of work on a micro-batch."""
+TIMED = (*WORK, Opcode.REDUCE, Opcode.OPTIMIZER)
+"""Opcodes that take time."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Streams:
+    """Rows are sorted by worker, then by position in its stream."""
+
+    workers: tuple[Worker, ...]
+    """By stage, then pipeline: peers stand together."""
+    offsets: Column
+    """Rows offsets[i] to offsets[i + 1] are the stream of workers[i]."""
+    opcode: Column
+    pipeline: Column
+    microbatch: Column
+    buffer: Column
+    inbox: Column
+    peer: Column
+
+    def __len__(self) -> int:
+        return len(self.opcode)
+
+    @property
+    def worker(self) -> Column:
+        """Of every row, which of `workers`."""
+        return np.repeat(np.arange(len(self.workers)), np.diff(self.offsets))
+
+    @property
+    def stages(self) -> Column:
+        """Of every worker."""
+        return np.array([worker.stage for worker in self.workers], dtype=np.int64)
+
+    def is_any(self, opcodes: Sequence[Opcode] | frozenset[Opcode]) -> Mask:
+        """Which rows have one of these opcodes."""
+        wanted = np.zeros(max(Opcode) + 1, dtype=np.bool_)
+        wanted[list(opcodes)] = True
+        return wanted[self.opcode]
+
+    def place(self, row: int) -> tuple[Worker, int]:
+        """The worker of a row, and the position in its stream."""
+        index = int(np.searchsorted(self.offsets, row, side="right")) - 1
+        return self.workers[index], row - int(self.offsets[index])
+
+    def text(self, row: int) -> str:
+        """The instruction in words."""
+        columns = (self.pipeline, self.microbatch, self.buffer, self.inbox, self.peer)
+        fields = (int(column[row]) for column in columns)
+        return describe(Instruction(Opcode(int(self.opcode[row])), *fields), self.place(row)[0])
+
+
+def streams_from(streams: Mapping[Worker, Sequence[Instruction]]) -> Streams:
+    """Columns from values."""
+    workers = tuple(sorted(streams, key=lambda worker: (worker.stage, worker.pipeline)))
+    lengths = [len(streams[worker]) for worker in workers]
+    values = chain.from_iterable(chain.from_iterable(streams[worker] for worker in workers))
+    width = len(Instruction._fields)
+    rows = np.fromiter(values, dtype=np.int64, count=sum(lengths) * width).reshape(-1, width)
+    columns = (np.ascontiguousarray(rows[:, field]) for field in range(width))
+    return Streams(workers, np.cumsum([0, *lengths], dtype=np.int64), *columns)

@@ -1,0 +1,139 @@
+"""Who waits for whom, found out before anything runs: messages have no tags, so their order says it all.
+
+On every ordered pair of workers the n-th receive gets what the n-th send sends, whatever the fields of both
+say. An op takes what the last receive into its inbox has got, and a gathering is the n-th of its group.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.ir.ops import Column
+from recycle_compiler.simulator.kernel import COMPUTE, FREE, GATHER, NEVER, SEND
+from recycle_compiler.simulator.streams import WORK, Mask, Streams
+from recycle_runtime.isa import CONSUMES, NONE, RECEIVES, Opcode
+
+SENDS = (Opcode.SEND_ACTIVATION, Opcode.SEND_GRADIENT)
+_DOWN = (Opcode.SEND_ACTIVATION, Opcode.RECV_GRADIENT)
+"""The other end of these is on the next stage; of the other two, on the previous one."""
+_NOBODY = -1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Wiring:
+    """Columns over the steps: those instructions that take time, wait or wake others."""
+
+    row: Column
+    """Of the streams."""
+    kind: Column
+    source: Column
+    """The step that sends what this one consumes; FREE if it needs nothing, NEVER if nobody sends it."""
+    border: Column
+    """Between which stages that message travels: the upper one's number; FREE where there is none."""
+    gathering: Column
+    bounds: Column
+    """Steps bounds[i] to bounds[i + 1] are those of worker i."""
+    members: Column
+    """The first worker of each gathering, and the one after its last, in turn."""
+    send_of_receive: Column
+    """For every row of the streams that receives the row that sends; NEVER where nobody does."""
+    unreceived: Column
+    """Rows of sends that no receive goes with."""
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+
+def wire(streams: Streams, job: JobSpec) -> Wiring:
+    """Connect the streams."""
+    opcode = streams.opcode
+    sends, gathers = streams.is_any(SENDS), streams.is_any((Opcode.BARRIER, Opcode.REDUCE))
+    takes_part = sends | gathers | streams.is_any((*WORK, Opcode.OPTIMIZER))
+    row = np.flatnonzero(takes_part)
+    step_of_row = np.cumsum(takes_part) - 1
+    send_of_receive, unreceived = _messages(streams, job)
+    source_row = _sources(streams, job, send_of_receive)
+    source = np.where(source_row >= 0, step_of_row[source_row], source_row)
+    stage = streams.stages[streams.worker]
+    upper = np.where(opcode == Opcode.FORWARD, stage - 1, stage)
+    gathering, members = _gatherings(streams, gathers)
+    return Wiring(
+        row,
+        np.select([sends[row], gathers[row]], [SEND, GATHER], COMPUTE),
+        source[row],
+        np.where(source_row >= 0, upper, FREE)[row],
+        gathering[row],
+        np.searchsorted(row, streams.offsets),
+        members,
+        send_of_receive,
+        unreceived,
+    )
+
+
+def _messages(streams: Streams, job: JobSpec) -> tuple[Column, Column]:
+    """For every row that receives the row that sends, else NEVER; and the sends that are left over."""
+    worker_at = np.full((job.pipelines, job.stages + 2), _NOBODY, dtype=np.int64)
+    for index, worker in enumerate(streams.workers):
+        worker_at[worker.pipeline, worker.stage] = index
+    here = streams.worker
+    # There is nobody above the first stage, nor below the last: index -1 is the last column.
+    stage = streams.stages[here] + np.where(streams.is_any(_DOWN), 1, -1)
+    there = worker_at[streams.peer, stage]
+    send, receive = np.flatnonzero(streams.is_any(SENDS)), np.flatnonzero(streams.is_any(RECEIVES))
+    count = len(streams.workers)
+    sent = _numbered(here[send] * (count + 1) + there[send] + 1, len(streams))
+    received = _numbered((there[receive]) * (count + 1) + here[receive] + 1, len(streams))
+    order = np.argsort(sent)
+    place = np.minimum(np.searchsorted(sent[order], received), max(len(send) - 1, 0))
+    found = np.full(len(streams), NEVER, dtype=np.int64)
+    if len(send):
+        meets = (sent[order[place]] == received) & (there[receive] != _NOBODY)
+        found[receive[meets]] = send[order[place[meets]]]
+    return found, np.setdiff1d(send, found[receive])
+
+
+def _numbered(key: Column, rows: int) -> Column:
+    """Keys made different: each with its rank among those that are equal."""
+    order = np.argsort(key, kind="stable")
+    places = np.arange(len(key))
+    fresh = np.ones(len(key), dtype=np.bool_)
+    fresh[1:] = key[order][1:] != key[order][:-1]
+    rank = np.empty_like(places)
+    rank[order] = places - np.maximum.accumulate(np.where(fresh, places, 0))
+    return key * (rows + 1) + rank
+
+
+def _sources(streams: Streams, job: JobSpec, send_of_receive: Column) -> Column:
+    """For every row the send whose message it consumes; FREE where it needs none, NEVER where none comes."""
+    opcode, stage = streams.opcode, streams.stages[streams.worker]
+    consumes = streams.is_any(CONSUMES)
+    forward = opcode == Opcode.FORWARD
+    alone = (forward & (stage == 0)) | (~forward & (stage == job.stages - 1))
+    source = np.full(len(streams), FREE, dtype=np.int64)
+    source[consumes & ~(alone & (streams.inbox == NONE))] = NEVER
+    uses = np.flatnonzero((consumes | streams.is_any(RECEIVES)) & (streams.inbox != NONE))
+    # Side by side what happens to one inbox, in the order in which it happens.
+    uses = uses[np.lexsort((uses, streams.inbox[uses], streams.worker[uses]))]
+    before, after = uses[:-1], uses[1:]
+    same = (streams.worker[before] == streams.worker[after]) & (streams.inbox[before] == streams.inbox[after])
+    filled = same & streams.is_any(RECEIVES)[before] & consumes[after]
+    source[after[filled]] = send_of_receive[before[filled]]
+    return source
+
+
+def _gatherings(streams: Streams, gathers: Mask) -> tuple[Column, Column]:
+    """The number of each gathering, and who takes part: peers in a sum, everybody at a barrier."""
+    rows = np.flatnonzero(gathers)
+    worker, stages = streams.worker[rows], streams.stages
+    barrier = streams.opcode[rows] == Opcode.BARRIER
+    group = np.where(barrier, 0, stages[worker] + 1)
+    nth = _numbered(worker * 2 + barrier, len(streams)) % (len(streams) + 1)
+    key = group * (len(streams) + 1) + nth
+    keys, number = np.unique(key, return_inverse=True)
+    gathering = np.full(len(streams), _NOBODY, dtype=np.int64)
+    gathering[rows] = number
+    stage = keys // (len(streams) + 1) - 1
+    first = np.where(stage < 0, 0, np.searchsorted(stages, stage))
+    after = np.where(stage < 0, len(stages), np.searchsorted(stages, stage, side="right"))
+    return gathering, np.stack((first, after), axis=1).reshape(-1)
