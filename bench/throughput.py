@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from bench.plans import compiled
-from bench.recycle_as_published import recycle_period
 from bench.report import Section, job_path, percent
 from recycle_compiler.baseline import one_f_one_b_period
+from recycle_compiler.fleet.recycle_schedules import recycle_period
 from recycle_compiler.frontend import load_job
 from recycle_compiler.ir.job import JobSpec
 

@@ -2,13 +2,22 @@
 
 import argparse
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from recycle_compiler import __version__
+from recycle_compiler.argument_values import (
+    TECHNIQUES,
+    count,
+    one_of,
+    positive,
+    slow_workers,
+    technique_names,
+    workers,
+)
+from recycle_compiler.simulate_arguments import add_simulate_arguments
 
 FORMATS = ("grid", "json", "asm", "schedule")
 SHOW_FORMATS = (*FORMATS, "trace", "csv")
-TECHNIQUES = ("adaptive", "decouple", "stagger")
 WHAT_IF = ("plans", "bounds", "none")
 SYSTEMS = ("slurm", "kubernetes")
 
@@ -52,6 +61,14 @@ def _parser() -> argparse.ArgumentParser:
         )
     )
     _verify(command("verify", "check a bundle against every rule, from the file alone"))
+    add_simulate_arguments(
+        command(
+            "simulate",
+            "say what throughput a job would have had under a trace of failures, with us and with others",
+            " A trace is a file or words that one is made from: `every 30m`, `every 30m repair 2h`, "
+            "`poisson mtbf=1000h repair=4h`, `none`.",
+        )
+    )
     _launch(command("launch", "write what starts a job on a cluster: a batch script or a manifest"))
     _reproduce(command("reproduce", "run again what a crash of recyclec has left behind"))
     return parser
@@ -79,12 +96,12 @@ def _compile(parser: argparse.ArgumentParser) -> None:
         "-o", dest="out", metavar="PLAN", help="the bundle to write; needed unless --json is given"
     )
     parser.add_argument(
-        "--failures", type=_count, metavar="N", help="plan for 0..N failures (default: the job's)"
+        "--failures", type=count, metavar="N", help="plan for 0..N failures (default: the job's)"
     )
     _techniques(parser)
     parser.add_argument(
         "--jobs",
-        type=_positive,
+        type=positive,
         metavar="N",
         default=os.cpu_count() or 1,
         help="processes (default: one per core)",
@@ -119,7 +136,7 @@ def _explain(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="the same facts as JSON")
     parser.add_argument(
         "--what-if",
-        type=_one_of(WHAT_IF),
+        type=one_of(WHAT_IF),
         metavar="|".join(WHAT_IF),
         help="what changes would bring: plan each, compare bounds only, or leave it out "
         "(default: plans, for large plans bounds)",
@@ -131,10 +148,10 @@ def _one_plan(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("bundle", metavar="PLAN")
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
-        "--failures", type=_count, metavar="N", help="the plan for this many failures (default: 0)"
+        "--failures", type=count, metavar="N", help="the plan for this many failures (default: 0)"
     )
     which.add_argument(
-        "--failed", type=_workers, metavar="P:S,P:S", help="the plan for these workers, pipeline:stage"
+        "--failed", type=workers, metavar="P:S,P:S", help="the plan for these workers, pipeline:stage"
     )
 
 
@@ -142,7 +159,7 @@ def _plan(parser: argparse.ArgumentParser) -> None:
     _job(parser)
     parser.add_argument(
         "--failed",
-        type=_workers,
+        type=workers,
         required=True,
         metavar="P:S,P:S",
         help="the workers that are gone, pipeline:stage",
@@ -158,7 +175,7 @@ def _retime(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--slow",
-        type=_slow_workers,
+        type=slow_workers,
         default=(),
         metavar="P:S=X,P:S=X",
         help="workers that take X times as long for all that they compute",
@@ -172,7 +189,7 @@ def _diff(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="the differences as JSON on stdout")
     parser.add_argument(
         "--step",
-        type=_count,
+        type=count,
         metavar="N",
         help="the step of the trace to take apart (default: the median one, the first left out as warm-up)",
     )
@@ -183,15 +200,15 @@ def _verify(parser: argparse.ArgumentParser) -> None:
 
 
 def _launch(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("system", type=_one_of(SYSTEMS), metavar="|".join(SYSTEMS))
+    parser.add_argument("system", type=one_of(SYSTEMS), metavar="|".join(SYSTEMS))
     parser.add_argument("bundle", metavar="PLAN", help="the bundle, as the nodes see it too")
     parser.add_argument("--program", required=True, metavar="FILE", help="the Python file to train")
-    parser.add_argument("--steps", required=True, type=_positive, metavar="N", help="how many steps to train")
-    parser.add_argument("--nodes", type=_positive, metavar="N", help="(default: as few as will do)")
+    parser.add_argument("--steps", required=True, type=positive, metavar="N", help="how many steps to train")
+    parser.add_argument("--nodes", type=positive, metavar="N", help="(default: as few as will do)")
     parser.add_argument(
-        "--slots", type=_positive, default=8, metavar="N", help="worker processes per node (default: 8)"
+        "--slots", type=positive, default=8, metavar="N", help="worker processes per node (default: 8)"
     )
-    parser.add_argument("--device", type=_one_of(("cuda", "cpu")), default="cuda", metavar="cuda|cpu")
+    parser.add_argument("--device", type=one_of(("cuda", "cpu")), default="cuda", metavar="cuda|cpu")
     parser.add_argument(
         "--checkpoint", metavar="DIR", help="keep checkpoints there, and go on from the newest one"
     )
@@ -205,11 +222,11 @@ def _reproduce(parser: argparse.ArgumentParser) -> None:
 
 
 def _view(parser: argparse.ArgumentParser, formats: Sequence[str], file_note: str = "") -> None:
-    parser.add_argument("--format", type=_one_of(formats), metavar="|".join(formats), help="(default: grid)")
+    parser.add_argument("--format", type=one_of(formats), metavar="|".join(formats), help="(default: grid)")
     parser.add_argument("-o", dest="out", metavar="FILE", help=f"write there instead of stdout{file_note}")
     parser.add_argument(
         "--width",
-        type=_positive,
+        type=positive,
         metavar="N",
         help="columns of a grid (default: as wide as the terminal; 180 in a file or a pipe)",
     )
@@ -218,60 +235,7 @@ def _view(parser: argparse.ArgumentParser, formats: Sequence[str], file_note: st
 def _techniques(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--techniques",
-        type=_technique_names,
+        type=technique_names,
         metavar="LIST",
         help=f"any of {','.join(TECHNIQUES)}, or none (default: the job's)",
     )
-
-
-def _one_of(words: Sequence[str]) -> Callable[[str], str]:
-    def known(word: str) -> str:
-        if word not in words:
-            raise argparse.ArgumentTypeError(f"must be one of {', '.join(words)}, got {word}")
-        return word
-
-    return known
-
-
-def _count(word: str) -> int:
-    return _number(word, least=0)
-
-
-def _positive(word: str) -> int:
-    return _number(word, least=1)
-
-
-def _number(word: str, least: int) -> int:
-    if not (word.isascii() and word.isdigit()) or len(word) > 9 or int(word) < least:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least {least}, got {word}")
-    return int(word)
-
-
-def _technique_names(words: str) -> tuple[str, ...]:
-    names = () if words == "none" else tuple(words.split(","))
-    if odd := [name for name in names if name not in TECHNIQUES]:
-        raise argparse.ArgumentTypeError(f"must be any of {','.join(TECHNIQUES)} or none, got {odd[0]!r}")
-    return names
-
-
-def _workers(words: str) -> tuple[tuple[int, int], ...]:
-    return tuple(sorted({_worker(word) for word in words.split(",")}))
-
-
-def _slow_workers(words: str) -> tuple[tuple[tuple[int, int], float], ...]:
-    found: dict[tuple[int, int], float] = {}
-    for word in words.split(","):
-        worker, _, factor = word.partition("=")
-        if not factor.replace(".", "", 1).isdecimal() or not factor.isascii() or not 0 < float(factor) <= 1e6:
-            raise argparse.ArgumentTypeError(f"must be like 1:2=2.5, with a factor above 0, got {word!r}")
-        found[_worker(worker)] = float(factor)
-    return tuple(sorted(found.items()))
-
-
-def _worker(word: str) -> tuple[int, int]:
-    numbers = word.strip().split(":")
-    if len(numbers) != 2 or not all(part.isascii() and part.isdigit() and len(part) < 10 for part in numbers):
-        raise argparse.ArgumentTypeError(
-            f"must be workers like 0:2,1:3 (pipeline:stage, from 0), got {word!r}"
-        )
-    return int(numbers[0]), int(numbers[1])

@@ -30,7 +30,7 @@ class Reaction(NamedTuple):
     rate: float
     """Iterations a second once the pause is over; 0 if the job cannot run until something comes back."""
     pause: float = 0.0
-    """Seconds without progress. A change in the pause is answered anew, and its pause counts from there."""
+    """Seconds without progress. A change in the pause is answered anew; the pause that ends later counts."""
     redone: float = 0.0
     """Seconds of work from before the change that are lost, at the rate that it was done with."""
     why: str = ""

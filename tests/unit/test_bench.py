@@ -13,9 +13,9 @@ from bench.growth import PIPELINES, with_pipelines
 from bench.measure import CommandError, run
 from bench.on_demand import pattern
 from bench.plans import NAMES
-from bench.recycle_as_published import problem_with, recycle_period
 from bench.report import JOBS, Section, job_path
 from bench.run import HEAD, with_section
+from recycle_compiler.fleet.recycle_schedules import problem_with, recycle_period
 from recycle_compiler.frontend import load_job
 from recycle_compiler.frontend.format import format_job
 from recycle_compiler.ir.failure import failed_per_stage

@@ -1,0 +1,59 @@
+"""What may stand behind an option of `recyclec`: numbers, words, workers."""
+
+import argparse
+from collections.abc import Callable, Sequence
+
+TECHNIQUES = ("adaptive", "decouple", "stagger")
+
+
+def one_of(words: Sequence[str]) -> Callable[[str], str]:
+    def known(word: str) -> str:
+        if word not in words:
+            raise argparse.ArgumentTypeError(f"must be one of {', '.join(words)}, got {word}")
+        return word
+
+    return known
+
+
+def count(word: str) -> int:
+    return _number(word, least=0)
+
+
+def positive(word: str) -> int:
+    return _number(word, least=1)
+
+
+def _number(word: str, least: int) -> int:
+    if not (word.isascii() and word.isdigit()) or len(word) > 9 or int(word) < least:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least {least}, got {word}")
+    return int(word)
+
+
+def technique_names(words: str) -> tuple[str, ...]:
+    names = () if words == "none" else tuple(words.split(","))
+    if odd := [name for name in names if name not in TECHNIQUES]:
+        raise argparse.ArgumentTypeError(f"must be any of {','.join(TECHNIQUES)} or none, got {odd[0]!r}")
+    return names
+
+
+def workers(words: str) -> tuple[tuple[int, int], ...]:
+    return tuple(sorted({_worker(word) for word in words.split(",")}))
+
+
+def slow_workers(words: str) -> tuple[tuple[tuple[int, int], float], ...]:
+    found: dict[tuple[int, int], float] = {}
+    for word in words.split(","):
+        worker, _, factor = word.partition("=")
+        if not factor.replace(".", "", 1).isdecimal() or not factor.isascii() or not 0 < float(factor) <= 1e6:
+            raise argparse.ArgumentTypeError(f"must be like 1:2=2.5, with a factor above 0, got {word!r}")
+        found[_worker(worker)] = float(factor)
+    return tuple(sorted(found.items()))
+
+
+def _worker(word: str) -> tuple[int, int]:
+    numbers = word.strip().split(":")
+    if len(numbers) != 2 or not all(part.isascii() and part.isdigit() and len(part) < 10 for part in numbers):
+        raise argparse.ArgumentTypeError(
+            f"must be workers like 0:2,1:3 (pipeline:stage, from 0), got {word!r}"
+        )
+    return int(numbers[0]), int(numbers[1])

@@ -1,0 +1,186 @@
+"""Leads a policy through a trace: when it makes progress, and how much of it is kept.
+
+A policy is asked at every change, and, if it has something in mind for later (a copy that will have arrived,
+a plan that will be ready), also then. A pause that is under way is not forgotten by a change in it: the
+longer one counts. Work that is lost is taken off where it was done: the last of it first.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from recycle_compiler.fleet.policy import Change, Policy, Reaction, Worker
+
+_LEAST = 1e-9
+"""Seconds; what is shorter is rounding."""
+
+
+@runtime_checkable
+class ActsLater(Protocol):
+    """What a policy has besides if it changes things of its own accord."""
+
+    def due(self) -> float | None:
+        """When it wants to be asked next, in seconds from the beginning; None: not before the next change."""
+        ...
+
+    def act(self, at: float) -> Reaction:
+        """It is that time, and no change came before it."""
+        ...
+
+
+class Start(NamedTuple):
+    """The fleet before anything happens."""
+
+    down: frozenset[Worker]
+    spare: int
+
+
+class Logged(NamedTuple):
+    """A reaction, when it was, and how many workers were down from then on."""
+
+    at: float
+    down: int
+    reaction: Reaction
+
+
+@dataclass(slots=True)
+class Stretch:
+    """A time in which nothing changes. What is lost of it later is its end."""
+
+    begin: float
+    end: float
+    rate: float
+    """Iterations a second."""
+    kept_until: float
+    """From here to the end the work was lost later."""
+
+    @property
+    def kept(self) -> float:
+        """Iterations."""
+        return (self.kept_until - self.begin) * self.rate
+
+    @property
+    def lost(self) -> float:
+        return (self.end - self.kept_until) * self.rate
+
+
+class Course(NamedTuple):
+    """How a policy got through a trace; times in seconds."""
+
+    span: float
+    stretches: tuple[Stretch, ...]
+    log: tuple[Logged, ...]
+
+    @property
+    def kept(self) -> float:
+        """Iterations done that were not lost."""
+        return sum(stretch.kept for stretch in self.stretches)
+
+    @property
+    def lost(self) -> float:
+        return sum(stretch.lost for stretch in self.stretches)
+
+    @property
+    def still(self) -> float:
+        """Seconds without progress."""
+        return sum(stretch.end - stretch.begin for stretch in self.stretches if stretch.rate == 0)
+
+    def rates(self) -> list[tuple[float, float]]:
+        """When the rate of kept work becomes what, from 0 on."""
+        steps: list[tuple[float, float]] = []
+        for stretch in self.stretches:
+            pieces = (
+                (stretch.begin, stretch.kept_until, stretch.rate),
+                (stretch.kept_until, stretch.end, 0.0),
+            )
+            for begin, end, rate in pieces:
+                if end > begin and (not steps or steps[-1][1] != rate):
+                    steps.append((begin, rate))
+        return steps
+
+
+def lead(
+    policy: Policy,
+    start: Start,
+    changes: Iterable[Change],
+    span: float,
+    on_change: Callable[[], None] | None = None,
+) -> Course:
+    """The course of a policy that has seen nothing yet; changes are sorted, and those after the span ignored.
+
+    CannotRunError where it cannot run the job at all.
+    """
+    record = _Record(policy.begin(start.down, start.spare))
+    down = len(start.down)
+    for change in changes:
+        if change.at >= span:
+            break
+        _act_until(policy, change.at, record, down)
+        down = len(change.down)
+        record.take(change.at, policy.react(change), down)
+        if on_change is not None:
+            on_change()
+    _act_until(policy, span, record, down)
+    return record.finish(span)
+
+
+def _act_until(policy: Policy, end: float, record: "_Record", down: int) -> None:
+    """Let the policy do what it wants to do before this moment."""
+    if not isinstance(policy, ActsLater):
+        return
+    while (due := policy.due()) is not None and due < end:
+        at = max(due, record.now)
+        record.take(at, policy.act(at), down)
+
+
+class _Record:
+    """Stretches so far, and what goes on after them."""
+
+    def __init__(self, rate: float) -> None:
+        self.now = 0.0
+        self._rate = rate
+        self._paused_until = 0.0
+        self._stretches: list[Stretch] = []
+        self._with_work: list[Stretch] = []
+        """Those of which something is still kept, so that nobody looks for work where there is none."""
+        self._log: list[Logged] = []
+
+    def take(self, at: float, reaction: Reaction, down: int) -> None:
+        """This is what happens now."""
+        if reaction.rate < 0 or reaction.pause < 0 or reaction.redone < 0:
+            raise ValueError(f"nothing of a reaction may be negative: {reaction}")
+        self._pass(at)
+        self._lose(reaction.redone)
+        self._paused_until = max(self._paused_until, at + reaction.pause)
+        self._rate = reaction.rate
+        self._log.append(Logged(at, down, reaction))
+
+    def finish(self, span: float) -> Course:
+        self._pass(span)
+        return Course(span, tuple(self._stretches), tuple(self._log))
+
+    def _pass(self, until: float) -> None:
+        """Time goes on."""
+        resumes = min(until, max(self.now, self._paused_until))
+        self._add(self.now, resumes, 0.0)
+        self._add(resumes, until, self._rate)
+        self.now = until
+
+    def _add(self, begin: float, end: float, rate: float) -> None:
+        if end <= begin:
+            return
+        stretch = Stretch(begin, end, rate, end)
+        self._stretches.append(stretch)
+        if rate > 0:
+            self._with_work.append(stretch)
+
+    def _lose(self, seconds: float) -> None:
+        while seconds > _LEAST and self._with_work:
+            last = self._with_work[-1]
+            length = last.kept_until - last.begin
+            if length > seconds:
+                last.kept_until -= seconds
+                return
+            last.kept_until = last.begin
+            seconds -= length
+            self._with_work.pop()

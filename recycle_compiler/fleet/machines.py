@@ -1,0 +1,183 @@
+"""Machines of a trace to workers of the job: who has which place, who is spare, what a change means.
+
+Machines get places in order: one machine carries the workers of so many neighbouring places, or, where a
+worker has more GPUs than a machine, several machines carry one worker. Machines beyond that are spare; if
+there are too few, the last places are down from the start. A machine that is lost takes its workers with it.
+If there is a spare one, it takes the place at the same moment: its workers are then lost and returned in one
+change, for what the old machine held is gone. One that returns gets its old place if that is free, else the
+free place where it helps most: the one whose stage has fewest live workers.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from recycle_compiler.fleet.course import Start
+from recycle_compiler.fleet.policy import Change, Worker
+from recycle_compiler.fleet.traces.trace import Event, Trace
+
+LAYOUTS = ("pipeline", "stage")
+"""Which workers are neighbours: the stages of one pipeline, or the peers of one stage."""
+
+
+class LayoutError(ValueError):
+    """Machines and workers do not go together: one sentence says why."""
+
+
+class Layout(NamedTuple):
+    """Which places there are for machines."""
+
+    places: tuple[tuple[Worker, ...], ...]
+    """The workers on each machine."""
+    per_worker: int
+    """Machines that carry one worker together; 1 where a machine has room for a whole one."""
+    gpus_each: int
+
+
+def lay_out(
+    pipelines: int, stages: int, tensor: int, gpus_per_node: int | None = None, by: str = "pipeline"
+) -> Layout:
+    """Places for machines with so many GPUs; by default a machine is a worker."""
+    if by == "stage":
+        workers = [(pipeline, stage) for stage in range(stages) for pipeline in range(pipelines)]
+    else:
+        workers = [(pipeline, stage) for pipeline in range(pipelines) for stage in range(stages)]
+    gpus = gpus_per_node or tensor
+    if gpus % tensor and tensor % gpus:
+        raise LayoutError(
+            f"a worker has {tensor} GPUs and a machine {gpus}: one must be a multiple of the other"
+        )
+    each, per_worker = max(1, gpus // tensor), max(1, tensor // gpus)
+    carried = [tuple(workers[first : first + each]) for first in range(0, len(workers), each)]
+    return Layout(tuple(place for place in carried for _ in range(per_worker)), per_worker, gpus)
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """A trace on a layout: how the job begins, and, made anew whenever asked for, every change of it."""
+
+    trace: Trace
+    layout: Layout
+
+    @property
+    def start(self) -> Start:
+        seats = self._seats()
+        return Start(frozenset(seats.down), seats.spare)
+
+    def changes(self) -> Iterator[Change]:
+        """What happens after time 0 and concerns the job or its spares."""
+        seats = self._seats()
+        for at, events in self.trace.moments():
+            if at > 0 and (change := seats.change(at, events)) is not None:
+                yield change
+
+    def _seats(self) -> "_Seats":
+        """As they are taken when the job begins."""
+        layout, trace = self.layout, self.trace
+        names = list(trace.nodes)
+        if trace.by_worker:
+            # Every worker is a machine of its own then, with the worker's name.
+            workers = sorted({worker for place in layout.places for worker in place})
+            layout = Layout(tuple((worker,) for worker in workers), 1, layout.gpus_each)
+            names = [f"{pipeline}:{stage}" for pipeline, stage in workers]
+        elif trace.whole:
+            names += [f"unnamed {number}" for number in range(len(names), len(layout.places))]
+        seats = _Seats(layout)
+        seats.change(0.0, [Event(0.0, name, added=True) for name in names])
+        seats.change(0.0, [event for event in trace.events if event.at == 0])
+        return seats
+
+
+class _Seats:
+    """Which machine has which place."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._seated: list[int | None] = [None] * len(layout.places)
+        """By place, the number of the seating, so that another machine in it shows."""
+        self._seatings = 0
+        self._free = set(range(len(layout.places)))
+        self._place_of: dict[str, int] = {}
+        self._home: dict[str, int] = {}
+        """Where machines were last."""
+        self._spares: dict[str, None] = {}
+        self._needs: dict[Worker, list[int]] = {}
+        for number, place in enumerate(layout.places):
+            for worker in place:
+                self._needs.setdefault(worker, []).append(number)
+        self.down: set[Worker] = set(self._needs)
+        self._live = [0] * (1 + max(stage for _, stage in self._needs))
+
+    @property
+    def spare(self) -> int:
+        """In workers."""
+        return len(self._spares) * len(self._layout.places[0]) // self._layout.per_worker
+
+    def change(self, at: float, events: list[Event]) -> Change | None:
+        """What these events mean for the job, if anything."""
+        spare = self.spare
+        before: dict[int, int | None] = {}
+        for event in events:
+            if event.added:
+                self._arrive(event.node, before)
+            else:
+                self._leave(event.node, before)
+        while self._free and self._spares:
+            node = next(iter(self._spares))
+            del self._spares[node]
+            self._seat(node, self._best_free(), before)
+        touched = {worker for place in before for worker in self._layout.places[place]}
+        changed = {worker for worker in touched if self._differs(worker, before)}
+        lost = frozenset(worker for worker in changed if self._was_live(worker, before))
+        returned = frozenset(worker for worker in changed if worker not in self.down)
+        if not lost and not returned and spare == self.spare:
+            return None
+        return Change(at, lost, returned, frozenset(self.down), self.spare)
+
+    def _arrive(self, node: str, before: dict[int, int | None]) -> None:
+        home = self._home.get(node)
+        if home in self._free:
+            self._seat(node, home, before)
+        elif self._free:
+            self._seat(node, self._best_free(), before)
+        else:
+            self._spares[node] = None
+
+    def _leave(self, node: str, before: dict[int, int | None]) -> None:
+        if node in self._spares:
+            del self._spares[node]
+            return
+        place = self._place_of.pop(node)
+        before.setdefault(place, self._seated[place])
+        self._seated[place] = None
+        self._free.add(place)
+        for worker in self._layout.places[place]:
+            if worker not in self.down:
+                self.down.add(worker)
+                self._live[worker[1]] -= 1
+
+    def _seat(self, node: str, place: int, before: dict[int, int | None]) -> None:
+        before.setdefault(place, self._seated[place])
+        self._seatings += 1
+        self._seated[place] = self._seatings
+        self._place_of[node] = self._home[node] = place
+        self._free.remove(place)
+        for worker in self._layout.places[place]:
+            if all(self._seated[needed] is not None for needed in self._needs[worker]):
+                self.down.remove(worker)
+                self._live[worker[1]] += 1
+
+    def _best_free(self) -> int:
+        """Where a stage has fewest live workers; the first of equals."""
+        return min(
+            self._free,
+            key=lambda place: (min(self._live[stage] for _, stage in self._layout.places[place]), place),
+        )
+
+    def _differs(self, worker: Worker, before: dict[int, int | None]) -> bool:
+        return any(
+            before.get(place, self._seated[place]) != self._seated[place] for place in self._needs[worker]
+        )
+
+    def _was_live(self, worker: Worker, before: dict[int, int | None]) -> bool:
+        return all(before.get(place, self._seated[place]) is not None for place in self._needs[worker])

@@ -1,0 +1,89 @@
+"""How long an iteration takes with our plans, for any losses: planned where that is quick, else estimated."""
+
+from dataclasses import replace
+from functools import cached_property
+
+from recycle_compiler.compiler import plan_failed
+from recycle_compiler.fleet.setting import OurPlan, Setting
+from recycle_compiler.ir.failure import normal_form
+from recycle_compiler.ir.target import Target
+from recycle_compiler.passes.assign_slots.bounds import stage_bounds
+from recycle_compiler.passes.assign_slots.problem import Problem, problem_of
+from recycle_compiler.passes.pipeline import run_passes
+from recycle_compiler.passes.registry import GRAPH_PASSES
+
+Counts = tuple[int, ...]
+
+
+class OurPeriods:
+    """Periods in ticks, by losses on each stage. A stage without a live worker is nothing to ask about."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._job, self._plans, self._planned_left = setting.job, setting.plans, setting.exact_plans
+        self._found: dict[Counts, float] = {}
+        for plan in reversed(setting.plans):
+            self._found[plan.counts] = plan.period
+        self._in_bundle = dict(self._found)
+        self._bounds: dict[tuple[int, int], int] = {}
+
+    @property
+    def healthy(self) -> float:
+        return self.exact((0,) * self._job.stages)
+
+    def best(self, losses: int) -> OurPlan | None:
+        """The bundle's plan for so many losses, wherever they should be."""
+        return next((plan for plan in self._plans if sum(plan.counts) == losses), None)
+
+    def in_bundle(self, counts: Counts) -> bool:
+        return counts in self._in_bundle
+
+    def at_once(self, counts: Counts) -> float | None:
+        """Of the fastest plan of the bundle for these losses or more; whom it has no work for watches."""
+        if counts in self._in_bundle:
+            return self._in_bundle[counts]
+        fitting = (
+            plan.period
+            for plan in self._plans
+            if all(has >= must for has, must in zip(plan.counts, counts, strict=True))
+        )
+        return min(fitting, default=None)
+
+    def exact(self, counts: Counts) -> float:
+        """Of a plan for exactly these losses, or of one of the bundle for more where that is faster."""
+        if counts not in self._found:
+            if self._planned_left > 0:
+                self._planned_left -= 1
+                period = float(plan_failed(self._job, normal_form(counts, self._job.pipelines)).claims.period)
+            else:
+                period = self._bound(counts) * self._excess
+            self._found[counts] = min(period, self.at_once(counts) or period)
+        return self._found[counts]
+
+    @cached_property
+    def _excess(self) -> float:
+        """How far above its bound the worst of the bundle's plans is; others are taken to be no better."""
+        return max((plan.period / self._bound(plan.counts) for plan in self._plans), default=1.0)
+
+    def _bound(self, counts: Counts) -> int:
+        """What the slowest stage imposes. It is close: losses on several stages add little to each other."""
+        return max(self._stage_bound(stage, losses) for stage, losses in enumerate(counts))
+
+    def _stage_bound(self, stage: int, losses: int) -> int:
+        key = stage, losses
+        if key not in self._bounds:
+            counts = tuple(losses if other == stage else 0 for other in range(self._job.stages))
+            hosts = Target(self._job, normal_form(counts, self._job.pipelines)).hosts
+            bounds = stage_bounds(replace(self._problem, hosts=hosts), stage)
+            self._bounds[key] = max(bound.period for bound in bounds)
+        return self._bounds[key]
+
+    @cached_property
+    def _problem(self) -> Problem:
+        """The timing problem without losses."""
+        return problem_of(self._job, (), run_passes(GRAPH_PASSES, Target(self._job, ())).ops)
+
+
+def even_counts(losses: int, stages: int) -> Counts:
+    """As equal as can be."""
+    each, more = divmod(losses, stages)
+    return tuple(each + (stage < more) for stage in range(stages))

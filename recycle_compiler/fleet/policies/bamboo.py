@@ -1,0 +1,125 @@
+"""Bamboo: every worker also holds its successor's layers and runs their forward, so that it can take over.
+
+- The redundant forward hides in the bubbles of 1F1B; what does not fit there slows every iteration. The
+  gradients of the copy are reduced and its weights stepped as well, so that it stays like the original.
+- The successor's weights and optimizer state must fit as well, with one activation of it in the making.
+- A lost worker's predecessor takes its stage over at once. Its pipeline then has a worker that runs both, and
+  all wait for it; so where full pipelines of the live workers are faster, they are formed at a global
+  rendezvous, and workers that are left over stand by for the next loss. The same happens where two neighbours
+  are lost, so that nobody holds a stage any more.
+"""
+
+from functools import lru_cache
+
+from recycle_compiler.baseline import one_f_one_b_period
+from recycle_compiler.fleet.fewer_pipelines import on_pipelines
+from recycle_compiler.fleet.policy import CannotRunError, Change, Reaction, Worker
+from recycle_compiler.fleet.setting import Setting
+from recycle_compiler.frontend.capacity import spell_amount
+
+
+class Bamboo:
+    """One run with a redundant successor on every worker."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.name = "bamboo"
+        self._setting = setting
+        self._period = lru_cache(None)(self._period_of)
+        self._grouped = 0
+        """Pipelines that run."""
+        self._broken = 0
+        """Of these, how many have a worker that runs two stages."""
+        self._standing_by = 0
+        slowed = self._period(setting.job.pipelines) / setting.one_f_one_b - 1
+        known = "" if any(setting.job.parameters) else "; whether it fits the memory is not known"
+        self.note = f"redundant forwards take {slowed:.0%} more time than 1F1B{known}"
+
+    def begin(self, down: frozenset[Worker], spare: int) -> float:
+        self._check_memory()
+        self._rendezvous(down)
+        return self._rate()
+
+    def react(self, change: Change) -> Reaction:
+        if not change.lost and not change.returned:
+            return Reaction(self._rate())
+        costs, before = self._setting.costs, self._rate()
+        quick = costs.detection + costs.regroup
+        if not change.returned and self._take_over(change.lost):
+            return Reaction(self._rate(), quick, why="taken over")
+        self._rendezvous(change.down)
+        redone = 0.5 / before if before and change.lost else 0.0
+        words = f"{self._grouped} pipelines" if self._grouped else "too few workers for a pipeline"
+        return Reaction(self._rate(), costs.rendezvous, redone, f"rendezvous, {words}")
+
+    def _take_over(self, lost: frozenset[Worker]) -> bool:
+        """Whether the others can go on without a rendezvous, and do at least as well without it."""
+        job = self._setting.job
+        if any((pipeline, (stage + 1) % job.stages) in lost for pipeline, stage in lost) and job.stages > 1:
+            return False
+        if len(lost) <= self._standing_by:
+            self._standing_by -= len(lost)
+            return True
+        live = self._grouped * job.stages + self._standing_by - self._broken - len(lost)
+        broken = self._broken + len(lost) - self._standing_by
+        if broken > self._grouped or self._stretched(self._grouped) > self._period(live // job.stages):
+            return False
+        self._standing_by, self._broken = 0, broken
+        return True
+
+    def _rendezvous(self, down: frozenset[Worker]) -> None:
+        job = self._setting.job
+        live = job.workers - len(down)
+        self._grouped = min(job.pipelines, live // job.stages)
+        self._standing_by = live - self._grouped * job.stages
+        self._broken = 0
+
+    def _rate(self) -> float:
+        if not self._grouped:
+            return 0.0
+        ticks = self._stretched(self._grouped) if self._broken else self._period(self._grouped)
+        return self._setting.rate(ticks)
+
+    def _period_of(self, pipelines: int) -> float:
+        """Ticks of an iteration with this many full pipelines."""
+        if not pipelines:
+            return float("inf")
+        job = on_pipelines(self._setting.job, pipelines)
+        plain = one_f_one_b_period(job)
+        return plain + max(self._not_hidden(plain, job.microbatches, stage) for stage in range(job.stages))
+
+    def _not_hidden(self, period: int, microbatches: int, stage: int) -> float:
+        """What of the redundant forwards does not fit into the time in which a worker is idle."""
+        job = self._setting.job
+        own = job.forward[stage] + job.backward_input[stage] + job.backward_weight[stage]
+        idle = period - microbatches * own - job.reduce[stage] - job.optimizer[stage]
+        following = (stage + 1) % job.stages
+        if following == stage:
+            return 0.0
+        update = job.reduce[following] + job.optimizer[following]
+        return update + max(0, microbatches * job.forward[following] - idle)
+
+    def _stretched(self, pipelines: int) -> float:
+        """Ticks of an iteration when somebody runs two stages: at best the fastest two."""
+        job = on_pipelines(self._setting.job, pipelines)
+        times = [sum(one) for one in zip(job.forward, job.backward_input, job.backward_weight, strict=True)]
+        both = min(times[stage - 1] + time for stage, time in enumerate(times))
+        return self._period(pipelines) + max(0, both - max(times)) * (job.microbatches - 1)
+
+    def _check_memory(self) -> None:
+        job = self._setting.job
+        for stage, room in enumerate(job.capacity):
+            following = (stage + 1) % job.stages
+            if room is None or following == stage:
+                continue
+            held = min(job.microbatches, job.stages - stage) * job.activation[stage]
+            needed = held + job.parameters[following] + job.activation[following]
+            if needed > room and job.parameters[following]:
+                raise CannotRunError(
+                    f"out of memory: with the layers of stage {following}, a worker of stage {stage} needs "
+                    f"{spell_amount(needed, job.memory_unit)}, and has {spell_amount(room, job.memory_unit)}"
+                )
+
+
+def make(setting: Setting) -> Bamboo:
+    """A run of Bamboo."""
+    return Bamboo(setting)

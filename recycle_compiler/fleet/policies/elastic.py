@@ -1,0 +1,79 @@
+"""Elastic: a failure costs its whole pipeline until it is repaired; the others share the batch.
+
+The rate is (D - pipelines hit) / D of fault-free 1F1B. What a change costs is taken to be the same as ours:
+detection, regroup, half an iteration. A pipeline that is whole again gets its state from another one, and all
+wait for that. If nobody is left on a stage, the job goes on from a checkpoint; checkpoints cost nothing.
+"""
+
+from recycle_compiler.fleet.policy import Change, Reaction, Worker
+from recycle_compiler.fleet.setting import Setting
+from recycle_compiler.fleet.work_clock import WorkClock
+
+
+def make(setting: Setting) -> "Elastic":
+    return Elastic(setting)
+
+
+class Elastic:
+    """Only whole pipelines train."""
+
+    name = "elastic"
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting, self._costs, self._job = setting, setting.costs, setting.job
+        self._hit: frozenset[int] = frozenset()
+        self._is_forgotten = False
+        """Whether the state of some stage is in no worker's memory."""
+        self._clock = WorkClock(self._costs.checkpoint_every)
+        self._copy = max(self._job.parameters) / self._costs.copy_rate
+        self.note = "1F1B on the pipelines that are whole; a change pauses as long as ours"
+
+    def begin(self, down: frozenset[Worker], spare: int) -> float:
+        self._hit = _pipelines(down)
+        return self._rate
+
+    def react(self, change: Change) -> Reaction:
+        self._clock.pass_to(change.at, self._rate)
+        before = self._hit
+        struck = _pipelines(change.lost) - before
+        redone = 0.0
+        if struck:
+            # An iteration at the rate so far.
+            redone = min(self._costs.undone / self._rate, self._clock.since_pause)
+        self._hit = _pipelines(change.down)
+        if self._nobody_left(change) and not self._is_forgotten:
+            self._is_forgotten, redone = True, self._clock.back_to_checkpoint()
+        healed = (before | struck) - self._hit
+        if self._is_forgotten and healed:
+            self._is_forgotten = False
+            return self._answer(
+                self._costs.restart + self._setting.checkpoint_load, redone, "from a checkpoint"
+            )
+        pause = (self._costs.detection + self._costs.regroup if struck else 0.0) + (
+            self._costs.regroup + self._copy if healed else 0.0
+        )
+        words = [
+            f"{len(struck)} pipelines dropped" if struck else "",
+            f"{len(healed)} whole again" if healed else "",
+        ]
+        return self._answer(pause, redone, ", ".join(word for word in words if word))
+
+    def _nobody_left(self, change: Change) -> bool:
+        """Whether a stage has lost all its workers; those who came just now hold nothing."""
+        empty = [0] * self._job.stages
+        for _, stage in change.down | change.returned:
+            empty[stage] += 1
+        return max(empty) == self._job.pipelines
+
+    def _answer(self, pause: float, redone: float, why: str) -> Reaction:
+        self._clock.pause(pause)
+        return Reaction(self._rate, pause, redone, why)
+
+    @property
+    def _rate(self) -> float:
+        whole = self._job.pipelines - len(self._hit)
+        return self._setting.rate(self._setting.one_f_one_b) * whole / self._job.pipelines
+
+
+def _pipelines(workers: frozenset[Worker]) -> frozenset[int]:
+    return frozenset(pipeline for pipeline, _ in workers)

@@ -1,0 +1,109 @@
+"""Oobleck: pipelines from templates of several sizes; a failure shrinks its pipeline by a template.
+
+On a loss a pipeline goes on with what it has left, if there is a template for that; else it borrows a worker
+from one that can spare it; else it merges with another. When workers come back, all are put together anew.
+The batch is split so that pipelines finish together. Every change costs a reconfiguration, in which the
+layers that a worker lacks are copied, and half an iteration.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from recycle_compiler.fleet.policies.oobleck_pipelines import best_pipelines, iteration
+from recycle_compiler.fleet.policies.pipeline_shapes import pipeline_shapes
+from recycle_compiler.fleet.policy import CannotRunError, Change, Reaction, Worker
+from recycle_compiler.fleet.setting import Setting
+
+_SMALL, _LARGE = 2.0, 10.0
+"""Seconds of a reconfiguration, published for small models and for 6.7B; linear in parameters between."""
+
+
+class Oobleck:
+    """One run with templates."""
+
+    def __init__(self, setting: Setting, least: int | None = None) -> None:
+        self.name = "oobleck"
+        job = setting.job
+        self._setting = setting
+        self._workers = [(p, s) for p in range(job.pipelines) for s in range(job.stages)]
+        _, self.templates = pipeline_shapes(setting, least)
+        """By number of workers."""
+        self._microbatches = job.pipelines * job.microbatches
+        self._best = lru_cache(None)(self._best_sizes)
+        self._period = lru_cache(None)(self._period_of)
+        self._pipelines: list[set[Worker]] = []
+        given = setting.costs.reconfiguration
+        self._reconfiguration = setting.by_size(_SMALL, _LARGE) if given is None else given
+        least = min(self.templates, default=0)
+        self.note = (
+            f"pipelines of {least} workers or more; a change costs {self._reconfiguration:.1f} s, "
+            "a loss half an iteration besides"
+        )
+
+    def begin(self, down: frozenset[Worker], spare: int) -> float:
+        if not self.templates:
+            raise CannotRunError("no pipeline template fits the memory of the workers")
+        self._put_together(down)
+        return self._rate()
+
+    def react(self, change: Change) -> Reaction:
+        before = self._rate()
+        if not change.lost and not change.returned:
+            return Reaction(before)
+        if change.returned:
+            self._put_together(change.down)
+        else:
+            self._shrink(change.lost)
+        redone = 0.5 / before if before and change.lost else 0.0
+        why = f"pipelines of {_listed(self.sizes())}" if self._pipelines else "too few workers for a pipeline"
+        return Reaction(self._rate(), self._reconfiguration, redone, why)
+
+    def _put_together(self, down: frozenset[Worker]) -> None:
+        """The fastest pipelines for those who live."""
+        live = [worker for worker in self._workers if worker not in down]
+        self._pipelines = []
+        for size in self._best(len(live)):
+            self._pipelines.append(set(live[:size]))
+            del live[:size]
+
+    def _shrink(self, lost: frozenset[Worker]) -> None:
+        """Drop the lost; borrow or merge where too few are left."""
+        self._pipelines = [left for pipeline in self._pipelines if (left := pipeline - lost)]
+        while short := next((one for one in self._pipelines if len(one) not in self.templates), None):
+            giver = max((one for one in self._pipelines if one is not short), key=len, default=None)
+            if giver is None:
+                self._pipelines = []
+                return
+            if len(short) + 1 in self.templates and len(giver) - 1 in self.templates:
+                short.add(giver.pop())
+                continue
+            # Merging makes the pipeline longer than any template where it has more workers than layers.
+            other = min((one for one in self._pipelines if one is not short), key=len)
+            self._pipelines = [one for one in self._pipelines if one is not short and one is not other]
+            most = max(self.templates)
+            self._pipelines.append(set(sorted(short | other)[:most]))
+
+    def sizes(self) -> tuple[int, ...]:
+        """Workers of each pipeline, fewest first."""
+        return tuple(sorted(map(len, self._pipelines)))
+
+    def _rate(self) -> float:
+        sizes = self.sizes()
+        return self._setting.rate(self._period(sizes)) if sizes else 0.0
+
+    def _best_sizes(self, live: int) -> tuple[int, ...]:
+        return best_pipelines(self.templates, live, self._microbatches)
+
+    def _period_of(self, sizes: tuple[int, ...]) -> float:
+        return iteration([self.templates[size] for size in sizes], self._microbatches)
+
+
+def make(setting: Setting) -> Oobleck:
+    """A run of Oobleck."""
+    return Oobleck(setting)
+
+
+def _listed(sizes: Sequence[int]) -> str:
+    """Sizes as people write them: 5 x 4, 1 x 3."""
+    counts = {size: sizes.count(size) for size in sizes}
+    return ", ".join(f"{count} x {size}" for size, count in sorted(counts.items(), reverse=True))

@@ -1,0 +1,275 @@
+"""Ours: the bundle's plans, plans on demand, moves and re-joins, as the runtime does them.
+
+After a loss everybody stops, regroups and begins the step anew, with the best plan that is there for the
+losses as they are. A better one may come a little later from planning on demand; and workers move to other
+stages where the runtime's own rule says that this pays. Whoever comes back copies its state while the others
+train; that costs two regroupings. If nobody is left on a stage the job starts again from a checkpoint, with
+everybody where they serve best.
+"""
+
+import heapq
+from collections.abc import Collection, Iterable
+
+from recycle_compiler.fleet.our_periods import Counts, OurPeriods, even_counts
+from recycle_compiler.fleet.policy import Change, Reaction, Worker
+from recycle_compiler.fleet.setting import Setting
+from recycle_compiler.fleet.work_clock import WorkClock
+from recycle_runtime.coordinator.moves import ChangeRate, CostOfMoves, least_moves, weigh
+
+_STEPS_BEFORE_MOVES = 4
+"""Of a generation, before the coordinator weighs moves."""
+_STEPS_LEFT = 1 << 40
+_NEVER = float("inf")
+
+
+def make(setting: Setting) -> "Ours":
+    return Ours(setting)
+
+
+class Ours:
+    """Machines are named by their places in the fleet; which stage each of them serves is decided here."""
+
+    name = "ours"
+
+    def __init__(self, setting: Setting) -> None:
+        costs, job = setting.costs, setting.job
+        most = max((sum(plan.counts) for plan in setting.plans), default=0)
+        self.note = (
+            f"plans of the bundle for up to {most} failures, others on demand; a loss takes "
+            f"{costs.detection + costs.regroup:.3g} s and {costs.undone:g} iterations"
+        )
+        self._setting, self._costs, self._job = setting, costs, job
+        self._periods = OurPeriods(setting)
+        self._period = _NEVER
+        self._serves: dict[Worker, int] = {}
+        """The stage of each machine that has work."""
+        self._watches: dict[Worker, int] = {}
+        """The stage of each machine that is being sent its state."""
+        self._idle: set[Worker] = set()
+        """Who is there while the job stands still."""
+        self._coming: list[tuple[float, Worker]] = []
+        """When who will have started."""
+        self._copied: list[tuple[float, Worker]] = []
+        """When who will have its state."""
+        self._plan_ready = self._weigh_at = _NEVER
+        self._clock = WorkClock(costs.checkpoint_every)
+        self._last_change = 0.0
+        self._changes = ChangeRate(costs.expected_change)
+        self._changes.begin(0.0)
+        self._cost_of_moves = CostOfMoves()
+        self._cost_of_moves.regrouped(costs.regroup, 0.0)
+        self._cost_of_moves.copied(round(costs.copy_rate), 1.0)
+        self._cost_of_moves.state_bytes = dict(enumerate(job.parameters))
+
+    def begin(self, down: frozenset[Worker], spare: int) -> float:
+        grid = ((p, s) for p in range(self._job.pipelines) for s in range(self._job.stages))
+        self._idle = {machine for machine in grid if machine not in down}
+        self._place(self._idle)
+        return self._rate
+
+    def react(self, change: Change) -> Reaction:
+        at = change.at
+        self._clock.pass_to(at, self._rate)
+        is_member = change.lost & (self._serves.keys() | self._watches.keys())
+        self._forget(change.lost)
+        if not self._serves and not is_member:
+            self._idle = (self._idle - change.lost) | change.returned
+            return self._start_again("enough workers for every stage")
+        self._coming += [(at + self._costs.start_up, machine) for machine in sorted(change.returned)]
+        heapq.heapify(self._coming)
+        if is_member:
+            self._changes.change()
+            ahead = self._is_planned_ahead(at, change.lost)
+            self._last_change = at
+            if max(self._counts) == self._job.pipelines:
+                return self._give_up()
+            return self._recover(change.lost, ahead)
+        return Reaction(self._rate, why=f"{_names(change.returned)} back" if change.returned else "")
+
+    def due(self) -> float | None:
+        moment = min(
+            self._coming[0][0] if self._coming else _NEVER,
+            self._copied[0][0] if self._copied else _NEVER,
+            self._plan_ready,
+            self._weigh_at,
+        )
+        return None if moment == _NEVER else moment
+
+    def act(self, at: float) -> Reaction:
+        self._clock.pass_to(at, self._rate)
+        if self._coming and self._coming[0][0] <= at:
+            return self._let_in(at)
+        if self._copied and self._copied[0][0] <= at:
+            return self._give_work(at)
+        if self._plan_ready <= at:
+            self._plan_ready = _NEVER
+            return self._take_up("a plan for exactly these losses is ready")
+        self._weigh_at = _NEVER
+        return self._consider_moves(at)
+
+    # After a change.
+
+    def _forget(self, lost: frozenset[Worker]) -> None:
+        for machine in lost:
+            self._serves.pop(machine, None)
+            self._watches.pop(machine, None)
+        self._coming = [entry for entry in self._coming if entry[1] not in lost]
+        self._copied = [entry for entry in self._copied if entry[1] not in lost]
+        heapq.heapify(self._copied)
+
+    def _is_planned_ahead(self, at: float, lost: frozenset[Worker]) -> bool:
+        """The next loss on every stage is planned for in the background, one stage after the other."""
+        return len(lost) == 1 and at - self._last_change >= self._costs.planning * self._job.stages
+
+    def _recover(self, lost: frozenset[Worker], ahead: bool) -> Reaction:
+        """Go on with a plan for the losses as they are."""
+        redone = min(self._costs.undone * self._setting.seconds(self._period), self._clock.since_pause)
+        pause = self._costs.detection + self._costs.regroup
+        counts, words = self._counts, "the plan for these losses"
+        quick = self._periods.at_once(counts)
+        self._plan_ready = _NEVER
+        if self._periods.in_bundle(counts) or ahead:
+            self._period = self._periods.exact(counts)
+        elif quick is not None:
+            self._period, words = quick, "a plan for more losses, until there is one for these"
+            self._plan_ready = self._clock.now + pause + self._costs.planning
+        else:
+            self._period, words = self._periods.exact(counts), "waits for a plan for these losses"
+            pause += self._costs.planning
+        self._clock.pause(pause)
+        self._expect_moves()
+        return Reaction(self._rate, pause, redone, f"lost {_names(lost)}: {words}")
+
+    def _give_up(self) -> Reaction:
+        """Nobody alive holds the state of some stage."""
+        self._idle = {*self._serves, *self._watches, *(machine for _, machine in self._coming)}
+        self._watches, self._coming, self._copied = {}, [], []
+        redone = self._clock.back_to_checkpoint()
+        return self._start_again("a stage has lost everybody")._replace(redone=redone)
+
+    def _start_again(self, why: str) -> Reaction:
+        """From a checkpoint, if there is somebody for every stage."""
+        self._plan_ready = self._weigh_at = _NEVER
+        self._place(self._idle)
+        if not self._serves:
+            return Reaction(0.0, why="too few workers for every stage: stands still")
+        self._idle = set()
+        pause = self._costs.detection + self._costs.restart + self._setting.checkpoint_load
+        self._clock.pause(pause)
+        self._expect_moves()
+        return Reaction(self._rate, pause, why=f"{why}: starts from a checkpoint")
+
+    # Of its own accord.
+
+    def _let_in(self, at: float) -> Reaction:
+        """Who has started becomes a member that watches while it gets its state."""
+        arrived: list[Worker] = []
+        while self._coming and self._coming[0][0] <= at:
+            arrived.append(heapq.heappop(self._coming)[1])
+        for machine in arrived:
+            stage = self._neediest(machine[1])
+            self._watches[machine] = stage
+            copy = self._job.parameters[stage] / self._costs.copy_rate
+            heapq.heappush(self._copied, (at + self._costs.regroup + copy, machine))
+        return self._pause(self._costs.regroup, f"{_names(arrived)} in, copying")
+
+    def _give_work(self, at: float) -> Reaction:
+        joined: list[Worker] = []
+        while self._copied and self._copied[0][0] <= at:
+            machine = heapq.heappop(self._copied)[1]
+            self._serves[machine] = self._watches.pop(machine)
+            joined.append(machine)
+        self._changes.change()
+        self._last_change = at
+        return self._take_up(f"{_names(joined)} at work")
+
+    def _take_up(self, why: str) -> Reaction:
+        """Between two steps."""
+        self._period = self._periods.exact(self._counts)
+        self._plan_ready = _NEVER
+        reaction = self._pause(self._costs.regroup, why)
+        self._expect_moves()
+        return reaction
+
+    def _consider_moves(self, at: float) -> Reaction:
+        lost = self._counts
+        best = self._periods.best(sum(lost))
+        if best is None or best.counts == lost:
+            return Reaction(self._rate)
+        places = [
+            (number, stage) for stage, gone in enumerate(lost) for number in range(self._job.pipelines - gone)
+        ]
+        moves = least_moves(places, lost, best.counts, self._job.pipelines)
+        weighed = weigh(
+            moves,
+            (round(self._period), best.period),
+            self._setting.seconds(self._period),
+            self._cost_of_moves,
+            self._changes.seconds(at),
+            _STEPS_LEFT,
+        )
+        if not weighed.pays:
+            return Reaction(self._rate)
+        for (_, source), (_, target) in moves.items():
+            mover = min(machine for machine, stage in self._serves.items() if stage == source)
+            self._serves[mover] = target
+        self._period = best.period
+        return self._pause(weighed.cost, f"{len(moves)} moved to other stages")
+
+    # What is known.
+
+    @property
+    def _rate(self) -> float:
+        return 0.0 if self._period == _NEVER else self._setting.rate(self._period)
+
+    @property
+    def _counts(self) -> Counts:
+        left = [self._job.pipelines] * self._job.stages
+        for stage in self._serves.values():
+            left[stage] -= 1
+        return tuple(left)
+
+    def _neediest(self, own: int) -> int:
+        """The stage that lacks most workers, those on their way counted; its own one among equals."""
+        left = list(self._counts)
+        for stage in self._watches.values():
+            left[stage] -= 1
+        return max(range(len(left)), key=lambda stage: (left[stage], stage == own, -stage))
+
+    def _place(self, machines: Collection[Worker]) -> None:
+        """Everybody where the bundle's plan for so many losses wants them; nobody has a state to keep."""
+        losses = self._job.workers - len(machines)
+        self._serves, self._period = {}, _NEVER
+        if losses > self._job.stages * (self._job.pipelines - 1):
+            return
+        best = self._periods.best(losses)
+        counts = best.counts if best else even_counts(losses, self._job.stages)
+        self._serves = _own_stages_first(sorted(machines), [self._job.pipelines - gone for gone in counts])
+        self._period = self._periods.exact(counts)
+
+    def _expect_moves(self) -> None:
+        begins = max(self._clock.now, self._clock.busy_until)
+        self._weigh_at = _NEVER
+        if self._rate > 0 and any(self._counts):
+            self._weigh_at = begins + _STEPS_BEFORE_MOVES * self._setting.seconds(self._period)
+
+    def _pause(self, seconds: float, why: str) -> Reaction:
+        self._clock.pause(seconds)
+        return Reaction(self._rate, seconds, 0.0, why)
+
+
+def _own_stages_first(machines: list[Worker], wanted: list[int]) -> dict[Worker, int]:
+    """Everybody gets a stage, so that each has as many as wanted; as many as can be stay on their own."""
+    serves: dict[Worker, int] = {}
+    for machine in machines:
+        if wanted[machine[1]] > 0:
+            wanted[machine[1]] -= 1
+            serves[machine] = machine[1]
+    open_stages = (stage for stage, more in enumerate(wanted) for _ in range(more))
+    return serves | dict(zip((one for one in machines if one not in serves), open_stages, strict=True))
+
+
+def _names(workers: Iterable[Worker]) -> str:
+    """`0:2, 1:3`, and how many more."""
+    names = [f"{pipeline}:{stage}" for pipeline, stage in sorted(workers)]
+    return ", ".join(names) if len(names) <= 4 else f"{', '.join(names[:3])} and {len(names) - 3} more"

@@ -1,0 +1,152 @@
+"""What policies are made from: the job, our plans for it, and what changes cost."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from recycle_compiler.baseline import one_f_one_b_period
+from recycle_compiler.ir.job import JobSpec
+
+LAYERS_PER_STAGE = 8
+"""Where the job does not say: what a policy may cut anew. GPT-3 3.35B and 6.7B have 7 to 8 on four stages."""
+_COPIED_BYTES = 14
+"""Per parameter, of what a worker copies: a bf16 weight, its fp32 master, Adam's two moments."""
+_SMALL_MODEL, _LARGE_MODEL = 0.35e9, 6.7e9
+"""Parameters of the models between which the published costs of other systems lie."""
+_QUICK_OPS = 5_000
+_FEW_PLANS = 8
+"""A plan on demand takes up to a second in a job of so many ops, longer in larger ones."""
+
+
+class OurPlan(NamedTuple):
+    """One plan of ours."""
+
+    counts: tuple[int, ...]
+    """Failed workers on each stage."""
+    period: int
+    """Ticks from one iteration to the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeCosts:
+    """What it costs to go on after a change, in seconds unless said otherwise."""
+
+    detection: float = 0.103
+    """Ours: from the end of a process to the coordinator's knowledge. Measured on an H200, 12 workers
+    (docs/recovery.md); a process that hangs instead is noticed after 1.63."""
+    regroup: float = 0.052
+    """Ours: from there to the first instruction of the next plan. Measured in the same runs: 0.155 less
+    0.103 after a kill, 0.046 after a hang, and 0.050 to 0.078 when a worker comes back. Several nodes were
+    never measured."""
+    undone: float = 0.5
+    """Ours: share of an iteration that is done again after a loss. It breaks off at any moment, so half."""
+    copy_rate: float = 1e9
+    """Bytes a second that one worker gets from another when it moves or comes back; what the runtime reckons
+    with before it has seen a copy (docs/replanning.md)."""
+    start_up: float = 20.0
+    """Ours: until the process of a returned worker has started and built its stage; the others train."""
+    planning: float = 1.7
+    """Ours: to make a plan for exactly the losses that there are, in the background. Median of
+    `recyclec plan` on 2,048 GPUs (docs/benchmarks.md)."""
+    expected_change: float = 3600.0
+    """Ours: seconds to the next change, as expected in the beginning (`recycle-run --mtbf`)."""
+    checkpoint_every: float = 600.0
+    """Seconds of training from one checkpoint to the next, for everybody who restarts from checkpoints.
+    About the best choice for saves of 20 s and a failure every 2.5 h."""
+    checkpoint_save: float | None = None
+    """Seconds that training stands still for a checkpoint; None: 11 to 120 by the model's size, as
+    published for Varuna."""
+    checkpoint_load: float | None = None
+    """Seconds to read one back; None: as long as a save."""
+    restart: float = 60.0
+    """Seconds until all processes of a job have been started anew and have met; ours, a round number."""
+    reconfiguration: float | None = None
+    """Oobleck: seconds to re-instantiate pipelines; None: 2 to 10 by the model's size, as published."""
+    rendezvous: float = 30.0
+    """Bamboo: seconds of the global rendezvous when too many are lost, as published."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Everything that a policy may know about the job before it begins."""
+
+    job: JobSpec
+    plans: tuple[OurPlan, ...]
+    """Ours, for each number of failures that the bundle has plans for, fewest first."""
+    layers: tuple[int, ...]
+    """Layers on each stage, for policies that cut the model anew."""
+    costs: ChangeCosts
+    one_f_one_b: int
+    """Ticks of one iteration of 1F1B on the healthy grid."""
+    second_ticks: float = 1e9
+    """Ticks in a second: one tick is 1 ns, or 1/1000 slot where the job is in slots."""
+
+    exact_plans: int = 0
+    """For how many failure patterns that the bundle does not have the simulation makes a plan; the period of
+    others is estimated from bounds."""
+
+    def seconds(self, ticks: float) -> float:
+        return ticks / self.second_ticks
+
+    def rate(self, period: float) -> float:
+        """Iterations a second of a period in ticks."""
+        return self.second_ticks / period
+
+    @property
+    def parameters(self) -> float | None:
+        """Of the whole model; None where the job does not say what a worker holds."""
+        copied = sum(self.job.parameters) * self.job.tensor
+        return copied / _COPIED_BYTES if copied else None
+
+    def by_size(self, small: float, large: float) -> float:
+        """A cost that is known for a model of 0.35 and one of 6.7 billion parameters, at this model's size.
+
+        In between it grows with the parameters, outside it stays at what was published. A job that does not
+        say its size counts as small.
+        """
+        parameters = self.parameters or _SMALL_MODEL
+        share = (parameters - _SMALL_MODEL) / (_LARGE_MODEL - _SMALL_MODEL)
+        return small + (large - small) * min(1.0, max(0.0, share))
+
+    @property
+    def checkpoint_save(self) -> float:
+        """Seconds."""
+        given = self.costs.checkpoint_save
+        return self.by_size(11.0, 120.0) if given is None else given
+
+    @property
+    def checkpoint_load(self) -> float:
+        """Seconds."""
+        given = self.costs.checkpoint_load
+        return self.checkpoint_save if given is None else given
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a user or the text of a job adds to a JobSpec; None where nobody says."""
+
+    layers: tuple[int, ...] | None = None
+    """On each stage."""
+    slot: float = 1.0
+    """Seconds of a slot, for jobs in slots."""
+    costs: ChangeCosts = field(default_factory=ChangeCosts)
+    exact_plans: int | None = None
+    """None: a few where plans are made quickly, none in larger jobs."""
+
+
+def make_setting(job: JobSpec, plans: Sequence[OurPlan], known: Known | None = None) -> Setting:
+    """A setting of a job and its plans."""
+    known = known or Known()
+    return Setting(
+        job=job,
+        plans=tuple(sorted(plans, key=lambda plan: (sum(plan.counts), plan.period))),
+        layers=known.layers or (LAYERS_PER_STAGE,) * job.stages,
+        costs=known.costs,
+        one_f_one_b=one_f_one_b_period(job),
+        exact_plans=_exact_plans(job) if known.exact_plans is None else known.exact_plans,
+        second_ticks=1e9 if job.unit != "slot" else job.ticks_per_unit / known.slot,
+    )
+
+
+def _exact_plans(job: JobSpec) -> int:
+    return _FEW_PLANS if 3 * job.workers * job.microbatches <= _QUICK_OPS else 0

@@ -1,0 +1,103 @@
+"""Lines of a trace with their places, and what all formats check alike."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from recycle_compiler.diagnostics import Span
+from recycle_compiler.fleet.traces.durations import duration_text
+from recycle_compiler.fleet.traces.trace import LONGEST, MOST_NODES
+from recycle_compiler.frontend.report import Report
+from recycle_compiler.frontend.wording import quote
+
+
+class Field(NamedTuple):
+    """A piece of a line, without blanks around it."""
+
+    text: str
+    span: Span
+
+
+def meaningful(source: str) -> Iterator[tuple[int, str]]:
+    """Lines that say something, with their numbers; `#` begins a comment."""
+    for number, line in enumerate(source.split("\n"), start=1):
+        if line.strip() and not line.lstrip().startswith("#"):
+            yield number, line
+
+
+def whole_line(number: int, line: str) -> Span:
+    """From the first character that is no blank to the last."""
+    begin = len(line) - len(line.lstrip())
+    return Span(number, begin + 1, max(len(line.rstrip()), begin + 1) + 1)
+
+
+def fields(number: int, line: str) -> list[Field]:
+    """What commas separate."""
+    found: list[Field] = []
+    column = 0
+    for piece in line.split(","):
+        begin = column + len(piece) - len(piece.lstrip())
+        text = piece.strip()
+        found.append(Field(text, Span(number, begin + 1, begin + 1 + max(1, len(text)))))
+        column += len(piece) + 1
+    return found
+
+
+class Order:
+    """Checks that times only grow."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self.latest = 0.0
+        self._line = 0
+
+    def check(self, at: float, span: Span) -> bool:
+        """Whether an event may happen then."""
+        if at > LONGEST:
+            message = f"a trace lasts at most {LONGEST / 86400 / 366:.0f} years, got {at:.4g} s"
+            self._report.error("range", message, span, "check the unit of the times")
+            return False
+        if at < self.latest:
+            message = (
+                f"events must be in order of time: {duration_text(at)} comes after "
+                f"{duration_text(self.latest)} of line {self._line}"
+            )
+            self._report.error("unsorted", message, span, "sort the lines by time")
+            return False
+        self.latest, self._line = at, span.line
+        return True
+
+
+class Presence:
+    """Checks that nobody comes who is there, and nobody goes who is not."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self.there: dict[str, int] = {}
+        """Machines that are there, and the line of their coming."""
+        self._left: dict[str, int] = {}
+
+    def add(self, node: str, span: Span) -> bool:
+        """Whether it can come."""
+        if node in self.there:
+            line = self.there[node]
+            since = f"since line {line}" if line else "from the beginning"
+            message = f"{quote(node)} cannot be added: it is there {since}"
+            self._report.error("duplicate", message, span, "remove one of the lines, or give it another name")
+            return False
+        if len(self.there) >= MOST_NODES:
+            self._report.error("too-large", f"a trace has at most {MOST_NODES:,} machines at a time", span)
+            return False
+        self.there[node] = span.line
+        return True
+
+    def remove(self, node: str, span: Span) -> bool:
+        """Whether it can go."""
+        if node not in self.there:
+            line = self._left.get(node)
+            why = f"it was removed on line {line} already" if line else "no line before has added it"
+            hint = "a machine is added before it is removed; those of the beginning are added at time 0"
+            self._report.error("impossible", f"{quote(node)} cannot be removed: {why}", span, hint)
+            return False
+        del self.there[node]
+        self._left[node] = span.line
+        return True

@@ -1,0 +1,86 @@
+"""Traces of named machines: `milliseconds,add|remove,node`, one event a line.
+
+    0,add,node1
+    0,add,node2
+    1800000,remove,node2
+
+Machines that are added at the time of the first line are those of the beginning.
+"""
+
+import re
+
+from recycle_compiler.diagnostics import Span
+from recycle_compiler.fleet.traces.lines import Field, Order, Presence, fields, meaningful, whole_line
+from recycle_compiler.fleet.traces.trace import Event, Trace
+from recycle_compiler.frontend.report import Report
+from recycle_compiler.frontend.wording import did_you_mean, quote
+
+_KINDS = ("add", "remove")
+_EXAMPLE = "write `1800000,remove,node7`: milliseconds, `add` or `remove`, a name"
+LOOKS_LIKE = re.compile(r"\s*[-+\d.eE]+\s*,\s*[A-Za-z]")
+
+
+def read_node_events(name: str, source: str, report: Report) -> Trace | None:
+    """The trace; None where the report says why not."""
+    order, presence = Order(report), Presence(report)
+    beginning: list[str] = []
+    events: list[Event] = []
+    first: float | None = None
+    for number, line in meaningful(source):
+        parts = fields(number, line)
+        if len(parts) != 3:
+            message = f"a line has 3 fields, got {len(parts)}"
+            report.error("fields", message, whole_line(number, line), _EXAMPLE)
+            continue
+        at = _milliseconds(parts[0], report)
+        if not _is_known(parts[1], report) or not _has_name(parts[2], report) or at is None:
+            continue
+        if not order.check(at, parts[0].span):
+            continue
+        first = at if first is None else first
+        node, added = parts[2].text, parts[1].text == "add"
+        if not (presence.add if added else presence.remove)(node, parts[2].span):
+            continue
+        if added and at == first:
+            beginning.append(node)
+        else:
+            events.append(Event(at - first, node, added))
+    if report.diagnostics or first is None:
+        return None
+    if not events and order.latest == first:
+        report.error("no-time", "all events happen at one moment", Span(1, 1, 2), "a trace lasts a while")
+        return None
+    return Trace(name, order.latest - first, tuple(beginning), tuple(events))
+
+
+def _milliseconds(field: Field, report: Report) -> float | None:
+    try:
+        value = float(field.text) if len(field.text) < 30 and "_" not in field.text else None
+    except ValueError:
+        value = None
+    if value is None or value != value:
+        report.error("type", f"the time must be milliseconds, got {quote(field.text)}", field.span, _EXAMPLE)
+        return None
+    if value < 0:
+        message = f"the time must be at least 0, got {field.text}"
+        report.error("range", message, field.span, "times count from the beginning of the trace")
+        return None
+    return value / 1000
+
+
+def _is_known(field: Field, report: Report) -> bool:
+    if field.text in _KINDS:
+        return True
+    hint = did_you_mean(field.text, _KINDS, _EXAMPLE)
+    report.error("type", f"an event is `add` or `remove`, got {quote(field.text)}", field.span, hint)
+    return False
+
+
+def _has_name(field: Field, report: Report) -> bool:
+    if field.text and len(field.text) <= 200:
+        return True
+    what = (
+        "has no name" if not field.text else f"has a name of {len(field.text):,} characters, 200 are allowed"
+    )
+    report.error("type", f"the machine {what}", field.span, _EXAMPLE)
+    return False

@@ -1,0 +1,65 @@
+"""A trace: which machines there are in the beginning, and when which of them goes or comes."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import attrgetter
+from typing import NamedTuple
+
+MOST_NODES = 1 << 20
+LONGEST = 10 * 366 * 86400.0
+"""Seconds: ten years."""
+
+
+class Event(NamedTuple):
+    """One machine comes or goes."""
+
+    at: float
+    """Seconds from the beginning of the trace."""
+    node: str
+    """Its name; `P:S` in traces that name workers instead of machines."""
+    added: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Machines over time. Events are sorted, and possible: who comes was not there, who goes was.
+
+    Events at time 0 belong to the beginning.
+    """
+
+    name: str
+    """The file, or the words that it was generated from."""
+    span: float
+    """Seconds."""
+    nodes: tuple[str, ...]
+    """Those there are before anything happens, in the order in which they get places."""
+    events: tuple[Event, ...]
+    whole: bool = False
+    """Whether the places of the job that `nodes` do not fill have machines too, which never fail."""
+    by_worker: bool = False
+    """Whether events name workers of the job, which are all there before anything happens."""
+    about: str = ""
+    """What was chosen for lack of better knowledge, in a few words."""
+
+    def lasting(self, seconds: float) -> "Trace":
+        """The same for another span: cut off, or with nothing happening after its end."""
+        kept = tuple(event for event in self.events if event.at < seconds)
+        return replace(self, span=seconds, events=kept)
+
+    def moments(self) -> Iterator[tuple[float, list[Event]]]:
+        """Events that happen at the same moment, together."""
+        for at, events in groupby(self.events, key=attrgetter("at")):
+            yield at, list(events)
+
+
+class Grid(NamedTuple):
+    """What a reader must know of the job."""
+
+    pipelines: int
+    stages: int
+
+
+def natural_names(count: int, first: int = 0) -> list[str]:
+    """`node0`, `node1`, ..."""
+    return [f"node{number}" for number in range(first, first + count)]

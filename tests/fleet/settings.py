@@ -1,0 +1,64 @@
+"""Settings that need no planning: small jobs in slots, with plans made up for them."""
+
+from dataclasses import replace
+
+from recycle_compiler.fleet.compare import Comparison, batch_of, compare
+from recycle_compiler.fleet.course import Course, lead
+from recycle_compiler.fleet.machines import Fleet, lay_out
+from recycle_compiler.fleet.policy import Policy
+from recycle_compiler.fleet.report import Report
+from recycle_compiler.fleet.setting import ChangeCosts, Known, OurPlan, Setting, make_setting
+from recycle_compiler.fleet.traces.generate import Machines, generate
+from recycle_compiler.fleet.traces.read import parse_trace
+from recycle_compiler.fleet.traces.trace import Grid, Trace
+from recycle_compiler.fleet.traces.words import parse_words
+from tests.support.jobs import figure3
+
+COSTS = ChangeCosts(
+    detection=1.0,
+    regroup=2.0,
+    undone=0.5,
+    start_up=20.0,
+    planning=4.0,
+    checkpoint_every=100.0,
+    checkpoint_save=10.0,
+    restart=30.0,
+)
+"""Round numbers."""
+
+PERIODS = {
+    (0, 0, 0, 0): 21_000,
+    (1, 0, 0, 0): 30_000,
+    (1, 1, 0, 0): 31_000,
+    (1, 1, 1, 0): 32_000,
+}
+"""Ticks; a slot is a second."""
+
+
+def setting(costs: ChangeCosts = COSTS, parameters: int = 0) -> Setting:
+    """The running example: 3 pipelines of 4 stages, without a limit of memory."""
+    job = replace(figure3(None), parameters=(parameters,) * 4)
+    plans = [OurPlan(counts, period) for counts, period in PERIODS.items()]
+    return make_setting(job, plans, Known(costs=costs, exact_plans=0))
+
+
+def fleet_of(trace: Trace) -> Fleet:
+    return Fleet(trace, lay_out(3, 4, 1))
+
+
+def read_fleet(*lines: str) -> Fleet:
+    """From JSON lines."""
+    return fleet_of(parse_trace("\n".join(lines), "made-up", Grid(3, 4)))
+
+
+def made_fleet(words: str, hours: float = 12, seed: int = 0) -> Fleet:
+    return fleet_of(generate(parse_words(words), Machines(12, 1), hours * 3600, seed))
+
+
+def course_of(policy: Policy, fleet: Fleet) -> Course:
+    return lead(policy, fleet.start, fleet.changes(), fleet.trace.span)
+
+
+def report_of(fleet: Fleet, *names: str, samples: int | None = None, given: Setting | None = None) -> Report:
+    given = given or setting()
+    return compare(Comparison(given, fleet, batch_of(given, samples)), names)
