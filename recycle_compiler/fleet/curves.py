@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from recycle_compiler.fleet.report import Point
 
-MOST_STEPS = 1200
-"""More would lie closer together than the pixels of a page."""
+MOST_STEPS = 450
+"""Of two pixels each: shorter ones would be drawn over each other."""
 
 
 class Frame(NamedTuple):
@@ -37,12 +37,13 @@ class Tick(NamedTuple):
 def steps(
     timeline: Sequence[Point], hours: float, value: Callable[[Point], float]
 ) -> list[tuple[float, float]]:
-    """When a value becomes what; where there are too many, means over equal parts of the time."""
+    """When a value becomes what; where that cannot be seen, means over equal parts of the time."""
     found: list[tuple[float, float]] = []
     for point in timeline:
         if not found or found[-1][1] != value(point):
             found.append((point.hours, value(point)))
-    return found if len(found) <= MOST_STEPS else _means(found, hours)
+    shortest = min((end - begin for (begin, _), (end, _) in pairwise(found)), default=hours)
+    return found if shortest >= hours / MOST_STEPS else _means(found, hours)
 
 
 def _means(found: Sequence[tuple[float, float]], hours: float) -> list[tuple[float, float]]:

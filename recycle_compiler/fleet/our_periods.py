@@ -11,6 +11,7 @@ from recycle_compiler.passes.assign_slots.bounds import stage_bounds
 from recycle_compiler.passes.assign_slots.problem import Problem, problem_of
 from recycle_compiler.passes.pipeline import run_passes
 from recycle_compiler.passes.registry import GRAPH_PASSES
+from recycle_runtime.coordinator.foresight import even_counts
 
 Counts = tuple[int, ...]
 
@@ -30,9 +31,17 @@ class OurPeriods:
     def healthy(self) -> float:
         return self.exact((0,) * self._job.stages)
 
-    def best(self, losses: int) -> OurPlan | None:
-        """The bundle's plan for so many losses, wherever they should be."""
-        return next((plan for plan in self._plans if sum(plan.counts) == losses), None)
+    def best(self, lost: Counts) -> OurPlan:
+        """As many losses where the bundle has them, or spread evenly where it was not made for so many."""
+        for plan in self._plans:
+            if sum(plan.counts) == sum(lost):
+                return plan
+        even = even_counts(lost)
+        return OurPlan(even, round(self.exact(even)))
+
+    def is_foreseen(self, losses: int) -> bool:
+        """Whether the bundle says where so many losses lie best."""
+        return any(sum(plan.counts) == losses for plan in self._plans)
 
     def in_bundle(self, counts: Counts) -> bool:
         return counts in self._in_bundle
@@ -81,9 +90,3 @@ class OurPeriods:
     def _problem(self) -> Problem:
         """The timing problem without losses."""
         return problem_of(self._job, (), run_passes(GRAPH_PASSES, Target(self._job, ())).ops)
-
-
-def even_counts(losses: int, stages: int) -> Counts:
-    """As equal as can be."""
-    each, more = divmod(losses, stages)
-    return tuple(each + (stage < more) for stage in range(stages))

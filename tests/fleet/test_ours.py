@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recycle_compiler.fleet.course import Course
-from recycle_compiler.fleet.our_periods import OurPeriods, even_counts
+from recycle_compiler.fleet.our_periods import OurPeriods
 from recycle_compiler.fleet.policies.ours import Ours
 from recycle_compiler.fleet.setting import Known, OurPlan, make_setting
 from tests.fleet.settings import PERIODS, course_of, made_fleet, read_fleet, setting
@@ -134,8 +134,15 @@ def test_estimates_are_no_better_than_plans() -> None:
         assert planned.exact(counts) == pytest.approx(estimated.exact(counts), rel=0.08)
 
 
-def test_even_counts() -> None:
-    assert even_counts(6, 4) == (2, 2, 1, 1)
+def test_more_losses_than_the_bundle_was_made_for_lie_best_when_they_are_even() -> None:
+    given = setting()
+    most = max(sum(plan.counts) for plan in given.plans)
+    periods = OurPeriods(given)
+    lost = (most + 1, *(0 for _ in range(given.job.stages - 1)))
+    best = periods.best(lost)
+    assert not periods.is_foreseen(most + 1) and sum(best.counts) == most + 1
+    assert max(best.counts) - min(best.counts) <= 1
+    assert periods.best((most, *lost[1:])) in given.plans
 
 
 @settings(max_examples=25)

@@ -10,7 +10,7 @@ everybody where they serve best.
 import heapq
 from collections.abc import Collection, Iterable
 
-from recycle_compiler.fleet.our_periods import Counts, OurPeriods, even_counts
+from recycle_compiler.fleet.our_periods import Counts, OurPeriods
 from recycle_compiler.fleet.policy import Change, Reaction, Worker
 from recycle_compiler.fleet.setting import Setting
 from recycle_compiler.fleet.work_clock import WorkClock
@@ -193,8 +193,8 @@ class Ours:
 
     def _consider_moves(self, at: float) -> Reaction:
         lost = self._counts
-        best = self._periods.best(sum(lost))
-        if best is None or best.counts == lost:
+        best = self._periods.best(lost)
+        if best.counts == lost:
             return Reaction(self._rate)
         places = [
             (number, stage) for stage, gone in enumerate(lost) for number in range(self._job.pipelines - gone)
@@ -242,16 +242,24 @@ class Ours:
         self._serves, self._period = {}, _NEVER
         if losses > self._job.stages * (self._job.pipelines - 1):
             return
-        best = self._periods.best(losses)
-        counts = best.counts if best else even_counts(losses, self._job.stages)
-        self._serves = _own_stages_first(sorted(machines), [self._job.pipelines - gone for gone in counts])
-        self._period = self._periods.exact(counts)
+        counts = [self._job.pipelines] * self._job.stages
+        for _, stage in machines:
+            counts[stage] -= 1
+        best = self._periods.best(tuple(counts))
+        self._serves = _own_stages_first(
+            sorted(machines), [self._job.pipelines - gone for gone in best.counts]
+        )
+        self._period = best.period
 
     def _expect_moves(self) -> None:
         begins = max(self._clock.now, self._clock.busy_until)
         self._weigh_at = _NEVER
         if self._rate > 0 and any(self._counts):
-            self._weigh_at = begins + _STEPS_BEFORE_MOVES * self._setting.seconds(self._period)
+            wait = _STEPS_BEFORE_MOVES * self._setting.seconds(self._period)
+            if not self._periods.is_foreseen(sum(self._counts)):
+                # The next loss on every stage is planned for first.
+                wait = max(wait, (self._job.stages + 1) * self._costs.planning)
+            self._weigh_at = begins + wait
 
     def _pause(self, seconds: float, why: str) -> Reaction:
         self._clock.pause(seconds)

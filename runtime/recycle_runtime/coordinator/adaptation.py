@@ -15,7 +15,7 @@ from recycle_runtime.coordinator.coordinator import Coordinator
 from recycle_runtime.coordinator.decision import Member
 from recycle_runtime.coordinator.drift import OpTimes, calibrated, shift, todays_times
 from recycle_runtime.coordinator.moves import ChangeRate, CostOfMoves, least_moves, weigh
-from recycle_runtime.coordinator.plan_book import Assignment
+from recycle_runtime.coordinator.plan_book import Assignment, Counts
 from recycle_runtime.coordinator.plan_files import PlanFiles
 from recycle_runtime.coordinator.recoveries import Recovery
 from recycle_runtime.coordinator.replanning import InUse, Offer, Replanner, best_offer
@@ -75,7 +75,8 @@ class Adaptation:
         """Rows of this generation."""
         self._look_at = _ROWS_FOR_PLANS
         self._live: frozenset[Worker] = frozenset()
-        self._has_weighed_moves = False
+        self._weighed: Counts | None = None
+        """Where losses should lie, when moves to there were last thought of."""
         self._copying = 0.0
         self._tick: float | None = None
         self._asked_at = -options.replan_every
@@ -117,7 +118,7 @@ class Adaptation:
             self.ops.forget(place)
         self._replanner.stop()
         self._rows, self._seen, self._look_at, self._copying = [], 0, _ROWS_FOR_PLANS, 0.0
-        self._has_weighed_moves = False
+        self._weighed = None
 
     def recovered(self, recovery: Recovery) -> None:
         """Everybody runs in it."""
@@ -141,9 +142,10 @@ class Adaptation:
         self._take_offers()
         if is_planning or not self._coordinator.is_steady:
             return
-        if self._seen >= _ROWS_FOR_MOVES and not self._has_weighed_moves:
-            self._has_weighed_moves = True
-            self._weigh_moves()
+        best = self.book.best_placement(sum(self.book.counts(self._live)))
+        if self._seen >= _ROWS_FOR_MOVES and best is not None and best[0] != self._weighed:
+            self._weighed = best[0]
+            self._weigh_moves(*best)
         elif self._seen >= self._look_at and not self._replanner.is_busy:
             self._look_at = self._seen + _ROWS_BETWEEN_LOOKS
             self._consider_plans()
@@ -153,13 +155,11 @@ class Adaptation:
 
     # Moves.
 
-    def _weigh_moves(self) -> None:
+    def _weigh_moves(self, wanted: Counts, period_after: int) -> None:
         lost = self.book.counts(self._live)
-        best = self.book.best_placement(sum(lost))
         period = self._comparable_period()
-        if not sum(lost) or best is None or best[0] == lost or period is None:
+        if not sum(lost) or wanted == lost or period is None:
             return
-        wanted, period_after = best
         moves = least_moves(self._live, lost, wanted, self.book.pipelines, self.book.watchers)
         weighed = weigh(
             moves,

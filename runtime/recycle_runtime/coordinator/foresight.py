@@ -2,13 +2,16 @@
 
 After every change somebody else may be next. A further loss on a stage for which there is no plan would have
 to wait for one; a loss for which only a plan for more losses is there would cost speed until the exact one is
-made. So these are planned in the background while nothing happens, the first kind first.
+made. So these are planned in the background while nothing happens, the first kind first. Between the two
+comes a plan for as many losses as there are now, spread evenly, if more are lost than the bundle was made
+for: its plans have losses where they cost least, those on demand have them where they happened to be, and a
+few moves may pay.
 """
 
 from collections.abc import Collection
 
 from recycle_runtime.assembly import Worker
-from recycle_runtime.coordinator.plan_book import PlanBook
+from recycle_runtime.coordinator.plan_book import Counts, PlanBook
 
 Losses = tuple[Worker, ...]
 
@@ -29,4 +32,21 @@ def next_loss(book: PlanBook, live: Collection[Worker], tried: Collection[Losses
             return failed
         if not assignment.is_exact and inexact is None:
             inexact = failed
-    return inexact
+    even = _spread(book, live)
+    return inexact if even is None or even in tried else even
+
+
+def even_counts(lost: Counts) -> Counts:
+    """As many losses, as equal as can be; who has lost most keeps what is more than that."""
+    each, more = divmod(sum(lost), len(lost))
+    most_first = sorted(range(len(lost)), key=lambda stage: (-lost[stage], stage))
+    return tuple(each + (most_first.index(stage) < more) for stage in range(len(lost)))
+
+
+def _spread(book: PlanBook, live: Collection[Worker]) -> Losses | None:
+    """The losses of now where nobody has planned them, if they are not there already."""
+    lost = book.counts(live)
+    even = even_counts(lost)
+    if book.is_foreseen(sum(lost)) or even == lost:
+        return None
+    return tuple(place for place in book.grid if place[0] >= book.pipelines - even[place[1]])

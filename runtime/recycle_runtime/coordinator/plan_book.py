@@ -99,11 +99,19 @@ class PlanBook:
         return roles
 
     def best_placement(self, failures: int) -> tuple[Counts, int] | None:
-        """How the first bundle spreads so many losses over stages, and the period it has then."""
-        for entry in self.bundles[0].plans:
-            if len(entry.failed) == failures:
-                return _counts(entry.failed, self.stages), entry.period
+        """How so many losses lie best, and the period then: by the first bundle, or a plan made since."""
+        original = self.bundles[0].job_text
+        made_since = [bundle for bundle in self.bundles[1:] if bundle.job_text == original]
+        for bundles in (self.bundles[:1], made_since):
+            entries = [entry for bundle in bundles for entry in bundle.plans if len(entry.failed) == failures]
+            if entries:
+                best = min(entries, key=lambda entry: entry.period)
+                return _counts(best.failed, self.stages), best.period
         return None
+
+    def is_foreseen(self, failures: int) -> bool:
+        """Whether the first bundle says how so many losses lie best."""
+        return any(len(entry.failed) == failures for entry in self.bundles[0].plans)
 
     def _choose(self, lost: Counts) -> tuple[int, int] | None:
         """The numbers of a bundle and of a plan in it."""

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from recycle_runtime.assembly import Worker
 from recycle_runtime.coordinator.adaptation import AdaptationOptions
-from tests.runtime.drift.fake_job import FakeJob, heavy_bundle
+from tests.runtime.drift.fake_job import FakeJob, heavy_bundle, planned
 
 LONG = AdaptationOptions(mtbf=3600.0, replan=None)
 SHORT = AdaptationOptions(mtbf=0.001, replan=None)
@@ -65,6 +65,20 @@ def test_a_run_that_begins_with_a_loss_moves_too() -> None:
     job = FakeJob(STEPS, LONG, failed=((1, 1),))
     job.run(10)
     assert job.events[0].endswith("moved")
+    finish(job)
+
+
+def test_beyond_the_bundle_a_plan_made_since_is_moved_to() -> None:
+    job = FakeJob(STEPS, LONG)
+    job.run(5)
+    for victim in ((0, 1), (1, 1), (0, 2), (1, 2)):
+        job.kill(victim)
+    job.run(10)
+    assert job.moves == [] and not job.book.is_foreseen(4)
+    job.book.add(planned(((0, 0), (1, 0), (0, 1), (0, 2))))
+    job.run(10)
+    assert len(job.moves) == 2
+    assert job.book.counts([member.place for member in job.members]) == (2, 1, 1)
     finish(job)
 
 

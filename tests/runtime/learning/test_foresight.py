@@ -1,12 +1,16 @@
 """Losses are planned for before they happen, those first that nothing would fit."""
 
+from itertools import product
 from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
 
 from recycle_compiler.backends.bundle import write_bundle
 from recycle_compiler.compiler import plan_failed
 from recycle_compiler.ir.failure import failure_set
 from recycle_runtime.bundle import Bundle
-from recycle_runtime.coordinator.foresight import next_loss
+from recycle_runtime.coordinator.foresight import even_counts, next_loss
 from recycle_runtime.coordinator.plan_book import PlanBook
 from tests.support.jobs import unit_job
 
@@ -35,3 +39,29 @@ def test_the_last_worker_of_a_stage_cannot_be_planned_away(tmp_path: Path) -> No
     live = [place for place in plans.grid if place != (0, 0)]
     assert next_loss(plans, live, ()) == ((0, 0), (1, 1))
     assert next_loss(plans, [(1, 0), (1, 1)], ()) is None
+
+
+def test_more_losses_than_the_bundle_was_made_for_are_spread_evenly(tmp_path: Path) -> None:
+    path = tmp_path / "test.plan"
+    job = unit_job(2, 4, 2)
+    states: list[list[tuple[int, int]]] = [[], [(0, 0)]]
+    write_bundle(path, source="", programs=[plan_failed(job, failure_set(state)) for state in states])
+    plans = PlanBook(Bundle.read(path))
+    lost = [(0, 1), (1, 1)]
+    live = [place for place in plans.grid if place not in lost]
+    tried = [next_loss(plans, live, ())]
+    tried.append(next_loss(plans, live, [each for each in tried if each]))
+    known = [each for each in tried if each]
+    assert [sorted(stage for _, stage in each) for each in known] == [[0, 1, 1], [1, 1, 1]]
+    assert next_loss(plans, live, known) == ((3, 0), (3, 1))
+    one_lost = [place for place in plans.grid if place != (0, 1)]
+    assert plans.is_foreseen(1) and next_loss(plans, one_lost, known) == ((3, 0), (0, 1))
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=8))
+def test_even_counts(lost: list[int]) -> None:
+    even = even_counts(tuple(lost))
+    assert sum(even) == sum(lost) and max(even) - min(even) <= 1
+    for one, other in product(range(len(lost)), repeat=2):
+        if lost[one] > lost[other]:
+            assert even[one] >= even[other]
