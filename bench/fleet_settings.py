@@ -1,0 +1,78 @@
+"""Benchmark jobs with our plans, ready for policies, and what policies make of failures there."""
+
+import random
+from collections.abc import Collection
+from dataclasses import replace
+
+from bench.report import job_path
+from recycle_compiler.compiler import compile_job, plan_count
+from recycle_compiler.fleet.course import Start, lead
+from recycle_compiler.fleet.job_text import read_said
+from recycle_compiler.fleet.policy import Change, Policy, Worker
+from recycle_compiler.fleet.setting import ChangeCosts, Known, OurPlan, Setting, make_setting
+from recycle_compiler.frontend import load_job
+from recycle_compiler.ir.failure import failed_per_stage
+from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.ir.program import Program
+from recycle_compiler.parallel import running
+from recycle_compiler.passes.assign_slots.deadline import Deadline
+from recycle_compiler.placement import measure_costs
+
+SHARED_DATA = job_path("any").parent.parent.parent.parent / "shared" / "data"
+"""Published traces and curves; not part of the project, and read in place."""
+HOUR = 3600.0
+_PLAN_LIMIT = 120_000_000_000
+"""Nanoseconds for one plan of a large job; no plan has come near it."""
+
+
+def setting_of(
+    name: str, plans: tuple[OurPlan, ...] | None = None, costs: ChangeCosts | None = None
+) -> Setting:
+    """The setting of a benchmark job, with all its plans unless some are given."""
+    loaded = load_job(str(job_path(name)))
+    if plans is None:
+        plans = tuple(map(our_plan, compile_job(loaded.spec, processes=2)))
+    known = Known(layers=read_said(loaded.source).layers, costs=costs or ChangeCosts())
+    return make_setting(loaded.spec, plans, known)
+
+
+def samples_of(name: str) -> int:
+    """Samples in an iteration of a benchmark job."""
+    samples = read_said(load_job(str(job_path(name))).source).samples
+    assert samples is not None, f"{name} says how large a micro-batch is"
+    return samples
+
+
+def calibrated(setting: Setting, samples: int, fault_free: float) -> Setting:
+    """The setting with all times scaled so that fault-free 1F1B has this many samples a second."""
+    return replace(setting, second_ticks=setting.one_f_one_b * fault_free / samples)
+
+
+def plans_for(job: JobSpec, counts: Collection[int]) -> tuple[OurPlan, ...]:
+    """Our plans for these numbers of failures alone: a large job has no time for all of them."""
+    with running(1) as run:
+        costs = measure_costs(job, max(counts), run, _PLAN_LIMIT)
+    return tuple(our_plan(plan_count(job, count, costs, Deadline(_PLAN_LIMIT))) for count in sorted(counts))
+
+
+def our_plan(program: Program) -> OurPlan:
+    return OurPlan(failed_per_stage(program.failed, program.job.stages), program.claims.period)
+
+
+def shuffled_workers(job: JobSpec) -> list[Worker]:
+    """All workers in the order in which they fail; the same every time."""
+    workers = [(pipeline, stage) for pipeline in range(job.pipelines) for stage in range(job.stages)]
+    random.Random(0).shuffle(workers)
+    return workers
+
+
+def average_rate(policy: Policy, job: JobSpec, every: float, span: float) -> float:
+    """Iterations a second while one worker more fails every so many seconds and none comes back."""
+    changes: list[Change] = []
+    down: frozenset[Worker] = frozenset()
+    for number, worker in enumerate(shuffled_workers(job), start=1):
+        if number * every >= span:
+            break
+        down |= {worker}
+        changes.append(Change(number * every, frozenset({worker}), frozenset(), down, 0))
+    return lead(policy, Start(frozenset(), 0), changes, span).kept / span

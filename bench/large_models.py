@@ -1,0 +1,120 @@
+"""Every policy on up to 1,536 GPUs with 1, 5 and 10 % failed: `python -m bench.large_models [names]`."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import NamedTuple
+
+from bench.fleet_settings import plans_for, setting_of, shuffled_workers
+from bench.line_plot import Panel, plot
+from bench.report import ROOT, Section, job_path
+from recycle_compiler.fleet.policies import oobleck
+from recycle_compiler.fleet.policy import CannotRunError, Policy
+from recycle_compiler.fleet.recycle_schedules import best_placement
+from recycle_compiler.fleet.registry import make_policy
+from recycle_compiler.fleet.setting import Setting
+from recycle_compiler.frontend import load_job
+
+TITLE = "Large models"
+SIZES = ("18.4b", "39.1b", "76.1b", "145.6b")
+JOBS = tuple(f"megatron-{size}{kind}" for kind in ("", "-deep") for size in SIZES)
+SHARES = (0, 1, 5, 10)
+"""Percent of the workers that have failed."""
+RESHAPED = "oobleck, any depth"
+NAMES = (
+    "ours", "recycle", "oobleck", RESHAPED, "bamboo", "varuna", "elastic", "fault-scaled", "zero-bubble"
+)  # fmt: skip
+PICTURE = ROOT / "docs" / "large-models.svg"
+
+
+class Steady(NamedTuple):
+    """Throughput of the policies at every share, against fault-free 1F1B; None where one cannot run."""
+
+    job: str
+    failed: tuple[int, ...]
+    values: dict[str, list[float | None]]
+
+
+@cache
+def steady(name: str) -> Steady:
+    """What policies reach once they have adapted, whatever the way there costs."""
+    job = load_job(str(job_path(name))).spec
+    failed = tuple(max(int(share > 0), round(job.workers * share / 100)) for share in SHARES)
+    setting = setting_of(name, plans_for(job, set(failed)))
+    values = {policy: [_share(setting, policy, count) for count in failed] for policy in NAMES}
+    return Steady(name, failed, values)
+
+
+def _share(setting: Setting, name: str, failed: int) -> float | None:
+    if name == "recycle":
+        return setting.one_f_one_b / best_placement(setting.job, failed)[0]
+    down = frozenset(shuffled_workers(setting.job)[:failed])
+    try:
+        rate = _made(name, setting).begin(down, 0)
+    except CannotRunError:
+        return None
+    return rate / setting.rate(setting.one_f_one_b)
+
+
+def _made(name: str, setting: Setting) -> Policy:
+    if name == "oobleck":
+        return oobleck.Oobleck(setting, least=setting.job.stages)
+    return make_policy("oobleck" if name == RESHAPED else name, setting)
+
+
+def section(names: Sequence[str] = JOBS) -> Section:
+    """One row for each job and share; draws the picture as well."""
+    results = [steady(name) for name in names]
+    if tuple(names) == JOBS:
+        PICTURE.write_text(_picture(results), encoding="utf-8")
+    return Section(
+        title=TITLE,
+        command=" ".join(("python -m bench.large_models", *(names if tuple(names) != JOBS else ()))),
+        words=(
+            "Throughput as a multiple of fault-free 1F1B, once a policy has adapted to the losses; what "
+            "the way there costs is not part of it. Models, batches, tensor width and GPUs are "
+            "Megatron-LM's published ones; first with its pipelines (1, 2, 4 and 8 stages), then on as "
+            "many stages as ReCycle simulated, up to 64. A worker is eight GPUs. Failed workers are drawn "
+            "once; ours and ReCycle move workers so that losses lie where they do best. Oobleck has "
+            "pipelines no shorter than the job's, as all others, and beside it those that it would choose "
+            "if it is free to: where memory allows shorter ones they have fewer bubbles, and the job was "
+            "better cut that way in the first place. So may Varuna choose, which pays for its checkpoints "
+            "at all times. Our model of Oobleck is in its favour: pipelines that are cut differently "
+            "reduce gradients as quickly as equal ones. It is ahead of ours where re-routing has to "
+            "round: with few stages or few micro-batches for each worker, the micro-batches of one lost "
+            "worker make one or two more for some of its peers, and all wait for these, while Oobleck "
+            "cuts pipelines anew. Ours is ahead where pipelines are deep and their bubbles large. "
+            "![picture](large-models.svg)"
+        ),
+        columns=("job", "GPUs", "stages", "failed", *NAMES),
+        rows=tuple(row for result in results for row in _rows(result)),
+    )
+
+
+def _rows(result: Steady) -> Iterator[tuple[str, ...]]:
+    job = load_job(str(job_path(result.job))).spec
+    for number, failed in enumerate(result.failed):
+        cells = (result.values[name][number] for name in NAMES)
+        yield (
+            result.job.removeprefix("megatron-"),
+            f"{job.workers * job.tensor:,}",
+            str(job.stages),
+            f"{failed} of {job.workers}",
+            *("-" if cell is None else f"{cell:.3f}" for cell in cells),
+        )
+
+
+def _picture(results: Sequence[Steady]) -> str:
+    panels = [Panel(_title(result.job), result.values) for result in results]
+    label = "throughput against fault-free 1F1B, by the share of workers that have failed"
+    return plot(panels, [f"{share} %" for share in SHARES], label, columns=len(SIZES))
+
+
+def _title(name: str) -> str:
+    job = load_job(str(job_path(name))).spec
+    size = name.removeprefix("megatron-").removesuffix("-deep").upper()
+    return f"{size}, {job.stages} stage{'s' * (job.stages > 1)}"
+
+
+if __name__ == "__main__":
+    print(section(tuple(sys.argv[1:]) or JOBS).text())

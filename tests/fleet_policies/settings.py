@@ -1,0 +1,38 @@
+"""Small settings for policies."""
+
+from dataclasses import replace
+
+from recycle_compiler.fleet.policy import Change, Worker
+from recycle_compiler.fleet.setting import ChangeCosts, Known, Setting, make_setting
+from recycle_compiler.ir.job import JobSpec
+from tests.support.jobs import unit_job
+
+GIB = 1 << 30
+
+
+def unit_setting(stages: int = 4, pipelines: int = 3, microbatches: int = 6, layers: int = 2) -> Setting:
+    """Every op takes one slot, a slot is a second, memory is not limited."""
+    job = unit_job(stages, pipelines, microbatches)
+    return make_setting(job, (), Known(layers=(layers,) * stages, costs=ChangeCosts()))
+
+
+def sized_job(stages: int, pipelines: int, capacity: int, parameters: int) -> JobSpec:
+    """The same with memory in bytes: an activation of one GiB, capacity and parameters in GiB."""
+    return replace(
+        unit_job(stages, pipelines, 6),
+        memory_unit="byte",
+        activation=(GIB,) * stages,
+        kept_for_weight=(GIB,) * stages,
+        capacity=(capacity * GIB,) * stages,
+        parameters=(parameters * GIB,) * stages,
+    )
+
+
+def loss(at: float, lost: set[Worker], down: set[Worker]) -> Change:
+    """These are lost; `down` is everybody who is, with them."""
+    return Change(at, frozenset(lost), frozenset(), frozenset(down), 0)
+
+
+def comeback(at: float, returned: set[Worker], down: set[Worker]) -> Change:
+    """These come back; `down` is who still is not."""
+    return Change(at, frozenset(), frozenset(returned), frozenset(down), 0)
