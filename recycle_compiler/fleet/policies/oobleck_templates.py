@@ -63,22 +63,40 @@ class Cutter:
 
     def template(self, stages: int) -> Template | None:
         """The template with this many stages; None if it does not fit the memory."""
-        best: tuple[float, int, int, int] | None = None
-        whole = float(self._work[-1])
-        for slow in range(stages):
-            before, after = self._head[slow][:, None], self._tail[stages - 1 - slow][None, :]
-            limit = self._stage * _ROUNDING
-            steady = (_PER_STAGE * stages - stages + slow) * self._stage
-            rest = whole - self._work[:, None]
-            cost = np.where((before <= limit) & (after <= limit), whole + steady + rest, np.inf)
-            begin, end = (int(index) for index in np.unravel_index(np.argmin(cost), cost.shape))
-            found = (float(cost[begin, end]), slow, begin, end)
-            best = found if best is None or found < best else best
-        if best is None or best[0] == np.inf:
+        slow = np.arange(stages)[:, None]
+        begin = np.arange(len(self._work))[None, :]
+        end = self._first_ends(stages)
+        whole, last = float(self._work[-1]), len(self._work) - 1
+        slowest = self._work[np.minimum(end, last)] - self._work[begin]
+        steady = (_PER_STAGE * stages - stages + slow) * slowest
+        cost = np.where(end <= last, whole + steady + (whole - self._work[begin]), np.inf)
+        at, first = (int(index) for index in np.unravel_index(np.argmin(cost), cost.shape))
+        if cost[at, first] == np.inf:
             return None
-        cost, slow, begin, end = best
-        cuts = (*self._cuts_before(slow, begin), *self._cuts_after(stages - 1 - slow, end))
-        return self._made(cuts, cost) if self._layers.fits(cuts) else None
+        cuts = (*self._cuts_before(at, first), *self._cuts_after(stages - 1 - at, int(end[at, first])))
+        return self._made(cuts, float(cost[at, first])) if self._layers.fits(cuts) else None
+
+    def _first_ends(self, stages: int) -> NDArray[np.int64]:
+        """Where the slowest stage ends at the earliest, by its number and its first layer; else the end + 1.
+
+        It is slow enough from some end on, since it grows with it and what is left for the stages behind it
+        shrinks. So it is searched for by halving.
+        """
+        last = len(self._work) - 1
+        behind = stages - 1 - np.arange(stages)[:, None]
+        begin = np.arange(last + 1)[None, :]
+        before, after = np.array(self._head[:stages]), np.array(self._tail[:stages])[::-1]
+        # Every stage behind it has a layer at least; without any it ends with the last layer.
+        most = np.broadcast_to(last - behind, before.shape)
+        low = np.maximum(begin + 1, np.where(behind == 0, last, 0))
+        high = np.maximum(low, most + 1)
+        while (is_open := low < high).any():
+            middle = np.minimum((low + high) // 2, last)
+            limit = (self._work[middle] - self._work[begin]) * _ROUNDING
+            is_slow = (before <= limit) & (np.take_along_axis(after, middle, axis=1) <= limit)
+            high = np.where(is_open & is_slow, middle, high)
+            low = np.where(is_open & ~is_slow, middle + 1, low)
+        return np.where(low <= most, low, last + 1)
 
     def _made(self, cuts: tuple[int, ...], cost: float) -> Template:
         pairs = list(pairwise(cuts))
