@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from recycle_compiler.baseline import one_f_one_b_period
 from recycle_compiler.ir.failure import FailureSet, failed_per_stage, normal_form
@@ -16,6 +17,7 @@ from recycle_compiler.passes.normalize_failures import NormalizeFailures, relabe
 from recycle_compiler.passes.pipeline import Observer, run_passes
 from recycle_compiler.passes.registry import all_passes
 from recycle_compiler.placement import Costs, measure_costs, ranked_placements
+from recycle_compiler.relief import relieved
 
 
 class NoPlanError(Exception):
@@ -53,7 +55,8 @@ def compile_job(
 ) -> list[Program]:
     """Plans for 0 up to `failures` failed workers (default: the job's tolerance).
 
-    Each plan is made on its own, so the result does not depend on the number of processes. Observers see
+    Each plan is made on its own, so the result does not depend on the number of processes. Where one is
+    slower than the plan for one failure more, that plan takes its place, with one worker more. Observers see
     every pass of every plan, which needs a single process.
     """
     total = (job.failures if failures is None else failures) + 1
@@ -66,16 +69,28 @@ def compile_job(
         # A quarter of the time limit is for comparing stages, the rest is shared by the plans.
         costs = measure_costs(job, total - 1, run, job.solver.time_limit_ns * processes // 4)
 
+        # By how much a plan took longer than it should: what the time limit cannot cut.
+        excess = 0
+
         def tasks() -> Iterator[tuple[JobSpec, int, Costs, int, tuple[Observer, ...]]]:
             # Those with most failures take longest, so they are started first.
             for count in reversed(range(total)):
                 left = max(0, end - time.monotonic_ns()) * min(processes, count + 1)
-                yield job, count, costs, left // (count + 1), tuple(observers)
+                yield job, count, costs, max(0, left // (count + 1) - excess), tuple(observers)
 
-        for count, program, seconds in run(_timed_plan, tasks()):
-            programs[count] = program
-            if on_plan is not None:
-                on_plan(summary(program, seconds, baseline), len(programs), total)
+        waiting: dict[int, _Made] = {}
+        for made in run(_timed_plan, tasks()):
+            excess = max(excess, made.excess)
+            waiting[len(made.program.failed)] = made
+            while (next_count := total - 1 - len(programs)) in waiting:
+                program, seconds, _ = waiting.pop(next_count)
+                more = programs.get(next_count + 1)
+                has_time = time.monotonic_ns() + excess * next_count // processes < end
+                if more is not None and _is_slower(program, more) and has_time:
+                    program = relieved(more, program.failed, observers)
+                programs[next_count] = program
+                if on_plan is not None:
+                    on_plan(summary(program, seconds, baseline), len(programs), total)
     return [programs[count] for count in range(total)]
 
 
@@ -93,7 +108,8 @@ def plan_failed(
     target = Target(job, failed)
     for stage, hosts in enumerate(NormalizeFailures().run(target).hosts):
         if not hosts:
-            raise NoPlanError(f"stage {stage} has no live worker: all {job.pipelines} of its workers failed")
+            lost = "its only worker" if job.pipelines == 1 else f"all {job.pipelines} of its workers"
+            raise NoPlanError(f"stage {stage} has no live worker: {lost} failed")
     slots = AssignSlots(effort=effort or Effort().prompt(), deadline=deadline)
     return relabel(run_passes(all_passes(slots), target, observers), failed)
 
@@ -115,14 +131,24 @@ def plan_count(
     return plan_failed(job, best.failed, observers, Effort(), deadline) if observers else best
 
 
+def _is_slower(program: Program, more: Program) -> bool:
+    """Whether a plan for more failures is faster, and a worker could be added to it."""
+    return program.job.techniques.adaptive and program.claims.period > more.claims.period
+
+
 def check_survivable(job: JobSpec, failures: int) -> None:
     """Raise NoPlanError if this many failures always leave a stage without a worker."""
     most = job.stages * (job.pipelines - 1)
     if failures > most:
         raise NoPlanError(
-            f"{failures} failures cannot be survived: with {job.pipelines} workers on each of "
-            f"{job.stages} stages, every stage keeps a live worker up to {most} failures"
+            f"{_counted(failures, 'failure')} cannot be survived: with {_counted(job.pipelines, 'worker')} "
+            f"on each of {_counted(job.stages, 'stage')}, every stage keeps a live worker up to "
+            f"{_counted(most, 'failure')}"
         )
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def summary(program: Program, seconds: float, baseline: int) -> PlanSummary:
@@ -142,8 +168,16 @@ def summary(program: Program, seconds: float, baseline: int) -> PlanSummary:
     )
 
 
-def _timed_plan(task: tuple[JobSpec, int, Costs, int, tuple[Observer, ...]]) -> tuple[int, Program, float]:
+class _Made(NamedTuple):
+    program: Program
+    seconds: float
+    excess: int
+    """Nanoseconds beyond those it was given."""
+
+
+def _timed_plan(task: tuple[JobSpec, int, Costs, int, tuple[Observer, ...]]) -> _Made:
     job, count, costs, nanoseconds, observers = task
-    began = time.perf_counter()
+    began = time.perf_counter_ns()
     program = plan_count(job, count, costs, Deadline(nanoseconds), observers)
-    return count, program, time.perf_counter() - began
+    taken = time.perf_counter_ns() - began
+    return _Made(program, taken / 1e9, taken - nanoseconds)

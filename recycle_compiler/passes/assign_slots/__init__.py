@@ -19,14 +19,16 @@ from recycle_compiler.ir.ops import Column, OpKind
 from recycle_compiler.ir.program import Claims
 from recycle_compiler.ir.schedule import Schedule, schedule_order
 from recycle_compiler.passes.assign_slots.bounds import Bound, lower_bound
-from recycle_compiler.passes.assign_slots.construct import Tuning, construct, tune
+from recycle_compiler.passes.assign_slots.construct import construct
 from recycle_compiler.passes.assign_slots.deadline import Deadline
 from recycle_compiler.passes.assign_slots.exact import is_small, settle
 from recycle_compiler.passes.assign_slots.improve import improve
 from recycle_compiler.passes.assign_slots.loops import LARGE
 from recycle_compiler.passes.assign_slots.noise import Noise
+from recycle_compiler.passes.assign_slots.placed import Goal
 from recycle_compiler.passes.assign_slots.problem import Problem, problem_of
 from recycle_compiler.passes.assign_slots.timing import Clock, Timed
+from recycle_compiler.passes.assign_slots.tune import Tuning, tune
 
 _ROW_OF_KIND = np.array([0, 1, 1, 2])
 """Of the kinds F, B, I, W: their row in the start times of a timing problem."""
@@ -38,12 +40,14 @@ class Effort:
 
     rules: int = 48
     """Of the grid for small plans."""
-    settings: int = 48
+    settings: int = 12
     """Tried while a rule is tuned for a large plan."""
-    changes: int = 160
-    """Tried after that, on single stages."""
-    exchanges: int = 48
-    """Orders tried in each search that swaps neighbours, in plans beyond `most_ops`."""
+    rounds: int = 6
+    """Of changes and exchanges after that."""
+    changes: int = 100
+    """Tried in a round, on some stages at a time."""
+    exchanges: int = 96
+    """Orders tried at the end of a round, by swapping neighbours."""
     op_moves: int = 90_000
     """Moves of the search times ops per move, for plans whose loops are not compiled."""
     compiled_op_moves: int = 600_000
@@ -57,7 +61,7 @@ class Effort:
 
     def prompt(self) -> "Effort":
         """For a plan that somebody waits for: a large one is hardly tuned."""
-        return replace(self, settings=6, changes=0, exchanges=0)
+        return replace(self, settings=6, rounds=1, changes=0, exchanges=16)
 
     def quick(self) -> "Effort":
         """Enough to compare placements."""
@@ -65,8 +69,7 @@ class Effort:
             self,
             rules=self.rules // 3,
             settings=6,
-            changes=0,
-            exchanges=0,
+            rounds=0,
             op_moves=self.op_moves // 10,
             compiled_op_moves=self.compiled_op_moves // 10,
             most_moves=self.most_moves // 10,
@@ -79,16 +82,16 @@ class Effort:
             self,
             rules=3,
             settings=1,
-            changes=0,
-            exchanges=0,
+            rounds=0,
             op_moves=self.op_moves // 10,
             compiled_op_moves=0,
             most_moves=30,
             exact=False,
         )
 
-    def tuning(self, problem: Problem) -> Tuning:
-        return Tuning(self.settings, self.changes, self.exchanges if problem.ops > self.most_ops else 0)
+    @property
+    def tuning(self) -> Tuning:
+        return Tuning(self.settings, self.rounds, self.changes, self.exchanges)
 
     def moves(self, problem: Problem) -> int:
         if problem.ops > self.most_ops:
@@ -130,7 +133,8 @@ def plan(problem: Problem, options: SolverOptions, effort: Effort, deadline: Dea
     if problem.ops < LARGE:
         starts = construct(clock, good_enough, effort.rules, deadline)
     else:
-        starts = [tune(clock, good_enough, effort.tuning(problem), noise, deadline)]
+        goal = Goal(good_enough, (bound.period + good_enough) // 2)
+        starts = [tune(clock, goal, effort.tuning, noise, deadline)]
     # A short search often does; the MILP settles most of what is small; the long search is for the rest.
     few = effort.quick().moves(problem)
     best = improve(clock, starts, good_enough, few, noise, deadline)

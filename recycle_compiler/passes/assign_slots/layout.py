@@ -39,11 +39,10 @@ class Groups:
 
     def share(self, stage: int) -> int:
         """Micro-batches that some live worker of the stage must run at least."""
-        loads = [
-            sum(len(self.units[group]) for group in self.visitors(stage, worker))
-            for worker in self.workers(stage)
-        ]
-        return -(-max(loads) // self.pooled[stage])
+        loads: dict[int, int] = {}
+        for units, route in zip(self.units, self.route, strict=True):
+            loads[route[stage]] = loads.get(route[stage], 0) + len(units)
+        return -(-max(loads.values()) // self.pooled[stage])
 
 
 def groups_by_route(problem: Problem) -> Groups:

@@ -11,6 +11,7 @@ from recycle_compiler.passes.assign_slots.kernel import Ints
 from recycle_compiler.passes.assign_slots.neighbours import swap_neighbours
 from recycle_compiler.passes.assign_slots.problem import Problem
 from recycle_compiler.passes.assign_slots.rules import Rule
+from recycle_compiler.passes.assign_slots.sweeps import earliest_times, latest_times
 
 LARGE = 1_000
 """Ops from which on the loops are compiled: below, loading the compiler takes longer than it saves."""
@@ -38,42 +39,58 @@ class Loops:
         self.problem = problem
         self._compiled = problem.ops >= LARGE
         self._functions = _compiled() if self._compiled else _LOOPS
-        units, stages = problem.units, problem.stages
+        units, stages, pipelines = problem.units, problem.stages, problem.pipelines
         self.span = units * stages
-        self.workers = stages * problem.pipelines
+        self.workers = stages * pipelines
         times = np.array([problem.forward, problem.backward, problem.weight], dtype=np.int64)
         self.duration = np.repeat(times[:, None, :], units, axis=1).ravel()
-        self._feeds, self._needs, self._lag, self._wakes = _links(problem)
-        hosted = np.bincount(
-            (problem.host + np.arange(stages) * problem.pipelines).ravel(), minlength=self.workers
+        runs_on = (problem.host + np.arange(stages) * pipelines).ravel()
+        hosted = np.bincount(runs_on, minlength=self.workers)
+        split = np.array(problem.split, dtype=np.int64)
+        self._length = hosted * np.repeat(2 + split, pipelines)
+        most = int(hosted.max())
+        self.width = 3 * most
+        self._stage_of, self._times, self._transfer, self._runs_on, self._split, self._hosted = map(
+            self._native,
+            (
+                np.repeat(np.arange(stages), pipelines),
+                times.ravel(),
+                np.array(problem.transfer, dtype=np.int64),
+                runs_on,
+                split,
+                hosted,
+            ),
         )
-        self._hosted = self._native(hosted)
-        self._stage_of = self._native(np.repeat(np.arange(stages), problem.pipelines))
-        self.width = 3 * int(hosted.max())
-        self._static = tuple(
-            map(self._native, (self.duration, self._feeds, self._needs, self._lag, self._wakes))
-        )
-        self._split = self._native(np.array(problem.split, dtype=np.int64))
         self._memory = tuple(
             self._native(np.array(column, dtype=np.int64))
             for column in (problem.activation, problem.kept, problem.capacity)
         )
+        self._most = most
+        self._queues = tuple(self._scratch(3 * self.workers * most) for _ in range(3))
 
     def place(self, priority: Ints, rule: Rule) -> Ints:
         """The order that list scheduling finds: one row per worker, -1 after its last op."""
+        return self.schedule(priority, rule)[0]
+
+    def schedule(self, priority: Ints, rule: Rule) -> tuple[Ints, Ints, Ints]:
+        """The order that list scheduling finds, the end of every op there, and of every worker.
+
+        An op may end later than the order needs: its worker may have waited for one that then came later.
+        """
         problem = self.problem
-        duration, feeds, _, lag, wakes = self._static
         order = self._scratch(self.workers * self.width, -1)
-        placed = self._functions[0](
+        end = self._scratch(3 * self.span, -1)
+        placed, busy_until, held, in_flight, entered = (self._scratch(self.workers) for _ in range(5))
+        total = self._functions[0](
             problem.stages,
             problem.pipelines,
             problem.units,
             self.width,
+            self._most,
             self._stage_of,
-            duration,
-            feeds,
-            lag,
-            wakes,
+            self._times,
+            self._transfer,
+            self._runs_on,
             self._split,
             *self._memory,
             self._native(priority.ravel()),
@@ -81,99 +98,114 @@ class Loops:
             *map(self._native, rule),
             self._hosted,
             *self._first_forwards(priority),
-            self._scratch(3 * self.workers * self.width),
+            *self._queues,
             self._scratch(3 * self.workers),
-            self._scratch(3 * self.span),
             order,
-            *(self._scratch(self.workers) for _ in range(5)),
-            np.zeros(2 * problem.ops + self.workers, dtype=np.int64) if self._compiled else [],
+            end,
+            placed,
+            busy_until,
+            held,
+            in_flight,
+            entered,
+            self._no_events(),
         )
-        assert placed == problem.ops, f"list scheduling placed {placed} of {problem.ops} ops"
-        return np.array(order, dtype=np.int64)
+        assert total == problem.ops, f"list scheduling placed {total} of {problem.ops} ops"
+        return _array(order), _array(end), _array(busy_until)
+
+    def _no_events(self) -> Any:
+        """A heap, or a tree with a leaf for every worker, in which nothing happens."""
+        if not self._compiled:
+            return [kernel.NEVER]
+        leaves = 1 << self.workers.bit_length()
+        tree = np.arange(2 * leaves, dtype=np.int64) % leaves + kernel.NEVER
+        tree[0] = leaves
+        return tree
 
     def _first_forwards(self, priority: Ints) -> tuple[Any, Any]:
         """The F of the first stage in the order that its workers take them, and where each worker's begin."""
         host = self.problem.host[:, 0]
         units = np.lexsort((priority[0, :, 0], host))
         limits = np.searchsorted(host[units], np.arange(self.problem.pipelines + 1))
-        return self._native(units * self.problem.stages), self._native(limits)
+        entering = np.full(len(units) + self.problem.pipelines, -1, dtype=np.int64)
+        entering[np.arange(len(units)) + host[units]] = units * self.problem.stages
+        return self._native(entering), self._native(limits[:-1] + np.arange(self.problem.pipelines))
 
     def earliest(self, order: Ints, release: Ints) -> Ints:
         """The earliest end of every op, -1 where there is none; stages open at their release."""
-        timed = self.in_sequence(order, release)
+        timed = self.timed(order, release)
         assert timed is not None, "the orders of some workers wait for each other"
         return timed[0]
 
-    def in_sequence(self, order: Ints, release: Ints) -> tuple[Ints, Ints] | None:
-        """The earliest end of every op, and the ops, each after what it waits for; None if in a circle."""
-        duration, feeds, needs, lag, wakes = self._static
+    def timed(self, order: Ints, release: Ints) -> tuple[Ints, Ints] | None:
+        """The earliest end of every op and of every worker; None if the orders wait for each other."""
+        problem = self.problem
         end = self._scratch(3 * self.span, -1)
-        sequence = self._scratch(self.problem.ops)
+        free = self._native(np.repeat(release, problem.pipelines))
         timed = self._functions[1](
+            problem.stages,
             self.workers,
             self.width,
-            duration,
-            needs,
-            feeds,
-            lag,
-            wakes,
+            self.span,
+            self._stage_of,
+            self._times,
+            self._transfer,
+            self._runs_on,
             self._native(order),
-            self._native(np.repeat(release, self.problem.pipelines)),
+            free,
             end,
-            sequence,
             self._native(np.arange(self.workers, dtype=np.int64) * self.width),
             self._native(np.arange(self.workers - 1, -1, -1, dtype=np.int64)),
             self._scratch(self.workers, 1),
         )
-        if timed < self.problem.ops:
+        if timed < problem.ops:
             return None
-        return np.array(end, dtype=np.int64), np.array(sequence, dtype=np.int64)
+        return _array(end), _array(free)
 
-    def latest(self, order: Ints, sequence: Ints, deadline: Ints) -> tuple[Ints, Ints]:
+    def latest(self, order: Ints, deadline: Ints) -> tuple[Ints, Ints]:
         """The latest start of every op under the stages' deadlines, and its latest end.
 
-        The sequence has each op after what it waits for. The latest end ignores what its worker does next.
+        The latest end ignores what its worker does next.
         """
-        duration, feeds, _, lag, _ = self._static
         due = self._scratch(3 * self.span, kernel.FAR)
         late = self._scratch(3 * self.span, kernel.FAR)
-        self._functions[2](
+        timed = self._functions[2](
+            self.problem.stages,
             self.workers,
             self.width,
             self.span,
-            duration,
-            feeds,
-            lag,
+            self._stage_of,
+            self._times,
+            self._transfer,
+            self._runs_on,
             self._split,
             self._native(order),
-            self._native(sequence),
             self._native(deadline),
-            self._scratch(3 * self.span, -1),
             due,
             late,
+            self._native(np.arange(self.workers, dtype=np.int64) * self.width + self._length - 1),
+            self._native(np.arange(self.workers, dtype=np.int64)),
+            self._scratch(self.workers, 1),
         )
-        return np.array(late, dtype=np.int64), np.array(due, dtype=np.int64)
+        assert timed == self.problem.ops, "the orders of some workers wait for each other"
+        return _array(late), _array(due)
 
     def swapped(self, order: Ints, times: tuple[Ints, Ints, Ints], where: Where) -> Ints | None:
         """The order with some neighbours swapped; `times` are ends, latest ends and latest starts."""
         problem = self.problem
-        duration, feeds, needs, lag, _ = self._static
         changed = self._native(order.copy())
         swaps = self._functions[3](
             problem.stages,
             problem.pipelines,
             problem.units,
             self.width,
-            duration,
-            needs,
-            feeds,
-            lag,
+            self._times,
+            self._transfer,
             *self._memory,
             *map(self._native, times),
             *where,
             changed,
         )
-        return np.array(changed, dtype=np.int64) if swaps > 0 else None
+        return _array(changed) if swaps > 0 else None
 
     def _native(self, values: Ints) -> Any:
         return values if self._compiled else values.tolist()
@@ -182,35 +214,22 @@ class Loops:
         return np.full(size, fill, dtype=np.int64) if self._compiled else [fill] * size
 
 
-def _links(problem: Problem) -> tuple[Ints, Ints, Ints, Ints]:
-    """For every op: the op it feeds, the op it needs, the lag to the one it feeds, and that one's worker."""
-    units, stages = problem.units, problem.stages
-    shape = (3, units, stages)
-    number = np.arange(3 * units * stages).reshape(shape)
-    feeds, needs, wakes = (np.full(shape, -1) for _ in range(3))
-    lag = np.zeros(shape, dtype=np.int64)
-    worker = problem.host + np.arange(stages) * problem.pipelines
-    transfer = np.array(problem.transfer, dtype=np.int64)
-    feeds[0, :, :-1], lag[0, :, :-1], wakes[0, :, :-1] = number[0, :, 1:], transfer, worker[:, 1:]
-    feeds[0, :, -1], wakes[0, :, -1] = number[1, :, -1], worker[:, -1]
-    feeds[1, :, 1:], lag[1, :, 1:], wakes[1, :, 1:] = number[1, :, :-1], transfer, worker[:, :-1]
-    needs[0, :, 1:], needs[1, :, -1], needs[1, :, :-1] = number[0, :, :-1], number[0, :, -1], number[1, :, 1:]
-    needs[2] = number[1]
-    return feeds.ravel(), needs.ravel(), lag.ravel(), wakes.ravel()
+def _array(values: Any) -> Ints:
+    return np.asarray(values, dtype=np.int64)
 
 
 @cache
 def _compiled() -> tuple[Any, ...]:
     heap = {
-        "heappush": compile_function(kernel.array_push),
-        "heappop": compile_function(kernel.array_pop),
+        "heappush": compile_function(kernel.tree_push),
+        "heappop": compile_function(kernel.tree_pop),
     }
     return tuple(compile_function(loop, **heap) for loop in _LOOPS)
 
 
 _LOOPS: tuple[Any, ...] = (
     kernel.list_schedule,
-    kernel.earliest_times,
-    kernel.latest_times,
+    earliest_times,
+    latest_times,
     swap_neighbours,
 )

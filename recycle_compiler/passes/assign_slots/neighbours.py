@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from recycle_compiler.passes.assign_slots.kernel import FAR, FORWARD, WEIGHT
+from recycle_compiler.passes.assign_slots.kernel import BACKWARD, FAR, FORWARD, WEIGHT
 
 
 # One loop, for the same reasons as in `kernel.py`.
@@ -11,10 +11,8 @@ def swap_neighbours(  # noqa: C901
     pipelines: int,
     units: int,
     width: int,
-    duration: Any,
-    needs: Any,
-    feeds: Any,
-    lag: Any,
+    times: Any,
+    transfer: Any,
     activation: Any,
     kept: Any,
     capacity: Any,
@@ -39,42 +37,56 @@ def swap_neighbours(  # noqa: C901
     swaps = 0
     for worker in range(first_stage * pipelines, (last_stage + 1) * pipelines):
         stage = worker // pipelines
+        down = transfer[stage - 1] if stage > 0 else 0
+        up = transfer[stage] if stage < stages - 1 else 0
+        room = capacity[stage] - activation[stage] if capacity[stage] >= 0 else FAR
         free = 0
         held = 0
         for place in range(worker * width, (worker + 1) * width):
             op = order[place]
             if op < 0:
                 break
+            kind = FORWARD if op < span else (BACKWARD if op < 2 * span else WEIGHT)
             start = free
-            need = needs[op]
-            if need >= 0:
-                start = max(start, end[need] + (lag[need] if feeds[need] == op else 0))
-            ends = start + duration[op]
+            if kind == FORWARD:
+                if stage > 0:
+                    start = max(start, end[op - 1] + down)
+            elif kind == BACKWARD and stage < stages - 1:
+                start = max(start, end[op + 1] + up)
+            else:
+                start = max(start, end[op - span])
+            length = times[kind * stages + stage]
+            ends = start + length
             next_place = place + 1
             other = order[next_place] if next_place < (worker + 1) * width else -1
-            if other >= 0 and start >= since and late[other] < ends and needs[other] != op:
-                need = needs[other]
+            # What comes `span` later waits for this op.
+            if other >= 0 and start >= since and late[other] < ends and other != op + span:
                 sooner = free
-                if need >= 0:
-                    sooner = max(sooner, end[need] + (lag[need] if feeds[need] == other else 0))
-                full = capacity[stage] >= 0 and held + activation[stage] > capacity[stage]
-                if sooner < ends and not (full and other < span):
+                kind_then = FORWARD if other < span else (BACKWARD if other < 2 * span else WEIGHT)
+                if kind_then == FORWARD:
+                    if stage > 0:
+                        sooner = max(sooner, end[other - 1] + down)
+                elif kind_then == BACKWARD and stage < stages - 1:
+                    sooner = max(sooner, end[other + 1] + up)
+                else:
+                    sooner = max(sooner, end[other - span])
+                if sooner < ends and (held <= room or kind_then != FORWARD):
                     after = FAR
                     if next_place + 1 < (worker + 1) * width and order[next_place + 1] >= 0:
                         after = late[order[next_place + 1]]
-                    both = sooner + duration[other] + duration[op]
-                    late_now = max(ends - due[op], ends + duration[other] - min(due[other], after))
-                    late_then = max(sooner + duration[other] - due[other], both - min(due[op], after))
+                    length_then = times[kind_then * stages + stage]
+                    ends_then = sooner + length_then
+                    late_now = max(ends - due[op], ends + length_then - min(due[other], after))
+                    late_then = max(ends_then - due[other], ends_then + length - min(due[op], after))
                     if late_then + gain < late_now:
                         seed = (seed * 1103515245 + 12345) & 0x7FFFFFFF
                         if (seed >> 16) % 100 < odds:
                             order[place] = other
                             order[next_place] = op
-                            op = other
-                            ends = sooner + duration[op]
+                            kind = kind_then
+                            ends = ends_then
                             swaps += 1
             free = ends
-            kind = op // span
             if kind == FORWARD:
                 held += activation[stage]
             elif kind == WEIGHT:

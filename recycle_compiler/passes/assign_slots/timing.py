@@ -72,10 +72,7 @@ class Clock:
     def latest(self, timed: Timed) -> Ints:
         """The latest starts at which this order still keeps its period."""
         first, _ = self._windows(timed.start)
-        start = timed.start.ravel()
-        by_start = np.argsort(start, kind="stable")
-        sequence = by_start[start[by_start] >= 0]
-        late, _ = self.loops.latest(timed.order, sequence, self.deadlines(first, timed.period))
+        late, _ = self.loops.latest(timed.order, self.deadlines(first, timed.period))
         return late.reshape(self._shape)
 
     def deadlines(self, first: Ints, period: int) -> Ints:

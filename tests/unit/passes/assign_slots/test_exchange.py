@@ -11,11 +11,13 @@ from recycle_compiler.passes.assign_slots.deadline import Deadline
 from recycle_compiler.passes.assign_slots.exchange import exchange
 from recycle_compiler.passes.assign_slots.kernel import Ints
 from recycle_compiler.passes.assign_slots.noise import Noise
+from recycle_compiler.passes.assign_slots.placed import Goal, Placed, placed_in_order
 from recycle_compiler.passes.assign_slots.problem import UNLIMITED, Problem
 from recycle_compiler.passes.assign_slots.timing import Clock
 from tests.support.jobs import SLOT, routed_problem, small_targets, unit_job
 
 AMPLE = Deadline(10**15)
+NOTHING_IS_ENOUGH = Goal(0, 0)
 
 
 def test_a_weight_gives_way_to_what_others_wait_for() -> None:
@@ -23,8 +25,9 @@ def test_a_weight_gives_way_to_what_others_wait_for() -> None:
     clock = Clock(routed_problem(unit_job(2, 1, 2, capacity=(2, 2))))
     first = [0, 2, 4, 6, 8, 10]
     last = [1, 3, 5, 9, 7, 11]
-    begin = clock.time_at_once(np.array(first + last, dtype=np.int64))
-    best = exchange(clock, begin, begin.period - SLOT, 1, Noise(0), AMPLE)
+    begin = _placed(clock, np.array(first + last, dtype=np.int64))
+    shorter = begin.period - SLOT
+    best = exchange(clock, begin, Goal(shorter, shorter), 1, Noise(0), AMPLE)
     assert best.period == begin.period - SLOT
     assert best.order.tolist()[6:] == [1, 3, 5, 7, 9, 11]
 
@@ -34,20 +37,29 @@ def test_a_weight_gives_way_to_what_others_wait_for() -> None:
 def test_orders_stay_whole_and_within_memory(target: Target) -> None:
     problem = routed_problem(target.job, target.failed)
     clock = Clock(problem)
-    for begin in construct(clock, 0, 6, AMPLE)[-2:]:
-        best = exchange(clock, begin, 0, 12, Noise(5), AMPLE)
-        assert best.period <= clock.time_at_once(begin.order).period
+    for timed in construct(clock, 0, 6, AMPLE)[-2:]:
+        begin = _placed(clock, timed.order)
+        best = exchange(clock, begin, NOTHING_IS_ENOUGH, 12, Noise(5), AMPLE)
+        assert best.rank <= begin.rank
+        assert best.period == clock.time_at_once(best.order).period
         assert sorted(best.order.tolist()) == sorted(begin.order.tolist())
         assert _most_held(problem, best.order, clock.loops.width) <= 0
 
 
 def test_compiled_and_plain_loops_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = routed_problem(unit_job(4, 2, 6, capacity=(4, 4, 4, 4)))
-    begin = construct(Clock(problem), 0, 6, AMPLE)[-1]
-    plain = exchange(Clock(problem), begin, 0, 20, Noise(2), AMPLE)
+    clock = Clock(problem)
+    begin = _placed(clock, construct(clock, 0, 6, AMPLE)[-1].order)
+    plain = exchange(clock, begin, NOTHING_IS_ENOUGH, 20, Noise(2), AMPLE)
     monkeypatch.setattr(loops, "LARGE", 0)
-    compiled = exchange(Clock(problem), begin, 0, 20, Noise(2), AMPLE)
+    compiled = exchange(Clock(problem), begin, NOTHING_IS_ENOUGH, 20, Noise(2), AMPLE)
     assert plain.order.tolist() == compiled.order.tolist()
+
+
+def _placed(clock: Clock, order: Ints) -> Placed:
+    placed = placed_in_order(clock, order, NOTHING_IS_ENOUGH)
+    assert placed is not None
+    return placed
 
 
 def _most_held(problem: Problem, order: Ints, width: int) -> int:
