@@ -1,7 +1,7 @@
 """What may be typed after `recyclec simulate`. Imports nothing heavy."""
 
 import argparse
-import os
+from collections.abc import Callable
 
 from recycle_compiler.argument_values import count, one_of, positive
 from recycle_compiler.fleet.machines import LAYOUTS
@@ -25,6 +25,12 @@ COSTS = (
     "rendezvous",
 )
 """What changes cost, as `recyclec simulate --costs` names it."""
+MOST_LAYERS = 1000
+_MOST_SEED = 999_999_999
+_NUMBERS = {"undone": (0.0, 1000.0, "iterations"), "copy-rate": (1.0, 1e15, "bytes/s")}
+"""Costs that are no times: the least, the most, and the unit."""
+_ABOVE_ZERO = ("checkpoint-every", "expected-change")
+_LEAST_TIME, _MOST_TIME = 0.001, 366 * 86400.0
 
 
 def add_simulate_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +51,7 @@ def add_simulate_arguments(parser: argparse.ArgumentParser) -> None:
         help="how long (default: the trace; 12 where it is made from words)",
     )
     parser.add_argument(
-        "--seed", type=count, default=0, metavar="N", help="of everything random (default: 0)"
+        "--seed", type=_whole(0, _MOST_SEED), default=0, metavar="N", help="of everything random (default: 0)"
     )
     parser.add_argument(
         "--gpus-per-node",
@@ -64,12 +70,14 @@ def add_simulate_arguments(parser: argparse.ArgumentParser) -> None:
         "--samples", type=positive, metavar="N", help="per iteration (default: as the job says)"
     )
     parser.add_argument(
-        "--layers", type=positive, metavar="N", help="of the model, for policies that cut it anew"
+        "--layers",
+        type=_whole(1, MOST_LAYERS),
+        metavar="N",
+        help="of the model, for policies that cut it anew",
     )
     parser.add_argument(
         "--slot",
         type=_duration,
-        default=1.0,
         metavar="TIME",
         help="of a job in slots, such as 10ms (default: 1s)",
     )
@@ -78,7 +86,7 @@ def add_simulate_arguments(parser: argparse.ArgumentParser) -> None:
         type=_costs,
         default=(),
         metavar="NAME=TIME,...",
-        help=f"what changes cost: {', '.join(COSTS)}",
+        help=f"what changes cost: {', '.join(COSTS)}; undone is in iterations, copy-rate in bytes/s",
     )
     parser.add_argument(
         "--jitter",
@@ -97,10 +105,19 @@ def add_simulate_arguments(parser: argparse.ArgumentParser) -> None:
         help="plan for the first N failure patterns that the bundle lacks, estimate the others",
     )
     parser.add_argument(
-        "--jobs", type=positive, metavar="N", default=os.cpu_count() or 1, help="processes, to compile a job"
+        "--jobs", type=positive, metavar="N", help="processes, to compile a job (default: the cores)"
     )
     parser.add_argument("--format", type=one_of(REPORTS), default="table", metavar="|".join(REPORTS))
     parser.add_argument("-o", dest="out", metavar="FILE", help="write there instead of stdout")
+
+
+def _whole(least: int, most: int) -> Callable[[str], int]:
+    def parse(word: str) -> int:
+        if word.isascii() and word.isdigit() and len(word) <= 20 and least <= int(word) <= most:
+            return int(word)
+        raise argparse.ArgumentTypeError(f"must be a whole number from {least} to {most}, got {word}")
+
+    return parse
 
 
 def _policy_names(words: str) -> tuple[str, ...]:
@@ -144,8 +161,23 @@ def _costs(words: str) -> tuple[tuple[str, float], ...]:
         name, _, value = word.strip().partition("=")
         if name not in COSTS:
             raise argparse.ArgumentTypeError(f"must be any of {', '.join(COSTS)}, got {name!r}")
-        seconds = seconds_of(value)
-        if seconds is None or (seconds == 0 and name in ("copy-rate", "checkpoint-every", "expected-change")):
-            raise argparse.ArgumentTypeError(f"must be like regroup=2s or restart=1m30s, got {word!r}")
-        found[name] = seconds
+        found[name] = _cost(name, value)
     return tuple(found.items())
+
+
+def _cost(name: str, value: str) -> float:
+    if name in _NUMBERS:
+        least, most, unit = _NUMBERS[name]
+        number = _decimal(value, least, most)
+        if number is None:
+            message = f"{name} must be a number of {unit} from {least:.0f} to {most:.0f}, got {value!r}"
+            raise argparse.ArgumentTypeError(message)
+        return number
+    seconds = seconds_of(value)
+    if seconds is None:
+        raise argparse.ArgumentTypeError(f"{name} must be a time like 2s or 1m30s, got {value!r}")
+    least = _LEAST_TIME if name in _ABOVE_ZERO else 0.0
+    if not least <= seconds <= _MOST_TIME:
+        first = "1ms" if least else "0"
+        raise argparse.ArgumentTypeError(f"{name} must be from {first} to 366d, got {value!r}")
+    return seconds

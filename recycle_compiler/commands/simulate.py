@@ -34,9 +34,11 @@ from recycle_compiler.fleet.traces.trace import Grid, Trace
 from recycle_compiler.fleet.traces.words import is_words, parse_words
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.progress import PlanProgress, can_rewrite
+from recycle_compiler.simulate_arguments import MOST_LAYERS
 from recycle_runtime.bundle import MAGIC, Bundle
 
 _HOUR = 3600.0
+_DEFAULT_SLOT = 1.0
 _DEFAULT_HOURS = 12.0
 """Of a trace that is made from words."""
 
@@ -55,6 +57,7 @@ def run(arguments: Namespace, output: Output) -> int:
     if bundle is None and job is not None:
         bundle = _compile(spec, job.source, arguments, output)
     assert bundle is not None
+    _say_what_has_no_effect(spec, job is None, arguments, output)
     _say_what_is_missing(bundle, fleet, arguments.source, output)
     said = read_said(bundle.job_source)
     setting = _setting(spec, bundle, said, arguments)
@@ -104,20 +107,36 @@ def _compile(job: JobSpec, source: str, arguments: Namespace, output: Output) ->
         def on_plan(summary: PlanSummary, done: int, total: int) -> None:
             progress.update(summary.gap)
 
-        programs = compile_job(job, failures=failures, processes=arguments.jobs, on_plan=on_plan)
+        programs = compile_job(
+            job, failures=failures, processes=arguments.jobs or os.cpu_count() or 1, on_plan=on_plan
+        )
     return Bundle.parse(bundle_bytes(source=source, programs=programs))
+
+
+def _say_what_has_no_effect(job: JobSpec, planned: bool, arguments: Namespace, output: Output) -> None:
+    if planned:
+        for option, value in (("--failures", arguments.failures), ("--jobs", arguments.jobs)):
+            if value is not None:
+                output.say(f"note: {option} has no effect: {arguments.source} is compiled already")
+    if arguments.slot is not None and job.unit != "slot":
+        output.say(f"note: --slot has no effect: {job.name} has its times in {job.unit}, not in slots")
 
 
 def _say_what_is_missing(bundle: Bundle, fleet: Fleet, source: str, output: Output) -> None:
     """Beyond the bundle's plans nobody moves to a better stage, which costs more than it must."""
     planned = max(len(plan.failed) for plan in bundle.plans)
     down = max(len(fleet.start.down), max((len(change.down) for change in fleet.changes()), default=0))
-    most = min(down, bundle.stages * (bundle.pipelines - 1))
-    if most > planned:
-        output.say(
-            f"note: up to {down} workers are down at once, and {source} has plans for {planned}; "
-            f"`--failures {most}` when it is compiled would give us the others"
-        )
+    possible = bundle.stages * (bundle.pipelines - 1)
+    most = min(down, possible)
+    if most <= planned:
+        return
+    others = "the others"
+    if down > possible:
+        others = f"those for up to {possible}, and with more down there are too few for every stage"
+    output.say(
+        f"note: up to {down} workers are down at once, and {source} has plans for {planned}; "
+        f"`--failures {most}` when it is compiled would give us {others}"
+    )
 
 
 def _setting(job: JobSpec, bundle: Bundle, said: Said, arguments: Namespace) -> Setting:
@@ -125,11 +144,14 @@ def _setting(job: JobSpec, bundle: Bundle, said: Said, arguments: Namespace) -> 
     if arguments.layers is not None:
         if arguments.layers < job.stages:
             raise UserError(
-                f"--layers must be at least {job.stages}, one for each stage, got {arguments.layers}", USAGE
+                f"--layers must be from {job.stages}, one for each stage, to {MOST_LAYERS}, "
+                f"got {arguments.layers}",
+                USAGE,
             )
         layers = spread_layers(arguments.layers, job.stages)
     costs = replace(ChangeCosts(), **{name.replace("-", "_"): value for name, value in arguments.costs})
-    known = Known(layers, arguments.slot, costs, arguments.exact_plans)
+    slot = _DEFAULT_SLOT if arguments.slot is None else arguments.slot
+    known = Known(layers, slot, costs, arguments.exact_plans)
     setting = make_setting(job, plans_of(bundle), known)
     return with_jitter(setting, bundle, arguments.jitter, arguments.seed) if arguments.jitter else setting
 

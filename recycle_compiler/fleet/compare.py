@@ -11,6 +11,7 @@ from recycle_compiler.fleet.policy import CannotRunError, Policy
 from recycle_compiler.fleet.registry import MissingPolicyError, make_policy
 from recycle_compiler.fleet.report import Entry, Outcome, Point, Report
 from recycle_compiler.fleet.setting import Setting
+from recycle_compiler.fleet.starting import as_seen_by
 
 _HOUR = 3600.0
 
@@ -90,7 +91,8 @@ def _outcome(
     fleet = comparison.fleet
     try:
         policy: Policy = make_policy(name, comparison.setting)
-        course = lead(policy, fleet.start, fleet.changes(), fleet.trace.span, on_change)
+        changes = as_seen_by(name, fleet.changes(), comparison.setting.costs.start_up)
+        course = lead(policy, fleet.start, changes, fleet.trace.span, on_change)
     except (CannotRunError, MissingPolicyError) as error:
         return Outcome(name, str(error), None)
     scale = comparison.batch.per_iteration

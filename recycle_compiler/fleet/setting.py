@@ -44,7 +44,8 @@ class ChangeCosts:
     """Bytes a second that one worker gets from another when it moves or comes back; what the runtime reckons
     with before it has seen a copy (docs/replanning.md)."""
     start_up: float = 20.0
-    """Ours: until the process of a returned worker has started and built its stage; the others train."""
+    """Until the process of a returned or spare machine has started and built its stage; the others train.
+    Restarts of whole jobs include it."""
     planning: float = 1.7
     """Ours: to make a plan for exactly the losses that there are, in the background. Median of
     `recyclec plan` on 2,048 GPUs (docs/benchmarks.md)."""

@@ -10,6 +10,8 @@ from recycle_compiler.viz.units import percent, plural
 
 _UNBROKEN = 10_000
 """A width at which rich breaks no line."""
+_ABOVE = 1.0005
+"""A share that shows as more than 100 %."""
 _COLUMNS = ("of zero-bubble", "GPU-hours lost", "hours still", "iterations", "done twice")
 
 
@@ -57,8 +59,12 @@ def _legend(report: Report) -> str:
         f"GPU-hours lost: what is missing to 100 %, of {total:,.1f} GPU-hours in all; "
         f"machines of the job were down for {report.gpu_hours_down:,.1f}.",
         "Hours still: pauses, and times when the job could not run. Done twice: iterations that were lost.",
-        "",
     ]
+    if any(outcome.share is not None and outcome.share > _ABOVE for outcome in report.outcomes):
+        lines.append(
+            "More than 100 %: a policy that cuts the model anew can have more even stages than the job."
+        )
+    lines.append("")
     width = max(len(outcome.name) for outcome in report.outcomes)
     lines += [f"{outcome.name:<{width}}  {outcome.note}" for outcome in report.outcomes]
     return "".join(f"{line}\n" for line in lines)

@@ -1,13 +1,19 @@
-"""How long a policy has been working, between pauses and since its last checkpoint."""
+"""How long a policy has been working, between pauses and since it last started from a checkpoint."""
 
 
 class WorkClock:
-    """Seconds of work. A checkpoint is taken after every so many of them."""
+    """Seconds of work. What a return to a checkpoint costs is an expected value: half a cycle.
 
-    def __init__(self, checkpoint_every: float) -> None:
-        self._every = checkpoint_every
+    Where in a cycle a loss falls is chance, and should not hang on whether a trace's times and those of
+    checkpoints have a common divisor.
+    """
+
+    def __init__(self, checkpoint_cycle: float) -> None:
+        self._cycle = checkpoint_cycle
+        """From one checkpoint to the next, with the save where the policy's rate includes it."""
         self.now = 0.0
         self._worked = 0.0
+        """Since the start, or since a checkpoint that was taken or gone back to."""
         self.busy_until = 0.0
         """When the last pause is over."""
 
@@ -31,11 +37,11 @@ class WorkClock:
         return min(self._worked, max(0.0, self.now - self.busy_until))
 
     def back_to_checkpoint(self) -> float:
-        """Work since the last checkpoint, which is lost now."""
-        lost = self._worked % self._every
-        self._worked -= lost
+        """Work since the last checkpoint, on average, which is lost now."""
+        lost = min(self._worked, self._cycle / 2)
+        self._worked = 0.0
         return lost
 
     def checkpoint(self) -> None:
-        """One is taken now, besides the regular ones; the next comes a whole interval later."""
-        self._worked -= self._worked % self._every
+        """One is taken now, besides the regular ones."""
+        self._worked = 0.0

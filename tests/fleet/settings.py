@@ -8,6 +8,7 @@ from recycle_compiler.fleet.machines import Fleet, lay_out
 from recycle_compiler.fleet.policy import Policy
 from recycle_compiler.fleet.report import Report
 from recycle_compiler.fleet.setting import ChangeCosts, Known, OurPlan, Setting, make_setting
+from recycle_compiler.fleet.starting import as_seen_by
 from recycle_compiler.fleet.traces.generate import Machines, generate
 from recycle_compiler.fleet.traces.read import parse_trace
 from recycle_compiler.fleet.traces.trace import Grid, Trace
@@ -56,7 +57,8 @@ def made_fleet(words: str, hours: float = 12, seed: int = 0) -> Fleet:
 
 
 def course_of(policy: Policy, fleet: Fleet) -> Course:
-    return lead(policy, fleet.start, fleet.changes(), fleet.trace.span)
+    changes = as_seen_by(policy.name, fleet.changes(), COSTS.start_up)
+    return lead(policy, fleet.start, changes, fleet.trace.span)
 
 
 def report_of(fleet: Fleet, *names: str, samples: int | None = None, given: Setting | None = None) -> Report:

@@ -63,7 +63,6 @@ def test_a_return_costs_two_regroupings_and_no_waiting() -> None:
         parameters=7 * 10**9,
     )
     assert log(course)[1:] == [
-        (2000, 0.0, 0.0, "1:0 back"),
         (2020, 2.0, 0.0, "1:0 in, copying"),
         (2029, 2.0, 0.0, "1:0 at work"),
     ]
@@ -74,7 +73,7 @@ def test_a_return_that_is_lost_again_on_its_way() -> None:
     course = run(
         '{"at": 1000, "lost": ["1:0"]}', '{"at": 2000, "returned": ["1:0"]}', '{"at": 2010, "lost": ["1:0"]}'
     )
-    assert [why for *_, why in log(course)] == ["lost 1:0: the plan for these losses", "1:0 back"]
+    assert [why for *_, why in log(course)] == ["lost 1:0: the plan for these losses"]
 
 
 def test_a_spare_machine_comes_in_like_any_other() -> None:
@@ -102,8 +101,22 @@ def test_too_few_for_every_stage_stand_still_until_somebody_comes() -> None:
         "too few workers for every stage: stands still",
         "enough workers for every stage: starts from a checkpoint",
     ]
-    assert (1000, 0.0) in course.rates()
-    assert course.rates()[-1][0] == 2041
+    assert (950, 0.0) in course.rates()
+    assert course.rates()[-1][0] == 2061
+
+
+def test_whoever_has_started_when_another_is_lost_comes_in_after_that() -> None:
+    course = run(
+        '{"at": 1000, "lost": ["1:0"]}',
+        '{"at": 2000, "returned": ["1:0"]}',
+        '{"at": 2020, "lost": ["0:0"]}',
+        '{"at": 3000}',
+    )
+    assert [(at, why) for at, _, _, why in log(course)][1:] == [
+        (2020, "lost 0:0: the plan for these losses"),
+        (2023, "1:0 in, copying"),
+        (2025, "1:0 at work"),
+    ]
 
 
 def test_a_job_that_begins_with_too_few_workers() -> None:

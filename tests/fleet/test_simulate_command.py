@@ -155,10 +155,26 @@ def test_jitter_slows_everybody(folder: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_too_few_plans_are_mentioned(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert simulate(folder, "--against", "ours", trace="every 1h") == 0
+    assert simulate(folder, "--against", "ours", "--hours", "2.5", trace="every 1h") == 0
     assert "`--failures 2` when it is compiled would give us the others" in capsys.readouterr().err
     assert simulate(folder, "--against", "ours", "--quiet", trace="every 1h") == 0
     assert capsys.readouterr().err == ""
+
+
+def test_more_losses_than_any_plan_can_have(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "all.csv").write_text('{"at": 60, "lost": ["0:0", "0:1", "1:0", "1:1"]}\n{"at": 90}\n')
+    assert simulate(folder, "--against", "ours", trace="all.csv") == 0
+    said = capsys.readouterr().err
+    assert "would give us those for up to 2, and with more down there are too few for every stage" in said
+
+
+def test_options_without_effect_are_mentioned(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    more = ("--failures", "1", "--jobs", "1", "--slot", "2s")
+    assert simulate(folder, "--against", "fault-free", *more) == 0
+    said = capsys.readouterr().err
+    assert all(f"note: {option} has no effect" in said for option in ("--failures", "--jobs", "--slot"))
+    assert simulate(folder, "--against", "fault-free", *more[:4], source="tiny.job") == 0
+    assert "no effect" not in capsys.readouterr().err
 
 
 def test_machines_with_several_gpus(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -215,7 +231,7 @@ def test_exit_code_1(
     ("arguments", "words"),
     [
         (["--trace", ""], "--trace needs a file or words"),
-        (["--trace", "none", "--layers", "1"], "--layers must be at least 2"),
+        (["--trace", "none", "--layers", "1"], "--layers must be from 2, one for each stage, to 1000"),
         (["--trace", "t.csv", "-o", "t.csv"], "t.csv is the trace"),
         (["--trace", "none", "-o", "tiny.plan"], "tiny.plan is the input"),
     ],
@@ -239,10 +255,15 @@ def test_exit_code_2(
         (["--trace", "none", "--against", "megatron"], "got 'megatron'"),
         (["--trace", "none", "--hours", "0"], "from 0.001 to 87600, got 0"),
         (["--trace", "none", "--hours", "nan"], "got nan"),
-        (["--trace", "none", "--seed", "-1"], "at least 0"),
+        (["--trace", "none", "--seed", "9999999999"], "from 0 to 999999999"),
         (["--trace", "none", "--gpus-per-node", "0"], "at least 1"),
-        (["--trace", "none", "--costs", "regroup=fast"], "must be like regroup=2s"),
-        (["--trace", "none", "--costs", "copy-rate=0"], "must be like regroup=2s"),
+        (["--trace", "none", "--layers", "1001"], "from 1 to 1000"),
+        (["--trace", "none", "--costs", "regroup=fast"], "regroup must be a time like 2s"),
+        (["--trace", "none", "--costs", "restart=2y"], "restart must be from 0 to 366d"),
+        (["--trace", "none", "--costs", "checkpoint-every=0"], "checkpoint-every must be from 1ms to 366d"),
+        (["--trace", "none", "--costs", "copy-rate=0"], "copy-rate must be a number of bytes/s from 1 to"),
+        (["--trace", "none", "--costs", "copy-rate=1h"], "copy-rate must be a number of bytes/s from 1 to"),
+        (["--trace", "none", "--costs", "undone=2m"], "undone must be a number of iterations from 0 to 1000"),
         (["--trace", "none", "--costs", "speed=1"], "got 'speed'"),
         (["--trace", "none", "--slot", "0"], "above 0"),
         (["--trace", "none", "--jitter", "101"], "from 0 to 100"),

@@ -149,6 +149,21 @@ def test_json_lines_of_workers() -> None:
             "a.trace:2:2: error[unknown-key]",
             "`nodes` stands alone on the first line",
         ),
+        (
+            '{"nodes": 2}\n{"at": 1, "lost": ["n1"]}\n',
+            "a.trace:2:20: error",
+            "calls the machines node0 to node1",
+        ),
+        (
+            '{"at": 1, "lost": ["a"], "lost": ["b"]}\n',
+            "a.trace:1:26: error[duplicate]",
+            "`lost` is given twice",
+        ),
+        (
+            "2026-01-10, 08:40:00, 3\n2026-01-10, 08:30:00, 2\n",
+            "a.trace:2:1: error[unsorted]",
+            "2026-01-10 08:30:00 comes after 2026-01-10 08:40:00 of line 1",
+        ),
         ('{"nodes": 2}\n', "a.trace: error[no-time]", "nothing happens after time 0"),
     ],
 )

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from recycle_compiler.fleet.policies.bamboo import Bamboo
-from recycle_compiler.fleet.policy import CannotRunError
+from recycle_compiler.fleet.policy import CannotRunError, Reaction
 from recycle_compiler.fleet.setting import make_setting
 from tests.fleet_policies.settings import comeback, loss, sized_job, unit_setting
 from tests.support.jobs import unit_job
@@ -70,6 +70,18 @@ def test_neighbours_that_are_lost_together_stop_a_single_pipeline() -> None:
     policy.begin(frozenset(), 0)
     assert policy.react(loss(1, {(0, 1), (0, 2)}, {(0, 1), (0, 2)})).rate == 0
     assert policy.react(comeback(9, {(0, 1), (0, 2)}, set())).rate > 0
+
+
+def test_predecessors_have_one_lost_stage_but_not_two_neighbours() -> None:
+    one = {(pipeline, 2) for pipeline in range(3)}
+    two = one | {(pipeline, 1) for pipeline in range(3)}
+    answers: list[Reaction] = []
+    for lost in (one, two):
+        policy = Bamboo(unit_setting(4, 3, 12))
+        policy.begin(frozenset(), 0)
+        answers.append(policy.react(loss(2100, lost, lost)))
+    assert "rendezvous" in answers[0].why and answers[0].redone < 60
+    assert "from a checkpoint" in answers[1].why and answers[1].redone == 300
 
 
 def test_a_single_stage_has_no_successor() -> None:

@@ -113,6 +113,16 @@ def test_too_few_workers_stand_still() -> None:
     assert policy.react(loss(10, {(0, 1)}, {(0, 1)})).rate == 0
 
 
+def test_layers_that_nobody_holds_come_from_a_checkpoint() -> None:
+    policy = Oobleck(unit_setting(4, 3, 6), least=4)
+    policy.begin(frozenset(), 0)
+    assert policy.sizes() == (4, 4, 4)
+    ends = {(pipeline, stage) for pipeline in range(3) for stage in (2, 3)}
+    reaction = policy.react(loss(2100, ends, ends))
+    assert reaction.rate > 0 and reaction.redone == 300
+    assert "from a checkpoint" in reaction.why
+
+
 def test_memory_says_how_short_a_pipeline_may_be() -> None:
     roomy, tight = (make_setting(sized_job(4, 3, capacity, 14), ()) for capacity in (300, 12))
     assert min(Oobleck(roomy).templates) < min(Oobleck(tight).templates)

@@ -83,6 +83,40 @@ def test_a_stage_without_workers_stops_everything() -> None:
     assert policy.react(loss(1, everybody, everybody)).rate == 0
 
 
+def test_a_stage_that_nobody_holds_comes_from_a_checkpoint() -> None:
+    setting = unit_setting(4, 3, 6)
+    policy = Recycle(setting)
+    policy.begin(frozenset(), 0)
+    stage = {(0, 2), (1, 2), (2, 2)}
+    reaction = policy.react(loss(2100, stage, stage))
+    assert "from a checkpoint" in reaction.why
+    assert reaction.redone == 300
+    costs = setting.costs
+    assert reaction.pause == costs.detection + costs.restart + setting.checkpoint_load
+    assert reaction.rate > 0
+
+
+def test_a_stage_that_could_not_be_copied_in_time_comes_from_a_checkpoint() -> None:
+    job = replace(unit_job(2, 3, 4), parameters=(10**12, 10**12))
+    first, last = {(0, 0), (1, 0)}, {(2, 0)}
+    soon, late = Recycle(make_setting(job, ())), Recycle(make_setting(job, ()))
+    for policy in (soon, late):
+        policy.begin(frozenset(), 0)
+        assert "copies" in policy.react(loss(5000, first, first)).why
+    assert "from a checkpoint" in soon.react(loss(5900, last, first | last)).why
+    assert "from a checkpoint" not in late.react(loss(9000, last, first | last)).why
+
+
+def test_it_stands_still_until_there_is_somebody_for_every_stage() -> None:
+    policy = Recycle(unit_setting(2, 2, 3))
+    policy.begin(frozenset(), 0)
+    everybody = {(0, 0), (1, 0), (0, 1)}
+    assert policy.react(loss(1000, everybody, everybody)).redone == 300
+    reaction = policy.react(comeback(2000, {(0, 0)}, everybody - {(0, 0)}))
+    assert reaction.rate > 0 and reaction.redone == 0
+    assert "from a checkpoint" in reaction.why
+
+
 def test_the_more_techniques_the_faster() -> None:
     job = unit_job(4, 3, 6, 4)
     periods = [best_placement(job, 2, techniques)[0] for techniques in STEPS]

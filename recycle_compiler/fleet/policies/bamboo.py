@@ -6,15 +6,19 @@
 - A lost worker's predecessor takes its stage over at once. Its pipeline then has a worker that runs both, and
   all wait for it; so where full pipelines of the live workers are faster, they are formed at a global
   rendezvous, and workers that are left over stand by for the next loss. The same happens where two neighbours
-  are lost, so that nobody holds a stage any more.
+  are lost, so that nobody in the pipeline holds a stage any more.
+- A stage is forgotten where all its workers and all their predecessors are gone; then the job goes on from a
+  checkpoint. Checkpoints cost nothing.
 """
 
 from functools import lru_cache
 
 from recycle_compiler.baseline import one_f_one_b_period
 from recycle_compiler.fleet.fewer_pipelines import on_pipelines
+from recycle_compiler.fleet.holders import Holders
 from recycle_compiler.fleet.policy import CannotRunError, Change, Reaction, Worker
 from recycle_compiler.fleet.setting import Setting
+from recycle_compiler.fleet.work_clock import WorkClock
 from recycle_compiler.frontend.capacity import spell_amount
 
 
@@ -30,6 +34,8 @@ class Bamboo:
         self._broken = 0
         """Of these, how many have a worker that runs two stages."""
         self._standing_by = 0
+        self._holders = Holders(setting.job.stages)
+        self._clock = WorkClock(setting.costs.checkpoint_every)
         slowed = self._period(setting.job.pipelines) / setting.one_f_one_b - 1
         known = "" if any(setting.job.parameters) else "; whether it fits the memory is not known"
         self.note = f"redundant forwards take {slowed:.0%} more time than 1F1B{known}"
@@ -37,19 +43,59 @@ class Bamboo:
     def begin(self, down: frozenset[Worker], spare: int) -> float:
         self._check_memory()
         self._rendezvous(down)
+        self._start(down)
         return self._rate()
 
     def react(self, change: Change) -> Reaction:
-        if not change.lost and not change.returned:
-            return Reaction(self._rate())
         costs, before = self._setting.costs, self._rate()
-        quick = costs.detection + costs.regroup
+        self._clock.pass_to(change.at, before)
+        if not change.lost and not change.returned:
+            return Reaction(before)
+        self._holders.lose(change.lost, self._clock.is_paused)
+        if self._holders.forgotten(next_too=True):
+            return self._from_checkpoint(change.down)
         if not change.returned and self._take_over(change.lost):
-            return Reaction(self._rate(), quick, why="taken over")
+            self._place(change.down)
+            return self._answer(costs.detection + costs.regroup, 0.0, "taken over")
         self._rendezvous(change.down)
-        redone = 0.5 / before if before and change.lost else 0.0
-        words = f"{self._grouped} pipelines" if self._grouped else "too few workers for a pipeline"
-        return Reaction(self._rate(), costs.rendezvous, redone, f"rendezvous, {words}")
+        redone = min(0.5 / before, self._clock.since_pause) if before and change.lost else 0.0
+        if self._grouped:
+            self._place(change.down)
+        return self._answer(costs.rendezvous, redone, f"rendezvous, {self._words}")
+
+    def _from_checkpoint(self, down: frozenset[Worker]) -> Reaction:
+        """Nobody has the state of some stage."""
+        redone = self._clock.back_to_checkpoint()
+        self._rendezvous(down)
+        self._start(down)
+        if not self._grouped:
+            return Reaction(0.0, 0.0, redone, f"a stage is in nobody's memory, {self._words}")
+        costs = self._setting.costs
+        pause = costs.detection + costs.restart + self._setting.checkpoint_load
+        return self._answer(pause, redone, f"a stage is in nobody's memory: from a checkpoint, {self._words}")
+
+    def _answer(self, pause: float, redone: float, why: str) -> Reaction:
+        self._clock.pause(pause)
+        return Reaction(self._rate(), pause, redone, why)
+
+    @property
+    def _words(self) -> str:
+        return f"{self._grouped} pipelines" if self._grouped else "too few workers for a pipeline"
+
+    def _start(self, down: frozenset[Worker]) -> None:
+        """Without a state to keep."""
+        if self._grouped:
+            self._holders.start(self._live(down), [self._grouped] * self._setting.job.stages)
+        else:
+            self._holders.clear()
+
+    def _place(self, down: frozenset[Worker]) -> None:
+        self._holders.place(self._live(down), [self._grouped] * self._setting.job.stages)
+
+    def _live(self, down: frozenset[Worker]) -> list[Worker]:
+        job = self._setting.job
+        grid = ((p, s) for p in range(job.pipelines) for s in range(job.stages))
+        return [worker for worker in grid if worker not in down]
 
     def _take_over(self, lost: frozenset[Worker]) -> bool:
         """Whether the others can go on without a rendezvous, and do at least as well without it."""

@@ -2,7 +2,8 @@
 
 The rate is (D - pipelines hit) / D of fault-free 1F1B. What a change costs is taken to be the same as ours:
 detection, regroup, half an iteration. A pipeline that is whole again gets its state from another one, and all
-wait for that. If nobody is left on a stage, the job goes on from a checkpoint; checkpoints cost nothing.
+wait for that. What a pipeline that stands by has in memory grows old. If nobody is left who has a stage as it
+is now, the job goes on from a checkpoint; checkpoints cost nothing.
 """
 
 from recycle_compiler.fleet.policy import Change, Reaction, Worker
@@ -22,6 +23,8 @@ class Elastic:
     def __init__(self, setting: Setting) -> None:
         self._setting, self._costs, self._job = setting, setting.costs, setting.job
         self._hit: frozenset[int] = frozenset()
+        self._current: set[Worker] = set()
+        """Who has the state of its stage as it is now."""
         self._is_forgotten = False
         """Whether the state of some stage is in no worker's memory."""
         self._clock = WorkClock(self._costs.checkpoint_every)
@@ -30,18 +33,23 @@ class Elastic:
 
     def begin(self, down: frozenset[Worker], spare: int) -> float:
         self._hit = _pipelines(down)
+        self._current = self._whole()
         return self._rate
 
     def react(self, change: Change) -> Reaction:
         self._clock.pass_to(change.at, self._rate)
         before = self._hit
+        if self._rate and not self._clock.is_paused:
+            self._current = self._whole()
+        self._current -= change.lost
         struck = _pipelines(change.lost) - before
         redone = 0.0
         if struck:
             # An iteration at the rate so far.
             redone = min(self._costs.undone / self._rate, self._clock.since_pause)
         self._hit = _pipelines(change.down)
-        if self._nobody_left(change) and not self._is_forgotten:
+        forgets = self._nobody_left() and not self._is_forgotten
+        if forgets:
             self._is_forgotten, redone = True, self._clock.back_to_checkpoint()
         healed = (before | struck) - self._hit
         if self._is_forgotten and healed:
@@ -55,15 +63,20 @@ class Elastic:
         words = [
             f"{len(struck)} pipelines dropped" if struck else "",
             f"{len(healed)} whole again" if healed else "",
+            "nobody has some stage: waits for a whole pipeline, to start from a checkpoint"
+            if forgets
+            else "",
         ]
         return self._answer(pause, redone, ", ".join(word for word in words if word))
 
-    def _nobody_left(self, change: Change) -> bool:
-        """Whether a stage has lost all its workers; those who came just now hold nothing."""
-        empty = [0] * self._job.stages
-        for _, stage in change.down | change.returned:
-            empty[stage] += 1
-        return max(empty) == self._job.pipelines
+    def _nobody_left(self) -> bool:
+        """Whether nobody has the state of some stage."""
+        return len({stage for _, stage in self._current}) < self._job.stages
+
+    def _whole(self) -> set[Worker]:
+        """Everybody in pipelines that train."""
+        grid = ((p, s) for p in range(self._job.pipelines) for s in range(self._job.stages))
+        return {worker for worker in grid if worker[0] not in self._hit}
 
     def _answer(self, pause: float, redone: float, why: str) -> Reaction:
         self._clock.pause(pause)

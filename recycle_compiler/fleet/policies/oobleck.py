@@ -3,16 +3,19 @@
 On a loss a pipeline goes on with what it has left, if there is a template for that; else it borrows a worker
 from one that can spare it; else it merges with another. When workers come back, all are put together anew.
 The batch is split so that pipelines finish together. Every change costs a reconfiguration, in which the
-layers that a worker lacks are copied, and half an iteration.
+layers that a worker lacks are copied, and half an iteration. If layers are in nobody's memory, the job goes
+on from a checkpoint; checkpoints cost nothing.
 """
 
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import pairwise
 
 from recycle_compiler.fleet.policies.oobleck_pipelines import best_pipelines, iteration
 from recycle_compiler.fleet.policies.pipeline_shapes import pipeline_shapes
 from recycle_compiler.fleet.policy import CannotRunError, Change, Reaction, Worker
 from recycle_compiler.fleet.setting import Setting
+from recycle_compiler.fleet.work_clock import WorkClock
 
 _SMALL, _LARGE = 2.0, 10.0
 """Seconds of a reconfiguration, published for small models and for 6.7B; linear in parameters between."""
@@ -26,12 +29,18 @@ class Oobleck:
         job = setting.job
         self._setting = setting
         self._workers = [(p, s) for p in range(job.pipelines) for s in range(job.stages)]
-        _, self.templates = pipeline_shapes(setting, least)
+        layers, self.templates = pipeline_shapes(setting, least)
         """By number of workers."""
         self._microbatches = job.pipelines * job.microbatches
         self._best = lru_cache(None)(self._best_sizes)
         self._period = lru_cache(None)(self._period_of)
         self._pipelines: list[set[Worker]] = []
+        self._layers = len(layers)
+        self._holds: dict[Worker, range] = {}
+        """Layers in the memory of each worker, once the last copies are done."""
+        self._held: dict[Worker, range] = {}
+        """And until then."""
+        self._clock = WorkClock(setting.costs.checkpoint_every)
         given = setting.costs.reconfiguration
         self._reconfiguration = setting.by_size(_SMALL, _LARGE) if given is None else given
         least = min(self.templates, default=0)
@@ -44,19 +53,68 @@ class Oobleck:
         if not self.templates:
             raise CannotRunError("no pipeline template fits the memory of the workers")
         self._put_together(down)
+        self._load()
         return self._rate()
 
     def react(self, change: Change) -> Reaction:
         before = self._rate()
+        self._clock.pass_to(change.at, before)
         if not change.lost and not change.returned:
             return Reaction(before)
+        if self._forgets(change.lost):
+            return self._from_checkpoint(change.down)
         if change.returned:
             self._put_together(change.down)
         else:
             self._shrink(change.lost)
-        redone = 0.5 / before if before and change.lost else 0.0
-        why = f"pipelines of {_listed(self.sizes())}" if self._pipelines else "too few workers for a pipeline"
-        return Reaction(self._rate(), self._reconfiguration, redone, why)
+        self._copy()
+        redone = min(0.5 / before, self._clock.since_pause) if before and change.lost else 0.0
+        self._clock.pause(self._reconfiguration)
+        return Reaction(self._rate(), self._reconfiguration, redone, self._words)
+
+    def _from_checkpoint(self, down: frozenset[Worker]) -> Reaction:
+        """Nobody has some of the layers."""
+        redone = self._clock.back_to_checkpoint()
+        self._put_together(down)
+        self._load()
+        if not self._pipelines:
+            return Reaction(0.0, 0.0, redone, f"layers are in nobody's memory, {self._words}")
+        costs = self._setting.costs
+        pause = costs.detection + costs.restart + self._setting.checkpoint_load
+        self._clock.pause(pause)
+        why = f"layers are in nobody's memory: from a checkpoint, {self._words}"
+        return Reaction(self._rate(), pause, redone, why)
+
+    def _forgets(self, lost: frozenset[Worker]) -> bool:
+        """Whether some layers are lost with these; copies that are under way are in vain."""
+        held = self._held if self._clock.is_paused else self._holds
+        self._holds = {worker: layers for worker, layers in held.items() if worker not in lost}
+        return len({layer for layers in self._holds.values() for layer in layers}) < self._layers
+
+    def _copy(self) -> None:
+        """From now on everybody gets what their pipeline wants of them."""
+        self._held = self._holds
+        if self._pipelines:
+            self._holds = self._wanted()
+
+    def _load(self) -> None:
+        """Everybody reads it."""
+        self._held = self._holds = self._wanted()
+
+    def _wanted(self) -> dict[Worker, range]:
+        return {
+            worker: range(begin, end)
+            for members in self._pipelines
+            for worker, (begin, end) in zip(
+                sorted(members), pairwise(self.templates[len(members)].cuts), strict=True
+            )
+        }
+
+    @property
+    def _words(self) -> str:
+        return (
+            f"pipelines of {_listed(self.sizes())}" if self._pipelines else "too few workers for a pipeline"
+        )
 
     def _put_together(self, down: frozenset[Worker]) -> None:
         """The fastest pipelines for those who live."""

@@ -10,6 +10,7 @@ everybody where they serve best.
 import heapq
 from collections.abc import Collection, Iterable
 
+from recycle_compiler.fleet.holders import own_stages_first
 from recycle_compiler.fleet.our_periods import Counts, OurPeriods
 from recycle_compiler.fleet.policy import Change, Reaction, Worker
 from recycle_compiler.fleet.setting import Setting
@@ -47,8 +48,8 @@ class Ours:
         """The stage of each machine that is being sent its state."""
         self._idle: set[Worker] = set()
         """Who is there while the job stands still."""
-        self._coming: list[tuple[float, Worker]] = []
-        """When who will have started."""
+        self._arrived: set[Worker] = set()
+        """Who has started, and is let in once a loss has been dealt with."""
         self._copied: list[tuple[float, Worker]] = []
         """When who will have its state."""
         self._plan_ready = self._weigh_at = _NEVER
@@ -75,8 +76,7 @@ class Ours:
         if not self._serves and not is_member:
             self._idle = (self._idle - change.lost) | change.returned
             return self._start_again("enough workers for every stage")
-        self._coming += [(at + self._costs.start_up, machine) for machine in sorted(change.returned)]
-        heapq.heapify(self._coming)
+        self._arrived |= change.returned
         if is_member:
             self._changes.change()
             ahead = self._is_planned_ahead(at, change.lost)
@@ -84,11 +84,11 @@ class Ours:
             if max(self._counts) == self._job.pipelines:
                 return self._give_up()
             return self._recover(change.lost, ahead)
-        return Reaction(self._rate, why=f"{_names(change.returned)} back" if change.returned else "")
+        return self._let_in(at) if change.returned else Reaction(self._rate)
 
     def due(self) -> float | None:
         moment = min(
-            self._coming[0][0] if self._coming else _NEVER,
+            max(self._clock.now, self._clock.busy_until) if self._arrived else _NEVER,
             self._copied[0][0] if self._copied else _NEVER,
             self._plan_ready,
             self._weigh_at,
@@ -97,7 +97,7 @@ class Ours:
 
     def act(self, at: float) -> Reaction:
         self._clock.pass_to(at, self._rate)
-        if self._coming and self._coming[0][0] <= at:
+        if self._arrived:
             return self._let_in(at)
         if self._copied and self._copied[0][0] <= at:
             return self._give_work(at)
@@ -113,7 +113,7 @@ class Ours:
         for machine in lost:
             self._serves.pop(machine, None)
             self._watches.pop(machine, None)
-        self._coming = [entry for entry in self._coming if entry[1] not in lost]
+        self._arrived -= lost
         self._copied = [entry for entry in self._copied if entry[1] not in lost]
         heapq.heapify(self._copied)
 
@@ -142,8 +142,8 @@ class Ours:
 
     def _give_up(self) -> Reaction:
         """Nobody alive holds the state of some stage."""
-        self._idle = {*self._serves, *self._watches, *(machine for _, machine in self._coming)}
-        self._watches, self._coming, self._copied = {}, [], []
+        self._idle = {*self._serves, *self._watches, *self._arrived}
+        self._watches, self._arrived, self._copied = {}, set(), []
         redone = self._clock.back_to_checkpoint()
         return self._start_again("a stage has lost everybody")._replace(redone=redone)
 
@@ -163,9 +163,7 @@ class Ours:
 
     def _let_in(self, at: float) -> Reaction:
         """Who has started becomes a member that watches while it gets its state."""
-        arrived: list[Worker] = []
-        while self._coming and self._coming[0][0] <= at:
-            arrived.append(heapq.heappop(self._coming)[1])
+        arrived, self._arrived = sorted(self._arrived), set()
         for machine in arrived:
             stage = self._neediest(machine[1])
             self._watches[machine] = stage
@@ -246,9 +244,8 @@ class Ours:
         for _, stage in machines:
             counts[stage] -= 1
         best = self._periods.best(tuple(counts))
-        self._serves = _own_stages_first(
-            sorted(machines), [self._job.pipelines - gone for gone in best.counts]
-        )
+        own = {machine: machine[1] for machine in machines}
+        self._serves = own_stages_first(own, (), [self._job.pipelines - gone for gone in best.counts])
         self._period = best.period
 
     def _expect_moves(self) -> None:
@@ -264,17 +261,6 @@ class Ours:
     def _pause(self, seconds: float, why: str) -> Reaction:
         self._clock.pause(seconds)
         return Reaction(self._rate, seconds, 0.0, why)
-
-
-def _own_stages_first(machines: list[Worker], wanted: list[int]) -> dict[Worker, int]:
-    """Everybody gets a stage, so that each has as many as wanted; as many as can be stay on their own."""
-    serves: dict[Worker, int] = {}
-    for machine in machines:
-        if wanted[machine[1]] > 0:
-            wanted[machine[1]] -= 1
-            serves[machine] = machine[1]
-    open_stages = (stage for stage, more in enumerate(wanted) for _ in range(more))
-    return serves | dict(zip((one for one in machines if one not in serves), open_stages, strict=True))
 
 
 def _names(workers: Iterable[Worker]) -> str:

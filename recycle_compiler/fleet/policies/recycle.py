@@ -3,14 +3,17 @@
 Failure normalization: for every number of failures there is one plan, and workers move between stages until
 the losses lie as it has them. A worker that moves, or comes back, copies the stage's parameters from a peer
 while the others wait; copies run side by side. What noticing and regrouping takes is not published and is
-taken to be as quick as ours; half an iteration is done again after a loss.
+taken to be as quick as ours; half an iteration is done again after a loss. Where nobody is left who has the
+state of a stage, the job goes on from a checkpoint; checkpoints cost nothing.
 """
 
 from functools import lru_cache
 
+from recycle_compiler.fleet.holders import Holders
 from recycle_compiler.fleet.policy import Change, Reaction, Worker
 from recycle_compiler.fleet.recycle_schedules import ALL, Counts, best_placement, is_large, spread
 from recycle_compiler.fleet.setting import Setting
+from recycle_compiler.fleet.work_clock import WorkClock
 from recycle_compiler.ir.job import Techniques
 
 _PLANS_OF_LARGE = 48
@@ -26,50 +29,73 @@ class Recycle:
         self._setting = setting
         self._techniques = techniques
         self._plan = lru_cache(None)(self._make_plan)
-        self._down: frozenset[Worker] = frozenset()
-        self._counts: Counts = (0,) * setting.job.stages
-        """Where the losses lie after moves."""
+        self._holders = Holders(setting.job.stages)
+        self._clock = WorkClock(setting.costs.checkpoint_every)
+        self._period: float | None = None
+        """Ticks; None while the job stands still."""
 
     def begin(self, down: frozenset[Worker], spare: int) -> float:
-        self._down = down
-        plan = self._plan(len(down))
-        if plan is None:
-            return 0.0
-        period, self._counts = plan
-        return self._setting.rate(period)
+        self._start(down)
+        return self._rate
 
     def react(self, change: Change) -> Reaction:
-        costs, before = self._setting.costs, self._plan(len(self._down))
-        self._down = change.down
-        plan = self._plan(len(change.down))
-        if plan is None:
-            return Reaction(0.0, why=f"{len(change.down)} failures leave a stage without a worker")
-        period, planned = plan
+        self._clock.pass_to(change.at, self._rate)
         if not change.lost and not change.returned:
-            return Reaction(self._setting.rate(period))
-        copied = self._copied(change, planned)
-        self._counts = planned
-        noticed = costs.detection if change.lost else 0.0
-        redone = costs.undone * self._setting.seconds(before[0]) if before and change.lost else 0.0
-        copying = max(copied, default=0) / costs.copy_rate
-        why = f"plan for {len(change.down)} failures" + (f", {len(copied)} copies" if copied else "")
-        return Reaction(self._setting.rate(period), noticed + costs.regroup + copying, redone, why)
+            return Reaction(self._rate)
+        self._holders.lose(change.lost, self._clock.is_paused)
+        if self._holders.forgotten():
+            return self._from_checkpoint(change)
+        return self._go_on(change)
 
-    def _copied(self, change: Change, planned: Counts) -> list[int]:
-        """Bytes of each copy: of those who come back, and of those who move to another stage."""
-        parameters = self._setting.job.parameters
-        now = list(self._counts)
-        for _, stage in change.lost:
-            now[stage] += 1
-        for _, stage in change.returned:
-            now[stage] -= 1
-        back = [parameters[stage] for _, stage in sorted(change.returned)]
-        moved = [
-            parameters[stage]
-            for stage, (have, want) in enumerate(zip(now, planned, strict=True))
-            for _ in range(max(0, have - want))
-        ]
-        return back + moved
+    def _go_on(self, change: Change) -> Reaction:
+        costs, plan = self._setting.costs, self._plan(len(change.down))
+        assert plan is not None and self._period is not None
+        noticed, redone = 0.0, 0.0
+        if change.lost:
+            noticed = costs.detection
+            redone = min(costs.undone * self._setting.seconds(self._period), self._clock.since_pause)
+        self._period, lost = plan
+        copied = self._holders.place(self._live(change.down), self._wanted(lost))
+        copying = max((self._setting.job.parameters[stage] for stage in copied), default=0) / costs.copy_rate
+        pause = noticed + costs.regroup + copying
+        self._clock.pause(pause)
+        why = f"plan for {len(change.down)} failures" + (f", {len(copied)} copies" if copied else "")
+        return Reaction(self._rate, pause, redone, why)
+
+    def _from_checkpoint(self, change: Change) -> Reaction:
+        """Nobody has the state of some stage."""
+        redone = self._clock.back_to_checkpoint()
+        self._start(change.down)
+        if self._period is None:
+            why = f"{len(change.down)} failures leave a stage without a worker: stands still"
+            return Reaction(0.0, 0.0, redone, why)
+        costs = self._setting.costs
+        pause = costs.detection + costs.restart + self._setting.checkpoint_load
+        self._clock.pause(pause)
+        why = f"a stage is in nobody's memory: from a checkpoint, plan for {len(change.down)} failures"
+        return Reaction(self._rate, pause, redone, why)
+
+    def _start(self, down: frozenset[Worker]) -> None:
+        """Everybody where the plan wants them, without a state to keep."""
+        plan = self._plan(len(down))
+        if plan is None:
+            self._period = None
+            self._holders.clear()
+            return
+        self._period, lost = plan
+        self._holders.start(self._live(down), self._wanted(lost))
+
+    @property
+    def _rate(self) -> float:
+        return 0.0 if self._period is None else self._setting.rate(self._period)
+
+    def _live(self, down: frozenset[Worker]) -> list[Worker]:
+        job = self._setting.job
+        grid = ((p, s) for p in range(job.pipelines) for s in range(job.stages))
+        return [worker for worker in grid if worker not in down]
+
+    def _wanted(self, lost: Counts) -> list[int]:
+        return [self._setting.job.pipelines - gone for gone in lost]
 
     def _make_plan(self, failures: int) -> tuple[float, Counts] | None:
         job = self._setting.job

@@ -26,7 +26,8 @@ class Restart:
         self._again = self._costs.restart + setting.checkpoint_load
         self._pipelines = 0
         self._used: set[Worker] = set()
-        self._clock = WorkClock(self._costs.checkpoint_every)
+        # Saves are part of the rate, so they are part of the time that counts as work.
+        self._clock = WorkClock(self._costs.checkpoint_every + setting.checkpoint_save)
         self._changes = ChangeRate(self._costs.expected_change)
         self._changes.begin(0.0)
         self.note = (

@@ -60,7 +60,8 @@ def _samples(source: str, report: Report) -> list[tuple[float, int]]:
             continue
         first = first or moment
         at = (moment - first).total_seconds()
-        if order.check(at, replace(parts[0].span, end_column=parts[1].span.end_column)):
+        span = replace(parts[0].span, end_column=parts[1].span.end_column)
+        if order.check(at, span, f"{moment:%Y-%m-%d %H:%M:%S}"):
             samples.append((at, count))
     if samples and not report.diagnostics and order.latest == 0:
         report.error("no-time", "all looks are at one moment", None, "a trace lasts a while")

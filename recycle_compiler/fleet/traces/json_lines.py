@@ -88,7 +88,12 @@ class _Reader:
 
     def _parse(self, number: int, text: str, span: Span) -> dict[str, Any] | None:
         try:
-            entry: Any = json.loads(text, parse_constant=_refuse)
+            entry: Any = json.loads(text, parse_constant=_refuse, object_pairs_hook=_without_doubles)
+        except _DoubledKeyError as error:
+            key = str(error)
+            where = _find(text, key, span, last=True)
+            self._report.error("duplicate", f"{quote(key)} is given twice", where, "put all into one list")
+            return None
         except json.JSONDecodeError as error:
             message = f"this is no JSON: {error.msg[0].lower()}{error.msg[1:]}"
             self._report.error("syntax", message, Span(number, error.colno, error.colno + 1), _EXAMPLE)
@@ -104,7 +109,7 @@ class _Reader:
     def _begin(self, entry: dict[str, Any], text: str, span: Span) -> None:
         nodes: Any = entry["nodes"]
         where = _find(text, nodes, span)
-        hint = 'write `{"nodes": 24}`, or the list of their names'
+        hint = 'write `{"nodes": 24}`, which calls them node0 to node23, or the list of their names'
         if len(entry) > 1:
             self._report.error("unknown-key", "`nodes` stands alone on its line", span, hint)
         elif isinstance(nodes, int) and not isinstance(nodes, bool):
@@ -113,6 +118,8 @@ class _Reader:
                 self._report.error("range", message, where, hint)
                 return
             self._nodes = natural_names(nodes)
+            if nodes:
+                self._presence.hint = f'`{{"nodes": {nodes}}}` calls the machines node0 to node{nodes - 1}'
         elif isinstance(nodes, list):
             self._nodes = self._names(nodes, "nodes", text, span)
         else:
@@ -190,6 +197,19 @@ class _Reader:
             self._events.append(Event(at, node, added))
 
 
+class _DoubledKeyError(ValueError):
+    """A key that an object has twice."""
+
+
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise _DoubledKeyError(key)
+        found[key] = value
+    return found
+
+
 def _refuse(word: str) -> NoReturn:
     raise ValueError(word)
 
@@ -200,10 +220,10 @@ def _spell(value: Any) -> str:
     )
 
 
-def _find(text: str, value: Any, span: Span) -> Span:
-    """Where a value stands in its line; the whole line where that cannot be said."""
+def _find(text: str, value: Any, span: Span, last: bool = False) -> Span:
+    """Where a value stands first, or last, in its line; the whole line where that cannot be said."""
     for spelled in (json.dumps(value, ensure_ascii=False), str(value).removeprefix("node")):
-        begin = text.find(spelled)
+        begin = text.rfind(spelled) if last else text.find(spelled)
         if spelled and begin >= 0:
             return replace(span, column=begin + 1, end_column=begin + 1 + len(spelled))
     return span

@@ -49,26 +49,28 @@ class Order:
         self._report = report
         self.latest = 0.0
         self._line = 0
+        self._said = duration_text(0)
 
-    def check(self, at: float, span: Span) -> bool:
-        """Whether an event may happen then."""
+    def check(self, at: float, span: Span, said: str | None = None) -> bool:
+        """Whether an event may happen then; `said` is how the file spells the time, if not as a duration."""
+        said = said or duration_text(at)
         if at > LONGEST:
             message = f"a trace lasts at most {LONGEST / 86400 / 366:.0f} years, got {at:.4g} s"
             self._report.error("range", message, span, "check the unit of the times")
             return False
         if at < self.latest:
-            message = (
-                f"events must be in order of time: {duration_text(at)} comes after "
-                f"{duration_text(self.latest)} of line {self._line}"
-            )
+            message = f"events must be in order of time: {said} comes after {self._said} of line {self._line}"
             self._report.error("unsorted", message, span, "sort the lines by time")
             return False
-        self.latest, self._line = at, span.line
+        self.latest, self._line, self._said = at, span.line, said
         return True
 
 
 class Presence:
     """Checks that nobody comes who is there, and nobody goes who is not."""
+
+    hint = "a machine is added before it is removed; those of the beginning are added at time 0"
+    """For somebody who removes what is not there."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
@@ -95,8 +97,7 @@ class Presence:
         if node not in self.there:
             line = self._left.get(node)
             why = f"it was removed on line {line} already" if line else "no line before has added it"
-            hint = "a machine is added before it is removed; those of the beginning are added at time 0"
-            self._report.error("impossible", f"{quote(node)} cannot be removed: {why}", span, hint)
+            self._report.error("impossible", f"{quote(node)} cannot be removed: {why}", span, self.hint)
             return False
         del self.there[node]
         self._left[node] = span.line
