@@ -25,7 +25,10 @@ from recycle_runtime.coordinator.roster import Roster, name_of
 from recycle_runtime.coordinator.standstill import Standstill
 from recycle_runtime.coordinator.step_rows import Row, StepRows
 
-_LEAVING_SECONDS = 15.0  # One that gloo never wakes is given up.
+_LEAVING_SECONDS = 15.0
+"""One that gloo never wakes is given up."""
+_LAST_LEAVING_SECONDS = 700.0
+"""The last of a stage: longer than it waits for others, so that it comes out by itself."""
 _MOST_FRUITLESS = 5
 """Generations in a row that end without a step or a loss; more of them mean that something else is wrong."""
 
@@ -226,8 +229,10 @@ class Coordinator:
 
     def look_at_progress(self) -> None:
         """Now and then: if nobody gets on for very long, group everybody anew."""
-        if self.phase is Phase.GATHERING and self._clock() - self._asked_at > _LEAVING_SECONDS:
-            for place in self.roster.late(self.number):
+        waited = self._clock() - self._asked_at if self.phase is Phase.GATHERING else 0.0
+        for place in self.roster.late(self.number) if waited > _LEAVING_SECONDS else ():
+            others = [other for other in self.roster.whole() if other != place]
+            if waited > _LAST_LEAVING_SECONDS or any(other[1] == place[1] for other in others):
                 self.lose(place, f"{name_of(place)} did not leave its group")
         since = max(self._row_at, self.recovery.going)
         if self.is_steady and self._standstill.is_long(self._clock() - since):

@@ -1,0 +1,63 @@
+"""Members that do not come out of their group: given up while their stage has others, else waited for."""
+
+from typing import Any
+
+from recycle_runtime.assembly import Worker
+from recycle_runtime.coordinator.adaptation import AdaptationOptions
+from recycle_runtime.coordinator.decision import Member
+from tests.runtime.drift.fake_job import FakeJob
+
+STEPS = 30
+ALONE = AdaptationOptions(mtbf=0.001, replan=None)
+
+
+class DeafJob(FakeJob):
+    """Some members do not hear that they should leave."""
+
+    deaf: frozenset[Worker] = frozenset()
+
+    def order(self, member: Member, message: dict[str, Any]) -> None:
+        if member.place not in self.deaf:
+            super().order(member, message)
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        self.coordinator.look_at_progress()
+        self.deliver()
+
+
+def test_one_of_several_is_given_up() -> None:
+    job = DeafJob(STEPS, ALONE)
+    job.run(5)
+    job.deaf = frozenset({(0, 1)})
+    job.kill((1, 0))
+    job.wait(5)
+    assert Member((0, 1), 0) in job.members
+    job.wait(15)
+    assert Member((0, 1), 0) not in job.members
+    # Somebody may move there, who hears well.
+    job.deaf = frozenset()
+    job.run(2 * STEPS)
+    assert job.result == (None,) and job.rows == list(range(STEPS))
+
+
+def test_the_last_of_a_stage_is_waited_for() -> None:
+    job = DeafJob(STEPS, ALONE, failed=((1, 1), (2, 1)))
+    job.run(5)
+    job.deaf = frozenset({(0, 1)})
+    job.kill((1, 0))
+    job.wait(60)
+    assert job.result is None and Member((0, 1), 0) in job.members
+    job.deaf = frozenset()
+    job.order(Member((0, 1), 0), {"type": "leave", "generation": job.coordinator.number})
+    job.run(2 * STEPS)
+    assert job.result == (None,) and job.rows == list(range(STEPS))
+
+
+def test_but_not_for_ever() -> None:
+    job = DeafJob(STEPS, ALONE, failed=((1, 1), (2, 1)))
+    job.run(5)
+    job.deaf = frozenset({(0, 1)})
+    job.kill((1, 0))
+    job.wait(1000)
+    assert job.result == ("every worker of stage 1 is lost: 0:1 did not leave its group",)
