@@ -7,6 +7,7 @@ import sys
 from recycle_runtime.agent.board import Board
 from recycle_runtime.assembly import Worker
 from recycle_runtime.checkpoint.sealed_json import CheckpointError
+from recycle_runtime.control.wire import WireError
 from recycle_runtime.interpreter import StreamError
 from recycle_runtime.member.faults import Fault, InjectedError
 from recycle_runtime.member.link import CoordinatorGoneError
@@ -24,7 +25,8 @@ def work(
     try:
         process = MemberProcess(options, place, part, pulse, faults)
         return process.run()
-    except CoordinatorGoneError:
+    except (CoordinatorGoneError, WireError):
+        # The job is over, or its agent says what is wrong.
         return 1
     except Exception as error:
         _say_farewell(process, pulse.step, place, error)
