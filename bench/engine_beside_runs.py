@@ -22,9 +22,9 @@ from recycle_compiler.actual.comparison import Comparison, compare_with_run
 from recycle_compiler.actual.trace_file import Trace, read_trace
 from recycle_compiler.backends.bundle import read_program
 from recycle_compiler.backends.replay import replay
+from recycle_compiler.ir.bundled_job import read_job
 from recycle_compiler.ir.ops import OpKind
 from recycle_compiler.simulator.costs import Costs, costs_of
-from recycle_compiler.simulator.decode import job_of
 from recycle_compiler.simulator.engine import simulate
 from recycle_runtime.bundle import Bundle
 from recycle_runtime.isa import Opcode
@@ -129,7 +129,7 @@ def beside_trace(plan: str, bundle: Bundle, trace: Trace, load: float) -> Beside
 def measured_costs(bundle: Bundle, run: Comparison) -> Costs:
     """The median of each kind of op on each stage; messages as planned."""
     ticks = {(_OPCODES[row.kind], row.stage): row.median / run.tick for row in run.op_times}
-    return costs_of(job_of(bundle)).measured(ticks)
+    return costs_of(read_job(bundle)).measured(ticks)
 
 
 def on_the_grid(folder: Path) -> Iterator[Beside]:

@@ -7,13 +7,14 @@ from pathlib import Path
 import numpy as np
 
 from recycle_compiler import __version__
-from recycle_compiler.backends.machines import machine_for
 from recycle_compiler.backends.stream_encoder import absolute_columns, encode_program
 from recycle_compiler.files import write_whole
+from recycle_compiler.ir.bundled_job import read_job
 from recycle_compiler.ir.failure import Worker, failure_set
 from recycle_compiler.ir.job import JobSpec
-from recycle_compiler.ir.job_text import TextError, parse_job, print_job
+from recycle_compiler.ir.job_text import print_job
 from recycle_compiler.ir.program import Claims, Program
+from recycle_compiler.stream_machines import machine_for
 from recycle_runtime.bundle import Bundle, BundleError, PlanEntry, join_bundle
 from recycle_runtime.bundle_index import Blob, Index
 from recycle_runtime.codec import decode_fields
@@ -52,18 +53,6 @@ def bundle_bytes(*, source: str, programs: Sequence[Program]) -> bytes:
         references=tuple(references),
     )
     return join_bundle(index, b"".join(data for data, _ in numbers))
-
-
-def read_job(bundle: Bundle) -> JobSpec:
-    """The job that the bundle was made for, with every number resolved."""
-    try:
-        job = parse_job(bundle.job_text.splitlines())
-    except TextError as cause:
-        raise BundleError(f"damaged: its job cannot be read: {cause}") from cause
-    shape = (bundle.stages, bundle.pipelines, bundle.tensor, bundle.microbatches)
-    if (job.stages, job.pipelines, job.tensor, job.microbatches) != shape:
-        raise BundleError("damaged: its job and its index do not have the same shape")
-    return job
 
 
 def read_program(bundle: Bundle, plan_index: int) -> Program:

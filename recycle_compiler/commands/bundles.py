@@ -1,8 +1,9 @@
 """Read a bundle and its plans; what is wrong with the file is the user's to hear, in one sentence."""
 
-from recycle_compiler.backends.bundle import read_job, read_program
+from recycle_compiler.backends.bundle import read_program
 from recycle_compiler.backends.replay import replay
 from recycle_compiler.commands.output import UserError
+from recycle_compiler.ir.bundled_job import read_job
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.program import Program
 from recycle_compiler.ir.schedule import Schedule

@@ -12,11 +12,12 @@ from math import isfinite
 
 import numpy as np
 
+from recycle_compiler.ir.bundled_job import read_job
 from recycle_compiler.ir.failure import Worker
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.ops import Column
 from recycle_compiler.simulator.costs import Costs, costs_of, durations
-from recycle_compiler.simulator.decode import job_of, read_streams
+from recycle_compiler.simulator.decode import read_streams
 from recycle_compiler.simulator.jitter import Jitter
 from recycle_compiler.simulator.labels import check_labels
 from recycle_compiler.simulator.machine import Iteration, Machine
@@ -47,7 +48,7 @@ def simulate(
     """
     return run_streams(
         read_streams(bundle, plan_index),
-        job_of(bundle),
+        read_job(bundle),
         bundle.plans[plan_index].release,
         iterations=iterations,
         jitter=jitter,

@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from recycle_compiler import __version__
+from recycle_compiler import __version__, stream_machines
 from recycle_compiler.backends import bundle as writer
-from recycle_compiler.backends import machines
 from recycle_compiler.backends.bundle import bundle_bytes, read_program, write_bundle
 from recycle_compiler.ir.job_text import print_job
 from recycle_compiler.ir.program import Claims, Program
@@ -92,7 +91,7 @@ def test_a_bundle_costs_less_than_a_byte_per_op() -> None:
 
 def test_the_bytes_do_not_depend_on_how_they_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
     plainly = bundle_bytes(source=SOURCE, programs=PROGRAMS)
-    monkeypatch.setattr(machines, "COMPILE_FROM", 0)
+    monkeypatch.setattr(stream_machines, "COMPILE_FROM", 0)
     assert bundle_bytes(source=SOURCE, programs=PROGRAMS) == plainly
     assert_same(read_program(Bundle.parse(plainly), 2), PROGRAMS[2])
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recycle_compiler.backends.machines import COMPILE_FROM, LOADED_FROM, compiled_machine, machine_for
 from recycle_compiler.backends.stream_encoder import encode_program, frame_of
 from recycle_compiler.ir.failure import Worker
 from recycle_compiler.ir.program import Program
+from recycle_compiler.stream_machines import COMPILE_FROM, LOADED_FROM, compiled_machine, machine_for
 from recycle_runtime.codec import PLAIN, decode_fields, decode_stream
 from recycle_runtime.isa import Instruction, Opcode
 from recycle_runtime.range_coder import LARGEST_NUMBER

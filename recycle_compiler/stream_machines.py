@@ -23,9 +23,11 @@ LOADED_FROM = 20_000
 """The same, where planning has loaded the compiler already."""
 
 
-def machine_for(instructions: int) -> Machine:
-    """The faster one for a bundle with so many instructions."""
-    enough = LOADED_FROM if "numba" in sys.modules else COMPILE_FROM
+def machine_for(
+    instructions: int, compile_from: int = COMPILE_FROM, loaded_from: int = LOADED_FROM
+) -> Machine:
+    """The faster one for so many instructions; callers who need numba anyway say from where on it pays."""
+    enough = loaded_from if "numba" in sys.modules else compile_from
     return compiled_machine() if instructions >= enough else PLAIN
 
 
