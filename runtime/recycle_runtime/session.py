@@ -101,7 +101,11 @@ class Session:
 
     def close(self) -> None:
         """Leave the group; what was under way is dropped."""
+        self.drop()
+        self.transport.close()
+
+    def drop(self) -> None:
+        """What was under way, but not the group."""
         self.handlers.drop()
         # A sum under way would keep the group alive, and the group would wait for it.
         self._stage.stepper.norm.drop()
-        self.transport.close()

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from recycle_runtime.assembly import Worker
 
-KINDS = ("kill", "stop", "term", "exception", "exit", "gil", "hang", "socket", "slow")
+KINDS = ("kill", "stop", "term", "exception", "exit", "gil", "hang", "socket", "slow", "deaf")
 MIDDLE = -1
 """A position: the instruction in the middle of the stream."""
 MOMENTS = {"leave": -2, "meet": -3, "give": -4, "take": -5, "settle": -6}

@@ -70,6 +70,20 @@ def _slow_down() -> None:
     PACE.factor = SLOW
 
 
+class Ears:
+    """Whether the connections break in the next wait for others, and this process is not told."""
+
+    are_deaf = False
+
+
+EARS = Ears()
+
+
+def _go_deaf() -> None:
+    """As gloo is when a socket breaks in the middle of a message."""
+    EARS.are_deaf = True
+
+
 def _close_sockets() -> None:
     """Every connection breaks, that to the coordinator too, as when a cable is pulled for a moment."""
     break_off_everything()
@@ -85,7 +99,12 @@ KINDS: Mapping[str, Callable[[], None]] = {
     "hang": _hang,
     "socket": _close_sockets,
     "slow": _slow_down,
+    "deaf": _go_deaf,
 }
+
+
+UNSEEN = ("slow", "deaf")
+"""Kinds of harm after which the process goes on as if nothing was."""
 
 
 class Harm:

@@ -1,8 +1,10 @@
 """From the start of a worker process to its end, and its last words."""
 
 import faulthandler
+import os
 import signal
 import sys
+from functools import partial
 
 from recycle_runtime.agent.board import Board
 from recycle_runtime.assembly import Worker
@@ -24,13 +26,32 @@ def work(
     process: MemberProcess | None = None
     try:
         process = MemberProcess(options, place, part, pulse, faults)
+        process.link.on_stuck = partial(_relieve, process, pulse, place)
         return process.run()
-    except (CoordinatorGoneError, WireError):
-        # The job is over, or its agent says what is wrong.
-        return 1
     except Exception as error:
+        return _end_early(process, pulse, place, error)
+
+
+def _relieve(process: MemberProcess, pulse: Pulse, place: Worker, seconds: float) -> None:
+    """Live on in place of a thread that has waited in vain for so long, if it has, to the process's end."""
+    if not process.take_over(seconds):
+        return
+    status = 1
+    try:
+        status = process.go_on()
+    except Exception as error:
+        status = _end_early(process, pulse, place, error)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _end_early(process: MemberProcess | None, pulse: Pulse, place: Worker, error: Exception) -> int:
+    # If it is the coordinator that is gone, the job is over, or its agent says what is wrong.
+    if not isinstance(error, CoordinatorGoneError | WireError):
         _say_farewell(process, pulse.step, place, error)
-        return 1
+    return 1
 
 
 def _say_farewell(process: MemberProcess | None, step: int, place: Worker, error: Exception) -> None:

@@ -19,6 +19,8 @@ from recycle_runtime.transport.sockets import keep
 
 _KNOCK_EVERY = 0.1
 _BREAK_EVERY = 0.1
+_STUCK_SECONDS = 2.0
+"""Whoever has not left so long after everything was broken off has not been told."""
 _REMEMBERED = 4096
 _NEVER_REACHED = 1 << 62
 
@@ -40,6 +42,8 @@ class Link:
         """The step at which to write a part of a checkpoint, and the name of that checkpoint."""
         self.on_leave: Callable[[], None] | None = None
         """Ends what the main thread may be waiting for; called by other threads, until it is taken away."""
+        self.on_stuck: Callable[[float], None] | None = None
+        """If that does not help: called with the seconds it has not, again and again, by another thread."""
         self.generation = 0
         """The one that the main thread trains in."""
         self.step = 0
@@ -91,10 +95,13 @@ class Link:
             threading.Thread(target=self._break_off_again, name="leave", daemon=True).start()
 
     def _break_off_again(self) -> None:
+        began = time.monotonic()
         time.sleep(_BREAK_EVERY)
         while (on_leave := self.on_leave) is not None and self.generation < self.asked:
             on_leave()
             time.sleep(_BREAK_EVERY)
+            if self.on_stuck is not None and time.monotonic() - began > _STUCK_SECONDS:
+                self.on_stuck(_STUCK_SECONDS)
 
     def _hear(self) -> None:
         while True:

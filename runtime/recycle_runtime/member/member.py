@@ -25,12 +25,13 @@ from recycle_runtime.coordinator.plan_book import stream_of
 from recycle_runtime.interpreter import StreamError
 from recycle_runtime.isa import Instruction
 from recycle_runtime.member import copies
-from recycle_runtime.member.faults import Fault, Harm
+from recycle_runtime.member.faults import UNSEEN, Fault, Harm
 from recycle_runtime.member.learning import Learning
 from recycle_runtime.member.link import Link
 from recycle_runtime.member.op_times import OpTimes
 from recycle_runtime.member.pulse import Pulse
 from recycle_runtime.member.teaching import Lesson, Pupil
+from recycle_runtime.member.turn import Turn
 from recycle_runtime.member.watch import InstructionWatch, Interrupted
 from recycle_runtime.program import Program, load_program
 from recycle_runtime.session import Session
@@ -71,6 +72,9 @@ class MemberProcess:
         self._options, self._place, self._part, self._pulse = options, place, part, pulse
         self._harm = Harm(faults, self._before_harm)
         self._worker = replace(options.worker, part=part, worker=place)
+        self._turn = Turn(pulse)
+        self._left_behind: list[Session] = []
+        """What threads still wait for that nobody wakes; it must not go as long as they do."""
         self._stage: Stage | None = None
         self._session: Session | None = None
         self._sockets: list[GroupSockets] = []
@@ -99,10 +103,24 @@ class MemberProcess:
         self._bundles = {0: Bundle.read(self._worker.bundle)}
         self._device = device_of(self._worker)
         self._tracer = Tracer(self._device) if self._worker.trace else None
-        self._op_times = OpTimes(self._device, self._pulse)
+        self._op_times = OpTimes(self._device, self._turn)
         if self._bundles[0].tensor == 1:
             # Everything that takes long is done before anybody waits for it.
             self._stage = self._build(self._place[1], None)
+        return self._live()
+
+    def take_over(self, seconds: float) -> bool:
+        """By another thread: whether to `go_on` in the place of one that has waited in vain for so long."""
+        return self._turn.take(seconds)
+
+    def go_on(self) -> int:
+        """As if the thread that did so until now had come out of its group; the exit status."""
+        if self._device.type == "cuda":
+            torch.cuda.set_device(self._device)
+        self._close(is_stuck=True)
+        return self._live()
+
+    def _live(self) -> int:
         while True:
             order = self._order()
             kind = order["type"]
@@ -130,13 +148,12 @@ class MemberProcess:
         except (PeerError, StoreError, WireError) as error:
             self._broken(generation, error)
         except StreamError as error:
-            if self._is_another_parts_fault(error.__cause__):
-                self._close()
-                return None
-            if not isinstance(error.__cause__, PeerError | StoreError | WireError | Interrupted):
-                raise
-            if not isinstance(error.__cause__, Interrupted):
+            if isinstance(error.__cause__, PeerError | StoreError | WireError):
                 self._broken(generation, error.__cause__)
+            elif not isinstance(error.__cause__, Interrupted) and not self._is_another_parts_fault(
+                error.__cause__
+            ):
+                raise
         self._close()
         return None
 
@@ -204,7 +221,7 @@ class MemberProcess:
         """The group of this generation; an order to leave breaks it off, wherever it is waited for."""
         sockets = self._break_off_too()
         with making_group(sockets):
-            inner = guarded(lambda: connect(options, store, grid, stream), self._pulse)
+            inner = guarded(lambda: connect(options, store, grid, stream), self._turn)
         transport = GuardedTransport(inner, self._op_times.waits)
 
         def break_off() -> None:
@@ -224,13 +241,13 @@ class MemberProcess:
         for pipeline, stage in order["to"]:
             name = f"g{generation}/state/{pipeline}:{stage}/{self._part}"
             harm = partial(self._harm.at, "give", step)
-            guarded(partial(copies.send, state, store, name, patience, harm), self._pulse)
+            guarded(partial(copies.send, state, store, name, patience, harm), self._turn)
         if order["from"] is None:
             return None
         name = f"g{generation}/state/{self._place[0]}:{self._place[1]}/{self._part}"
         harm = partial(self._harm.at, "take", step)
         began = time.perf_counter()
-        size = guarded(partial(copies.receive, state, store, name, patience, harm), self._pulse)
+        size = guarded(partial(copies.receive, state, store, name, patience, harm), self._turn)
         return size, time.perf_counter() - began
 
     def _teach_and_learn(self, order: Message, generation: int, stages: int) -> None:
@@ -249,7 +266,7 @@ class MemberProcess:
             Lesson(self._stage, store, names, patience, partial(self._harm.at, "give", step))
         if order["learn"] is not None:
             name = f"g{generation}/lesson/{self._place[0]}:{self._place[1]}/{self._part}"
-            progress = guarded(partial(store.get, f"{name}/progress"), self._pulse)
+            progress = guarded(partial(store.get, f"{name}/progress"), self._turn)
             self._learning = Learning(self._stage.stepper, json.loads(progress))
             harm = partial(self._harm.at, "take", step)
             place = (stages, self._device, store, name)
@@ -349,7 +366,8 @@ class MemberProcess:
             fields = stage.report()._asdict()
         self.link.say({"type": "report", "generation": generation, **fields})
 
-    def _close(self) -> None:
+    def _close(self, *, is_stuck: bool = False) -> None:
+        """Out of the group, or just leave it alone if a thread is stuck in it."""
         self.link.on_leave = None
         for sockets in self._sockets:
             sockets.break_off()
@@ -359,9 +377,15 @@ class MemberProcess:
         if self._learning is not None:
             self._learning.give_up()
             self._learning = self._pupil = None
-        if self._session is not None:
-            self._session.close()
-            self._session = None
+        if self._group is not None:
+            self._group.behind = None
+        session, self._session = self._session, None
+        if session is not None and is_stuck:
+            session.drop()
+            self._left_behind.append(session)
+        elif session is not None:
+            session.close()
+        del session
         # Groups go when nothing refers to them, and others wait for that.
         gc.collect()
 
@@ -382,7 +406,7 @@ class MemberProcess:
             self.link.say({"type": "step", "step": step, "loss": loss, "seconds": seconds, "repeated": 0})
 
     def _before_harm(self, fault: Fault) -> None:
-        if fault.kind != "slow":
+        if fault.kind.removesuffix("?") not in UNSEEN:
             self._pulse.harmed()
         self.link.say({"type": "harmed", **fault._asdict()})
 

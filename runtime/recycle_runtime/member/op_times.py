@@ -33,8 +33,7 @@ class OpTimes:
     """Wraps the handlers of a worker, through all its generations."""
 
     def __init__(self, device: torch.device, shown: Waits, pace: Pace = PACE) -> None:
-        clock: Any = _WaitClock(shown, self)
-        self.waits: Waits = clock
+        self.waits: Waits = _WaitClock(shown, self)
         """Told when this process waits; tells whoever was told before."""
         self._pace, self._on_gpu = pace, device.type == "cuda"
         self._steps = 0

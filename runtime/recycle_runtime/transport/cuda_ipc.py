@@ -166,6 +166,7 @@ class CudaIpcTransport:
         self._out.clear()
         self._sums.close()
         self._counters.close()
+        self.tensor_group = None
         self._gloo.close()
 
     def _fetch(

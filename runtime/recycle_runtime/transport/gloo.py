@@ -11,6 +11,7 @@ from recycle_runtime.assembly import Worker
 from recycle_runtime.transport import Arrival, Pending, TensorSpec
 from recycle_runtime.transport.grid import Grid
 from recycle_runtime.transport.meeting import meet
+from recycle_runtime.transport.parting import drop
 from recycle_runtime.transport.user_group import user_group
 
 _TAG = 0
@@ -92,7 +93,9 @@ class GlooTransport:
     def close(self) -> None:
         # Whoever waits for this process hears of it when the last reference goes.
         self._sent.clear()
+        groups = [self._all, self._peers, self.tensor_group]
         self._all = self._peers = self.tensor_group = None
+        drop(groups)
 
 
 def _group(store: dist.Store, name: str, ranks: list[int], me: int, timeout: timedelta) -> Any:

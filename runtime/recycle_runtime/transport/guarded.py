@@ -18,7 +18,11 @@ class PeerError(RuntimeError):
 class Waits(Protocol):
     """Whether this process waits for others now."""
 
-    is_waiting: bool
+    @property
+    def is_waiting(self) -> bool: ...
+
+    @is_waiting.setter
+    def is_waiting(self, value: bool) -> None: ...
 
 
 class _Guarded:
@@ -63,6 +67,7 @@ class GuardedTransport:
             abort()
 
     def close(self) -> None:
+        self.tensor_group = None
         self._inner.close()
 
     def _started(self, start: Callable[[], Pending | None]) -> Pending | None:
