@@ -45,7 +45,8 @@ class _Meeting:
         made, error = None, None
         try:
             made = gloo(*self._arguments)
-        except RuntimeError as failure:
+        except Exception as failure:
+            # Whatever it is: whoever waits has to hear of it. A store may fail in ways of its own.
             error = failure
         with _lock:
             if not self._is_called_off:
@@ -54,7 +55,10 @@ class _Meeting:
 
 
 def meet(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
-    """The group, when everybody is there; RuntimeError if somebody does not come, or it is called off."""
+    """The group, when everybody is there; RuntimeError if somebody does not come, or it is called off.
+
+    What goes wrong with the store is raised as it is.
+    """
     meeting = _Meeting(store, rank, size, timeout)
     with _lock:
         _under_way.add(meeting)

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from recycle_runtime.control.wire import WireError
 from recycle_runtime.transport.meeting import CalledOffError, call_off, meet
 
 LONG = timedelta(seconds=120)
@@ -51,3 +52,15 @@ def test_whoever_waits_for_nobody_is_called_off() -> None:
 def test_what_goes_wrong_is_told() -> None:
     with pytest.raises(RuntimeError, match=r"timed out|Timeout|Wait"):
         meet(dist.HashStore(), 0, 2, timedelta(seconds=0.2))
+
+
+class GoneStore(dist.Store):  # pyright: ignore[reportUntypedBaseClass]
+    """As when the coordinator is gone."""
+
+    def set(self, key: str, value: str | bytes) -> None:
+        raise WireError("gone")
+
+
+def test_so_is_a_store_that_is_gone() -> None:
+    with pytest.raises(WireError, match="gone"):
+        meet(GoneStore(), 0, 2, LONG)
