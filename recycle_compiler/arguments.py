@@ -24,7 +24,11 @@ SYSTEMS = ("slurm", "kubernetes")
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """The command and its options; a usage error exits with 2."""
-    return _parser().parse_args(argv)
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    if arguments.command == "plan" and arguments.failed is None and not arguments.slow:
+        parser.error("the following arguments are required: --failed or --slow")
+    return arguments
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -48,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     _fmt(command("fmt", "rewrite a job file in canonical form"))
     _show(command("show", "show one plan of a bundle"))
     _explain(command("explain", "say why a plan takes as long as it does, and what would make it faster"))
-    _plan(command("plan", "plan for exactly these failed workers"))
+    _plan(command("plan", "plan for exactly these failed workers, and for slow ones"))
     _retime(command("retime", "say how long a step of a plan takes when ops take the times of another job"))
     _diff(
         command(
@@ -160,10 +164,10 @@ def _plan(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--failed",
         type=workers,
-        required=True,
         metavar="P:S,P:S",
-        help="the workers that are gone, pipeline:stage",
+        help="the workers that are gone, pipeline:stage; needed unless --slow is given",
     )
+    _slow(parser, "workers that take X times as long for all that they compute, and should have less of it")
     _techniques(parser)
     _view(parser, FORMATS, " (FILE.plan: a bundle of this one plan)")
 
@@ -173,13 +177,7 @@ def _retime(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--times", required=True, metavar="JOB", help="a job of the same shape, whose profile counts"
     )
-    parser.add_argument(
-        "--slow",
-        type=slow_workers,
-        default=(),
-        metavar="P:S=X,P:S=X",
-        help="workers that take X times as long for all that they compute",
-    )
+    _slow(parser, "workers that take X times as long for all that they compute")
     parser.add_argument("--json", action="store_true", help="the same as JSON, in ticks")
 
 
@@ -219,6 +217,10 @@ def _launch(parser: argparse.ArgumentParser) -> None:
 
 def _reproduce(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE")
+
+
+def _slow(parser: argparse.ArgumentParser, does: str) -> None:
+    parser.add_argument("--slow", type=slow_workers, default=(), metavar="P:S=X,P:S=X", help=does)
 
 
 def _view(parser: argparse.ArgumentParser, formats: Sequence[str], file_note: str = "") -> None:

@@ -9,6 +9,7 @@ from recycle_compiler.baseline import one_f_one_b_period
 from recycle_compiler.ir.failure import FailureSet, failed_per_stage, normal_form
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.program import Program
+from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.target import Target
 from recycle_compiler.parallel import running
 from recycle_compiler.passes.assign_slots import AssignSlots, Effort
@@ -16,8 +17,10 @@ from recycle_compiler.passes.assign_slots.deadline import Deadline
 from recycle_compiler.passes.normalize_failures import NormalizeFailures, relabel
 from recycle_compiler.passes.pipeline import Observer, run_passes
 from recycle_compiler.passes.registry import all_passes
+from recycle_compiler.passes.slow_workers import SlowWorkers
 from recycle_compiler.placement import Costs, measure_costs, ranked_placements
 from recycle_compiler.relief import relieved
+from recycle_compiler.slow_plan import SlowPlan, best_for_slow
 
 
 class NoPlanError(Exception):
@@ -112,6 +115,31 @@ def plan_failed(
             raise NoPlanError(f"stage {stage} has no live worker: {lost} failed")
     slots = AssignSlots(effort=effort or Effort().prompt(), deadline=deadline)
     return relabel(run_passes(all_passes(slots), target, observers), failed)
+
+
+def plan_slow(
+    job: JobSpec,
+    failed: FailureSet,
+    slow: SlowWorkers,
+    effort: Effort | None = None,
+    deadline: Deadline | None = None,
+) -> SlowPlan:
+    """The plan for exactly these failed workers in which slow ones have fewer micro-batches, if that helps.
+
+    The job has to be adaptive: else no micro-batch can leave its home. One time limit holds for all of it.
+    """
+    if not job.techniques.adaptive:
+        raise ValueError("without the technique `adaptive` every pipeline keeps its micro-batches")
+    effort = effort or Effort().prompt()
+    deadline = deadline or Deadline(job.solver.time_limit_ns)
+    schedules: list[Schedule] = []
+
+    def keep(_number: int, _name: str, value: object) -> None:
+        if isinstance(value, Schedule):
+            schedules.append(value)
+
+    equal = plan_failed(job, failed, (keep,), effort, deadline)
+    return best_for_slow(equal, schedules[-1], slow, effort, deadline)
 
 
 def plan_count(

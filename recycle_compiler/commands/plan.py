@@ -1,4 +1,7 @@
-"""`recyclec plan`: on demand, for exactly these failed workers, not normalized across stages."""
+"""`recyclec plan`: on demand, for exactly these failed workers, not normalized across stages.
+
+With `--slow`, workers that are slower than their peers have fewer micro-batches.
+"""
 
 from argparse import Namespace
 from pathlib import Path
@@ -8,9 +11,12 @@ from recycle_compiler.commands.output import DONE, STANDARD, USAGE, Output, User
 from recycle_compiler.commands.pick import check_survivors, check_workers
 from recycle_compiler.commands.planning import load_for, planning, with_techniques
 from recycle_compiler.commands.views import deliver_view
-from recycle_compiler.compiler import plan_failed
-from recycle_compiler.ir.failure import failure_set
-from recycle_compiler.viz.units import percent
+from recycle_compiler.compiler import plan_failed, plan_slow
+from recycle_compiler.ir.failure import FailureSet, failure_set
+from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.passes.slow_workers import SlowWorkers, slow_workers
+from recycle_compiler.slow_plan import SlowPlan
+from recycle_compiler.viz.units import percent, time_text, unit_name
 
 
 def run(arguments: Namespace, output: Output) -> int:
@@ -24,16 +30,22 @@ def run(arguments: Namespace, output: Output) -> int:
         )
     loaded = load_for(arguments.job, out)
     job = with_techniques(loaded.spec, arguments.techniques)
-    failed = failure_set(arguments.failed)
+    failed = failure_set(arguments.failed or ())
+    slow = slow_workers(arguments.slow)
     check_workers(failed, job.pipelines, job.stages)
     check_survivors(failed, job)
+    _check_slow(slow, failed, job)
     with planning(job):
-        program = plan_failed(job, failed)
+        if slow:
+            found = plan_slow(job, failed, slow)
+            program = found.program
+            output.say(_with_slow(found, slow))
+        else:
+            program = plan_failed(job, failed)
     claims = program.claims
     if claims.cut_short:
-        output.say(
-            f"the time limit cut the search short; the plan is at most {percent(claims.gap)} above optimal"
-        )
+        above = f"; the plan is at most {percent(claims.gap)} above optimal"
+        output.say(f"the time limit cut the search short{'' if slow else above}")
     if into_bundle:
         write_bundle(Path(out), source=loaded.source, programs=[program])
         output.written.append(out)
@@ -41,3 +53,27 @@ def run(arguments: Namespace, output: Output) -> int:
     else:
         deliver_view(program, loaded.name, arguments, output)
     return DONE
+
+
+def _check_slow(slow: SlowWorkers, failed: FailureSet, job: JobSpec) -> None:
+    check_workers(failure_set(one.worker for one in slow), job.pipelines, job.stages)
+    if gone := [one.worker for one in slow if one.worker in failed]:
+        raise UserError(f"worker {gone[0]} cannot be slow: --failed counts it as failed", USAGE)
+    if slow and not job.techniques.adaptive:
+        raise UserError(
+            f"worker {slow[0].worker} cannot have less to do: without the technique `adaptive` "
+            "every micro-batch stays in its pipeline; add it, or leave out --slow"
+        )
+
+
+def _with_slow(found: SlowPlan, slow: SlowWorkers) -> str:
+    """What a step takes, and what the slow workers have to do."""
+    job = found.program.job
+    who = ", ".join(f"{one.worker} {float(one.factor):g} times" for one in slow)
+    step, equal = time_text(job, found.step), time_text(job, found.equal_step)
+    each = ", ".join(f"{one.worker} has {share}" for one, share in zip(slow, found.shares, strict=True))
+    total = job.pipelines * job.microbatches
+    return (
+        f"with {who} slower a step takes {step} {unit_name(job)} (with equal shares {equal}); "
+        f"{each} of {total} micro-batches"
+    )

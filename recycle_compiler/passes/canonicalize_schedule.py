@@ -33,7 +33,7 @@ class CanonicalizeSchedule:
     def run(self, schedule: Schedule) -> Schedule:
         problem = problem_of(schedule.job, schedule.failed, schedule.ops)
         clock = Clock(problem)
-        start = in_route_order(problem, _starts(schedule, problem))
+        start = in_route_order(problem, starts_of(schedule, problem))
         timed = clock.time(clock.order_of(start), schedule.claims.period)
         assert timed is not None, "putting routes in order made the schedule longer"
         nothing = np.zeros(0, dtype=np.int64)
@@ -55,7 +55,7 @@ def in_route_order(problem: Problem, start: Ints) -> Ints:
     return ordered
 
 
-def _starts(schedule: Schedule, problem: Problem) -> Column:
+def starts_of(schedule: Schedule, problem: Problem) -> Column:
     """start[kind, unit, stage] of a schedule; -1 where there is no such op."""
     ops = schedule.ops
     start = np.full((3, problem.units, problem.stages), -1, dtype=np.int64)

@@ -6,15 +6,22 @@ Names move, workers do not: each stage's losses are given to its last pipelines.
 from the plan for the normal form to the workers that are really gone.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from recycle_compiler.ir.failure import FailureSet, Worker, failed_per_stage, normal_form
+from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.ops import Column
 from recycle_compiler.ir.program import Program
 from recycle_compiler.ir.target import Target
+from recycle_compiler.passes.slow_workers import SlowWorkers
 from recycle_runtime.isa import Opcode
+
+Roles = Mapping[Worker, int]
+"""Of the workers that are not like all others, a number for those that are interchangeable."""
+_GONE = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +35,36 @@ class NormalizeFailures:
         return Target(target.job, normal_form(counts, target.job.pipelines))
 
 
-def relabel(program: Program, failed: FailureSet) -> Program:
-    """The same plan with workers renamed inside their stages, so that exactly `failed` are missing."""
+def normal_slow(slow: SlowWorkers, failed: FailureSet, pipelines: int) -> SlowWorkers:
+    """The same slow workers under the names that they have in the normal form, in the same order.
+
+    They stand next to the failed ones of their stage, the slowest first: they are half lost.
+    """
+    names: dict[Worker, Worker] = {}
+    for one in sorted(slow, key=lambda one: (-one.factor, -one.worker.pipeline)):
+        stage = one.worker.stage
+        before = sum(worker.stage == stage for worker in (*failed, *names))
+        names[one.worker] = Worker(pipelines - 1 - before, stage)
+    return tuple(one._replace(worker=names[one.worker]) for one in slow)
+
+
+def relabel(
+    program: Program, failed: FailureSet, planned_slow: SlowWorkers = (), slow: SlowWorkers = ()
+) -> Program:
+    """The same plan with workers renamed inside their stages, so that exactly `failed` are missing.
+
+    And so that the slow workers of the plan are those that are really slow.
+    """
     job = program.job
     if failed_per_stage(failed, job.stages) != failed_per_stage(program.failed, job.stages):
         raise ValueError("the plan is for other counts of failures per stage")
-    if failed == program.failed:
+    if failed == program.failed and planned_slow == slow:
         return program
-    pipeline_names = _matching(program.failed, failed, job.pipelines)
-    worker_names = _worker_names(program.failed, failed, job.stages, pipeline_names)
+    planned, actual = (
+        {**{one.worker: 1 + number for number, one in enumerate(some)}, **dict.fromkeys(gone, _GONE)}
+        for some, gone in ((planned_slow, program.failed), (slow, failed))
+    )
+    pipeline_names, worker_names = _names(planned, actual, job)
     stage = np.repeat([worker.stage for worker in program.workers], np.diff(program.offsets))
     forward_peer = (program.opcode == Opcode.SEND_ACTIVATION) | (program.opcode == Opcode.RECV_GRADIENT)
     other_stage = np.clip(stage + np.where(forward_peer, 1, -1), 0, job.stages - 1)
@@ -61,7 +89,20 @@ def relabel(program: Program, failed: FailureSet) -> Program:
     )
 
 
-def _matching(planned: FailureSet, actual: FailureSet, pipelines: int) -> Column:
+def planned_names(planned: FailureSet, actual: FailureSet, job: JobSpec) -> dict[Worker, Worker]:
+    """Of every worker of the grid, what `relabel` called it in the plan."""
+    _, names = _names(dict.fromkeys(planned, _GONE), dict.fromkeys(actual, _GONE), job)
+    grid = ((pipeline, stage) for pipeline in range(job.pipelines) for stage in range(job.stages))
+    return {Worker(int(names[stage, pipeline]), stage): Worker(pipeline, stage) for pipeline, stage in grid}
+
+
+def _names(planned: Roles, actual: Roles, job: JobSpec) -> tuple[Column, Column]:
+    """New names of pipelines, and names[stage, pipeline] of workers."""
+    pipeline_names = _matching(planned, actual, job.pipelines)
+    return pipeline_names, _worker_names(planned, actual, job.stages, pipeline_names)
+
+
+def _matching(planned: Roles, actual: Roles, pipelines: int) -> Column:
     """Rename whole pipelines so that most failed workers fall into place and most work stays at home.
 
     Pipelines with most losses choose first, each the one that agrees with it on most stages.
@@ -77,18 +118,17 @@ def _matching(planned: FailureSet, actual: FailureSet, pipelines: int) -> Column
     return names
 
 
-def _worker_names(planned: FailureSet, actual: FailureSet, stages: int, pipeline_names: Column) -> Column:
-    """names[stage, pipeline]: follow the pipeline's new name where that keeps dead and live apart."""
+def _worker_names(planned: Roles, actual: Roles, stages: int, pipeline_names: Column) -> Column:
+    """names[stage, pipeline]: follow the pipeline's new name where that keeps roles apart."""
     pipelines = len(pipeline_names)
     names = np.tile(pipeline_names, (stages, 1))
     for stage in range(stages):
-        dead = {worker.pipeline for worker in planned if worker.stage == stage}
-        gone = {worker.pipeline for worker in actual if worker.stage == stage}
-        wrong = [p for p in range(pipelines) if (p in dead) != (int(names[stage, p]) in gone)]
-        spare = {
-            alive: [int(names[stage, p]) for p in wrong if (int(names[stage, p]) in gone) != alive]
-            for alive in (True, False)
-        }
+        role = [planned.get(Worker(p, stage), 0) for p in range(pipelines)]
+        then = [actual.get(Worker(int(names[stage, p]), stage), 0) for p in range(pipelines)]
+        wrong = [p for p in range(pipelines) if role[p] != then[p]]
+        spare: dict[int, list[int]] = {}
         for p in wrong:
-            names[stage, p] = spare[p not in dead].pop(0)
+            spare.setdefault(then[p], []).append(int(names[stage, p]))
+        for p in wrong:
+            names[stage, p] = spare[role[p]].pop(0)
     return names

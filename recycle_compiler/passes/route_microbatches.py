@@ -14,6 +14,14 @@ In a large job a stage with losses deals out all its micro-batches in turn, not 
 
 Then its workers run in step, and what one round of them sends on arrives as a round. With the lost ones in
 between, workers drift apart and the last of them ends late, which costs about half a percent of the period.
+
+Where a worker is slow, the shares of its stage are as many as each of its workers has time for:
+
+    stage of 3, the last 3 times slower    8 8 2 of 18
+
+What it cannot take is dealt out like what was lost, and what it keeps of its own lies at equal distances, so
+both spread over the iteration. In a large job such a stage too deals out all its micro-batches, and whose
+share is smaller has its turn less often.
 """
 
 from dataclasses import dataclass
@@ -24,9 +32,12 @@ from numpy.typing import NDArray
 from recycle_compiler.ir.graph import Graph
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.ops import OpKind, OpTable
+from recycle_compiler.passes.slow_workers import SlowWorkers, stage_shares
 
 _LARGE = 20_000
 """Ops from which on stages with losses deal out all their micro-batches."""
+_FINE = 1 << 32
+"""Of how many parts an iteration is, where turns are placed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,28 +45,58 @@ class RouteMicrobatches:
     """Fill in the worker of every F, B, I and W."""
 
     name: str = "route-microbatches"
+    slow: SlowWorkers = ()
+    """Who should have fewer than its peers."""
 
     def run(self, graph: Graph) -> Graph:
         ops = graph.ops
         work = ops.kind <= OpKind.W
-        table = routes(graph.job, graph.target.hosts)
+        table = routes(graph.job, graph.target.hosts, self.slow)
         worker = ops.worker.copy()
         worker[work] = table[ops.pipeline[work], ops.microbatch[work], ops.stage[work]]
         routed = OpTable(ops.kind, ops.pipeline, ops.microbatch, ops.stage, worker, ops.duration)
         return Graph(graph.job, graph.failed, routed, graph.before, graph.after, graph.lag)
 
 
-def routes(job: JobSpec, hosts: tuple[tuple[int, ...], ...]) -> NDArray[np.int64]:
+def routes(job: JobSpec, hosts: tuple[tuple[int, ...], ...], slow: SlowWorkers = ()) -> NDArray[np.int64]:
     """table[pipeline, micro-batch, stage]: the pipeline whose worker runs it."""
     table = np.empty((job.pipelines, job.microbatches, job.stages), dtype=np.int64)
-    if table.size * (3 if job.techniques.decouple else 2) > _LARGE:
-        number = np.arange(job.microbatches) * job.pipelines + np.arange(job.pipelines)[:, None]
-        for stage, alive in enumerate(hosts):
-            table[:, :, stage] = np.array(alive)[number % len(alive)]
-        return table
+    is_large = table.size * (3 if job.techniques.decouple else 2) > _LARGE
+    uneven = {one.worker.stage for one in slow}
     for stage, alive in enumerate(hosts):
-        lost = [pipeline for pipeline in range(job.pipelines) if pipeline not in alive]
-        table[:, :, stage] = np.arange(job.pipelines)[:, None]
-        turn = np.arange(job.microbatches * len(lost)).reshape(job.microbatches, len(lost))
-        table[lost, :, stage] = np.array(alive)[turn.T % len(alive)]
+        if stage in uneven:
+            share = stage_shares(job.pipelines * job.microbatches, alive, stage, slow)
+            table[:, :, stage] = (_all_in_turn if is_large else _rest_in_turn)(job, alive, share)
+        elif is_large:
+            number = np.arange(job.microbatches) * job.pipelines + np.arange(job.pipelines)[:, None]
+            table[:, :, stage] = np.array(alive)[number % len(alive)]
+        else:
+            lost = [pipeline for pipeline in range(job.pipelines) if pipeline not in alive]
+            table[:, :, stage] = np.arange(job.pipelines)[:, None]
+            turn = np.arange(job.microbatches * len(lost)).reshape(job.microbatches, len(lost))
+            table[lost, :, stage] = np.array(alive)[turn.T % len(alive)]
     return table
+
+
+def _all_in_turn(job: JobSpec, alive: tuple[int, ...], share: list[int]) -> NDArray[np.int64]:
+    """[pipeline, micro-batch] of one stage: all are dealt out."""
+    return np.array(alive)[_turns(share)].reshape(job.microbatches, job.pipelines).T
+
+
+def _rest_in_turn(job: JobSpec, alive: tuple[int, ...], share: list[int]) -> NDArray[np.int64]:
+    """[pipeline, micro-batch] of one stage: what a home has no share for is dealt out."""
+    own = np.zeros(job.pipelines, dtype=np.int64)
+    own[list(alive)] = np.minimum(share, job.microbatches)
+    before = np.arange(job.microbatches + 1) * own[:, None] + job.microbatches // 2
+    stays = np.diff(before // job.microbatches, axis=1) > 0
+    table = np.where(stays, np.arange(job.pipelines)[:, None], -1)
+    microbatch, pipeline = np.nonzero(~stays.T)
+    table[pipeline, microbatch] = np.array(alive)[_turns([max(0, one - job.microbatches) for one in share])]
+    return table
+
+
+def _turns(share: list[int]) -> NDArray[np.int64]:
+    """Whose turn it is: index i comes share[i] times, at equal distances."""
+    owner = np.repeat(np.arange(len(share)), share)
+    nth = np.concatenate([np.arange(one) for one in share])
+    return owner[np.lexsort((owner, (2 * nth + 1) * _FINE // np.array(share)[owner]))]

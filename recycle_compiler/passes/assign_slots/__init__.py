@@ -7,6 +7,9 @@ search around the best of them. When none meets the bound, a MILP
 raises the bound and looks for a schedule that meets it, if the job is small enough; otherwise, or if that
 gives up, the search goes on. Effort is counted in moves and solver work, so the same job gives the same
 plan on any machine; the time limit is a guard on top and is reported when it strikes.
+
+Where workers are slow, an order is sought that is short with their times. What the schedule says of it are
+the times of the job: a plan claims nothing about slowness.
 """
 
 from dataclasses import dataclass, field, replace
@@ -26,9 +29,10 @@ from recycle_compiler.passes.assign_slots.improve import improve
 from recycle_compiler.passes.assign_slots.loops import LARGE
 from recycle_compiler.passes.assign_slots.noise import Noise
 from recycle_compiler.passes.assign_slots.placed import Goal
-from recycle_compiler.passes.assign_slots.problem import Problem, problem_of
+from recycle_compiler.passes.assign_slots.problem import Problem, problem_of, slowed
 from recycle_compiler.passes.assign_slots.timing import Clock, Timed
 from recycle_compiler.passes.assign_slots.tune import Tuning, tune
+from recycle_compiler.passes.slow_workers import SlowWorkers, bearable
 
 _ROW_OF_KIND = np.array([0, 1, 1, 2])
 """Of the kinds F, B, I, W: their row in the start times of a timing problem."""
@@ -117,17 +121,55 @@ class AssignSlots:
     effort: Effort = field(default_factory=Effort)
     deadline: Deadline | None = None
     """None gives this plan all of the job's time limit."""
+    slow: SlowWorkers = ()
+    """Whose ops take longer than the job says."""
 
     def run(self, graph: Graph) -> Schedule:
         problem = problem_of(graph.job, graph.failed, graph.ops)
         options = graph.job.solver
         deadline = self.deadline or Deadline(options.time_limit_ns)
-        return schedule_from(graph, plan(problem, options, self.effort, deadline))
+        if not self.slow:
+            return schedule_from(graph, plan(problem, options, self.effort, deadline))
+        late = slowed(problem, graph.job, bearable(self.slow))
+        return schedule_from(graph, plan_slowed(problem, late, options, self.effort, deadline))
 
 
-def plan(problem: Problem, options: SolverOptions, effort: Effort, deadline: Deadline) -> Plan:
-    """The best times found, with their bound."""
+def plan_slowed(
+    problem: Problem, late: Problem, options: SolverOptions, effort: Effort, deadline: Deadline
+) -> Plan:
+    """The order that is best with slow workers, with the times and the bound that hold without them."""
     bound = lower_bound(problem)
+    load = problem.load
+    if all(load[one.stage, one.pipeline] == 0 for one in late.slow):
+        # Who has nothing to do might as well be lost, and plans for losses are the better ones.
+        working = tuple(
+            tuple(p for p in hosts if load[stage, p]) for stage, hosts in enumerate(problem.hosts)
+        )
+        best = plan(replace(problem, hosts=working), options, effort, deadline).timed
+        return Plan(best, bound, deadline.struck)
+    timed = Clock(problem).time(slow_order(late, options, effort, deadline).order)
+    assert timed is not None
+    return Plan(timed, bound, deadline.struck)
+
+
+def slow_order(late: Problem, options: SolverOptions, effort: Effort, deadline: Deadline) -> Timed:
+    """The best order with the times of slow workers, and these times."""
+    floor = Clock(late).floor
+    if all(one.work[0] >= late.forward[one.stage] for one in late.slow):
+        # Where nobody is faster than the job says, its own bound holds too.
+        floor = max(floor, lower_bound(replace(late, slow=())).period)
+    return plan(late, options, replace(effort, exact=False), deadline, Bound(floor, "slow workers")).timed
+
+
+def plan(
+    problem: Problem,
+    options: SolverOptions,
+    effort: Effort,
+    deadline: Deadline,
+    known: Bound | None = None,
+) -> Plan:
+    """The best times found, with their bound."""
+    bound = known or lower_bound(problem)
     good_enough = _with_gap(bound, options)
     clock, noise = Clock(problem), Noise(options.seed)
     if problem.ops < LARGE:

@@ -66,7 +66,7 @@ def list_schedule(  # noqa: C901
 ) -> int:
     """Place ops as time goes on: a worker that is free takes the waiting op with the lowest priority value.
 
-    `stage_of[worker]` is its stage, `times[kind * stages + stage]` how long an op takes, and
+    `stage_of[worker]` is its stage, `times[kind * workers + worker]` how long an op takes there, and
     `runs_on[unit * stages + stage]` its worker. `least[kind]` is the lowest priority value of a kind.
     `entering[entry[worker]:]` are the F of the first stage in the order its worker takes them, then -1. F is
     not taken while memory is short, while `limit[stage]` micro-batches are between F and the end of backward,
@@ -144,7 +144,7 @@ def list_schedule(  # noqa: C901
         starts = best_op >= 0
         if starts:
             waits = patience[stage] if entered[worker] < hosted[worker] else at_end[stage]
-            length = times[best_kind * stages + stage]
+            length = times[best_kind * workers + worker]
             starts = not (soon_key < best_key and (soon_time - now) * 100 <= waits * length)
         if not starts:
             # Wake up when the next op comes.
@@ -167,7 +167,7 @@ def list_schedule(  # noqa: C901
         order[worker * width + placed[worker]] = best_op
         placed[worker] += 1
         total += 1
-        end = now + times[kind * stages + stage]
+        end = now + times[kind * workers + worker]
         end_of[best_op] = end
         busy_until[worker] = end
         heappush(events, (end << bits) + worker)

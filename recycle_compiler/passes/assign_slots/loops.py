@@ -42,9 +42,12 @@ class Loops:
         units, stages, pipelines = problem.units, problem.stages, problem.pipelines
         self.span = units * stages
         self.workers = stages * pipelines
-        times = np.array([problem.forward, problem.backward, problem.weight], dtype=np.int64)
-        self.duration = np.repeat(times[:, None, :], units, axis=1).ravel()
+        times = problem.times.reshape(3, self.workers)
         runs_on = (problem.host + np.arange(stages) * pipelines).ravel()
+        self.duration = times[:, runs_on].ravel()
+        late = problem.finishes - np.array(problem.finish, dtype=np.int64)[:, None]
+        self.late = late.ravel() if problem.staggered else np.zeros(self.workers, dtype=np.int64)
+        """By how much longer than its stage each worker takes to reduce and step."""
         hosted = np.bincount(runs_on, minlength=self.workers)
         split = np.array(problem.split, dtype=np.int64)
         self._length = hosted * np.repeat(2 + split, pipelines)
@@ -67,6 +70,11 @@ class Loops:
         )
         self._most = most
         self._queues = tuple(self._scratch(3 * self.workers * most) for _ in range(3))
+
+    @property
+    def unopened(self) -> Ints:
+        """Releases of stages that hold nobody back."""
+        return np.full(self.problem.stages, -max(0, int(self.late.max())), dtype=np.int64)
 
     def place(self, priority: Ints, rule: Rule) -> Ints:
         """The order that list scheduling finds: one row per worker, -1 after its last op."""
@@ -131,7 +139,10 @@ class Loops:
         return self._native(entering), self._native(limits[:-1] + np.arange(self.problem.pipelines))
 
     def earliest(self, order: Ints, release: Ints) -> Ints:
-        """The earliest end of every op, -1 where there is none; stages open at their release."""
+        """The earliest end of every op, -1 where there is none; stages open at their release.
+
+        A worker that takes longer to step than its peers comes later by that much.
+        """
         timed = self.timed(order, release)
         assert timed is not None, "the orders of some workers wait for each other"
         return timed[0]
@@ -140,7 +151,7 @@ class Loops:
         """The earliest end of every op and of every worker; None if the orders wait for each other."""
         problem = self.problem
         end = self._scratch(3 * self.span, -1)
-        free = self._native(np.repeat(release, problem.pipelines))
+        free = self._native(np.maximum(np.repeat(release, problem.pipelines) + self.late, 0))
         timed = self._functions[1](
             problem.stages,
             self.workers,

@@ -33,6 +33,7 @@ def swap_neighbours(  # noqa: C901
     workers of some stages, only ops from `since` on, and only swaps that bring more than `gain` count, and of
     these `odds` percent. F moves ahead only where memory has room for it. Returns how many were swapped.
     """
+    workers = stages * pipelines
     span = units * stages
     swaps = 0
     for worker in range(first_stage * pipelines, (last_stage + 1) * pipelines):
@@ -55,7 +56,7 @@ def swap_neighbours(  # noqa: C901
                 start = max(start, end[op + 1] + up)
             else:
                 start = max(start, end[op - span])
-            length = times[kind * stages + stage]
+            length = times[kind * workers + worker]
             ends = start + length
             next_place = place + 1
             other = order[next_place] if next_place < (worker + 1) * width else -1
@@ -74,7 +75,7 @@ def swap_neighbours(  # noqa: C901
                     after = FAR
                     if next_place + 1 < (worker + 1) * width and order[next_place + 1] >= 0:
                         after = late[order[next_place + 1]]
-                    length_then = times[kind_then * stages + stage]
+                    length_then = times[kind_then * workers + worker]
                     ends_then = sooner + length_then
                     late_now = max(ends - due[op], ends + length_then - min(due[other], after))
                     late_then = max(ends_then - due[other], ends_then + length - min(due[op], after))

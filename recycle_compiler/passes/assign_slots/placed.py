@@ -29,7 +29,7 @@ class Placed:
     order: Ints
     end: Ints
     first: Ints
-    """When each stage starts."""
+    """When each stage starts, as `Clock` counts it."""
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -43,14 +43,15 @@ def placed_by_rule(clock: Clock, priority: Ints, rule: Rule, goal: Goal) -> Plac
 
 def placed_in_order(clock: Clock, order: Ints, goal: Goal) -> Placed | None:
     """The order with its earliest times; None if its workers wait for each other."""
-    timed = clock.loops.timed(order, np.zeros(clock.problem.stages, dtype=np.int64))
+    timed = clock.loops.timed(order, clock.loops.unopened)
     return None if timed is None else _placed(clock, order, *timed, goal)
 
 
 def _placed(clock: Clock, order: Ints, end: Ints, worker_end: Ints, goal: Goal) -> Placed:
     shape = clock.problem.stages, clock.problem.pipelines
     first_ops, ends = order[:: clock.loops.width], worker_end.reshape(shape)
-    starts = np.where(first_ops >= 0, end[first_ops] - clock.loops.duration[first_ops], FAR)
+    begins = end[first_ops] - clock.loops.duration[first_ops] - clock.loops.late
+    starts = np.where(first_ops >= 0, begins, FAR)
     first = starts.reshape(shape).min(axis=1)
     late = ends - clock.deadlines(first, goal.aim)[:, None]
     return Placed(clock.period(first, ends.max(axis=1)), int(np.maximum(late, 0).sum()), order, end, first)

@@ -4,8 +4,9 @@ A micro-batch of any pipeline is one number `unit = pipeline * microbatches + mi
 is not split runs its whole backward as `backward` and has weight 0, and nothing is left to defer.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +15,19 @@ from recycle_compiler.ir.failure import FailureSet
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.ops import OpKind, OpTable
 from recycle_compiler.ir.target import Target
+from recycle_compiler.passes.slow_workers import SlowWorkers
 
 UNLIMITED = -1
+
+
+class SlowTimes(NamedTuple):
+    """Of a worker that is not like its peers, in ticks."""
+
+    pipeline: int
+    stage: int
+    work: tuple[int, int, int]
+    """Forward, backward, weight."""
+    finish: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,6 +57,8 @@ class Problem:
     """Pipelines whose worker of this stage may run micro-batches."""
     host: NDArray[np.int64]
     """host[unit, stage]: the pipeline whose worker runs it."""
+    slow: tuple[SlowTimes, ...] = ()
+    """Workers to which the times of their stage do not apply; bounds and MILP know nothing of them."""
 
     @property
     def units(self) -> int:
@@ -58,7 +72,50 @@ class Problem:
     @property
     def grain(self) -> int:
         """The largest step that all times are multiples of: starts and periods are too."""
-        return gcd(*self.forward, *self.backward, *self.weight, *self.transfer, *self.finish)
+        slow = (time for one in self.slow for time in (*one.work, one.finish))
+        return gcd(*self.forward, *self.backward, *self.weight, *self.transfer, *self.finish, *slow)
+
+    @property
+    def times(self) -> NDArray[np.int64]:
+        """[kind, stage, pipeline]: how long forward, backward and weight take on a worker."""
+        each = np.array([self.forward, self.backward, self.weight], dtype=np.int64)
+        times = np.repeat(each[:, :, None], self.pipelines, axis=2)
+        for one in self.slow:
+            times[:, one.stage, one.pipeline] = one.work
+        return times
+
+    @property
+    def finishes(self) -> NDArray[np.int64]:
+        """[stage, pipeline]: how long reduction and optimizer take on a worker."""
+        finishes = np.repeat(np.array(self.finish, dtype=np.int64)[:, None], self.pipelines, axis=1)
+        for one in self.slow:
+            finishes[one.stage, one.pipeline] = one.finish
+        return finishes
+
+    @property
+    def load(self) -> NDArray[np.int64]:
+        """[stage, pipeline]: how long the work of a worker on its micro-batches takes."""
+        worker = (self.host + np.arange(self.stages) * self.pipelines).ravel()
+        hosted = np.bincount(worker, minlength=self.stages * self.pipelines)
+        return hosted.reshape(self.stages, -1) * self.times.sum(axis=0)
+
+
+def slowed(problem: Problem, job: JobSpec, slow: SlowWorkers) -> Problem:
+    """The problem with the times that slow workers take. A reduction is not their own work."""
+    times = zip(problem.forward, problem.backward, problem.weight, strict=True)
+    work = [tuple(each) for each in times]
+    return replace(
+        problem,
+        slow=tuple(
+            SlowTimes(
+                *one.worker,
+                (one.stretched(forward), one.stretched(backward), one.stretched(weight)),
+                job.reduce[one.worker.stage] + one.stretched(job.optimizer[one.worker.stage]),
+            )
+            for one in slow
+            for forward, backward, weight in [work[one.worker.stage]]
+        ),
+    )
 
 
 def problem_of(job: JobSpec, failed: FailureSet, ops: OpTable) -> Problem:

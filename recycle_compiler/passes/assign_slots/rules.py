@@ -107,6 +107,9 @@ def holdable(problem: Problem) -> Ints:
 
 
 def _busy_stages(problem: Problem) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    if problem.slow:
+        most = problem.load.max(axis=1)
+        return 100 * most >= _BUSY * most.max()
     load = [
         -(-problem.units // len(hosts)) * sum(times)
         for hosts, *times in zip(

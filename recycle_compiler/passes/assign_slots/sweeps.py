@@ -73,7 +73,7 @@ def earliest_times(  # noqa: C901
                 ready = end[op - span]
                 if ready < 0:
                     break
-            time = max(time, ready) + times[kind * stages + stage]
+            time = max(time, ready) + times[kind * workers + worker]
             end[op] = time
             place += 1
             timed += 1
@@ -148,7 +148,7 @@ def latest_times(  # noqa: C901
             else:
                 kind = WEIGHT
             due[op] = end
-            following = min(end, following) - times[kind * stages + stage]
+            following = min(end, following) - times[kind * workers + worker]
             late[op] = following
             place -= 1
             timed += 1

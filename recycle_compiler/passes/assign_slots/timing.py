@@ -32,15 +32,17 @@ class Clock:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.loops = Loops(problem)
-        self._finish = np.array(problem.finish, dtype=np.int64)
         self._shape = (3, problem.units, problem.stages)
         self._duration = self.loops.duration.reshape(self._shape)
-        self._last = np.where(np.array(problem.split), 2, 1)
-        load = [
-            int(np.bincount(problem.host[:, stage]).max()) * int(self._duration[:, 0, stage].sum()) + finish
-            for stage, finish in enumerate(problem.finish)
-        ]
-        self._floor = max(load)
+        load, finishes, alive = problem.load, problem.finishes, _living(problem)
+        self.floor = int((load + finishes)[alive | (load > 0)].max())
+        """No order has a shorter period."""
+        self._finish = np.array(problem.finish, dtype=np.int64)
+        if problem.slow and not problem.staggered:
+            self._finish = np.where(alive, finishes, 0).max(axis=1)
+        host = problem.host + np.arange(problem.stages) * problem.pipelines
+        self._late = self.loops.late[host] if problem.slow else None
+        self._least = int(finishes[alive & (load == 0)].max(initial=0)) if problem.slow else 0
 
     def time(self, order: Ints, at_most: int | None = None) -> Timed | None:
         """The order with its shortest period; None if that exceeds `at_most`."""
@@ -54,7 +56,7 @@ class Clock:
 
     def time_at_once(self, order: Ints) -> Timed:
         """The order with every stage opened at once: fast, and often as short as it can be."""
-        return self._timed(order, np.zeros(self.problem.stages, dtype=np.int64))
+        return self._timed(order, self.loops.unopened)
 
     def order_of(self, start: Ints) -> Ints:
         """The order of ops on every worker, from start[kind, unit, stage] (-1 where there is no such op)."""
@@ -84,13 +86,13 @@ class Clock:
     def period(self, first: Ints, last: Ints) -> int:
         """The period when each stage has its first start and its last end there."""
         if self.problem.staggered:
-            return int((last + self._finish - first).max())
+            return max(self._least, int((last + self._finish - first).max()))
         return int(last.max() - first.min() + self._finish.max())
 
     def _shorten(self, best: Timed) -> Timed:
         """Halve the interval between what is surely too short and what is known to do."""
         grain = self.problem.grain
-        too_short = self._floor // grain - 1
+        too_short = self.floor // grain - 1
         # The next step down is the likely end of the search, so it is tried first.
         probe = best.period // grain - 1
         while probe > too_short:
@@ -107,7 +109,7 @@ class Clock:
 
         A longest path uses each stage's window at most once, so more rounds than stages mean a cycle.
         """
-        release = np.zeros(self.problem.stages, dtype=np.int64)
+        release = self.loops.unopened
         for _ in range(self.problem.stages + 1):
             start = self._start(order, release)
             first, last = self._windows(start)
@@ -122,18 +124,29 @@ class Clock:
         return np.where(end >= 0, end - self._duration, -1)
 
     def _windows(self, start: Ints) -> tuple[Ints, Ints]:
-        """For each stage, the start of its first op and the end of its last."""
-        stages = np.arange(self.problem.stages)
-        ends = start.max(axis=1)[self._last, stages] + self._duration[self._last, 0, stages]
-        return start[0].min(axis=0), ends
+        """For each stage, the start of its first op and the end of its last.
+
+        Of a worker that takes longer to step than its peers, ops start sooner by that much: then one end of
+        the optimizer step serves for all.
+        """
+        first = start[0] if self._late is None else start[0] - self._late
+        return first.min(axis=0), (start + self._duration).max(axis=(0, 1))
 
     def _timed(self, order: Ints, release: Ints) -> Timed:
         return self._as_timed(order, self._start(order, release), release)
 
     def _as_timed(self, order: Ints, start: Ints, release: Ints) -> Timed:
         first, last = self._windows(start)
-        origin = int(first.min())
+        origin = int(start[0].min())
         opens = tuple(int(max(0, time - origin)) for time in release)
         shifted = np.where(start >= 0, start - origin, -1)
         score = int((last - first).sum() if self.problem.staggered else last.sum())
         return Timed(self.period(first, last), score, order, shifted, opens)
+
+
+def _living(problem: Problem) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
+    """[stage, pipeline]: who may run micro-batches."""
+    alive = np.zeros((problem.stages, problem.pipelines), dtype=np.bool_)
+    for stage, hosts in enumerate(problem.hosts):
+        alive[stage, list(hosts)] = True
+    return alive
