@@ -15,22 +15,25 @@ from recycle_runtime.coordinator.coordinator import Coordinator
 from recycle_runtime.coordinator.decision import Member
 from recycle_runtime.coordinator.drift import OpTimes, calibrated, shift, todays_times
 from recycle_runtime.coordinator.moves import ChangeRate, CostOfMoves, least_moves, weigh
-from recycle_runtime.coordinator.plan_book import Assignment, Counts
+from recycle_runtime.coordinator.plan_book import Assignment, Counts, Fitted
 from recycle_runtime.coordinator.plan_files import PlanFiles
 from recycle_runtime.coordinator.recoveries import Recovery
-from recycle_runtime.coordinator.replanning import InUse, Offer, Replanner, best_offer
+from recycle_runtime.coordinator.replanning import InUse, Replanner, best_offer
 from recycle_runtime.coordinator.step_rows import Row
 from recycle_runtime.coordinator.todays_job import JobText, StageTimes
+from recycle_runtime.coordinator.words_about_plans import about, offered, taken
 
 _ROWS_FOR_MOVES = 4
 _ROWS_FOR_PLANS = 10
 """Steps of a generation before anything is considered; the first of them is warm-up."""
 _ROWS_BETWEEN_LOOKS = 5
 _ROWS_KEPT = 21
-_SLOW = 2.0
+_SLOW = 1.5
 """A worker that takes so many times longer than its peers is slow."""
-_STILL_SLOW = 1.5
+_STILL_SLOW = 1.25
 """The same for one that was slow already."""
+_OTHER_PACE = 1.3
+"""A slow worker whose factor has changed by so much needs another plan."""
 _MOST_PATIENCE = 64
 
 
@@ -198,18 +201,20 @@ class Adaptation:
         failed = self.book.bundles[assignment.bundle].plans[assignment.plan].failed
         in_use = JobText(self.book.bundles[assignment.bundle].job_text)
         change, most = shift(in_use.times, times, self._job.microbatches)
-        idle = self._idle(assignment)
-        slow = self._slow_workers(idle, now)
+        idle, lighter = self._idle(assignment), self.book.slow_in(assignment)
+        known = idle | lighter.keys()
+        slow = self._slow_workers(idle, known, now)
         if set(slow) == self._slow.keys() and not self._is_news(times, least, now):
             return
-        if change < least and set(slow) == idle:
+        if change < least and set(slow) == known and _are_as_slow(slow, lighter):
             return
         self._asked_at, self._asked_for, self._slow = now, times, slow
-        self._about = _about(change, most, slow, idle)
+        self._about = about(change, most, slow, known)
         roles = {assignment.roles[place]: by for place, by in slow.items() if place not in idle}
         plan = InUse(self._files.paths[assignment.bundle], failed, roles)
         lost = [worker for worker in self.book.grid if worker not in self._live]
-        self._replanner.ask(self._job.with_times(times), plan, lost, slow, slow)
+        text = self._job.with_times(times)
+        self._replanner.ask(text, plan, lost, slow, may_be_lighter=self._job.is_adaptive)
 
     def _idle(self, assignment: Assignment) -> set[Worker]:
         """Those who only watch."""
@@ -222,9 +227,11 @@ class Adaptation:
             return True
         return shift(self._asked_for, times, self._job.microbatches)[0] >= least
 
-    def _slow_workers(self, idle: Collection[Worker], now: int) -> dict[Worker, float]:
+    def _slow_workers(
+        self, idle: Collection[Worker], known: Collection[Worker], now: int
+    ) -> dict[Worker, float]:
         """Those who are slow; who watches because of that is, until it has seemed well for long enough."""
-        slow = self.ops.slow(self._live - set(idle), _SLOW) | self.ops.slow(idle, _STILL_SLOW)
+        slow = self.ops.slow(self._live - set(known), _SLOW) | self.ops.slow(known, _STILL_SLOW)
         for worker in idle:
             if now < self._back_from.get(worker, (0, 0))[0]:
                 slow.setdefault(worker, self._slow.get(worker, _SLOW))
@@ -244,7 +251,7 @@ class Adaptation:
         gain = 0.0 if best is None else best.saving * self._step * self._steps_left
         if not self._coordinator.is_steady or gain <= self.costs.regroup:
             best = None
-        self._tell(f"{self._about}: {_offered(offers, self._step, least)}: {_taken(best)}")
+        self._tell(f"{self._about}: {offered(offers, self._step, least)}: {taken(best)}")
         if best is None:
             self._patience = min(2 * self._patience, _MOST_PATIENCE)
             return
@@ -253,7 +260,12 @@ class Adaptation:
         for worker in watchers - self.book.watchers:
             _, waited = self._back_from.get(worker, (0, self._options.replan_every // 2))
             self._back_from[worker] = (self._coordinator.rows.next + 2 * waited, 2 * waited)
-        self._files.add(best.candidate.path, best.bundle)
+        if best.candidate.lighter:
+            made_for = Fitted(self._live, dict(best.candidate.lighter))
+            self._files.fit(best.candidate.path, best.bundle, made_for)
+        else:
+            self._files.unfit()
+            self._files.add(best.candidate.path, best.bundle)
         self._files.watch(watchers)
         self._coordinator.stop_at_boundary("a plan for today's times")
 
@@ -267,27 +279,7 @@ class Adaptation:
         return self._coordinator.steps - self._coordinator.rows.next
 
 
-def _about(change: float, most: int, slow: Mapping[Worker, float], idle: Collection[Worker]) -> str:
-    """Why plans are made."""
-    words = [f"{_name(worker)} takes {by:.1f} times as long as its peers" for worker, by in slow.items()]
-    words += [f"{_name(worker)} is as fast as its peers again" for worker in sorted(set(idle) - set(slow))]
-    return ", ".join(words) or f"op times have moved by {100 * change:.1f} % of a step, most on stage {most}"
-
-
-def _offered(offers: Collection[Offer], step: float, least: float) -> str:
-    words: list[str] = []
-    for offer in offers:
-        watchers = ", ".join(map(_name, offer.candidate.watchers))
-        who = f"a plan in which {watchers} only watches" if watchers else "a new plan for everybody"
-        words.append(f"{who} saves {100 * offer.saving:.1f} %")
-    return f"{', '.join(words)} of {step:.3g} s a step, {100 * least:.1f} % asked for"
-
-
-def _taken(best: Offer | None) -> str:
-    if best is None:
-        return "not taken"
-    return "taken, with a watcher" if best.candidate.watchers else "taken"
-
-
-def _name(worker: Worker) -> str:
-    return f"{worker[0]}:{worker[1]}"
+def _are_as_slow(slow: Mapping[Worker, float], planned: Mapping[Worker, float]) -> bool:
+    """Whether those who have less to do are about as slow as their plan has it."""
+    ratios = [slow[worker] / by for worker, by in planned.items()]
+    return all(1 / _OTHER_PACE < ratio < _OTHER_PACE for ratio in ratios)

@@ -4,11 +4,13 @@ A line that was cut short by the end of the process is left out; everything befo
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 from recycle_runtime.assembly import Worker
+from recycle_runtime.coordinator.plan_book import Fitted
 
 
 class Remembered(NamedTuple):
@@ -25,6 +27,10 @@ class Remembered(NamedTuple):
     """Files with plans made on demand."""
     watchers: tuple[Worker, ...] = ()
     """Workers that are slow, and should only watch."""
+    made_for: Mapping[int, Fitted] = MappingProxyType({})
+    """Of those bundles, the ones that are for certain workers alone."""
+    fitted: int | None = None
+    """Which of these should be used."""
     restore: str | None = None
     """The checkpoint that the run begins with, if not everybody has read it yet."""
     first_step: int = 0
@@ -54,17 +60,15 @@ def read(path: str | Path) -> Remembered | None:
     """None when there is nothing to go on from."""
     found: Remembered | None = None
     next_row = 0
-    bundles: list[str] = []
     watchers: tuple[Worker, ...] = ()
     begins: tuple[str | None, int, int] = (None, 0, 0)
-    for fields in _lines(path):
+    lines = list(_lines(path))
+    for fields in lines:
         if "generation" in fields:
             places = tuple(_worker(place) for place in fields["places"])
             found = Remembered(int(fields["generation"]), int(fields["step"]), places, 0, ())
         elif "row" in fields:
             next_row = int(fields["row"]) + 1
-        elif "bundle" in fields:
-            bundles.append(str(fields["bundle"]))
         elif "watchers" in fields:
             watchers = tuple(_worker(place) for place in fields["watchers"])
         elif "begins" in fields:
@@ -75,10 +79,13 @@ def read(path: str | Path) -> Remembered | None:
     if found is None:
         return None
     restore, step, item = begins
+    bundles, made_for, fitted = _bundles(lines)
     return found._replace(
         next_row=next_row,
-        bundles=tuple(bundles),
+        bundles=bundles,
         watchers=watchers,
+        made_for=made_for,
+        fitted=fitted,
         restore=restore,
         first_step=step,
         first_item=item,
@@ -97,6 +104,27 @@ def _lines(path: str | Path) -> Iterator[dict[str, Any]]:
             continue
         if isinstance(row, dict):
             yield cast(dict[str, Any], row)
+
+
+def _bundles(lines: list[dict[str, Any]]) -> tuple[tuple[str, ...], dict[int, Fitted], int | None]:
+    """Files of plans, those that are for certain workers alone, and which of them should be used."""
+    names: list[str] = []
+    made_for: dict[int, Fitted] = {}
+    fitted: int | None = None
+    for fields in lines:
+        if "unfit" in fields:
+            fitted = None
+        if "bundle" not in fields:
+            continue
+        if "slow" in fields:
+            fitted = len(names)
+            made_for[fitted] = _fitted(fields["live"], fields["slow"])
+        names.append(str(fields["bundle"]))
+    return tuple(names), made_for, fitted
+
+
+def _fitted(live: Any, slow: Any) -> Fitted:
+    return Fitted(frozenset(map(_worker, live)), {(int(p), int(s)): float(by) for p, s, by in slow})
 
 
 def _worker(value: Any) -> Worker:

@@ -2,10 +2,11 @@
 
 A plan for exactly as many losses on each stage fits as it is. Where there is none, one for more losses fits
 too: live workers that it has no stream for watch. They take part in sums and steps, so that they stay like
-their peers, and compute nothing. Some may be meant to watch, because they are slow.
+their peers, and compute nothing. Some may be meant to watch, because they are slow. A plan in which slow
+workers have less to do than their peers is for exactly those who were there when it was made.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from recycle_runtime.assembly import Worker
@@ -37,6 +38,14 @@ class Assignment(NamedTuple):
         return self.watching == 0 or self.on_purpose
 
 
+class Fitted(NamedTuple):
+    """Whom a plan was made for, worker by worker."""
+
+    live: frozenset[Worker]
+    slow: dict[Worker, float]
+    """Those of them that have less to do, each with how many times longer it takes than its peers."""
+
+
 class PlanBook:
     """Bundles of one job; the first is the one that the job was started with."""
 
@@ -45,16 +54,27 @@ class PlanBook:
         self.stages, self.pipelines = bundle.stages, bundle.pipelines
         self.watchers: frozenset[Worker] = frozenset()
         """They watch wherever there is a plan for exactly the others."""
+        self.fitted: int | None = None
+        """The bundle whose only plan is used by those it was made for, as long as nobody else is there."""
+        self._made_for: dict[int, Fitted] = {}
 
     @property
     def grid(self) -> list[Worker]:
         """All workers that the job could have."""
         return [(pipeline, stage) for stage in range(self.stages) for pipeline in range(self.pipelines)]
 
-    def add(self, bundle: Bundle) -> int:
-        """Its number."""
+    def add(self, bundle: Bundle, made_for: Fitted | None = None) -> int:
+        """Its number. One that was made for somebody is used while it is the one that is `fitted`."""
         self.bundles.append(bundle)
-        return len(self.bundles) - 1
+        number = len(self.bundles) - 1
+        if made_for is not None:
+            self._made_for[number] = made_for
+        return number
+
+    def slow_in(self, assignment: Assignment) -> dict[Worker, float]:
+        """Those who have less to do in it."""
+        made_for = self._made_for.get(assignment.bundle)
+        return {} if made_for is None else made_for.slow
 
     def counts(self, live: Collection[Worker]) -> Counts:
         """Losses on each stage."""
@@ -67,6 +87,9 @@ class PlanBook:
 
         Of plans for exactly these losses one with newer op times is better.
         """
+        if self.fitted is not None and self._made_for[self.fitted].live == frozenset(live):
+            period = self.bundles[self.fitted].plans[0].period
+            return Assignment(self.fitted, 0, {worker: worker for worker in sorted(live)}, 0, period)
         working = [worker for worker in live if worker not in self.watchers]
         if len(working) < len(live):
             chosen = self._choose(self.counts(working))
@@ -80,7 +103,7 @@ class PlanBook:
         return min(
             (
                 entry.period
-                for bundle in self.bundles
+                for _, bundle in self._for_anybody()
                 for entry in bundle.plans
                 if bundle.job_text == job_text and _counts(entry.failed, self.stages) == lost
             ),
@@ -101,7 +124,8 @@ class PlanBook:
     def best_placement(self, failures: int) -> tuple[Counts, int] | None:
         """How so many losses lie best, and the period then: by the first bundle, or a plan made since."""
         original = self.bundles[0].job_text
-        made_since = [bundle for bundle in self.bundles[1:] if bundle.job_text == original]
+        _, *others = (bundle for _, bundle in self._for_anybody())
+        made_since = [bundle for bundle in others if bundle.job_text == original]
         for bundles in (self.bundles[:1], made_since):
             entries = [entry for bundle in bundles for entry in bundle.plans if len(entry.failed) == failures]
             if entries:
@@ -117,13 +141,18 @@ class PlanBook:
         """The numbers of a bundle and of a plan in it."""
         jobs = list(dict.fromkeys(bundle.job_text for bundle in self.bundles))
         fitting: list[tuple[bool, int, int, int, int]] = []
-        for number, bundle in enumerate(self.bundles):
+        for number, bundle in self._for_anybody():
             for plan, entry in enumerate(bundle.plans):
                 counts = _counts(entry.failed, self.stages)
                 if all(has >= must for has, must in zip(counts, lost, strict=True)):
                     age = -jobs.index(bundle.job_text) if counts == lost else 0
                     fitting.append((counts != lost, age, entry.period, number, plan))
         return min(fitting)[3:] if fitting else None
+
+    def _for_anybody(self) -> Iterator[tuple[int, Bundle]]:
+        for number, bundle in enumerate(self.bundles):
+            if number not in self._made_for:
+                yield number, bundle
 
     def _is_exact(self, number: int, plan: int, lost: Counts) -> bool:
         return _counts(self.bundles[number].plans[plan].failed, self.stages) == lost

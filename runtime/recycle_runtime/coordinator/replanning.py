@@ -1,8 +1,8 @@
 """Plans for today's op times, made and compared by processes while training goes on. Standard library only.
 
 One request at a time. Each candidate is planned with today's times and timed with them, and so is the plan in
-use, so that what is compared is the same day. A worker that is slower than its peers has a plan of its own
-among the candidates: one that counts it as lost, so that it only watches.
+use, so that what is compared is the same day. For a worker that is slower than its peers there are two more
+candidates: a plan that gives it less to do, and one that counts it as lost, so that it only watches.
 """
 
 import json
@@ -13,6 +13,7 @@ import sys
 from collections import deque
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from recycle_runtime.assembly import Worker
@@ -23,12 +24,14 @@ _TICKS = "step_ticks"
 
 
 class Candidate(NamedTuple):
-    """A plan for the same losses, in which some live workers only watch."""
+    """A plan for the same losses, in which some live workers have less to do, or only watch."""
 
     path: Path
     failed: tuple[Worker, ...]
     """As the plan counts them: the lost and those who watch."""
-    watchers: tuple[Worker, ...]
+    watchers: tuple[Worker, ...] = ()
+    lighter: Mapping[Worker, float] = MappingProxyType({})
+    """Those who have less to do, each with how many times longer it takes than its peers."""
 
 
 class InUse(NamedTuple):
@@ -72,9 +75,10 @@ class Replanner:
         in_use: InUse,
         lost: Collection[Worker],
         slow: Mapping[Worker, float],
-        watchers: Collection[Worker],
+        *,
+        may_be_lighter: bool,
     ) -> None:
-        """Begin: a plan with everybody, and, if there are `watchers`, one in which they watch."""
+        """Begin: a plan in which all do the same, and if some are `slow`, those for them."""
         self.stop()
         command = recyclec()
         if command is None:
@@ -82,9 +86,11 @@ class Replanner:
             return
         times = self._folder / "today.job"
         times.write_text(job, encoding="utf-8")
-        self._candidates = [self._candidate(lost, ())]
-        if watchers:
-            self._candidates.append(self._candidate(lost, watchers))
+        self._candidates = [self._candidate(lost)]
+        if slow and may_be_lighter:
+            self._candidates.append(self._candidate(lost, lighter=slow))
+        if slow:
+            self._candidates.append(self._candidate(lost, watchers=slow))
         quiet = [command, "--quiet"]
         self._left.append([*quiet, *_retime(in_use.path, in_use.failed, times, in_use.slow)])
         for candidate in self._candidates:
@@ -122,12 +128,17 @@ class Replanner:
             self._process.communicate()
             self._process = None
 
-    def _candidate(self, lost: Collection[Worker], watchers: Collection[Worker]) -> Candidate:
+    def _candidate(
+        self,
+        lost: Collection[Worker],
+        watchers: Collection[Worker] = (),
+        lighter: Mapping[Worker, float] = MappingProxyType({}),
+    ) -> Candidate:
         self._count += 1
         failed = tuple(sorted({*lost, *watchers}))
         # Another coordinator of the same job may have left plans here.
         path = self._folder / f"today-{os.getpid()}-{self._count}.plan"
-        return Candidate(path, failed, tuple(sorted(watchers)))
+        return Candidate(path, failed, tuple(sorted(watchers)), lighter)
 
     def _next(self) -> None:
         self._process = subprocess.Popen(
@@ -147,26 +158,31 @@ class Replanner:
 
 
 def best_offer(offers: Collection[Offer], least: float) -> Offer | None:
-    """The one that saves most, and the share that is asked for at least; fewer watchers if they are equal."""
+    """The one that saves most, and the share that is asked for at least; of equals the plainest."""
     good = [offer for offer in offers if offer.saving >= least]
-    return min(good, key=lambda offer: (-offer.saving, len(offer.candidate.watchers)), default=None)
+
+    def rank(offer: Offer) -> tuple[float, int, int]:
+        return -offer.saving, len(offer.candidate.watchers), len(offer.candidate.lighter)
+
+    return min(good, key=rank, default=None)
 
 
 def _plan(times: Path, candidate: Candidate) -> list[str]:
     out = ["-o", str(candidate.path)]
-    if not candidate.failed:
+    if not candidate.failed and not candidate.lighter:
         return ["compile", str(times), "--failures", "0", "--jobs", "1", *out]
-    return ["plan", str(times), "--failed", _names(candidate.failed), *out]
+    failed = ["--failed", _names(candidate.failed)] if candidate.failed else []
+    return ["plan", str(times), *failed, *_slow(candidate.lighter), *out]
 
 
 def _retime(plan: Path, failed: Collection[Worker], times: Path, slow: Mapping[Worker, float]) -> list[str]:
     which = ["--failed", _names(failed)] if failed else ["--failures", "0"]
-    workers = [f"{p}:{s}={by:.3f}" for (p, s), by in sorted(slow.items())]
-    return ["retime", str(plan), *which, "--times", str(times), "--json", *_if_any("--slow", workers)]
+    return ["retime", str(plan), *which, "--times", str(times), "--json", *_slow(slow)]
 
 
-def _if_any(option: str, words: list[str]) -> list[str]:
-    return [option, ",".join(words)] if words else []
+def _slow(workers: Mapping[Worker, float]) -> list[str]:
+    words = [f"{p}:{s}={by:.3f}" for (p, s), by in sorted(workers.items())]
+    return ["--slow", ",".join(words)] if words else []
 
 
 def _names(workers: Collection[Worker]) -> str:

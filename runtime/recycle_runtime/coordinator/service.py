@@ -21,11 +21,10 @@ from recycle_runtime.coordinator.adaptation import Adaptation, AdaptationOptions
 from recycle_runtime.coordinator.agents import Agents
 from recycle_runtime.coordinator.coordinator import Coordinator, Phase
 from recycle_runtime.coordinator.decision import Member, Report, Sums
-from recycle_runtime.coordinator.foresight import next_loss
 from recycle_runtime.coordinator.journal import Journal, read, rows_since
 from recycle_runtime.coordinator.plan_book import Assignment, PlanBook, plan_name
 from recycle_runtime.coordinator.plan_files import PlanFiles
-from recycle_runtime.coordinator.planner import Planner
+from recycle_runtime.coordinator.plans_on_demand import PlansOnDemand
 from recycle_runtime.coordinator.recoveries import Recovery
 from recycle_runtime.coordinator.replanning import Replanner
 from recycle_runtime.coordinator.step_rows import Row
@@ -69,7 +68,6 @@ class Service:
         bundle = Bundle.read(options.bundle)
         options.state.mkdir(parents=True, exist_ok=True)
         self._book = PlanBook(bundle)
-        self._planner = Planner(bundle.job_source, options.state)
         self._store = StoreTable()
         self._server = Server(options.host, options.port, options.token, self)
         self._members: dict[Member, Connection] = {}
@@ -88,6 +86,7 @@ class Service:
         self._adaptation = Adaptation(
             self.coordinator, options.adaptation, replanner, self._files, self._tell_event
         )
+        self._plans = PlansOnDemand(self.coordinator, self._files, options.state, self._tell)
         self._opening = ""
         if options.checkpoint is not None:
             self._opening = begin_job(
@@ -97,15 +96,15 @@ class Service:
         self._deadline = time.monotonic() + options.start_seconds
         self._returning: set[Member] = set()
         if remembered is not None:
-            self._files.recall(remembered.bundles, remembered.watchers)
+            self._files.recall(
+                remembered.bundles, remembered.watchers, remembered.made_for, remembered.fitted
+            )
             self.coordinator.remember(remembered)
             self._returning = {
                 Member(place, part) for place in remembered.places for part in range(bundle.tensor)
             }
             self._deadline = time.monotonic() + _RETURN_SECONDS
             options.timetable.resume(remembered.next_row, remembered.places)
-        self._wanted_plan: tuple[Worker, ...] | None = None
-        self._planned_ahead: set[tuple[Worker, ...]] = set()
         assignment = self._book.assign(expected)
         if remembered is None and (assignment is None or not assignment.is_exact):
             self.plan_wanted(tuple(expected))
@@ -127,7 +126,7 @@ class Service:
             self._agents.dismiss()
             self._server.turn(0)
         finally:
-            self._planner.stop()
+            self._plans.stop()
             self._adaptation.stop()
             self.coordinator.saving.close()
             self._journal.close()
@@ -177,10 +176,11 @@ class Service:
     def tick(self) -> None:
         if self._over is not None:
             return
-        self._take_plan()
-        self._plan_ahead()
+        self._plans.take()
+        if self._options.adaptation.ahead:
+            self._plans.look_ahead()
         self.coordinator.look_at_progress()
-        self._adaptation.turn(self._planner.is_busy and not self._planner.is_in_background)
+        self._adaptation.turn(self._plans.is_awaited)
         self.coordinator.look_at_checkpoints()
         if time.monotonic() > self._deadline:
             self._deadline = float("inf")
@@ -251,19 +251,7 @@ class Service:
         self._adaptation.recovered(recovery)
 
     def plan_wanted(self, live: tuple[Worker, ...]) -> None:
-        failed = tuple(worker for worker in self._book.grid if worker not in live)
-        if failed != self._wanted_plan:
-            self._wanted_plan = failed
-            self._planner.ask(failed)
-
-    def _plan_ahead(self) -> None:
-        """While nothing happens: a plan for the next loss, so that it does not have to wait for one."""
-        if not self._options.adaptation.ahead or self._planner.is_busy or not self.coordinator.is_steady:
-            return
-        failed = next_loss(self._book, self.coordinator.roster.whole(), self._planned_ahead)
-        if failed is not None:
-            self._planned_ahead.add(failed)
-            self._planner.ask(failed, in_background=True)
+        self._plans.want(live)
 
     def ended(self, error: str | None, no_plan: bool) -> None:
         """Members save what they should; agents end when all of them have."""
@@ -436,22 +424,6 @@ class Service:
         self.order(
             member, {"type": "bundle", "number": number, "data": base64.b64encode(path.read_bytes()).decode()}
         )
-
-    def _take_plan(self) -> None:
-        made = self._planner.made()
-        if made is not None:
-            path, bundle = made
-            self._files.add(path, bundle)
-            if set(bundle.plans[0].failed) == set(self._wanted_plan or ()):
-                self._tell({"type": "event", "event": "planned on demand", "period": bundle.plans[0].period})
-                self.coordinator.add_plan()
-        elif self._planner.error and self._planner.is_in_background:
-            # Nobody waits for it.
-            self._planner.error = ""
-        elif self._planner.error:
-            error, self._planner.error = self._planner.error, ""
-            self._tell({"type": "event", "event": f"no plan on demand: {error}"})
-            self.coordinator.no_plan(f"there is no plan for these losses: {error}")
 
     def _called(self, member: Member) -> str:
         name = _name(member)

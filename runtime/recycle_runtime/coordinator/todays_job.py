@@ -34,6 +34,8 @@ class JobText:
         self._pipelines = int(shape["pipelines"])
         self.is_abstract = self._fields["units"][0] == "slot"
         """Whether times are in slots, which are no seconds."""
+        self.is_adaptive = "adaptive" in self._fields["techniques"]
+        """Whether a worker may run micro-batches of others."""
         self.times = StageTimes(*(tuple(map(int, self._fields[name])) for name in StageTimes._fields))
 
     def parameter_bytes(self, stage: int) -> int:

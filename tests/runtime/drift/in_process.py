@@ -6,10 +6,13 @@ from pathlib import Path
 from recycle_compiler.actual.retimed import retimed_step
 from recycle_compiler.backends.bundle import bundle_bytes, read_program
 from recycle_compiler.backends.replay import replay
-from recycle_compiler.compiler import plan_failed
+from recycle_compiler.compiler import plan_failed, plan_slow
 from recycle_compiler.frontend.load import parse_job_text
 from recycle_compiler.ir.failure import Worker as Place
 from recycle_compiler.ir.failure import failure_set
+from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.ir.program import Program
+from recycle_compiler.passes.slow_workers import slow_workers
 from recycle_runtime.assembly import Worker
 from recycle_runtime.bundle import Bundle
 from recycle_runtime.coordinator.plan_book import PlanBook
@@ -25,6 +28,8 @@ class InProcess(Replanner):
         self.book: PlanBook | None = None
         self.files: PlanFiles | None = None
         self.requests = 0
+        self.may_be_lighter = True
+        """Tests may leave that out."""
         self._answer: list[Offer] | None = None
 
     def ask(
@@ -33,7 +38,8 @@ class InProcess(Replanner):
         in_use: InUse,
         lost: Collection[Worker],
         slow: Mapping[Worker, float],
-        watchers: Collection[Worker],
+        *,
+        may_be_lighter: bool,
     ) -> None:
         assert self.book is not None and self.files is not None
         self.requests += 1
@@ -47,12 +53,18 @@ class InProcess(Replanner):
 
         now = step(bundle, number, in_use.slow)
         self._answer = []
-        for watching in [(), tuple(watchers)] if watchers else [()]:
-            failed = tuple(sorted({*lost, *watching}))
-            program = plan_failed(times, failure_set(failed))
+        here = Path(f"made {self.requests}")
+        candidates = [Candidate(here / "all alike", tuple(sorted(lost)))]
+        if slow and self.may_be_lighter:
+            assert may_be_lighter
+            candidates.append(Candidate(here / "lighter", tuple(sorted(lost)), lighter=slow))
+        if slow:
+            failed = tuple(sorted({*lost, *slow}))
+            candidates.append(Candidate(here / "watching", failed, tuple(sorted(slow))))
+        for candidate in candidates:
+            program = _planned(times, candidate)
             made = Bundle.parse(bundle_bytes(source=job, programs=[program]))
-            working = {worker: by for worker, by in slow.items() if worker not in watching}
-            candidate = Candidate(Path(f"made {self.requests} {watching}"), failed, watching)
+            working = {worker: by for worker, by in slow.items() if worker not in candidate.watchers}
             self._answer.append(Offer(candidate, made, 1 - step(made, 0, working) / now))
 
     def made(self) -> list[Offer] | None:
@@ -61,3 +73,10 @@ class InProcess(Replanner):
 
     def stop(self) -> None:
         self._answer = None
+
+
+def _planned(job: JobSpec, candidate: Candidate) -> Program:
+    failed = failure_set(candidate.failed)
+    if not candidate.lighter:
+        return plan_failed(job, failed)
+    return plan_slow(job, failed, slow_workers(list(candidate.lighter.items()))).program

@@ -26,34 +26,36 @@ def todays(small_bundle: str) -> str:
     return job.with_times(job.times._replace(forward=(1000, 3000)))
 
 
-def test_a_plan_for_everybody_and_one_in_which_the_slow_one_watches(
+def test_plans_in_which_all_do_the_same_the_slow_one_less_or_nothing(
     small_bundle: str, todays: str, tmp_path: Path
 ) -> None:
     replanner = Replanner(tmp_path)
     slow = {(1, 1): 4.0}
-    replanner.ask(todays, InUse(Path(small_bundle), (), slow), [], slow, slow)
+    replanner.ask(todays, InUse(Path(small_bundle), (), slow), [], slow, may_be_lighter=True)
     assert replanner.is_busy
     offers = answer(replanner)
     assert offers is not None and replanner.error == "" and not replanner.is_busy
-    everybody, without = offers
+    everybody, lighter, without = offers
+    assert lighter.candidate.lighter == slow and lighter.bundle.plans[0].failed == ()
+    assert lighter.saving >= without.saving > 0.5, "little is better than nothing, if not worse"
     assert everybody.candidate.watchers == () and everybody.bundle.plans[0].failed == ()
     assert without.candidate.watchers == ((1, 1),) and without.bundle.plans[0].failed == ((1, 1),)
     # Two micro-batches of 5 slots at a quarter of the pace, or three at full pace, and the optimizer.
     assert without.saving > 0.5 > everybody.saving >= 0
-    assert best_offer(offers, 0.05) == without
+    assert best_offer([everybody, without], 0.05) == without
     assert everybody.bundle.job_text == without.bundle.job_text
 
 
 def test_a_job_that_cannot_be_planned_is_told(small_bundle: str, tmp_path: Path) -> None:
     replanner = Replanner(tmp_path)
-    replanner.ask("job x {", InUse(Path(small_bundle), (), {}), [], {}, ())
+    replanner.ask("job x {", InUse(Path(small_bundle), (), {}), [], {}, may_be_lighter=True)
     assert answer(replanner) is None
     assert "today.job:1:" in replanner.error and not replanner.is_busy
 
 
 def test_stopping_leaves_nothing_behind(small_bundle: str, todays: str, tmp_path: Path) -> None:
     replanner = Replanner(tmp_path)
-    replanner.ask(todays, InUse(Path(small_bundle), (), {}), [], {}, ())
+    replanner.ask(todays, InUse(Path(small_bundle), (), {}), [], {}, may_be_lighter=True)
     replanner.stop()
     assert not replanner.is_busy and replanner.made() is None and replanner.error == ""
 
@@ -63,7 +65,7 @@ def test_without_the_compiler_it_is_said(
 ) -> None:
     monkeypatch.setattr(replanning, "recyclec", lambda: None)
     replanner = Replanner(tmp_path)
-    replanner.ask("", InUse(Path(small_bundle), (), {}), [], {}, ())
+    replanner.ask("", InUse(Path(small_bundle), (), {}), [], {}, may_be_lighter=True)
     assert replanner.error == "recyclec is not there" and replanner.made() is None
 
 

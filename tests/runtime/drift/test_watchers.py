@@ -1,11 +1,15 @@
-"""Which plan is chosen when some workers should only watch, and when op times are newer."""
+"""Which plan is chosen when some workers should only watch or do less, and when op times are newer."""
 
 from dataclasses import replace
 from pathlib import Path
 
+from recycle_compiler.backends.bundle import bundle_bytes
+from recycle_compiler.compiler import plan_failed
+from recycle_compiler.frontend.load import parse_job_text
 from recycle_runtime.coordinator.journal import Journal, read
-from recycle_runtime.coordinator.plan_book import PlanBook
-from tests.runtime.drift.fake_job import heavy_bundle, planned
+from recycle_runtime.coordinator.plan_book import Fitted, PlanBook
+from recycle_runtime.coordinator.plan_files import PlanFiles
+from tests.runtime.drift.fake_job import HEAVY, heavy_bundle, planned
 
 
 def test_watchers_watch_if_there_is_a_plan_for_exactly_the_others() -> None:
@@ -62,3 +66,49 @@ def test_a_coordinator_that_starts_again_knows_them(tmp_path: Path) -> None:
     journal.close()
     remembered = read(tmp_path / "journal")
     assert remembered is not None and remembered.watchers == ((1, 1), (0, 2))
+
+
+def test_a_plan_for_certain_workers_is_theirs_alone() -> None:
+    book = PlanBook(heavy_bundle())
+    made_for = Fitted(frozenset(book.grid), {(1, 1): 2.0})
+    number = book.add(planned(()), made_for)
+    first = book.assign(book.grid)
+    assert first is not None and first.bundle == 0 and book.slow_in(first) == {}
+    book.fitted = number
+    fitted = book.assign(book.grid)
+    assert fitted is not None and fitted.bundle == number and fitted.is_exact
+    assert fitted.roles == {worker: worker for worker in book.grid}
+    assert book.slow_in(fitted) == {(1, 1): 2.0}
+    fewer = book.assign(book.grid[1:])
+    assert fewer is not None and fewer.bundle == 0
+
+
+def test_a_coordinator_that_starts_again_knows_it_too(tmp_path: Path) -> None:
+    path = tmp_path / "made.plan"
+    path.write_bytes(
+        bundle_bytes(source=HEAVY, programs=[plan_failed(parse_job_text(HEAVY, "heavy.job"), ())])
+    )
+    book, journal = PlanBook(heavy_bundle()), Journal(tmp_path / "journal")
+    files = PlanFiles("first", book, journal)
+    journal.write(generation=1, step=0, places=book.grid)
+    files.add(path, planned(()))
+    made_for = Fitted(frozenset(book.grid), {(1, 1): 2.5})
+    files.fit(path, planned(()), made_for)
+
+    def recalled() -> PlanBook:
+        remembered = read(tmp_path / "journal")
+        assert remembered is not None
+        again = PlanBook(heavy_bundle())
+        PlanFiles("first", again, journal).recall(
+            remembered.bundles, remembered.watchers, remembered.made_for, remembered.fitted
+        )
+        return again
+
+    again = recalled()
+    assert (again.fitted, book.fitted) == (2, 2)
+    assignment = again.assign(again.grid)
+    assert assignment is not None and again.slow_in(assignment) == {(1, 1): 2.5}
+    files.unfit()
+    again = recalled()
+    assignment = again.assign(again.grid)
+    assert assignment is not None and again.slow_in(assignment) == {}
