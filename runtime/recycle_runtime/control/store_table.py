@@ -3,6 +3,9 @@
 A request is answered at once or, when it waits for keys, as soon as they are there. Keys that begin with
 `g7/` belong to generation 7: they are dropped when the next one begins, and whoever waits for one of them is
 told so instead of being left waiting. Values are base64 texts, as they travel.
+
+Whoever meets others wants to know where each of them is, one after the other. So there is a request that is
+answered with all that lies in the same folder, `g7/all` for `g7/all/3`, and has not been told before.
 """
 
 import base64
@@ -17,7 +20,9 @@ Answer = Callable[[Message], None]
 class _Waiting(NamedTuple):
     keys: list[str]
     answer: Answer
-    wants_values: bool
+    operation: str
+    known: int
+    """Of what was put into the folder of the key, as many as have been told: the first ones."""
 
 
 class StoreTable:
@@ -25,19 +30,20 @@ class StoreTable:
 
     def __init__(self) -> None:
         self._values: dict[str, str] = {}
-        self._waiting: list[_Waiting] = []
+        self._folders: dict[str, list[str]] = {}
+        """Keys in the order in which they came; those that were removed among them."""
+        self._waiting: dict[str, list[_Waiting]] = {}
+        """By the first key that they lack."""
         self._oldest = 0
 
     def request(self, message: Message, answer: Answer) -> None:
-        """Set, get, wait, check, add or remove; anything else is an error to its sender."""
+        """Set, get, see, wait, check, add or remove; anything else is an error to its sender."""
         operation, keys = message.get("op"), [str(key) for key in message.get("keys", [])]
         if operation == "set":
             self._put(keys[0], str(message["value"]))
             answer({})
-        elif operation in ("get", "wait"):
-            waiting = _Waiting(keys, answer, operation == "get")
-            if not self._served(waiting):
-                self._waiting.append(waiting)
+        elif operation in ("get", "see", "wait"):
+            self._serve(_Waiting(keys, answer, operation, int(message.get("known") or 0)))
         elif operation == "check":
             answer({"value": all(key in self._values for key in keys)})
         elif operation == "add":
@@ -53,11 +59,18 @@ class StoreTable:
         """Everything of the generations before this one is history."""
         self._oldest = generation
         self._values = {key: value for key, value in self._values.items() if not self._is_history(key)}
-        self._waiting = [entry for entry in self._waiting if not self._served(entry)]
+        self._folders = {
+            name: keys for name, keys in self._folders.items() if not self._is_history(f"{name}/")
+        }
+        waiting, self._waiting = self._waiting, {}
+        for entries in waiting.values():
+            for entry in entries:
+                self._serve(entry)
 
     def forget(self, answer: Answer) -> None:
         """Its client is gone."""
-        self._waiting = [entry for entry in self._waiting if entry.answer != answer]
+        for key, entries in list(self._waiting.items()):
+            self._waiting[key] = [entry for entry in entries if entry.answer != answer]
 
     def _number(self, key: str) -> int:
         return int(base64.b64decode(self._values[key])) if key in self._values else 0
@@ -65,18 +78,32 @@ class StoreTable:
     def _put(self, key: str, value: str) -> None:
         if self._is_history(key):
             return
+        if key not in self._values:
+            self._folders.setdefault(_folder(key), []).append(key)
         self._values[key] = value
-        self._waiting = [entry for entry in self._waiting if key not in entry.keys or not self._served(entry)]
+        for entry in self._waiting.pop(key, ()):
+            self._serve(entry)
 
-    def _served(self, entry: _Waiting) -> bool:
+    def _serve(self, entry: _Waiting) -> None:
+        """Now, or when the first key that is lacking is there."""
         if any(map(self._is_history, entry.keys)):
             entry.answer({"error": "the workers are being grouped anew"})
-            return True
-        if not all(key in self._values for key in entry.keys):
-            return False
-        entry.answer({"values": [self._values[key] for key in entry.keys]} if entry.wants_values else {})
-        return True
+            return
+        missing = next((key for key in entry.keys if key not in self._values), None)
+        if missing is not None:
+            self._waiting.setdefault(missing, []).append(entry)
+        elif entry.operation == "get":
+            entry.answer({"values": [self._values[key] for key in entry.keys]})
+        elif entry.operation == "see":
+            told = self._folders[_folder(entry.keys[0])][entry.known :]
+            entry.answer({"told": [[key, self._values.get(key)] for key in told]})
+        else:
+            entry.answer({})
 
     def _is_history(self, key: str) -> bool:
         head, slash, _ = key.partition("/")
         return bool(slash) and head[:1] == "g" and head[1:].isdigit() and int(head[1:]) < self._oldest
+
+
+def _folder(key: str) -> str:
+    return key.rpartition("/")[0]

@@ -41,6 +41,29 @@ def test_waiting() -> None:
     assert (both, values) == ([{}], [{"values": ["2"]}])
 
 
+def test_what_lies_beside_a_key_comes_with_it() -> None:
+    table = StoreTable()
+
+    def see(key: str, known: int = 0) -> list[Message]:
+        answers: list[Message] = []
+        table.request({"op": "see", "keys": [key], "known": known}, answers.append)
+        return answers
+
+    later = see("all/2")
+    for number, name in enumerate(("all/0", "peers/0", "all/1")):
+        ask(table, "set", name, value=str(number))
+    assert later == []
+    assert see("all/0") == [{"told": [["all/0", "0"], ["all/1", "2"]]}]
+    ask(table, "set", "all/2", value="3")
+    assert later == [{"told": [["all/0", "0"], ["all/1", "2"], ["all/2", "3"]]}]
+    assert see("all/2", known=2) == [{"told": [["all/2", "3"]]}]
+    ask(table, "remove", "all/0")
+    assert see("all/1") == [{"told": [["all/0", None], ["all/1", "2"], ["all/2", "3"]]}]
+    old = see("g1/all/1")
+    table.begin(2)
+    assert "error" in old[0] and "error" in see("g1/all/0")[0]
+
+
 def test_whoever_waits_for_the_past_is_told_so() -> None:
     table = StoreTable()
     old, new, other = ask(table, "wait", "g1/a"), ask(table, "wait", "g2/a"), ask(table, "wait", "g1x")
@@ -70,7 +93,8 @@ KEYS = st.sampled_from(["a", "b", "g1/a", "g2/a", "g3/b"])
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from(["set", "get", "wait", "check", "remove", "begin"]), KEYS), max_size=40
+        st.tuples(st.sampled_from(["set", "get", "see", "wait", "check", "remove", "begin"]), KEYS),
+        max_size=40,
     )
 )
 def test_everybody_is_answered_once(requests: list[tuple[str, str]]) -> None:
@@ -83,7 +107,7 @@ def test_everybody_is_answered_once(requests: list[tuple[str, str]]) -> None:
             table.begin(generation)
         else:
             waiting.append(ask(table, operation, key, value="1"))
-            assert len(waiting[-1]) == 1 or operation in ("get", "wait")
+            assert len(waiting[-1]) == 1 or operation in ("get", "see", "wait")
     for key in ("a", "b", "g1/a", "g2/a", "g3/b"):
         ask(table, "set", key, value="1")
     table.begin(99)
