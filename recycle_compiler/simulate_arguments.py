@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Callable
 
 from recycle_compiler.argument_values import count, one_of, positive
+from recycle_compiler.fleet.limits import MOST_LAYERS
 from recycle_compiler.fleet.machines import LAYOUTS
 from recycle_compiler.fleet.registry import NAMES as POLICIES
 from recycle_compiler.fleet.traces.durations import seconds_of
@@ -25,7 +26,6 @@ COSTS = (
     "rendezvous",
 )
 """What changes cost, as `recyclec simulate --costs` names it."""
-MOST_LAYERS = 1000
 _MOST_SEED = 999_999_999
 _NUMBERS = {"undone": (0.0, 1000.0, "iterations"), "copy-rate": (1.0, 1e15, "bytes/s")}
 """Costs that are no times: the least, the most, and the unit."""
@@ -161,6 +161,8 @@ def _costs(words: str) -> tuple[tuple[str, float], ...]:
         name, _, value = word.strip().partition("=")
         if name not in COSTS:
             raise argparse.ArgumentTypeError(f"must be any of {', '.join(COSTS)}, got {name!r}")
+        if name in found:
+            raise argparse.ArgumentTypeError(f"{name} is given twice")
         found[name] = _cost(name, value)
     return tuple(found.items())
 

@@ -22,7 +22,8 @@ from recycle_compiler.fleet.compare import Comparison, batch_of, compare
 from recycle_compiler.fleet.document import report_document
 from recycle_compiler.fleet.jittered import plans_of, with_jitter
 from recycle_compiler.fleet.job_text import Said, read_said, spread_layers
-from recycle_compiler.fleet.machines import Fleet, Layout, LayoutError, lay_out
+from recycle_compiler.fleet.limits import MOST_LAYERS
+from recycle_compiler.fleet.machines import LAYOUTS, Fleet, Layout, LayoutError, lay_out
 from recycle_compiler.fleet.page import page
 from recycle_compiler.fleet.progress import Meter
 from recycle_compiler.fleet.report import Report
@@ -34,10 +35,11 @@ from recycle_compiler.fleet.traces.trace import Grid, Trace
 from recycle_compiler.fleet.traces.words import is_words, parse_words
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.progress import PlanProgress, can_rewrite
-from recycle_compiler.simulate_arguments import MOST_LAYERS
 from recycle_runtime.bundle import MAGIC, Bundle
 
 _HOUR = 3600.0
+_CUT_ANEW = {"oobleck", "varuna"}
+"""Policies that ask how many layers there are."""
 _DEFAULT_SLOT = 1.0
 _DEFAULT_HOURS = 12.0
 """Of a trace that is made from words."""
@@ -57,7 +59,7 @@ def run(arguments: Namespace, output: Output) -> int:
     if bundle is None and job is not None:
         bundle = _compile(spec, job.source, arguments, output)
     assert bundle is not None
-    _say_what_has_no_effect(spec, job is None, arguments, output)
+    _say_what_has_no_effect(spec, fleet.trace, job is None, arguments, output)
     _say_what_is_missing(bundle, fleet, arguments.source, output)
     said = read_said(bundle.job_source)
     setting = _setting(spec, bundle, said, arguments)
@@ -113,13 +115,20 @@ def _compile(job: JobSpec, source: str, arguments: Namespace, output: Output) ->
     return Bundle.parse(bundle_bytes(source=source, programs=programs))
 
 
-def _say_what_has_no_effect(job: JobSpec, planned: bool, arguments: Namespace, output: Output) -> None:
+def _say_what_has_no_effect(
+    job: JobSpec, trace: Trace, planned: bool, arguments: Namespace, output: Output
+) -> None:
     if planned:
         for option, value in (("--failures", arguments.failures), ("--jobs", arguments.jobs)):
             if value is not None:
                 output.say(f"note: {option} has no effect: {arguments.source} is compiled already")
     if arguments.slot is not None and job.unit != "slot":
         output.say(f"note: --slot has no effect: {job.name} has its times in {job.unit}, not in slots")
+    if arguments.layers is not None and not _CUT_ANEW & set(arguments.against):
+        output.say(f"note: --layers has no effect: only {' and '.join(sorted(_CUT_ANEW))} cut the model anew")
+    if trace.by_worker and (arguments.gpus_per_node is not None or arguments.layout != LAYOUTS[0]):
+        options = "--gpus-per-node and --layout"
+        output.say(f"note: {options} have no effect: {trace.name} names workers, not machines")
 
 
 def _say_what_is_missing(bundle: Bundle, fleet: Fleet, source: str, output: Output) -> None:

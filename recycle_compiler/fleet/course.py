@@ -111,25 +111,24 @@ def lead(
     CannotRunError where it cannot run the job at all.
     """
     record = _Record(policy.begin(start.down, start.spare))
+    later = policy if isinstance(policy, ActsLater) else None
     down = len(start.down)
     for change in changes:
         if change.at >= span:
             break
-        _act_until(policy, change.at, record, down)
+        _act_until(later, change.at, record, down)
         down = len(change.down)
         record.take(change.at, policy.react(change), down)
         if on_change is not None:
             on_change()
-    _act_until(policy, span, record, down)
+    _act_until(later, span, record, down)
     return record.finish(span)
 
 
-def _act_until(policy: Policy, end: float, record: "_Record", down: int) -> None:
+def _act_until(policy: ActsLater | None, end: float, record: "_Record", down: int) -> None:
     """Let the policy do what it wants to do before this moment."""
-    if not isinstance(policy, ActsLater):
-        return
-    while (due := policy.due()) is not None and due < end:
-        at = max(due, record.now)
+    while policy is not None and (due := policy.due()) is not None and due < end:
+        at = max(due, record.asked)
         record.take(at, policy.act(at), down)
 
 
@@ -137,7 +136,9 @@ class _Record:
     """Stretches so far, and what goes on after them."""
 
     def __init__(self, rate: float) -> None:
-        self.now = 0.0
+        self.asked = 0.0
+        """When a reaction was last taken."""
+        self._now = 0.0
         self._rate = rate
         self._paused_until = 0.0
         self._stretches: list[Stretch] = []
@@ -149,6 +150,10 @@ class _Record:
         """This is what happens now."""
         if reaction.rate < 0 or reaction.pause < 0 or reaction.redone < 0:
             raise ValueError(f"nothing of a reaction may be negative: {reaction}")
+        self.asked = at
+        if reaction == Reaction(self._rate):
+            # Nothing has changed, and a trace may have very many changes that are none for this policy.
+            return
         self._pass(at)
         self._lose(reaction.redone)
         self._paused_until = max(self._paused_until, at + reaction.pause)
@@ -161,10 +166,10 @@ class _Record:
 
     def _pass(self, until: float) -> None:
         """Time goes on."""
-        resumes = min(until, max(self.now, self._paused_until))
-        self._add(self.now, resumes, 0.0)
+        resumes = min(until, max(self._now, self._paused_until))
+        self._add(self._now, resumes, 0.0)
         self._add(resumes, until, self._rate)
-        self.now = until
+        self._now = until
 
     def _add(self, begin: float, end: float, rate: float) -> None:
         if end <= begin:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from recycle_compiler.fleet.report import Point
 
 MOST_STEPS = 450
-"""Of two pixels each: shorter ones would be drawn over each other."""
+"""Of about two pixels each: shorter ones would be drawn over each other."""
 
 
 class Frame(NamedTuple):

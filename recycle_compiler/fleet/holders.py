@@ -1,8 +1,15 @@
 """Who has the state of which stage in memory, so that it shows when nobody has."""
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 from recycle_compiler.fleet.policy import Worker
+from recycle_compiler.ir.job import JobSpec
+
+
+def grid(job: JobSpec) -> frozenset[Worker]:
+    """All workers of a job."""
+    return frozenset((pipeline, stage) for pipeline in range(job.pipelines) for stage in range(job.stages))
 
 
 def own_stages_first(
@@ -12,14 +19,16 @@ def own_stages_first(
 
     Where more are there than wanted, those left over get none.
     """
-    more = list(wanted)
-    serves: dict[Worker, int] = {}
-    for machine, stage in sorted(own.items()):
-        if more[stage] > 0:
-            more[stage] -= 1
-            serves[machine] = stage
-    open_stages = (stage for stage, count in enumerate(more) for _ in range(count))
-    rest = sorted(one for one in {*own, *others} if one not in serves)
+    there = Counter(own.values())
+    serves = dict(own)
+    for stage, count in enumerate(wanted):
+        if there[stage] > count:
+            # As a rule nobody has to go, so nobody is looked at one by one.
+            members = sorted(machine for machine, served in own.items() if served == stage)
+            for machine in members[count:]:
+                del serves[machine]
+    open_stages = (stage for stage, count in enumerate(wanted) for _ in range(count - there[stage]))
+    rest = sorted({*own, *others} - serves.keys())
     return serves | dict(zip(rest, open_stages, strict=False))
 
 
@@ -34,8 +43,9 @@ class Holders:
 
     def lose(self, lost: Collection[Worker], is_copying: bool) -> None:
         """These are gone; copies that are under way are in vain."""
-        held = self._before if is_copying else self._serves
-        self._serves = {worker: stage for worker, stage in held.items() if worker not in lost}
+        self._serves = dict(self._before if is_copying else self._serves)
+        for worker in lost:
+            self._serves.pop(worker, None)
         self._before = dict(self._serves)
 
     def forgotten(self, next_too: bool = False) -> bool:
@@ -48,7 +58,7 @@ class Holders:
     def place(self, live: Collection[Worker], wanted: Sequence[int]) -> list[int]:
         """Everybody gets a stage; the stages that somebody has to copy, one entry a copy."""
         placed = own_stages_first(self._serves, live, wanted)
-        copied = [stage for worker, stage in sorted(placed.items()) if self._serves.get(worker) != stage]
+        copied = [stage for _, stage in sorted(placed.items() - self._serves.items())]
         self._before, self._serves = self._serves, placed
         return copied
 

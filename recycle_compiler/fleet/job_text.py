@@ -3,14 +3,13 @@
 from typing import NamedTuple
 
 from recycle_compiler.diagnostics import CompileError
+from recycle_compiler.fleet.limits import MOST_LAYERS
 from recycle_compiler.frontend.gpt_model import GptModel
 from recycle_compiler.frontend.load import parse_for_format
 from recycle_compiler.frontend.names import read_names
 from recycle_compiler.frontend.report import Report
 from recycle_compiler.frontend.shape import read_shape
 from recycle_compiler.frontend.values import read_whole
-
-_MOST_LAYERS = 1 << 16
 
 
 class Said(NamedTuple):
@@ -35,7 +34,7 @@ def read_said(source: str) -> Said:
         return Said()
     samples = shape.pipelines * shape.microbatches * shape.micro if shape.micro else None
     setting = sections["model"].settings.get("layers") if "model" in sections else None
-    layers = read_whole(setting, report, shape.stages, _MOST_LAYERS) if setting else None
+    layers = read_whole(setting, report, shape.stages, MOST_LAYERS) if setting else None
     return Said(samples, spread_layers(layers, shape.stages) if layers else None)
 
 

@@ -3,6 +3,9 @@
 A job says what whole stages cost. A stage's share is divided evenly among its layers; what the first and the
 last stage cost beyond that of the others is the embedding's and the head's, and stays with the first and the
 last layer. Times are in ticks, memory is in the job's own unit.
+
+Cutting takes time and memory that grow with the square of the layers. A model of very many is cut between
+blocks of neighbouring ones, each within a stage of the job, so that the job's own cut stays possible.
 """
 
 from dataclasses import dataclass
@@ -13,6 +16,9 @@ from recycle_compiler.fleet.setting import Setting
 
 _STATE_PER_COPIED = 18 / 14
 """A worker holds a gradient as well, which nobody copies: 18 bytes per parameter in place of 14."""
+
+MOST_BLOCKS = 512
+"""Unless the job has more stages."""
 
 Row = tuple[float, ...]
 """One number for each layer."""
@@ -63,14 +69,27 @@ def layers_of(setting: Setting) -> Layers:
     backward = tuple(i + w for i, w in zip(job.backward_input, job.backward_weight, strict=True))
     finish = tuple(r + o for r, o in zip(job.reduce, job.optimizer, strict=True))
     return Layers(
-        forward=_apart(job.forward, setting.layers),
-        backward=_apart(backward, setting.layers),
-        finish=_apart(finish, setting.layers),
-        activation=_apart(job.activation, setting.layers),
-        state=_apart(state, setting.layers),
+        forward=_blocks(job.forward, setting.layers),
+        backward=_blocks(backward, setting.layers),
+        finish=_blocks(finish, setting.layers),
+        activation=_blocks(job.activation, setting.layers),
+        state=_blocks(state, setting.layers),
         transfer=sum(job.transfer) / len(job.transfer) if job.transfer else 0.0,
         capacity=min(known) if len(known) == job.stages else None,
     )
+
+
+def _blocks(stages: tuple[float, ...], layers: tuple[int, ...]) -> Row:
+    """The value of every layer, or of every block where they are too many."""
+    row = _apart(stages, layers)
+    if len(row) <= MOST_BLOCKS:
+        return row
+    most = max(1, MOST_BLOCKS // len(layers))
+    borders = [0]
+    for count in layers:
+        first, blocks = borders[-1], min(count, most)
+        borders += [first + count * block // blocks for block in range(1, blocks + 1)]
+    return tuple(sum(row[begin:end]) for begin, end in pairwise(borders))
 
 
 def _apart(stages: tuple[float, ...], layers: tuple[int, ...]) -> Row:

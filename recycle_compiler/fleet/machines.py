@@ -10,6 +10,7 @@ free place where it helps most: the one whose stage has fewest live workers.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from recycle_compiler.fleet.course import Start
@@ -52,24 +53,40 @@ def lay_out(
     return Layout(tuple(place for place in carried for _ in range(per_worker)), per_worker, gpus)
 
 
-@dataclass(frozen=True, slots=True)
+class _Move(NamedTuple):
+    """A change without all those who are down, which are many more than those who come and go."""
+
+    at: float
+    lost: frozenset[Worker]
+    returned: frozenset[Worker]
+    spare: int
+
+
+@dataclass(frozen=True)
 class Fleet:
-    """A trace on a layout: how the job begins, and, made anew whenever asked for, every change of it."""
+    """A trace on a layout: how the job begins, and, one after the other whenever asked for, its changes."""
 
     trace: Trace
     layout: Layout
 
     @property
     def start(self) -> Start:
-        seats = self._seats()
-        return Start(frozenset(seats.down), seats.spare)
+        return self._course[0]
 
     def changes(self) -> Iterator[Change]:
         """What happens after time 0 and concerns the job or its spares."""
+        (down, _), moves = self._course
+        for at, lost, returned, spare in moves:
+            down = (down | lost) - returned
+            yield Change(at, lost, returned, down, spare)
+
+    @cached_property
+    def _course(self) -> tuple[Start, list[_Move]]:
+        """Who sits where is settled once, however many policies are led through it."""
         seats = self._seats()
-        for at, events in self.trace.moments():
-            if at > 0 and (change := seats.change(at, events)) is not None:
-                yield change
+        start = Start(frozenset(seats.down), seats.spare)
+        moments = (seats.move(at, events) for at, events in self.trace.moments() if at > 0)
+        return start, [move for move in moments if move is not None]
 
     def _seats(self) -> "_Seats":
         """As they are taken when the job begins."""
@@ -83,8 +100,8 @@ class Fleet:
         elif trace.whole:
             names += [f"unnamed {number}" for number in range(len(names), len(layout.places))]
         seats = _Seats(layout)
-        seats.change(0.0, [Event(0.0, name, added=True) for name in names])
-        seats.change(0.0, [event for event in trace.events if event.at == 0])
+        seats.move(0.0, [Event(0.0, name, added=True) for name in names])
+        seats.move(0.0, [event for event in trace.events if event.at == 0])
         return seats
 
 
@@ -113,7 +130,7 @@ class _Seats:
         """In workers."""
         return len(self._spares) * len(self._layout.places[0]) // self._layout.per_worker
 
-    def change(self, at: float, events: list[Event]) -> Change | None:
+    def move(self, at: float, events: list[Event]) -> _Move | None:
         """What these events mean for the job, if anything."""
         spare = self.spare
         before: dict[int, int | None] = {}
@@ -132,7 +149,7 @@ class _Seats:
         returned = frozenset(worker for worker in changed if worker not in self.down)
         if not lost and not returned and spare == self.spare:
             return None
-        return Change(at, lost, returned, frozenset(self.down), self.spare)
+        return _Move(at, lost, returned, self.spare)
 
     def _arrive(self, node: str, before: dict[int, int | None]) -> None:
         home = self._home.get(node)

@@ -7,12 +7,17 @@ from recycle_compiler import __version__
 from recycle_compiler.fleet.curves import Frame, Tick, area, path, round_ticks, steps, ticks
 from recycle_compiler.fleet.report import Outcome, Report
 
-_COLOURS = (
-    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00",
-    "#56b4e9", "#7a5195", "#8c6d31", "#666666", "#a0a000",
+COLOURS = (
+    ("#0072b2", "#3aa0e0"), ("#d55e00", "#f07a2a"), ("#00875f", "#1fbf90"), ("#b8608f", "#e08fbc"),
+    ("#a86f00", "#f0b030"), ("#2f86bd", "#7cc8f5"), ("#7a5195", "#b08cd0"), ("#8c6d31", "#c8a468"),
+    ("#666666", "#a0a8b0"), ("#7d7d00", "#c8c840"),
 )  # fmt: skip
-"""Ours first. They can be told apart by most people who see some colours only."""
-_LEFT, _WIDTH = 70.0, 900.0
+"""On a light ground and on a dark one, ours first."""
+_DASHES = ("", "7 3", "2 3", "9 3 2 3")
+"""So that curves are not told apart by colour alone; ours is unbroken and thicker."""
+_LEFT, _WIDTH = 70.0, 860.0
+_ABOVE = 1.0005
+"""A share that shows as more than 100 %."""
 _MOST_EVENTS = 500
 """In the log."""
 
@@ -51,7 +56,10 @@ def _values(report: Report) -> dict[str, Any]:
         "live": live,
         "lines": lines,
         "live_area": area(steps(ran[0].timeline, hours, lambda point: point.live), live) if ran else "",
+        "colours": COLOURS,
         "speed_ticks": ticks(round_ticks(speed.most, 6)),
+        "share_ticks": _share_ticks(report, speed),
+        "above": any((outcome.share or 0.0) > _ABOVE for outcome in ran),
         "live_ticks": [Tick(0.0, "0"), Tick(float(report.workers), f"{report.workers:,}")],
         "hour_ticks": ticks(round_ticks(hours, 12)),
         "longest": longest,
@@ -59,6 +67,14 @@ def _values(report: Report) -> dict[str, Any]:
         "unsaid": max(0, len(log) - _MOST_EVENTS),
         "curves": [{"name": line["name"], "curve": line["curve"]} for line in lines if line["path"]],
     }
+
+
+def _share_ticks(report: Report, frame: Frame) -> list[Tick]:
+    """Percent of the reference, for the axis on the right; above 100 too, where a curve gets there."""
+    if not report.reference:
+        return []
+    values = ticks(round_ticks(100 * frame.most / report.reference, 8))
+    return [Tick(percent * report.reference / 100, f"{label} %") for percent, label in values]
 
 
 def _line(outcome: Outcome, index: int, report: Report, frame: Frame) -> dict[str, Any]:
@@ -70,7 +86,8 @@ def _line(outcome: Outcome, index: int, report: Report, frame: Frame) -> dict[st
     return {
         "name": outcome.name,
         "outcome": outcome,
-        "colour": _COLOURS[index % len(_COLOURS)],
+        "colour": f"var(--curve{index % len(COLOURS)})",
+        "dash": "" if outcome.name == "ours" else _DASHES[index % len(_DASHES)],
         "is_ours": outcome.name == "ours",
         "curve": [[round(hours, 6), round(value, 6)] for hours, value in curve],
         "path": path(curve, frame),

@@ -91,6 +91,12 @@ def test_a_pause_is_not_forgotten_by_a_change_that_costs_nothing() -> None:
     assert result.rates() == [(0.0, 2.0), (10, 0.0), (15, 3.0)]
 
 
+def test_changes_that_are_none_for_a_policy_leave_no_trace() -> None:
+    same = Reaction(2.0)
+    result = course(2.0, range(1, 90), *(same for _ in range(1, 90)))
+    assert len(result.stretches) == 1 and not result.log and result.kept == 200.0
+
+
 def test_a_pause_at_the_end() -> None:
     assert course(1.0, [90], Reaction(1.0, pause=50)).kept == 90
 

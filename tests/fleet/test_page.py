@@ -1,6 +1,7 @@
 """The HTML page: whole, closed in itself, and safe whatever the names are."""
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 
@@ -9,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recycle_compiler.fleet.curves import MOST_STEPS, round_ticks, steps
-from recycle_compiler.fleet.page import page
+from recycle_compiler.fleet.page import COLOURS, page
 from recycle_compiler.fleet.report import Entry, Outcome, Point, Report
 
 VOID = {"meta", "input", "line", "path"}
+GROUNDS = ("#ffffff", "#14171b")
 
 
 class Balance(HTMLParser):
@@ -75,6 +77,42 @@ def test_names_stay_names() -> None:
     balance = Balance()
     balance.feed(text)
     assert not balance.open
+
+
+def test_what_100_percent_is_and_what_lies_above_it() -> None:
+    plain = page(report())
+    assert "100 % is zero-bubble" in plain and ">100 %</text>" in plain
+    assert ">120 %</text>" not in plain and "More than 100 %" not in plain
+    faster = Outcome("varuna", "cut anew", 6.2, 1.24, -69.1, timeline=(Point(0.0, 12, 6.2),))
+    above = page(replace(report(), outcomes=(*report().outcomes, faster)))
+    assert ">120 %</text>" in above and "More than 100 %" in above and "-69.1" in above
+    assert not re.search(r' y[12]?="-', above), "nothing is drawn above the frame"
+
+
+def test_curves_can_be_seen_on_both_grounds_and_not_by_colour_alone() -> None:
+    text = page(report())
+    for pair in COLOURS:
+        for ground, colour in zip(GROUNDS, pair, strict=True):
+            assert ground in text and colour in text and contrast(colour, ground) >= 3
+    assert "prefers-color-scheme: dark" in text and "stroke-dasharray=" in text
+
+
+def test_values_can_be_read_without_a_mouse() -> None:
+    text = page(report())
+    assert '<input id="moment" type="range"' in text and 'aria-live="polite"' in text
+    assert text.count("<svg") == text.count('aria-hidden="true"') + text.count('role="img" aria-label="')
+
+
+def contrast(one: str, other: str) -> float:
+    """As accessibility guidelines define it."""
+    low, high = sorted(map(luminance, (one, other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def luminance(colour: str) -> float:
+    channels = [int(colour[begin : begin + 2], 16) / 255 for begin in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in channels]
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
 def test_nobody_can_run() -> None:

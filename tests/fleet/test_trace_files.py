@@ -165,6 +165,11 @@ def test_json_lines_of_workers() -> None:
             "2026-01-10 08:30:00 comes after 2026-01-10 08:40:00 of line 1",
         ),
         ('{"nodes": 2}\n', "a.trace: error[no-time]", "nothing happens after time 0"),
+        ("0,add,a\n1e400,remove,a\n", "a.trace:2:1: error[range]", "got a time without end"),
+        ('{"at": 1e999, "lost": ["a"]}\n', "a.trace:1:1: error[range]", "got a time without end"),
+        ('{"at": ' + "9" * 400 + "}\n", "a.trace:1:8: error[range]", "got a time without end"),
+        ('{"at": -' + "9" * 400 + "}\n", "a.trace:1:8: error[range]", "must be at least 0"),
+        ("0,add,a\n-0,remove,a\n", "a.trace:1:1: error[no-time]", "all events happen at one moment"),
     ],
 )
 def test_mistakes_are_told_with_their_place(source: str, place: str, words: str) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from bench.fleet_settings import SHARED_DATA
 from recycle_compiler.fleet.layers import Layers
 from recycle_compiler.fleet.policies.oobleck import Oobleck
-from recycle_compiler.fleet.policies.oobleck_pipelines import best_pipelines, iteration, split_batch
+from recycle_compiler.fleet.policies.oobleck_pipelines import best_pipelines, iteration
 from recycle_compiler.fleet.policies.oobleck_templates import Cutter, Template, templates_of
 from recycle_compiler.fleet.policy import CannotRunError
 from recycle_compiler.fleet.setting import Known, make_setting
@@ -79,7 +79,8 @@ def test_coins_use_every_worker_and_are_the_fastest(
 
 def test_pipelines_get_shares_with_which_they_finish_together() -> None:
     fast, slow = Template((0, 1), 0, 1.0, 1.0), Template((0, 1), 0, 3.0, 3.0)
-    assert split_batch([fast, slow], 8) == [6, 2]
+    assert iteration([fast, slow], 8) == fast.period(6) == slow.period(2)
+    assert iteration([fast, slow, slow], 2) == slow.period(1) - 1
 
 
 def test_a_pipeline_that_lost_a_worker_goes_on_with_a_shorter_template() -> None:

@@ -15,7 +15,7 @@ from functools import lru_cache
 
 from recycle_compiler.baseline import one_f_one_b_period
 from recycle_compiler.fleet.fewer_pipelines import on_pipelines
-from recycle_compiler.fleet.holders import Holders
+from recycle_compiler.fleet.holders import Holders, grid
 from recycle_compiler.fleet.policy import CannotRunError, Change, Reaction, Worker
 from recycle_compiler.fleet.setting import Setting
 from recycle_compiler.fleet.work_clock import WorkClock
@@ -28,6 +28,7 @@ class Bamboo:
     def __init__(self, setting: Setting) -> None:
         self.name = "bamboo"
         self._setting = setting
+        self._grid = grid(setting.job)
         self._period = lru_cache(None)(self._period_of)
         self._grouped = 0
         """Pipelines that run."""
@@ -85,17 +86,12 @@ class Bamboo:
     def _start(self, down: frozenset[Worker]) -> None:
         """Without a state to keep."""
         if self._grouped:
-            self._holders.start(self._live(down), [self._grouped] * self._setting.job.stages)
+            self._holders.start(self._grid - down, [self._grouped] * self._setting.job.stages)
         else:
             self._holders.clear()
 
     def _place(self, down: frozenset[Worker]) -> None:
-        self._holders.place(self._live(down), [self._grouped] * self._setting.job.stages)
-
-    def _live(self, down: frozenset[Worker]) -> list[Worker]:
-        job = self._setting.job
-        grid = ((p, s) for p in range(job.pipelines) for s in range(job.stages))
-        return [worker for worker in grid if worker not in down]
+        self._holders.place(self._grid - down, [self._grouped] * self._setting.job.stages)
 
     def _take_over(self, lost: frozenset[Worker]) -> bool:
         """Whether the others can go on without a rendezvous, and do at least as well without it."""

@@ -22,6 +22,8 @@ class Elastic:
 
     def __init__(self, setting: Setting) -> None:
         self._setting, self._costs, self._job = setting, setting.costs, setting.job
+        self._rows = [[(p, s) for s in range(self._job.stages)] for p in range(self._job.pipelines)]
+        """The workers of each pipeline."""
         self._hit: frozenset[int] = frozenset()
         self._current: set[Worker] = set()
         """Who has the state of its stage as it is now."""
@@ -75,8 +77,7 @@ class Elastic:
 
     def _whole(self) -> set[Worker]:
         """Everybody in pipelines that train."""
-        grid = ((p, s) for p in range(self._job.pipelines) for s in range(self._job.stages))
-        return {worker for worker in grid if worker[0] not in self._hit}
+        return set[Worker]().union(*(row for number, row in enumerate(self._rows) if number not in self._hit))
 
     def _answer(self, pause: float, redone: float, why: str) -> Reaction:
         self._clock.pause(pause)

@@ -34,6 +34,7 @@ class Oobleck:
         self._microbatches = job.pipelines * job.microbatches
         self._best = lru_cache(None)(self._best_sizes)
         self._period = lru_cache(None)(self._period_of)
+        self._shares = lru_cache(None)(self._shares_of)
         self._pipelines: list[set[Worker]] = []
         self._layers = len(layers)
         self._holds: dict[Worker, range] = {}
@@ -88,8 +89,11 @@ class Oobleck:
     def _forgets(self, lost: frozenset[Worker]) -> bool:
         """Whether some layers are lost with these; copies that are under way are in vain."""
         held = self._held if self._clock.is_paused else self._holds
-        self._holds = {worker: layers for worker, layers in held.items() if worker not in lost}
-        return len({layer for layers in self._holds.values() for layer in layers}) < self._layers
+        self._holds = dict(held)
+        for worker in lost:
+            self._holds.pop(worker, None)
+        # Many hold the same layers.
+        return len(set[int]().union(*set(self._holds.values()))) < self._layers
 
     def _copy(self) -> None:
         """From now on everybody gets what their pipeline wants of them."""
@@ -102,13 +106,14 @@ class Oobleck:
         self._held = self._holds = self._wanted()
 
     def _wanted(self) -> dict[Worker, range]:
-        return {
-            worker: range(begin, end)
-            for members in self._pipelines
-            for worker, (begin, end) in zip(
-                sorted(members), pairwise(self.templates[len(members)].cuts), strict=True
-            )
-        }
+        wanted: dict[Worker, range] = {}
+        for members in self._pipelines:
+            wanted.update(zip(sorted(members), self._shares(len(members)), strict=True))
+        return wanted
+
+    def _shares_of(self, size: int) -> list[range]:
+        """The layers of each worker in a pipeline of so many."""
+        return [range(begin, end) for begin, end in pairwise(self.templates[size].cuts)]
 
     @property
     def _words(self) -> str:

@@ -5,8 +5,8 @@ of templates that use exactly the live workers, the one with the shortest iterat
 one by one: whether some multiset can do the batch in a given time is a knapsack, and the time is halved down.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from heapq import heapify, heapreplace
 
 import numpy as np
 
@@ -16,23 +16,16 @@ _PRECISION = 1e-9
 """Of the iteration's time; a share."""
 
 
-def split_batch(pipelines: Sequence[Template], microbatches: int) -> list[int]:
-    """How many micro-batches each pipeline gets, so that the last of them ends as early as can be."""
-    shares = [0] * len(pipelines)
-    # What the iteration of a pipeline would take with one more micro-batch.
-    queue = [(one.period(1), number) for number, one in enumerate(pipelines)]
-    heapify(queue)
-    for _ in range(microbatches):
-        _, number = queue[0]
-        shares[number] += 1
-        heapreplace(queue, (pipelines[number].period(shares[number] + 1), number))
-    return shares
-
-
 def iteration(pipelines: Sequence[Template], microbatches: int) -> float:
-    """Ticks until the last of these pipelines is done with its share of the batch."""
-    shares = split_batch(pipelines, microbatches)
-    return max(one.period(share) for one, share in zip(pipelines, shares, strict=True) if share)
+    """Ticks until the last of these pipelines is done with its share of the batch.
+
+    That is when the last of so many micro-batches is done, if each goes where it is done first.
+    """
+    alike = Counter(pipelines)
+    done = np.concatenate([one.once + np.arange(microbatches) * one.slowest for one in alike])
+    order = done.argsort()
+    so_far = np.repeat(list(alike.values()), microbatches)[order].cumsum()
+    return float(done[order[so_far.searchsorted(microbatches)]])
 
 
 def best_pipelines(templates: Mapping[int, Template], workers: int, microbatches: int) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ everybody where they serve best.
 """
 
 import heapq
+from collections import Counter
 from collections.abc import Collection, Iterable
 
 from recycle_compiler.fleet.holders import own_stages_first
@@ -15,6 +16,7 @@ from recycle_compiler.fleet.our_periods import Counts, OurPeriods
 from recycle_compiler.fleet.policy import Change, Reaction, Worker
 from recycle_compiler.fleet.setting import Setting
 from recycle_compiler.fleet.work_clock import WorkClock
+from recycle_compiler.viz.units import plural
 from recycle_runtime.coordinator.moves import ChangeRate, CostOfMoves, least_moves, weigh
 
 _STEPS_BEFORE_MOVES = 4
@@ -36,7 +38,7 @@ class Ours:
         costs, job = setting.costs, setting.job
         most = max((sum(plan.counts) for plan in setting.plans), default=0)
         self.note = (
-            f"plans of the bundle for up to {most} failures, others on demand; a loss takes "
+            f"plans of the bundle for up to {plural(most, 'failure')}, others on demand; a loss takes "
             f"{costs.detection + costs.regroup:.3g} s and {costs.undone:g} iterations"
         )
         self._setting, self._costs, self._job = setting, costs, job
@@ -44,6 +46,8 @@ class Ours:
         self._period = _NEVER
         self._serves: dict[Worker, int] = {}
         """The stage of each machine that has work."""
+        self._counted: Counts | None = None
+        """Losses on each stage; None when they have to be counted again."""
         self._watches: dict[Worker, int] = {}
         """The stage of each machine that is being sent its state."""
         self._idle: set[Worker] = set()
@@ -110,6 +114,7 @@ class Ours:
     # After a change.
 
     def _forget(self, lost: frozenset[Worker]) -> None:
+        self._counted = None
         for machine in lost:
             self._serves.pop(machine, None)
             self._watches.pop(machine, None)
@@ -173,6 +178,7 @@ class Ours:
 
     def _give_work(self, at: float) -> Reaction:
         joined: list[Worker] = []
+        self._counted = None
         while self._copied and self._copied[0][0] <= at:
             machine = heapq.heappop(self._copied)[1]
             self._serves[machine] = self._watches.pop(machine)
@@ -211,6 +217,7 @@ class Ours:
         for (_, source), (_, target) in moves.items():
             mover = min(machine for machine, stage in self._serves.items() if stage == source)
             self._serves[mover] = target
+        self._counted = None
         self._period = best.period
         return self._pause(weighed.cost, f"{len(moves)} moved to other stages")
 
@@ -222,10 +229,11 @@ class Ours:
 
     @property
     def _counts(self) -> Counts:
-        left = [self._job.pipelines] * self._job.stages
-        for stage in self._serves.values():
-            left[stage] -= 1
-        return tuple(left)
+        """Losses on each stage."""
+        if self._counted is None:
+            there = Counter(self._serves.values())
+            self._counted = tuple(self._job.pipelines - there[stage] for stage in range(self._job.stages))
+        return self._counted
 
     def _neediest(self, own: int) -> int:
         """The stage that lacks most workers, those on their way counted; its own one among equals."""
@@ -237,7 +245,7 @@ class Ours:
     def _place(self, machines: Collection[Worker]) -> None:
         """Everybody where the bundle's plan for so many losses wants them; nobody has a state to keep."""
         losses = self._job.workers - len(machines)
-        self._serves, self._period = {}, _NEVER
+        self._serves, self._counted, self._period = {}, None, _NEVER
         if losses > self._job.stages * (self._job.pipelines - 1):
             return
         counts = [self._job.pipelines] * self._job.stages
@@ -246,6 +254,7 @@ class Ours:
         best = self._periods.best(tuple(counts))
         own = {machine: machine[1] for machine in machines}
         self._serves = own_stages_first(own, (), [self._job.pipelines - gone for gone in best.counts])
+        self._counted = None
         self._period = best.period
 
     def _expect_moves(self) -> None:

@@ -9,7 +9,7 @@ state of a stage, the job goes on from a checkpoint; checkpoints cost nothing.
 
 from functools import lru_cache
 
-from recycle_compiler.fleet.holders import Holders
+from recycle_compiler.fleet.holders import Holders, grid
 from recycle_compiler.fleet.policy import Change, Reaction, Worker
 from recycle_compiler.fleet.recycle_schedules import ALL, Counts, best_placement, is_large, spread
 from recycle_compiler.fleet.setting import Setting
@@ -27,6 +27,7 @@ class Recycle:
         self.name = "recycle"
         self.note = f"as published, with {', '.join(techniques.names) or 'nothing'}; copies are waited for"
         self._setting = setting
+        self._grid = grid(setting.job)
         self._techniques = techniques
         self._plan = lru_cache(None)(self._make_plan)
         self._holders = Holders(setting.job.stages)
@@ -55,7 +56,7 @@ class Recycle:
             noticed = costs.detection
             redone = min(costs.undone * self._setting.seconds(self._period), self._clock.since_pause)
         self._period, lost = plan
-        copied = self._holders.place(self._live(change.down), self._wanted(lost))
+        copied = self._holders.place(self._grid - change.down, self._wanted(lost))
         copying = max((self._setting.job.parameters[stage] for stage in copied), default=0) / costs.copy_rate
         pause = noticed + costs.regroup + copying
         self._clock.pause(pause)
@@ -83,16 +84,11 @@ class Recycle:
             self._holders.clear()
             return
         self._period, lost = plan
-        self._holders.start(self._live(down), self._wanted(lost))
+        self._holders.start(self._grid - down, self._wanted(lost))
 
     @property
     def _rate(self) -> float:
         return 0.0 if self._period is None else self._setting.rate(self._period)
-
-    def _live(self, down: frozenset[Worker]) -> list[Worker]:
-        job = self._setting.job
-        grid = ((p, s) for p in range(job.pipelines) for s in range(job.stages))
-        return [worker for worker in grid if worker not in down]
 
     def _wanted(self, lost: Counts) -> list[int]:
         return [self._setting.job.pipelines - gone for gone in lost]

@@ -14,6 +14,7 @@ and stage, and need no first line. A line without losses and returns says how lo
 import json
 import re
 from dataclasses import replace
+from math import inf
 from typing import Any, NoReturn, cast
 
 from recycle_compiler.diagnostics import Span
@@ -135,10 +136,7 @@ class _Reader:
             self._report.error("missing", "the line has no `at`", span, _EXAMPLE)
             return None
         value: Any = entry["at"]
-        if isinstance(value, str):
-            at = seconds_of(value)
-        else:
-            at = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+        at = seconds_of(value) if isinstance(value, str) else _number(value)
         if at is None:
             message = f"at must be seconds or a time, got {_spell(value)}"
             hint = f"write 5400 or `1h30m`; units are {UNITS}"
@@ -195,6 +193,16 @@ class _Reader:
         self._seen.add(node)
         if (self._presence.add if added else self._presence.remove)(node, span):
             self._events.append(Event(at, node, added))
+
+
+def _number(value: Any) -> float | None:
+    """As seconds; without end where it is too large for any."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return inf if value > 0 else -inf
 
 
 class _DoubledKeyError(ValueError):

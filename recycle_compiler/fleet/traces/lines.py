@@ -1,6 +1,7 @@
 """Lines of a trace with their places, and what all formats check alike."""
 
 from collections.abc import Iterator
+from math import isfinite
 from typing import NamedTuple
 
 from recycle_compiler.diagnostics import Span
@@ -53,11 +54,12 @@ class Order:
 
     def check(self, at: float, span: Span, said: str | None = None) -> bool:
         """Whether an event may happen then; `said` is how the file spells the time, if not as a duration."""
-        said = said or duration_text(at)
         if at > LONGEST:
-            message = f"a trace lasts at most {LONGEST / 86400 / 366:.0f} years, got {at:.4g} s"
+            found = f"{at:.4g} s" if isfinite(at) else "a time without end"
+            message = f"a trace lasts at most {LONGEST / 86400 / 366:.0f} years, got {found}"
             self._report.error("range", message, span, "check the unit of the times")
             return False
+        said = said or duration_text(at)
         if at < self.latest:
             message = f"events must be in order of time: {said} comes after {self._said} of line {self._line}"
             self._report.error("unsorted", message, span, "sort the lines by time")
