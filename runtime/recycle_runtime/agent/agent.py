@@ -6,6 +6,7 @@ milliseconds. There is one thread, and it never waits for a worker.
 
 import json
 import os
+import secrets
 import selectors
 import signal
 import sys
@@ -17,12 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from recycle_runtime.agent.board import Board
+from recycle_runtime.agent.identity import node_number, process_number
 from recycle_runtime.agent.watch import Limits, Watch
 from recycle_runtime.control.wire import Channel, Message, WireError
 from recycle_runtime.coordinator.decision import Member
 
 _LOOK_EVERY = 0.1
-_BEAT_EVERY = 1.0
+_BEAT_EVERY = 0.5
 _KNOCK_EVERY = 0.1
 _KNOCK_FOR = 30.0
 
@@ -51,6 +53,9 @@ class Agent:
     def __init__(self, options: AgentOptions, work: Work) -> None:
         self._options, self._work = options, work
         options.state.mkdir(parents=True, exist_ok=True)
+        self._node = node_number(options.state)
+        self._name = secrets.token_hex(8)
+        """So that the coordinator knows this agent when its connection is a new one."""
         self._board = Board(options.state / "board", options.slots)
         self._watch = Watch(self._board, options.limits)
         self._lines: dict[Member, int] = {}
@@ -155,7 +160,7 @@ class Agent:
                 continue
             del self._lines[member]
             self._remember()
-            self._say(_gone(member, ended.pid, ended.how, ended.fault))
+            self._say(self._gone(member, ended.pid, ended.how, ended.fault))
 
     def _say(self, message: Message) -> None:
         try:
@@ -170,11 +175,18 @@ class Agent:
             try:
                 channel = Channel(self._options.host, self._options.port, self._options.token)
                 running = [
-                    [list(member.place), member.part, self._watch.processes[line].pid]
+                    [list(member.place), member.part, self._number(self._watch.processes[line].pid)]
                     for member, line in self._lines.items()
                     if line in self._watch.processes
                 ]
-                channel.send({"type": "agent", "slots": self._options.slots, "running": running})
+                channel.send(
+                    {
+                        "type": "agent",
+                        "name": self._name,
+                        "slots": self._options.slots,
+                        "running": running,
+                    }
+                )
                 while self._untold:
                     channel.send(self._untold[0])
                     del self._untold[0]
@@ -208,21 +220,23 @@ class Agent:
                 self._lines[member] = int(line)
                 self._watch.add(int(line), int(pid))
             else:
-                self._untold.append(_gone(member, int(pid), "ended unwatched", 0))
+                self._untold.append(self._gone(member, int(pid), "ended unwatched", 0))
 
     def _forget(self) -> None:
         (self._options.state / "processes.json").unlink(missing_ok=True)
 
+    def _number(self, pid: int) -> int:
+        return process_number(self._node, pid)
 
-def _gone(member: Member, pid: int, how: str, fault: int) -> Message:
-    return {
-        "type": "gone",
-        "place": list(member.place),
-        "part": member.part,
-        "pid": pid,
-        "how": how,
-        "fault": fault,
-    }
+    def _gone(self, member: Member, pid: int, how: str, fault: int) -> Message:
+        return {
+            "type": "gone",
+            "place": list(member.place),
+            "part": member.part,
+            "pid": self._number(pid),
+            "how": how,
+            "fault": fault,
+        }
 
 
 def _is_ours(pid: int) -> bool:

@@ -56,6 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     from recycle_runtime.agent.agent import Agent, AgentOptions
     from recycle_runtime.agent.board import Board
+    from recycle_runtime.agent.identity import node_number
     from recycle_runtime.agent.preload import preload
     from recycle_runtime.agent.watch import Limits
     from recycle_runtime.control.wire import WireError
@@ -87,6 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
         ),
         save=arguments.save,
         checkpoint=arguments.checkpoint,
+        node=node_number(Path(arguments.state)),
     )
 
     gpus = torch.cuda.device_count() if arguments.device == "cuda" else 1

@@ -15,6 +15,10 @@ from recycle_runtime.commands.training import workers_named
 from recycle_runtime.coordinator.service import JobOptions, Service
 from recycle_runtime.coordinator.timetable import parse_faults, parse_returns, timetable
 
+_SILENT = 3.0
+_LEAST_SILENT = 1.0
+"""Agents say something twice a second."""
+
 
 def add_parser(commands: Parsers) -> None:
     does = "coordinate the workers of a job: who lives, which plan they run, where they go on after a failure"
@@ -27,6 +31,14 @@ def add_parser(commands: Parsers) -> None:
     add_address_arguments(parser, "--listen", "where to listen (a port of 0 takes any free one)")
     parser.add_argument(
         "--state", required=True, metavar="DIR", help="a folder for what must outlive this process"
+    )
+    parser.add_argument(
+        "--silent",
+        type=float,
+        default=_SILENT,
+        metavar="SECONDS",
+        help="a node that is not heard of for so long is lost, if the job can go on without it "
+        f"(default: {_SILENT:g})",
     )
     add_checkpoint_arguments(parser)
     add_adaptation_arguments(parser)
@@ -42,6 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
         planned = timetable(parse_faults(arguments.fault), parse_returns(arguments.rejoin))
     except ValueError as error:
         raise Refused(str(error)) from None
+    if not arguments.silent >= _LEAST_SILENT:
+        raise Refused(f"--silent must be at least {_LEAST_SILENT:g} s, got {arguments.silent:g}")
     every = check_checkpoint_arguments(arguments)
     state = Path(arguments.state)
     options = JobOptions(
@@ -57,6 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
         every=every,
         resume=arguments.resume,
         adaptation=adaptation(arguments),
+        silent=arguments.silent,
     )
     try:
         service = Service(options)

@@ -9,6 +9,7 @@ import socket
 import time
 from typing import Protocol
 
+from recycle_runtime.control.keepalive import ask_now_and_then
 from recycle_runtime.control.wire import (
     MOST_FROM_STRANGERS,
     Message,
@@ -146,6 +147,8 @@ class Server:
             return
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # Long: whom the coordinator cannot reach may look for it meanwhile, and comes with a new connection.
+        ask_now_and_then(sock, every=10)
         connection = Connection(self, sock)
         self._selector.register(sock, selectors.EVENT_READ, connection)
         self._strangers[connection] = None

@@ -19,12 +19,15 @@ import threading
 from contextlib import suppress
 from typing import Any, cast
 
+from recycle_runtime.control.keepalive import give_up_in_time
+
 Message = dict[str, Any]
 
 MOST_BYTES = 1 << 28
 """Of a message; plans of the largest jobs take a few MiB."""
 MOST_FROM_STRANGERS = 512
 _LENGTH = struct.Struct(">I")
+_CONNECT_SECONDS = 3.0
 
 
 class WireError(ConnectionError):
@@ -85,10 +88,13 @@ class Channel:
 
     def __init__(self, host: str, port: int, token: str, timeout: float = 10.0) -> None:
         try:
-            self._socket = socket.create_connection((host, port), timeout)
+            # A host that does not answer is asked again soon, so that it is found when it is back.
+            self._socket = socket.create_connection((host, port), min(timeout, _CONNECT_SECONDS))
         except OSError as error:
             raise WireError(f"no coordinator at {host}:{port}: {error}") from None
+        self._socket.settimeout(timeout)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        give_up_in_time(self._socket)
         self._buffer = bytearray()
         self._sending = threading.Lock()
         self._prove(token)

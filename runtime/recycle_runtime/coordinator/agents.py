@@ -1,12 +1,14 @@
 """The agents of a job's nodes: which processes each of them watches. Standard library only."""
 
 import time
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from recycle_runtime.assembly import Worker
 from recycle_runtime.coordinator.decision import Member
 
-_PATIENCE = 10.0
+_LAST_PATIENCE = 30.0
+"""For nodes without which the job would end: agents look for the coordinator for so long."""
 
 
 class Sends(Protocol):
@@ -18,37 +20,61 @@ class Sends(Protocol):
 
 
 class _Agent:
-    def __init__(self, slots: int) -> None:
-        self.slots = slots
-        self.heard = time.monotonic()
+    def __init__(self, slots: int, name: str, heard: float) -> None:
+        self.slots, self.name, self.heard = slots, name, heard
         self.pids: dict[Member, int] = {}
         """0 until the agent has said it."""
+        self.is_shunned = False
+        """Some others do not reach it, so it gets no more workers."""
 
 
 class Agents:
     """Who runs where. A worker's parts all run on one node."""
 
-    def __init__(self, tensor: int) -> None:
-        self._tensor = tensor
+    def __init__(
+        self, tensor: int, patience: float = 3.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._tensor, self._patience, self._clock = tensor, patience, clock
         self._agents: dict[Sends, _Agent] = {}
 
-    def arrive(self, connection: Sends, message: dict[str, Any]) -> None:
-        """A node offers so many places for processes; some may run already, if the agent started again."""
-        agent = _Agent(int(message["slots"]))
+    def arrive(self, connection: Sends, message: dict[str, Any]) -> Sends | None:
+        """A node offers so many places for processes; some may run already, if the agent started again.
+
+        What is returned is the connection that it had before and has given up.
+        """
+        agent = _Agent(int(message["slots"]), str(message.get("name", "")), self._clock())
         for place, part, pid in message.get("running", []):
             agent.pids[Member((int(place[0]), int(place[1])), int(part))] = int(pid)
+        before = [other for other, known in self._agents.items() if agent.name and known.name == agent.name]
+        for other in before:
+            agent.is_shunned = self._agents.pop(other).is_shunned
         self._agents[connection] = agent
+        return before[0] if before else None
 
     def heard(self, connection: Sends) -> None:
         """It lives."""
         if connection in self._agents:
-            self._agents[connection].heard = time.monotonic()
+            self._agents[connection].heard = self._clock()
 
-    def silent(self) -> list[tuple[Sends, list[Member]]]:
-        """Agents that have not spoken for long, with their members; they are given up."""
-        limit = time.monotonic() - _PATIENCE
-        found = [connection for connection, agent in self._agents.items() if agent.heard < limit]
+    def silent(self, can_lose: Callable[[set[Worker]], bool]) -> list[tuple[Sends, list[Member]]]:
+        """Agents that have not spoken for long, with their members; they are given up.
+
+        If the job would end without those who are silent, it is given more time: it may well be the
+        coordinator that nobody reaches.
+        """
+        now = self._clock()
+        if all(now - agent.heard <= self._patience for agent in self._agents.values()):
+            return []
+        doubtful = [agent for agent in self._agents.values() if now - agent.heard > self._patience / 2]
+        is_bearable = can_lose({member.place for agent in doubtful for member in agent.pids})
+        limit = self._patience if is_bearable else max(self._patience, _LAST_PATIENCE)
+        found = [connection for connection, agent in self._agents.items() if now - agent.heard > limit]
         return [(connection, list(self._agents.pop(connection).pids)) for connection in found]
+
+    def shun(self, member: Member) -> None:
+        """Start nothing more where this one runs, until another agent runs there."""
+        for agent in self._agents.values():
+            agent.is_shunned = agent.is_shunned or member in agent.pids
 
     def dismiss(self) -> None:
         """The job is over."""
@@ -69,7 +95,7 @@ class Agents:
         if any(self.has(member) for member in members):
             return False
         for connection, agent in self._agents.items():
-            if agent.slots - len(agent.pids) >= self._tensor:
+            if not agent.is_shunned and agent.slots - len(agent.pids) >= self._tensor:
                 for member in members:
                     agent.pids[member] = 0
                     connection.send(

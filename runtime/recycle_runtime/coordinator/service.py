@@ -25,6 +25,7 @@ from recycle_runtime.coordinator.journal import Journal, read, rows_since
 from recycle_runtime.coordinator.plan_book import Assignment, PlanBook, plan_name
 from recycle_runtime.coordinator.plan_files import PlanFiles
 from recycle_runtime.coordinator.plans_on_demand import PlansOnDemand
+from recycle_runtime.coordinator.reach import Reachability
 from recycle_runtime.coordinator.recoveries import Recovery
 from recycle_runtime.coordinator.replanning import Replanner
 from recycle_runtime.coordinator.step_rows import Row
@@ -58,6 +59,8 @@ class JobOptions:
     resume: bool = False
     """Begin with the newest checkpoint."""
     adaptation: AdaptationOptions = field(default_factory=AdaptationOptions)
+    silent: float = 3.0
+    """Seconds without a word after which a node counts as lost."""
 
 
 class Service:
@@ -75,7 +78,8 @@ class Service:
         self._pids: dict[Member, int] = {}
         self._moved_from: dict[tuple[Member, int], Member] = {}
         """For processes that have another place: from member and pid as they were."""
-        self._agents = Agents(bundle.tensor)
+        self._agents = Agents(bundle.tensor, options.silent)
+        self._reach = Reachability()
         expected = set(self._book.grid) - set(options.failed)
         self._journal_path = options.state / "journal.jsonl"
         remembered = read(self._journal_path)
@@ -151,7 +155,8 @@ class Service:
             self._join(connection, message)
         elif kind == "agent":
             self._kinds[connection] = "agent"
-            self._agents.arrive(connection, message)
+            if (before := self._agents.arrive(connection, message)) is not None:
+                before.close()
             self._start_processes(is_new=not message.get("running"))
         elif kind == "observe":
             self._kinds[connection] = "observer"
@@ -185,7 +190,8 @@ class Service:
         if time.monotonic() > self._deadline:
             self._deadline = float("inf")
             self._too_late()
-        for connection, members in self._agents.silent():
+        self._look_at_network()
+        for connection, members in self._agents.silent(self._can_lose):
             # If it was asleep, it has to say again what runs there.
             connection.close()
             for member in members:
@@ -328,6 +334,7 @@ class Service:
             "checkpoint": lambda: self.coordinator.saving.hear(member, message),
             "bundle": lambda: self._send_bundle(member, int(message["number"])),
             "trace": lambda: self._tell(message | {"place": list(member.place)}),
+            "reach": lambda: self._reach.hear(member.place, message["here"], message["unanswered"]),
             "done": lambda: self._done(member),
         }
         handler = handlers.get(str(message.get("type")))
@@ -438,6 +445,21 @@ class Service:
         elif self.coordinator.phase is Phase.FORMING:
             missing = ", ".join(f"{p}:{s}" for p, s in sorted(self.coordinator.expected))
             self.coordinator.give_up(f"these workers have not arrived: {missing}")
+
+    def _look_at_network(self) -> None:
+        verdict = self._reach.decide(self.coordinator.roster.whole(), self._can_lose)
+        if verdict is None:
+            return
+        for place, why in verdict.lost:
+            self._agents.shun(Member(place, 0))
+            self.coordinator.lose(place, why)
+        if verdict.error is not None:
+            self.coordinator.give_up(verdict.error)
+
+    def _can_lose(self, places: set[Worker]) -> bool:
+        """Whether every stage has a worker left without these."""
+        left = {place[1] for place in self.coordinator.roster.whole() if place not in places}
+        return len(left) == self._book.stages
 
     def _tell_event(self, words: str) -> None:
         self._tell({"type": "event", "event": words})

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from recycle_runtime.agent.identity import process_number
 from recycle_runtime.assembly import Worker
 from recycle_runtime.bundle import Bundle
 from recycle_runtime.checkpoint.worker_side import WorkerCheckpoints
@@ -30,6 +31,7 @@ from recycle_runtime.member.learning import Learning
 from recycle_runtime.member.link import Link
 from recycle_runtime.member.op_times import OpTimes
 from recycle_runtime.member.pulse import Pulse
+from recycle_runtime.member.reach import Reach
 from recycle_runtime.member.teaching import Lesson, Pupil
 from recycle_runtime.member.turn import Turn
 from recycle_runtime.member.watch import InstructionWatch, Interrupted
@@ -61,6 +63,8 @@ class MemberOptions:
     save: str | None
     checkpoint: str | None = None
     """The folder of the job's checkpoints, as this node sees it."""
+    node: int = 0
+    """The number of its node."""
 
 
 class MemberProcess:
@@ -88,6 +92,7 @@ class MemberProcess:
         """The step under way that has not been told, and when it began."""
         self.link = Link(self._connect, self._hello, _PATIENCE)
         self._checkpoints = WorkerCheckpoints(options.checkpoint, self.link)
+        Reach(self._group_sockets, options.port, self.link.say).begin()
 
     @property
     def part(self) -> int:
@@ -303,6 +308,13 @@ class MemberProcess:
         self._go_on_or_leave()
         return sockets
 
+    def _group_sockets(self) -> dict[int, int]:
+        """Of the group of today, for another thread to look at."""
+        found: dict[int, int] = {}
+        for sockets in list(self._sockets):
+            found |= sockets.opened()
+        return found
+
     def _go_on_or_leave(self) -> None:
         """An order to leave may have come before anybody could have been broken off."""
         if self.link.asked > self._generation:
@@ -463,7 +475,7 @@ class MemberProcess:
             "type": "join",
             "place": list(self._place),
             "part": self._part,
-            "pid": os.getpid(),
+            "pid": process_number(self._options.node, os.getpid()),
             "generation": self._generation,
             "asked": 0 if link is None else link.asked,
             "is_training": self._session is not None,

@@ -38,11 +38,19 @@ class GroupSockets:
         """Shut them down, from any thread and as often as one likes; those opened later are left alone."""
         with self._lock:
             for descriptor, identity in _sockets().items():
-                if identity not in _kept and self._owns(identity):
+                if self._is_its(identity):
                     _shut_descriptor(descriptor)
 
-    def _owns(self, identity: int) -> bool:
+    def _is_its(self, identity: int) -> bool:
+        if identity in _kept:
+            return False
         return identity not in self._before if self._own is None else identity in self._own
+
+    def opened(self) -> dict[int, int]:
+        """Those that are open now: descriptor to identity."""
+        with self._lock:
+            found = _sockets().items()
+            return {number: identity for number, identity in found if self._is_its(identity)}
 
     def retire(self) -> None:
         """The group is gone: from now on nothing is shut down, whoever still asks for it."""

@@ -1,0 +1,224 @@
+"""A job on several nodes: a coordinator on one, an agent with two slots on each other, and a watchdog."""
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from recycle_runtime.agent.board import Board
+from recycle_runtime.control.wire import Message, new_token
+from tests.runtime.recovery.nodes import Node
+from tests.runtime.recovery.watched import TINY, Outcome, check
+from tests.runtime.training.alone import train_alone
+from tests.runtime.training.compare import changed
+
+SLOTS = 2
+_PORT = 29517
+_STILL = 90.0
+"""Seconds without a step after which a run counts as hung; longer than anybody waits for anybody."""
+_PACE = "PACE_OF_TESTS"
+_PACED = """
+import os, time
+
+_loss = loss
+
+def loss(output, target):
+    try:
+        time.sleep(float(Path(os.environ["PACE_OF_TESTS"]).read_text() or 0))
+    except (KeyError, FileNotFoundError, ValueError):
+        pass
+    return _loss(output, target)
+"""
+
+
+class SeveralNodes:
+    """The job, from outside. It takes its time until `finish` is called."""
+
+    def __init__(self, folder: Path, bundle: str, steps: int, coordinator: Node, port: int = _PORT) -> None:
+        self._folder, self._bundle, self._steps = folder, bundle, steps
+        self._address, self._port = coordinator.address, port
+        self.program = changed(folder, TINY, _PACED)
+        self._pace = folder / "pace"
+        self._set_pace(0.03)
+        self._slower = {steps * 3 // 4: 0.3, steps * 7 // 8: 2.0}
+        """Seconds for each micro-batch from these steps on, so that the job does not end too early."""
+        self._is_finishing = False
+        self._environment = {
+            "RECYCLE_TOKEN": new_token(),
+            _PACE: str(self._pace),
+            "PYTHONPATH": str(Path(__file__).resolve().parents[3]),
+        }
+        (folder / "saved").mkdir()
+        self.state = folder / "state"
+        self._nodes: list[Node] = [coordinator]
+        self._stderr = (folder / "stderr").open("ab")
+        command = ["coordinator", bundle, "--steps", str(steps), "--listen", f"{self._address}:{port}"]
+        self._start(coordinator, [*command, "--state", str(self.state), "--ahead", "off", "--replan", "off"])
+        self._wait_for(lambda: (self.state / "address").exists(), "the coordinator does not listen")
+        self._news = folder / "news"
+        with self._news.open("wb") as out:
+            place = [self._address, str(self.port)]
+            observer = [sys.executable, "-m", "tests.runtime.recovery.observer", *place]
+            coordinator.start(observer, self._environment, out)
+        self._read = 0
+        self.outcome = Outcome()
+        self.moments: list[tuple[int, float]] = []
+        """Steps, and when they were told."""
+        self._told = time.monotonic()
+        self.is_over = False
+
+    @property
+    def port(self) -> int:
+        return int((self.state / "address").read_text().rpartition(":")[2])
+
+    def add(self, node: Node) -> None:
+        """An agent on it."""
+        self._nodes.append(node)
+        command = ["agent", self._bundle, "--program", self.program]
+        command += ["--coordinator", f"{self._address}:{self.port}", "--slots", str(SLOTS)]
+        command += ["--state", str(self._folder / node.name), "--save", str(self._folder / "saved")]
+        self._start(node, command)
+
+    def step(self) -> int:
+        """Steps that have been told."""
+        self.listen()
+        return len(self.outcome.rows)
+
+    def live(self) -> int:
+        """Workers that took part in the last step told."""
+        self.listen()
+        return self.outcome.rows[-1]["live"] if self.outcome.rows else 0
+
+    def until(self, is_so: Callable[[], bool], what: str) -> float:
+        """Wait for it; when that was. Fails with the state of everybody if the job stands still."""
+        while True:
+            self.listen()
+            if is_so():
+                return time.monotonic()
+            if self.is_over:
+                self.fail(f"the job ended before {what}")
+            if time.monotonic() - self._told > _STILL:
+                self.fail(f"nothing happens, and this neither: {what}")
+            time.sleep(0.02)
+
+    def until_steps(self, count: int) -> None:
+        """So many more."""
+        goal = self.step() + count
+        self.until(lambda: self.step() >= goal, f"step {goal}")
+
+    def next_step_after(self, moment: float, live: int) -> float:
+        """Seconds from a moment to the first step told that so many workers made."""
+        row = lambda: next(  # noqa: E731
+            (at for (_, at), told in zip(self.moments, self.outcome.rows, strict=True)
+             if at > moment and told["live"] == live), None)  # fmt: skip
+        self.until(lambda: row() is not None, f"a step of {live} workers")
+        return (row() or 0.0) - moment
+
+    def finish(self) -> Outcome:
+        """The rest at full speed."""
+        self._is_finishing = True
+        self._set_pace(0.0)
+        deadline = time.monotonic() + _STILL
+        while not self.is_over:
+            self.listen()
+            if time.monotonic() > deadline and time.monotonic() - self._told > _STILL:
+                self.fail("the job does not end")
+            time.sleep(0.02)
+        return self.outcome
+
+    def finish_and_check(self) -> None:
+        """Every step once, and the parameters of a run in which nothing happened."""
+        outcome = self.finish()
+        self.until_ended()
+        check(self._folder, outcome, train_alone(TINY, 2, 6, self._steps))
+
+    def until_ended(self) -> None:
+        """The coordinator has left, and with it whoever could still save something."""
+        deadline = time.monotonic() + 40
+        while self._nodes[0].processes() and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+    def until_gone(self, node: Node) -> None:
+        """Nothing runs there any more."""
+        deadline = time.monotonic() + _STILL
+        while left := node.processes():
+            if time.monotonic() > deadline:
+                self.fail(f"on {node.name} still run {left}")
+            time.sleep(0.05)
+
+    def listen(self) -> None:
+        with self._news.open("rb") as file:
+            file.seek(self._read)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                self._read += len(line)
+                self._take(json.loads(line))
+
+    def fail(self, why: str) -> None:
+        """With what everybody does now."""
+        words = [why, f"causes: {self.outcome.causes}", f"events: {self.outcome.events}"]
+        for node in self._nodes[1:]:
+            path = self._folder / node.name / "board"
+            if path.exists():
+                board = Board(path, SLOTS)
+                words += [f"{node.name} {number}: {board.read(number)}" for number in range(SLOTS)]
+                board.close()
+            for pid in self._workers(node):
+                os.kill(pid, signal.SIGUSR1)
+        time.sleep(1.0)
+        words += ["journal:", *(self.state / "journal.jsonl").read_text().splitlines()[-8:]]
+        words += ["stderr:", (self._folder / "stderr").read_text(errors="replace")[-20_000:]]
+        pytest.fail("\n".join(words), pytrace=False)
+
+    def said(self) -> str:
+        return (self._folder / "stderr").read_text(errors="replace")
+
+    def end(self) -> None:
+        """Whatever is left."""
+        for node in self._nodes:
+            node.kill()
+        self._stderr.close()
+
+    def _workers(self, node: Node) -> list[int]:
+        """Processes that say where they are when they are asked."""
+        found: list[int] = []
+        for pid in node.processes():
+            try:
+                fields = Path(f"/proc/{pid}/status").read_text().splitlines()
+            except OSError:
+                continue
+            caught = next((line.split()[1] for line in fields if line.startswith("SigCgt")), "0")
+            if int(caught, 16) >> (signal.SIGUSR1 - 1) & 1:
+                found.append(pid)
+        return found
+
+    def _take(self, message: Message) -> None:
+        self.outcome.take(message)
+        if message["type"] == "row":
+            self._told = time.monotonic()
+            self.moments.append((message["step"], message["at"]))
+            if not self._is_finishing and message["step"] in self._slower:
+                self._set_pace(self._slower[message["step"]])
+        elif message["type"] == "ended":
+            self.is_over = True
+
+    def _set_pace(self, seconds: float) -> None:
+        aside = self._pace.with_suffix(".new")
+        aside.write_text(str(seconds))
+        aside.replace(self._pace)
+
+    def _start(self, node: Node, command: Sequence[str]) -> None:
+        node.start([sys.executable, "-m", "recycle_runtime.cli", *command], self._environment, self._stderr)
+
+    def _wait_for(self, is_so: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + _STILL
+        while not is_so():
+            if time.monotonic() > deadline:
+                pytest.fail(f"{what}\n{self.said()}", pytrace=False)
+            time.sleep(0.02)
