@@ -67,7 +67,7 @@ def ranked_placements(
 ) -> list[tuple[Counts, int]]:
     """Failures per stage for this total, the most promising first, each with what no plan goes below.
 
-    Quick plans rank them. In a large job only the first is worth a plan.
+    Quick plans rank them. In a large job only the first is worth a plan, and those that promise more than it.
     """
     candidates = _candidates(job, failures, costs, effort.placements)
     bounds = {counts: _bound(job, costs, counts) for counts in candidates}
@@ -82,8 +82,9 @@ def ranked_placements(
         made = _quick_plan(job, costs.healthy, counts, quick, deadline)
         # Of equal plans, the one that may yet become better.
         found.append((made.timed.period, made.bound.period, counts))
-    ranked = sorted(found, key=lambda entry: entry[:2])
-    return [(counts, bounds[counts]) for _, _, counts in (ranked[:1] if large else ranked)]
+    first, *others = (counts for _, _, counts in sorted(found, key=lambda entry: entry[:2]))
+    worth = [counts for counts in others if not large or bounds[counts] < bounds[first]]
+    return [(counts, bounds[counts]) for counts in (first, *worth)]
 
 
 def _candidates(job: JobSpec, failures: int, costs: Costs, most: int) -> list[Counts]:
