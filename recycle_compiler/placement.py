@@ -3,8 +3,8 @@
 First the cost of losing 1, 2, ... workers is measured on every stage alone, with quick plans (in a large job
 it is the bound of such a plan). The dynamic program turns these into counts per stage for any total. Losses
 on several stages can get into each other's way, so the best few counts are compared by quick plans of their
-own, with the even spread among them. Quick plans err at times: in a job that is not large, every placement
-that could still be better than the best plan gets a whole plan as well.
+own, with the even spread among them. Quick plans err at times: every placement that could still be better
+than the best plan gets a whole plan as well; in a large job only if its bound promises clearly more.
 """
 
 from dataclasses import replace
@@ -25,6 +25,8 @@ from recycle_compiler.passes.route_microbatches import routes
 
 _LARGE = 20_000
 """Ops from which on bounds stand for plans: a quick plan takes long there, and bounds are close."""
+_PROMISING = 998
+"""In thousandths of the bound of the placement that came first: below it, another is worth a plan too."""
 
 
 class Costs(NamedTuple):
@@ -67,7 +69,7 @@ def ranked_placements(
 ) -> list[tuple[Counts, int]]:
     """Failures per stage for this total, the most promising first, each with what no plan goes below.
 
-    Quick plans rank them. In a large job only the first is worth a plan, and those that promise more than it.
+    Quick plans rank them. In a large job only the first is worth a plan, and those that promise much more.
     """
     candidates = _candidates(job, failures, costs, effort.placements)
     bounds = {counts: _bound(job, costs, counts) for counts in candidates}
@@ -83,7 +85,7 @@ def ranked_placements(
         # Of equal plans, the one that may yet become better.
         found.append((made.timed.period, made.bound.period, counts))
     first, *others = (counts for _, _, counts in sorted(found, key=lambda entry: entry[:2]))
-    worth = [counts for counts in others if not large or bounds[counts] < bounds[first]]
+    worth = [counts for counts in others if not large or bounds[counts] * 1000 < bounds[first] * _PROMISING]
     return [(counts, bounds[counts]) for counts in (first, *worth)]
 
 
