@@ -84,10 +84,7 @@ def section(names: Sequence[str] = JOBS) -> Section:
             "reduce gradients as quickly as equal ones. It is ahead of ours where re-routing has to "
             "round: with few stages or few micro-batches for each worker, the micro-batches of one lost "
             "worker make one or two more for some of its peers, and all wait for these, while Oobleck "
-            "cuts pipelines anew. Ours is ahead where pipelines are deep and their bubbles large. Where "
-            "76.1b has lost 6 of 128, ReCycle as published is ahead by 0.3 %: with the losses where it puts "
-            "them ours is as fast, but in a large job only the placement that looks best at a glance gets "
-            "a whole plan, and there the glance errs."
+            "cuts pipelines anew. Ours is ahead where pipelines are deep and their bubbles large."
         ),
         columns=("job", "GPUs", "stages", "failed", *NAMES),
         rows=tuple(row for result in results for row in _rows(result)),
