@@ -45,7 +45,11 @@ def slow_workers(words: str) -> tuple[tuple[tuple[int, int], float], ...]:
     for word in words.split(","):
         worker, _, factor = word.partition("=")
         if not factor.replace(".", "", 1).isdecimal() or not factor.isascii() or not 0 < float(factor) <= 1e6:
-            raise argparse.ArgumentTypeError(f"must be like 1:2=2.5, with a factor above 0, got {word!r}")
+            raise argparse.ArgumentTypeError(
+                f"must be like 1:2=2.5, with a plain factor above 0 and up to 1000000, got {word!r}"
+            )
+        if _worker(worker) in found:
+            raise argparse.ArgumentTypeError(f"names worker {worker.strip()} twice")
         found[_worker(worker)] = float(factor)
     return tuple(sorted(found.items()))
 

@@ -18,6 +18,9 @@ from recycle_compiler.passes.slow_workers import SlowWorkers, slow_workers
 from recycle_compiler.slow_plan import SlowPlan
 from recycle_compiler.viz.units import percent, time_text, unit_name
 
+_LARGEST = 1 << 60
+"""Ticks that the planner can reckon with."""
+
 
 def run(arguments: Namespace, output: Output) -> int:
     out: str = arguments.out or STANDARD
@@ -59,6 +62,10 @@ def _check_slow(slow: SlowWorkers, failed: FailureSet, job: JobSpec) -> None:
     check_workers(failure_set(one.worker for one in slow), job.pipelines, job.stages)
     if gone := [one.worker for one in slow if one.worker in failed]:
         raise UserError(f"worker {gone[0]} cannot be slow: --failed counts it as failed", USAGE)
+    longest = max(*job.forward, *job.backward_input, *job.backward_weight, *job.optimizer)
+    work = 8 * longest * job.pipelines * job.microbatches * job.stages
+    if wild := [one for one in slow if one.factor * work > _LARGEST]:
+        raise UserError(f"worker {wild[0].worker} is so slow that its times are too large to plan", USAGE)
     if slow and not job.techniques.adaptive:
         raise UserError(
             f"worker {slow[0].worker} cannot have less to do: without the technique `adaptive` "

@@ -24,7 +24,8 @@ def add_disturbance_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="KIND=P:S@STEP[.N]",
-        help="any fault, before instruction N: kill, stop, term, exception, exit, gil, hang, socket, slow",
+        help="any fault, before instruction N: kill, stop, term, exception, exit, gil, hang, socket, slow, "
+        "deaf",
     )
     parser.add_argument("--chaos", type=int, metavar="SEED", help="random faults and returns, from this seed")
     parser.add_argument("--events", type=int, default=20, metavar="N", help="how many of them (default: 20)")

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from recycle_runtime.control.wire import Message
 
 Answer = Callable[[Message], None]
+_DIGITS = 20
 
 
 class _Waiting(NamedTuple):
@@ -38,12 +39,21 @@ class StoreTable:
 
     def request(self, message: Message, answer: Answer) -> None:
         """Set, get, see, wait, check, add or remove; anything else is an error to its sender."""
+        try:
+            self._do(message, answer)
+        except (LookupError, TypeError, ValueError) as error:
+            answer({"error": f"the store does not understand this request: {error!r}"})
+
+    def _do(self, message: Message, answer: Answer) -> None:
         operation, keys = message.get("op"), [str(key) for key in message.get("keys", [])]
         if operation == "set":
             self._put(keys[0], str(message["value"]))
             answer({})
         elif operation in ("get", "see", "wait"):
-            self._serve(_Waiting(keys, answer, operation, int(message.get("known") or 0)))
+            known = max(0, int(message.get("known") or 0))
+            if not keys:
+                raise ValueError("no key")
+            self._serve(_Waiting(keys, answer, operation, known))
         elif operation == "check":
             answer({"value": all(key in self._values for key in keys)})
         elif operation == "add":
@@ -102,7 +112,9 @@ class StoreTable:
 
     def _is_history(self, key: str) -> bool:
         head, slash, _ = key.partition("/")
-        return bool(slash) and head[:1] == "g" and head[1:].isdigit() and int(head[1:]) < self._oldest
+        number = head[1:]
+        is_generation = head[:1] == "g" and number.isascii() and number.isdigit() and len(number) < _DIGITS
+        return bool(slash) and is_generation and int(number) < self._oldest
 
 
 def _folder(key: str) -> str:

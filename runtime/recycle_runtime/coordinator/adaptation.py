@@ -32,6 +32,8 @@ _SLOW = 1.5
 """A worker that takes so many times longer than its peers is slow."""
 _STILL_SLOW = 1.25
 """The same for one that was slow already."""
+_TOO_SLOW = 2.0
+"""Nobody moves while somebody is so slow."""
 _OTHER_PACE = 1.3
 """A slow worker whose factor has changed by so much needs another plan."""
 _MOST_PATIENCE = 64
@@ -146,7 +148,10 @@ class Adaptation:
         if is_planning or not self._coordinator.is_steady:
             return
         best = self.book.best_placement(sum(self.book.counts(self._live)))
-        if self._seen >= _ROWS_FOR_MOVES and best is not None and best[0] != self._weighed:
+        is_new = best is not None and best[0] != self._weighed
+        # Moves are weighed as if all were equally fast.
+        if is_new and self._seen >= _ROWS_FOR_MOVES and not self.ops.slow(self._live, _TOO_SLOW):
+            assert best is not None
             self._weighed = best[0]
             self._weigh_moves(*best)
         elif self._seen >= self._look_at and not self._replanner.is_busy:

@@ -36,6 +36,9 @@ class Agents:
     ) -> None:
         self._tensor, self._patience, self._clock = tensor, patience, clock
         self._agents: dict[Sends, _Agent] = {}
+        self._shunned: set[str] = set()
+        """Names of agents that others do not reach."""
+        self._looked = clock()
 
     def arrive(self, connection: Sends, message: dict[str, Any]) -> Sends | None:
         """A node offers so many places for processes; some may run already, if the agent started again.
@@ -47,7 +50,8 @@ class Agents:
             agent.pids[Member((int(place[0]), int(place[1])), int(part))] = int(pid)
         before = [other for other, known in self._agents.items() if agent.name and known.name == agent.name]
         for other in before:
-            agent.is_shunned = self._agents.pop(other).is_shunned
+            del self._agents[other]
+        agent.is_shunned = bool(agent.name) and agent.name in self._shunned
         self._agents[connection] = agent
         return before[0] if before else None
 
@@ -63,6 +67,11 @@ class Agents:
         coordinator that nobody reaches.
         """
         now = self._clock()
+        if now - self._looked > self._patience / 2:
+            # It was this process that did not listen.
+            for agent in self._agents.values():
+                agent.heard += now - self._looked
+        self._looked = now
         if all(now - agent.heard <= self._patience for agent in self._agents.values()):
             return []
         doubtful = [agent for agent in self._agents.values() if now - agent.heard > self._patience / 2]
@@ -74,7 +83,9 @@ class Agents:
     def shun(self, member: Member) -> None:
         """Start nothing more where this one runs, until another agent runs there."""
         for agent in self._agents.values():
-            agent.is_shunned = agent.is_shunned or member in agent.pids
+            if member in agent.pids:
+                agent.is_shunned = True
+                self._shunned.add(agent.name)
 
     def dismiss(self) -> None:
         """The job is over."""

@@ -113,6 +113,10 @@ class Coordinator:
         self.expected = set()
         self.rows.next = state.next_row
         self.assignment = self.book.assign(state.places)
+        if state.plan is not None:
+            bundle, plan, roles, watching, on_purpose = state.plan
+            period = self.book.bundles[bundle].plans[plan].period
+            self.assignment = Assignment(bundle, plan, roles, watching, period, on_purpose)
         for place in state.places:
             for part in range(self._tensor):
                 entry = self.roster.join(Member(place, part))
@@ -149,6 +153,10 @@ class Coordinator:
         """If the last coordinator ended in the middle of a change, make that change now."""
         if self._left_before and self.phase is Phase.RUNNING:
             self._regroup("the coordinator started again")
+        elif self.phase is Phase.RUNNING and self.assignment is not None:
+            chosen = self.book.assign(self.roster.whole())
+            if chosen is not None and chosen[:2] != self.assignment[:2]:
+                self.stop_at_boundary("a plan that had been chosen")
         self._left_before = False
 
     def report(self, member: Member, generation: int, report: Report) -> None:

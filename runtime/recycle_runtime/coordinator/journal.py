@@ -13,6 +13,16 @@ from recycle_runtime.assembly import Worker
 from recycle_runtime.coordinator.plan_book import Fitted
 
 
+class RunningPlan(NamedTuple):
+    """As `plan_book.Assignment`, but for the period."""
+
+    bundle: int
+    plan: int
+    roles: dict[Worker, Worker]
+    watching: int
+    on_purpose: bool
+
+
 class Remembered(NamedTuple):
     """The state at the end of a journal."""
 
@@ -35,6 +45,8 @@ class Remembered(NamedTuple):
     """The checkpoint that the run begins with, if not everybody has read it yet."""
     first_step: int = 0
     first_item: int = 0
+    plan: RunningPlan | None = None
+    """What they run, if it was written down."""
 
 
 class Journal:
@@ -67,6 +79,7 @@ def read(path: str | Path) -> Remembered | None:
         if "generation" in fields:
             places = tuple(_worker(place) for place in fields["places"])
             found = Remembered(int(fields["generation"]), int(fields["step"]), places, 0, ())
+            found = found._replace(plan=_plan(places, fields))
         elif "row" in fields:
             next_row = int(fields["row"]) + 1
         elif "watchers" in fields:
@@ -104,6 +117,14 @@ def _lines(path: str | Path) -> Iterator[dict[str, Any]]:
             continue
         if isinstance(row, dict):
             yield cast(dict[str, Any], row)
+
+
+def _plan(places: tuple[Worker, ...], fields: dict[str, Any]) -> RunningPlan | None:
+    if "plan" not in fields:
+        return None
+    bundle, plan, watching, on_purpose = map(int, fields["plan"])
+    roles = dict(zip(places, map(_worker, fields["roles"]), strict=True))
+    return RunningPlan(bundle, plan, roles, watching, bool(on_purpose))
 
 
 def _bundles(lines: list[dict[str, Any]]) -> tuple[tuple[str, ...], dict[int, Fitted], int | None]:

@@ -35,7 +35,8 @@ class Reachability:
         self._hosts: dict[Worker, frozenset[str]] = {}
         self._missed: dict[tuple[Worker, str], float] = {}
         """Who does not get an answer from where, and when it was last said."""
-        self._since: float | None = None
+        self._since: dict[frozenset[str], float] = {}
+        """For how long two nodes have missed each other."""
 
     def hear(self, worker: Worker, here: Collection[str], unanswered: Collection[str]) -> None:
         """Addresses of its host, and of hosts that do not answer it now."""
@@ -49,22 +50,20 @@ class Reachability:
     def decide(self, live: Collection[Worker], can_lose: Callable[[set[Worker]], bool]) -> Verdict | None:
         """None if everybody reaches everybody, or it is too early to say."""
         if not self._missed:
-            self._since = None
+            self._since.clear()
             return None
         now = self._clock()
         self._missed = {key: at for key, at in self._missed.items() if now - at < _FRESH}
         nodes = self._nodes(live)
-        broken = self._broken(nodes)
+        self._since = {pair: self._since.get(pair, now) for pair in self._broken(nodes)}
+        broken = {pair for pair, since in self._since.items() if now - since >= _GRACE}
         if not broken:
-            self._since = None
-            return None
-        self._since = now if self._since is None else self._since
-        if now - self._since < _GRACE:
             return None
         dropped = _choose(nodes, broken, can_lose)
         if dropped is None:
-            return self._hopeless(nodes, broken) if now - self._since > _LAST_GRACE else None
-        self._since = None
+            is_over = now - min(self._since.values()) > _LAST_GRACE
+            return self._hopeless(nodes, broken) if is_over else None
+        self._since.clear()
         self._missed.clear()
         return Verdict(tuple(_reasons(nodes, broken, dropped)), None)
 

@@ -58,9 +58,12 @@ class Replanner:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._count = 0
-        self._left: deque[list[str]] = deque()
+        self._left: deque[tuple[Candidate | None, list[str]]] = deque()
+        self._about: Candidate | None = None
+        """Of the process that runs; None for the plan in use."""
         self._process: subprocess.Popen[bytes] | None = None
-        self._said: list[str] = []
+        self._ticks: dict[Path | None, float] = {}
+        """Of a step: of candidates by their paths, and of the plan in use."""
         self._candidates: list[Candidate] = []
         self.error = ""
         """Why the last request came to nothing."""
@@ -92,11 +95,12 @@ class Replanner:
         if slow:
             self._candidates.append(self._candidate(lost, watchers=slow))
         quiet = [command, "--quiet"]
-        self._left.append([*quiet, *_retime(in_use.path, in_use.failed, times, in_use.slow)])
+        self._left.append((None, [*quiet, *_retime(in_use.path, in_use.failed, times, in_use.slow)]))
         for candidate in self._candidates:
-            self._left.append([*quiet, *_plan(times, candidate)])
+            self._left.append((candidate, [*quiet, *_plan(times, candidate)]))
             working = {worker: by for worker, by in slow.items() if worker not in candidate.watchers}
-            self._left.append([*quiet, *_retime(candidate.path, candidate.failed, times, working)])
+            timing = _retime(candidate.path, candidate.failed, times, working)
+            self._left.append((candidate, [*quiet, *timing]))
         self._next()
 
     def made(self) -> list[Offer] | None:
@@ -106,23 +110,31 @@ class Replanner:
         process, self._process = self._process, None
         said, complaint = (text.decode(errors="replace").strip() for text in process.communicate())
         if process.returncode != 0:
-            self.error = complaint or f"recyclec ended with status {process.returncode}"
-            self._left.clear()
-            return None
-        self._said.append(said)
-        if self._left:
-            self._next()
-            return None
+            self._without(self._about, complaint or f"recyclec ended with status {process.returncode}")
         try:
-            return self._offers()
+            if said and process.returncode == 0:
+                self._ticks[self._about and self._about.path] = float(json.loads(said)[_TICKS])
+            if self._left:
+                self._next()
+                return None
+            return None if self.error else self._offers()
         except (OSError, BundleError, ValueError, KeyError) as error:
+            self._left.clear()
             self.error = str(error)
             return None
+
+    def _without(self, failed: Candidate | None, why: str) -> None:
+        """One that cannot be made is left out; without any, or the plan in use, there is no answer."""
+        self._candidates = [one for one in self._candidates if one is not failed]
+        self._left = deque(entry for entry in self._left if entry[0] is not failed)
+        if failed is None or not self._candidates:
+            self._left.clear()
+            self.error = why
 
     def stop(self) -> None:
         self.error = ""
         self._left.clear()
-        self._said = []
+        self._ticks = {}
         if self._process is not None:
             self._process.kill()
             self._process.communicate()
@@ -141,8 +153,9 @@ class Replanner:
         return Candidate(path, failed, tuple(sorted(watchers)), lighter)
 
     def _next(self) -> None:
+        self._about, command = self._left.popleft()
         self._process = subprocess.Popen(
-            self._left.popleft(),
+            command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -150,10 +163,10 @@ class Replanner:
         )
 
     def _offers(self) -> list[Offer]:
-        now, *others = (float(json.loads(text)[_TICKS]) for text in self._said if text)
+        now = self._ticks[None]
         return [
-            Offer(candidate, Bundle.read(candidate.path), 1 - step / now)
-            for candidate, step in zip(self._candidates, others, strict=True)
+            Offer(candidate, Bundle.read(candidate.path), 1 - self._ticks[candidate.path] / now)
+            for candidate in self._candidates
         ]
 
 

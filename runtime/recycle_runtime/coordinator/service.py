@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from recycle_runtime.assembly import Worker
 from recycle_runtime.bundle import Bundle
@@ -20,7 +19,8 @@ from recycle_runtime.control.wire import Message
 from recycle_runtime.coordinator.adaptation import Adaptation, AdaptationOptions
 from recycle_runtime.coordinator.agents import Agents
 from recycle_runtime.coordinator.coordinator import Coordinator, Phase
-from recycle_runtime.coordinator.decision import Member, Report, Sums
+from recycle_runtime.coordinator.decision import Member
+from recycle_runtime.coordinator.incoming import report_of, texts_of, worker_of
 from recycle_runtime.coordinator.journal import Journal, read, rows_since
 from recycle_runtime.coordinator.plan_book import Assignment, PlanBook, plan_name
 from recycle_runtime.coordinator.plan_files import PlanFiles
@@ -104,6 +104,8 @@ class Service:
                 remembered.bundles, remembered.watchers, remembered.made_for, remembered.fitted
             )
             self.coordinator.remember(remembered)
+            assert self.coordinator.assignment is not None
+            self._adaptation.generation(self.coordinator.assignment)
             self._returning = {
                 Member(place, part) for place in remembered.places for part in range(bundle.tensor)
             }
@@ -236,7 +238,9 @@ class Service:
         self._store.begin(number)
         self._adaptation.generation(assignment)
         places = sorted(assignment.roles)
-        self._journal.write(generation=number, step=step, places=places)
+        plan = [assignment.bundle, assignment.plan, assignment.watching, int(assignment.on_purpose)]
+        roles = [assignment.roles[place] for place in places]
+        self._journal.write(generation=number, step=step, places=places, plan=plan, roles=roles)
         self._tell(
             {
                 "type": "generation",
@@ -277,7 +281,7 @@ class Service:
         return {"type": "ended", "error": self._error, "no_plan": no_plan, "checkpoint": newest}
 
     def _join(self, connection: Connection, message: Message) -> None:
-        member = Member(_worker(message["place"]), int(message["part"]))
+        member = Member(worker_of(message["place"]), int(message["part"]))
         pid = int(message["pid"])
         if member in self.coordinator.roster and self._pids.get(member) == pid:
             # The same process, whose connection broke.
@@ -319,7 +323,7 @@ class Service:
 
     def _from_member(self, member: Member, message: Message) -> None:
         handlers: dict[str, Callable[[], None]] = {
-            "report": lambda: self.coordinator.report(member, int(message["generation"]), _report(message)),
+            "report": lambda: self.coordinator.report(member, int(message["generation"]), report_of(message)),
             "step": lambda: self._step(member, message),
             "loss": lambda: self.coordinator.loss(member, int(message["step"]), message["loss"]),
             "harmed": lambda: self._harmed(member, message),
@@ -334,7 +338,9 @@ class Service:
             "checkpoint": lambda: self.coordinator.saving.hear(member, message),
             "bundle": lambda: self._send_bundle(member, int(message["number"])),
             "trace": lambda: self._tell(message | {"place": list(member.place)}),
-            "reach": lambda: self._reach.hear(member.place, message["here"], message["unanswered"]),
+            "reach": lambda: self._reach.hear(
+                member.place, texts_of(message["here"]), texts_of(message["unanswered"])
+            ),
             "done": lambda: self._done(member),
         }
         handler = handlers.get(str(message.get("type")))
@@ -376,7 +382,7 @@ class Service:
         self._agents.heard(connection)
         if message.get("type") != "gone":
             return
-        member, pid = Member(_worker(message["place"]), int(message["part"])), int(message["pid"])
+        member, pid = Member(worker_of(message["place"]), int(message["part"])), int(message["pid"])
         while (member, pid) in self._moved_from:
             # It has moved, and its agent had not heard of that yet.
             member = self._moved_from.pop((member, pid))
@@ -468,25 +474,6 @@ class Service:
         for connection, kind in list(self._kinds.items()):
             if kind == "observer":
                 connection.send(message)
-
-
-def _report(message: Message) -> Report:
-    def sums(value: Any) -> Sums | None:
-        return None if value is None else Sums(float(value[0]), float(value[1]))
-
-    applied = message["applied"]
-    return Report(
-        None if applied is None else int(applied),
-        bool(message["is_fresh"]),
-        sums(message["settled"]),
-        int(message["settled_steps"]),
-        sums(message["unsettled"]),
-    )
-
-
-def _worker(value: Any) -> Worker:
-    pipeline, stage = value
-    return int(pipeline), int(stage)
 
 
 def _name(member: Member) -> str:

@@ -81,16 +81,6 @@ def send_bytes(
     return data.numel()
 
 
-def receive(
-    stage: Stage, store: dist.Store, name: str, patience: timedelta, meanwhile: Callable[[], None]
-) -> int:
-    """From the one who sends under this name; how many bytes it took."""
-    stage.is_whole = False
-    data = receive_bytes(store, name, patience, meanwhile)
-    unpack(stage, data)
-    return data.numel()
-
-
 def receive_bytes(
     store: dist.Store, name: str, patience: timedelta, meanwhile: Callable[[], None]
 ) -> torch.Tensor:

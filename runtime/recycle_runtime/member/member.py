@@ -252,8 +252,11 @@ class MemberProcess:
         name = f"g{generation}/state/{self._place[0]}:{self._place[1]}/{self._part}"
         harm = partial(self._harm.at, "take", step)
         began = time.perf_counter()
-        size = guarded(partial(copies.receive, state, store, name, patience, harm), self._turn)
-        return size, time.perf_counter() - began
+        state.is_whole = False
+        # What is waited for may be left to another thread, what is done with it may not.
+        data = guarded(partial(copies.receive_bytes, store, name, patience, harm), self._turn)
+        copies.unpack(state, data)
+        return data.numel(), time.perf_counter() - began
 
     def _teach_and_learn(self, order: Message, generation: int, stages: int) -> None:
         """State that travels while everybody trains, from here or to here."""

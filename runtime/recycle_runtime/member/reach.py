@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from recycle_runtime.control.wire import Message
 from recycle_runtime.transport.unanswered import look
@@ -49,4 +50,6 @@ class Reach:
     def _watch(self) -> None:
         while True:
             time.sleep(_EVERY)
-            self.look()
+            # A process that has too many files open cannot look now.
+            with suppress(OSError):
+                self.look()

@@ -46,6 +46,20 @@ def test_plans_in_which_all_do_the_same_the_slow_one_less_or_nothing(
     assert everybody.bundle.job_text == without.bundle.job_text
 
 
+def test_what_cannot_be_made_is_left_out(small_bundle: str, todays: str, tmp_path: Path) -> None:
+    """The last worker of a stage cannot watch."""
+    (tmp_path / "today.job").write_text(todays)
+    plan = tmp_path / "lost.plan"
+    assert main(["--quiet", "plan", str(tmp_path / "today.job"), "--failed", "0:1,2:1", "-o", str(plan)]) == 0
+    replanner = Replanner(tmp_path)
+    slow = {(1, 1): 4.0}
+    lost = ((0, 1), (2, 1))
+    replanner.ask(todays, InUse(plan, lost, slow), lost, slow, may_be_lighter=True)
+    offers = answer(replanner)
+    assert offers is not None and replanner.error == ""
+    assert [offer.candidate.watchers for offer in offers] == [(), ()]
+
+
 def test_a_job_that_cannot_be_planned_is_told(small_bundle: str, tmp_path: Path) -> None:
     replanner = Replanner(tmp_path)
     replanner.ask("job x {", InUse(Path(small_bundle), (), {}), [], {}, may_be_lighter=True)

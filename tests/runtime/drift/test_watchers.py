@@ -6,10 +6,12 @@ from pathlib import Path
 from recycle_compiler.backends.bundle import bundle_bytes
 from recycle_compiler.compiler import plan_failed
 from recycle_compiler.frontend.load import parse_job_text
+from recycle_runtime.coordinator.adaptation import AdaptationOptions
+from recycle_runtime.coordinator.coordinator import Coordinator
 from recycle_runtime.coordinator.journal import Journal, read
 from recycle_runtime.coordinator.plan_book import Fitted, PlanBook
 from recycle_runtime.coordinator.plan_files import PlanFiles
-from tests.runtime.drift.fake_job import HEAVY, heavy_bundle, planned
+from tests.runtime.drift.fake_job import HEAVY, FakeJob, heavy_bundle, planned
 
 
 def test_watchers_watch_if_there_is_a_plan_for_exactly_the_others() -> None:
@@ -112,3 +114,36 @@ def test_a_coordinator_that_starts_again_knows_it_too(tmp_path: Path) -> None:
     again = recalled()
     assignment = again.assign(again.grid)
     assert assignment is not None and again.slow_in(assignment) == {}
+
+
+def test_a_coordinator_that_starts_again_takes_up_what_was_chosen(tmp_path: Path) -> None:
+    """It had been killed before anybody was told."""
+    journal = Journal(tmp_path / "journal")
+    job = FakeJob(30, AdaptationOptions(replan=None))
+    job.run(5)
+    before = job.coordinator.assignment
+    assert before is not None
+    places = sorted(before.roles)
+    roles = [before.roles[place] for place in places]
+    journal.write(generation=1, step=0, places=places, plan=[0, before.plan, 0, 0], roles=roles)
+    journal.write(row=4)
+    remembered = read(tmp_path / "journal")
+    assert remembered is not None and remembered.plan is not None
+
+    def again(fitted: bool) -> Coordinator:
+        book = PlanBook(heavy_bundle())
+        if fitted:
+            book.fitted = book.add(planned(()), Fitted(frozenset(book.grid), {(1, 1): 2.0}))
+        coordinator = Coordinator(book, 1, 30, set(book.grid), job)
+        coordinator.remember(remembered)
+        assert coordinator.assignment == before
+        for member in coordinator.roster.members():
+            coordinator.rejoin(member, is_training=True, asked=1)
+        job.mail.clear()
+        coordinator.all_are_back()
+        return coordinator
+
+    again(fitted=False)
+    assert not job.mail
+    again(fitted=True)
+    assert {order["type"] for _, order in job.mail} == {"hold"}

@@ -120,3 +120,15 @@ def test_processes_with_one_number_on_two_nodes_are_two(tmp_path: Path) -> None:
     first, second = node_number(tmp_path / "a"), node_number(tmp_path / "b")
     assert node_number(tmp_path / "a") == first
     assert process_number(first, 7) != process_number(second, 7)
+
+
+def test_nodes_that_miss_each_other_in_turn_for_a_moment_are_left_alone() -> None:
+    pairs = [("10.0.0.0", "10.0.0.1"), ("10.0.0.1", "10.0.0.2"), ("10.0.0.0", "10.0.0.2")]
+    talk = _Talk(lambda worker: [])
+
+    def missed(worker: Worker) -> list[str]:
+        pair = pairs[int(talk.now) // 2 % 3]
+        return [host for host in pair if _host(worker) in pair and host != _host(worker)]
+
+    talk.missed = missed
+    assert talk.go_on(60) is None

@@ -69,3 +69,24 @@ def test_a_node_that_others_do_not_reach_gets_no_more_workers() -> None:
     nodes.agents.leave(nodes.lines[0])
     nodes.agents.arrive(_Line(), {"slots": 2, "name": "another", "running": []})
     assert nodes.agents.start((5, 0), [])
+
+
+def test_a_coordinator_that_did_not_listen_blames_nobody() -> None:
+    nodes = _Nodes(3)
+    nodes.later(2.0, heard=[0, 1, 2])
+    nodes.now += 10.0
+    nodes.agents.heard(nodes.lines[0])
+    assert nodes.agents.silent(lambda gone: True) == []
+    assert nodes.later(4.0, heard=[0, 1]) == [2]
+
+
+def test_a_node_that_others_do_not_reach_stays_so_until_another_agent_runs_there() -> None:
+    nodes = _Nodes(2)
+    nodes.agents.shun(Member((1, 0), 0))
+    nodes.agents.leave(nodes.lines[0])
+    nodes.agents.leave(nodes.lines[1])
+    again = _Line()
+    nodes.arrive(1, again)
+    assert not nodes.agents.start((5, 0), [])
+    nodes.agents.arrive(_Line(), {"slots": 2, "name": "a new agent", "running": []})
+    assert nodes.agents.start((5, 0), [])

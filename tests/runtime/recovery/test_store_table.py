@@ -112,3 +112,25 @@ def test_everybody_is_answered_once(requests: list[tuple[str, str]]) -> None:
         ask(table, "set", key, value="1")
     table.begin(99)
     assert all(len(answers) == 1 for answers in waiting)
+
+
+def test_requests_that_make_no_sense_are_answered_with_an_error() -> None:
+    table = StoreTable()
+    ask(table, "set", "text", value="YQ==")
+    table.begin(3)
+    senseless: list[Message] = [
+        {"op": "set", "keys": []},
+        {"op": "set", "keys": ["a"]},
+        {"op": "see", "keys": []},
+        {"op": "see", "keys": ["text"], "known": "z"},
+        {"op": "remove", "keys": []},
+        {"op": "add", "keys": ["n"], "value": "x"},
+        {"op": "add", "keys": ["text"], "value": 1},
+        {"op": "get", "keys": 3},
+    ]
+    for message in senseless:
+        answers: list[Message] = []
+        table.request(message, answers.append)
+        assert len(answers) == 1 and "error" in answers[0], message
+    for key in ("g²/x", "g" + 5000 * "1" + "/x"):
+        assert ask(table, "set", key, value="1") == [{}]
