@@ -2,7 +2,8 @@
 
 DIR is that of `bench.gpu_grid`, with its profile; a plan with one failure is made from it unless it is there.
 The first run kills a worker and starts it again, the second stops one, so that it hangs. Step times are what
-rows are apart, beside what the plans predict.
+rows are apart, beside what the plans predict. With `--series` there are three other runs instead: six workers
+are lost in different ways and come back, and nothing happens, twice; their losses are compared.
 """
 
 import argparse
@@ -19,6 +20,12 @@ from bench.gpu_grid import JOB, MICROBATCHES, PIPELINES, PROGRAM, STAGES, WORKER
 
 STEPS, HARM, BACK = 48, 14, 26
 NAMES = ("before", "one worker less", "after")
+SERIES_STEPS = 90
+SERIES = (
+    "kill=2:3@4.34", "stop=2:0@4.25", "term=0:2@17.33", "exception=1:1@17.0", "exit=2:2@34.2", "kill=1:2@60",
+)  # fmt: skip
+SERIES_BACK = ("2:3@20", "2:0@24", "0:2@30", "1:1@40", "2:2@50", "1:2@70")
+SERIES_FAILURES = 6
 
 
 def compile_plan(folder: Path) -> None:
@@ -49,6 +56,36 @@ def run(folder: Path) -> None:
     with mps(WORKERS):
         for kind in ("kill", "stop"):
             _one_run(folder, kind, f"2:{stage}", periods)
+
+
+def compile_series(folder: Path) -> None:
+    """More failures, since plans on demand need the compiler, which a GPU's machine may not have."""
+    command = [str(Path(sys.executable).parent / "recyclec"), "--quiet", "compile"]
+    words = [*command, "--failures", str(SERIES_FAILURES), str(folder / "recovery.job")]
+    subprocess.run([*words, "-o", str(folder / "series.plan")], check=True)
+
+
+def run_series(folder: Path) -> None:
+    """Every step is made once; how far losses lie apart, disturbed and not."""
+    from bench.mps import mps
+
+    with mps(WORKERS):
+        quiet = _losses(folder)
+        again, disturbed = _losses(folder), _losses(folder, SERIES, SERIES_BACK)
+    for name, other in (("two undisturbed runs", again), ("undisturbed and disturbed", disturbed)):
+        print(
+            f"{name}: losses at most {max(abs(a - b) for a, b in zip(quiet, other, strict=True)):.1e} apart"
+        )
+
+
+def _losses(folder: Path, faults: tuple[str, ...] = (), returns: tuple[str, ...] = ()) -> list[float]:
+    from recycle_runtime.local import RunOptions, run_local
+
+    plan = str(folder / "series.plan")
+    options = RunOptions(plan, PROGRAM, SERIES_STEPS, device="cuda", faults=faults, returns=returns)
+    steps = run_local(options, lambda message: None).steps
+    assert [step.step for step in steps] == list(range(SERIES_STEPS)), "steps were lost or counted twice"
+    return [step.loss for step in steps]
 
 
 def _one_run(folder: Path, kind: str, place: str, periods: list[float]) -> None:
@@ -87,11 +124,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--compile", action="store_true", help="make the plan and stop")
+    parser.add_argument("--series", action="store_true", help="many losses and returns instead")
     arguments = parser.parse_args()
     if arguments.compile or not (arguments.folder / "recovery.plan").exists():
         compile_plan(arguments.folder)
+    if arguments.series and (arguments.compile or not (arguments.folder / "series.plan").exists()):
+        compile_series(arguments.folder)
     if not arguments.compile:
-        run(arguments.folder)
+        (run_series if arguments.series else run)(arguments.folder)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from bench import (
     on_demand,
     plans,
     recovery,
+    slow_worker,
     solvers,
     start_up,
     throughput,
@@ -36,6 +37,7 @@ MODULES = (
     beside_torch,
     interpreter_cost,
     recovery,
+    slow_worker,
     start_up,
 )
 """In the order of the page."""
