@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 from recycle_runtime.assembly import Worker
+from recycle_runtime.coordinator.incoming import worker_of
 from recycle_runtime.coordinator.plan_book import Fitted
 
 
@@ -77,13 +78,13 @@ def read(path: str | Path) -> Remembered | None:
     lines = list(_lines(path))
     for fields in lines:
         if "generation" in fields:
-            places = tuple(_worker(place) for place in fields["places"])
+            places = tuple(worker_of(place) for place in fields["places"])
             found = Remembered(int(fields["generation"]), int(fields["step"]), places, 0, ())
             found = found._replace(plan=_plan(places, fields))
         elif "row" in fields:
             next_row = int(fields["row"]) + 1
         elif "watchers" in fields:
-            watchers = tuple(_worker(place) for place in fields["watchers"])
+            watchers = tuple(worker_of(place) for place in fields["watchers"])
         elif "begins" in fields:
             begins = tuple(fields["begins"])
             next_row = begins[1]
@@ -123,7 +124,7 @@ def _plan(places: tuple[Worker, ...], fields: dict[str, Any]) -> RunningPlan | N
     if "plan" not in fields:
         return None
     bundle, plan, watching, on_purpose = map(int, fields["plan"])
-    roles = dict(zip(places, map(_worker, fields["roles"]), strict=True))
+    roles = dict(zip(places, map(worker_of, fields["roles"]), strict=True))
     return RunningPlan(bundle, plan, roles, watching, bool(on_purpose))
 
 
@@ -145,9 +146,4 @@ def _bundles(lines: list[dict[str, Any]]) -> tuple[tuple[str, ...], dict[int, Fi
 
 
 def _fitted(live: Any, slow: Any) -> Fitted:
-    return Fitted(frozenset(map(_worker, live)), {(int(p), int(s)): float(by) for p, s, by in slow})
-
-
-def _worker(value: Any) -> Worker:
-    pipeline, stage = value
-    return int(pipeline), int(stage)
+    return Fitted(frozenset(map(worker_of, live)), {(int(p), int(s)): float(by) for p, s, by in slow})
