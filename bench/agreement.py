@@ -19,7 +19,7 @@ from bench import engine_beside_runs
 from bench.measure import RECYCLEC
 from bench.report import JOBS, Section, job_path
 from recycle_compiler.simulator.engine import simulate
-from recycle_runtime.bundle import Bundle
+from recycle_runtime.plan.bundle import Bundle
 
 TITLE = "Plans in the event engine"
 NAMES = tuple(sorted(path.stem for path in JOBS.glob("*.job")))

@@ -20,7 +20,7 @@ from bench.report import Section, job_path
 from bench.turns import PROCESSES, Pair, Setting, Turn, TurnError, share, take_turns
 from recycle_compiler.backends.bundle import read_program
 from recycle_compiler.backends.torch_csv import torch_csv
-from recycle_runtime.bundle import Bundle
+from recycle_runtime.plan.bundle import Bundle
 
 TITLE = "Steps beside torch.distributed.pipelining"
 RECYCLE_RUN = RECYCLEC.with_name("recycle-run")

@@ -21,7 +21,7 @@ from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime  # p
 
 from bench.models import MICROBATCHES, STEPS_DRAWN
 from bench.turns import PROCESSES, Setting, Turns
-from recycle_runtime.worker import TrainingWorker, WorkerOptions
+from recycle_runtime.worker.static import TrainingWorker, WorkerOptions
 
 _ALWAYS = 1 << 40
 

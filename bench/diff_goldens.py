@@ -7,7 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from recycle_compiler.cli import main as recyclec
+from recycle_compiler.cli.main import main as recyclec
 from recycle_compiler.frontend import load_job
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"

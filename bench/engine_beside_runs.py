@@ -18,16 +18,16 @@ from typing import NamedTuple
 from bench.measure import RECYCLEC
 from bench.models import gpt_text
 from bench.report import ROOT, Section
-from recycle_compiler.actual.comparison import Comparison, compare_with_run
-from recycle_compiler.actual.trace_file import Trace, read_trace
+from recycle_compiler.analysis.trace_diff.comparison import Comparison, compare_with_run
+from recycle_compiler.analysis.trace_diff.trace_file import Trace, read_trace
 from recycle_compiler.backends.bundle import read_program
 from recycle_compiler.backends.replay import replay
 from recycle_compiler.ir.bundled_job import read_job
 from recycle_compiler.ir.ops import OpKind
 from recycle_compiler.simulator.costs import Costs, costs_of
 from recycle_compiler.simulator.engine import simulate
-from recycle_runtime.bundle import Bundle
-from recycle_runtime.isa import Opcode
+from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.plan.isa import Opcode
 
 TITLE = "Runs and the event engine"
 RECYCLE_RUN = RECYCLEC.with_name("recycle-run")

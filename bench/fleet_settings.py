@@ -5,7 +5,6 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from bench.report import job_path
-from recycle_compiler.compiler import compile_job, plan_count
 from recycle_compiler.fleet.course import Start, lead
 from recycle_compiler.fleet.job_text import read_said
 from recycle_compiler.fleet.policy import Change, Policy, Worker
@@ -13,10 +12,11 @@ from recycle_compiler.fleet.setting import ChangeCosts, Known, OurPlan, Setting,
 from recycle_compiler.frontend import load_job
 from recycle_compiler.ir.failure import failed_per_stage
 from recycle_compiler.ir.job import JobSpec
-from recycle_compiler.ir.program import Program
-from recycle_compiler.parallel import running
-from recycle_compiler.passes.assign_slots.deadline import Deadline
-from recycle_compiler.placement import measure_costs
+from recycle_compiler.ir.streams import Program
+from recycle_compiler.planner.compile import compile_job, plan_count
+from recycle_compiler.planner.placement import measure_costs
+from recycle_compiler.planner.worker_processes import running
+from recycle_compiler.scheduling.deadline import Deadline
 
 SHARED_DATA = job_path("any").parent.parent.parent.parent / "shared" / "data"
 """Published traces and curves; not part of the project, and read in place."""

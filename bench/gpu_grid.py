@@ -89,7 +89,7 @@ def compile_plans(folder: Path) -> None:
 def run(folder: Path) -> None:
     """Train with every plan; the table goes to stdout and to a file."""
     from bench.mps import mps
-    from recycle_runtime.local import RunOptions, run_local
+    from recycle_runtime.launcher.local import RunOptions, run_local
 
     predicted: dict[str, float] = json.loads((folder / "predicted.json").read_text())
     alone: list[float] = json.loads((folder / "alone.json").read_text())
@@ -133,9 +133,9 @@ def _losses_of_one_process() -> list[float]:
     """A plain loop over all micro-batches, every stage after the other, on the whole GPU."""
     import torch
 
-    from recycle_runtime.batches import MicroBatches
-    from recycle_runtime.program import load_program
-    from recycle_runtime.stage import build_module
+    from recycle_runtime.execution.stage import build_module
+    from recycle_runtime.program.loading import load_program
+    from recycle_runtime.program.microbatches import MicroBatches
 
     program, device = load_program(PROGRAM), torch.device("cuda")
     modules = [build_module(program, stage, STAGES, 0).to(device) for stage in range(STAGES)]
@@ -163,7 +163,7 @@ def _losses_of_one_process() -> list[float]:
 
 
 def _runtime(*words: str) -> None:
-    subprocess.run([sys.executable, "-m", "recycle_runtime.cli", *words], check=True)
+    subprocess.run([sys.executable, "-m", "recycle_runtime.cli.main", *words], check=True)
 
 
 def main() -> None:

@@ -79,7 +79,7 @@ def run_series(folder: Path) -> None:
 
 
 def _losses(folder: Path, faults: tuple[str, ...] = (), returns: tuple[str, ...] = ()) -> list[float]:
-    from recycle_runtime.local import RunOptions, run_local
+    from recycle_runtime.launcher.local import RunOptions, run_local
 
     plan = str(folder / "series.plan")
     options = RunOptions(plan, PROGRAM, SERIES_STEPS, device="cuda", faults=faults, returns=returns)
@@ -89,8 +89,8 @@ def _losses(folder: Path, faults: tuple[str, ...] = (), returns: tuple[str, ...]
 
 
 def _one_run(folder: Path, kind: str, place: str, periods: list[float]) -> None:
-    from recycle_runtime.live_view import event_of
-    from recycle_runtime.local import RunOptions, run_local
+    from recycle_runtime.launcher.live_view import event_of
+    from recycle_runtime.launcher.local import RunOptions, run_local
 
     ends: dict[int, float] = {}
 

@@ -12,10 +12,10 @@ from bench.attempts import Attempt, arguments, print_attempt
 from recycle_compiler.ir.failure import FailureSet
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.target import Target
-from recycle_compiler.passes.assign_slots.problem import Problem, problem_of
-from recycle_compiler.passes.assign_slots.solve import Limits, Stop, solve
 from recycle_compiler.passes.pipeline import run_passes
 from recycle_compiler.passes.registry import GRAPH_PASSES
+from recycle_compiler.scheduling.milp.solve import Limits, Stop, solve
+from recycle_compiler.scheduling.problem import Problem, problem_of
 
 _SHARE = 4
 """One period may take this part of the time that is left."""

@@ -15,13 +15,13 @@ from bench.beside_torch import compile_plans, started
 from bench.models import NOTHING
 from bench.report import Section, job_path
 from bench.turns import take_turns
-from recycle_compiler.compiler import plan_failed
 from recycle_compiler.frontend import load_job
 from recycle_compiler.ir.failure import failure_set
-from recycle_runtime.assembly import Worker
-from recycle_runtime.bundle import Bundle
-from recycle_runtime.interpreter import Interpreter
-from recycle_runtime.isa import Instruction, Opcode
+from recycle_compiler.planner.compile import plan_failed
+from recycle_runtime.execution.interpreter import Interpreter
+from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.plan.isa import Instruction, Opcode
 
 TITLE = "The interpreter"
 REPEATS = 300
@@ -79,7 +79,7 @@ def _row(case: Case) -> tuple[str, ...]:
     # The rest is of use without torch.
     import torch
 
-    from recycle_runtime.tracing import Tracer
+    from recycle_runtime.execution.tracing import Tracer
 
     stream = stream_of(case)
     empty = dict.fromkeys(Opcode, _nothing)

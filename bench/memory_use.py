@@ -22,24 +22,24 @@ import torch.distributed as dist
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from recycle_compiler.backends.bundle import write_bundle
-from recycle_compiler.compiler import plan_failed
 from recycle_compiler.frontend import load_job
 from recycle_compiler.ir.failure import failure_set
 from recycle_compiler.ir.job import JobSpec, Techniques
+from recycle_compiler.planner.compile import plan_failed
 from recycle_compiler.verifier.verify import verify_plan
-from recycle_runtime.assembly import Worker
-from recycle_runtime.bundle import Bundle
-from recycle_runtime.handlers import GRADIENTS_UNDER_WAY
-from recycle_runtime.interpreter import Handler, Interpreter
-from recycle_runtime.isa import NONE, Instruction, Opcode
+from recycle_runtime.execution.handlers import GRADIENTS_UNDER_WAY
+from recycle_runtime.execution.interpreter import Handler, Interpreter
+from recycle_runtime.execution.split_backward import Split, prepare
+from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.plan.isa import NONE, Instruction, Opcode
 from recycle_runtime.profiler.memory import counting
 from recycle_runtime.profiler.stage_run import StageRun, as_tensors
-from recycle_runtime.program import Program, load_program
-from recycle_runtime.split_backward import Split, prepare
+from recycle_runtime.program.loading import Program, load_program
 from recycle_runtime.transport import Pending
 from recycle_runtime.transport.gloo import GlooTransport
 from recycle_runtime.transport.grid import Grid
-from recycle_runtime.worker import TrainingWorker, WorkerOptions
+from recycle_runtime.worker.static import TrainingWorker, WorkerOptions
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE = 60.0

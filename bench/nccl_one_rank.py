@@ -22,9 +22,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from recycle_runtime.assembly import Worker
-from recycle_runtime.bundle import Bundle
-from recycle_runtime.isa import Instruction
+from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.plan.isa import Instruction
 from recycle_runtime.transport.gloo import GlooTransport
 from recycle_runtime.transport.grid import Grid
 from recycle_runtime.transport.nccl import NcclTransport, join_group
@@ -96,7 +96,7 @@ def plan_of_one(stack: ExitStack) -> str:
     """Made by the compiler, if it is installed here."""
     try:
         from recycle_compiler.backends.bundle import write_bundle
-        from recycle_compiler.compiler import plan_failed
+        from recycle_compiler.planner.compile import plan_failed
         from tests.support.jobs import unit_job
     except ImportError as error:
         raise SystemExit(f"the compiler is not installed ({error}); give --plan FILE of one worker") from None

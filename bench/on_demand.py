@@ -9,10 +9,10 @@ from statistics import median
 
 from bench.measure import RECYCLEC, run
 from bench.report import Section, job_path, percent
-from recycle_compiler.compiler import plan_failed
 from recycle_compiler.frontend import load_job
 from recycle_compiler.ir.failure import FailureSet, failure_set
 from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.planner.compile import plan_failed
 
 TITLE = "On demand"
 NAMES = ("scale-2048", "scale-2048-roomy")

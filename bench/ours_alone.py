@@ -5,11 +5,11 @@ import time
 from dataclasses import replace
 
 # Loaded before the clock starts, as the other solvers are.
-import recycle_compiler.passes.assign_slots.solve  # noqa: F401  # pyright: ignore[reportUnusedImport]
+import recycle_compiler.scheduling.milp.solve  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from bench.attempts import Attempt, arguments, print_attempt
-from recycle_compiler.compiler import plan_failed
 from recycle_compiler.ir.failure import FailureSet
 from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.planner.compile import plan_failed
 
 
 def attempt(job: JobSpec, failed: FailureSet, seconds: float) -> Attempt:

@@ -12,11 +12,11 @@ from bench.measure import MIB, RECYCLEC, run
 from bench.report import Section, job_path, percent
 from recycle_compiler.frontend import load_job
 from recycle_compiler.ir.target import Target
-from recycle_compiler.passes.assign_slots.problem import problem_of
 from recycle_compiler.passes.pipeline import run_passes
 from recycle_compiler.passes.registry import GRAPH_PASSES
+from recycle_compiler.scheduling.problem import problem_of
 from recycle_compiler.viz.table import per_stage_text
-from recycle_runtime.bundle import Bundle
+from recycle_runtime.plan.bundle import Bundle
 
 TITLE = "Bundles"
 NAMES = (

@@ -13,7 +13,7 @@ from typing import Any
 
 from bench.measure import RECYCLEC
 from bench.report import ROOT, Section
-from recycle_runtime.local import RunOptions, RunResult, run_local
+from recycle_runtime.launcher.local import RunOptions, RunResult, run_local
 
 TITLE = "Losing workers"
 PROGRAM = str(ROOT / "examples" / "programs" / "mlp.py")

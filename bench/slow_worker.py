@@ -12,7 +12,7 @@ from typing import Any
 from bench.measure import RECYCLEC
 from bench.report import ROOT, Section
 from recycle_runtime.coordinator.adaptation import AdaptationOptions
-from recycle_runtime.local import RunOptions, run_local
+from recycle_runtime.launcher.local import RunOptions, run_local
 
 TITLE = "A slow worker"
 PROGRAM = str(ROOT / "bench" / "programs" / "sleepy.py")

@@ -18,7 +18,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.distributed.pipelining import _backward as torch_split  # pyright: ignore[reportPrivateUsage]
 
-from recycle_runtime.split_backward import prepare
+from recycle_runtime.execution.split_backward import prepare
 
 NAMES = ("whole", "ours", "torch's")
 HEADER = ("stage", "backward", "F ms", "I ms", "W ms", "(I+W)/B", "peak MiB")

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from recycle_compiler.compiled import compile_function
-from recycle_runtime import isa, range_coder, stream_layout, stream_model
-from recycle_runtime.codec import PLAIN, Machine
+from recycle_runtime.plan import isa, range_coder, stream_layout, stream_model
+from recycle_runtime.plan.codec import PLAIN, Machine
 
 COMPILE_FROM = 200_000
 """Instructions from which loading the compiled functions pays."""

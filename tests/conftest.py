@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from recycle_compiler.cli import main
+from recycle_compiler.cli.main import main
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.text import parse_schedule
 

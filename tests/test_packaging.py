@@ -33,7 +33,7 @@ def test_the_wheel_holds_what_it_needs_and_no_more(installed: Path) -> None:
 
 
 def test_it_reads_a_job_outside_the_checkout(installed: Path, small_job: str, tmp_path: Path) -> None:
-    run = f"import sys; from recycle_compiler.cli import main; sys.exit(main(['check', {small_job!r}]))"
+    run = f"import sys; from recycle_compiler.cli.main import main; sys.exit(main(['check', {small_job!r}]))"
     done = subprocess.run(
         [sys.executable, "-c", run],
         cwd=tmp_path,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from recycle_runtime.stages import cut
+from recycle_runtime.program.cutting import cut
 
 CLASSES = 10
 SIDE = 12

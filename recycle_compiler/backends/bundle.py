@@ -13,11 +13,11 @@ from recycle_compiler.ir.bundled_job import read_job
 from recycle_compiler.ir.failure import Worker, failure_set
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.job_text import print_job
-from recycle_compiler.ir.program import Claims, Program
+from recycle_compiler.ir.streams import Claims, Program
 from recycle_compiler.stream_machines import machine_for
-from recycle_runtime.bundle import Bundle, BundleError, PlanEntry, join_bundle
-from recycle_runtime.bundle_index import Blob, Index
-from recycle_runtime.codec import decode_fields
+from recycle_runtime.plan.bundle import Bundle, BundleError, PlanEntry, join_bundle
+from recycle_runtime.plan.bundle_index import Blob, Index
+from recycle_runtime.plan.codec import decode_fields
 
 
 def write_bundle(path: str | os.PathLike[str], *, source: str, programs: Sequence[Program]) -> None:

@@ -8,9 +8,9 @@ import numpy as np
 
 from recycle_compiler.ir.failure import Worker
 from recycle_compiler.ir.ops import UNSET, Op, OpKind, op_table
-from recycle_compiler.ir.program import Program
 from recycle_compiler.ir.schedule import Schedule, schedule_order
-from recycle_runtime.isa import Opcode
+from recycle_compiler.ir.streams import Program
+from recycle_runtime.plan.isa import Opcode
 
 _KINDS = {
     Opcode.FORWARD: OpKind.F,

@@ -8,11 +8,11 @@ import numpy as np
 from recycle_compiler.ir.failure import Worker
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.ops import Column
-from recycle_compiler.ir.program import Program
-from recycle_runtime import stream_layout as layout
-from recycle_runtime.codec import MOST_INSTRUCTIONS, PLAIN, Frame, Machine, encode_fields
-from recycle_runtime.isa import CONSUMES, NONE, RECEIVES, USES_BUFFER, USES_MICROBATCH, USES_PEER, Opcode
-from recycle_runtime.range_coder import LARGEST_NUMBER
+from recycle_compiler.ir.streams import Program
+from recycle_runtime.plan import stream_layout as layout
+from recycle_runtime.plan.codec import MOST_INSTRUCTIONS, PLAIN, Frame, Machine, encode_fields
+from recycle_runtime.plan.isa import CONSUMES, NONE, RECEIVES, USES_BUFFER, USES_MICROBATCH, USES_PEER, Opcode
+from recycle_runtime.plan.range_coder import LARGEST_NUMBER
 
 
 def frame_of(job: JobSpec, worker: Worker) -> Frame:

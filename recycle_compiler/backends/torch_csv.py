@@ -10,8 +10,8 @@ the numbers are, so micro-batches are numbered anew in that order. It has no wor
 
 from collections.abc import Sequence
 
-from recycle_compiler.ir.program import Program
-from recycle_runtime.isa import Instruction, Opcode
+from recycle_compiler.ir.streams import Program
+from recycle_runtime.plan.isa import Instruction, Opcode
 
 _LETTERS = {
     Opcode.FORWARD: "F",

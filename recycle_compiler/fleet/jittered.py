@@ -6,7 +6,7 @@ from recycle_compiler.fleet.setting import OurPlan, Setting
 from recycle_compiler.ir.failure import failed_per_stage, failure_set
 from recycle_compiler.simulator.engine import simulate
 from recycle_compiler.simulator.jitter import Jitter
-from recycle_runtime.bundle import Bundle
+from recycle_runtime.plan.bundle import Bundle
 
 _ITERATIONS = 9
 """The mean of eight iterations counts."""

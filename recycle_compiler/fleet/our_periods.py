@@ -3,14 +3,14 @@
 from dataclasses import replace
 from functools import cached_property
 
-from recycle_compiler.compiler import plan_failed
 from recycle_compiler.fleet.setting import OurPlan, Setting
 from recycle_compiler.ir.failure import normal_form
 from recycle_compiler.ir.target import Target
-from recycle_compiler.passes.assign_slots.bounds import stage_bounds
-from recycle_compiler.passes.assign_slots.problem import Problem, problem_of
 from recycle_compiler.passes.pipeline import run_passes
 from recycle_compiler.passes.registry import GRAPH_PASSES
+from recycle_compiler.planner.compile import plan_failed
+from recycle_compiler.scheduling.bounds import stage_bounds
+from recycle_compiler.scheduling.problem import Problem, problem_of
 from recycle_runtime.coordinator.foresight import even_counts
 
 Counts = tuple[int, ...]

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from recycle_compiler.baseline import one_f_one_b_period
 from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.planner.baseline import one_f_one_b_period
 
 LAYERS_PER_STAGE = 8
 """Where the job does not say: what a policy may cut anew. GPT-3 3.35B and 6.7B have 7 to 8 on four stages."""

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from recycle_compiler.fleet.report import Outcome, Report
-from recycle_compiler.viz.units import percent, plural
+from recycle_compiler.ir.units import percent, plural
 
 _UNBROKEN = 10_000
 """A width at which rich breaks no line."""

@@ -2,7 +2,7 @@
 
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.job_text import TextError, parse_job
-from recycle_runtime.bundle import Bundle, BundleError
+from recycle_runtime.plan.bundle import Bundle, BundleError
 
 
 def read_job(bundle: Bundle) -> JobSpec:

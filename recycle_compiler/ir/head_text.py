@@ -6,7 +6,7 @@ from fractions import Fraction
 from recycle_compiler.ir.failure import FailureSet, Worker, failure_set
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.job_text import TextError, parse_job, print_job
-from recycle_compiler.ir.program import Claims
+from recycle_compiler.ir.streams import Claims
 
 
 def print_time(ticks: int, ticks_per_unit: int) -> str:

@@ -5,9 +5,9 @@ from typing import Any
 
 from recycle_compiler.ir.graph import Graph
 from recycle_compiler.ir.job_text import TextError
-from recycle_compiler.ir.program import Program
-from recycle_compiler.ir.program_text import parse_program, print_program
 from recycle_compiler.ir.schedule import Schedule
+from recycle_compiler.ir.streams import Program
+from recycle_compiler.ir.streams_text import parse_program, print_program
 from recycle_compiler.ir.target import Target
 from recycle_compiler.ir.text import (
     parse_graph,

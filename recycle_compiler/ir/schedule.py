@@ -10,7 +10,7 @@ import numpy as np
 from recycle_compiler.ir.failure import FailureSet, Worker
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.ops import MICROBATCH_KINDS, Column, Op, OpKind, OpTable
-from recycle_compiler.ir.program import Claims
+from recycle_compiler.ir.streams import Claims
 
 
 @dataclass(frozen=True, slots=True, eq=False)

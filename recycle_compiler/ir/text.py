@@ -29,8 +29,8 @@ from recycle_compiler.ir.head_text import (
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.job_text import TextError
 from recycle_compiler.ir.ops import MICROBATCH_KINDS, UNSET, Op, OpKind, op_table
-from recycle_compiler.ir.program import Claims
 from recycle_compiler.ir.schedule import Schedule, schedule_order
+from recycle_compiler.ir.streams import Claims
 from recycle_compiler.ir.target import Target
 
 

@@ -15,8 +15,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from recycle_compiler.ir.program import Program
-from recycle_runtime.isa import CONSUMES, NONE, RECEIVES, USES_BUFFER, Opcode
+from recycle_compiler.ir.streams import Program
+from recycle_runtime.plan.isa import CONSUMES, NONE, RECEIVES, USES_BUFFER, Opcode
 
 _FREES = frozenset({Opcode.BACKWARD, Opcode.BACKWARD_WEIGHT})
 _BUFFERED = frozenset(map(int, USES_BUFFER))

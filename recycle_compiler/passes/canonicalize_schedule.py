@@ -18,10 +18,10 @@ from recycle_compiler.ir.graph import Graph
 from recycle_compiler.ir.ops import Column, OpKind
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.passes.assign_slots import Plan, schedule_from
-from recycle_compiler.passes.assign_slots.bounds import Bound
-from recycle_compiler.passes.assign_slots.kernel import Ints
-from recycle_compiler.passes.assign_slots.problem import Problem, problem_of
-from recycle_compiler.passes.assign_slots.timing import Clock
+from recycle_compiler.scheduling.bounds import Bound
+from recycle_compiler.scheduling.kernel import Ints
+from recycle_compiler.scheduling.problem import Problem, problem_of
+from recycle_compiler.scheduling.timing import Clock
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ import numpy as np
 
 from recycle_compiler.ir.failure import Worker
 from recycle_compiler.ir.ops import Column, OpKind
-from recycle_compiler.ir.program import Program
 from recycle_compiler.ir.schedule import Schedule
-from recycle_runtime.isa import NONE, Opcode
+from recycle_compiler.ir.streams import Program
+from recycle_runtime.plan.isa import NONE, Opcode
 
 _RECEIVE, _SEND, _LOAD, _COMPUTE, _BARRIER, _REDUCE, _OPTIMIZER, _VALIDATE = range(8)
 """Rank among instructions of one worker at one time."""

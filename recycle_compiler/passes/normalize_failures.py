@@ -14,10 +14,10 @@ import numpy as np
 from recycle_compiler.ir.failure import FailureSet, Worker, failed_per_stage, normal_form
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.ops import Column
-from recycle_compiler.ir.program import Program
+from recycle_compiler.ir.streams import Program
 from recycle_compiler.ir.target import Target
-from recycle_compiler.passes.slow_workers import SlowWorkers
-from recycle_runtime.isa import Opcode
+from recycle_compiler.scheduling.slow_workers import SlowWorkers
+from recycle_runtime.plan.isa import Opcode
 
 Roles = Mapping[Worker, int]
 """Of the workers that are not like all others, a number for those that are interchangeable."""

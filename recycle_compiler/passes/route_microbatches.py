@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from recycle_compiler.ir.graph import Graph
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.ops import OpKind, OpTable
-from recycle_compiler.passes.slow_workers import SlowWorkers, stage_shares
+from recycle_compiler.scheduling.slow_workers import SlowWorkers, stage_shares
 
 _LARGE = 20_000
 """Ops from which on stages with losses deal out all their micro-batches."""

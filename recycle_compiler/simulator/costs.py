@@ -10,7 +10,7 @@ from recycle_compiler.ir.failure import Worker
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.ops import Column
 from recycle_compiler.simulator.streams import Streams
-from recycle_runtime.isa import Opcode
+from recycle_runtime.plan.isa import Opcode
 
 Floats = NDArray[np.float64]
 

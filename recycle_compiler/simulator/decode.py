@@ -6,10 +6,10 @@ from recycle_compiler.ir.failure import Worker
 from recycle_compiler.ir.ops import Column
 from recycle_compiler.simulator.streams import Streams
 from recycle_compiler.stream_machines import machine_for
-from recycle_runtime import stream_layout
-from recycle_runtime.bundle import Bundle, BundleError
-from recycle_runtime.codec import decode_fields
-from recycle_runtime.isa import NONE
+from recycle_runtime.plan import stream_layout
+from recycle_runtime.plan.bundle import Bundle, BundleError
+from recycle_runtime.plan.codec import decode_fields
+from recycle_runtime.plan.isa import NONE
 
 COMPILE_FROM = 40_000
 """Instructions to decode from which loading numba pays."""

@@ -27,7 +27,7 @@ from recycle_compiler.simulator.pace import Pace, pace_of
 from recycle_compiler.simulator.steady import steady_period
 from recycle_compiler.simulator.streams import TIMED, WORK, Streams
 from recycle_compiler.simulator.wiring import Wiring, wire
-from recycle_runtime.bundle import Bundle
+from recycle_runtime.plan.bundle import Bundle
 
 
 def simulate(

@@ -10,7 +10,7 @@ from recycle_compiler.simulator.errors import WrongMessageError
 from recycle_compiler.simulator.kernel import COMPUTE, FREE, NEVER
 from recycle_compiler.simulator.streams import Streams
 from recycle_compiler.simulator.wiring import Wiring
-from recycle_runtime.isa import Opcode
+from recycle_runtime.plan.isa import Opcode
 
 _DOWN = (Opcode.SEND_ACTIVATION, Opcode.RECV_ACTIVATION, Opcode.FORWARD)
 """What has to do with activations, not gradients."""

@@ -5,7 +5,7 @@ import numpy as np
 from recycle_compiler.ir.failure import Worker
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.simulator.streams import Streams
-from recycle_runtime.isa import Opcode
+from recycle_runtime.plan.isa import Opcode
 
 
 def peak_memory(streams: Streams, job: JobSpec) -> tuple[tuple[Worker, int], ...]:

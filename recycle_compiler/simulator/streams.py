@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from recycle_compiler.ir.failure import Worker
 from recycle_compiler.ir.ops import Column
-from recycle_runtime.assembly import describe
-from recycle_runtime.isa import Instruction, Opcode
+from recycle_runtime.plan.assembly import describe
+from recycle_runtime.plan.isa import Instruction, Opcode
 
 Mask = NDArray[np.bool_]
 

@@ -12,7 +12,7 @@ from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.ops import Column
 from recycle_compiler.simulator.kernel import COMPUTE, FREE, GATHER, NEVER, SEND
 from recycle_compiler.simulator.streams import WORK, Mask, Streams
-from recycle_runtime.isa import CONSUMES, NONE, RECEIVES, Opcode
+from recycle_runtime.plan.isa import CONSUMES, NONE, RECEIVES, Opcode
 
 SENDS = (Opcode.SEND_ACTIVATION, Opcode.SEND_GRADIENT)
 _DOWN = (Opcode.SEND_ACTIVATION, Opcode.RECV_GRADIENT)

@@ -7,7 +7,7 @@ import numpy as np
 from recycle_compiler.verifier.plan import MISSING, Plan
 from recycle_compiler.verifier.report import Rule, Violation
 from recycle_compiler.verifier.table import Column
-from recycle_runtime.isa import NONE, RECEIVES, USES_BUFFER, Opcode
+from recycle_runtime.plan.isa import NONE, RECEIVES, USES_BUFFER, Opcode
 
 _TAKES = (Opcode.LOAD, Opcode.FORWARD)
 _FREES = (Opcode.BACKWARD, Opcode.BACKWARD_WEIGHT)

@@ -9,7 +9,7 @@ from recycle_compiler.verifier.machine import Action, Machine, Steps
 from recycle_compiler.verifier.messages import Link, channels, rank_within
 from recycle_compiler.verifier.plan import MISSING, Plan
 from recycle_compiler.verifier.report import Rule, Violation
-from recycle_runtime.isa import Opcode
+from recycle_runtime.plan.isa import Opcode
 
 _NAMED_IN_A_CHAIN = 6
 _EVERYBODY = 0

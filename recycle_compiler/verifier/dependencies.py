@@ -11,7 +11,7 @@ import numpy as np
 from recycle_compiler.verifier.plan import MISSING, Grid, Plan, cells, where
 from recycle_compiler.verifier.replay import Timeline
 from recycle_compiler.verifier.report import Rule, Violation
-from recycle_runtime.isa import Opcode
+from recycle_runtime.plan.isa import Opcode
 
 _Times = tuple[Grid, Grid]
 """Start and end of one kind of op; MISSING where it is not there."""

@@ -8,7 +8,7 @@ from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.verifier.plan import where
 from recycle_compiler.verifier.report import Rule, Violation
 from recycle_compiler.verifier.table import Column, Mask, StreamTable
-from recycle_runtime.isa import CONSUMES, NONE, RECEIVES, USES_BUFFER, USES_MICROBATCH, USES_PEER, Opcode
+from recycle_runtime.plan.isa import CONSUMES, NONE, RECEIVES, USES_BUFFER, USES_MICROBATCH, USES_PEER, Opcode
 
 _WITH_PREVIOUS_STAGE = (Opcode.RECV_ACTIVATION, Opcode.SEND_GRADIENT)
 _WITH_NEXT_STAGE = (Opcode.SEND_ACTIVATION, Opcode.RECV_GRADIENT)

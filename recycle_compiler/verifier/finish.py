@@ -6,7 +6,7 @@ import numpy as np
 
 from recycle_compiler.verifier.plan import Plan, where
 from recycle_compiler.verifier.report import Rule, Violation
-from recycle_runtime.isa import Opcode
+from recycle_runtime.plan.isa import Opcode
 
 _FINISH = (Opcode.BARRIER, Opcode.REDUCE, Opcode.OPTIMIZER, Opcode.VALIDATE)
 _STAGGERED_END = (Opcode.REDUCE, Opcode.OPTIMIZER, Opcode.VALIDATE)

@@ -8,7 +8,7 @@ from recycle_compiler.verifier.plan import Plan
 from recycle_compiler.verifier.replay import Timeline
 from recycle_compiler.verifier.report import Rule, Violation
 from recycle_compiler.verifier.table import Column
-from recycle_runtime.isa import Opcode
+from recycle_runtime.plan.isa import Opcode
 
 _NO_LIMIT = 2**63 - 1
 

@@ -11,7 +11,7 @@ import numpy as np
 from recycle_compiler.verifier.plan import MISSING, Grid, Plan, cells
 from recycle_compiler.verifier.report import Rule, Violation
 from recycle_compiler.verifier.table import COMPUTE, Column
-from recycle_runtime.isa import Opcode
+from recycle_runtime.plan.isa import Opcode
 
 
 @dataclass(frozen=True, slots=True, eq=False)

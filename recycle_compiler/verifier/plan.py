@@ -11,7 +11,7 @@ from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.verifier.report import Rule, Violation
 from recycle_compiler.verifier.source import PlanClaims
 from recycle_compiler.verifier.table import Column, StreamTable
-from recycle_runtime.isa import Opcode
+from recycle_runtime.plan.isa import Opcode
 
 MISSING = -1
 

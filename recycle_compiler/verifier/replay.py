@@ -12,7 +12,7 @@ import numpy as np
 from recycle_compiler.verifier.plan import MISSING, Plan
 from recycle_compiler.verifier.report import Rule, Violation
 from recycle_compiler.verifier.table import COMPUTE, Column, Mask
-from recycle_runtime.isa import Opcode
+from recycle_runtime.plan.isa import Opcode
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from recycle_runtime.isa import Instruction
+from recycle_runtime.plan.isa import Instruction
 
 
 class PlanClaims(Protocol):

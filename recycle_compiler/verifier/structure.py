@@ -8,7 +8,7 @@ from recycle_compiler.verifier.claims import live_hosts
 from recycle_compiler.verifier.plan import Grid, Plan, cells, where
 from recycle_compiler.verifier.report import Rule, Violation
 from recycle_compiler.verifier.table import COMPUTE, Mask
-from recycle_runtime.isa import Opcode
+from recycle_runtime.plan.isa import Opcode
 
 
 def check_structure(plan: Plan) -> Iterator[Violation]:

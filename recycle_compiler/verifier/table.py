@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recycle_compiler.ir.failure import Worker
-from recycle_runtime.isa import Instruction, Opcode
+from recycle_runtime.plan.isa import Instruction, Opcode
 
 Column = NDArray[np.int64]
 Mask = NDArray[np.bool_]

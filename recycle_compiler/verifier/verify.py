@@ -19,8 +19,8 @@ from recycle_compiler.verifier.report import PlanReport, Rule, Violation
 from recycle_compiler.verifier.source import PlanClaims, PlanSource
 from recycle_compiler.verifier.structure import check_structure
 from recycle_compiler.verifier.table import LARGEST, StreamTable, stream_table
-from recycle_runtime.bundle import BundleError
-from recycle_runtime.isa import Instruction, Opcode
+from recycle_runtime.plan.bundle import BundleError
+from recycle_runtime.plan.isa import Instruction, Opcode
 
 
 def verify_bundle(source: PlanSource) -> Iterator[Violation]:

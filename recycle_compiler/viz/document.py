@@ -7,7 +7,7 @@ from typing import Any
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.ops import MICROBATCH_KINDS, Op
 from recycle_compiler.ir.schedule import Schedule
-from recycle_compiler.viz.units import in_memory_unit, in_unit
+from recycle_compiler.ir.units import in_memory_unit, in_unit
 
 
 def document(schedule: Schedule) -> str:

@@ -14,9 +14,9 @@ from textwrap import wrap
 from recycle_compiler.ir.failure import Worker
 from recycle_compiler.ir.ops import MICROBATCH_KINDS, OpKind
 from recycle_compiler.ir.schedule import Schedule
+from recycle_compiler.ir.units import percent, plural, short, time_text, unit_name
 from recycle_compiler.viz.canvas import Line, line, render
 from recycle_compiler.viz.layout import BATCH, Box, Detail, Layout, boxes_by_worker, choose_layout
-from recycle_compiler.viz.units import percent, plural, short, time_text, unit_name
 
 IDLE, FAILED, MIXED = ".", "x", "*"
 _LISTED = 12

@@ -2,7 +2,7 @@
 
 from recycle_compiler.ir.ops import MICROBATCH_KINDS
 from recycle_compiler.ir.schedule import Schedule
-from recycle_runtime.chrome_trace import chrome_trace
+from recycle_runtime.plan.chrome_trace import chrome_trace
 
 _NANOSECONDS_PER_SLOT_TICK = 1_000
 """A slot is drawn as one millisecond."""

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from recycle_compiler.ir.job import JobSpec
-from recycle_compiler.viz.units import percent, time_text
+from recycle_compiler.ir.units import percent, time_text
 
 _WHOLE_VECTOR = 8
 """Up to this many stages, failures are listed for every stage."""

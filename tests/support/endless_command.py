@@ -7,9 +7,9 @@ from argparse import Namespace
 from pathlib import Path
 from types import ModuleType
 
-from recycle_compiler import cli
-from recycle_compiler.commands.output import Output
-from recycle_compiler.parallel import running
+from recycle_compiler.cli import main as cli
+from recycle_compiler.cli.output import Output
+from recycle_compiler.planner.worker_processes import running
 
 
 def wait_in_worker(number: int) -> int:

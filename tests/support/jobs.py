@@ -6,9 +6,9 @@ from recycle_compiler.ir.failure import FailureSet, failure_set
 from recycle_compiler.ir.graph import Graph
 from recycle_compiler.ir.job import JobSpec, SolverOptions, Techniques
 from recycle_compiler.ir.target import Target
-from recycle_compiler.passes.assign_slots.problem import Problem, problem_of
 from recycle_compiler.passes.pipeline import run_passes
 from recycle_compiler.passes.registry import GRAPH_PASSES
+from recycle_compiler.scheduling.problem import Problem, problem_of
 
 SLOT = 1_000
 """Ticks of a slot, and thousandths of an activation."""

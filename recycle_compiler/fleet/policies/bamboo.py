@@ -13,13 +13,13 @@
 
 from functools import lru_cache
 
-from recycle_compiler.baseline import one_f_one_b_period
 from recycle_compiler.fleet.fewer_pipelines import on_pipelines
 from recycle_compiler.fleet.holders import Holders, grid
 from recycle_compiler.fleet.policy import CannotRunError, Change, Reaction, Worker
 from recycle_compiler.fleet.setting import Setting
 from recycle_compiler.fleet.work_clock import WorkClock
 from recycle_compiler.frontend.capacity import spell_amount
+from recycle_compiler.planner.baseline import one_f_one_b_period
 
 
 class Bamboo:

@@ -16,7 +16,7 @@ from recycle_compiler.fleet.our_periods import Counts, OurPeriods
 from recycle_compiler.fleet.policy import Change, Reaction, Worker
 from recycle_compiler.fleet.setting import Setting
 from recycle_compiler.fleet.work_clock import WorkClock
-from recycle_compiler.viz.units import plural
+from recycle_compiler.ir.units import plural
 from recycle_runtime.coordinator.moves import ChangeRate, CostOfMoves, least_moves, weigh
 
 _STEPS_BEFORE_MOVES = 4

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from recycle_runtime.agent.board import Board
-from recycle_runtime.agent.identity import node_number, process_number
 from recycle_runtime.agent.watch import Limits, Watch
-from recycle_runtime.control.wire import Channel, Message, WireError
 from recycle_runtime.coordinator.decision import Member
+from recycle_runtime.protocol.framing import Channel, Message, WireError
+from recycle_runtime.protocol.heartbeat_board import Board
+from recycle_runtime.protocol.identity import node_number, process_number
 
 _LOOK_EVERY = 0.1
 _BEAT_EVERY = 0.5

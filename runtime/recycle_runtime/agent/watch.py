@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from recycle_runtime.agent.board import Board
+from recycle_runtime.protocol.heartbeat_board import Board
 
 
 @dataclass(frozen=True, slots=True)

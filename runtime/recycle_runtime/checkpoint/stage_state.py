@@ -8,8 +8,8 @@ from recycle_runtime.checkpoint.manifest import Manifest, part_name
 from recycle_runtime.checkpoint.part import read_part
 from recycle_runtime.checkpoint.sealed_json import CheckpointError
 from recycle_runtime.checkpoint.tree import Tensors, take_apart
-from recycle_runtime.member.copies import load, state_of
-from recycle_runtime.stage import Stage
+from recycle_runtime.execution.stage import Stage
+from recycle_runtime.worker.copies import load, state_of
 
 
 def about(stage: Stage, step: int) -> dict[str, int]:

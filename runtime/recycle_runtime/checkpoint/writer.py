@@ -13,8 +13,8 @@ from recycle_runtime.checkpoint.sealed_json import CheckpointError
 from recycle_runtime.checkpoint.shelf import is_name
 from recycle_runtime.checkpoint.stage_state import about, copied
 from recycle_runtime.checkpoint.tree import Tensors, take_apart
-from recycle_runtime.member.copies import state_of
-from recycle_runtime.stage import Stage
+from recycle_runtime.execution.stage import Stage
+from recycle_runtime.worker.copies import state_of
 
 Message = dict[str, Any]
 

@@ -10,18 +10,18 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from recycle_runtime.assembly import Worker
 from recycle_runtime.coordinator.coordinator import Coordinator
 from recycle_runtime.coordinator.decision import Member
 from recycle_runtime.coordinator.drift import OpTimes, calibrated, shift, todays_times
+from recycle_runtime.coordinator.measured_job import JobText, StageTimes
 from recycle_runtime.coordinator.moves import ChangeRate, CostOfMoves, least_moves, weigh
-from recycle_runtime.coordinator.plan_book import Assignment, Counts, Fitted
 from recycle_runtime.coordinator.plan_files import PlanFiles
 from recycle_runtime.coordinator.recoveries import Recovery
+from recycle_runtime.coordinator.replan_messages import about, offered, taken
 from recycle_runtime.coordinator.replanning import InUse, Replanner, best_offer
-from recycle_runtime.coordinator.step_rows import Row
-from recycle_runtime.coordinator.todays_job import JobText, StageTimes
-from recycle_runtime.coordinator.words_about_plans import about, offered, taken
+from recycle_runtime.coordinator.step_metrics import Row
+from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.plan.plan_book import Assignment, Counts, Fitted
 
 _ROWS_FOR_MOVES = 4
 _ROWS_FOR_PLANS = 10

@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from recycle_runtime.assembly import Worker
 from recycle_runtime.coordinator.decision import Member
+from recycle_runtime.plan.assembly import Worker
 
 _LAST_PATIENCE = 30.0
 """For nodes without which the job would end: agents look for the coordinator for so long."""

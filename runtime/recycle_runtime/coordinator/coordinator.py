@@ -13,17 +13,17 @@ import time
 from collections.abc import Callable
 from enum import Enum
 
-from recycle_runtime.assembly import Worker
-from recycle_runtime.checkpoint.saving import NoSaving
+from recycle_runtime.coordinator.checkpoints import NoSaving
 from recycle_runtime.coordinator.decision import CannotAgreeError, Member, Report, StageLost, Standing, stand
 from recycle_runtime.coordinator.journal import Remembered
 from recycle_runtime.coordinator.orders import Start, carry_out, go_order
 from recycle_runtime.coordinator.outbox import Message, Outbox
-from recycle_runtime.coordinator.plan_book import Assignment, PlanBook, one_of_each_stage, plan_name
 from recycle_runtime.coordinator.recoveries import Recovery
 from recycle_runtime.coordinator.roster import Roster, name_of
 from recycle_runtime.coordinator.standstill import Standstill
-from recycle_runtime.coordinator.step_rows import Row, StepRows
+from recycle_runtime.coordinator.step_metrics import Row, StepRows
+from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.plan.plan_book import Assignment, PlanBook, one_of_each_stage, plan_name
 
 _LEAVING_SECONDS = 15.0
 """One that gloo never wakes is given up."""

@@ -9,7 +9,7 @@ sum tells it, or, if nobody does, what the members had put into it is added up h
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from recycle_runtime.assembly import Worker
+from recycle_runtime.plan.assembly import Worker
 
 
 class Member(NamedTuple):

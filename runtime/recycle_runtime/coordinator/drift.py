@@ -8,8 +8,8 @@ peers. A reduction lasts as long for everybody as the last one waits for it, so 
 from collections.abc import Collection, Iterator, Mapping
 from statistics import median, median_low
 
-from recycle_runtime.assembly import Worker
-from recycle_runtime.coordinator.todays_job import JobText, StageTimes
+from recycle_runtime.coordinator.measured_job import JobText, StageTimes
+from recycle_runtime.plan.assembly import Worker
 
 _NEWEST = 0.1
 """The weight of the newest step against all before it."""

@@ -10,8 +10,8 @@ few moves may pay.
 
 from collections.abc import Collection
 
-from recycle_runtime.assembly import Worker
-from recycle_runtime.coordinator.plan_book import Counts, PlanBook
+from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.plan.plan_book import Counts, PlanBook
 
 Losses = tuple[Worker, ...]
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
-from recycle_runtime.assembly import Worker
-from recycle_runtime.coordinator.incoming import worker_of
-from recycle_runtime.coordinator.plan_book import Fitted
+from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.plan.plan_book import Fitted
+from recycle_runtime.protocol.incoming import worker_of
 
 
 class RunningPlan(NamedTuple):

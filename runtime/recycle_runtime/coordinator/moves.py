@@ -10,8 +10,8 @@ from collections.abc import Collection
 from statistics import median
 from typing import NamedTuple
 
-from recycle_runtime.assembly import Worker
-from recycle_runtime.coordinator.plan_book import Counts
+from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.plan.plan_book import Counts
 
 Moves = dict[Worker, Worker]
 """From a worker to the lost one whose place it takes."""

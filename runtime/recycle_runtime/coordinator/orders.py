@@ -2,11 +2,11 @@
 
 from typing import NamedTuple
 
-from recycle_runtime.assembly import Worker
 from recycle_runtime.coordinator.decision import Member, Report, Standing
 from recycle_runtime.coordinator.outbox import Message, Outbox
-from recycle_runtime.coordinator.plan_book import Assignment
 from recycle_runtime.coordinator.roster import Roster
+from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.plan.plan_book import Assignment
 
 
 class Start(NamedTuple):

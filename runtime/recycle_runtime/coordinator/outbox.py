@@ -2,11 +2,11 @@
 
 from typing import Any, Protocol
 
-from recycle_runtime.assembly import Worker
 from recycle_runtime.coordinator.decision import Member
-from recycle_runtime.coordinator.plan_book import Assignment
 from recycle_runtime.coordinator.recoveries import Recovery
-from recycle_runtime.coordinator.step_rows import Row
+from recycle_runtime.coordinator.step_metrics import Row
+from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.plan.plan_book import Assignment
 
 Message = dict[str, Any]
 

@@ -4,9 +4,9 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from recycle_runtime.assembly import Worker
-from recycle_runtime.bundle import Bundle
-from recycle_runtime.coordinator.plan_book import Fitted, PlanBook
+from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.plan.plan_book import Fitted, PlanBook
 
 
 class Notes(Protocol):

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Collection
 from pathlib import Path
 
-from recycle_runtime.assembly import Worker
-from recycle_runtime.bundle import Bundle, BundleError
+from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.plan.bundle import Bundle, BundleError
 
 
 class Planner:

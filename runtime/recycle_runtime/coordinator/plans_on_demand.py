@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from recycle_runtime.assembly import Worker
-from recycle_runtime.control.wire import Message
 from recycle_runtime.coordinator.coordinator import Coordinator
 from recycle_runtime.coordinator.foresight import next_loss
 from recycle_runtime.coordinator.plan_files import PlanFiles
 from recycle_runtime.coordinator.planner import Planner
+from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.protocol.framing import Message
 
 
 class PlansOnDemand:

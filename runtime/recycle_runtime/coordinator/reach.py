@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
-from recycle_runtime.assembly import Worker
+from recycle_runtime.plan.assembly import Worker
 
 _FRESH = 2.0
 """Seconds; workers say it every second for as long as it lasts."""

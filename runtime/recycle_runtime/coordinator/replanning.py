@@ -16,9 +16,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from recycle_runtime.assembly import Worker
-from recycle_runtime.bundle import Bundle, BundleError
 from recycle_runtime.coordinator.planner import die_with_parent
+from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.plan.bundle import Bundle, BundleError
 
 _TICKS = "step_ticks"
 

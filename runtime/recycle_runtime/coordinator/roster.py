@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from recycle_runtime.assembly import Worker
 from recycle_runtime.coordinator.decision import Member, Report
+from recycle_runtime.plan.assembly import Worker
 
 
 class Entry:

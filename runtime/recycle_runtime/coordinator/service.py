@@ -10,26 +10,26 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from recycle_runtime.assembly import Worker
-from recycle_runtime.bundle import Bundle
-from recycle_runtime.checkpoint.opening import begin_job
-from recycle_runtime.control.server import Connection, Server
-from recycle_runtime.control.store_table import StoreTable
-from recycle_runtime.control.wire import Message
 from recycle_runtime.coordinator.adaptation import Adaptation, AdaptationOptions
 from recycle_runtime.coordinator.agents import Agents
 from recycle_runtime.coordinator.coordinator import Coordinator, Phase
 from recycle_runtime.coordinator.decision import Member
-from recycle_runtime.coordinator.incoming import report_of, texts_of, worker_of
 from recycle_runtime.coordinator.journal import Journal, read, rows_since
-from recycle_runtime.coordinator.plan_book import Assignment, PlanBook, plan_name
+from recycle_runtime.coordinator.opening import begin_job
 from recycle_runtime.coordinator.plan_files import PlanFiles
 from recycle_runtime.coordinator.plans_on_demand import PlansOnDemand
 from recycle_runtime.coordinator.reach import Reachability
 from recycle_runtime.coordinator.recoveries import Recovery
 from recycle_runtime.coordinator.replanning import Replanner
-from recycle_runtime.coordinator.step_rows import Row
-from recycle_runtime.coordinator.timetable import Timetable
+from recycle_runtime.coordinator.step_metrics import Row
+from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.plan.plan_book import Assignment, PlanBook, plan_name
+from recycle_runtime.protocol.framing import Message
+from recycle_runtime.protocol.incoming import report_of, texts_of, worker_of
+from recycle_runtime.protocol.server import Connection, Server
+from recycle_runtime.protocol.store_table import StoreTable
+from recycle_runtime.testing.timetable import Timetable
 
 _TURN = 0.05
 _RETURN_SECONDS = 5.0

@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
-from recycle_runtime.batches import MicroBatches
+from recycle_runtime.execution.split_backward import prepare
+from recycle_runtime.execution.stage import build_module
 from recycle_runtime.profiler.stage_run import StageRun, as_tensors
-from recycle_runtime.program import load_program
-from recycle_runtime.program_errors import ProgramError
-from recycle_runtime.split_backward import prepare
-from recycle_runtime.stage import build_module
+from recycle_runtime.program.errors import ProgramError
+from recycle_runtime.program.loading import load_program
+from recycle_runtime.program.microbatches import MicroBatches
 
 _START_SECONDS = 300.0
 

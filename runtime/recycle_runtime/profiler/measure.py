@@ -7,17 +7,17 @@ from typing import Any
 
 import torch
 
-from recycle_runtime.batches import MicroBatches
+from recycle_runtime.execution.split_backward import Split, prepare
+from recycle_runtime.execution.stage import build_module
 from recycle_runtime.profiler import links
 from recycle_runtime.profiler.memory import HOW, counting
 from recycle_runtime.profiler.optimizer_step import OptimizerRun
 from recycle_runtime.profiler.report import Profile, StageCosts
 from recycle_runtime.profiler.stage_run import StageRun, Tensors, as_tensors
 from recycle_runtime.profiler.timing import Stopwatch, Timing
-from recycle_runtime.program import Program
-from recycle_runtime.program_errors import ProgramError, blame
-from recycle_runtime.split_backward import Split, prepare
-from recycle_runtime.stage import build_module
+from recycle_runtime.program.errors import ProgramError, blame
+from recycle_runtime.program.loading import Program
+from recycle_runtime.program.microbatches import MicroBatches
 
 _WARM_UP = 3
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import torch
 
-from recycle_runtime.optimizer import StepOptions, Stepper, Totals
+from recycle_runtime.execution.optimizer import StepOptions, Stepper, Totals
 from recycle_runtime.profiler.timing import NOTHING, Stopwatch, Timing
-from recycle_runtime.program import Program
+from recycle_runtime.program.loading import Program
 
 _WARM_UP = 2
 _CALM = Totals(0.0, 0.0)

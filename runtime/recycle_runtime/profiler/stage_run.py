@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import torch
 
-from recycle_runtime.program_checks import kind_of
+from recycle_runtime.program.checks import kind_of
 
 Tensors = tuple[torch.Tensor, ...]
 

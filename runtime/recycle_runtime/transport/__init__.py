@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from recycle_runtime.assembly import Worker
+from recycle_runtime.plan.assembly import Worker
 
 
 class TensorSpec(NamedTuple):

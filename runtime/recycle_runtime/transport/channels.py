@@ -9,8 +9,8 @@ next to each other in the order, and are joined at the same time. Standard libra
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from recycle_runtime.assembly import Worker
-from recycle_runtime.isa import Instruction, Opcode
+from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.plan.isa import Instruction, Opcode
 
 _TO = {Opcode.SEND_ACTIVATION: 1, Opcode.SEND_GRADIENT: -1}
 _FROM = {Opcode.RECV_ACTIVATION: -1, Opcode.RECV_GRADIENT: 1}

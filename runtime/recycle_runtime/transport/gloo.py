@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from recycle_runtime.assembly import Worker
+from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.transport import Arrival, Pending, TensorSpec
 from recycle_runtime.transport.grid import Grid
 from recycle_runtime.transport.meeting import meet

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from recycle_runtime.assembly import Worker
+from recycle_runtime.plan.assembly import Worker
 
 
 class Grid:

@@ -25,9 +25,9 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
-from recycle_runtime.assembly import Worker
-from recycle_runtime.isa import Instruction
-from recycle_runtime.message_counts import most_waiting
+from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.plan.isa import Instruction
+from recycle_runtime.plan.message_counts import most_waiting
 from recycle_runtime.transport import Arrival, Pending, TensorSpec
 from recycle_runtime.transport.channels import Channel, channels_of
 from recycle_runtime.transport.gloo import GlooTransport

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from recycle_runtime.assembly import Worker
-from recycle_runtime.isa import Instruction
+from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.plan.isa import Instruction
 from recycle_runtime.transport.channels import channels_of
 from recycle_runtime.transport.grid import Grid
 from recycle_runtime.transport.nccl import NcclTransport

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from recycle_runtime.control.keepalive import ask_now_and_then
+from recycle_runtime.protocol.keepalive import ask_now_and_then
 
 _ESTABLISHED, _CONNECTING, _LISTENING = 1, 2, 10
 _MOST_SENT_AGAIN = 3

@@ -9,13 +9,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from recycle_runtime.assembly import Worker
 from recycle_runtime.coordinator.coordinator import Coordinator
 from recycle_runtime.coordinator.decision import Member, Report
 from recycle_runtime.coordinator.journal import Remembered
-from recycle_runtime.coordinator.plan_book import Assignment, PlanBook
 from recycle_runtime.coordinator.recoveries import Recovery
-from recycle_runtime.coordinator.step_rows import Row
+from recycle_runtime.coordinator.step_metrics import Row
+from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.plan.plan_book import Assignment, PlanBook
 from tests.runtime.recovery.plans_for_tests import fake_bundle, fewest
 
 Message = dict[str, Any]

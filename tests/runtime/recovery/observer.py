@@ -5,8 +5,8 @@ import os
 import sys
 import time
 
-from recycle_runtime.commands.joining import TOKEN
-from recycle_runtime.control.wire import Channel, WireError
+from recycle_runtime.cli.joining import TOKEN
+from recycle_runtime.protocol.framing import Channel, WireError
 
 
 def main(host: str, port: int) -> None:

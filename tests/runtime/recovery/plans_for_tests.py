@@ -3,8 +3,8 @@
 from collections.abc import Collection
 from typing import NamedTuple, cast
 
-from recycle_runtime.assembly import Worker
-from recycle_runtime.bundle import Bundle
+from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.plan.bundle import Bundle
 
 
 class FakePlan(NamedTuple):

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from recycle_runtime.agent.board import Board
-from recycle_runtime.control.wire import Message, new_token
+from recycle_runtime.protocol.framing import Message, new_token
+from recycle_runtime.protocol.heartbeat_board import Board
 from tests.runtime.recovery.nodes import Node
 from tests.runtime.recovery.watched import TINY, Outcome, check
 from tests.runtime.training.alone import train_alone
@@ -214,7 +214,9 @@ class SeveralNodes:
         aside.replace(self._pace)
 
     def _start(self, node: Node, command: Sequence[str]) -> None:
-        node.start([sys.executable, "-m", "recycle_runtime.cli", *command], self._environment, self._stderr)
+        node.start(
+            [sys.executable, "-m", "recycle_runtime.cli.main", *command], self._environment, self._stderr
+        )
 
     def _wait_for(self, is_so: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + _STILL

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from recycle_runtime.bundle import Bundle
-from recycle_runtime.coordinator.chaos import chaos
+from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.testing.chaos import chaos
 from tests.runtime.recovery.watched import TINY, check, run
 from tests.runtime.training.alone import train_alone
 from tests.runtime.training.compare import MLP, changed

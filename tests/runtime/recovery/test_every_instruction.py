@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from recycle_runtime.assembly import Worker
-from recycle_runtime.bundle import Bundle
+from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.plan.bundle import Bundle
 from tests.runtime.recovery.watched import BUFFERS_AND_DROPOUT, TINY, check, run
 from tests.runtime.training.alone import train_alone
 from tests.runtime.training.compare import MLP, changed

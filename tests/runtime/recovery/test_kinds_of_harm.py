@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from recycle_runtime.bundle import Bundle
-from recycle_runtime.member.faults import KINDS
+from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.testing.faults import KINDS
 from tests.runtime.recovery.watched import TINY, Outcome, check, run
 from tests.runtime.training.alone import train_alone
 

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from recycle_runtime.assembly import Worker
 from recycle_runtime.coordinator.adaptation import AdaptationOptions
 from recycle_runtime.coordinator.decision import Member
-from tests.runtime.drift.fake_job import FakeJob
+from recycle_runtime.plan.assembly import Worker
+from tests.runtime.coordinator.fake_job import FakeJob
 
 STEPS = 30
 ALONE = AdaptationOptions(mtbf=0.001, replan=None)

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from recycle_runtime.agent.board import Board
-from recycle_runtime.bundle import Bundle
-from recycle_runtime.control.wire import Message
-from recycle_runtime.supervisor import Job, Supervisor, SupervisorError, supervised
+from recycle_runtime.launcher.supervisor import Job, Supervisor, SupervisorError, supervised
+from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.protocol.framing import Message
+from recycle_runtime.protocol.heartbeat_board import Board
 from tests.runtime.training.alone import Alone
 
 PROGRAMS = Path(__file__).resolve().parent / "programs"

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from recycle_compiler.backends.bundle import write_bundle
-from recycle_compiler.compiler import plan_failed
 from recycle_compiler.ir.failure import failure_set
 from recycle_compiler.ir.job import JobSpec
-from recycle_runtime.local import RunOptions, run_local
+from recycle_compiler.planner.compile import plan_failed
+from recycle_runtime.launcher.local import RunOptions, run_local
 from tests.runtime.training.alone import Alone, train_alone
 from tests.runtime.training.threads import train_in_threads
 

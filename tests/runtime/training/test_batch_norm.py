@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from recycle_runtime.assembly import Worker
-from recycle_runtime.batches import MicroBatches
-from recycle_runtime.isa import Opcode
-from recycle_runtime.program import load_program
-from recycle_runtime.stage import build_module
+from recycle_runtime.execution.stage import build_module
+from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.plan.isa import Opcode
+from recycle_runtime.program.loading import load_program
+from recycle_runtime.program.microbatches import MicroBatches
 from tests.runtime.training.compare import STEPS, Failed, changed, plan_file
 from tests.runtime.training.threads import train_in_threads
 from tests.support.jobs import unit_job

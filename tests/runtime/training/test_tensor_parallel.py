@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from recycle_compiler.ir.job import JobSpec, Techniques
-from recycle_runtime.local import RunError, RunOptions, run_local
-from recycle_runtime.plan_choice import NoPlanError
+from recycle_runtime.launcher.local import RunError, RunOptions, run_local
+from recycle_runtime.plan.plan_choice import NoPlanError
 from tests.runtime.training import compare
 from tests.support.jobs import ALL, unit_job
 

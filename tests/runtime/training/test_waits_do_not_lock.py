@@ -7,10 +7,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from recycle_compiler.ir.target import Target
-from recycle_runtime.assembly import Worker
-from recycle_runtime.bundle import Bundle
-from recycle_runtime.handlers import GRADIENTS_UNDER_WAY
-from recycle_runtime.isa import CONSUMES, NONE, Instruction, Opcode
+from recycle_runtime.execution.handlers import GRADIENTS_UNDER_WAY
+from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.plan.isa import CONSUMES, NONE, Instruction, Opcode
 from tests.runtime.training.compare import Failed, plan_file
 from tests.support.jobs import figure3, small_targets
 

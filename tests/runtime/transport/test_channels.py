@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recycle_compiler.compiler import plan_failed
 from recycle_compiler.ir.failure import failure_set
-from recycle_compiler.ir.program import Program
+from recycle_compiler.ir.streams import Program
 from recycle_compiler.ir.target import Target
-from recycle_runtime.assembly import Worker
-from recycle_runtime.isa import RECEIVES, USES_PEER, Instruction, Opcode
+from recycle_compiler.planner.compile import plan_failed
+from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.plan.isa import RECEIVES, USES_PEER, Instruction, Opcode
 from recycle_runtime.transport.channels import Channel, channels_of, joining_order
 from tests.support.jobs import figure3, small_targets
 

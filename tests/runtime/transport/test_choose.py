@@ -6,14 +6,7 @@ from datetime import timedelta
 import pytest
 import torch.distributed as dist
 
-from recycle_runtime.transport.choose import (
-    Place,
-    PlacementError,
-    Way,
-    choose_way,
-    decide,
-    local_device,
-)
+from recycle_runtime.transport.choose import Place, PlacementError, Way, choose_way, decide, local_device
 from tests.runtime.transport.workers import in_threads
 
 SECOND = timedelta(seconds=1)

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from recycle_runtime.control.wire import WireError
+from recycle_runtime.protocol.framing import WireError
 from recycle_runtime.transport.meeting import CalledOffError, call_off, meet
 
 LONG = timedelta(seconds=120)

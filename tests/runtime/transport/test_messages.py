@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from recycle_runtime.isa import Instruction, Opcode
+from recycle_runtime.plan.isa import Instruction, Opcode
 from recycle_runtime.transport import TensorSpec
 from recycle_runtime.transport.cuda_ipc import CudaIpcTransport, remove_leftovers
 from recycle_runtime.transport.grid import Grid

@@ -9,8 +9,8 @@ import torch.distributed as dist
 
 from bench.nccl_one_rank import add_up_alone, compare_threads, compare_with_gloo, plan_of_one
 from recycle_compiler.backends.bundle import write_bundle
-from recycle_compiler.compiler import plan_failed
 from recycle_compiler.ir.failure import failure_set
+from recycle_compiler.planner.compile import plan_failed
 from tests.support.jobs import figure3
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

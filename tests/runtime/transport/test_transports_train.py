@@ -10,11 +10,11 @@ import torch
 import torch.distributed as dist
 
 from recycle_compiler.backends.bundle import write_bundle
-from recycle_compiler.compiler import plan_failed
 from recycle_compiler.ir.failure import failure_set
-from recycle_runtime.assembly import Worker
-from recycle_runtime.isa import Instruction
-from recycle_runtime.message_counts import most_waiting
+from recycle_compiler.planner.compile import plan_failed
+from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.plan.isa import Instruction
+from recycle_runtime.plan.message_counts import most_waiting
 from recycle_runtime.transport.cuda_ipc import CudaIpcTransport
 from recycle_runtime.transport.grid import Grid
 from recycle_runtime.transport.nccl import NcclTransport

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from recycle_runtime.assembly import Worker
-from recycle_runtime.bundle import Bundle
-from recycle_runtime.isa import Instruction
-from recycle_runtime.session import StepReport
+from recycle_runtime.execution.session import StepReport
+from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.plan.isa import Instruction
 from recycle_runtime.transport.grid import Grid
-from recycle_runtime.worker import TrainingWorker, WorkerOptions
+from recycle_runtime.worker.static import TrainingWorker, WorkerOptions
 from tests.runtime.transport.loopback import PATIENCE
 
 Join = Callable[[dist.Store, Grid, Worker, Sequence[Instruction]], Any]

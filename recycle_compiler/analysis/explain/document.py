@@ -1,0 +1,137 @@
+"""An explanation as JSON, with the same facts as the words; times in the unit of the job."""
+
+import json
+from typing import Any
+
+from recycle_compiler.analysis.explain.critical_path import CriticalPath, Step, StepKind
+from recycle_compiler.analysis.explain.idle import CAUSES, StageTime
+from recycle_compiler.analysis.explain.proof import Proof
+from recycle_compiler.analysis.explain.report import Explanation
+from recycle_compiler.analysis.explain.what_if import Outcome, WhatIf
+from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.ir.units import in_unit
+
+
+def explanation_document(explanation: Explanation) -> str:
+    """The explanation as JSON text."""
+    job = explanation.schedule.job
+    whole = {
+        **_head(explanation),
+        "bottleneck": _bottleneck(explanation),
+        "bound": {
+            **_proof(job, explanation.binding),
+            "others": [_proof(job, other) for other in explanation.others],
+        },
+        "critical_path": _path(job, explanation.path, explanation.bottleneck),
+        "stage_times": [_stage_time(job, time) for time in explanation.times],
+        "what_if": _what_if(job, explanation.what_if),
+    }
+    return json.dumps(whole, indent=1) + "\n"
+
+
+def _head(explanation: Explanation) -> dict[str, Any]:
+    schedule = explanation.schedule
+    job, claims = schedule.job, schedule.claims
+    return {
+        "job": job.name,
+        "stages": job.stages,
+        "pipelines": job.pipelines,
+        "microbatches": job.microbatches,
+        "unit": job.unit,
+        "techniques": list(job.techniques.names),
+        "failed": [list(worker) for worker in schedule.failed],
+        "period": in_unit(job, claims.period),
+        "makespan": in_unit(job, claims.makespan),
+        "lower_bound": in_unit(job, claims.lower_bound),
+        "gap": round(claims.gap, 6),
+        "status": claims.status,
+        "cut_short": claims.cut_short,
+        "one_f_one_b": in_unit(job, explanation.one_f_one_b),
+        "against_1f1b": round(explanation.against_1f1b, 6),
+    }
+
+
+def _bottleneck(explanation: Explanation) -> dict[str, Any]:
+    time = explanation.times[explanation.bottleneck]
+    return {
+        "stage": time.stage,
+        "alive": time.workers,
+        "microbatches_per_worker": list(explanation.hosted),
+        "busy": round(time.busy / time.whole, 6),
+        "window": in_unit(explanation.schedule.job, time.window),
+    }
+
+
+def _proof(job: JobSpec, proof: Proof) -> dict[str, Any]:
+    return {
+        "reason": proof.reason,
+        "period": in_unit(job, proof.period),
+        "parts": [{"time": in_unit(job, part.ticks), "what": part.what} for part in proof.parts],
+    }
+
+
+def _path(job: JobSpec, path: CriticalPath, bottleneck: int) -> dict[str, Any]:
+    own = path.computed_on(bottleneck)
+    causes = {
+        "compute_on_bottleneck": own,
+        "compute_elsewhere": path.total(StepKind.COMPUTE) - own,
+        "transfer": path.total(StepKind.TRANSFER),
+        "finish": path.total(StepKind.FINISH),
+        "nothing": path.total(StepKind.NOTHING),
+    }
+    return {
+        "stage": path.stage,
+        "closed": path.closed,
+        "length": in_unit(job, path.length),
+        "causes": {cause: in_unit(job, ticks) for cause, ticks in causes.items()},
+        "steps": [_step(job, step) for step in path.steps],
+    }
+
+
+def _step(job: JobSpec, step: Step) -> dict[str, Any]:
+    compute = {} if step.worker is None else {"worker": list(step.worker), "ops": step.ops}
+    names = {} if step.worker is None else {"first": step.first, "last": step.last}
+    return {
+        "kind": step.kind.value,
+        "stage": step.stage,
+        **compute,
+        **names,
+        "iteration": step.iteration,
+        "start": in_unit(job, step.start),
+        "end": in_unit(job, step.end),
+    }
+
+
+def _stage_time(job: JobSpec, time: StageTime) -> dict[str, Any]:
+    """Times added up over the live workers, and each as a share of the time these have in a period."""
+    ticks = {
+        "compute": time.compute,
+        "finish": time.finish,
+        **dict(zip((cause.replace("-", "_") for cause in CAUSES), time.idle, strict=True)),
+        "slack": time.slack,
+    }
+    return {
+        "stage": time.stage,
+        "alive": time.workers,
+        "window": in_unit(job, time.window),
+        "time": {name: in_unit(job, value) for name, value in ticks.items()},
+        "share": {name: round(value / time.whole, 6) for name, value in ticks.items()},
+        "ramp_up_with_full_memory": in_unit(job, time.full_ramp_up),
+    }
+
+
+def _what_if(job: JobSpec, found: WhatIf) -> dict[str, Any]:
+    return {
+        "mode": found.mode,
+        "reference": in_unit(job, found.reference),
+        "outcomes": [_outcome(job, outcome) for outcome in found.outcomes],
+    }
+
+
+def _outcome(job: JobSpec, outcome: Outcome) -> dict[str, Any]:
+    return {
+        "what": outcome.what,
+        "period": None if outcome.period is None else in_unit(job, outcome.period),
+        "lower_bound": in_unit(job, outcome.lower_bound),
+        "gain": round(outcome.gain, 6),
+    }

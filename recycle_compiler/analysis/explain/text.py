@@ -1,0 +1,137 @@
+"""An explanation in words."""
+
+from collections.abc import Iterator, Sequence
+
+from recycle_compiler.analysis.explain.idle import CAUSES, StageTime
+from recycle_compiler.analysis.explain.path_text import amount, path_lines
+from recycle_compiler.analysis.explain.proof import Proof
+from recycle_compiler.analysis.explain.report import Explanation
+from recycle_compiler.analysis.explain.what_if import BOUNDS, NONE, Outcome
+from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.ir.units import percent, plural, time_text
+
+_LISTED = 12
+"""Failed workers named."""
+_MEANING = {
+    "ramp-up": "before a worker's first backward",
+    "tail": "after its last F, when only backwards and W are left",
+    "transfer": "the input of the worker's next op was on its way",
+    "imbalance": "the worker was done and a peer was not, or it has fewer micro-batches than its peers",
+    "memory": "an F was ready but memory was full",
+    "dependency": "another stage had not yet produced the input of the worker's next op",
+    "slack": "the stage was done with this iteration and waited for the next",
+}
+
+
+def explanation_text(explanation: Explanation) -> str:
+    """All of it, in paragraphs."""
+    paragraphs = (_head, _bottleneck, _bound, path_lines, _times, _what_if)
+    told = ("".join(f"{line}\n" for line in paragraph(explanation)) for paragraph in paragraphs)
+    return "\n".join(text for text in told if text)
+
+
+def _head(explanation: Explanation) -> Iterator[str]:
+    job, claims = explanation.schedule.job, explanation.schedule.claims
+    failed = explanation.schedule.failed
+    names = [str(worker) for worker in failed[:_LISTED]]
+    if len(failed) > _LISTED:
+        names.append(f"and {len(failed) - _LISTED} more")
+    shape = f"{plural(job.stages, 'stage')}, {plural(job.pipelines, 'pipeline')}"
+    batches = plural(job.microbatches, "micro-batch")
+    yield f"{job.name}: {shape}, {batches} each; failed: {', '.join(names) or 'nobody'}"
+    proof = "optimal: no plan is faster"
+    if claims.status != "optimal":
+        bound = amount(job, claims.lower_bound)
+        proof = f"at most {percent(claims.gap)} above optimal: no plan is faster than {bound}"
+    if claims.cut_short:
+        proof += ", cut short by the time limit"
+    yield f"period {amount(job, claims.period)}, {proof}; makespan {amount(job, claims.makespan)}"
+    baseline = amount(job, explanation.one_f_one_b)
+    yield f"fault-free 1F1B takes {baseline}: this plan runs at {explanation.against_1f1b:.3f}x its speed"
+
+
+def _bottleneck(explanation: Explanation) -> Iterator[str]:
+    job, stage = explanation.schedule.job, explanation.bottleneck
+    time = explanation.times[stage]
+    fewest, most = explanation.hosted
+    each = plural(most, "micro-batch") if fewest == most else f"{fewest} to {plural(most, 'micro-batch')}"
+    yield f"bottleneck: stage {stage}"
+    yield (
+        f"  {time.workers} of {plural(job.pipelines, 'worker')} alive, {each} on each, "
+        f"busy {percent(time.busy / time.whole)} of the period"
+    )
+    if not job.techniques.stagger:
+        return
+    window = f"  its own window, from first op to optimizer, takes {amount(job, time.window)}"
+    if time.window < time.period:
+        window += f"; the period is the window of stage {explanation.path.stage}"
+    yield window
+
+
+def _bound(explanation: Explanation) -> Iterator[str]:
+    job, proof = explanation.schedule.job, explanation.binding
+    yield f"binding bound: {proof.reason}, {amount(job, proof.period)}"
+    yield from _parts(job, proof)
+    if not proof.parts:
+        yield "  proven for the schedule as a whole; one stage alone does not show it"
+    if explanation.others:
+        told = ", ".join(f"{other.reason} ({amount(job, other.period)})" for other in explanation.others)
+        yield f"  other bounds: {told}"
+
+
+def _parts(job: JobSpec, proof: Proof) -> Iterator[str]:
+    numbers = [time_text(job, part.ticks) for part in proof.parts]
+    width = max((len(number) for number in numbers), default=0)
+    for number, part in zip(numbers, proof.parts, strict=True):
+        yield f"  {number:>{width}}  {part.what}"
+
+
+def _times(explanation: Explanation) -> Iterator[str]:
+    columns = ("busy", *CAUSES, "slack")
+    rows: list[tuple[str, ...]] = [("stage", "alive", *columns)]
+    for time in explanation.times:
+        shares = (f"{100 * ticks / time.whole:.1f}" for ticks in (time.busy, *time.idle, time.slack))
+        rows.append((str(time.stage), str(time.workers), *shares))
+    yield "where the time of each stage goes, in percent of the period"
+    yield from _table(rows)
+    seen = [cause for index, cause in enumerate(CAUSES) if any(t.idle[index] for t in explanation.times)]
+    if any(time.slack for time in explanation.times):
+        seen.append("slack")
+    for cause in seen:
+        yield f"  {cause}: {_MEANING[cause]}"
+    yield from _full_memory(explanation.times[explanation.bottleneck])
+
+
+def _full_memory(time: StageTime) -> Iterator[str]:
+    ramp_up = time.idle[CAUSES.index("ramp-up")]
+    if time.full_ramp_up:
+        share = percent(time.full_ramp_up / ramp_up)
+        yield f"  during {share} of the ramp-up of stage {time.stage} an F was ready but memory was full"
+
+
+def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+
+
+def _what_if(explanation: Explanation) -> Iterator[str]:
+    found = explanation.what_if
+    if found.mode == NONE:
+        return
+    how = "judged by bounds alone" if found.mode == BOUNDS else "planned again, quickly"
+    yield f"what if, {how}; compared with {amount(explanation.schedule.job, found.reference)}"
+    for outcome in found.outcomes:
+        yield f"  {_outcome(explanation.schedule.job, outcome)}"
+    if not found.outcomes:
+        yield "  nothing that was tried makes a difference of 0.1 % or more"
+
+
+def _outcome(job: JobSpec, outcome: Outcome) -> str:
+    speed = f"{percent(abs(outcome.gain))} {'faster' if outcome.gain > 0 else 'slower'}"
+    if outcome.microbatches != job.microbatches:
+        speed += " per micro-batch"
+    bound = f"bound {amount(job, outcome.lower_bound)}"
+    if outcome.period is None:
+        return f"{outcome.what}: {'at most' if outcome.gain > 0 else 'at least'} {speed} ({bound})"
+    return f"{outcome.what}: {speed} (period {amount(job, outcome.period)}, {bound})"

@@ -1,0 +1,114 @@
+"""The work of a schedule with what each op waited for, and the window of every stage.
+
+Rows are the F, B, I and W of the schedule, in its order: by stage, worker and start. An op starts when the op
+before it on its worker has ended, its input has arrived and the window of its stage is open.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from recycle_compiler.ir.failure import Worker
+from recycle_compiler.ir.ops import Column, OpKind, OpTable
+from recycle_compiler.ir.schedule import Schedule, measured
+from recycle_compiler.ir.target import Target
+from recycle_compiler.passes.normalize_failures import NormalizeFailures
+from recycle_compiler.scheduling.problem import Problem, problem_of
+
+NOTHING = -1
+"""In a column of rows: there is no such op."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Timeline:
+    """Columns have one value per op, tuples one per stage; times in ticks."""
+
+    schedule: Schedule
+    problem: Problem
+    period: int
+    makespan: int
+    ops: OpTable
+    start: Column
+    end: Column
+    before: Column
+    """The row that its worker ran before it."""
+    source: Column
+    """The row whose result it consumes."""
+    lag: Column
+    """How long that result travels."""
+    opens: tuple[int, ...]
+    """The start of the stage's first op; without stagger, of anybody's."""
+    last: tuple[int, ...]
+    """The end of the stage's last op."""
+    closes: tuple[int, ...]
+    """The end of the stage's optimizer step; without stagger, of everybody's."""
+
+    @property
+    def arrival(self) -> Column:
+        """When the input is there; 0 for ops that need none."""
+        return np.where(self.source == NOTHING, 0, self.end[self.source] + self.lag)
+
+    def workers(self) -> list[tuple[Worker, slice]]:
+        """The rows of every worker that has work."""
+        firsts = [*np.flatnonzero(self.before == NOTHING).tolist(), len(self.ops)]
+        return [
+            (Worker(int(self.ops.worker[first]), int(self.ops.stage[first])), slice(first, until))
+            for first, until in pairwise(firsts)
+        ]
+
+    def label(self, row: int) -> str:
+        """`F1.0`: micro-batch 0 of pipeline 1."""
+        op = self.ops[row]
+        return f"{op.kind.name}{op.pipeline}.{op.microbatch}"
+
+
+def timeline_of(schedule: Schedule) -> Timeline:
+    """What each op of a schedule waited for."""
+    ops = schedule.ops.take(schedule.is_compute)
+    start = schedule.start[schedule.is_compute]
+    end = start + ops.duration
+    # Bounds count peers, and without adaptive pipelining only the normal form counts them right.
+    normal = NormalizeFailures().run(Target(schedule.job, schedule.failed))
+    problem = problem_of(schedule.job, normal.failed, ops)
+    makespan, period = measured(schedule)
+    owner = ops.stage * problem.pipelines + ops.worker
+    before = np.where(np.diff(owner, prepend=-1) != 0, NOTHING, np.arange(len(ops)) - 1)
+    source, lag = _sources(problem, ops)
+    first = np.full(problem.stages, np.iinfo(np.int64).max)
+    last = np.zeros(problem.stages, dtype=np.int64)
+    np.minimum.at(first, ops.stage, start)
+    np.maximum.at(last, ops.stage, end)
+    if problem.staggered:
+        opens, closes = first, last + np.array(problem.finish)
+    else:
+        opens = np.full(problem.stages, first.min())
+        closes = opens + period
+    windows = (tuple(map(int, column.tolist())) for column in (opens, last, closes))
+    return Timeline(schedule, problem, period, makespan, ops, start, end, before, source, lag, *windows)
+
+
+def _sources(problem: Problem, ops: OpTable) -> tuple[Column, Column]:
+    """For every op the row it waits for, and how long the result of that one travels."""
+    unit = ops.pipeline * problem.microbatches + ops.microbatch
+    forwards, weights = ops.kind == OpKind.F, ops.kind == OpKind.W
+    backwards = ~forwards & ~weights
+    rows = np.arange(len(ops))
+    row_of = np.full((2, problem.units, problem.stages), NOTHING, dtype=np.int64)
+    row_of[0, unit[forwards], ops.stage[forwards]] = rows[forwards]
+    row_of[1, unit[backwards], ops.stage[backwards]] = rows[backwards]
+    # The last entry is never used but makes the column as long as the stages.
+    transfer = np.array([*problem.transfer, 0], dtype=np.int64)
+    last_stage = ops.stage == problem.stages - 1
+    source = np.full(len(ops), NOTHING, dtype=np.int64)
+    lag = np.zeros(len(ops), dtype=np.int64)
+    down = forwards & (ops.stage > 0)
+    source[down] = row_of[0, unit[down], ops.stage[down] - 1]
+    lag[down] = transfer[ops.stage[down] - 1]
+    turn = backwards & last_stage
+    source[turn] = row_of[0, unit[turn], ops.stage[turn]]
+    up = backwards & ~last_stage
+    source[up] = row_of[1, unit[up], ops.stage[up] + 1]
+    lag[up] = transfer[ops.stage[up]]
+    source[weights] = row_of[1, unit[weights], ops.stage[weights]]
+    return source, lag

@@ -1,0 +1,113 @@
+"""A run in detail: how long ops of each kind took, what workers did, which ops were late. In microseconds."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from recycle_compiler.analysis.trace_diff.matching import Floats, Measured, op_name
+from recycle_compiler.ir.failure import Worker
+from recycle_compiler.ir.ops import OpKind
+from recycle_compiler.ir.schedule import Schedule
+
+_LATEST = 5
+"""Ops named as the latest."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpTime:
+    """The ops of one kind on one stage; times in microseconds."""
+
+    kind: OpKind
+    stage: int
+    count: int
+    planned: float
+    median: float
+    low: float
+    """A tenth of the ops is faster."""
+    high: float
+    """A tenth of the ops is slower."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerTime:
+    """A worker from the end of its step before to the end of this one, in microseconds."""
+
+    worker: Worker
+    whole: float
+    busy: float
+    planned_busy: float
+    waiting: float
+    """For messages and peers, inside ops."""
+
+    @property
+    def between(self) -> float:
+        """Neither: what lies between ops."""
+        return self.whole - self.busy - self.waiting
+
+
+@dataclass(frozen=True, slots=True)
+class LateOp:
+    """An op that started later than planned; times from the start of the step's first op."""
+
+    name: str
+    worker: Worker
+    planned: float
+    started: float
+
+    @property
+    def late(self) -> float:
+        return self.started - self.planned
+
+
+def groups(schedule: Schedule) -> Iterator[tuple[OpKind, int, np.ndarray[tuple[int], np.dtype[np.intp]]]]:
+    """The ops of each kind on each stage, as rows."""
+    for kind in sorted({OpKind(kind) for kind in schedule.ops.kind.tolist()}):
+        for stage in range(schedule.job.stages):
+            rows = np.flatnonzero((schedule.ops.kind == kind) & (schedule.ops.stage == stage))
+            if len(rows):
+                yield kind, stage, rows
+
+
+def op_times(schedule: Schedule, work: Floats, planned: Floats) -> Iterator[OpTime]:
+    for kind, stage, rows in groups(schedule):
+        low, median, high = np.quantile(work[:, rows], (0.1, 0.5, 0.9)).tolist()
+        yield OpTime(kind, stage, work[:, rows].size, float(planned[rows[0]]), median, low, high)
+
+
+def typical_times(schedule: Schedule, times: Iterable[OpTime]) -> Floats:
+    """For each op the median of its kind on its stage."""
+    medians = {(row.kind, row.stage): row.median for row in times}
+    places = zip(schedule.ops.kind.tolist(), schedule.ops.stage.tolist(), strict=True)
+    return np.array([medians[OpKind(kind), stage] for kind, stage in places])
+
+
+def worker_times(
+    schedule: Schedule, measured: Measured, work: Floats, inside: Floats, chosen: int, planned: Floats
+) -> Iterator[WorkerTime]:
+    waiting = measured.waited[chosen] + inside[chosen]
+    for worker, rows in schedule.worker_starts():
+        began = (measured.start - measured.waited)[chosen, rows].min()
+        if chosen:
+            began = measured.end[chosen - 1, rows].max()
+        yield WorkerTime(
+            worker,
+            float(measured.end[chosen, rows].max() - began),
+            float(work[chosen, rows].sum()),
+            float(planned[rows].sum()),
+            float(waiting[rows].sum()),
+        )
+
+
+def latest_ops(schedule: Schedule, start: Floats, tick: float) -> tuple[LateOp, ...]:
+    """Those furthest behind their plan, if both begin with the same op."""
+    first = schedule.start.min()
+    started = start - start[schedule.start == first].min()
+    planned = (schedule.start - first) * tick
+    late = started - planned
+    rows = [row for row in np.argsort(-late, kind="stable")[:_LATEST].tolist() if late[row] > 0]
+    ops = [(row, schedule.ops[row]) for row in rows]
+    return tuple(
+        LateOp(op_name(op), Worker(op.worker, op.stage), float(planned[row]), float(started[row]))
+        for row, op in ops
+    )

@@ -1,0 +1,170 @@
+"""A comparison in words: a verdict in one line, then the tables behind it."""
+
+from collections.abc import Iterator, Sequence
+
+from recycle_compiler.analysis.trace_diff.amounts import Scale, percentage, scale_for
+from recycle_compiler.analysis.trace_diff.comparison import Comparison
+from recycle_compiler.analysis.trace_diff.reasons import Reason, main_reasons
+from recycle_compiler.ir.units import percent, plural, time_text, unit_name
+
+_LISTED = 16
+"""Lines of a table of steps or workers, and failed workers named."""
+_NOTICEABLE = 0.001
+"""Of the planned period: less is no difference worth words."""
+_AS_LONG = 0.0005
+
+
+def comparison_text(comparison: Comparison, origin: str) -> str:
+    """All of it, in paragraphs."""
+    scale = scale_for(comparison.time)
+    paragraphs = (
+        (*_head(comparison, origin), verdict(comparison), *_unit(comparison)),
+        _steps(comparison, scale),
+        _op_times(comparison, scale),
+        _workers(comparison, scale),
+        _latest(comparison, scale),
+        _order(comparison),
+    )
+    told = ("".join(f"{line}\n" for line in paragraph) for paragraph in paragraphs)
+    return "\n".join(text for text in told if text)
+
+
+def verdict(comparison: Comparison) -> str:
+    """One line; the parts are differences of what is shown, so they add up as they stand there."""
+    scale = scale_for(comparison.time)
+    unit = scale.microseconds
+    time, planned, typical, replayed = (
+        scale.rounded(value) * unit
+        for value in (comparison.time, comparison.planned, comparison.typical, comparison.replayed)
+    )
+    share = comparison.time / comparison.planned - 1
+    period = scale.amount(planned)
+    if comparison.is_calibrated:
+        job = comparison.schedule.job
+        period += f" for {time_text(job, comparison.schedule.claims.period)} {unit_name(job)}"
+    parts = [_ops_part(comparison, scale.change(typical - planned))]
+    if scale.rounded(replayed - typical):
+        parts.append(f"uneven ops {scale.change(replayed - typical)}")
+    parts.append(f"waiting {scale.change(time - replayed)}")
+    return f"step {scale.amount(time)}, planned {period} ({percentage(share)}): {'; '.join(parts)}"
+
+
+def _ops_part(comparison: Comparison, change: str) -> str:
+    share = comparison.longer / comparison.planned
+    if abs(share) < _AS_LONG:
+        return f"ops take as long as the profile says ({change})"
+    how = f"{percent(abs(share))} {'longer' if share > 0 else 'shorter'}"
+    reasons = main_reasons(comparison.reasons, comparison.longer)
+    mostly = f", mostly {_ops_of(reasons[0])}" if len(reasons) == 1 else ""
+    if len(reasons) > 1:
+        mostly = ", " + " and ".join(
+            f"{_ops_of(reason)} {'longer' if reason.saving > 0 else 'shorter'}" for reason in reasons
+        )
+    return f"ops are {how} than the profile ({change}){mostly}"
+
+
+def _ops_of(reason: Reason) -> str:
+    return reason.kind.name if reason.stage is None else f"{reason.kind.name} on stage {reason.stage}"
+
+
+def _head(comparison: Comparison, origin: str) -> Iterator[str]:
+    failed = [str(worker) for worker in comparison.schedule.failed[:_LISTED]]
+    if len(comparison.schedule.failed) > _LISTED:
+        failed.append(f"and {len(comparison.schedule.failed) - _LISTED} more")
+    name = comparison.schedule.job.name
+    which = f"the median of {plural(len(comparison.counted), 'step')}"
+    if comparison.asked:
+        which = "as asked"
+    elif len(comparison.counted) == 1:
+        which = "the only one" if not comparison.warm_up else "the only one that counts"
+    left_out = f"; step {comparison.warm_up[0]} left out as warm-up" if comparison.warm_up else ""
+    gone = ", ".join(failed) or "nobody"
+    yield f"{name}, failed: {gone}; step {comparison.step} of {origin}, {which}{left_out}"
+
+
+def _unit(comparison: Comparison) -> Iterator[str]:
+    if not comparison.is_calibrated:
+        return
+    job = comparison.schedule.job
+    unit = comparison.tick * job.ticks_per_unit
+    yield (
+        f"one {job.unit} is taken as {scale_for(unit).amount(unit)}: the median, over all work on "
+        f"micro-batches, of its measured time for each {job.unit} planned"
+    )
+
+
+def _steps(comparison: Comparison, scale: Scale) -> Iterator[str]:
+    counted = [(step, time) for step, time in comparison.steps if step in comparison.counted]
+    if len(comparison.steps) > _LISTED:
+        fastest, slowest = min(counted, key=lambda row: row[1]), max(counted, key=lambda row: row[1])
+        for word, (step, time) in (("fastest", fastest), ("slowest", slowest)):
+            yield f"{word}: step {step}, {scale.amount(time)} ({percentage(time / comparison.planned - 1)})"
+        return
+    rows = [("step", scale.unit, "against plan", "")]
+    for step, time in comparison.steps:
+        note = (
+            "warm-up" if step in comparison.warm_up else "taken apart here" if step == comparison.step else ""
+        )
+        rows.append((str(step), scale.number(time), percentage(time / comparison.planned - 1), note))
+    yield "steps"
+    yield from _table(rows, left=(3,))
+
+
+def _op_times(comparison: Comparison, scale: Scale) -> Iterator[str]:
+    fine = scale_for(max(row.median for row in comparison.op_times))
+    rows: list[tuple[str, ...]] = [
+        ("op", "stage", "count", f"planned {fine.unit}", "measured", "ratio", "tenth", "nine tenths")
+    ]
+    for row in comparison.op_times:
+        ratio = f"{row.median / row.planned:.3f}" if row.planned else "-"
+        times = [fine.number(time) for time in (row.planned, row.median)]
+        spread = [fine.number(time) for time in (row.low, row.high)]
+        rows.append((row.kind.name, str(row.stage), str(row.count), *times, ratio, *spread))
+    yield "ops without their waiting: planned, the median measured, a tenth are below, nine tenths are below"
+    yield from _table(rows)
+
+
+def _workers(comparison: Comparison, scale: Scale) -> Iterator[str]:
+    shown = sorted(comparison.workers, key=lambda row: -row.waiting)[:_LISTED]
+    left = len(comparison.workers) - len(shown)
+    rows: list[tuple[str, ...]] = [
+        ("worker", f"step {scale.unit}", "busy", "planned busy", "waiting", "between ops")
+    ]
+    for row in comparison.workers:
+        if row in shown:
+            times = (row.whole, row.busy, row.planned_busy, row.waiting, row.between)
+            rows.append((str(row.worker), *map(scale.number, times)))
+    more = f"; {left} that waited less are left out, --json has them" if left else ""
+    yield f"workers in step {comparison.step}: waiting is for messages and peers{more}"
+    yield from _table(rows)
+
+
+def _latest(comparison: Comparison, scale: Scale) -> Iterator[str]:
+    shown = [late for late in comparison.latest if late.late >= _NOTICEABLE * comparison.planned]
+    if not shown:
+        return
+    rows = [("op", "worker", f"planned {scale.unit}", "started", "late")]
+    for late in shown:
+        times = (scale.number(late.planned), scale.number(late.started), scale.number(late.late))
+        rows.append((late.name, str(late.worker), *times))
+    yield f"started latest in step {comparison.step}, from its first op on"
+    yield from _table(rows)
+
+
+def _order(comparison: Comparison) -> Iterator[str]:
+    if not comparison.other_order:
+        yield "order: as planned on every worker in every step"
+        return
+    for other in comparison.other_order[:_LISTED]:
+        where = f"where its plan has {other.planned}"
+        yield f"order: worker {other.worker} ran {other.ran} in step {other.step}, {where}"
+
+
+def _table(rows: Sequence[Sequence[str]], left: Sequence[int] = ()) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (
+            cell.ljust(width) if number in left else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        yield f"  {'  '.join(cells)}".rstrip()

@@ -1,0 +1,1 @@
+"""`recyclec`: arguments, output, progress, signals, and one file for each command."""

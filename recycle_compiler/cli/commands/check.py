@@ -1,0 +1,20 @@
+"""`recyclec check`: read a job, report every mistake in it, plan nothing."""
+
+from argparse import Namespace
+
+from recycle_compiler.cli.output import DONE, Output
+from recycle_compiler.frontend import load_job
+from recycle_compiler.ir.units import plural
+
+
+def run(arguments: Namespace, output: Output) -> int:
+    loaded = load_job(arguments.job)
+    job = loaded.spec
+    shape = (
+        plural(job.stages, "stage"),
+        plural(job.pipelines, "pipeline"),
+        plural(job.microbatches, "micro-batch"),
+    )
+    tolerated = plural(job.failures, "failure")
+    output.say(f"{loaded.name}: ok, job {job.name} with {' x '.join(shape)}, {tolerated} tolerated")
+    return DONE

@@ -1,0 +1,86 @@
+"""`recyclec plan`: on demand, for exactly these failed workers, not normalized across stages.
+
+With `--slow`, workers that are slower than their peers have fewer micro-batches.
+"""
+
+from argparse import Namespace
+from pathlib import Path
+
+from recycle_compiler.backends.bundle import write_bundle
+from recycle_compiler.cli.output import DONE, STANDARD, USAGE, Output, UserError
+from recycle_compiler.cli.pick import check_survivors, check_workers
+from recycle_compiler.cli.planning import load_for, planning, with_techniques
+from recycle_compiler.cli.views import deliver_view
+from recycle_compiler.ir.failure import FailureSet, failure_set
+from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.ir.units import percent, time_text, unit_name
+from recycle_compiler.planner.compile import plan_failed, plan_slow
+from recycle_compiler.planner.slow_plan import SlowPlan
+from recycle_compiler.scheduling.slow_workers import SlowWorkers, slow_workers
+
+_LARGEST = 1 << 60
+"""Ticks that the planner can reckon with."""
+
+
+def run(arguments: Namespace, output: Output) -> int:
+    out: str = arguments.out or STANDARD
+    into_bundle = out.endswith(".plan")
+    if into_bundle and arguments.format:
+        raise UserError(
+            f"{out} would be a bundle, which has no format: leave out --format {arguments.format}, "
+            "or choose a name that does not end in .plan",
+            USAGE,
+        )
+    loaded = load_for(arguments.job, out)
+    job = with_techniques(loaded.spec, arguments.techniques)
+    failed = failure_set(arguments.failed or ())
+    slow = slow_workers(arguments.slow)
+    check_workers(failed, job.pipelines, job.stages)
+    check_survivors(failed, job)
+    _check_slow(slow, failed, job)
+    with planning(job):
+        if slow:
+            found = plan_slow(job, failed, slow)
+            program = found.program
+            output.say(_with_slow(found, slow))
+        else:
+            program = plan_failed(job, failed)
+    claims = program.claims
+    if claims.cut_short:
+        above = f"; the plan is at most {percent(claims.gap)} above optimal"
+        output.say(f"the time limit cut the search short{'' if slow else above}")
+    if into_bundle:
+        write_bundle(Path(out), source=loaded.source, programs=[program])
+        output.written.append(out)
+        output.say(f"wrote {out}")
+    else:
+        deliver_view(program, loaded.name, arguments, output)
+    return DONE
+
+
+def _check_slow(slow: SlowWorkers, failed: FailureSet, job: JobSpec) -> None:
+    check_workers(failure_set(one.worker for one in slow), job.pipelines, job.stages)
+    if gone := [one.worker for one in slow if one.worker in failed]:
+        raise UserError(f"worker {gone[0]} cannot be slow: --failed counts it as failed", USAGE)
+    longest = max(*job.forward, *job.backward_input, *job.backward_weight, *job.optimizer)
+    work = 8 * longest * job.pipelines * job.microbatches * job.stages
+    if wild := [one for one in slow if one.factor * work > _LARGEST]:
+        raise UserError(f"worker {wild[0].worker} is so slow that its times are too large to plan", USAGE)
+    if slow and not job.techniques.adaptive:
+        raise UserError(
+            f"worker {slow[0].worker} cannot have less to do: without the technique `adaptive` "
+            "every micro-batch stays in its pipeline; add it, or leave out --slow"
+        )
+
+
+def _with_slow(found: SlowPlan, slow: SlowWorkers) -> str:
+    """What a step takes, and what the slow workers have to do."""
+    job = found.program.job
+    who = ", ".join(f"{one.worker} {float(one.factor):g} times" for one in slow)
+    step, equal = time_text(job, found.step), time_text(job, found.equal_step)
+    each = ", ".join(f"{one.worker} has {share}" for one, share in zip(slow, found.shares, strict=True))
+    total = job.pipelines * job.microbatches
+    return (
+        f"with {who} slower a step takes {step} {unit_name(job)} (with equal shares {equal}); "
+        f"{each} of {total} micro-batches"
+    )

@@ -1,0 +1,21 @@
+"""`recyclec reproduce`: run what a crash has left behind; it crashes again, or the bug is mended."""
+
+from argparse import Namespace
+from pathlib import Path
+
+from recycle_compiler.cli.output import DONE, Output, UserError
+from recycle_compiler.ir.job_text import TextError
+from recycle_compiler.ir.levels import print_level
+from recycle_compiler.passes.reproducer import reproduce
+
+
+def run(arguments: Namespace, output: Output) -> int:
+    try:
+        value = reproduce(Path(arguments.file).read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise UserError(f"{arguments.file}: not a reproducer: it is not text") from error
+    except TextError as error:
+        raise UserError(f"{arguments.file}: not a reproducer: {error}") from error
+    output.data(print_level(value))
+    output.say(f"{arguments.file}: every pass went through")
+    return DONE

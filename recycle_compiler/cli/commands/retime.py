@@ -1,0 +1,48 @@
+"""`recyclec retime`: how long a step of a plan takes when ops take the times of another job."""
+
+import json
+from argparse import Namespace
+
+from recycle_compiler.analysis.trace_diff.amounts import percentage
+from recycle_compiler.analysis.trace_diff.retimed import retimed_step
+from recycle_compiler.cli.bundles import read_bundle, schedule_of
+from recycle_compiler.cli.output import DONE, USAGE, Output, UserError
+from recycle_compiler.cli.pick import check_workers, pick_plan
+from recycle_compiler.frontend import load_job
+from recycle_compiler.ir.failure import Worker, failure_set
+from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.ir.units import time_text, unit_name
+
+
+def run(arguments: Namespace, output: Output) -> int:
+    bundle = read_bundle(arguments.bundle)
+    program = pick_plan(bundle, arguments.bundle, arguments.failures, arguments.failed, output)
+    job = load_job(arguments.times).spec
+    _check_shape(program.job, job, arguments.bundle, arguments.times)
+    slow = {Worker(*worker): factor for worker, factor in arguments.slow}
+    check_workers(failure_set(slow), job.pipelines, job.stages)
+    if gone := sorted(set(slow) & set(program.failed)):
+        raise UserError(f"worker {gone[0]} cannot be slow: this plan counts it as failed", USAGE)
+    step = retimed_step(schedule_of(program, arguments.bundle), job, slow)
+    planned = program.claims.period
+    if arguments.json:
+        failed = [[worker.pipeline, worker.stage] for worker in program.failed]
+        row = {"job": job.name, "failed": failed, "planned_ticks": planned, "step_ticks": step}
+        output.data(json.dumps(row) + "\n")
+        return DONE
+    output.data(
+        f"a step takes {time_text(job, round(step))} {unit_name(job)} with these times, "
+        f"{time_text(job, planned)} as planned ({percentage(step / planned - 1)})\n"
+    )
+    return DONE
+
+
+def _check_shape(planned: JobSpec, times: JobSpec, path: str, times_path: str) -> None:
+    shapes = [(job.stages, job.pipelines, job.microbatches) for job in (planned, times)]
+    if shapes[0] != shapes[1]:
+        wanted, got = ("{} stages, {} pipelines, {} micro-batches".format(*shape) for shape in shapes)
+        raise UserError(f"{times_path}: a job of another shape: {got}; {path} is for {wanted}")
+    if (planned.unit == "slot") != (times.unit == "slot"):
+        raise UserError(f"{times_path}: times in {times.unit} and a plan in {planned.unit} do not compare")
+    if planned.techniques.stagger != times.techniques.stagger:
+        raise UserError(f"{times_path}: one of job and plan staggers its optimizer, the other does not")

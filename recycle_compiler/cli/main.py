@@ -1,0 +1,103 @@
+"""`recyclec`: arguments, exit codes, rendering of errors. No logic.
+
+Nothing heavy is imported here, so that `--help` is instant; a command's module loads when it is run.
+"""
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib import import_module
+
+from recycle_compiler.cli.arguments import parse_arguments
+from recycle_compiler.cli.output import BUG, INPUT_ERROR, INTERRUPTED, PIPE_CLOSED, Output
+from recycle_compiler.cli.signals import Stopped, stopping_on_signals
+from recycle_compiler.files import WriteError, reason
+from recycle_runtime.cli.standard_streams import abandon, open_standard_streams
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code says how it went."""
+    open_standard_streams()
+    arguments = parse_arguments(argv)
+    output = Output(quiet=arguments.quiet, color=not (arguments.no_color or os.environ.get("NO_COLOR")))
+    try:
+        with stopping_on_signals():
+            code: int = import_module(f"recycle_compiler.cli.commands.{arguments.command}").run(
+                arguments, output
+            )
+            output.flush()
+    except BrokenPipeError:
+        # Whoever read our output has seen enough.
+        abandon(sys.stdout)
+        return PIPE_CLOSED
+    except Stopped as stop:
+        return _stopped("terminated", 128 + stop.number, output)
+    except KeyboardInterrupt:
+        return _stopped("interrupted", INTERRUPTED, output)
+    except Exception as error:
+        return _report(error, getattr(arguments, "jobs", 1), output)
+    return code
+
+
+def _stopped(how: str, code: int, output: Output) -> int:
+    output.error(f"{how}, {_done(output)}")
+    return code
+
+
+def _done(output: Output) -> str:
+    return f"wrote {', '.join(output.written)}" if output.written else "nothing was written"
+
+
+def _too_small(what: str, processes: int, output: Output) -> int:
+    """Nobody's mistake: the machine does not hold what was to run on it."""
+    output.error(f"{what}, {_done(output)}")
+    fewer = f"plan with fewer processes than `--jobs {processes}`, or " if processes > 1 else ""
+    output.words(f"\nhint: if memory ran out, {fewer}use a machine that has more\n")
+    return BUG
+
+
+def _report(error: Exception, processes: int, output: Output) -> int:
+    """One sentence for the user's mistakes; everything else is ours and keeps its traceback."""
+    from recycle_compiler.diagnostics import CompileError
+    from recycle_compiler.planner.worker_processes import ProcessError
+
+    if isinstance(error, CompileError):
+        output.words(f"{error.render(color=output.colored(sys.stderr))}\n")
+        return error.exit_code
+    if isinstance(error, OSError):
+        output.error(_sentence(error))
+        return INPUT_ERROR
+    exit_code = getattr(error, "exit_code", None)
+    if isinstance(exit_code, int):
+        output.error(str(error))
+        return exit_code
+    if isinstance(error, MemoryError):
+        return _too_small("there is not enough memory", processes, output)
+    if isinstance(error, ProcessError) and not error.crashed:
+        return _too_small(str(error), processes, output)
+    output.words("".join(traceback.format_exception(error)))
+    output.error("this is a bug in recyclec, not in your input; please report it with the lines above")
+    _keep_reproducer(error, output)
+    return BUG
+
+
+def _keep_reproducer(error: Exception, output: Output) -> None:
+    """A pass that crashed leaves what it was given, to be run again."""
+    from recycle_compiler.passes.pipeline import PassError
+
+    if isinstance(error, PassError):
+        from recycle_compiler.passes.reproducer import write_reproducer
+
+        path = write_reproducer(error)
+        output.error(f"please send {path} along; `recyclec reproduce {path}` crashes in the same way")
+
+
+def _sentence(error: OSError) -> str:
+    if isinstance(error, WriteError):
+        return str(error)
+    return f"{error.filename}: {reason(error)}" if error.filename else reason(error)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,98 @@
+"""Which plan of a bundle was asked for."""
+
+from recycle_compiler.cli.bundles import read_bundle_job, read_plan
+from recycle_compiler.cli.output import NO_PLAN, USAGE, Output, UserError
+from recycle_compiler.ir.failure import FailureSet, Worker, failed_per_stage, failure_set
+from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.ir.streams import Program
+from recycle_compiler.ir.units import plural
+from recycle_compiler.passes.normalize_failures import relabel
+from recycle_runtime.plan.bundle import Bundle
+
+
+def pick_plan(
+    bundle: Bundle,
+    path: str,
+    failures: int | None,
+    failed: tuple[tuple[int, int], ...] | None,
+    output: Output,
+) -> Program:
+    """The plan for a number of failures, or for exactly these workers."""
+    if failed is None:
+        return read_plan(bundle, path, _index_for(bundle, failures))
+    wanted = failure_set(failed)
+    check_workers(wanted, bundle.pipelines, bundle.stages)
+    check_survivors(wanted, read_bundle_job(bundle, path))
+    exact = bundle.find(failed_per_stage(wanted, bundle.stages))
+    if exact is not None:
+        # Peers are interchangeable, so equal counts per stage are the same plan under other names.
+        return relabel(read_plan(bundle, path, exact), wanted)
+    program = read_plan(bundle, path, _index_for(bundle, len(wanted)))
+    moves = _moves(program, wanted)
+    output.say(_advice(program, moves))
+    return relabel(program, _after(moves, wanted))
+
+
+def check_workers(failed: FailureSet, pipelines: int, stages: int) -> None:
+    """Workers that a user names must exist."""
+    for worker in failed:
+        if worker.pipeline >= pipelines or worker.stage >= stages:
+            raise UserError(
+                f"worker {worker} does not exist: pipelines are 0 to {pipelines - 1}, "
+                f"stages 0 to {stages - 1} (written pipeline:stage)",
+                USAGE,
+            )
+
+
+def check_survivors(failed: FailureSet, job: JobSpec) -> None:
+    """A stage that has lost everybody cannot be planned around."""
+    for stage, count in enumerate(failed_per_stage(failed, job.stages)):
+        if count == job.pipelines:
+            why = f"stage {stage} has no live worker: all {count} of its workers failed"
+            raise UserError(f"no plan for {job.name}: {why}", NO_PLAN)
+
+
+def _index_for(bundle: Bundle, failures: int | None) -> int:
+    counts = [len(plan.failed) for plan in bundle.plans]
+    if failures is None:
+        failures = counts[0] if len(counts) == 1 else 0
+    if failures not in counts:
+        held = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else str(counts[0])
+        raise UserError(f"no plan for {plural(failures, 'failure')}: the bundle plans for {held}", USAGE)
+    return counts.index(failures)
+
+
+def _moves(program: Program, wanted: FailureSet) -> dict[Worker, Worker]:
+    """Who takes the place of which failed worker, so that the plan fits; any peer would do as well."""
+    # Loading the flow solver takes longer than all the rest.
+    from recycle_compiler.planner.match_moves import least_moves
+
+    job = program.job
+    actual, planned = failed_per_stage(wanted, job.stages), failed_per_stage(program.failed, job.stages)
+    moves: dict[Worker, Worker] = {}
+    for source, target in least_moves(actual, planned, job):
+        place = next(worker for worker in wanted if worker.stage == target and worker not in moves.values())
+        peers = (Worker(pipeline, source) for pipeline in range(job.pipelines))
+        mover = next(worker for worker in peers if worker not in wanted and worker not in moves)
+        moves[mover] = place
+    return moves
+
+
+def _after(moves: dict[Worker, Worker], wanted: FailureSet) -> FailureSet:
+    """The places that are empty once everybody has moved."""
+    return failure_set((set(wanted) - set(moves.values())) | set(moves))
+
+
+def _advice(program: Program, moves: dict[Worker, Worker]) -> str:
+    """How to get from the failures of the day to the ones that the plan is for."""
+    planned = failed_per_stage(program.failed, program.job.stages)
+    becomes = ", ".join(f"worker {mover} becomes {place}" for mover, place in moves.items())
+    return (
+        f"the bundle plans {plural(len(program.failed), 'failure')} as {_on_stages(planned)}; "
+        f"to use this plan, {becomes} and all others stay; "
+        f"or run `recyclec plan` for exactly this pattern"
+    )
+
+
+def _on_stages(per_stage: tuple[int, ...]) -> str:
+    return ", ".join(f"{count} on stage {stage}" for stage, count in enumerate(per_stage) if count)

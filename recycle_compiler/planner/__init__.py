@@ -1,0 +1,1 @@
+"""Which problem to solve: every number of failures, where they are placed, slow workers, baselines."""

@@ -1,0 +1,211 @@
+"""From a job to programs: one plan for every number of failures, or one for an exact failure pattern."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from recycle_compiler.ir.failure import FailureSet, failed_per_stage, normal_form
+from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.ir.schedule import Schedule
+from recycle_compiler.ir.streams import Program
+from recycle_compiler.ir.target import Target
+from recycle_compiler.passes.assign_slots import AssignSlots, Effort
+from recycle_compiler.passes.normalize_failures import NormalizeFailures, relabel
+from recycle_compiler.passes.pipeline import Observer, run_passes
+from recycle_compiler.passes.registry import all_passes
+from recycle_compiler.planner.baseline import one_f_one_b_period
+from recycle_compiler.planner.placement import Costs, measure_costs, ranked_placements
+from recycle_compiler.planner.relief import relieved
+from recycle_compiler.planner.slow_plan import SlowPlan, best_for_slow
+from recycle_compiler.planner.worker_processes import running
+from recycle_compiler.scheduling.deadline import Deadline
+from recycle_compiler.scheduling.slow_workers import SlowWorkers
+
+
+class NoPlanError(Exception):
+    """No schedule exists: one sentence says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSummary:
+    """One row of the table that `recyclec compile` ends with; times in ticks."""
+
+    failures: int
+    failed_per_stage: tuple[int, ...]
+    period: int
+    makespan: int
+    lower_bound: int
+    gap: float
+    status: str
+    seconds: float
+    against_1f1b: float
+    """Iterations per hour, as a share of fault-free 1F1B's."""
+    cut_short: bool
+
+
+OnPlan = Callable[[PlanSummary, int, int], None]
+"""Called after each plan with its summary, how many are done, and how many there are."""
+
+
+def compile_job(
+    job: JobSpec,
+    *,
+    failures: int | None = None,
+    processes: int = 1,
+    on_plan: OnPlan | None = None,
+    observers: Sequence[Observer] = (),
+) -> list[Program]:
+    """Plans for 0 up to `failures` failed workers (default: the job's tolerance).
+
+    Each plan is made on its own, so the result does not depend on the number of processes. Where one is
+    slower than the plan for one failure more, that plan takes its place, with one worker more. Observers see
+    every pass of every plan, which needs a single process.
+    """
+    total = (job.failures if failures is None else failures) + 1
+    check_survivable(job, total - 1)
+    end = time.monotonic_ns() + job.solver.time_limit_ns
+    baseline = one_f_one_b_period(job)
+    programs: dict[int, Program] = {}
+    processes = 1 if observers or total == 1 else processes
+    with running(processes) as run:
+        # A quarter of the time limit is for comparing stages, the rest is shared by the plans.
+        costs = measure_costs(job, total - 1, run, job.solver.time_limit_ns * processes // 4)
+
+        # By how much a plan took longer than it should: what the time limit cannot cut.
+        excess = 0
+
+        def tasks() -> Iterator[tuple[JobSpec, int, Costs, int, tuple[Observer, ...]]]:
+            # Those with most failures take longest, so they are started first.
+            for count in reversed(range(total)):
+                left = max(0, end - time.monotonic_ns()) * min(processes, count + 1)
+                yield job, count, costs, max(0, left // (count + 1) - excess), tuple(observers)
+
+        waiting: dict[int, _Made] = {}
+        for made in run(_timed_plan, tasks()):
+            excess = max(excess, made.excess)
+            waiting[len(made.program.failed)] = made
+            while (next_count := total - 1 - len(programs)) in waiting:
+                program, seconds, _ = waiting.pop(next_count)
+                more = programs.get(next_count + 1)
+                has_time = time.monotonic_ns() + excess * next_count // processes < end
+                if more is not None and _is_slower(program, more) and has_time:
+                    program = relieved(more, program.failed, observers)
+                programs[next_count] = program
+                if on_plan is not None:
+                    on_plan(summary(program, seconds, baseline), len(programs), total)
+    return [programs[count] for count in range(total)]
+
+
+def plan_failed(
+    job: JobSpec,
+    failed: FailureSet,
+    observers: Sequence[Observer] = (),
+    effort: Effort | None = None,
+    deadline: Deadline | None = None,
+) -> Program:
+    """The plan for exactly these failed workers; nobody moves to another stage.
+
+    Without an effort given, somebody is waiting for it.
+    """
+    target = Target(job, failed)
+    for stage, hosts in enumerate(NormalizeFailures().run(target).hosts):
+        if not hosts:
+            lost = "its only worker" if job.pipelines == 1 else f"all {job.pipelines} of its workers"
+            raise NoPlanError(f"stage {stage} has no live worker: {lost} failed")
+    slots = AssignSlots(effort=effort or Effort().prompt(), deadline=deadline)
+    return relabel(run_passes(all_passes(slots), target, observers), failed)
+
+
+def plan_slow(
+    job: JobSpec,
+    failed: FailureSet,
+    slow: SlowWorkers,
+    effort: Effort | None = None,
+    deadline: Deadline | None = None,
+) -> SlowPlan:
+    """The plan for exactly these failed workers in which slow ones have fewer micro-batches, if that helps.
+
+    The job has to be adaptive: else no micro-batch can leave its home. One time limit holds for all of it.
+    """
+    if not job.techniques.adaptive:
+        raise ValueError("without the technique `adaptive` every pipeline keeps its micro-batches")
+    effort = effort or Effort().prompt()
+    deadline = deadline or Deadline(job.solver.time_limit_ns)
+    schedules: list[Schedule] = []
+
+    def keep(_number: int, _name: str, value: object) -> None:
+        if isinstance(value, Schedule):
+            schedules.append(value)
+
+    equal = plan_failed(job, failed, (keep,), effort, deadline)
+    return best_for_slow(equal, schedules[-1], slow, effort, deadline)
+
+
+def plan_count(
+    job: JobSpec, failures: int, costs: Costs, deadline: Deadline, observers: Sequence[Observer] = ()
+) -> Program:
+    """The plan for this many failures, on the stages that carry them best."""
+    if failures == 0:
+        return plan_failed(job, (), observers, Effort(), deadline)
+    best: Program | None = None
+    for counts, bound in ranked_placements(job, failures, costs, Effort(), deadline):
+        if best is not None and (bound >= best.claims.period or deadline.passed()):
+            continue
+        program = plan_failed(job, normal_form(counts, job.pipelines), (), Effort(), deadline)
+        if best is None or program.claims.period < best.claims.period:
+            best = program
+    assert best is not None, "failures that can be survived can be placed"
+    return plan_failed(job, best.failed, observers, Effort(), deadline) if observers else best
+
+
+def _is_slower(program: Program, more: Program) -> bool:
+    """Whether a plan for more failures is faster, and a worker could be added to it."""
+    return program.job.techniques.adaptive and program.claims.period > more.claims.period
+
+
+def check_survivable(job: JobSpec, failures: int) -> None:
+    """Raise NoPlanError if this many failures always leave a stage without a worker."""
+    most = job.stages * (job.pipelines - 1)
+    if failures > most:
+        raise NoPlanError(
+            f"{_counted(failures, 'failure')} cannot be survived: with {_counted(job.pipelines, 'worker')} "
+            f"on each of {_counted(job.stages, 'stage')}, every stage keeps a live worker up to "
+            f"{_counted(most, 'failure')}"
+        )
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def summary(program: Program, seconds: float, baseline: int) -> PlanSummary:
+    """What a plan is worth, against fault-free 1F1B."""
+    claims = program.claims
+    return PlanSummary(
+        failures=len(program.failed),
+        failed_per_stage=failed_per_stage(program.failed, program.job.stages),
+        period=claims.period,
+        makespan=claims.makespan,
+        lower_bound=claims.lower_bound,
+        gap=claims.gap,
+        status=claims.status,
+        seconds=seconds,
+        against_1f1b=baseline / claims.period,
+        cut_short=claims.cut_short,
+    )
+
+
+class _Made(NamedTuple):
+    program: Program
+    seconds: float
+    excess: int
+    """Nanoseconds beyond those it was given."""
+
+
+def _timed_plan(task: tuple[JobSpec, int, Costs, int, tuple[Observer, ...]]) -> _Made:
+    job, count, costs, nanoseconds, observers = task
+    began = time.perf_counter_ns()
+    program = plan_count(job, count, costs, Deadline(nanoseconds), observers)
+    taken = time.perf_counter_ns() - began
+    return _Made(program, taken / 1e9, taken - nanoseconds)

@@ -1,0 +1,121 @@
+"""Which stages should carry the failures: what a plan there really costs decides.
+
+First the cost of losing 1, 2, ... workers is measured on every stage alone, with quick plans (in a large job
+it is the bound of such a plan). The dynamic program turns these into counts per stage for any total. Losses
+on several stages can get into each other's way, so the best few counts are compared by quick plans of their
+own, with the even spread among them. Quick plans err at times: every placement that could still be better
+than the best plan gets a whole plan as well; in a large job only if its bound promises clearly more.
+"""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from recycle_compiler.ir.failure import normal_form
+from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.ir.target import Target
+from recycle_compiler.passes.assign_slots import Effort, Plan, plan
+from recycle_compiler.passes.pipeline import run_passes
+from recycle_compiler.passes.registry import GRAPH_PASSES
+from recycle_compiler.passes.route_microbatches import routes
+from recycle_compiler.planner.place_failures import Counts, place_failures, stage_costs
+from recycle_compiler.planner.worker_processes import Run
+from recycle_compiler.scheduling.bounds import lower_bound
+from recycle_compiler.scheduling.deadline import Deadline
+from recycle_compiler.scheduling.problem import Problem, problem_of
+
+_LARGE = 20_000
+"""Ops from which on bounds stand for plans: a quick plan takes long there, and bounds are close."""
+_PROMISING = 998
+"""In thousandths of the bound of the placement that came first: below it, another is worth a plan too."""
+
+
+class Costs(NamedTuple):
+    """For each stage and number of losses there, the period in ticks."""
+
+    bounds: list[list[int]]
+    """That no plan goes below."""
+    measured: list[list[int]]
+    """That a quick plan reaches, where it was tried; a guess beyond that."""
+    healthy: Problem
+    """The timing problem without failures."""
+
+
+def measure_costs(job: JobSpec, failures: int, run: Run, nanoseconds: int) -> Costs:
+    """What losses cost on each stage alone, as far as placing this many failures can need it.
+
+    The time is shared by all measurements.
+    """
+    problem = problem_of(job, (), run_passes(GRAPH_PASSES, Target(job, ())).ops)
+    bounds = stage_costs(problem, failures)
+    if problem.ops > _LARGE:
+        return Costs(bounds, bounds, problem)
+    most = -(-failures // job.stages) + 1 if failures else 0
+    tasks = [(stage, losses) for stage, row in enumerate(bounds) for losses in range(1, len(row))[:most]]
+    each = nanoseconds // max(1, len(tasks))
+    found = dict(run(_measure, [(job, problem, stage, losses, each) for stage, losses in tasks]))
+    measured: list[list[int]] = []
+    for stage, row in enumerate(bounds):
+        costs = [row[0]]
+        for losses, bound in enumerate(row[1:], start=1):
+            # More losses are never cheaper, and a guess is the bound with the excess that was last seen.
+            tried = min(losses, most)
+            costs.append(max(costs[-1], bound * found[stage, tried] // row[tried]))
+        measured.append(costs)
+    return Costs(bounds, measured, problem)
+
+
+def ranked_placements(
+    job: JobSpec, failures: int, costs: Costs, effort: Effort, deadline: Deadline
+) -> list[tuple[Counts, int]]:
+    """Failures per stage for this total, the most promising first, each with what no plan goes below.
+
+    Quick plans rank them. In a large job only the first is worth a plan, and those that promise much more.
+    """
+    candidates = _candidates(job, failures, costs, effort.placements)
+    bounds = {counts: _bound(job, costs, counts) for counts in candidates}
+    if len(candidates) == 1 or deadline.passed():
+        return [(candidates[0], bounds[candidates[0]])]
+    large = costs.measured == costs.bounds
+    quick = effort.glance() if large else effort.quick()
+    found: list[tuple[int, int, Counts]] = []
+    for counts in candidates:
+        if found and (bounds[counts] >= min(found)[0] or deadline.passed()):
+            continue
+        made = _quick_plan(job, costs.healthy, counts, quick, deadline)
+        # Of equal plans, the one that may yet become better.
+        found.append((made.timed.period, made.bound.period, counts))
+    first, *others = (counts for _, _, counts in sorted(found, key=lambda entry: entry[:2]))
+    worth = [counts for counts in others if not large or bounds[counts] * 1000 < bounds[first] * _PROMISING]
+    return [(counts, bounds[counts]) for counts in (first, *worth)]
+
+
+def _candidates(job: JobSpec, failures: int, costs: Costs, most: int) -> list[Counts]:
+    """The best counts by measured costs, the best by bounds, and the even spread."""
+    by_plans = [counts for _, counts in place_failures(costs.measured, failures, most)]
+    by_bounds = [counts for _, counts in place_failures(costs.bounds, failures, 1)]
+    return list(dict.fromkeys([*by_plans, *by_bounds, _even_spread(failures, job.stages)]))
+
+
+def _measure(task: tuple[JobSpec, Problem, int, int, int]) -> tuple[tuple[int, int], int]:
+    job, healthy, stage, losses, nanoseconds = task
+    counts = tuple(losses if other == stage else 0 for other in range(job.stages))
+    quick = _quick_plan(job, healthy, counts, Effort().glance(), Deadline(nanoseconds))
+    return (stage, losses), quick.timed.period
+
+
+def _quick_plan(job: JobSpec, healthy: Problem, counts: Counts, effort: Effort, deadline: Deadline) -> Plan:
+    hosts = Target(job, normal_form(counts, job.pipelines)).hosts
+    host = routes(job, hosts).reshape(-1, job.stages)
+    return plan(replace(healthy, hosts=hosts, host=host), job.solver, effort, deadline)
+
+
+def _bound(job: JobSpec, costs: Costs, counts: Counts) -> int:
+    """What no plan with these losses goes below: all of them together, not stage by stage."""
+    hosts = Target(job, normal_form(counts, job.pipelines)).hosts
+    return lower_bound(replace(costs.healthy, hosts=hosts)).period
+
+
+def _even_spread(failures: int, stages: int) -> Counts:
+    """As equal as can be; what does not divide goes to the first stages, which hold most memory as a rule."""
+    each, more = divmod(failures, stages)
+    return (each + 1,) * more + (each,) * (stages - more)

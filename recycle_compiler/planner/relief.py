@@ -1,0 +1,129 @@
+"""One failure fewer is never slower: a plan for more failures, with one more worker.
+
+    stage of 3, one lost    0: a b c d e f    -->    0: a c e
+                            1: g h i j k l           1: g h i j k l
+                                                     2: b d f
+
+The worker that lives after all takes every second micro-batch of the peer that has most, at the times they
+had there. So nothing gets later, memory has more room, and ops may even move forward.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from recycle_compiler.ir.failure import FailureSet
+from recycle_compiler.ir.graph import Graph
+from recycle_compiler.ir.ops import Column, OpKind
+from recycle_compiler.ir.schedule import Schedule
+from recycle_compiler.ir.streams import Program
+from recycle_compiler.ir.target import Target
+from recycle_compiler.passes.assign_slots import Plan, schedule_from
+from recycle_compiler.passes.pipeline import Observer, run_passes
+from recycle_compiler.passes.registry import GRAPH_PASSES, LOWERING_PASSES
+from recycle_compiler.scheduling.bounds import lower_bound
+from recycle_compiler.scheduling.problem import Problem, problem_of
+from recycle_compiler.scheduling.timing import Clock
+from recycle_runtime.plan.isa import Opcode
+
+_KIND = {Opcode.FORWARD: 0, Opcode.BACKWARD: 1, Opcode.BACKWARD_INPUT: 1, Opcode.BACKWARD_WEIGHT: 2}
+
+
+@dataclass(frozen=True, slots=True)
+class _Reroute:
+    """Graph -> Graph with every micro-batch on the worker that is said."""
+
+    host: Column
+    name: str = "route-microbatches"
+
+    def run(self, graph: Graph) -> Graph:
+        ops = graph.ops
+        work = ops.kind <= OpKind.W
+        unit = ops.pipeline[work] * graph.job.microbatches + ops.microbatch[work]
+        worker = ops.worker.copy()
+        worker[work] = self.host[unit, ops.stage[work]]
+        return replace(graph, ops=replace(ops, worker=worker))
+
+
+@dataclass(frozen=True, slots=True)
+class _GivenSlots:
+    """Graph -> Schedule with times that are known."""
+
+    plan: Plan
+    name: str = "assign-slots"
+
+    def run(self, graph: Graph) -> Schedule:
+        return schedule_from(graph, self.plan)
+
+
+def relieved(program: Program, wanted: FailureSet = (), observers: Sequence[Observer] = ()) -> Program:
+    """A plan for one failure fewer, on the stage where that helps most; its period is no longer.
+
+    Where several are equal, the failures that are wanted; else those where least can still be gained.
+    """
+    job, period = program.job, program.claims.period
+    graph = run_passes(GRAPH_PASSES, Target(job, program.failed))
+    crowded = replace(problem_of(job, program.failed, graph.ops), host=_hosts(program))
+    start = _starts(program, crowded)
+    found: list[tuple[int, bool, int, Clock, FailureSet]] = []
+    for failed in _with_one_fewer(program):
+        clock = Clock(_shared(crowded, Target(job, failed).hosts))
+        # A stage that opens later may make the period shorter than this, but hardly change which is best.
+        at_once = clock.time_at_once(clock.order_of(start)).period
+        found.append((at_once, failed != wanted, -lower_bound(clock.problem).period, clock, failed))
+    *_, clock, failed = min(found, key=lambda entry: entry[:3])
+    timed = clock.time(clock.order_of(start), period)
+    assert timed is not None, "one more worker made a plan slower"
+    best, problem = Plan(timed, lower_bound(clock.problem), program.claims.cut_short), clock.problem
+    passes = (*GRAPH_PASSES[:-1], _Reroute(problem.host), _GivenSlots(best), *LOWERING_PASSES)
+    return run_passes(passes, Target(job, failed), observers)
+
+
+def _with_one_fewer(program: Program) -> Iterator[FailureSet]:
+    """Failures without the first one of a stage, for every stage that has any."""
+    for stage in sorted({worker.stage for worker in program.failed}):
+        lives = min(worker for worker in program.failed if worker.stage == stage)
+        yield tuple(worker for worker in program.failed if worker != lives)
+
+
+def _rows(program: Program) -> tuple[Column, Column, Column, Column, Column]:
+    """Of every op in the streams: kind, unit, stage, the pipeline of its worker, and its row."""
+    kinds = np.full(max(Opcode) + 1, -1)
+    kinds[list(_KIND)] = list(_KIND.values())
+    rows = np.flatnonzero(kinds[program.opcode] >= 0)
+    worker = np.searchsorted(program.offsets, rows, side="right") - 1
+    unit = program.pipeline[rows] * program.job.microbatches + program.microbatch[rows]
+    stage, pipeline = (
+        np.array([getattr(worker, name) for worker in program.workers])[worker]
+        for name in ("stage", "pipeline")
+    )
+    return kinds[program.opcode[rows]], unit, stage, pipeline, rows
+
+
+def _hosts(program: Program) -> Column:
+    """host[unit, stage]: the pipeline whose worker runs it."""
+    kind, unit, stage, pipeline, _ = _rows(program)
+    job = program.job
+    host = np.empty((job.pipelines * job.microbatches, job.stages), dtype=np.int64)
+    host[unit[kind == 0], stage[kind == 0]] = pipeline[kind == 0]
+    return host
+
+
+def _starts(program: Program, problem: Problem) -> Column:
+    """Numbers that rise along every stream, as start[kind, unit, stage]; -1 where there is no such op."""
+    kind, unit, stage, _, rows = _rows(program)
+    start = np.full((3, problem.units, problem.stages), -1, dtype=np.int64)
+    start[kind, unit, stage] = rows
+    return start
+
+
+def _shared(problem: Problem, hosts: tuple[tuple[int, ...], ...]) -> Problem:
+    """The problem with more workers: each takes every second micro-batch of the peer that has most."""
+    host = problem.host.copy()
+    for stage, (before, after) in enumerate(zip(problem.hosts, hosts, strict=True)):
+        for pipeline in after:
+            if pipeline not in before:
+                busiest = int(np.bincount(host[:, stage]).argmax())
+                host[np.flatnonzero(host[:, stage] == busiest)[1::2], stage] = pipeline
+    return replace(problem, hosts=hosts, host=host)

@@ -1,0 +1,199 @@
+"""A plan in which slow workers have fewer micro-batches than their peers.
+
+    1:2 is 3 times slower, 18 micro-batches of 3 peers:    6 6 6    -->    8 8 2
+
+The plan with equal shares comes first. Then shares are compared by quick plans with the times of the slow
+workers: as many as each has time for, none, equal ones with another order of ops, and neighbours of the best.
+The best of them is planned with care, and so is the one in which slow workers have nothing, where it is
+close. Whichever has the shortest step is taken, so the plan is never worse than the one with equal shares.
+It is an ordinary plan of the job: what it claims holds for workers that are not slow.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from recycle_compiler.ir.failure import FailureSet
+from recycle_compiler.ir.graph import Graph
+from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.ir.ops import OpKind
+from recycle_compiler.ir.schedule import Schedule
+from recycle_compiler.ir.streams import Program
+from recycle_compiler.ir.target import Target
+from recycle_compiler.passes.assign_slots import AssignSlots, Effort, slow_order
+from recycle_compiler.passes.canonicalize_schedule import CanonicalizeSchedule, starts_of
+from recycle_compiler.passes.normalize_failures import normal_slow, planned_names, relabel
+from recycle_compiler.passes.pipeline import run_passes
+from recycle_compiler.passes.registry import GRAPH_PASSES, LOWERING_PASSES
+from recycle_compiler.passes.route_microbatches import RouteMicrobatches, routes
+from recycle_compiler.scheduling.deadline import Deadline
+from recycle_compiler.scheduling.problem import problem_of, slowed
+from recycle_compiler.scheduling.slow_workers import SlowWorkers, bearable, stage_shares
+from recycle_compiler.scheduling.timing import Clock
+
+_NEIGHBOURS = 8
+"""Shares that are tried around the best known ones."""
+_STEP = 8
+"""They differ from it by this part, and by one micro-batch at least."""
+_CLOSE = 106
+"""In percent of the best quick plan: a plan without the slow workers that is worth a longer look."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SlowPlan:
+    """A plan, and how long its step takes with the slow workers; in ticks."""
+
+    program: Program
+    step: int
+    equal_step: int
+    """Of the plan that knows nothing of them."""
+    shares: tuple[int, ...]
+    """Micro-batches of each slow worker."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Found:
+    schedule: Schedule
+    slow: SlowWorkers
+    """By the names of the schedule."""
+
+    @property
+    def step(self) -> int:
+        return slow_step(self.schedule, self.slow)
+
+    @property
+    def shares(self) -> tuple[int, ...]:
+        ops = self.schedule.ops
+        forward = ops.kind == OpKind.F
+        loads = (forward & (ops.worker == w.pipeline) & (ops.stage == w.stage) for w, *_ in self.slow)
+        return tuple(int(load.sum()) for load in loads)
+
+
+def best_for_slow(
+    equal: Program, schedule: Schedule, slow: SlowWorkers, effort: Effort, deadline: Deadline
+) -> SlowPlan:
+    """The best of several shares; `equal` and its schedule are the plan for workers of equal speed."""
+    job, failed = equal.job, equal.failed
+    names = planned_names(schedule.failed, failed, job)
+    without = _Found(schedule, tuple(one._replace(worker=names[one.worker]) for one in slow))
+    equal_step = without.step
+    search = _Search(job, schedule.failed, normal_slow(slow, failed, job.pipelines), effort, deadline)
+    others = [(found.step, found.schedule.claims.period, found) for found in search.best()]
+    step, _, best = min(others, key=lambda entry: entry[:2])
+    if equal_step <= step:
+        return SlowPlan(equal, equal_step, equal_step, without.shares)
+    program = run_passes(LOWERING_PASSES, best.schedule)
+    # What was proven for equal shares holds for all.
+    claims = replace(program.claims, lower_bound=equal.claims.lower_bound, reason=equal.claims.reason)
+    program = relabel(replace(program, claims=claims), failed, search.slow, slow)
+    return SlowPlan(program, step, equal_step, best.shares)
+
+
+def slow_step(schedule: Schedule, slow: SlowWorkers) -> int:
+    """Ticks of a step of this schedule when some workers are slow."""
+    problem = problem_of(schedule.job, schedule.failed, schedule.ops)
+    clock = Clock(slowed(problem, schedule.job, slow))
+    timed = clock.time(clock.order_of(starts_of(schedule, problem)))
+    assert timed is not None
+    return timed.period
+
+
+Shares = tuple[int | None, ...]
+"""Of each slow worker; None for what it has time for."""
+
+
+class _Search:
+    """Compares shares for one failure state in its normal form."""
+
+    def __init__(
+        self, job: JobSpec, failed: FailureSet, slow: SlowWorkers, effort: Effort, deadline: Deadline
+    ) -> None:
+        self.slow = slow
+        self._effort = effort
+        self._deadline = deadline
+        self._graph: Graph = run_passes(GRAPH_PASSES, Target(job, failed))
+        self._problem = problem_of(job, failed, self._graph.ops)
+        self._quick: dict[Shares, int] = {}
+        known = {one.worker for one in slow}
+        # Where all workers of a stage are slow, somebody has to do the work.
+        self._movable = tuple(
+            number
+            for number, one in enumerate(slow)
+            if any((p, one.worker.stage) not in known for p in self._problem.hosts[one.worker.stage])
+        )
+
+    def best(self) -> Iterator[_Found]:
+        """Plans for the best shares, and for none where that may be better."""
+        chosen = self._choose()
+        yield self._planned(chosen)
+        nothing = self._with(self._ideal, 0)
+        if chosen != nothing and self._try(nothing) * 100 <= self._try(chosen) * _CLOSE:
+            yield self._planned(nothing)
+
+    @property
+    def _ideal(self) -> Shares:
+        return self._resolved((None,) * len(self.slow))
+
+    def _choose(self) -> Shares:
+        for begin in (self._ideal, self._with(self._ideal, 0), self._equal()):
+            self._try(begin)
+        for shares in islice(self._neighbours(), _NEIGHBOURS):
+            if self._deadline.passed():
+                break
+            self._try(shares)
+        return min(self._quick, key=self._try)
+
+    def _neighbours(self) -> Iterator[Shares]:
+        """Shares next to the best so far that have not been tried."""
+        while True:
+            best = min(self._quick, key=self._try)
+            near = (self._moved(best, number, sign) for number in self._movable for sign in (-1, 1))
+            new = next((shares for shares in near if shares not in self._quick), None)
+            if new is None:
+                return
+            yield new
+
+    def _moved(self, shares: Shares, number: int, sign: int) -> Shares:
+        share, stage = shares[number] or 0, self.slow[number].worker.stage
+        others = sum((s or 0) for s, one in zip(shares, self.slow, strict=True) if one.worker.stage == stage)
+        most = self._problem.units - others + share
+        moved = min(most, max(0, share + sign * max(1, share // _STEP)))
+        return self._resolved((*shares[:number], moved, *shares[number + 1 :]))
+
+    def _with(self, shares: Shares, share: int) -> Shares:
+        changed = (share if number in self._movable else old for number, old in enumerate(shares))
+        return self._resolved(tuple(changed))
+
+    def _equal(self) -> Shares:
+        host = self._problem.host
+        loads = tuple(int((host[:, w.stage] == w.pipeline).sum()) for w, *_ in self.slow)
+        return tuple(load if number in self._movable else None for number, load in enumerate(loads))
+
+    def _resolved(self, shares: Shares) -> Shares:
+        """With numbers for all who have peers that are not slow, None for the others."""
+        slow, found = self._given(shares), list(shares)
+        for number in self._movable:
+            worker = slow[number].worker
+            hosts = self._problem.hosts[worker.stage]
+            each = stage_shares(self._problem.units, hosts, worker.stage, slow)
+            found[number] = each[hosts.index(worker.pipeline)]
+        return tuple(share if number in self._movable else None for number, share in enumerate(found))
+
+    def _given(self, shares: Shares) -> SlowWorkers:
+        return tuple(one._replace(share=share) for one, share in zip(self.slow, shares, strict=True))
+
+    def _try(self, shares: Shares) -> int:
+        """How long a step takes with these shares and a quick plan."""
+        if shares not in self._quick:
+            job, problem = self._graph.job, self._problem
+            host = routes(job, problem.hosts, self._given(shares)).reshape(-1, job.stages)
+            late = slowed(replace(problem, host=host), job, bearable(self.slow))
+            quick = slow_order(late, job.solver, self._effort.quick(), self._deadline)
+            self._quick[shares] = quick.period
+        return self._quick[shares]
+
+    def _planned(self, shares: Shares) -> _Found:
+        slow = self._given(shares)
+        slots = AssignSlots(effort=self._effort, deadline=self._deadline, slow=slow)
+        schedule = slots.run(RouteMicrobatches(slow=slow).run(self._graph))
+        return _Found(CanonicalizeSchedule().run(schedule), self.slow)

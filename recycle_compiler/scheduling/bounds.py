@@ -1,0 +1,231 @@
+"""Lower bounds on the period: what no schedule can beat, whatever it does.
+
+Most bounds argue about one worker of stage s that hosts at least `ceil(units / live)` micro-batches: some
+worker must, however work is routed. Write k for that number and c for the activations it can hold.
+
+- ramp-up: before its first backward the worker can only run F, at most c of them, and that backward comes
+  no sooner than a round trip through the later stages after the first F. What c - 1 further F do not fill
+  is idle.
+- drain: the last backward comes no sooner than a round trip after the last F, and all that can fill that
+  time is what memory still holds then.
+- tail: once the last backward of s is done, an earlier stage r <= s still needs the backwards from s up to
+  r, its own W, reduction and optimizer, while s has only the W it still holds, at most what memory allows.
+- tracks: the activations a worker holds at once number at most c, so they can be drawn as c tracks
+  of intervals that do not overlap; some track has ceil(k / c) of them, each as long as a round trip at least.
+- energy: an activation is held for a round trip at least; all of them must fit into capacity times time.
+- crowd: unless a worker has more than k, several have exactly k, and each of them has a first and a last
+  backward. Where another stage has fewer workers than this crowd, those pass it in rounds: one worker of the
+  crowd has its first backward that much later, or the last of their last backwards has that much longer a
+  way up. This counts up to what k + 1 micro-batches on one worker would cost.
+
+Both ends (pooled.py) argues about all live workers of a stage at once: how much of its work can be done in
+the first and in the last part of its window, given how fast the other stages and memory let it come. The
+rest of that time is idle, and all work and all idle time are shared by the live workers.
+
+Ramp-up lies before the first backward, drain after the last F, tail after the last backward. So they add to
+the load between them, but ramp-up and drain only where memory is too small for the last F to come before
+the first backward.
+"""
+
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from recycle_compiler.scheduling.pool_bounds import head, pooled_span, up
+from recycle_compiler.scheduling.problem import UNLIMITED, Problem
+
+_FACTS = tuple(field.name for field in fields(Problem) if field.name != "host")
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A period (in ticks) that no schedule goes below, and why."""
+
+    period: int
+    reason: str
+
+
+def lower_bound(problem: Problem) -> Bound:
+    """The best of all bounds."""
+    return _lower_bound(*(getattr(problem, name) for name in _FACTS))
+
+
+@lru_cache(maxsize=16)
+def _lower_bound(*facts: Any) -> Bound:
+    """Placements are compared by their bounds before they are planned, and routes do not matter here."""
+    problem = Problem(**dict(zip(_FACTS, facts, strict=True)), host=np.empty((0, 0), dtype=np.int64))
+    bounds = [
+        (bound.period, -len(hosts), bound)
+        for stage, hosts in enumerate(problem.hosts)
+        for bound in stage_bounds(problem, stage)
+    ]
+    # Of equal bounds, one of a stage that has lost most says most.
+    best = max(bounds, key=lambda entry: entry[:2])[2]
+    # Every earliest schedule is made of whole grains.
+    return Bound(-(-best.period // problem.grain) * problem.grain, best.reason)
+
+
+def stage_bounds(problem: Problem, stage: int) -> list[Bound]:
+    """What the workers of one stage impose, with the live peers they have."""
+    live = len(problem.hosts[stage])
+    share = -(-problem.units // live)
+    full = problem.units - live * (share - 1)
+    # Either `full` workers have exactly a share, or some worker has more than that.
+    more = max(bound.period for bound in _worker_bounds(problem, stage, share + 1, 1))
+    alone, crowded = (_worker_bounds(problem, stage, share, crowd) for crowd in (1, full))
+    return [
+        *(
+            Bound(max(one.period, min(all_of_them.period, more)), one.reason)
+            for one, all_of_them in zip(alone, crowded, strict=True)
+        ),
+        Bound(_window(problem, stage, pooled_span(problem, stage)), f"both ends of stage {stage}"),
+    ]
+
+
+def _worker_bounds(problem: Problem, stage: int, share: int, crowd: int) -> list[Bound]:
+    """What must hold for some worker out of a crowd that have this many micro-batches each."""
+    return [
+        Bound(_whole(problem, stage, share, crowd), f"load of stage {stage}"),
+        *_tails(problem, stage, share, crowd),
+        Bound(_tracks(problem, stage, share), f"memory of stage {stage}"),
+    ]
+
+
+def round_trip(problem: Problem, stage: int) -> int:
+    """From the end of an F on this stage to the earliest start of its backward."""
+    later = range(stage + 1, problem.stages)
+    compute = sum(problem.forward[j] + problem.backward[j] for j in later)
+    return compute + 2 * sum(problem.transfer[j] for j in range(stage, problem.stages - 1))
+
+
+@lru_cache(maxsize=8)
+def ramp_up(problem: Problem, stage: int, share: int, crowd: int = 1) -> int:
+    """Idle time before the first backward of some worker in a crowd with this many micro-batches each."""
+    fill = min(share, _holdable(problem, stage)) - 1
+    trip = round_trip(problem, stage)
+    for later in range(stage + 1, problem.stages):
+        # The first backwards of the crowd pass a later stage in rounds.
+        again = _rounds(problem, later, crowd) - 1
+        path = head(problem, stage, later) + up(problem, later, stage) - problem.forward[stage]
+        trip = max(trip, path + (again + 1) * (problem.forward[later] + problem.backward[later]))
+    return max(0, trip - fill * problem.forward[stage])
+
+
+def _rounds(problem: Problem, stage: int, crowd: int) -> int:
+    """How many of a crowd of micro-batches some worker of the stage has at least."""
+    return -(-crowd // len(problem.hosts[stage]))
+
+
+def _holdable(problem: Problem, stage: int) -> int:
+    """Whole activations that fit at once."""
+    if problem.capacity[stage] == UNLIMITED or problem.activation[stage] == 0:
+        return problem.units
+    return problem.capacity[stage] // problem.activation[stage]
+
+
+def _deferrable(problem: Problem, stage: int) -> int:
+    """W that can be outstanding when the last backward ends: the last micro-batch is whole until then."""
+    if problem.capacity[stage] == UNLIMITED or problem.kept[stage] == 0:
+        return problem.units
+    return 1 + (problem.capacity[stage] - problem.activation[stage]) // problem.kept[stage]
+
+
+def _outstanding(problem: Problem, stage: int, share: int) -> int:
+    """The most work that can be left when the last F of a worker has run.
+
+    It has to be in memory: x micro-batches that wait for backward and W, and others that wait for W only.
+    """
+    both = problem.backward[stage] + problem.weight[stage]
+    most = min(share, _holdable(problem, stage))
+    if problem.capacity[stage] == UNLIMITED or problem.kept[stage] == 0:
+        return most * both + (share - most) * problem.weight[stage]
+
+    def left(waiting: int) -> int:
+        room = problem.capacity[stage] - waiting * problem.activation[stage]
+        return waiting * both + min(share - waiting, room // problem.kept[stage]) * problem.weight[stage]
+
+    return max(left(waiting) for waiting in range(1, most + 1))
+
+
+@lru_cache(maxsize=8)
+def _slack_at_end(problem: Problem, stage: int, share: int) -> int:
+    """Outstanding work beyond the round trip of the last F; where negative, the worker idles that long."""
+    wait = round_trip(problem, stage) + problem.backward[stage]
+    return _outstanding(problem, stage, share) - wait
+
+
+def _ends_apart(problem: Problem, stage: int, share: int) -> bool:
+    """The last F comes after the first backward, because memory cannot hold all micro-batches at once."""
+    return share > _holdable(problem, stage)
+
+
+def _work(problem: Problem, stage: int, share: int) -> int:
+    return share * (problem.forward[stage] + problem.backward[stage] + problem.weight[stage])
+
+
+def _window(problem: Problem, stage: int, busy: int) -> int:
+    """The period, when this stage takes so long from its first op to its last."""
+    if problem.staggered:
+        return busy + problem.finish[stage]
+    return head(problem, 0, stage) + busy + max(problem.finish)
+
+
+def _whole(problem: Problem, stage: int, share: int, crowd: int) -> int:
+    """All work of the worker and its idle time; without stagger also what lies before it."""
+    ramp = ramp_up(problem, stage, share, crowd)
+    drain = max(0, problem.weight[stage] - _slack_at_end(problem, stage, share))
+    idle = ramp + drain if _ends_apart(problem, stage, share) else max(ramp, drain)
+    return _window(problem, stage, idle + _work(problem, stage, share))
+
+
+def _tails(problem: Problem, stage: int, share: int, crowd: int) -> list[Bound]:
+    """For every earlier stage: its window must hold the way down, the work here, and the way back up.
+
+    Of a crowd, one worker is late at the start and one must be early at the end, perhaps not the same one.
+    """
+    busy = _busy_to_last_backward(problem, stage, share, 1)
+    late = _busy_to_last_backward(problem, stage, share, crowd) - busy
+    bounds: list[Bound] = []
+    # The longest that the crowd holds up a stage between, on the way from here to `first`.
+    held_up = 0
+    for first in reversed(range(stage)):
+        last_steps = problem.backward[first] + problem.weight[first]
+        way_up = up(problem, stage, first) + last_steps
+        # The last backwards of the crowd pass every stage on the way in rounds.
+        again = _rounds(problem, first, crowd) - 1
+        early = max(held_up, again * last_steps)
+        held_up = max(held_up, again * problem.backward[first])
+        window = busy + max(late, early) + way_up
+        if problem.staggered:
+            period = head(problem, first, stage) + window + problem.finish[first]
+        else:
+            period = head(problem, 0, stage) + window + max(problem.finish)
+        bounds.append(Bound(period, f"tail of stage {stage} through stage {first}"))
+    return bounds[::-1]
+
+
+def _busy_to_last_backward(problem: Problem, stage: int, share: int, crowd: int) -> int:
+    """From the start of the stage to the last backward of the worker."""
+    ramp = ramp_up(problem, stage, share, crowd)
+    late = min(share, _deferrable(problem, stage)) * problem.weight[stage]
+    slack = _slack_at_end(problem, stage, share)
+    # What remains to be done after the last backward, less the idle time that leaving it costs.
+    apart = _ends_apart(problem, stage, share)
+    saved = ramp - min(late, slack) if apart else max(ramp - late, -slack)
+    return _work(problem, stage, share) + saved
+
+
+def _tracks(problem: Problem, stage: int, share: int) -> int:
+    """Memory alone: too few activations at once to hide the round trip."""
+    tracks = max(1, min(share, _holdable(problem, stage)))
+    trip = problem.forward[stage] + round_trip(problem, stage) + problem.backward[stage]
+    whole = problem.kept[stage] == problem.activation[stage]
+    held = trip + problem.weight[stage] if whole else trip
+    rounds = -(-share // tracks)
+    busy = rounds * held + (0 if whole else problem.weight[stage])
+    if problem.capacity[stage] > 0:
+        energy = share * (problem.activation[stage] * trip + problem.kept[stage] * problem.weight[stage])
+        busy = max(busy, -(-energy // problem.capacity[stage]))
+    return _window(problem, stage, busy)

@@ -1,0 +1,52 @@
+"""The MILP where it is small enough: raise the bound, and look for a schedule that meets it.
+
+The relaxation that ignores routing refutes periods for every routing, so what it refutes raises the bound.
+The model with the given routing then looks for a schedule at the raised bound, and halfway to the best
+known one when there is none.
+"""
+
+from recycle_compiler.scheduling.bounds import Bound
+from recycle_compiler.scheduling.deadline import Deadline
+from recycle_compiler.scheduling.milp.groups import groups_by_route, lay_out
+from recycle_compiler.scheduling.timing import Clock, Timed
+
+LARGEST = 8_000
+"""Columns of the model up to which it is stated."""
+_TRIES = 5
+
+
+def is_small(clock: Clock, period: int) -> bool:
+    """Whether the model for this period can be solved in about a second."""
+    problem = clock.problem
+    groups = groups_by_route(problem)
+    layout = lay_out(problem, groups, period // problem.grain)
+    return layout.counts * len(groups.units) <= LARGEST
+
+
+def settle(
+    clock: Clock, bound: Bound, best: Timed, good_enough: int, deadline: Deadline
+) -> tuple[Bound, Timed]:
+    """A bound and a schedule at least as good as the given ones; equal in period as a rule."""
+    # Loading Pyomo and HiGHS takes longer than planning most small jobs without them.
+    from recycle_compiler.scheduling.milp.solve import Limits, raise_bound, solve
+
+    problem, seconds = clock.problem, deadline.seconds_left / (_TRIES + 1)
+    few = Limits(counts=LARGEST, relaxations=30, iterations=8_000, seconds=seconds)
+    more = Limits(counts=LARGEST, relaxations=150, iterations=16_000, seconds=seconds)
+    target = good_enough // problem.grain * problem.grain
+    for trial in range(_TRIES):
+        if target >= best.period or deadline.passed():
+            break
+        start = solve(problem, target, more).start
+        if start is not None:
+            timed = clock.time(clock.order_of(start), target)
+            assert timed is not None, "the MILP found a schedule that misses its target"
+            return bound, timed
+        if trial == 0:
+            # Nothing meets the bound with this routing; perhaps nothing does with any.
+            raised = raise_bound(problem, bound.period, best.period, few)
+            bound = Bound(raised, "all stages together") if raised > bound.period else bound
+            target = max(raised, target + problem.grain)
+        else:
+            target += max(1, (best.period - target) // (2 * problem.grain)) * problem.grain
+    return bound, best

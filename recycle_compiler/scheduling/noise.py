@@ -1,0 +1,29 @@
+"""Reproducible noise: a counter turned into numbers, the same on every machine and version."""
+
+import numpy as np
+
+from recycle_compiler.scheduling.kernel import Ints
+
+
+class Noise:
+    """A stream of pseudo-random integers (splitmix64)."""
+
+    def __init__(self, seed: int) -> None:
+        self._counter = (seed * 0x5851F42D4C957F2D + 0x14057B7EF767814F) % (1 << 64)
+
+    def below(self, limit: int) -> int:
+        """One number in [0, limit)."""
+        return int(self.integers(limit, 1)[0])
+
+    def integers(self, limit: int, count: int) -> Ints:
+        """Numbers in [0, limit)."""
+        with np.errstate(over="ignore"):
+            counter = np.uint64(self._counter) + np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_STEP)
+            value = (counter ^ (counter >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+            value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+            value ^= value >> np.uint64(31)
+        self._counter = (self._counter + count * _STEP) % (1 << 64)
+        return ((value >> np.uint64(11)) % np.uint64(limit)).astype(np.int64)
+
+
+_STEP = 0x9E3779B97F4A7C15

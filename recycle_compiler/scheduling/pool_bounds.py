@@ -1,0 +1,241 @@
+"""What all workers of a stage together must lose at both ends of an iteration.
+
+The bounds of one worker know its own memory and the shortest way round. Here the live workers of a stage are
+taken as one pool, which allows to ask how fast the *other* stages can feed it:
+
+- at the start, the q-th backward cannot arrive before every later stage has found time for q forwards and q
+  backwards, and a forward beyond what memory holds has to wait for one of those, here or on an earlier stage;
+- at the end, the same holds backwards in time: of the last q backwards, every earlier stage must still run q
+  backwards and q W before its own window closes.
+
+So the work that the pool can have done t after its start is bounded from above, whatever the order, and what
+is missing to t times the workers is idle for certain; the same t before its end. All work of the stage plus
+both losses, divided by the number of workers, is a span that no schedule beats.
+
+Ops of a kind are numbered in order of their start. An array `earliest` of their earliest starts says all that
+is known about a kind; at the end of the iteration time runs backwards and `start` means end.
+"""
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from recycle_compiler.scheduling.kernel import Ints
+from recycle_compiler.scheduling.problem import UNLIMITED, Problem
+
+_NEVER = 1 << 60
+
+
+class _Earliest(NamedTuple):
+    """The earliest start of the first, second ... op of each kind."""
+
+    forward: Ints
+    backward: Ints
+    weight: Ints
+
+
+class _Loss(NamedTuple):
+    """For a row of moments: the most work that can be done by then, and the least idle time of the pool."""
+
+    done: Ints
+    idle: Ints
+
+
+def pooled_span(problem: Problem, stage: int) -> int:
+    """The least time from the first op of this stage to the end of its last."""
+    live = len(problem.hosts[stage])
+    return -(-(_work(problem, stage) + sum(pooled_losses(problem, stage))) // live)
+
+
+def pooled_losses(problem: Problem, stage: int) -> tuple[int, int]:
+    """What the live workers together idle at least, at the start and at the end of the stage's window.
+
+    Where one end alone says more than both together, the other counts nothing.
+    """
+    work = _work(problem, stage)
+    ends = [_loss(problem, stage, ops) for ops in (_at_start(problem, stage), _at_end(problem, stage))]
+    # A moment by which not all work can be done lies within the window; two such moments, counted from both
+    # ends, do not overlap if both halves together cannot hold all work.
+    alone = [int(loss.idle[loss.done < work].max(initial=0)) for loss in ends]
+    both = [int(loss.idle[loss.done * 2 < work].max(initial=0)) for loss in ends]
+    return max((both[0], both[1]), (alone[0], 0), (0, alone[1]), key=sum)
+
+
+@lru_cache(maxsize=4)
+def _ways(problem: Problem) -> tuple[list[int], list[int]]:
+    """From stage 0 to each: F and transfers, backwards and transfers."""
+    down, way_up = [0], [0]
+    for stage in range(problem.stages - 1):
+        down.append(down[-1] + problem.forward[stage] + problem.transfer[stage])
+        way_up.append(way_up[-1] + problem.backward[stage] + problem.transfer[stage])
+    return down, way_up
+
+
+def head(problem: Problem, first: int, stage: int) -> int:
+    """From the start of an F on stage `first` to its earliest arrival on `stage`."""
+    down, _ = _ways(problem)
+    return down[stage] - down[first]
+
+
+def up(problem: Problem, stage: int, earlier: int) -> int:
+    """From the end of a backward on `stage` to its earliest start on an earlier one."""
+    if stage == earlier:
+        return 0
+    _, way_up = _ways(problem)
+    return way_up[stage] - way_up[earlier] - problem.backward[earlier]
+
+
+def _at_start(problem: Problem, stage: int) -> _Earliest:
+    """Time runs from the start of the stage's first F."""
+    here = problem.backward[stage]
+    backward = _rounds(problem, stage) * (problem.forward[stage] + here) - here
+    ways = [
+        _Way(
+            later,
+            head(problem, stage, later) + up(problem, later, stage),
+            problem.forward[later] + problem.backward[later],
+        )
+        for later in range(stage + 1, problem.stages)
+    ]
+    backward = _after_ways(problem, backward, ways)
+    weight = backward + here
+    forward = _when_room(problem, stage, weight)
+    for earlier, way in _round_by_memory(problem, stage):
+        room = _when_room(problem, earlier, weight)
+        forward = np.maximum(forward, np.where(room > 0, room + way, 0))
+    return _Earliest(forward, backward, weight)
+
+
+def _at_end(problem: Problem, stage: int) -> _Earliest:
+    """Time runs backwards from the latest end that the stage's window allows."""
+    here = problem.backward[stage]
+    backward = _rounds(problem, stage) * (here + problem.weight[stage]) - here
+    # From an earlier stage on, some backward has the rest of the way up before it; the longest such rest.
+    rest = -_NEVER
+    ways: list[_Way] = []
+    for earlier in range(stage):
+        both = problem.backward[earlier] + problem.weight[earlier]
+        path = up(problem, stage, earlier)
+        closes = _ends_before(problem, earlier, stage)
+        ways.append(_Way(earlier, path + closes, both))
+        ways.append(_Way(earlier, path + rest, problem.backward[earlier]))
+        # The next stage is one transfer and one backward further down.
+        rest = max(rest + problem.backward[earlier], closes + both) + problem.transfer[earlier]
+    backward = _after_ways(problem, backward, ways)
+    soonest = int(backward[0])
+    forward = soonest + _rounds(problem, stage) * (problem.forward[stage] + here) - problem.forward[stage]
+    trip = 0
+    ways = []
+    for later in range(stage + 1, problem.stages):
+        both = problem.forward[later] + problem.backward[later]
+        path = up(problem, later, stage) + head(problem, stage, later) - problem.forward[stage]
+        ways.append(_Way(later, soonest + here + path, both))
+        trip = path + both
+    forward = np.maximum(_after_ways(problem, forward, ways), backward + here + trip)
+    weight = _when_put_off(problem, stage, forward + problem.forward[stage])
+    return _Earliest(forward, backward, weight)
+
+
+class _Way(NamedTuple):
+    """Through another stage, which takes ops in rounds."""
+
+    stage: int
+    path: int
+    """All but the time on that stage."""
+    step: int
+    """What a round takes there."""
+
+
+def _after_ways(problem: Problem, earliest: Ints, ways: list[_Way]) -> Ints:
+    """No sooner than by any of these ways; of stages that are equally fast only the longest way counts."""
+    longest: dict[tuple[int, int], _Way] = {}
+    for way in ways:
+        kind = (len(problem.hosts[way.stage]), way.step)
+        if kind not in longest or way.path > longest[kind].path:
+            longest[kind] = way
+    for way in longest.values():
+        earliest = np.maximum(earliest, way.path + _rounds(problem, way.stage) * way.step)
+    return earliest
+
+
+def _round_by_memory(problem: Problem, stage: int) -> list[tuple[int, int]]:
+    """Earlier stages, and the time from a W that could start here to the F that its room there allows.
+
+    Of stages that have the same memory and workers, only the one with the longest such time.
+    """
+    longest: dict[tuple[int, ...], tuple[int, int]] = {}
+    for earlier in range(stage):
+        way = up(problem, stage, earlier) + problem.backward[earlier] + head(problem, earlier, stage)
+        facts = (problem.capacity, problem.activation, problem.kept, problem.weight)
+        kind = (len(problem.hosts[earlier]), *(fact[earlier] for fact in facts))
+        if kind not in longest or way > longest[kind][1]:
+            longest[kind] = (earlier, way)
+    return list(longest.values())
+
+
+def _rounds(problem: Problem, stage: int) -> Ints:
+    """For the first q ops of a kind: how many of them some worker of the stage has at least."""
+    return np.arange(problem.units, dtype=np.int64) // len(problem.hosts[stage]) + 1
+
+
+def _ends_before(problem: Problem, earlier: int, stage: int) -> int:
+    """By how much the window of an earlier stage closes before this one's, at least."""
+    if not problem.staggered:
+        return 0
+    return head(problem, earlier, stage) + problem.finish[earlier] - problem.finish[stage]
+
+
+def _when_room(problem: Problem, stage: int, backward_done: Ints) -> Ints:
+    """When memory allows the first, second ... F of a stage whose backwards end no sooner than said."""
+    capacity, whole, kept = problem.capacity[stage], problem.activation[stage], problem.kept[stage]
+    if capacity == UNLIMITED or whole == 0:
+        return np.zeros(problem.units, dtype=np.int64)
+    live, held = len(problem.hosts[stage]), capacity // whole
+    # Workers hold whole activations only; if backward gives back a part, parts may add up.
+    total = min(live * (capacity if 0 < kept < whole else held * whole), whole * problem.units)
+    times = np.concatenate([backward_done, backward_done + problem.weight[stage]])
+    freed = np.repeat(np.array([whole - kept, kept], dtype=np.int64), problem.units)
+    order = np.argsort(times, kind="stable")
+    needed = whole * np.arange(1, problem.units + 1, dtype=np.int64) - total
+    place = np.searchsorted(np.cumsum(freed[order]), np.maximum(needed, 1))
+    room = times[order][np.minimum(place, len(times) - 1)]
+    return np.where(np.arange(problem.units) < live * held, 0, np.maximum(room, backward_done[0]))
+
+
+def _when_put_off(problem: Problem, stage: int, forward_done: Ints) -> Ints:
+    """Backwards in time: when memory allows the last, last but one ... W, as F give it back.
+
+    Before any F a worker has room for what it can hold together with the whole activation of its last
+    backward; each F makes room for one more, the first of them for a little more than that.
+    """
+    capacity, whole, kept = problem.capacity[stage], problem.activation[stage], problem.kept[stage]
+    if capacity == UNLIMITED or kept == 0:
+        return np.zeros(problem.units, dtype=np.int64)
+    most = 1 + (capacity - whole) // kept
+    each = capacity // kept - most + 1
+    beyond = np.arange(problem.units, dtype=np.int64) - len(problem.hosts[stage]) * most
+    return np.where(beyond < 0, 0, forward_done[np.maximum(beyond, 0) // each])
+
+
+def _work(problem: Problem, stage: int) -> int:
+    """All work of the stage."""
+    return problem.units * (problem.forward[stage] + problem.backward[stage] + problem.weight[stage])
+
+
+def _loss(problem: Problem, stage: int, ops: _Earliest) -> _Loss:
+    """What is done, and what is idle for certain, by every moment at which an op may start."""
+    moments = np.unique(np.concatenate(ops))
+    times = (problem.forward[stage], problem.backward[stage], problem.weight[stage])
+    done = np.zeros_like(moments)
+    for earliest, duration in zip(ops, times, strict=True):
+        done += _work_by(moments, earliest, duration)
+    return _Loss(done, len(problem.hosts[stage]) * moments - done)
+
+
+def _work_by(moments: Ints, earliest: Ints, duration: int) -> Ints:
+    """The work of these ops that can be done by each moment."""
+    total = np.concatenate([[0], np.cumsum(earliest)])
+    begun = np.searchsorted(earliest, moments, side="right")
+    ended = np.searchsorted(earliest, moments - duration, side="right")
+    return begun * moments - total[begun] - (ended * (moments - duration) - total[ended])

@@ -1,0 +1,196 @@
+"""The schedule of a large plan: list scheduling by a greedy rule that is tuned to the plan.
+
+A few settings that have proven good come first, then changes of the best one by chance: what is best differs
+from plan to plan, and neighbours of a good setting are good more often than others. Then, in rounds that
+begin with different settings, some stages at a time get values of their own, and at the end of a round
+a search swaps neighbours in the order. Going on for longer in one round helps less than beginning anew.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from recycle_compiler.scheduling.deadline import Deadline
+from recycle_compiler.scheduling.exchange import exchange
+from recycle_compiler.scheduling.kernel import Ints
+from recycle_compiler.scheduling.noise import Noise
+from recycle_compiler.scheduling.placed import Goal, Placed, placed_by_rule
+from recycle_compiler.scheduling.problem import Problem
+from recycle_compiler.scheduling.rules import NO_LIMIT, Rule, Setting, greedy_priority, rule_of
+from recycle_compiler.scheduling.timing import Clock, Timed
+
+_FIRST = (
+    Setting(depth=(0, 0), patience=(10, 60), patience_at_end=30),
+    Setting(depth=(1, 0), patience=(30, 60), patience_at_end=60),
+    Setting(depth=(0, 0), patience=(20, 30), patience_at_end=60),
+    Setting(depth=(1, 0), patience=(15, 60), patience_at_end=15),
+    Setting(depth=(1, 0), patience=(40, 60), patience_at_end=60),
+    Setting(),
+    Setting(depth=(1, 0), patience=(30, 15), patience_at_end=60),
+    Setting(depth=(2, 0), patience=(5, 30), patience_at_end=60, burst=12),
+    Setting(depth=(1, 1), patience=(30, 15), patience_at_end=15, burst=75, ahead=3),
+    Setting(depth=(1, 0), patience=(20, 60), patience_at_end=60, burst=75, ahead=3),
+)
+"""Each is the best for some plan: the first for few losses, the next ones for many."""
+_DEPTHS = ((1, 0), (0, 0), (2, 0), (1, 1), (0, 1), (1, -1), (0, -1), (2, 2))
+_BURSTS = (0, 6, 12, 25, 37, 50, 75, 100)
+_AHEAD = (3, 6, 8, NO_LIMIT)
+_SPANS = (1, 1, 2, 3, 5, 8)
+"""How many stages are changed together."""
+_ALIGNED = 60
+"""Percent of the changes that take in all stages of a run that has equally many workers."""
+_IDLE_TRIES = 200
+"""Changes in a row that lead to nothing new, before tuning ends."""
+
+
+class Tuning(NamedTuple):
+    """How much work may go into a large plan."""
+
+    settings: int
+    """Rules to try, the same for all stages."""
+    rounds: int
+    """How often the rest is done."""
+    changes: int
+    """Rules to try in a round, with other values for some stages."""
+    exchanges: int
+    """Orders to try at the end of a round."""
+
+
+class _Tried(NamedTuple):
+    placed: Placed
+    rule: Rule
+    last_first: bool
+
+
+def tune(clock: Clock, goal: Goal, effort: Tuning, noise: Noise, deadline: Deadline) -> Timed:
+    """The best schedule found; stops when one is good enough."""
+    tuner = _Tuner(clock, goal, noise, deadline)
+    begins = tuner.settings(effort.settings)
+    best = begins[0].placed
+    for turn in range(effort.rounds):
+        if tuner.is_done(best):
+            break
+        found = tuner.changes(begins[turn % len(begins)], effort.changes)
+        found = exchange(clock, found, goal, effort.exchanges, noise, deadline)
+        best = min(best, found, key=_rank)
+    shortest = clock.time(best.order)
+    assert shortest is not None
+    return shortest
+
+
+class _Tuner:
+    """Tries rules for one problem."""
+
+    def __init__(self, clock: Clock, goal: Goal, noise: Noise, deadline: Deadline) -> None:
+        self._clock = clock
+        self._goal = goal
+        self._noise = noise
+        self._deadline = deadline
+        self._priorities = [greedy_priority(clock.problem, last_first) for last_first in (False, True)]
+        self._runs = _runs(clock.problem)
+
+    def is_done(self, best: Placed) -> bool:
+        return best.period <= self._goal.enough or self._deadline.passed()
+
+    def settings(self, most: int) -> list[_Tried]:
+        """Rules with the same values for all stages, best first; of those that come to the same, one."""
+        found: dict[tuple[int, int], _Tried] = {}
+        settings: dict[tuple[int, int], Setting] = {}
+        for setting in _next_settings(lambda: settings[min(settings)], most, self._noise):
+            tried = self._try(rule_of(self._clock.problem, setting), setting.last_first)
+            found.setdefault(tried.placed.rank, tried)
+            settings.setdefault(tried.placed.rank, setting)
+            if self.is_done(found[min(found)].placed):
+                break
+        return [found[rank] for rank in sorted(found)]
+
+    def changes(self, begin: _Tried, most: int) -> Placed:
+        """The best that comes of changing some stages at a time; what is no worse is kept."""
+        best = begin
+        for _ in range(most):
+            if self.is_done(best.placed):
+                break
+            tried = self._try(self._changed_stages(best.rule), best.last_first)
+            if tried.placed.rank <= best.placed.rank:
+                best = tried
+        return best.placed
+
+    def _try(self, rule: Rule, last_first: bool) -> _Tried:
+        placed = placed_by_rule(self._clock, self._priorities[last_first], rule, self._goal)
+        return _Tried(placed, rule, last_first)
+
+    def _changed_stages(self, rule: Rule) -> Rule:
+        """Some stages next to each other have another value, once or twice."""
+        noise = self._noise
+        # A long pipeline has more in flight everywhere, and takes longer steps.
+        step = max(1, len(rule.depth) // 16)
+        for _ in range(1 + noise.below(3) // 2):
+            stages = self._stages(step)
+            name = ("patience", "patience_at_end", "depth", "burst")[noise.below(4)]
+            values: Ints = getattr(rule, name).copy()
+            match name:
+                case "depth":
+                    choice = noise.below(2 * step)
+                    values[stages] += choice - step if choice < step else choice - step + 1
+                case "burst":
+                    values[stages] = noise.below(8 * step + 1)
+                case _:
+                    values[stages] = noise.below(90)
+            rule = rule._replace(**{name: values})
+        return rule
+
+    def _stages(self, step: int) -> slice:
+        """One run or two, or any few stages."""
+        noise = self._noise
+        if noise.below(100) < _ALIGNED:
+            run = noise.below(len(self._runs))
+            last = run if noise.below(3) else min(run + 1, len(self._runs) - 1)
+            return slice(self._runs[run].start, self._runs[last].stop)
+        first = noise.below(self._clock.problem.stages)
+        return slice(first, first + step * _SPANS[noise.below(len(_SPANS))])
+
+
+def _rank(placed: Placed) -> tuple[int, int]:
+    return placed.rank
+
+
+def _runs(problem: Problem) -> list[range]:
+    """Stages next to each other that have equally many workers."""
+    live = [len(hosts) for hosts in problem.hosts]
+    starts = [stage for stage in range(problem.stages) if stage == 0 or live[stage] != live[stage - 1]]
+    return [range(first, last) for first, last in zip(starts, [*starts[1:], problem.stages], strict=True)]
+
+
+def _next_settings(chosen: Callable[[], Setting], most: int, noise: Noise) -> Iterator[Setting]:
+    """Settings not seen before: the first ones, then changes of what is best by then."""
+    seen = set(_FIRST[:most])
+    yield from _FIRST[:most]
+    idle = 0
+    while len(seen) < most and idle < _IDLE_TRIES:
+        setting = chosen()
+        for _ in range(1 + noise.below(3) // 2):
+            setting = _changed(setting, noise)
+        idle += 1
+        if setting not in seen:
+            seen.add(setting)
+            idle = 0
+            yield setting
+
+
+def _changed(setting: Setting, noise: Noise) -> Setting:
+    """One of its values is another one."""
+    busy, others = setting.patience
+    match noise.below(7):
+        case 0:
+            return setting._replace(depth=_DEPTHS[noise.below(len(_DEPTHS))])
+        case 1:
+            return setting._replace(patience=(noise.below(60), others))
+        case 2:
+            return setting._replace(patience=(busy, noise.below(90)))
+        case 3:
+            return setting._replace(patience_at_end=noise.below(90))
+        case 4:
+            return setting._replace(burst=_BURSTS[noise.below(len(_BURSTS))])
+        case 5:
+            return setting._replace(ahead=_AHEAD[noise.below(len(_AHEAD))])
+        case _:
+            return setting._replace(last_first=not setting.last_first)

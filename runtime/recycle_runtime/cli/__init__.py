@@ -1,0 +1,1 @@
+"""`recycle-run`: one file for each command."""

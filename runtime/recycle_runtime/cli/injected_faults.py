@@ -1,0 +1,60 @@
+"""Faults that a run is asked to survive: the options, and what they mean. Standard library only."""
+
+import argparse
+from collections.abc import Collection
+
+from recycle_runtime.cli.errors import Refused
+from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.testing.chaos import chaos
+from recycle_runtime.testing.timetable import parse_faults, parse_returns
+
+_OPTIONS = (
+    ("--kill", "P:S@STEP", "kill this worker in the middle of that step (SIGKILL); may be repeated"),
+    ("--stop", "P:S@STEP", "stop it (SIGSTOP), so that it hangs; may be repeated"),
+    ("--rejoin", "P:S@STEP", "start it again when that step is reached; may be repeated"),
+)
+
+
+def add_disturbance_arguments(parser: argparse.ArgumentParser) -> None:
+    for option, metavar, does in _OPTIONS:
+        parser.add_argument(option, action="append", default=[], metavar=metavar, help=does)
+    parser.add_argument(
+        "--fault",
+        action="append",
+        default=[],
+        metavar="KIND=P:S@STEP[.N]",
+        help="any fault, before instruction N: kill, stop, term, exception, exit, gil, hang, socket, slow, "
+        "deaf",
+    )
+    parser.add_argument("--chaos", type=int, metavar="SEED", help="random faults and returns, from this seed")
+    parser.add_argument("--events", type=int, default=20, metavar="N", help="how many of them (default: 20)")
+
+
+def disturbances(
+    arguments: argparse.Namespace, bundle: Bundle, failed: Collection[Worker]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Faults and returns, as the coordinator takes them; Refused when they cannot be meant."""
+    faults = [*(f"kill={word}" for word in arguments.kill), *(f"stop={word}" for word in arguments.stop)]
+    faults += arguments.fault
+    returns = list(arguments.rejoin)
+    try:
+        named = [(fault.place, fault.step) for fault in parse_faults(faults)]
+        named += [(planned.place, planned.step) for planned in parse_returns(returns)]
+    except ValueError as error:
+        raise Refused(str(error)) from None
+    for (pipeline, stage), step in named:
+        if pipeline >= bundle.pipelines or stage >= bundle.stages:
+            raise Refused(
+                f"there is no worker {pipeline}:{stage}: pipelines go from 0 to {bundle.pipelines - 1}, "
+                f"stages from 0 to {bundle.stages - 1}"
+            )
+        if step >= arguments.steps:
+            raise Refused(f"{pipeline}:{stage}@{step} never happens: the last step is {arguments.steps - 1}")
+    if arguments.chaos is not None:
+        more = chaos(
+            arguments.chaos, arguments.events, arguments.steps, bundle.pipelines, bundle.stages, failed
+        )
+        faults += more.faults
+        returns += more.returns
+    return tuple(faults), tuple(returns)

@@ -1,0 +1,62 @@
+"""The loop that runs a stream: look up the handler of an opcode and call it. It decides nothing."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from recycle_runtime.plan.assembly import Worker, window
+from recycle_runtime.plan.isa import Instruction, Opcode
+
+Handler = Callable[[Instruction], None]
+
+
+class StreamError(RuntimeError):
+    """An instruction failed: says which, where, and what stands around it."""
+
+
+class RunAgain(Exception):  # noqa: N818
+    """Raised by a handler when the step has to be run once more from its start."""
+
+
+class Interpreter:
+    """Runs one worker's stream, as often as it is told to."""
+
+    def __init__(
+        self,
+        stream: Sequence[Instruction],
+        handlers: Mapping[Opcode, Handler],
+        worker: Worker,
+        plan: int,
+        before: Callable[[int], None] | None = None,
+    ) -> None:
+        self.stream = stream
+        self.worker = worker
+        self.plan = plan
+        self.position = 0
+        """The instruction that runs now, or the one that failed."""
+        self._before = before
+        """Called with the position of every instruction before it runs; what it raises ends the run."""
+        self._code = [(handlers[instruction.opcode], instruction) for instruction in stream]
+
+    def run(self, step: int) -> None:
+        """All instructions in order; StreamError, with the cause attached, when one fails."""
+        position = 0
+        try:
+            if (before := self._before) is None:
+                for position, (handler, instruction) in enumerate(self._code):  # noqa: B007
+                    handler(instruction)
+            else:
+                for position, (handler, instruction) in enumerate(self._code):
+                    before(position)
+                    handler(instruction)
+        except RunAgain:
+            raise
+        except Exception as cause:
+            self.position = position
+            raise StreamError(self._where(position, step, cause)) from cause
+
+    def _where(self, position: int, step: int, cause: Exception) -> str:
+        pipeline, stage = self.worker
+        head = (
+            f"worker {pipeline}:{stage}, step {step}, plan {self.plan}, instruction {position}: "
+            f"{type(cause).__name__}: {cause}"
+        )
+        return f"{head}\n{window(self.stream, position, self.worker)}"

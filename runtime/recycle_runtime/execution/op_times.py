@@ -1,0 +1,136 @@
+"""How long the ops of a worker take while it trains: a median for each kind in each step.
+
+What an op waits for is not its work: its time begins when the last message that it waits for is there. A
+reduction is the exception, since adding up with others is all that it does. On a GPU events are recorded in
+one step of twenty and read when they have happened, so nobody ever waits for the device.
+"""
+
+import time
+from statistics import median
+from typing import Any
+
+import torch
+
+from recycle_runtime.execution.interpreter import Handler
+from recycle_runtime.plan.isa import Instruction, Opcode
+from recycle_runtime.testing.faults import PACE, Pace
+from recycle_runtime.transport.guarded import Waits
+
+_LETTERS = {
+    Opcode.FORWARD: "F",
+    Opcode.BACKWARD: "B",
+    Opcode.BACKWARD_INPUT: "I",
+    Opcode.BACKWARD_WEIGHT: "W",
+    Opcode.REDUCE: "R",
+    Opcode.OPTIMIZER: "O",
+}
+_SAMPLED = 20
+"""On a GPU, one step of so many."""
+_DIGITS = 9
+
+
+class OpTimes:
+    """Wraps the handlers of a worker, through all its generations."""
+
+    def __init__(self, device: torch.device, shown: Waits, pace: Pace = PACE) -> None:
+        self.waits: Waits = _WaitClock(shown, self)
+        """Told when this process waits; tells whoever was told before."""
+        self._pace, self._on_gpu = pace, device.type == "cuda"
+        self._steps = 0
+        self._resumed = 0.0
+        self._seconds: dict[str, list[float]] = {}
+        self._event: Any = None
+        """Where the op that runs now has begun, on a GPU."""
+        self._recorded: list[tuple[str, Any, Any]] = []
+
+    def around(self, table: dict[Opcode, Handler]) -> dict[Opcode, Handler]:
+        """The same handlers, timed."""
+        timed = self._timed_on_gpu if self._on_gpu else self._timed
+        return {
+            opcode: timed(handler, _LETTERS[opcode]) if opcode in _LETTERS else handler
+            for opcode, handler in table.items()
+        }
+
+    def begin(self) -> None:
+        """A step begins, perhaps once more."""
+        self._steps += 1
+        self._seconds.clear()
+
+    def take(self) -> dict[str, float]:
+        """Seconds of each kind of op that was run; of an earlier step or of none on a GPU."""
+        if self._recorded and self._recorded[-1][2].query():
+            for letter, start, end in self._recorded:
+                self._seconds.setdefault(letter, []).append(start.elapsed_time(end) / 1e3)
+            self._recorded.clear()
+        found = {letter: round(median(seconds), _DIGITS) for letter, seconds in self._seconds.items()}
+        self._seconds.clear()
+        return found
+
+    def resume(self) -> None:
+        """What was waited for is there."""
+        self._resumed = time.perf_counter()
+        if self._event is not None:
+            self._event.record()
+
+    def _timed(self, handler: Handler, letter: str) -> Handler:
+        pace, with_waits = self._pace, letter == "R"
+
+        def run(instruction: Instruction) -> None:
+            start = self._resumed = time.perf_counter()
+            handler(instruction)
+            seconds = time.perf_counter() - (start if with_waits else self._resumed)
+            if pace.factor > 1 and not with_waits:
+                time.sleep((pace.factor - 1) * seconds)
+                seconds = time.perf_counter() - self._resumed
+            self._seconds.setdefault(letter, []).append(seconds)
+
+        return run
+
+    def _timed_on_gpu(self, handler: Handler, letter: str) -> Handler:
+        with_waits = letter == "R"
+
+        def run(instruction: Instruction) -> None:
+            if self._pace.factor > 1 and not with_waits:
+                self._slowed(handler, instruction)
+                return
+            if self._steps % _SAMPLED != _SAMPLED // 2 or len(self._recorded) > 1 << 16:
+                handler(instruction)
+                return
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            self._event = None if with_waits else start
+            try:
+                handler(instruction)
+            finally:
+                self._event = None
+            end.record()
+            self._recorded.append((letter, start, end))
+
+        return run
+
+    def _slowed(self, handler: Handler, instruction: Instruction) -> None:
+        """A fault that was asked for: the device is waited for, to know how long it was at work."""
+        torch.cuda.synchronize()
+        self._resumed = time.perf_counter()
+        handler(instruction)
+        torch.cuda.synchronize()
+        seconds = (time.perf_counter() - self._resumed) * self._pace.factor
+        time.sleep(seconds - seconds / self._pace.factor)
+        self._seconds.setdefault(_LETTERS[instruction.opcode], []).append(seconds)
+
+
+class _WaitClock:
+    """Passes on whether this process waits, and notes when it goes on."""
+
+    def __init__(self, shown: Waits, times: OpTimes) -> None:
+        self._shown, self._times = shown, times
+
+    @property
+    def is_waiting(self) -> bool:
+        return self._shown.is_waiting
+
+    @is_waiting.setter
+    def is_waiting(self, value: bool) -> None:
+        self._shown.is_waiting = value
+        if not value:
+            self._times.resume()

@@ -1,0 +1,226 @@
+"""The steps of one worker for its stage: reduce, step, validate, settle.
+
+    staggered    reduce(n) step(n) validate(n) | work of n+1 | settle(n) reduce(n+1) ...
+    barrier      reduce(n) step(n)             | work of n+1 | reduce(n+1) ...
+
+A staggered step is made before the norm of the whole model is known. `settle` looks at it before the next
+step's gradients are summed: a step that should have been clipped or left out is undone and made again, and
+the caller runs the next step again from its start. All workers see the same sums, so all decide alike and
+nobody has to ask. After that the norm is waited for, for a while. Parameters are those of a run that always
+waits.
+"""
+
+import copy
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from typing import Any, Protocol
+
+import torch
+
+from recycle_runtime.execution.optimizer.accepted_optimizers import check, idle_optimizer
+from recycle_runtime.execution.optimizer.clipping import Progress, StepOptions, StepRecord, Totals, Verdict
+from recycle_runtime.execution.optimizer.flat_gradients import FlatGradients
+from recycle_runtime.execution.optimizer.group_options import apply_changes, changes_since, copied_options
+from recycle_runtime.execution.optimizer.norm_sum import NormSum, StartSum
+from recycle_runtime.execution.optimizer.snapshot import Undo
+
+
+class Stateful(Protocol):
+    """Something that moves with the steps, such as a scheduler."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state_dict: dict[str, Any], /) -> object: ...
+
+
+class StepOrderError(RuntimeError):
+    """The stepper was asked for something that cannot come next."""
+
+
+class Phase(Enum):
+    """Where a worker stands within a step; the value completes the sentence `the gradients are ...`."""
+
+    ACCUMULATING = "being accumulated"
+    REDUCED = "summed, and not used yet"
+    STEPPED = "used by a step that is not validated yet"
+    UNSETTLED = "being accumulated, and the last step is not settled yet"
+
+
+class Stepper:
+    """Owns the gradients of a stage and drives its optimizer. None as optimizer: nothing to train here."""
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer | None,
+        parameters: Iterable[torch.Tensor],
+        options: StepOptions | None = None,
+        *,
+        tensor_parallel_rank: int = 0,
+        companions: Sequence[Stateful] = (),
+    ) -> None:
+        self.options = options or StepOptions()
+        self.gradients = FlatGradients(parameters)
+        self.optimizer = idle_optimizer() if optimizer is None else optimizer
+        if optimizer is not None:
+            check(optimizer, self.gradients.parameters)
+        self.undo = Undo(self.optimizer)
+        if not self.options.keeps_undo:
+            self.undo.forget("it was switched off (recoverable)")
+        self.norm = NormSum()
+        self.phase = Phase.ACCUMULATING
+        self.progress = Progress(0, 0, 0, self.options.patience)
+        self.record: StepRecord | None = None
+        """Of the last settled step."""
+        self.totals: Totals | None = None
+        """Of the last settled step, for a worker that missed them."""
+        self._rank, self._companions = tensor_parallel_rank, companions
+        self._before = self.progress
+        self._companions_before: list[dict[str, Any]] = []
+        self._options_after: list[dict[str, Any]] = []
+
+    @property
+    def is_optimistic(self) -> bool:
+        """Whether the next step is made without waiting for the norm."""
+        return self.options.staggered and self.progress.calm >= self.options.patience
+
+    @property
+    def unsettled(self) -> Totals | None:
+        """What this worker has put into the sums of its last step, while the verdict on it is open."""
+        is_open = self.phase in (Phase.STEPPED, Phase.UNSETTLED)
+        return self.norm.own() if is_open else None
+
+    def reduce(self, start_sum: StartSum) -> None:
+        """REDUCE: sum gradients over the live peers of the stage."""
+        self._expect(Phase.ACCUMULATING, "reduce")
+        self.gradients.gather()
+        under_way = [start_sum(buffer) for buffer in self.gradients.buffers]
+        for pending in under_way:
+            if pending is not None:
+                pending.wait()
+        self.gradients.look()
+        self.phase = Phase.REDUCED
+
+    def step(self, start_sum: StartSum, known: Totals | None = None) -> None:
+        """OPTIMIZER: step at once, or sum the norm over all workers first and then step, clip or skip.
+
+        If the sum fails, the gradients are still there: call again with another sum, or what others know.
+        """
+        self._expect(Phase.REDUCED, "step")
+        if self.options.validate:
+            self.norm.measure(self.gradients.sum_of_squares(self._rank))
+        waits = self.options.validate and not self.is_optimistic
+        if waits and known is None:
+            self.norm.start(start_sum)
+            known = self.norm.wait()
+        self._before = self.progress
+        self._companions_before = [copy.deepcopy(companion.state_dict()) for companion in self._companions]
+        self.progress = self._before._replace(steps=self._before.steps + 1)
+        if waits and known is not None:
+            self._make_properly(known, redone=False)
+            self._settled(known)
+            return
+        if self.options.validate and self.options.clip_norm is not None:
+            self.gradients.keep()
+        self._make(1.0)
+        self.gradients.zero()
+        if not self.options.validate:
+            self.record = StepRecord(self._before.steps, None, 1.0, redone=False)
+        self.phase = Phase.STEPPED if self.options.validate else Phase.ACCUMULATING
+
+    def validate(self, start_sum: StartSum) -> None:
+        """VALIDATE: start the sum of the norm over all workers, and go on; again if the sum has failed."""
+        if self.phase in (Phase.STEPPED, Phase.UNSETTLED):
+            self.norm.start(start_sum)
+            self.phase = Phase.UNSETTLED
+        else:
+            # The step has waited for the norm, or nobody wants it.
+            self._expect(Phase.ACCUMULATING, "validate")
+
+    def settle(self, known: Totals | None = None) -> Verdict:
+        """Before the next REDUCE, and after the last step; `known` replaces a sum that failed."""
+        if self.phase is Phase.STEPPED and known is None:
+            raise StepOrderError(f"cannot settle: the gradients are {self.phase.value}")
+        if self.phase not in (Phase.STEPPED, Phase.UNSETTLED):
+            self._expect(Phase.ACCUMULATING, "settle")
+            return Verdict.KEEP
+        totals = self.norm.wait() if known is None else known
+        stands = self.options.accepts(totals)
+        if stands:
+            self.record = StepRecord(self._before.steps, totals.norm, 1.0, redone=False)
+        else:
+            set_since = changes_since(self._options_after, self.optimizer)
+            self.undo.undo()
+            if totals.finite:
+                self.gradients.bring_back()
+            self.progress = self.progress._replace(redone=self.progress.redone + 1)
+            self._make_properly(totals, redone=True)
+            apply_changes(set_since, self.optimizer)
+        self._settled(totals)
+        return Verdict.KEEP if stands else Verdict.REDO
+
+    def discard(self) -> None:
+        """Throw away the gradients of the step under way, to run it again; the last step stays as it is."""
+        if self.phase is Phase.REDUCED:
+            self.phase = Phase.ACCUMULATING
+        self.gradients.zero()
+
+    def rollback(self) -> None:
+        """Go back to before the last step, whatever became of it, and throw away gradients; once per step."""
+        self.undo.undo()
+        for companion, state in zip(self._companions, self._companions_before, strict=True):
+            companion.load_state_dict(state)
+        self.progress = self._before
+        self.record = self.totals = None
+        self.norm.drop()
+        self.phase = Phase.ACCUMULATING
+        self.gradients.zero()
+
+    def state_dict(self) -> dict[str, int]:
+        """What a worker that joins must know beside parameters and optimizer state; of a settled step."""
+        self._expect(Phase.ACCUMULATING, "save")
+        return self.progress._asdict()
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go on from there; parameters and optimizer state are loaded by the caller."""
+        self.progress = self._before = Progress(**state)
+        self.undo.forget("the state was loaded after the last step")
+        self.record = self.totals = None
+        self.norm.drop()
+        self.phase = Phase.ACCUMULATING
+        self.gradients.zero()
+
+    def _make_properly(self, totals: Totals, redone: bool) -> None:
+        """The step as it should be, now that the norm is known."""
+        factor = self.options.factor(totals) if totals.finite else 0.0
+        if totals.finite:
+            self._make(factor)
+        else:
+            self._leave_out()
+        self.gradients.zero()
+        self.record = StepRecord(self._before.steps, totals.norm, factor, redone)
+
+    def _make(self, factor: float) -> None:
+        if factor < 1.0:
+            self.gradients.scale(factor)
+        with self.gradients.shown():
+            if self.options.keeps_undo:
+                self.undo.save()
+            self.optimizer.step()
+        self._options_after = copied_options(self.optimizer)
+
+    def _leave_out(self) -> None:
+        if self.options.keeps_undo:
+            with self.gradients.shown(nothing=True):
+                self.undo.save()
+        self.progress = self.progress._replace(skipped=self.progress.skipped + 1)
+
+    def _settled(self, totals: Totals) -> None:
+        calm = self.progress.calm + 1 if self.options.accepts(totals) else 0
+        self.progress = self.progress._replace(calm=min(calm, self.options.patience))
+        self.totals = totals
+        self.norm.drop()
+        self.phase = Phase.ACCUMULATING
+
+    def _expect(self, phase: Phase, doing: str) -> None:
+        if self.phase is not phase:
+            raise StepOrderError(f"cannot {doing}: the gradients are {self.phase.value}")

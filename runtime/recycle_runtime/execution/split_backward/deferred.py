@@ -1,0 +1,89 @@
+"""A layer whose backward gives the input's gradient at once and leaves the weights' for later.
+
+    forward    input ----------------> output                          an ordinary node of the graph
+    backward   input's gradient <----- output's gradient               now
+    weights    their gradients <------ input and output's gradient     in `WeightWork.run`
+
+The parameters are no inputs of the node, so autograd accumulates nothing for them. Tensors are kept by
+`save_for_backward` alone, never as attributes of the context: so the engine drops them when the node has
+run, notices if they were changed, and checkpointing can recompute them.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from recycle_runtime.execution.split_backward.accumulate import Hooked, run_hooks
+from recycle_runtime.execution.split_backward.owner import Owner
+
+NO_SECOND_DERIVATIVE = (
+    "a stage with a split backward has no second derivatives; call backward without create_graph"
+)
+
+
+class Unit(ABC):
+    """One layer with a `weight` and perhaps a `bias` that wait. Subclasses say what is computed."""
+
+    def __init__(self, module: nn.Module, owner: Owner) -> None:
+        self.owner = owner
+        self.module: Any = module
+        self.original: Callable[[Tensor], Tensor] = module.forward
+        # Faster than asking the module for its attributes, and the same dictionary for its whole life.
+        self.parameters: dict[str, nn.Parameter | None] = vars(module)["_parameters"]
+
+    @property
+    def weight(self) -> nn.Parameter:
+        weight = self.parameters["weight"]
+        assert weight is not None
+        return weight
+
+    def forward(self, input: Tensor) -> Tensor:
+        """In place of the module's forward."""
+        weight, bias = self.parameters["weight"], self.parameters.get("bias")
+        learns = (weight is not None and weight.requires_grad) or (bias is not None and bias.requires_grad)
+        if not learns or not torch.is_grad_enabled():
+            return self.original(input)
+        return _put_off(input, None if input.requires_grad else self.owner.anchor, self)
+
+    @abstractmethod
+    def compute(self, ctx: Any, value: Tensor) -> Tensor:
+        """The output. Saves what the weights need first, then what the input's gradient needs besides."""
+
+    @abstractmethod
+    def input_gradient(self, saved: tuple[Any, ...], gradient: Tensor) -> Tensor:
+        """Backward without the weights."""
+
+    @abstractmethod
+    def accumulate(self, value: Tensor | None, gradient: Tensor, hooked: Hooked) -> None:
+        """Add to the gradients of the weights."""
+
+
+class _PutOff(torch.autograd.Function):
+    """The node of one call of a unit."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, anchor: Tensor | None, unit: Unit) -> Tensor:
+        ctx.unit = unit
+        return unit.compute(ctx, value)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        if torch.is_grad_enabled():
+            raise RuntimeError(NO_SECOND_DERIVATIVE)
+        unit: Unit = ctx.unit
+        saved = ctx.saved_tensors
+        gradient: Tensor = gradients[0]
+        work = unit.owner.collecting
+        if work is not None:
+            work.add(unit, saved[0], gradient)
+        else:
+            hooked: Hooked = {}
+            unit.accumulate(saved[0], gradient, hooked)
+            run_hooks(hooked)
+        return unit.input_gradient(saved, gradient) if ctx.needs_input_grad[0] else None, None, None
+
+
+_put_off: Callable[[Tensor, Tensor | None, Unit], Tensor] = _PutOff.apply  # pyright: ignore[reportUnknownMemberType]

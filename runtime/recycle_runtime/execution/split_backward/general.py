@@ -1,0 +1,181 @@
+"""Any module with parameters of its own: its forward builds a graph of its own, which backward walks twice.
+
+    forward    input | detached input --> outputs | output      the graph in between stays inside
+    backward   input's gradient <-- walk to the inputs          now
+    weights    their gradients <--- walk to the parameters      in `WeightWork.run`
+
+The second walk starts where the way to the parameters leaves the way to the inputs. The whole graph is kept
+for it, so this is for modules that have no unit of their own. A module that is not closed, that takes or
+gives gradients past its arguments and results, is left to autograd: its parameters get theirs with the input.
+"""
+
+# That a module has hooks on its backward can only be read from attributes that torch calls private.
+# pyright: reportPrivateUsage=false
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from recycle_runtime.execution.split_backward.borders import Border, find_borders, gradients_at
+from recycle_runtime.execution.split_backward.closed import Trial, saved_tensors_are_hooked
+from recycle_runtime.execution.split_backward.deferred import NO_SECOND_DERIVATIVE
+from recycle_runtime.execution.split_backward.nested import UnknownKindError, map_tensors, tensors_of
+from recycle_runtime.execution.split_backward.owner import Owner
+
+
+class GeneralUnit:
+    """One module, with everything in it. Its first call runs as ever, to see whether the module is closed."""
+
+    def __init__(self, module: nn.Module, owner: Owner) -> None:
+        self.owner = owner
+        self.module: Any = module
+        self.original: Callable[..., Any] = module.forward
+        self.closed: bool | None = None
+        self.has_borders = True
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """In place of the module's forward."""
+        inputs = self._inputs(args, kwargs)
+        if inputs is None:
+            return self.original(*args, **kwargs)
+        if self.closed is None:
+            trial = Trial(self.module, inputs)
+            args, kwargs = map_tensors(trial.alias, (args, kwargs))
+            result = self.original(*args, **kwargs)
+            self.closed = trial.shows_closed(result)
+            return result
+        call = Call(self, args, kwargs, inputs)
+        anchor = None if inputs else self.owner.anchor
+        outputs = iter(_enclosed(call, anchor, *inputs))
+        # The outputs lead to the call; if it held them, a forward without backward would never be freed.
+        result, call.result = call.result, None
+        return map_tensors(lambda _: next(outputs), result)
+
+    def _inputs(self, args: Any, kwargs: Any) -> list[Tensor] | None:
+        """The tensors that want a gradient, each once; None if nothing is to be put off."""
+        if self.closed is False or not torch.is_grad_enabled():
+            return None
+        if not any(parameter.requires_grad for parameter in self.module.parameters()):
+            return None
+        if saved_tensors_are_hooked() or self._is_watched_inside():
+            return None
+        try:
+            tensors = tensors_of((args, kwargs))
+        except UnknownKindError:
+            return None
+        return list({id(tensor): tensor for tensor in tensors if tensor.requires_grad}.values())
+
+    def _is_watched_inside(self) -> bool:
+        """Whether a module inside has hooks on its backward: two walks would call them twice."""
+        inside: list[nn.Module] = [module for module in self.module.modules() if module is not self.module]
+        return any(module._backward_hooks or module._backward_pre_hooks for module in inside)
+
+
+class Call:
+    """One call of a module: from its arguments to its results, then from gradients to gradients."""
+
+    def __init__(self, unit: GeneralUnit, args: Any, kwargs: Any, inputs: Sequence[Tensor]) -> None:
+        self.unit = unit
+        self.parameters: Sequence[nn.Parameter] = [
+            each for each in unit.module.parameters() if each.requires_grad
+        ]
+        self.arguments: Any = (args, kwargs)
+        self.leaves = [tensor.detach().requires_grad_() for tensor in inputs]
+        self._inner = {id(tensor): leaf for tensor, leaf in zip(inputs, self.leaves, strict=True)}
+        self.result: Any = None
+        self.outputs: Sequence[Tensor] = ()
+        self.gradients: Sequence[Tensor] = ()
+        self.borders: Sequence[Border] | None = None
+
+    def run(self) -> list[Tensor]:
+        """Forward, on inputs that belong to the inner graph."""
+        args, kwargs = map_tensors(lambda tensor: self._inner.get(id(tensor), tensor), self.arguments)
+        self.arguments = None
+        self._inner = {}
+        with torch.enable_grad():
+            result = self.unit.original(*args, **kwargs)
+        self.outputs = tensors_of(result)
+        detached = [output.detach() for output in self.outputs]
+        given = iter(detached)
+        self.result = map_tensors(lambda _: next(given), result)
+        return detached
+
+    def take(self, gradients: Sequence[Tensor | None]) -> None:
+        """Keep the outputs that have a gradient, and it."""
+        pairs = [(o, g) for o, g in zip(self.outputs, gradients, strict=True) if g is not None]
+        self.outputs = [output for output, _ in pairs]
+        self.gradients = [gradient for _, gradient in pairs]
+
+    def input_gradients(self) -> Sequence[Tensor | None]:
+        """Backward without the parameters; the graph stays."""
+        if not self.leaves or not self.outputs:
+            return [None] * len(self.leaves)
+        self.borders = self._find_borders()
+        edges = [edge for border in self.borders or () for edge in border.edges]
+        found = gradients_at([*self.leaves, *edges], self.outputs, self.gradients)
+        rest = iter(found[len(self.leaves) :])
+        for border in self.borders or ():
+            border.gradients = [next(rest) for _ in border.edges]
+        return found[: len(self.leaves)]
+
+    def _find_borders(self) -> Sequence[Border] | None:
+        if not self.unit.has_borders:
+            return None
+        borders = find_borders(self.outputs, self.leaves, self.parameters)
+        self.unit.has_borders = borders is not None
+        return borders
+
+    def all_gradients(self) -> Sequence[Tensor | None]:
+        """Those of the inputs; those of the parameters are accumulated."""
+        if self.outputs:
+            torch.autograd.backward(self.outputs, self.gradients, inputs=[*self.leaves, *self.parameters])
+        return [leaf.grad for leaf in self.leaves]
+
+    def kept(self) -> Iterator[Tensor]:
+        """The tensors it holds, besides those that its graph has saved."""
+        yield from self.outputs
+        yield from self.gradients
+        for border in self.borders or ():
+            yield from (gradient for gradient in border.gradients if gradient is not None)
+
+    def check(self) -> None:
+        """A gradient that came to a leaf on its own did not go on to where the input came from."""
+        if any(leaf.grad is not None for leaf in self.leaves):
+            kind = type(self.unit.module).__name__
+            raise RuntimeError(
+                f"{kind} was given a gradient past its results; return every tensor that the loss needs"
+            )
+
+
+class _Enclosed(torch.autograd.Function):
+    """The node of one call."""
+
+    @staticmethod
+    def forward(ctx: Any, call: Call, anchor: Tensor | None, *inputs: Tensor) -> tuple[Tensor, ...]:
+        detached = call.run()
+        ctx.call = call
+        ctx.set_materialize_grads(False)
+        pairs = zip(call.outputs, detached, strict=True)
+        ctx.mark_non_differentiable(*(outside for inside, outside in pairs if not inside.requires_grad))
+        return tuple(detached)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        if torch.is_grad_enabled():
+            raise RuntimeError(NO_SECOND_DERIVATIVE)
+        call: Call | None = ctx.call
+        if call is None:
+            raise RuntimeError("backward a second time through the same graph")
+        ctx.call = None
+        call.take(gradients)
+        work = call.unit.owner.collecting
+        if work is None:
+            return None, None, *call.all_gradients()
+        wanted = call.input_gradients()
+        work.add_call(call)
+        return None, None, *wanted
+
+
+_enclosed: Callable[..., Sequence[Tensor]] = _Enclosed.apply  # pyright: ignore[reportUnknownMemberType]

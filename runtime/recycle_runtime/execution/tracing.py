@@ -1,0 +1,124 @@
+"""What really ran, and when: one event for each compute instruction, named as plans name ops.
+
+An instruction may wait before it computes: for a message, or for a number that all workers add up. A tracer
+that listens to the transport knows how long, and says so apart from the rest.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from recycle_runtime.execution.interpreter import Handler
+from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.plan.isa import Instruction, Opcode
+from recycle_runtime.plan.trace_event import Event
+from recycle_runtime.transport import Arrival, Pending, TensorSpec, Transport
+
+_LETTERS = {
+    Opcode.FORWARD: "F",
+    Opcode.BACKWARD: "B",
+    Opcode.BACKWARD_INPUT: "I",
+    Opcode.BACKWARD_WEIGHT: "W",
+    Opcode.REDUCE: "R",
+    Opcode.OPTIMIZER: "O",
+}
+
+
+class Tracer:
+    """Wraps handlers so that they leave events. On a GPU every op is waited for, which costs a little."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.events: list[Event] = []
+        self._step = 0
+        self._waited = 0
+        self._wait = device.type == "cuda"
+
+    def begin(self, step: int) -> None:
+        """Events from here on belong to this step; what an earlier run of it left is dropped."""
+        self._step = step
+        while self.events and self.events[-1].step == step:
+            self.events.pop()
+
+    def around(self, table: dict[Opcode, Handler]) -> dict[Opcode, Handler]:
+        """The same handlers, timed."""
+        return {
+            opcode: self._timed(handler, _LETTERS[opcode]) if opcode in _LETTERS else handler
+            for opcode, handler in table.items()
+        }
+
+    def listening(self, transport: Transport) -> Transport:
+        """The same transport; what instructions wait for it is set apart from their work."""
+        return _Listening(transport, self)
+
+    def wait(self, pending: Pending) -> Any:
+        """What `pending.wait()` returns; the time counts as waiting of the instruction that runs now."""
+        start = time.monotonic_ns()
+        result = pending.wait()
+        self._waited += time.monotonic_ns() - start
+        return result
+
+    def _timed(self, handler: Handler, letter: str) -> Handler:
+        def run(instruction: Instruction) -> None:
+            self._waited = 0
+            start = time.monotonic_ns()
+            handler(instruction)
+            if self._wait:
+                torch.cuda.synchronize()
+            end = time.monotonic_ns()
+            self.events.append(Event(op_name(letter, instruction), self._step, start, end, self._waited))
+
+        return run
+
+
+class _Timed:
+    """Something that was started, and whose wait is timed."""
+
+    def __init__(self, pending: Pending, tracer: Tracer) -> None:
+        self._pending, self._tracer = pending, tracer
+
+    def wait(self) -> Any:
+        return self._tracer.wait(self._pending)
+
+
+class _Listening:
+    """A transport whose messages, and sums over all workers, are waited for under the eyes of a tracer.
+
+    The sum over peers is not: it is the work of a reduction.
+    """
+
+    def __init__(self, transport: Transport, tracer: Tracer) -> None:
+        self._transport, self._tracer = transport, tracer
+        self.tensor_group: Any = transport.tensor_group
+
+    def send(self, worker: Worker, tensors: Sequence[torch.Tensor]) -> Pending | None:
+        return self._listened(self._transport.send(worker, tensors))
+
+    def receive(self, worker: Worker, specs: Sequence[TensorSpec]) -> Arrival:
+        return _Timed(self._transport.receive(worker, specs), self._tracer)
+
+    def start_peer_sum(self, tensor: torch.Tensor) -> Pending | None:
+        return self._transport.start_peer_sum(tensor)
+
+    def start_sum(self, tensor: torch.Tensor) -> Pending | None:
+        return self._listened(self._transport.start_sum(tensor))
+
+    def barrier(self) -> None:
+        self._transport.barrier()
+
+    def flush(self) -> None:
+        self._transport.flush()
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def _listened(self, pending: Pending | None) -> Pending | None:
+        return None if pending is None else _Timed(pending, self._tracer)
+
+
+def op_name(letter: str, instruction: Instruction) -> str:
+    """As the text of a schedule has it: F0.3 is the forward of micro-batch 3 of pipeline 0."""
+    if instruction.pipeline < 0:
+        return letter
+    return f"{letter}{instruction.pipeline}.{instruction.microbatch}"

@@ -1,0 +1,1 @@
+"""A whole job on one machine: starts coordinator and agent, and shows what they say."""

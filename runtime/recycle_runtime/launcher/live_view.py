@@ -1,0 +1,115 @@
+"""What a run looks like while it goes on, and in the end. Standard library only.
+
+On a terminal a few lines are drawn again and again; elsewhere every step and every event is a line.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, TextIO
+
+from recycle_runtime.protocol.framing import Message
+
+_ALIVE, _GONE = "#", "."
+
+
+def view(stages: int, pipelines: int, quiet: bool, stream: TextIO | None = None) -> Callable[[Message], None]:
+    """Takes the news of a run."""
+    out = sys.stderr if stream is None else stream
+    if quiet:
+        return lambda _: None
+    if out.isatty() and os.environ.get("TERM", "dumb") != "dumb":
+        return _Table(stages, pipelines, out).take
+    return lambda message: _tell(message, out)
+
+
+def summary(recoveries: list[dict[str, Any]], made: Sequence[int], wanted: int, first: int = 0) -> str:
+    """What happened besides training, a line each; empty if nothing did. `made`: the steps that counted."""
+    rows = [row for row in recoveries if row["causes"] != ["start"]]
+    if not rows:
+        return ""
+    head = ("step", "detection", "leaving", "regroup", "total", "repeated", "undone", "what")
+    lines = [
+        (
+            str(row["step"]),
+            *(f"{row[name]:.3f} s" for name in head[1:5]),
+            f"{row['repeated']:.3f} s",
+            str(row["undone"]),
+            ", ".join(row["causes"]),
+        )
+        for row in rows
+    ]
+    widths = [max(len(line[number]) for line in (head, *lines)) for number in range(len(head) - 1)]
+    text = "\n".join(
+        "  ".join(word.rjust(width) for word, width in zip(line, widths, strict=False)) + f"  {line[-1]}"
+        for line in (head, *lines)
+    )
+    lost, twice = len(set(range(first, wanted)) - set(made)), len(made) - len(set(made))
+    return f"{text}\nof {wanted - first} steps {lost} were lost and {twice} counted twice"
+
+
+def _tell(message: Message, out: TextIO) -> None:
+    kind = message["type"]
+    if kind == "row":
+        print(f"step {message['step']:5}  loss {message['loss']:.6f}  {message['seconds']:.3f} s", file=out)
+    elif (words := event_of(message)) is not None:
+        print(f"-- {words}", file=out)
+
+
+def event_of(message: Message) -> str | None:
+    """News other than a step, in one line."""
+    kind = message["type"]
+    if kind == "event":
+        return str(message["event"])
+    if kind == "recovery" and message["causes"] != ["start"]:
+        what, total = ", ".join(message["causes"]), message["total"]
+        return f"{what}: on with step {message['step']} under plan {message['plan']} after {total:.3f} s"
+    return None
+
+
+class _Table:
+    """A grid of workers with a line above and one below it."""
+
+    def __init__(self, stages: int, pipelines: int, out: TextIO) -> None:
+        self._stages, self._pipelines, self._out = stages, pipelines, out
+        self._row: Message | None = None
+        self._places: set[tuple[int, int]] = set()
+        self._watching = 0
+        self._event = "starting"
+        self._drawn = 0
+
+    def take(self, message: Message) -> None:
+        if message["type"] == "row":
+            self._row = message
+        elif message["type"] == "generation":
+            self._places = {(pipeline, stage) for pipeline, stage in message["places"]}
+            self._watching = int(message["watching"])
+            self._event = self._event if self._event != "starting" else "training"
+        elif (words := event_of(message)) is not None:
+            self._event = words
+        else:
+            return
+        self._draw()
+
+    def _draw(self) -> None:
+        lines = [self._head()]
+        for pipeline in range(self._pipelines):
+            cells = (self._cell(pipeline, stage) for stage in range(self._stages))
+            lines.append(f"  pipeline {pipeline:3}  {' '.join(cells)}")
+        idle = f"; {self._watching} of them watch" if self._watching else ""
+        lines.append(f"  {len(self._places)} workers{idle}; {self._event}")
+        # Some terminals do not know how wide they are.
+        width = (os.get_terminal_size(self._out.fileno()).columns or 80) - 1
+        up = f"\x1b[{self._drawn}F" if self._drawn else ""
+        self._out.write(up + "".join(f"\x1b[2K{line[:width]}\n" for line in lines))
+        self._out.flush()
+        self._drawn = len(lines)
+
+    def _head(self) -> str:
+        if self._row is None:
+            return "no step yet"
+        row = self._row
+        return f"step {row['step']}  loss {row['loss']:.6f}  {row['seconds']:.3f} s  plan {row['plan']}"
+
+    def _cell(self, pipeline: int, stage: int) -> str:
+        return _ALIVE if (pipeline, stage) in self._places else _GONE

@@ -1,0 +1,176 @@
+"""All workers of a job on this machine: start it, listen to its news, put together what was asked for."""
+
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+from recycle_runtime.checkpoint.beginning import beginning
+from recycle_runtime.checkpoint.manifest import Shape
+from recycle_runtime.checkpoint.sealed_json import CheckpointError
+from recycle_runtime.coordinator.adaptation import AdaptationOptions
+from recycle_runtime.launcher.supervisor import Job, SupervisorError, supervised
+from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.plan.plan_choice import MissingPlanError, NoPlanError, choose_plan
+from recycle_runtime.plan.trace_event import Event
+from recycle_runtime.protocol.framing import Message
+
+
+class RunError(RuntimeError):
+    """A run that did not end well: one or more lines say which worker and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What `recycle-run local` is asked for."""
+
+    bundle: str
+    program: str
+    steps: int
+    failed: tuple[Worker, ...] = ()
+    seed: int = 0
+    device: str = "cpu"
+    trace: bool = False
+    save: str | None = None
+    """A folder for the parameters of every worker at the end."""
+    faults: tuple[str, ...] = ()
+    """Such as `kill=1:2@5`."""
+    returns: tuple[str, ...] = ()
+    """Such as `1:2@8`."""
+    silent: float = 1.5
+    """Seconds without a sign of life after which a worker is killed."""
+    stuck: float = 60.0
+    """Seconds in one instruction, without waiting for others, after which it is killed too."""
+    checkpoint: str | None = None
+    """A folder for checkpoints; None: none are taken."""
+    every: int = 100
+    """Steps from one checkpoint to the next."""
+    resume: bool = False
+    """Go on from the newest checkpoint."""
+    adaptation: AdaptationOptions = field(default_factory=AdaptationOptions)
+    state: str | None = None
+    """A folder for what must outlive processes of the job; a temporary one if it is not named."""
+
+
+class Step(NamedTuple):
+    """A step of the whole run."""
+
+    step: int
+    loss: float
+    seconds: float
+    live: int
+    plan: str
+    """Losses on each stage, as its plan has them."""
+
+
+class RunResult(NamedTuple):
+    """What is known at the end."""
+
+    steps: list[Step]
+    events: dict[Worker, list[Event]]
+    """By the worker's place; empty unless a trace was asked for."""
+    recoveries: list[dict[str, Any]]
+    """One for every change of the group, the first being the start."""
+    begins: list[int]
+    """The step that the run begins with, once that is known."""
+
+
+def run_local(options: RunOptions, on_news: Callable[[Message], None] = lambda _: None) -> RunResult:
+    """Train; RunError when that ends early, NoPlanError when it cannot begin."""
+    bundle = Bundle.read(options.bundle)
+    check_failed(bundle, options.failed)
+    check_beginning(bundle, options)
+    result = RunResult([], {}, [], [])
+    with TemporaryDirectory(prefix="recycle-") as temporary:
+        job = Job(
+            bundle=options.bundle,
+            program=options.program,
+            steps=options.steps,
+            slots=bundle.pipelines * bundle.stages * bundle.tensor,
+            state=Path(options.state or temporary),
+            device=options.device,
+            seed=options.seed,
+            failed=",".join(f"{pipeline}:{stage}" for pipeline, stage in options.failed),
+            save=options.save,
+            record=options.trace,
+            faults=options.faults,
+            returns=options.returns,
+            silent=options.silent,
+            checkpoint=options.checkpoint,
+            every=options.every,
+            resume=options.resume,
+            adaptation=options.adaptation,
+            stuck=options.stuck,
+        )
+        try:
+            with supervised(job) as supervisor:
+                for message in supervisor.news():
+                    _take(message, result, options)
+                    on_news(message)
+        except SupervisorError as error:
+            raise RunError(str(error)) from None
+    return result
+
+
+def check_failed(bundle: Bundle, failed: tuple[Worker, ...]) -> None:
+    """NoPlanError unless the workers that are left can train; a plan may still have to be made."""
+    lost = set(failed)
+    try:
+        choose_plan(bundle, failed)
+    except MissingPlanError:
+        for stage in range(bundle.stages):
+            if all((pipeline, stage) in lost for pipeline in range(bundle.pipelines)):
+                raise NoPlanError(f"every worker of stage {stage} is lost") from None
+
+
+def check_beginning(bundle: Bundle, options: RunOptions) -> None:
+    """RunError unless the run can begin where it should, and keep its checkpoints where it should."""
+    if options.checkpoint is None:
+        return
+    shape = Shape(bundle.stages, bundle.pipelines, bundle.tensor, bundle.microbatches)
+    try:
+        begins = beginning(options.checkpoint, shape, options.steps, resume=options.resume)
+        if begins.seed not in (None, options.seed):
+            raise CheckpointError(
+                f"{Path(options.checkpoint) / str(begins.checkpoint)}: made with --seed {begins.seed}, "
+                f"and this run has --seed {options.seed}"
+            )
+    except CheckpointError as error:
+        raise RunError(str(error)) from None
+    Path(options.checkpoint).mkdir(parents=True, exist_ok=True)
+
+
+def _take(message: Message, result: RunResult, options: RunOptions) -> None:
+    kind = message["type"]
+    if kind == "hello" and not result.begins:
+        result.begins.append(int(message["next"]))
+    elif kind == "row":
+        result.steps.append(Step(**{name: message[name] for name in Step._fields}))
+    elif kind == "recovery":
+        result.recoveries.append(message)
+    elif kind == "trace":
+        pipeline, stage = message["place"]
+        result.events[pipeline, stage] = [Event(*row) for row in message["events"]]
+    elif kind == "ended" and message["error"] is not None:
+        how = _how_to_go_on(message["checkpoint"], options)
+        raise (NoPlanError if message["no_plan"] else RunError)(message["error"] + how)
+
+
+def _how_to_go_on(newest: list[Any] | None, options: RunOptions) -> str:
+    if options.checkpoint is None:
+        return ""
+    if newest is None:
+        return "; no checkpoint is complete yet"
+    command = ["recycle-run", "local", options.bundle, "--program", options.program]
+    command += ["--steps", str(options.steps), "--checkpoint", options.checkpoint, "--resume"]
+    for name, value in (("every", options.every), ("seed", options.seed), ("device", options.device)):
+        if value != getattr(_DEFAULTS, name):
+            command += [f"--{name}", str(value)]
+    path, step = newest
+    return f"; {path} has the first {step} steps: go on from it with `{shlex.join(command)}`"
+
+
+_DEFAULTS = RunOptions("", "", 0)

@@ -1,0 +1,214 @@
+"""A job on one machine: a coordinator, an agent, and somebody who starts them again. Standard library only.
+
+The processes are those that a cluster would run. This one holds no state of the job: it looks at the news,
+and if the coordinator or the agent dies it starts another, which goes on where the first one was.
+"""
+
+import os
+import selectors
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from recycle_runtime.cli.adapting import adaptation_words
+from recycle_runtime.cli.joining import TOKEN
+from recycle_runtime.coordinator.adaptation import AdaptationOptions
+from recycle_runtime.protocol.framing import Channel, Message, WireError, new_token
+
+_MOST_RESTARTS = 5
+_LISTENS_WITHIN = 30.0
+_TERM_SECONDS = 5.0
+
+
+class SupervisorError(RuntimeError):
+    """The job cannot be kept going."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What to run, as the commands take it."""
+
+    bundle: str
+    program: str
+    steps: int
+    slots: int
+    state: Path
+    device: str = "cpu"
+    seed: int = 0
+    failed: str = ""
+    save: str | None = None
+    record: bool = False
+    faults: tuple[str, ...] = ()
+    returns: tuple[str, ...] = ()
+    silent: float = 1.5
+    stuck: float = 60.0
+    adaptation: AdaptationOptions = field(default_factory=AdaptationOptions)
+    checkpoint: str | None = None
+    every: int = 100
+    resume: bool = False
+    environment: dict[str, str] = field(default_factory=dict[str, str])
+
+
+class _Kept:
+    """A process that is started again when it dies."""
+
+    def __init__(self, name: str, command: Callable[[], list[str]], environment: dict[str, str]) -> None:
+        self.name, self._command, self._environment = name, command, environment
+        self.restarts = 0
+        self.process = self._start()
+
+    def look(self) -> int | None:
+        """Its exit status if it has ended by itself; a death by signal is mended."""
+        status = self.process.poll()
+        if status is None or status >= 0:
+            return status
+        self.restarts += 1
+        if self.restarts > _MOST_RESTARTS:
+            raise SupervisorError(f"the {self.name} has died {self.restarts} times")
+        self.process = self._start()
+        return None
+
+    def end(self, seconds: float) -> None:
+        """It may end by itself for so long; then it is asked to, and then made to."""
+        for insist in (lambda: None, self.process.terminate, self.process.kill):
+            insist()
+            try:
+                self.process.wait(seconds)
+                return
+            except subprocess.TimeoutExpired:
+                seconds = _TERM_SECONDS
+        self.process.wait()
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(
+            [sys.executable, "-m", "recycle_runtime.cli.main", *self._command()],
+            env=os.environ | self._environment,
+            stdin=subprocess.DEVNULL,
+        )
+
+
+class Supervisor:
+    """Keeps a job going and listens to its news."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._address = "127.0.0.1:0"
+        self._is_over = False
+        self._next_row = 0
+        token = new_token()
+        self._token = token
+        environment = {TOKEN: token} | job.environment
+        job.state.mkdir(parents=True, exist_ok=True)
+        self.coordinator = _Kept("coordinator", self._coordinator, environment)
+        try:
+            self._address = self._wait_for_address()
+            self.agent = _Kept("agent", self._agent, environment)
+        except BaseException:
+            self.coordinator.end(0.0)
+            raise
+
+    def news(self) -> Generator[Message]:
+        """Everything that the coordinator tells, until the job is over."""
+        channel: Channel | None = None
+        while True:
+            if channel is None:
+                channel = self._observe()
+            try:
+                while channel is not None and _readable(channel, 0.1):
+                    channel.fill()
+                    while (message := channel.waiting()) is not None:
+                        self._note(message)
+                        yield message
+            except WireError:
+                channel = None
+                if self._is_over:
+                    return
+            status = self.coordinator.look()
+            if status is not None and channel is None:
+                if not self._is_over:
+                    raise SupervisorError(f"the coordinator ended with status {status}")
+                return
+            if not self._is_over and (status := self.agent.look()) is not None:
+                raise SupervisorError(f"the agent ended with status {status}")
+
+    def end(self) -> None:
+        """Whatever still runs is ended; after the end of the job, that is nothing."""
+        seconds = _TERM_SECONDS if self._is_over else 0.0
+        self.agent.end(seconds)
+        self.coordinator.end(seconds)
+
+    def _note(self, message: Message) -> None:
+        if message["type"] == "ended":
+            self._is_over = True
+        elif message["type"] == "row":
+            self._next_row = int(message["step"]) + 1
+
+    def _observe(self) -> Channel | None:
+        host, _, port = self._address.rpartition(":")
+        try:
+            channel = Channel(host, int(port), self._token)
+            channel.send({"type": "observe", "next": self._next_row})
+            return channel
+        except WireError:
+            time.sleep(0.05)
+            return None
+
+    def _wait_for_address(self) -> str:
+        path = self._job.state / "address"
+        deadline = time.monotonic() + _LISTENS_WITHIN
+        while time.monotonic() < deadline:
+            if path.exists():
+                return path.read_text(encoding="utf-8")
+            if self.coordinator.process.poll() is not None:
+                raise SupervisorError("the coordinator did not start")
+            time.sleep(0.01)
+        raise SupervisorError(f"the coordinator does not listen after {_LISTENS_WITHIN:.0f} s")
+
+    def _coordinator(self) -> list[str]:
+        job = self._job
+        command = ["coordinator", job.bundle, "--steps", str(job.steps), "--listen", self._address]
+        command += ["--state", str(job.state), *adaptation_words(job.adaptation)]
+        if job.failed:
+            command += ["--failed", job.failed]
+        if job.checkpoint is not None:
+            command += ["--checkpoint", job.checkpoint, "--every", str(job.every)]
+            command += ["--resume"] if job.resume else []
+        for fault in job.faults:
+            command += ["--fault", fault]
+        for planned in job.returns:
+            command += ["--rejoin", planned]
+        return command
+
+    def _agent(self) -> list[str]:
+        job = self._job
+        command = ["agent", job.bundle, "--program", job.program, "--coordinator", self._address]
+        command += ["--slots", str(job.slots), "--state", str(job.state / "node")]
+        command += ["--device", job.device, "--seed", str(job.seed), "--silent", str(job.silent)]
+        command += ["--stuck", str(job.stuck)]
+        if job.save is not None:
+            command += ["--save", job.save]
+        if job.checkpoint is not None:
+            command += ["--checkpoint", job.checkpoint]
+        if job.record:
+            command.append("--record")
+        return command
+
+
+@contextmanager
+def supervised(job: Job) -> Generator[Supervisor]:
+    """A job that is over when this is."""
+    supervisor = Supervisor(job)
+    try:
+        yield supervisor
+    finally:
+        supervisor.end()
+
+
+def _readable(channel: Channel, seconds: float) -> bool:
+    with selectors.DefaultSelector() as selector:
+        selector.register(channel, selectors.EVENT_READ)
+        return bool(selector.select(seconds))

@@ -1,0 +1,138 @@
+"""Streams as text that people read, and back. Standard library only.
+
+    worker 0:1
+        0  recv-activation   p0 m0    i0 <- 0:0
+        1  forward           p0 m0    b0 <- i0
+        2  send-activation   p0 m0    b0 -> 0:2
+       ...
+       12  optimizer
+
+A worker is pipeline:stage, `p` and `m` are the micro-batch, `b` a buffer, `i` an inbox; `b-` and `i-` have no
+number yet.
+"""
+
+import re
+from collections.abc import Sequence
+
+from recycle_runtime.plan.isa import (
+    CONSUMES,
+    NONE,
+    RECEIVES,
+    USES_BUFFER,
+    USES_MICROBATCH,
+    USES_PEER,
+    Instruction,
+    Opcode,
+)
+
+Worker = tuple[int, int]
+"""(pipeline, stage)."""
+
+NAMES = {opcode: opcode.name.lower().replace("_", "-") for opcode in Opcode}
+_OPCODES = {name: opcode for opcode, name in NAMES.items()}
+_TOWARDS = {
+    Opcode.SEND_ACTIVATION: 1,
+    Opcode.RECV_GRADIENT: 1,
+    Opcode.RECV_ACTIVATION: -1,
+    Opcode.SEND_GRADIENT: -1,
+}
+"""How far down the pipeline the peer's stage is."""
+_LINE = re.compile(
+    r"(?P<position>\d+)\s+(?P<name>[a-z-]+)"
+    r"(\s+p(?P<pipeline>\d+) m(?P<microbatch>\d+))?"
+    r"(\s+b(?P<buffer>\d+|-))?"
+    r"(\s+(<-\s+)?i(?P<inbox>\d+|-))?"
+    r"(\s+(<-|->)\s+(?P<peer>\d+):(?P<stage>-?\d+))?"
+)
+
+
+class AssemblyError(ValueError):
+    """Text that is not assembly; `line` counts from 1."""
+
+    def __init__(self, line: int, what: str) -> None:
+        super().__init__(f"line {line}: {what}")
+        self.line = line
+        self.what = what
+
+
+def disassemble(stream: Sequence[Instruction], worker: Worker) -> str:
+    """The stream of a worker, a line for each instruction; `assemble` is the inverse."""
+    lines = [f"worker {worker[0]}:{worker[1]}"]
+    for position, instruction in enumerate(stream):
+        lines.append(f"{position:5}  {describe(instruction, worker)}")
+    return "\n".join(lines) + "\n"
+
+
+def assemble(text: str) -> tuple[Worker, tuple[Instruction, ...]]:
+    """The worker and the stream that `disassemble` wrote; raises AssemblyError."""
+    first, *rest = text.splitlines() or [""]
+    head = re.fullmatch(r"worker (\d+):(\d+)", first)
+    if head is None:
+        raise AssemblyError(1, f"expected `worker PIPELINE:STAGE`, got `{first}`")
+    worker = (int(head[1]), int(head[2]))
+    stream: list[Instruction] = []
+    for number, line in enumerate(rest, start=2):
+        stream.append(_assemble_line(number, line, worker, len(stream)))
+    return worker, tuple(stream)
+
+
+def window(
+    stream: Sequence[Instruction], position: int, worker: Worker | None = None, around: int = 2
+) -> str:
+    """A few instructions around a position, with an arrow at it: where a run-time error happened."""
+    lines: list[str] = []
+    for near in range(max(0, position - around), min(len(stream), position + around + 1)):
+        arrow = "->" if near == position else "  "
+        lines.append(f"{arrow}{near:5}  {describe(stream[near], worker)}")
+    return "\n".join(lines)
+
+
+def describe(instruction: Instruction, worker: Worker | None = None) -> str:
+    """One instruction in words; without a worker, the peer's stage is the next or the previous."""
+    opcode = instruction.opcode
+    if opcode not in USES_MICROBATCH:
+        return NAMES[opcode]
+    unit = f"p{instruction.pipeline} m{instruction.microbatch}"
+    return f"{NAMES[opcode]:<16}  {unit:<8} {_operands(instruction, worker)}"
+
+
+def _operands(instruction: Instruction, worker: Worker | None) -> str:
+    opcode, buffer, inbox = instruction.opcode, _slot("b", instruction.buffer), _slot("i", instruction.inbox)
+    if opcode not in USES_PEER:
+        return buffer if instruction.inbox == NONE else f"{buffer} <- {inbox}"
+    step = _TOWARDS[opcode]
+    stage = ("next" if step > 0 else "previous") if worker is None else worker[1] + step
+    peer = f"{instruction.peer}:{stage}"
+    return f"{inbox} <- {peer}" if opcode in RECEIVES else f"{buffer} -> {peer}"
+
+
+def _slot(letter: str, number: int) -> str:
+    return f"{letter}-" if number == NONE else f"{letter}{number}"
+
+
+def _assemble_line(number: int, line: str, worker: Worker, position: int) -> Instruction:
+    match = _LINE.fullmatch(line.strip())
+    if match is None:
+        raise AssemblyError(number, f"expected a position and an instruction, got `{line.strip()}`")
+    if int(match["position"]) != position:
+        raise AssemblyError(number, f"expected position {position}, got {match['position']}")
+    opcode = _OPCODES.get(match["name"])
+    if opcode is None:
+        raise AssemblyError(number, f"unknown instruction `{match['name']}`")
+    _check_operands(number, match, opcode, worker)
+    names = ("pipeline", "microbatch", "buffer", "inbox", "peer")
+    return Instruction(opcode, *(NONE if match[name] in (None, "-") else int(match[name]) for name in names))
+
+
+def _check_operands(number: int, match: re.Match[str], opcode: Opcode, worker: Worker) -> None:
+    for name, users in (
+        ("microbatch", USES_MICROBATCH),
+        ("buffer", USES_BUFFER),
+        ("inbox", RECEIVES),
+        ("peer", USES_PEER),
+    ):
+        given = match[name] is not None
+        if given != (opcode in users) and not (name == "inbox" and opcode in CONSUMES):
+            raise AssemblyError(number, f"{match['name']} {'takes no' if given else 'needs a'} {name}")
+    if opcode in USES_PEER and int(match["stage"]) != (stage := worker[1] + _TOWARDS[opcode]):
+        raise AssemblyError(number, f"the peer's stage must be {stage}, got {match['stage']}")

@@ -1,0 +1,24 @@
+"""How many messages of each neighbour can be waiting at once, read off a stream. Standard library only."""
+
+from collections.abc import Sequence
+
+from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.plan.isa import CONSUMES, NONE, Instruction, Opcode
+
+_FROM = {Opcode.RECV_ACTIVATION: -1, Opcode.RECV_GRADIENT: 1}
+
+
+def most_waiting(stream: Sequence[Instruction], stage: int) -> dict[Worker, int]:
+    """For each neighbour: the most messages asked for and not yet used, at any time."""
+    waiting: dict[Worker, int] = {}
+    most: dict[Worker, int] = {}
+    sender_of: dict[int, Worker] = {}
+    for instruction in stream:
+        if instruction.opcode in _FROM:
+            sender = (instruction.peer, stage + _FROM[instruction.opcode])
+            sender_of[instruction.inbox] = sender
+            waiting[sender] = waiting.get(sender, 0) + 1
+            most[sender] = max(most.get(sender, 0), waiting[sender])
+        elif instruction.opcode in CONSUMES and instruction.inbox != NONE:
+            waiting[sender_of[instruction.inbox]] -= 1
+    return most

@@ -1,0 +1,66 @@
+"""Which plan of a bundle fits the workers that are there, and who takes which part. Standard library only.
+
+Peers of a stage are interchangeable, so a plan for one lost worker of stage 2 fits whichever of them is lost:
+those that are left take the parts that the plan has, in order.
+"""
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.plan.bundle import Bundle
+
+
+class NoPlanError(ValueError):
+    """No plan of the bundle fits: one sentence says why and what to do."""
+
+
+class MissingPlanError(NoPlanError):
+    """These failures can happen, but the bundle has no plan for them."""
+
+
+class Choice(NamedTuple):
+    """A plan, and the part that each live worker takes in it."""
+
+    plan: int
+    parts: dict[Worker, Worker]
+    """From the worker as its place is named to the worker whose stream it runs."""
+
+
+def choose_plan(bundle: Bundle, failed: Collection[Worker]) -> Choice:
+    """The plan for exactly these failed workers, or for as many on each stage."""
+    for pipeline, stage in failed:
+        if not (0 <= pipeline < bundle.pipelines and 0 <= stage < bundle.stages):
+            raise NoPlanError(
+                f"there is no worker {pipeline}:{stage}: pipelines go from 0 to {bundle.pipelines - 1}, "
+                f"stages from 0 to {bundle.stages - 1}"
+            )
+    lost = set(failed)
+    for number, plan in enumerate(bundle.plans):
+        if set(plan.failed) == lost:
+            return Choice(number, {worker: worker for worker in bundle.workers(number)})
+    counts = [sum(stage == other for _, stage in lost) for other in range(bundle.stages)]
+    number = bundle.find(counts)
+    if number is None:
+        names = ",".join(f"{pipeline}:{stage}" for pipeline, stage in sorted(lost))
+        raise MissingPlanError(
+            f"the bundle has no plan for failures {counts} per stage; make one with "
+            f"`recyclec plan JOB --failed {names} -o PLAN`"
+        )
+    parts: dict[Worker, Worker] = {}
+    for stage in range(bundle.stages):
+        here = [(p, stage) for p in range(bundle.pipelines) if (p, stage) not in lost]
+        planned = [worker for worker in bundle.workers(number) if worker[1] == stage]
+        parts.update(zip(here, planned, strict=True))
+    return Choice(number, parts)
+
+
+def parse_workers(words: Collection[str]) -> tuple[Worker, ...]:
+    """Workers as users write them: `1:2,0:3`, in one word or several; ValueError with a sentence."""
+    found: list[Worker] = []
+    for word in ",".join(words).split(","):
+        pipeline, _, stage = word.strip().partition(":")
+        if not (pipeline.isascii() and pipeline.isdigit() and stage.isascii() and stage.isdigit()):
+            raise ValueError(f"a worker must be like 0:2 (pipeline:stage, from 0), got {word!r}")
+        found.append((int(pipeline), int(stage)))
+    return tuple(dict.fromkeys(found))

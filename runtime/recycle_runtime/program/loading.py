@@ -1,0 +1,119 @@
+"""The user's program: a Python file that says what to train.
+
+    build_stage(stage, stages) -> nn.Module     one tensor or a tuple of tensors in and out; stages chain
+    loss(output, target) -> scalar tensor       the mean over the micro-batch
+    batches(seed) -> iterator                   micro-batches (input, target), the same for the same seed
+    optimizer(parameters) -> Optimizer          a torch.optim.Optimizer
+    CLIP_NORM = 1.0                             optional: clip gradients by the norm of the whole model
+
+A stage that gives a tuple gives the next one as many arguments. `build_stage` may have a keyword `group`: the
+process group of its tensor-parallel ranks. Of all that a worker reads, this file alone is executed.
+"""
+
+import sys
+import types
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import torch
+
+from recycle_runtime.program.checks import NEEDED, check_names, clip_norm, first_line, kind_of, takes_group
+from recycle_runtime.program.errors import ProgramError, blame, place, syntax_sentence
+
+_Kind = TypeVar("_Kind")
+
+
+class Program:
+    """The four functions of a program, with what they return checked, and its options."""
+
+    def __init__(self, path: Path, names: Mapping[str, Any]) -> None:
+        check_names(path, names)
+        self.path = path
+        self.clip_norm: float | None = clip_norm(path, names)
+        self._functions: dict[str, Callable[..., Any]] = {name: names[name] for name in NEEDED}
+        self._takes_group = takes_group(self._functions["build_stage"])
+
+    def build_stage(self, stage: int, stages: int, group: Any = None) -> torch.nn.Module:
+        """One stage of the model; the group reaches only a program that asks for it."""
+        options = {"group": group} if self._takes_group else {}
+        with blame(self.path, f"build_stage({stage}, {stages})"):
+            module = self._functions["build_stage"](stage, stages, **options)
+        return self._checked("build_stage", module, torch.nn.Module, "a torch.nn.Module")
+
+    def loss(self, output: Any, target: Any) -> torch.Tensor:
+        """Of one micro-batch; what the user's code raises is left as it is, for whoever runs it to place."""
+        made = self._functions["loss"](output, target)
+        value = self._checked("loss", made, torch.Tensor, "a tensor of one number")
+        if value.numel() != 1:
+            raise ProgramError(
+                f"{self._line('loss')}: loss must return a tensor of one number, "
+                f"got one of shape {tuple(value.shape)}",
+                "take the mean over the micro-batch",
+            )
+        return value.reshape(())
+
+    def batches(self, seed: int) -> Iterator[Any]:
+        """All micro-batches in their global order, from the first."""
+        with blame(self.path, f"batches({seed})"):
+            made: Any = self._functions["batches"](seed)
+            if isinstance(made, Iterable):
+                return iter(cast(Iterable[Any], made))
+        raise ProgramError(
+            f"{self._line('batches')}: batches must return an iterator over (input, target), "
+            f"got {kind_of(made)}"
+        )
+
+    def optimizer(self, parameters: Sequence[torch.nn.Parameter]) -> torch.optim.Optimizer:
+        """What steps these parameters."""
+        with blame(self.path, "optimizer(parameters)"):
+            made = self._functions["optimizer"](parameters)
+        return self._checked("optimizer", made, torch.optim.Optimizer, "a torch.optim.Optimizer")
+
+    def _checked(self, name: str, value: Any, kind: type[_Kind], words: str) -> _Kind:
+        if isinstance(value, kind):
+            return value
+        raise ProgramError(f"{self._line(name)}: {name} must return {words}, got {kind_of(value)}")
+
+    def _line(self, name: str) -> str:
+        return place(self.path, first_line(self.path, self._functions[name]))
+
+
+def load_program(path: str | Path) -> Program:
+    """Run the user's file as a module of its own and check what it defines."""
+    shown = Path(path)
+    code = _compile(shown)
+    module = types.ModuleType(_private_name(shown))
+    module.__file__ = str(shown.absolute())
+    # As `python FILE` would: the program may import what lies beside it, now or later.
+    folder = str(shown.absolute().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    # Classes look their module up by name.
+    sys.modules[module.__name__] = module
+    with blame(shown, "loading the program"):
+        exec(code, module.__dict__)
+    return Program(shown, module.__dict__)
+
+
+def _compile(path: Path) -> types.CodeType:
+    try:
+        source = path.read_bytes()
+    except FileNotFoundError:
+        raise ProgramError(
+            f"{path}: there is no such file", "--program names the Python file to train"
+        ) from None
+    except OSError as error:
+        raise ProgramError(f"{path}: cannot read it: {(error.strerror or str(error)).lower()}") from None
+    try:
+        return compile(source, str(path.absolute()), "exec")
+    except SyntaxError as error:
+        raise ProgramError(syntax_sentence(path, error)) from None
+    except ValueError as error:
+        raise ProgramError(f"{path}: not Python source: {error}") from None
+
+
+def _private_name(path: Path) -> str:
+    """No name that an import would find, and the same for the same file."""
+    return f"_recycle_program_{path.stem}_{zlib.crc32(str(path.absolute()).encode(errors='replace')):08x}"

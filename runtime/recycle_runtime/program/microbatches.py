@@ -1,0 +1,171 @@
+"""The micro-batches of a program by number: step n's are items n * per_step and on, in the program's order.
+
+    batches(seed):   0 1 2 3 | 4 5 6 7 | 8 ...        per_step = 4
+                     step 0    step 1    step 2
+
+A run that goes on from a checkpoint may take more or fewer of them in a step than the one before it. Then its
+first step begins with the first item that has not been used:
+
+    batches(seed):   0 1 2 3 | 4 5 6 7 | 8 9 | 10 ... per_step = 2, first_step = 2, first_item = 8
+                     step 0    step 1    step 2
+
+Every worker draws the same sequence and takes from it what its stream asks for. A short memory holds this
+step and the one before, since a step may be run again; anything older is found by starting from the first.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, NamedTuple, cast
+
+import torch
+
+from recycle_runtime.program.checks import kind_of
+from recycle_runtime.program.errors import ProgramError, blame
+from recycle_runtime.program.loading import Program
+from recycle_runtime.program.private_random import PrivateRandom
+
+_END = object()
+
+
+class _Entry(NamedTuple):
+    signature: str
+    item: tuple[Any, Any] | None
+    versions: tuple[int, ...]
+    """How often each tensor had been changed in place when it was drawn."""
+
+
+class MicroBatches:
+    """Random access to a program's micro-batches, quick where steps come one after another."""
+
+    def __init__(
+        self,
+        program: Program,
+        seed: int,
+        per_step: int,
+        *,
+        keep_items: bool = True,
+        first_step: int = 0,
+        first_item: int = 0,
+    ) -> None:
+        self._program, self._seed, self._per_step = program, seed, per_step
+        self._keep_items = keep_items
+        """A worker that needs neither inputs nor targets keeps signatures alone."""
+        self.count_from(first_step, first_item)
+        self._start()
+
+    def count_from(self, first_step: int, first_item: int) -> None:
+        """Steps begin with this one, and it begins with this item."""
+        self._first_step, self._first_item = first_step, first_item
+
+    def item(self, step: int, index: int) -> tuple[Any, Any]:
+        """(input, target) of one micro-batch; do not change them in place."""
+        if not self._keep_items:
+            raise ValueError("these micro-batches keep only signatures")
+        entry = self._entry(step, index)
+        assert entry.item is not None
+        if entry.versions != _versions(entry.item):
+            raise ProgramError(
+                f"{self._program.path}: micro-batch {index} of step {step} was changed in place",
+                "batches must yield new tensors, and neither stages nor loss may change what they are given",
+            )
+        return entry.item
+
+    def signature(self, step: int, index: int) -> str:
+        """Types and shapes of one micro-batch's input, such as `int64[4,128]`."""
+        return self._entry(step, index).signature
+
+    def _entry(self, step: int, index: int) -> _Entry:
+        if step < self._first_step or not 0 <= index < self._per_step:
+            raise IndexError(
+                f"step {step}, micro-batch {index}: a step has {self._per_step}, "
+                f"and the first one is {self._first_step}"
+            )
+        number = self._first_item + (step - self._first_step) * self._per_step + index
+        if number < self._next - len(self._recent):
+            self._start()
+        if self._next <= number:
+            with self._random.drawing():
+                while self._next <= number:
+                    self._advance()
+        return self._recent[number - self._next]
+
+    def _start(self) -> None:
+        self._random = PrivateRandom(self._seed)
+        self._epoch = 0
+        self._next = 0
+        self._recent: deque[_Entry] = deque()
+        self._iterator: Iterator[Any] = iter(())
+
+    def _advance(self) -> None:
+        item = self._draw()
+        step = (self._next - self._first_item) // self._per_step
+        oldest = self._first_item + (step - 1) * self._per_step
+        self._next += 1
+        signature = shape_signature(item[0])
+        kept = item if self._keep_items else None
+        self._recent.append(_Entry(signature, kept, () if kept is None else _versions(item)))
+        while self._next - len(self._recent) < oldest:
+            self._recent.popleft()
+
+    def _draw(self) -> tuple[Any, Any]:
+        where = f"micro-batch {self._next} of batches({self._seed})"
+        with blame(self._program.path, where):
+            drawn = next(self._iterator, _END)
+            if drawn is _END:
+                self._iterator = self._program.batches(self._seed)
+                self._epoch += 1
+                drawn = next(self._iterator, _END)
+        if drawn is _END:
+            first = self._epoch == 1
+            raise ProgramError(
+                f"{self._program.path}: batches({self._seed}) yields no micro-batch"
+                + ("" if first else f" when it is called for epoch {self._epoch}"),
+                "" if first else "each call of batches must start a new iterator",
+            )
+        return self._checked(drawn, where)
+
+    def _checked(self, drawn: Any, where: str) -> tuple[Any, Any]:
+        if not isinstance(drawn, tuple | list) or len(cast(list[Any], drawn)) != 2:
+            raise ProgramError(
+                f"{self._program.path}: {where} must be a pair (input, target), got {_describe(drawn)}"
+            )
+        inputs, target = cast(tuple[Any, Any], tuple(cast(list[Any], drawn)))
+        parts = _parts(inputs)
+        if not parts or not all(isinstance(part, torch.Tensor) for part in parts):
+            raise ProgramError(
+                f"{self._program.path}: the input of {where} must be a tensor or a tuple of tensors, "
+                f"got {_describe(inputs)}"
+            )
+        return inputs, target
+
+
+def shape_signature(inputs: Any) -> str:
+    """Types and shapes of a tensor or several, the same text on every worker."""
+    return " ".join(
+        f"{str(part.dtype).removeprefix('torch.')}[{','.join(map(str, part.shape))}]"
+        for part in _parts(inputs)
+    )
+
+
+def _parts(inputs: Any) -> list[Any]:
+    return list(cast(list[Any], inputs)) if isinstance(inputs, tuple | list) else [inputs]
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, tuple | list):
+        parts = cast(list[Any], value)
+        return f"a {type(parts).__name__} of {len(parts)}: {', '.join(type(part).__name__ for part in parts)}"
+    return kind_of(value)
+
+
+def _versions(value: Any) -> tuple[int, ...]:
+    return tuple(tensor._version for tensor in _tensors(value) if not tensor.is_inference())
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, tuple | list | dict):
+        parts = cast(dict[Any, Any], value).values() if isinstance(value, dict) else cast(list[Any], value)
+        for part in parts:
+            yield from _tensors(part)

@@ -1,0 +1,85 @@
+"""The coordinator's store as torch sees it: one request, one answer, on a connection of its own.
+
+Groups wait for a key, get it, and go on to the next one, for every worker. So whatever lies beside a key
+comes with it, and most of these requests need no answer from afar. What has come is not asked for again: keys
+that are waited for or got are set once and stay; numbers that change are for `add`.
+"""
+
+import base64
+import threading
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+from recycle_runtime.protocol.framing import Channel
+
+
+class StoreError(RuntimeError):
+    """The coordinator did not give what was asked for."""
+
+
+class RemoteStore(dist.Store):  # pyright: ignore[reportUntypedBaseClass]
+    """What process groups need to find each other."""
+
+    def __init__(self, channel: Channel) -> None:
+        super().__init__()
+        self._channel = channel
+        self._one_at_a_time = threading.Lock()
+        self._told: dict[str, str] = {}
+        self._known: dict[str, int] = {}
+        """Of each folder, how many keys have been told."""
+        channel.send({"type": "store"})
+
+    def set(self, key: str, value: str | bytes) -> None:
+        self._ask("set", [key], value=_packed(value))
+
+    def get(self, key: str) -> bytes:
+        return base64.b64decode(self._see(key))
+
+    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
+        return [self.get(key) for key in keys]
+
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
+        """Until they are there; how long that may take is for the coordinator to say."""
+        for key in keys:
+            self._see(key)
+
+    def check(self, keys: Sequence[str]) -> bool:
+        return bool(self._ask("check", list(keys))["value"])
+
+    def add(self, key: str, value: int) -> int:
+        return int(self._ask("add", [key], value=value)["value"])
+
+    def delete_key(self, key: str) -> bool:
+        return bool(self._ask("remove", [key])["value"])
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Waiting ends when the coordinator says so."""
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def _see(self, key: str) -> str:
+        if key not in self._told:
+            folder = key.rpartition("/")[0]
+            told = self._ask("see", [key], known=self._known.get(folder, 0))["told"]
+            self._known[folder] = self._known.get(folder, 0) + len(told)
+            self._told.update((name, value) for name, value in told if value is not None)
+        if key not in self._told:
+            # It was there, was taken away, and has come again.
+            return str(self._ask("get", [key])["values"][0])
+        return self._told[key]
+
+    def _ask(self, operation: str, keys: list[str], **fields: Any) -> dict[str, Any]:
+        with self._one_at_a_time:
+            self._channel.send({"type": "store", "op": operation, "keys": keys, **fields})
+            answer = self._channel.receive()
+        if "error" in answer:
+            raise StoreError(str(answer["error"]))
+        return answer
+
+
+def _packed(value: str | bytes) -> str:
+    return base64.b64encode(value.encode() if isinstance(value, str) else bytes(value)).decode()

@@ -1,0 +1,205 @@
+"""Many connections in one loop. Standard library only.
+
+Strangers get a nonce and nothing else: a wrong proof, a long frame or half a minute of silence closes their
+connection, and when too many of them wait the oldest goes.
+"""
+
+import selectors
+import socket
+import time
+from typing import Protocol
+
+from recycle_runtime.protocol.framing import (
+    MOST_FROM_STRANGERS,
+    Message,
+    WireError,
+    frame,
+    is_proof,
+    new_nonce,
+    proof,
+    unframe,
+)
+from recycle_runtime.protocol.keepalive import ask_now_and_then
+
+_PATIENCE = 30.0
+_MOST_STRANGERS = 256
+_MOST_WAITING_TO_BE_SENT = 1 << 29
+
+
+class Connection:
+    """One client, as the server sees it."""
+
+    def __init__(self, server: "Server", sock: socket.socket) -> None:
+        self._server, self.socket = server, sock
+        self.incoming, self.outgoing = bytearray(), bytearray()
+        self.nonce = new_nonce()
+        self.is_known = False
+        self.is_open = True
+        self.since = time.monotonic()
+
+    def send(self, message: Message) -> None:
+        """Queue a message; one to a client that is gone is dropped."""
+        if self.is_open:
+            self.outgoing += frame(message)
+            self._server.flush(self)
+
+    def close(self) -> None:
+        self._server.drop(self)
+
+    def drain(self) -> None:
+        """Deliver what has arrived: the last words of a client that is gone."""
+        while self._server.read(self):
+            pass
+
+
+class Served(Protocol):
+    """What the server calls."""
+
+    def message(self, connection: Connection, message: Message) -> None: ...
+
+    def closed(self, connection: Connection) -> None: ...
+
+    def tick(self) -> None: ...
+
+
+class Server:
+    """Listens, and calls back; everything happens in `turn`."""
+
+    def __init__(self, host: str, port: int, token: str, served: Served) -> None:
+        self._token, self._served = token, served
+        self._selector = selectors.DefaultSelector()
+        self._listener = socket.create_server((host, port), backlog=1024)
+        self._listener.setblocking(False)
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._strangers: dict[Connection, None] = {}
+        self._broken: list[Connection] = []
+        """Found to be so while something was sent, when nobody expects to hear of it."""
+
+    @property
+    def port(self) -> int:
+        return int(self._listener.getsockname()[1])
+
+    def watch(self, descriptor: int) -> None:
+        """Also wake up when this can be read; the owner reads it in `tick`."""
+        self._selector.register(descriptor, selectors.EVENT_READ)
+
+    def unwatch(self, descriptor: int) -> None:
+        self._selector.unregister(descriptor)
+
+    def turn(self, seconds: float) -> None:
+        """Wait for something at most so long, and deal with it."""
+        for key, ready in self._selector.select(seconds):
+            if key.fileobj is self._listener:
+                self._accept()
+            elif isinstance(key.data, Connection):
+                if ready & selectors.EVENT_READ:
+                    self.read(key.data)
+                if ready & selectors.EVENT_WRITE:
+                    self.flush(key.data)
+        while self._broken:
+            self.drop(self._broken.pop())
+        self._forget_strangers()
+        self._served.tick()
+
+    def flush(self, connection: Connection) -> None:
+        """Send what can be sent now; the rest goes when the client takes it."""
+        if not connection.is_open:
+            return
+        try:
+            if connection.outgoing:
+                sent = connection.socket.send(connection.outgoing)
+                del connection.outgoing[:sent]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._broken.append(connection)
+            return
+        if len(connection.outgoing) > _MOST_WAITING_TO_BE_SENT:
+            self._broken.append(connection)
+            return
+        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.outgoing else 0)
+        self._selector.modify(connection.socket, wanted, connection)
+
+    def drop(self, connection: Connection) -> None:
+        """Close; the owner hears of it if the client had been known."""
+        if not connection.is_open:
+            return
+        connection.is_open = False
+        self._strangers.pop(connection, None)
+        self._selector.unregister(connection.socket)
+        connection.socket.close()
+        if connection.is_known:
+            self._served.closed(connection)
+
+    def close(self) -> None:
+        for key in list(self._selector.get_map().values()):
+            if isinstance(key.data, Connection):
+                key.data.is_known = False
+                self.drop(key.data)
+        self._selector.unregister(self._listener)
+        self._listener.close()
+        self._selector.close()
+
+    def _accept(self) -> None:
+        try:
+            sock, _ = self._listener.accept()
+        except OSError:
+            return
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # Long: whom the coordinator cannot reach may look for it meanwhile, and comes with a new connection.
+        ask_now_and_then(sock, every=10)
+        connection = Connection(self, sock)
+        self._selector.register(sock, selectors.EVENT_READ, connection)
+        self._strangers[connection] = None
+        if len(self._strangers) > _MOST_STRANGERS:
+            self.drop(next(iter(self._strangers)))
+        connection.send({"nonce": connection.nonce})
+
+    def read(self, connection: Connection) -> bool:
+        """Deliver a part of what has arrived; False if there is nothing."""
+        try:
+            data = connection.socket.recv(1 << 16)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        if not data:
+            self.drop(connection)
+            return False
+        connection.incoming += data
+        try:
+            self._deliver(connection)
+        except WireError:
+            self.drop(connection)
+        return connection.is_open
+
+    def _deliver(self, connection: Connection) -> None:
+        while connection.is_open:
+            if connection.is_known:
+                message = unframe(connection.incoming)
+                if message is None:
+                    return
+                self._served.message(connection, message)
+            else:
+                message = unframe(connection.incoming, MOST_FROM_STRANGERS)
+                if message is None:
+                    return
+                self._introduce(connection, message)
+
+    def _introduce(self, connection: Connection, message: Message) -> None:
+        nonce = message.get("nonce")
+        if not isinstance(nonce, str) or not is_proof(
+            message.get("proof"), proof(self._token, "client", connection.nonce, nonce)
+        ):
+            raise WireError("a stranger")
+        connection.is_known = True
+        del self._strangers[connection]
+        connection.send({"proof": proof(self._token, "server", connection.nonce, nonce)})
+
+    def _forget_strangers(self) -> None:
+        if not self._strangers:
+            return
+        limit = time.monotonic() - _PATIENCE
+        for connection in [stranger for stranger in self._strangers if stranger.since < limit]:
+            self.drop(connection)

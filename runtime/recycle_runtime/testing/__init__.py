@@ -1,0 +1,1 @@
+"""Injected faults: timetables, chaos, and what a worker does to itself when told to."""

@@ -1,0 +1,108 @@
+"""Faults and returns that a run was asked for, to see what becomes of it. Standard library only."""
+
+import re
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+from recycle_runtime.plan.assembly import Worker
+
+KINDS = ("kill", "stop", "term", "exception", "exit", "gil", "hang", "socket", "slow", "deaf")
+MIDDLE = -1
+"""A position: the instruction in the middle of the stream."""
+MOMENTS = {"leave": -2, "meet": -3, "give": -4, "take": -5, "settle": -6}
+"""Positions outside streams: leaving a group, meeting the next one, giving state, taking state, stopping at
+a boundary."""
+_EVENT = re.compile(r"(\d{1,9}):(\d{1,9})@(\d{1,9})(?:\.(\d{1,9}|[a-z]+))?", re.ASCII)
+
+
+class PlannedFault(NamedTuple):
+    """Something that a worker does to itself: see `member.faults`."""
+
+    kind: str
+    """With a question mark behind it: not as long as the worker might be the last one of its stage."""
+    place: Worker
+    step: int
+    """If the worker is not there then: the first one that it trains in after it."""
+    position: int = MIDDLE
+    """The instruction before which it happens, or one of MOMENTS."""
+
+
+class PlannedReturn(NamedTuple):
+    """A worker that is started again."""
+
+    place: Worker
+    step: int
+
+
+class Timetable:
+    """What is to happen, by step; what has happened is taken off."""
+
+    def __init__(
+        self, faults: tuple[PlannedFault, ...] = (), returns: tuple[PlannedReturn, ...] = ()
+    ) -> None:
+        self._faults = list(faults)
+        self._returns = sorted(returns, key=lambda planned: planned.step)
+
+    def faults(self, place: Worker) -> list[list[Any]]:
+        """Of a process that is started now."""
+        return [[fault.kind, fault.step, fault.position] for fault in self._faults if fault.place == place]
+
+    def harmed(self, place: Worker, kind: str, step: int, position: int) -> None:
+        """A fault has happened."""
+        fault = PlannedFault(kind, place, step, position)
+        if fault in self._faults:
+            self._faults.remove(fault)
+
+    def due_to_join(self, step: int) -> list[Worker]:
+        """Who has to be started again by now, in order and once each, as soon as its place is free."""
+        return list(dict.fromkeys(planned.place for planned in self._returns if planned.step <= step))
+
+    def started(self, place: Worker) -> None:
+        """It has been; if it is due several times, the others wait until it is gone again."""
+        self._returns.remove(next(planned for planned in self._returns if planned.place == place))
+
+    def resume(self, step: int, places: Collection[Worker]) -> None:
+        """A run goes on from this step, with these workers: what was before it has happened."""
+        self._faults = [fault for fault in self._faults if fault.step >= step]
+        self._returns = [
+            planned for planned in self._returns if planned.step >= step or planned.place not in places
+        ]
+
+
+def timetable(faults: list[PlannedFault], returns: list[PlannedReturn]) -> Timetable:
+    return Timetable(tuple(faults), tuple(returns))
+
+
+def parse_faults(words: list[str]) -> list[PlannedFault]:
+    """Faults as options give them: `kill=1:2@5`, or `kill=1:2@5.17` for an instruction; ValueError if not."""
+    found: list[PlannedFault] = []
+    for word in words:
+        kind, _, rest = word.partition("=")
+        place, step, position = _place_and_step(rest)
+        if kind.removesuffix("?") not in KINDS:
+            raise ValueError(f"a fault is one of {', '.join(KINDS)}, got {kind!r}")
+        found.append(PlannedFault(kind, place, step, position))
+    return found
+
+
+def parse_returns(words: list[str]) -> list[PlannedReturn]:
+    """Returns as options give them: `1:2@8`; ValueError if they are not."""
+    return [PlannedReturn(*_place_and_step(word)[:2]) for word in words]
+
+
+def _place_and_step(word: str) -> tuple[Worker, int, int]:
+    found = _EVENT.fullmatch(word)
+    if found is None:
+        raise ValueError(f"must be like 1:2@5 (pipeline:stage@step, from 0), got {word!r}")
+    pipeline, stage, step = map(int, found.groups()[:3])
+    return (pipeline, stage), step, _position(found[4])
+
+
+def _position(word: str | None) -> int:
+    if word is None:
+        return MIDDLE
+    if word.isdigit():
+        return int(word)
+    if word not in MOMENTS:
+        raise ValueError(f"a fault happens before an instruction or at {', '.join(MOMENTS)}, got {word!r}")
+    return MOMENTS[word]

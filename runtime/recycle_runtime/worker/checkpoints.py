@@ -1,0 +1,55 @@
+"""What a worker process does with checkpoints: begins with one, and writes its part of others when asked."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from recycle_runtime.checkpoint.sealed_json import CheckpointError
+from recycle_runtime.execution.stage import Stage
+from recycle_runtime.worker.link import Link
+
+if TYPE_CHECKING:
+    # Only workers that read or write checkpoints load what that takes.
+    from recycle_runtime.checkpoint.writer import BackgroundWriter
+
+
+class WorkerCheckpoints:
+    """`folder` is where this node sees the job's checkpoints, if it was told."""
+
+    def __init__(self, folder: str | None, link: Link) -> None:
+        self._told, self._link = folder, link
+        self._writer: BackgroundWriter | None = None
+
+    def begin(self, stage: Stage, order: dict[str, Any]) -> None:
+        """A generation begins; in the first ones, a stage as built takes over what the checkpoint holds."""
+        first_step, first_item = map(int, order["first"])
+        stage.data.count_from(first_step, first_item)
+        if order["checkpoint"] is not None:
+            # What is missing should show now, and not when the first one is due.
+            self._folder()
+        has_donor = order["from"] is not None or order["learn"] is not None
+        if order["restore"] is None or has_donor or not stage.is_fresh:
+            return
+        from recycle_runtime.checkpoint.stage_state import restore
+
+        restore(stage, self._folder() / str(order["restore"]), first_step)
+        # What has been used already is drawn now, while nobody waits.
+        stage.data.signature(first_step, 0)
+
+    def write_if_due(self, stage: Stage) -> None:
+        """The last step of this stage is settled."""
+        asked = self._link.checkpoint
+        if asked is None or stage.applied == 0:
+            return
+        if self._writer is None:
+            from recycle_runtime.checkpoint.writer import BackgroundWriter
+
+            self._writer = BackgroundWriter(self._folder(), self._link.say)
+            self._writer.prepare(stage)
+        if stage.applied >= asked[0]:
+            self._link.checkpoint = None
+            self._writer.write(stage, *asked)
+
+    def _folder(self) -> Path:
+        if self._told is None:
+            raise CheckpointError("--checkpoint is missing: the agent of this worker was started without it")
+        return Path(self._told)

@@ -1,0 +1,48 @@
+"""What a worker process shows on its node's board, and the thread that shows it. Standard library only."""
+
+import threading
+import time
+
+from recycle_runtime.protocol.heartbeat_board import Board, Line
+
+_EVERY = 0.1
+
+
+class Pulse:
+    """One line of the board. The fields are set by whoever knows them, and written ten times a second."""
+
+    def __init__(self, board: Board, number: int) -> None:
+        self._board, self._number = board, number
+        self.generation = 0
+        self.step = 0
+        self.position = 0
+        self.is_waiting = False
+        self.is_up = False
+        self.fault = 0
+        self._ended = threading.Event()
+        self.show()
+        threading.Thread(target=self._beat, name="pulse", daemon=True).start()
+
+    def show(self) -> None:
+        line = Line(
+            time.monotonic_ns(),
+            self.generation,
+            self.step,
+            self.position,
+            int(self.is_waiting),
+            int(self.is_up),
+            self.fault,
+        )
+        self._board.write(self._number, line)
+
+    def harmed(self) -> None:
+        """Now, on purpose: the last thing before it happens."""
+        self.fault = time.monotonic_ns()
+        self.show()
+
+    def end(self) -> None:
+        self._ended.set()
+
+    def _beat(self) -> None:
+        while not self._ended.wait(_EVERY):
+            self.show()

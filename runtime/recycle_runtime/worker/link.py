@@ -1,0 +1,146 @@
+"""A worker process's line to the coordinator: a thread listens, the main thread gets orders.
+
+Orders wait in a queue until the main thread asks. An order to leave the group has to reach a main thread that
+is in the middle of a step, so it also changes a number that is looked at before every instruction, and breaks
+off what the main thread may be waiting for, until it waits no more: a group that is being made opens
+connections one after the other. When the coordinator is gone the thread knocks until it is back, and says
+again what may not have been heard.
+"""
+
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+
+from recycle_runtime.protocol.framing import Channel, Message, WireError
+from recycle_runtime.transport.sockets import keep
+
+_KNOCK_EVERY = 0.1
+_BREAK_EVERY = 0.1
+_STUCK_SECONDS = 2.0
+"""Whoever has not left so long after everything was broken off has not been told."""
+_REMEMBERED = 4096
+_NEVER_REACHED = 1 << 62
+
+
+class CoordinatorGoneError(RuntimeError):
+    """Nobody answers any more."""
+
+
+class Link:
+    """Messages out at once, orders in as they come."""
+
+    def __init__(self, connect: Callable[[], Channel], hello: Callable[[], Message], patience: float) -> None:
+        self._connect, self._hello, self._patience = connect, hello, patience
+        self.asked = 0
+        """The newest generation; whoever trains in an older one has to leave it."""
+        self.hold_at: int | None = None
+        """The step before which to stop."""
+        self.checkpoint: tuple[int, str] | None = None
+        """The step at which to write a part of a checkpoint, and the name of that checkpoint."""
+        self.on_leave: Callable[[], None] | None = None
+        """Ends what the main thread may be waiting for; called by other threads, until it is taken away."""
+        self.on_stuck: Callable[[float], None] | None = None
+        """If that does not help: called with the seconds it has not, again and again, by another thread."""
+        self.generation = 0
+        """The one that the main thread trains in."""
+        self.step = 0
+        """The step under way, for the coordinator to know."""
+        self._orders: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+        self._steps: deque[Message] = deque(maxlen=_REMEMBERED)
+        self._channel = connect()
+        self._channel.send(hello())
+        threading.Thread(target=self._listen, name="link", daemon=True).start()
+
+    def say(self, message: Message) -> None:
+        """To the coordinator, or, while it is away, to nobody: it asks again when it is back."""
+        if message["type"] == "step":
+            self._steps.append(message)
+        with suppress(WireError):
+            self._channel.send(message)
+
+    def order(self, seconds: float | None = None) -> Message | None:
+        """The next order; None if none came in time. CoordinatorGoneError when none will come."""
+        try:
+            found = self._orders.get(timeout=seconds)
+        except queue.Empty:
+            return None
+        if found is None:
+            raise CoordinatorGoneError("the coordinator is gone")
+        return found
+
+    def forget_steps(self, first: int) -> None:
+        """Steps from this one on are made again."""
+        kept = [message for message in self._steps if message["step"] < first]
+        self._steps = deque(kept, maxlen=_REMEMBERED)
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def _listen(self) -> None:
+        """Whatever ends it: a process that hears nothing any more is of no use."""
+        try:
+            self._hear()
+        finally:
+            self.asked = _NEVER_REACHED
+            self._orders.put(None)
+            self._break_off()
+
+    def _break_off(self) -> None:
+        """Now, and until the main thread has left."""
+        if (on_leave := self.on_leave) is not None:
+            on_leave()
+            threading.Thread(target=self._break_off_again, name="leave", daemon=True).start()
+
+    def _break_off_again(self) -> None:
+        began = time.monotonic()
+        time.sleep(_BREAK_EVERY)
+        while (on_leave := self.on_leave) is not None and self.generation < self.asked:
+            on_leave()
+            time.sleep(_BREAK_EVERY)
+            if self.on_stuck is not None and time.monotonic() - began > _STUCK_SECONDS:
+                self.on_stuck(_STUCK_SECONDS)
+
+    def _hear(self) -> None:
+        while True:
+            try:
+                self._take(self._channel.receive())
+            except WireError:
+                if not self._again():
+                    return
+
+    def _take(self, message: Message) -> None:
+        kind = message["type"]
+        if kind == "hold":
+            self.hold_at = int(message["step"])
+            self.say({"type": "holding", "request": message["request"], "step": self.step})
+        elif kind == "recall":
+            for row in [row for row in self._steps if row["step"] >= message["step"]]:
+                self.say(row)
+            return
+        elif kind == "checkpoint":
+            self.checkpoint = int(message["step"]), str(message["name"])
+        elif kind == "go":
+            self.hold_at = int(message["until"])
+            asked = message.get("checkpoint")
+            self.checkpoint = None if asked is None else (int(asked[0]), str(asked[1]))
+        elif kind == "leave":
+            self.asked = max(self.asked, int(message["generation"]))
+        self._orders.put(message)
+        if kind == "leave":
+            self._break_off()
+
+    def _again(self) -> bool:
+        """Whether the coordinator is back."""
+        deadline = time.monotonic() + self._patience
+        while time.monotonic() < deadline:
+            try:
+                self._channel = self._connect()
+                keep(self._channel.fileno())
+                self._channel.send(self._hello())
+                return True
+            except WireError:
+                time.sleep(_KNOCK_EVERY)
+        return False

@@ -1,0 +1,55 @@
+"""A thread that tells the coordinator where this process is, and which hosts do not answer it."""
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from recycle_runtime.protocol.framing import Message
+from recycle_runtime.transport.unanswered import look
+
+_EVERY = 1.0
+_SAY_AGAIN = 10.0
+"""Another coordinator may be there, or this process may have another place."""
+_REMEMBERED = 1.5
+"""Seconds: whoever tries to connect begins again and again, and is not late yet whenever it does."""
+
+
+class Reach:
+    """Looks at the sockets of the group of today, for as long as the process lives."""
+
+    def __init__(
+        self,
+        sockets: Callable[[], dict[int, int]],
+        coordinators_port: int,
+        say: Callable[[Message], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._sockets, self._port, self._say, self._clock = sockets, coordinators_port, say, clock
+        self._silent: dict[str, float] = {}
+        """Hosts, and when they last gave no answer."""
+        self._said: Message = {}
+        self._said_at = 0.0
+
+    def begin(self) -> None:
+        threading.Thread(target=self._watch, name="reach", daemon=True).start()
+
+    def look(self) -> None:
+        """Once. What is as it should be is said now and then, what is not as long as it lasts."""
+        ends = look(self._sockets(), self._port)
+        if not ends.here:
+            return
+        now = self._clock()
+        self._silent |= dict.fromkeys(ends.unanswered, now)
+        self._silent = {host: at for host, at in self._silent.items() if now - at <= _REMEMBERED}
+        message = {"type": "reach", "here": sorted(ends.here), "unanswered": sorted(self._silent)}
+        if message != self._said or self._silent or now - self._said_at > _SAY_AGAIN:
+            self._said, self._said_at = message, now
+            self._say(message)
+
+    def _watch(self) -> None:
+        while True:
+            time.sleep(_EVERY)
+            # A process that has too many files open cannot look now.
+            with suppress(OSError):
+                self.look()

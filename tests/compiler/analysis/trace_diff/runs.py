@@ -1,0 +1,91 @@
+"""Runs that never were: traces of a schedule whose ops take as long as a test says."""
+
+from collections.abc import Callable
+
+from recycle_compiler.analysis.trace_diff.matching import op_name
+from recycle_compiler.analysis.trace_diff.trace_file import Ran, Trace
+from recycle_compiler.ir.failure import Worker
+from recycle_compiler.ir.ops import Op, OpKind
+from recycle_compiler.ir.schedule import Schedule
+
+Durations = Callable[[int, Op], float]
+"""How long an op takes in a step."""
+
+
+def as_planned(schedule: Schedule, tick: float, steps: int = 3) -> Trace:
+    """Every op at its time, a tick taking so many microseconds; one step a period after the other."""
+    return Trace(
+        tuple(
+            Ran(
+                op_name(op),
+                step,
+                Worker(op.worker, op.stage),
+                begin * tick,
+                (begin + op.duration) * tick,
+                0.0,
+            )
+            for step in range(steps)
+            for op, start, _ in schedule.rows()
+            for begin in [start + step * schedule.claims.period]
+        ),
+        schedule.failed,
+    )
+
+
+def simulated(schedule: Schedule, steps: int, duration: Durations, latency: float = 0.0) -> Trace:
+    """Every op as soon as it can: its worker is free, its input is there, `latency` after it was made.
+
+    As in a real run, an op enters when its worker is free and waits inside for its input.
+    """
+    ops = sorted(schedule.rows(), key=lambda row: row[1])
+    last = {(Worker(op.worker, op.stage), op.kind): op for op, _, _ in ops if op.kind > OpKind.W}
+    free: dict[Worker, float] = dict.fromkeys((worker for worker, _ in schedule.worker_starts()), 0.0)
+    found: list[Ran] = []
+    for step in range(steps):
+        ends: dict[tuple[str, int, int, int], float] = {}
+        for op, _, _ in ops:
+            if op.kind > OpKind.W:
+                continue
+            worker = Worker(op.worker, op.stage)
+            entered = free[worker]
+            begin = max(entered, ready(schedule, op, ends, latency))
+            free[worker] = ends[key(op, op.stage)] = begin + duration(step, op)
+            found.append(Ran(op_name(op), step, worker, entered, free[worker], 0.0))
+        for stage in range(schedule.job.stages):
+            finish(stage, step, free, last, duration, found)
+    return Trace(tuple(found), schedule.failed)
+
+
+def key(op: Op, stage: int) -> tuple[str, int, int, int]:
+    kind = "I" if op.kind is OpKind.B else op.kind.name
+    return kind, op.pipeline, op.microbatch, stage
+
+
+def ready(schedule: Schedule, op: Op, ends: dict[tuple[str, int, int, int], float], latency: float) -> float:
+    place = op.pipeline, op.microbatch
+    if op.kind is OpKind.W:
+        return ends["I", *place, op.stage]
+    if op.kind is OpKind.F:
+        return ends["F", *place, op.stage - 1] + latency if op.stage else 0.0
+    if op.stage == schedule.job.stages - 1:
+        return ends["F", *place, op.stage]
+    return ends["I", *place, op.stage + 1] + latency
+
+
+def finish(
+    stage: int,
+    step: int,
+    free: dict[Worker, float],
+    last: dict[tuple[Worker, OpKind], Op],
+    duration: Durations,
+    found: list[Ran],
+) -> None:
+    """The reduction, which all peers begin together, and the optimizer step."""
+    peers = [worker for worker in free if worker.stage == stage]
+    together = max(free[worker] for worker in peers)
+    for worker in peers:
+        reduced = together + duration(step, last[worker, OpKind.R])
+        stepped = reduced + duration(step, last[worker, OpKind.O])
+        found.append(Ran("R", step, worker, free[worker], reduced, 0.0))
+        found.append(Ran("O", step, worker, reduced, stepped, 0.0))
+        free[worker] = stepped

@@ -1,0 +1,152 @@
+"""Damaged and hostile bundles: read as they were, or refused with a sentence; never anything else."""
+
+import random
+import struct
+import tracemalloc
+import zlib
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+
+from recycle_compiler.backends.bundle import bundle_bytes
+from recycle_runtime.plan import bundle_index
+from recycle_runtime.plan.bundle import Bundle, BundleError
+from tests.compiler.backends.synthetic_programs import job, program
+
+SPEC = job(3, 3, 4)
+PROGRAMS = (program(SPEC), program(SPEC, [(2, 1)], seed=1), program(SPEC, [(0, 2), (2, 1)], seed=2))
+DATA = bundle_bytes(source="job synthetic {}\n", programs=PROGRAMS)
+PREFIX = 22
+
+
+def flip_bits(data: bytes, dice: random.Random) -> bytes:
+    changed = bytearray(data)
+    for _ in range(dice.choice([1, 1, 2, 8])):
+        changed[dice.randrange(len(data))] ^= 1 << dice.randrange(8)
+    return bytes(changed)
+
+
+def set_bytes(data: bytes, dice: random.Random) -> bytes:
+    changed = bytearray(data)
+    for _ in range(dice.choice([1, 2, 4])):
+        changed[dice.randrange(len(data))] = dice.choice([0, 1, 127, 128, 255, dice.randrange(256)])
+    return bytes(changed)
+
+
+def delete(data: bytes, dice: random.Random) -> bytes:
+    start = dice.randrange(len(data))
+    return data[:start] + data[start + dice.choice([1, 2, 30]) :]
+
+
+def insert(data: bytes, dice: random.Random) -> bytes:
+    start = dice.randrange(len(data) + 1)
+    return data[:start] + dice.randbytes(dice.choice([1, 2, 30])) + data[start:]
+
+
+def truncate(data: bytes, dice: random.Random) -> bytes:
+    return data[: dice.randrange(len(data))]
+
+
+def splice(data: bytes, dice: random.Random) -> bytes:
+    start, target, length = dice.randrange(len(data)), dice.randrange(len(data)), dice.choice([1, 4, 40])
+    return data[:target] + data[start : start + length] + data[target + length :]
+
+
+def swap(data: bytes, dice: random.Random) -> bytes:
+    first, second, third, fourth = sorted(dice.randrange(len(data) + 1) for _ in range(4))
+    return data[:first] + data[third:fourth] + data[second:third] + data[first:second] + data[fourth:]
+
+
+MUTATIONS: tuple[Callable[[bytes, random.Random], bytes], ...] = (
+    flip_bits,
+    set_bytes,
+    delete,
+    insert,
+    truncate,
+    splice,
+    swap,
+)
+
+
+def sealed(index: bytes, body: bytes) -> bytes:
+    """A bundle of these parts with sizes and a checksum that are right."""
+    rest = struct.pack("<II", len(index), len(body)) + index + body
+    return DATA[:10] + struct.pack("<I", zlib.crc32(rest)) + rest
+
+
+def everything(bundle: Bundle) -> list[object]:
+    found: list[object] = [bundle.compiler_version, bundle.job_source, bundle.job_text, bundle.plans]
+    for plan in range(len(bundle.plans)):
+        for worker in bundle.workers(plan):
+            found.append((worker, bundle.stream(plan, worker)))
+    return found
+
+
+def is_one_sentence(error: BundleError) -> bool:
+    text = str(error)
+    return text[:1].islower() and "\n" not in text and not text.endswith(".") and len(text) < 160
+
+
+def test_ten_thousand_mutations_are_refused_or_read_identically() -> None:
+    dice = random.Random(0)
+    expected = everything(Bundle.parse(DATA))
+    refused = 0
+    for _ in range(10_000):
+        mutated = dice.choice(MUTATIONS)(DATA, dice)
+        try:
+            bundle = Bundle.parse(mutated)
+        except BundleError as error:
+            assert is_one_sentence(error)
+            refused += 1
+            continue
+        assert mutated == DATA
+        assert everything(bundle) == expected
+    assert refused > 9_000
+
+
+def hostile(dice: random.Random) -> bytes:
+    """Parts changed by somebody who then made the checksum right."""
+    (size,) = struct.unpack_from("<I", DATA, 14)
+    index, body = DATA[PREFIX : PREFIX + size], DATA[PREFIX + size :]
+    mutate = dice.choice(MUTATIONS)
+    return sealed(index, mutate(body, dice)) if dice.random() < 0.4 else sealed(mutate(index, dice), body)
+
+
+def read_some(data: bytes, dice: random.Random) -> bool:
+    """Read a bundle and some of its streams; whether all of it was accepted."""
+    try:
+        bundle = Bundle.parse(data)
+        for plan in range(len(bundle.plans)):
+            bundle.stream(plan, dice.choice(bundle.workers(plan)))
+    except BundleError as error:
+        assert is_one_sentence(error)
+        return False
+    return True
+
+
+@pytest.fixture
+def quick_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most mutations leave the texts alone, and decoding those is most of the work."""
+    monkeypatch.setattr(bundle_index, "decode_text", cache(bundle_index.decode_text))
+
+
+@pytest.mark.usefixtures("quick_texts")
+def test_hostile_bundles_with_good_checksums_are_read_or_refused() -> None:
+    dice = random.Random(1)
+    accepted = sum(read_some(hostile(dice), dice) for _ in range(2_000))
+    assert 0 < accepted < 2_000
+
+
+@pytest.mark.usefixtures("quick_texts")
+def test_hostile_bundles_do_not_take_much_memory() -> None:
+    dice = random.Random(2)
+    read_some(DATA, dice)
+    tracemalloc.start()
+    try:
+        for _ in range(40):
+            read_some(hostile(dice), dice)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 8 << 20

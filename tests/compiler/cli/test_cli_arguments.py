@@ -1,0 +1,93 @@
+"""What may be typed, and what is refused with exit code 2."""
+
+import pytest
+
+from recycle_compiler import __version__
+from recycle_compiler.cli.arguments import parse_arguments
+from recycle_compiler.cli.main import main
+
+
+def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    """The last line on stderr of a command line that is refused."""
+    with pytest.raises(SystemExit) as stop:
+        main(argv)
+    assert stop.value.code == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    return captured.err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["show", "x.plan", "--format", "svg"], "one of grid, json, asm, schedule, trace, csv, got svg"),
+        (["show", "x.plan", "--failures", "-1"], "--failures: must be a whole number of at least 0, got -1"),
+        (["show", "x.plan", "--failures", "two"], "must be a whole number of at least 0, got two"),
+        (["show", "x.plan", "--failures", "9" * 5000], "must be a whole number of at least 0"),
+        (["show", "x.plan", "--failures", "1", "--failed", "0:0"], "not allowed with argument"),
+        (
+            ["show", "x.plan", "--failed", "1"],
+            "must be workers like 0:2,1:3 (pipeline:stage, from 0), got '1'",
+        ),
+        (["show", "x.plan", "--failed", "0:1,"], "got ''"),
+        (["plan", "x.job"], "the following arguments are required: --failed"),
+        (["compile", "x.job", "--jobs", "0"], "must be a whole number of at least 1, got 0"),
+        (["compile", "x.job", "--techniques", "adaptive,fast"], "or none, got 'fast'"),
+        (["compile", "x.job", "--techniques", ""], "or none, got ''"),
+        (["frobnicate"], "invalid choice"),
+        ([], "required: COMMAND"),
+    ],
+)
+def test_usage_errors(argv: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert words in refused(capsys, *argv)
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("show", "default: as wide as the terminal; 180 in a file or a pipe"),
+        ("plan", "default: as wide as the terminal; 180 in a file or a pipe"),
+        ("diff", "A file that cannot be read is exit 1 too: stderr then says why"),
+    ],
+)
+def test_help_says_what_is_not_obvious(command: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    assert words in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("argv", [["--version"], ["show", "--version"], ["--quiet", "compile", "--version"]])
+def test_version_works_anywhere(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(argv)
+    assert (stop.value.code, capsys.readouterr().out) == (0, f"recyclec {__version__}\n")
+
+
+@pytest.mark.parametrize(
+    ("argv", "quiet", "no_color"),
+    [
+        (["check", "a"], False, False),
+        (["--quiet", "check", "a"], True, False),
+        (["check", "a", "--quiet"], True, False),
+        (["--no-color", "check", "--quiet", "a"], True, True),
+        (["check", "a", "--no-color"], False, True),
+    ],
+)
+def test_common_options_work_before_and_after_the_command(
+    argv: list[str], quiet: bool, no_color: bool
+) -> None:
+    arguments = parse_arguments(argv)
+    assert (arguments.quiet, arguments.no_color) == (quiet, no_color)
+
+
+def test_failed_workers_are_sorted_and_distinct() -> None:
+    assert parse_arguments(["show", "x", "--failed", "1:2,0:3,1:2"]).failed == ((0, 3), (1, 2))
+
+
+def test_techniques() -> None:
+    assert parse_arguments(["compile", "x", "--techniques", "none"]).techniques == ()
+    assert parse_arguments(["compile", "x", "--techniques", "stagger,adaptive"]).techniques == (
+        "stagger",
+        "adaptive",
+    )
+    assert parse_arguments(["compile", "x"]).techniques is None

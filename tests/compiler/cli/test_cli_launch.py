@@ -1,0 +1,211 @@
+"""`recyclec launch`: scripts that bash accepts, manifests that parse, nothing of the user's that runs."""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from importlib import import_module, util
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recycle_compiler.cli.main import main
+
+Recyclec = Callable[..., tuple[int, str, str]]
+ODD = """a 'b' "c" $(touch harm) `touch harm` ; touch harm # ü\\.py"""
+RECYCLE_RUN = """#!/bin/bash
+[ "${#RECYCLE_TOKEN}" = 64 ] || touch no-token
+printf '%s\\0' "$@" > new.$$
+mv new.$$ called.$$
+[ "$1" = agent ] || until [ "$(ls called.* | wc -l)" = 3 ]; do /bin/sleep 0.05; done
+"""
+"""What it was called with; the job goes on until both agents were there."""
+SRUN = """#!/bin/bash
+while [[ $1 == --* ]]; do shift; done
+exec "${@:1:3}" "$PWD/state" "${@:5}"
+"""
+"""Here, and with a state folder of its own."""
+STUBS = {
+    "scontrol": "#!/bin/bash\nprintf 'one\\ntwo\\n'\n",
+    "recycle-run": RECYCLE_RUN,
+    "srun": SRUN,
+    "sleep": "#!/bin/bash\n",
+}
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The running example: 12 workers. How good its plans are does not matter here."""
+    path = str(tmp_path_factory.mktemp("bundle") / "figure3.plan")
+    example = str(Path(__file__).parents[3] / "examples" / "figure3.job")
+    argv = ["--quiet", "compile", example, "-o", path, "--jobs", "1", "--failures", "0"]
+    assert main(argv) == 0
+    return path
+
+
+def launch(recyclec: Recyclec, system: str, plan: str, *more: str, program: str = "train.py") -> str:
+    code, text, _ = recyclec("launch", system, plan, "--program", program, "--steps", "50", *more)
+    assert code == 0
+    return text
+
+
+def test_the_numbers_come_from_the_bundle(bundle: str, recyclec: Recyclec) -> None:
+    script = launch(recyclec, "slurm", bundle, "--slots", "5")
+    for line in ("--job-name=figure3", "--nodes=3", "--gpus-per-node=5", "--no-kill"):
+        assert f"\n#SBATCH {line}\n" in script
+    assert "--kill-on-bad-exit=0" in script
+    assert "--overlap" in script
+    manifest = launch(recyclec, "kubernetes", bundle, "--slots", "5")
+    assert "\n  completions: 3\n" in manifest
+    assert 'limits: {"nvidia.com/gpu": 5}' in manifest
+
+
+def test_the_same_job_gives_the_same_text(bundle: str, recyclec: Recyclec, tmp_path: Path) -> None:
+    for system in ("slurm", "kubernetes"):
+        target = tmp_path / system
+        first = launch(recyclec, system, bundle, "--slots", "2")
+        argv = ("launch", system, bundle, "--program", "train.py", "--steps", "50", "--slots", "2")
+        assert recyclec(*argv, "-o", str(target)) == (0, "", "")
+        assert target.read_text() == first
+
+
+def test_no_gpus_without_cuda(bundle: str, recyclec: Recyclec) -> None:
+    for system in ("slurm", "kubernetes"):
+        text = launch(recyclec, system, bundle, "--device", "cpu")
+        assert "gpu" not in text
+        assert "checkpoint" not in text
+
+
+@pytest.mark.parametrize("checkpoint", [None, "-kept $HOME $(touch harm)"])
+def test_the_script_runs_what_was_asked_for(
+    bundle: str, recyclec: Recyclec, tmp_path: Path, checkpoint: str | None
+) -> None:
+    plan = str(shutil.copy(bundle, tmp_path / f"{ODD}.plan"))
+    options = [] if checkpoint is None else [f"--checkpoint={checkpoint}"]
+    script = tmp_path / "job.sh"
+    script.write_text(launch(recyclec, "slurm", plan, "--nodes", "2", *options, program=ODD))
+    subprocess.run(["bash", "-n", str(script)], check=True)
+    calls = _calls(script)
+    assert not (tmp_path / "harm").exists()
+    assert not (tmp_path / "no-token").exists()
+    kept = [] if checkpoint is None else ["--checkpoint", f"./{checkpoint}"]
+    coordinator = ["coordinator", plan, "--steps", "50", "--listen", "0.0.0.0:20007"]
+    coordinator += ["--state", f"{tmp_path}/figure3.7.0.state", *kept, *(["--resume"] if kept else [])]
+    agent = [
+        "agent",
+        plan,
+        "--program",
+        ODD,
+        "--coordinator",
+        "one:20007",
+        "--slots",
+        "8",
+        "--device",
+        "cuda",
+    ]
+    agent += ["--state", "/tmp/figure3.7.0.agent", *kept]
+    assert sorted(calls) == [agent, agent, coordinator]
+
+
+def _calls(script: Path) -> list[list[str]]:
+    """What the script calls `recycle-run` with, on a cluster of two nodes that is played by stubs."""
+    commands = script.parent / "bin"
+    commands.mkdir()
+    for name, text in STUBS.items():
+        (commands / name).write_text(text)
+        (commands / name).chmod(0o755)
+    environment = {"PATH": f"{commands}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "x"}
+    done = subprocess.run(["bash", str(script)], cwd=script.parent, env=environment, check=False, timeout=120)
+    assert done.returncode == 0
+    return [path.read_text().split("\0")[:-1] for path in script.parent.glob("called.*")]
+
+
+def test_the_manifest_holds_what_was_asked_for(bundle: str, recyclec: Recyclec, tmp_path: Path) -> None:
+    plan = str(shutil.copy(bundle, tmp_path / f"{ODD}.plan"))
+    options = ("--checkpoint", f"/kept {ODD}", "--image", f"image {ODD}", "--name", "my-job")
+    text = launch(recyclec, "kubernetes", plan, "--slots", "2", *options, program=ODD)
+    # The name of a variable in $(...) would be replaced; a doubled dollar stands for one.
+    doubled = ODD.replace("$", "$$")
+    for word in (doubled, plan.replace("$", "$$"), f"/kept {doubled}"):
+        assert f"\n            - {json.dumps(word, ensure_ascii=False)}\n" in text
+    assert text.count(json.dumps(f"image {ODD}", ensure_ascii=False)) == 2
+    parts = _documents(text)
+    kinds = [(part["kind"], part["metadata"]["name"]) for part in parts]
+    assert kinds == [
+        ("Service", "my-job-coordinator"),
+        ("PersistentVolumeClaim", "my-job-state"),
+        ("Job", "my-job-coordinator"),
+        ("Job", "my-job-agents"),
+    ]
+
+
+def _documents(text: str) -> list[dict[str, Any]]:
+    """The documents of a manifest; without a YAML library, kind and name after a look at every line."""
+    if util.find_spec("yaml") is not None:
+        yaml = import_module("yaml")
+        return list(yaml.safe_load_all(text))
+    return [_outline(part) for part in text.split("\n---\n")]
+
+
+def _outline(text: str) -> dict[str, Any]:
+    """Every line is a list item, a key, or both, and what has quotes or braces is JSON."""
+    name, kind, before = "", "", 0
+    for line in text.splitlines():
+        if not (words := line.strip()) or words.startswith("#"):
+            assert words
+            continue
+        indent = len(line) - len(line.lstrip())
+        assert indent % 2 == 0
+        assert indent <= before + 4
+        before = indent
+        value = words.removeprefix("- ")
+        if value[0] not in '"{':
+            key, colon, value = value.partition(":")
+            assert colon
+            assert key.isalpha()
+            value = value.strip()
+            name = json.loads(value) if (indent, key) == (2, "name") else name
+            kind = value if (indent, key) == (0, "kind") else kind
+        if value[:1] in ('"', "{", "["):
+            json.loads(value)
+    return {"kind": kind, "metadata": {"name": name}}
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (
+            ["slurm", "--slots", "5", "--nodes", "2"],
+            "--nodes 2 with --slots 5 is too few: the job has 12 worker",
+        ),
+        (["slurm", "--name", "Job"], "--name must be up to 40 small letters, digits and dashes"),
+        (["kubernetes", "--name", "x" * 41], "--name must be up to 40 small letters"),
+        (["slurm", "--name", "x\n#SBATCH"], "--name must be up to 40 small letters"),
+        (["slurm", "--checkpoint", "a\nb"], "--checkpoint must be text without line ends and the like"),
+        (["slurm", "--image", "x"], "--image is for kubernetes only"),
+        (["kubernetes", "--checkpoint", "kept"], "--checkpoint must begin with / here"),
+    ],
+)
+def test_what_cannot_be_meant(argv: list[str], words: str, bundle: str, recyclec: Recyclec) -> None:
+    code, data, said = recyclec("launch", argv[0], bundle, "--program", "x.py", "--steps", "1", *argv[1:])
+    assert (code, data) == (2, "")
+    assert words in said
+    assert said.count("\n") == 1
+
+
+def test_a_file_that_is_no_bundle(tmp_path: Path, recyclec: Recyclec) -> None:
+    path = tmp_path / "x.plan"
+    path.write_text("hello")
+    said = recyclec("launch", "slurm", str(path), "--program", "x.py", "--steps", "1")
+    assert said == (1, "", f"recyclec: error: {path}: not a bundle: it does not begin like one\n")
+
+
+def test_a_node_that_would_end_the_job_is_named(bundle: str, recyclec: Recyclec) -> None:
+    argv = ("launch", "slurm", bundle, "--program", "x.py", "--steps", "1", "--slots")
+    assert recyclec(*argv, "2")[2] == ""
+    assert recyclec(*argv, "4")[2] == (
+        "recyclec: note: all workers of each of the stages 0, 3 are on one node, whose loss ends the job; "
+        "with --slots 2 or fewer no node's loss ends the job\n"
+    )

@@ -1,0 +1,90 @@
+"""Bamboo: its slowdown, its memory, and its ways to go on."""
+
+from dataclasses import replace
+
+import pytest
+
+from recycle_compiler.fleet.policies.bamboo import Bamboo
+from recycle_compiler.fleet.policy import CannotRunError, Reaction
+from recycle_compiler.fleet.setting import make_setting
+from tests.compiler.fleet.policies.settings import comeback, loss, sized_job, unit_setting
+from tests.support.jobs import unit_job
+
+
+def test_redundant_forwards_hide_in_bubbles() -> None:
+    """3 bubbles of 3 slots have room for the forwards of 6 micro-batches, not for those of 12."""
+    few, many = unit_setting(4, 3, 6), unit_setting(4, 3, 12)
+    hidden = Bamboo(few).begin(frozenset(), 0)
+    assert hidden == pytest.approx(1 / (27 + 3 + 3))
+    assert Bamboo(many).begin(frozenset(), 0) == pytest.approx(1 / (45 + 3 + 3 + 3))
+
+
+def test_it_is_never_faster_than_one_f_one_b() -> None:
+    for microbatches in (1, 4, 9):
+        setting = unit_setting(4, 3, microbatches)
+        assert Bamboo(setting).begin(frozenset(), 0) <= setting.rate(setting.one_f_one_b)
+
+
+def test_the_layers_of_the_successor_must_fit() -> None:
+    Bamboo(make_setting(sized_job(4, 3, 19, 14), ())).begin(frozenset(), 0)
+    with pytest.raises(
+        CannotRunError, match=r"^out of memory: with the layers of stage 1, .* stage 0 needs 19 GiB"
+    ):
+        Bamboo(make_setting(sized_job(4, 3, 18, 14), ())).begin(frozenset(), 0)
+
+
+def test_what_it_holds_may_not_be_known() -> None:
+    policy = Bamboo(make_setting(unit_job(4, 3, 6, 4), ()))
+    policy.begin(frozenset(), 0)
+    assert "not known" in policy.note
+
+
+def test_a_loss_with_nobody_to_stand_in_ends_in_a_rendezvous() -> None:
+    policy = Bamboo(unit_setting(4, 3, 12))
+    healthy = policy.begin(frozenset(), 0)
+    reaction = policy.react(loss(1, {(0, 1)}, {(0, 1)}))
+    assert reaction.pause == 30
+    assert 0 < reaction.rate < healthy
+
+
+def test_workers_that_are_left_over_stand_by() -> None:
+    policy = Bamboo(unit_setting(4, 3, 12))
+    policy.begin(frozenset(), 0)
+    first = policy.react(loss(1, {(0, 1)}, {(0, 1)}))
+    second = policy.react(loss(2, {(1, 1)}, {(0, 1), (1, 1)}))
+    assert second.rate == first.rate
+    assert second.pause < 1
+
+
+def test_a_predecessor_takes_over_where_that_is_better() -> None:
+    """With one pipeline there is nothing to regroup."""
+    policy = Bamboo(unit_setting(4, 1, 6))
+    healthy = policy.begin(frozenset(), 0)
+    reaction = policy.react(loss(1, {(0, 1)}, {(0, 1)}))
+    assert reaction.pause < 1
+    assert 0 < reaction.rate < healthy
+
+
+def test_neighbours_that_are_lost_together_stop_a_single_pipeline() -> None:
+    policy = Bamboo(unit_setting(4, 1, 6))
+    policy.begin(frozenset(), 0)
+    assert policy.react(loss(1, {(0, 1), (0, 2)}, {(0, 1), (0, 2)})).rate == 0
+    assert policy.react(comeback(9, {(0, 1), (0, 2)}, set())).rate > 0
+
+
+def test_predecessors_have_one_lost_stage_but_not_two_neighbours() -> None:
+    one = {(pipeline, 2) for pipeline in range(3)}
+    two = one | {(pipeline, 1) for pipeline in range(3)}
+    answers: list[Reaction] = []
+    for lost in (one, two):
+        policy = Bamboo(unit_setting(4, 3, 12))
+        policy.begin(frozenset(), 0)
+        answers.append(policy.react(loss(2100, lost, lost)))
+    assert "rendezvous" in answers[0].why and answers[0].redone < 60
+    assert "from a checkpoint" in answers[1].why and answers[1].redone == 300
+
+
+def test_a_single_stage_has_no_successor() -> None:
+    setting = unit_setting(1, 4, 6)
+    assert Bamboo(setting).begin(frozenset(), 0) == setting.rate(setting.one_f_one_b)
+    assert Bamboo(make_setting(replace(setting.job, failures=0), ())).begin(frozenset(), 0) > 0

@@ -1,0 +1,129 @@
+"""ReCycle as published: periods, and what changes cost."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bench.published_curve import FAULT_FREE, PUBLISHED, our_shares, recycle_shares
+from recycle_compiler.fleet.policies.recycle import Recycle
+from recycle_compiler.fleet.setting import ChangeCosts, Known, make_setting
+from recycle_compiler.ir.job import Techniques
+from recycle_compiler.planner.baseline import one_f_one_b_period
+from recycle_compiler.planner.recycle_schedules import best_placement, period_with, problem_with, spread
+from recycle_compiler.scheduling.bounds import lower_bound
+from tests.compiler.fleet.policies.settings import comeback, loss, sized_job, unit_setting
+from tests.support.jobs import unit_job
+
+STEPS = (Techniques(True, False, False), Techniques(True, True, False), Techniques(True, True, True))
+GIB = 1 << 30
+
+
+def test_the_published_curve_is_met_within_three_points() -> None:
+    shares = [value / FAULT_FREE for value in PUBLISHED]
+    assert recycle_shares() == pytest.approx(shares, abs=0.03)
+
+
+@pytest.mark.slow
+def test_ours_is_at_or_above_the_published_techniques() -> None:
+    assert all(mine >= theirs for mine, theirs in zip(our_shares(), recycle_shares(), strict=True))
+
+
+@given(st.integers(0, 8))
+def test_failures_are_spread_as_evenly_as_can_be(failures: int) -> None:
+    for counts in spread(unit_job(4, 3, 6), failures):
+        assert sum(counts) == failures
+        assert max(counts) - min(counts) <= 1
+
+
+@settings(deadline=None, max_examples=15)
+@given(st.integers(0, 6), st.sampled_from(STEPS), st.sampled_from((None, 4)))
+def test_no_period_is_below_its_bound(failures: int, techniques: Techniques, capacity: int | None) -> None:
+    job = unit_job(4, 3, 4, capacity)
+    period, counts = best_placement(job, failures, techniques)
+    assert period >= lower_bound(problem_with(job, counts, techniques)).period
+
+
+def test_without_failures_it_is_one_f_one_b() -> None:
+    job = unit_job(4, 3, 6, 4)
+    assert best_placement(job, 0)[0] == one_f_one_b_period(job)
+
+
+def test_the_running_example() -> None:
+    """With everything on, a failure costs nothing. Re-routing alone takes 42 slots; 39 are possible."""
+    assert best_placement(unit_job(4, 3, 6), 1)[0] == 30_000
+    assert period_with(unit_job(4, 3, 6, (4, 3, 2, 1)), (0, 0, 1, 0), STEPS[0]) == 42_000
+
+
+def test_a_loss_costs_half_an_iteration_and_a_comeback_a_copy() -> None:
+    job = sized_job(4, 3, 30, 7)
+    costs = ChangeCosts(copy_rate=GIB)
+    policy = Recycle(make_setting(job, (), Known(costs=costs)))
+    healthy = policy.begin(frozenset(), 0)
+    lost = policy.react(loss(100, {(1, 1)}, {(1, 1)}))
+    assert lost.redone == pytest.approx(0.5 / healthy)
+    back = policy.react(comeback(200, {(1, 1)}, set()))
+    assert back.rate == healthy
+    assert back.pause == pytest.approx(costs.regroup + 7)
+    assert back.redone == 0
+
+
+def test_losses_that_lie_badly_are_moved() -> None:
+    job = replace(unit_job(2, 4, 4), parameters=(10**9, 10**9))
+    policy = Recycle(make_setting(job, ()))
+    policy.begin(frozenset(), 0)
+    assert policy.react(loss(1, {(0, 0), (1, 0)}, {(0, 0), (1, 0)})).pause > 1
+
+
+def test_a_stage_without_workers_stops_everything() -> None:
+    policy = Recycle(unit_setting(2, 2, 3))
+    policy.begin(frozenset(), 0)
+    everybody = {(0, 0), (1, 0), (0, 1)}
+    assert policy.react(loss(1, everybody, everybody)).rate == 0
+
+
+def test_a_stage_that_nobody_holds_comes_from_a_checkpoint() -> None:
+    setting = unit_setting(4, 3, 6)
+    policy = Recycle(setting)
+    policy.begin(frozenset(), 0)
+    stage = {(0, 2), (1, 2), (2, 2)}
+    reaction = policy.react(loss(2100, stage, stage))
+    assert "from a checkpoint" in reaction.why
+    assert reaction.redone == 300
+    costs = setting.costs
+    assert reaction.pause == costs.detection + costs.restart + setting.checkpoint_load
+    assert reaction.rate > 0
+
+
+def test_a_stage_that_could_not_be_copied_in_time_comes_from_a_checkpoint() -> None:
+    job = replace(unit_job(2, 3, 4), parameters=(10**12, 10**12))
+    first, last = {(0, 0), (1, 0)}, {(2, 0)}
+    soon, late = Recycle(make_setting(job, ())), Recycle(make_setting(job, ()))
+    for policy in (soon, late):
+        policy.begin(frozenset(), 0)
+        assert "copies" in policy.react(loss(5000, first, first)).why
+    assert "from a checkpoint" in soon.react(loss(5900, last, first | last)).why
+    assert "from a checkpoint" not in late.react(loss(9000, last, first | last)).why
+
+
+def test_it_stands_still_until_there_is_somebody_for_every_stage() -> None:
+    policy = Recycle(unit_setting(2, 2, 3))
+    policy.begin(frozenset(), 0)
+    everybody = {(0, 0), (1, 0), (0, 1)}
+    assert policy.react(loss(1000, everybody, everybody)).redone == 300
+    reaction = policy.react(comeback(2000, {(0, 0)}, everybody - {(0, 0)}))
+    assert reaction.rate > 0 and reaction.redone == 0
+    assert "from a checkpoint" in reaction.why
+
+
+def test_the_more_techniques_the_faster() -> None:
+    job = unit_job(4, 3, 6, 4)
+    periods = [best_placement(job, 2, techniques)[0] for techniques in STEPS]
+    assert periods == sorted(periods, reverse=True)
+
+
+def test_a_large_job_is_interpolated_between_plans() -> None:
+    policy = Recycle(unit_setting(8, 16, 56))
+    rates = [policy.begin(frozenset((0, stage) for stage in range(lost)), 0) for lost in (2, 3, 4)]
+    assert 1 / rates[1] == pytest.approx((1 / rates[0] + 1 / rates[2]) / 2)

@@ -1,0 +1,180 @@
+"""Our own policy: what it makes of losses, returns, moves and lost stages."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recycle_compiler.fleet.course import Course
+from recycle_compiler.fleet.our_periods import OurPeriods
+from recycle_compiler.fleet.policies.ours import Ours
+from recycle_compiler.fleet.setting import Known, OurPlan, make_setting
+from tests.compiler.fleet.settings import PERIODS, course_of, made_fleet, read_fleet, setting
+from tests.support.jobs import figure3
+
+
+def log(course: Course) -> list[tuple[float, float, float, str]]:
+    """When, pause, redone, why."""
+    return [(at, step.pause, step.redone, step.why) for at, _, step in course.log if step.why]
+
+
+def run(*lines: str, parameters: int = 0) -> Course:
+    return course_of(Ours(setting(parameters=parameters)), read_fleet(*lines))
+
+
+def test_a_loss_where_the_bundle_has_it() -> None:
+    course = run('{"at": 1000, "lost": ["1:0"]}', '{"at": 2000}')
+    assert log(course) == [(1000, 3.0, 10.5, "lost 1:0: the plan for these losses")]
+    assert course.rates() == [(0, 1 / 21), (989.5, 0), (1003, 1 / 30)]
+
+
+def test_a_loss_elsewhere_is_planned_for_and_then_moved() -> None:
+    course = run('{"at": 1000, "lost": ["1:2"]}', '{"at": 9000}')
+    assert [(at, pause, why) for at, pause, _, why in log(course)] == [
+        (1000, 3.0, "lost 1:2: the plan for these losses"),
+        (pytest.approx(1003 + 4 * 33, abs=20), 2.0, "1 moved to other stages"),
+    ]
+    assert course.rates()[-1][1] == 1 / 30
+
+
+def test_nobody_moves_where_copies_take_too_long() -> None:
+    course = run('{"at": 1000, "lost": ["1:2"]}', '{"at": 9000}', parameters=10**15)
+    assert [why for *_, why in log(course)] == ["lost 1:2: the plan for these losses"]
+
+
+def test_two_losses_at_once_wait_for_a_plan_with_one_for_more() -> None:
+    course = run('{"at": 1000, "lost": ["1:0", "0:2"]}', '{"at": 1100}')
+    assert [(at, pause, why) for at, pause, _, why in log(course)] == [
+        (1000, 3.0, "lost 0:2, 1:0: a plan for more losses, until there is one for these"),
+        (1007, 2.0, "a plan for exactly these losses is ready"),
+    ]
+    assert course.rates()[2] == (1003, 1 / 32)
+
+
+def test_two_losses_at_once_that_no_plan_covers_wait_for_one() -> None:
+    course = run('{"at": 1000, "lost": ["1:3", "0:2"]}', '{"at": 1100}')
+    assert log(course)[0][1:] == (7.0, 10.5, "lost 0:2, 1:3: waits for a plan for these losses")
+
+
+def test_a_return_costs_two_regroupings_and_no_waiting() -> None:
+    course = run(
+        '{"at": 1000, "lost": ["1:0"]}',
+        '{"at": 2000, "returned": ["1:0"]}',
+        '{"at": 3000}',
+        parameters=7 * 10**9,
+    )
+    assert log(course)[1:] == [
+        (2020, 2.0, 0.0, "1:0 in, copying"),
+        (2029, 2.0, 0.0, "1:0 at work"),
+    ]
+    assert course.rates()[-3:] == [(2022, 1 / 30), (2029, 0.0), (2031, 1 / 21)]
+
+
+def test_a_return_that_is_lost_again_on_its_way() -> None:
+    course = run(
+        '{"at": 1000, "lost": ["1:0"]}', '{"at": 2000, "returned": ["1:0"]}', '{"at": 2010, "lost": ["1:0"]}'
+    )
+    assert [why for *_, why in log(course)] == ["lost 1:0: the plan for these losses"]
+
+
+def test_a_spare_machine_comes_in_like_any_other() -> None:
+    names = [f"n{number}" for number in range(13)]
+    header = f'{{"nodes": {names!r}}}'.replace("'", '"')
+    course = run(header, '{"at": 1000, "lost": ["n4"]}', '{"at": 2000}')
+    assert [why for *_, why in log(course)] == [
+        "lost 1:0: the plan for these losses",
+        "1:0 in, copying",
+        "1:0 at work",
+    ]
+
+
+def test_a_lost_stage_goes_back_to_the_checkpoint() -> None:
+    course = run('{"at": 1050, "lost": ["0:1", "1:1", "2:1"]}', '{"at": 3000}')
+    (entry,) = log(course)
+    assert entry == (1050, 41.0, 50.0, "a stage has lost everybody: starts from a checkpoint")
+    assert course.rates() == [(0, 1 / 21), (1000, 0.0), (1091, 1 / 32)]
+
+
+def test_too_few_for_every_stage_stand_still_until_somebody_comes() -> None:
+    gone = ", ".join(f'"{pipeline}:{stage}"' for pipeline in range(3) for stage in range(3))
+    course = run(f'{{"at": 1000, "lost": [{gone}]}}', '{"at": 2000, "returned": ["0:0"]}', '{"at": 3000}')
+    assert [why for *_, why in log(course)] == [
+        "too few workers for every stage: stands still",
+        "enough workers for every stage: starts from a checkpoint",
+    ]
+    assert (950, 0.0) in course.rates()
+    assert course.rates()[-1][0] == 2061
+
+
+def test_whoever_has_started_when_another_is_lost_comes_in_after_that() -> None:
+    course = run(
+        '{"at": 1000, "lost": ["1:0"]}',
+        '{"at": 2000, "returned": ["1:0"]}',
+        '{"at": 2020, "lost": ["0:0"]}',
+        '{"at": 3000}',
+    )
+    assert [(at, why) for at, _, _, why in log(course)][1:] == [
+        (2020, "lost 0:0: the plan for these losses"),
+        (2023, "1:0 in, copying"),
+        (2025, "1:0 at work"),
+    ]
+
+
+def test_a_job_that_begins_with_too_few_workers() -> None:
+    course = run('{"nodes": 3}', '{"at": 100, "returned": ["x"]}', '{"at": 500}')
+    assert course.rates()[0] == (0.0, 0.0)
+    assert course.kept > 0
+
+
+def test_it_begins_with_the_losses_where_they_cost_least() -> None:
+    assert Ours(setting()).begin(frozenset({(1, 2), (2, 3)}), 0) == 1 / 31
+
+
+def test_periods_grow_with_losses() -> None:
+    periods = OurPeriods(setting())
+    assert [periods.exact(counts) for counts in PERIODS] == list(PERIODS.values())
+    assert periods.at_once((0, 1, 1, 0)) == 32_000
+    assert periods.at_once((0, 0, 0, 1)) is None
+    assert periods.exact((0, 0, 1, 0)) <= 32_000
+    assert periods.exact((2, 2, 2, 2)) >= periods.exact((1, 1, 1, 1)) > periods.healthy
+
+
+def test_estimates_are_no_better_than_plans() -> None:
+    job = figure3(None)
+    known = [OurPlan((0, 0, 0, 0), 21_000)]
+    planned = OurPeriods(make_setting(job, known, Known(exact_plans=4)))
+    estimated = OurPeriods(make_setting(job, known, Known(exact_plans=0)))
+    for counts in ((1, 1, 1, 1), (2, 0, 0, 0)):
+        assert planned.exact(counts) == pytest.approx(estimated.exact(counts), rel=0.08)
+
+
+def test_more_losses_than_the_bundle_was_made_for_lie_best_when_they_are_even() -> None:
+    given = setting()
+    most = max(sum(plan.counts) for plan in given.plans)
+    periods = OurPeriods(given)
+    lost = (most + 1, *(0 for _ in range(given.job.stages - 1)))
+    best = periods.best(lost)
+    assert not periods.is_foreseen(most + 1) and sum(best.counts) == most + 1
+    assert max(best.counts) - min(best.counts) <= 1
+    assert periods.best((most, *lost[1:])) in given.plans
+
+
+@settings(max_examples=25)
+@given(
+    st.sampled_from(
+        [
+            "every 20m",
+            "every 20m repair 50m",
+            "poisson mtbf=20h repair=1h node=2:20% rack=6:20%",
+            "poisson mtbf=3h repair=2m spares=3",
+            "every 3s repair 17s",
+        ]
+    ),
+    st.integers(0, 10_000),
+)
+def test_any_trace_is_survived(words: str, seed: int) -> None:
+    hours = 0.5 if words.endswith("s") and "every 3s" in words else 12
+    fleet = made_fleet(words, hours, seed)
+    course = course_of(Ours(setting()), fleet)
+    best = fleet.trace.span / 21
+    assert 0 <= course.kept <= best * (1 + 1e-9)
+    assert course.lost >= 0

@@ -1,0 +1,164 @@
+"""The analytic cost model against figures that are known from elsewhere."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recycle_compiler.frontend import load_job
+from recycle_compiler.frontend.devices import DEFAULT_EFFICIENCY_PPM, DEVICES
+from recycle_compiler.frontend.gpt_model import STATE_BYTES, GptModel, Run, stage_costs, stage_work
+from tests.compiler.frontend.job_texts import codes, errors, marked, parse
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+GPT3_6_7B = GptModel(layers=32, hidden=4096, heads=32, sequence=2048, vocabulary=50304)
+GPT3_175B = GptModel(layers=96, hidden=12288, heads=96, sequence=2048, vocabulary=50304)
+MEGATRON_145B = GptModel(layers=80, hidden=12288, heads=96, sequence=2048, vocabulary=51200)
+
+
+def run(stages: int = 1, pipelines: int = 1, tensor: int = 1, micro: int = 1, device: str = "a100") -> Run:
+    return Run(stages, pipelines, tensor, micro, DEVICES[device], DEFAULT_EFFICIENCY_PPM)
+
+
+@pytest.mark.parametrize(
+    ("model", "billions"), [(GPT3_6_7B, 6.7), (GPT3_175B, 175.0), (MEGATRON_145B, 145.6)]
+)
+def test_parameters_are_those_of_the_papers(model: GptModel, billions: float) -> None:
+    assert model.parameters() == pytest.approx(billions * 1e9, rel=0.03)
+
+
+@pytest.mark.parametrize("model", [GPT3_6_7B, GPT3_175B, MEGATRON_145B])
+def test_operations_are_six_per_parameter_and_token(model: GptModel) -> None:
+    work = stage_work(model, run(stages=4, micro=2))
+    total = sum(one.forward + one.backward_input + one.backward_weight for one in work)
+    assert total == pytest.approx(6 * model.parameters() * 2 * model.sequence, rel=0.1)
+
+
+def test_activations_of_a_layer_are_those_of_the_published_formula() -> None:
+    """34 s b h bytes, and a log-sum of 4 bytes for each head and token in place of the score matrix."""
+    middle = stage_costs(GPT3_6_7B, run(stages=4, micro=3))[1]
+    assert middle.activation == 8 * 3 * 2048 * (34 * 4096 + 4 * 32)
+    assert middle.kept_for_weight == 8 * 3 * 2048 * 32 * 4096
+
+
+def test_time_is_work_at_the_stated_share_of_the_peak() -> None:
+    work, costs = stage_work(GPT3_6_7B, run(stages=4))[1], stage_costs(GPT3_6_7B, run(stages=4))[1]
+    assert costs.backward_weight == pytest.approx(work.backward_weight / (312e12 * 0.45) * 1e9, abs=1)
+    assert costs.forward == pytest.approx(work.forward / (312e12 * 0.45) * 1e9, abs=1)
+    assert costs.transfer == pytest.approx(2048 * 4096 * 2 / 25e9 * 1e9, abs=1)
+
+
+def test_memory_of_a_worker_is_eighteen_bytes_a_parameter() -> None:
+    costs = stage_costs(GPT3_6_7B, run(stages=4))
+    assert sum(stage.resident for stage in costs) == STATE_BYTES * GPT3_6_7B.parameters()
+    assert sum(stage.parameters for stage in costs) == 14 * GPT3_6_7B.parameters()
+
+
+def test_the_ends_carry_the_embedding_and_the_head() -> None:
+    first, middle, _, last = stage_costs(GPT3_6_7B, run(stages=4))
+    assert first.resident - middle.resident == STATE_BYTES * (50304 + 2048) * 4096
+    assert last.resident - middle.resident == STATE_BYTES * (50304 + 2) * 4096
+    assert last.forward > first.forward > middle.forward
+    assert last.activation > first.activation > middle.activation
+    assert first.backward_input == middle.backward_input
+
+
+def test_a_ring_of_one_costs_nothing() -> None:
+    assert {stage.reduce for stage in stage_costs(GPT3_6_7B, run(stages=4))} == {0}
+    two, four = (stage_costs(GPT3_6_7B, run(pipelines=count))[0].reduce for count in (2, 4))
+    assert four == pytest.approx(two * 1.5, rel=1e-6)
+
+
+def test_tensor_parallelism_divides_work_and_adds_messages() -> None:
+    one, two = (stage_costs(GPT3_6_7B, run(stages=4, tensor=count))[1] for count in (1, 2))
+    assert two.resident == one.resident // 2
+    assert two.activation == one.activation // 2
+    assert two.backward_weight == pytest.approx(one.backward_weight / 2, abs=1)
+    message = 2048 * 4096 * 2
+    assert two.forward - one.forward / 2 == pytest.approx(8 * 2 * message / 300e9 * 1e9, abs=20)
+
+
+@pytest.mark.parametrize(
+    ("layers", "stages", "split"),
+    [(32, 4, (8, 8, 8, 8)), (9, 4, (2, 2, 3, 2)), (10, 4, (2, 3, 3, 2)), (11, 4, (3, 3, 3, 2)), (5, 1, (5,))],
+)
+def test_layers_left_over_go_before_the_last_stage(layers: int, stages: int, split: tuple[int, ...]) -> None:
+    assert GptModel(layers, 8, 2, 4, 10).layers_per_stage(stages) == split
+
+
+@given(
+    st.builds(
+        GptModel,
+        layers=st.integers(8, 200),
+        hidden=st.integers(1, 20_000),
+        heads=st.integers(1, 128),
+        sequence=st.integers(1, 8192),
+        vocabulary=st.integers(1, 200_000),
+    ),
+    st.integers(1, 8),
+    st.integers(1, 8),
+)
+def test_any_model_has_whole_positive_costs(model: GptModel, stages: int, tensor: int) -> None:
+    assert sum(model.layers_per_stage(stages)) == model.layers
+    assert max(model.layers_per_stage(stages)) - min(model.layers_per_stage(stages)) <= 1
+    for stage in stage_costs(model, run(stages, 3, tensor, 2)):
+        assert min(stage.forward, stage.backward_input, stage.backward_weight) >= 1
+        assert 0 < stage.kept_for_weight <= stage.activation
+        assert all(type(getattr(stage, name)) is int for name in stage.__slots__)
+
+
+MODEL = "model gpt { layers = 32  hidden = 4096  heads = 32  sequence = 2048  vocabulary = 50304 }"
+BATCH = "batch { global = 24  micro = 2 }"
+
+
+def test_the_example_fits_its_gpus() -> None:
+    job = load_job(EXAMPLES / "gpt3-6.7b.job").spec
+    assert (job.unit, job.memory_unit, job.microbatches, job.failures) == ("ms", "byte", 32, 4)
+    expected = stage_costs(GPT3_6_7B, run(4, 4, 2, 4))
+    assert job.forward == tuple(stage.forward for stage in expected)
+    assert job.transfer == tuple(stage.transfer for stage in expected[:-1])
+    assert job.capacity == tuple((80 << 30) - stage.resident for stage in expected)
+
+
+def test_memory_may_be_left_out() -> None:
+    job = parse(MODEL, "device h200", batch=BATCH, profile="")
+    assert (job.microbatches, job.capacity) == (4, (None,) * 4)
+
+
+def test_efficiency_scales_time() -> None:
+    slow, fast = (
+        parse(MODEL, f"device h100 {{ efficiency = {share}% }}", batch=BATCH, profile="").backward_weight[1]
+        for share in (25, 50)
+    )
+    assert slow == pytest.approx(2 * fast, abs=2)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "changed", "code", "place"),
+    [
+        ((MODEL,), {}, "missing", "model"),
+        ((MODEL, "device v100"), {}, "unknown-device", "v100"),
+        ((MODEL.replace("gpt", "bert"), "device a100"), {}, "unknown-model", "bert"),
+        ((MODEL, "device a100 { efficiency = 0.5% }"), {}, "range", "0.5%"),
+        ((MODEL, "device a100 { efficiency = 101% }"), {}, "range", "101%"),
+        ((MODEL.replace("layers = 32", "layers = 3"), "device a100"), {}, "range", "3"),
+        ((MODEL.replace("heads = 32", "heads = 33"), "device a100"), {}, "divide", "33"),
+        (
+            (MODEL, "device a100"),
+            {"parallel": "parallel { pipeline = 4 data = 3 tensor = 3 }"},
+            "divide",
+            "32",
+        ),
+        ((MODEL.replace("hidden = 4096", "hidden = 16777216"), "device a100"), {}, "too-large", "model"),
+        ((MODEL, "device a100"), {"profile": "profile { forward = 1 }"}, "conflict", "model"),
+        ((MODEL, "device a100"), {"batch": "batch { microbatches = 6 }"}, "missing", "batch"),
+        ((MODEL, "device a100"), {"memory": "memory { capacity = 80 }"}, "unit", "80"),
+    ],
+)
+def test_a_model_that_cannot_be_costed(
+    blocks: tuple[str, ...], changed: dict[str, str], code: str, place: str
+) -> None:
+    error = errors(*blocks, **({"batch": BATCH, "profile": ""} | changed))
+    assert (code, place) in list(zip(codes(error), marked(error), strict=True))
+    assert all(one.hint for one in error.diagnostics)

@@ -1,0 +1,120 @@
+"""What users see when a job is wrong: one golden for each family of mistakes."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from recycle_compiler.diagnostics import CompileError
+from recycle_compiler.frontend import load_job
+from tests.compiler.frontend.job_texts import errors_of, job_text
+
+GPT = "model gpt { layers = 32  hidden = 4096  heads = 32  sequence = 2048  vocabulary = 50304 }"
+
+CASES = {
+    "syntax": """\
+job x {
+  parallel { pipeline 4, data: 3 }
+  batch { microbatches = }
+  profile {
+    forward = [1, 2 3]
+    backward_input = "abc
+  }
+  memory { capacity = [1, 2 }
+  device = a100
+}
+job y { }
+""",
+    "unclosed-block": """\
+job x {
+  parallel { pipeline = 4  data = 3
+  batch { microbatches = 6 }
+""",
+    "unknown-names": """\
+job x {
+  paralel { pipeline = 4  data = 3 }
+  batch { microbatches = 6  wibble = 3 }
+  profile { forward = 1  backward_input = 1  backward_weights = 1  capacity = 4 }
+  techniques { adaptive  decoupled }
+  gpt { layers = 32 }
+  failures = 3
+}
+""",
+    "duplicates": job_text(
+        "batch { microbatches = 3 }", parallel="parallel { pipeline = 4  data = 3  data = 2 }"
+    ),
+    "missing": "job x {\n  parallel { pipeline = 4 }\n  profile { forward = 1 }\n  tolerate { }\n}\n",
+    "units": """\
+job x {
+  parallel { pipeline = 4  data = 3 }
+  batch { microbatches = 6 }
+  profile {
+    forward = 1 sec  backward_input = 1 MiB
+    backward_weight = 3 ms  optimizer = [1 slots]
+  }
+  memory { capacity = 80 GB }
+  solver { time_limit = 60  gap = 0.01 }
+}
+""",
+    "mixed-memory": job_text(
+        profile="profile { forward = 1  backward_input = 1  backward_weight = 1  activation = 2 }",
+        memory="memory { capacity = [4, 80 MiB, 3, 0] }",
+    ),
+    "lengths": job_text(
+        profile="profile { forward = [1, 2]  backward_input = 1  backward_weight = [1]  transfer = [1, 1] }",
+        memory="memory { capacity = [4, 3, 2, 1, 1] }",
+    ),
+    "times": """\
+job x {
+  parallel { pipeline = 4  data = 3 }
+  batch { microbatches = 6 }
+  profile {
+    forward = 0  backward_input = -1
+    backward_weight = 1.0005  reduce = 9999999999999999
+  }
+}
+""",
+    "batch-does-not-divide": job_text(batch="batch { global = 1000  micro = 7 }"),
+    "absurd-sizes": job_text(
+        parallel="parallel { pipeline = 4096  data = 4096  tensor = 8 }",
+        profile=f"profile {{ forward = {'9' * 32}  backward_input = x  backward_weight = 1 }}",
+        tolerate="tolerate { failures = 1000% }",
+        solver="solver { seed = 4294967296  time_limit = 0 s }",
+    ),
+    "too-many-failures": job_text(tolerate="tolerate { failures = 9 }"),
+    "memory-too-small": job_text(memory="memory { capacity = [4, 3, 0.999, 1] }"),
+    "model": job_text(
+        "model gpt { layers = 3  hidden = 4096  heads = 30  sequence = 2048 }",
+        "device a10",
+        profile="",
+        batch="batch { microbatches = 6 }",
+    ),
+    "model-too-large": job_text(
+        GPT,
+        "device a100",
+        profile="",
+        batch="batch { microbatches = 6  micro = 4 }",
+        memory="memory { capacity = 16 GiB }",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_rendered(case: str, golden: Callable[[str, str], None]) -> None:
+    error = errors_of(CASES[case], "x.job")
+    golden(f"errors/{case}.txt", f"{error.render()}\nexit {error.exit_code}\n")
+
+
+def test_profile_file(
+    tmp_path: Path, golden: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = {"forward": 1, "backward_input": 1, "backward_weight": 1, "activation_bytes": 8}
+    stages = [stage, {**stage, "forward": 0}, {**stage, "kept_bytes": 9}, {**stage, "reduce": 1.5}]
+    profile = {"format": "recycle-profile", "version": 1, "device": "cpu", "unit": "ns", "stages": stages}
+    (tmp_path / "p.json").write_text(json.dumps(profile))
+    (tmp_path / "x.job").write_text(job_text(profile='profile from "p.json"'))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CompileError) as caught:
+        load_job("x.job")
+    golden("errors/profile-file.txt", f"{caught.value.render()}\nexit {caught.value.exit_code}\n")

@@ -1,0 +1,151 @@
+"""Measured profiles: what is read, and what is refused with the path inside the file."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recycle_compiler.diagnostics import CompileError
+from recycle_compiler.frontend import load_job
+from recycle_compiler.ir.job import JobSpec
+from tests.compiler.frontend.job_texts import job_text, marked
+
+STAGE: dict[str, Any] = {
+    "forward": 1_200_000,
+    "backward_input": 1_300_000,
+    "backward_weight": 1_100_000,
+    "optimizer": 400_000,
+    "reduce": 900_000,
+    "transfer": 60_000,
+    "activation_bytes": 96 << 20,
+    "kept_bytes": 64 << 20,
+    "parameter_bytes": 3 << 30,
+    "forward_spread": [1, 2, 3],
+}
+LEAST = {key: STAGE[key] for key in ("forward", "backward_input", "backward_weight", "activation_bytes")}
+
+
+def profile(stages: Any, **changed: Any) -> dict[str, Any]:
+    return {
+        "format": "recycle-profile",
+        "version": 1,
+        "device": "cpu",
+        "unit": "ns",
+        "stages": stages,
+    } | changed
+
+
+def load(folder: Path, content: Any, **blocks: str) -> JobSpec:
+    text = content if isinstance(content, str) else json.dumps(content)
+    (folder / "p.json").write_text(text, encoding="utf-8")
+    (folder / "x.job").write_text(
+        job_text(**({"profile": 'profile from "p.json"'} | blocks)), encoding="utf-8"
+    )
+    return load_job(folder / "x.job").spec
+
+
+def refusal(folder: Path, content: Any) -> str:
+    with pytest.raises(CompileError) as caught:
+        load(folder, content)
+    assert marked(caught.value) == ['"p.json"'] * len(caught.value.diagnostics)
+    assert caught.value.exit_code == 1
+    return "\n".join(one.message for one in caught.value.diagnostics)
+
+
+def test_a_full_profile(tmp_path: Path) -> None:
+    job = load(tmp_path, profile([STAGE] * 4, runtime_version="3"), memory="memory { capacity = 1 GiB }")
+    assert (job.unit, job.memory_unit) == ("ms", "byte")
+    assert job.forward == (1_200_000,) * 4
+    assert job.backward_input == (1_300_000,) * 4
+    assert job.backward_weight == (1_100_000,) * 4
+    assert job.optimizer == (400_000,) * 4
+    assert job.reduce == (900_000,) * 4
+    assert job.transfer == (60_000,) * 3
+    assert job.activation == (96 << 20,) * 4
+    assert job.kept_for_weight == (64 << 20,) * 4
+    assert job.parameters == (3 << 30,) * 4
+    assert job.capacity == (1 << 30,) * 4
+
+
+def test_what_was_not_measured_is_nothing_but_activations_are_kept(tmp_path: Path) -> None:
+    job = load(tmp_path, profile([LEAST] * 4))
+    assert job.optimizer == job.reduce == job.parameters == (0,) * 4
+    assert job.transfer == (0,) * 3
+    assert job.kept_for_weight == job.activation == (96 << 20,) * 4
+
+
+def test_capacity_is_in_bytes(tmp_path: Path) -> None:
+    with pytest.raises(CompileError, match="capacity needs a unit"):
+        load(tmp_path, profile([LEAST] * 4), memory="memory { capacity = 4 }")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", "is empty"),
+        ("{", "is not whole: the JSON breaks off at line 1, column 2"),
+        ('{"format":\n  recycle}', "is not valid JSON at line 2, column 3: found `recycle}`"),
+        ("[" * 100_000, "nested too deeply"),
+        ("9" * 10_000, "holds a number with thousands of digits"),
+        ("[]", "must hold a JSON object"),
+        ("{}", 'format must be "recycle-profile", got nothing'),
+        (profile([], format="other"), 'got "other"'),
+        (profile([LEAST] * 4, version=2), "version must be 1, got 2"),
+        (profile([LEAST] * 4, version=True), "version must be 1, got true"),
+        (profile([LEAST] * 4, unit="us"), 'unit must be "ns", got "us"'),
+        (profile([LEAST] * 4, device=3), "device must be text, got 3"),
+        (profile({}), "stages must be a list, got an object"),
+        (profile([LEAST] * 3), "must list 4 stages, as `pipeline` says, got 3"),
+        (profile([LEAST, 7, LEAST, LEAST]), "stages[1] must be an object, got 7"),
+        (profile([LEAST, LEAST, {**LEAST, "forward": 0}, LEAST]), "stages[2].forward must be"),
+        (profile([{**LEAST, "forward": 1.5}] + [LEAST] * 3), "stages[0].forward must be"),
+        (profile([{**LEAST, "forward": True}] + [LEAST] * 3), "got true"),
+        (profile([{**LEAST, "transfer": -1}] + [LEAST] * 3), "stages[0].transfer must be"),
+        (profile([{**LEAST, "transfer": 1 << 51}] + [LEAST] * 3), "stages[0].transfer must be"),
+        (profile([{**LEAST, "kept_bytes": 97 << 20}] + [LEAST] * 3), "stages[0].kept_bytes cannot exceed"),
+        (profile([{"forward": 1}] + [LEAST] * 3), "stages[0].activation_bytes must be"),
+        ("\udcff".encode("utf-8", "surrogatepass").decode("latin-1"), "is not valid JSON"),
+    ],
+)
+def test_what_is_wrong_is_named_by_its_path(tmp_path: Path, content: Any, words: str) -> None:
+    assert words in refusal(tmp_path, content)
+
+
+@pytest.mark.parametrize(
+    ("content", "hint"),
+    [
+        ("{", 'a profile is JSON that begins {"format": "recycle-profile", "version": 1, ...'),
+        (profile([LEAST] * 3), "measure as many stages as the job has, or change `pipeline`"),
+        (profile([LEAST] * 4, unit="us"), "times are whole nanoseconds"),
+        (profile([{}] * 4), "measure the profile again"),
+    ],
+)
+def test_hints_fit_what_is_wrong(tmp_path: Path, content: Any, hint: str) -> None:
+    with pytest.raises(CompileError) as caught:
+        load(tmp_path, content)
+    assert {one.hint for one in caught.value.diagnostics} == {hint}
+
+
+def test_a_profile_full_of_mistakes_is_cut_short(tmp_path: Path) -> None:
+    assert len(refusal(tmp_path, profile([{}] * 4)).split("\n")) == 10
+
+
+def test_a_missing_profile_is_placed_at_its_name(tmp_path: Path) -> None:
+    (tmp_path / "x.job").write_text(job_text(profile='profile from "none.json"'))
+    with pytest.raises(CompileError, match="does not exist") as caught:
+        load_job(tmp_path / "x.job")
+    assert marked(caught.value) == ['"none.json"']
+    assert caught.value.diagnostics[0].hint == "paths are relative to the job file"
+
+
+def test_a_huge_profile_is_refused(tmp_path: Path) -> None:
+    assert "is larger than 4 MiB" in refusal(tmp_path, " " * (4 << 20) + "{}")
+
+
+def test_the_path_is_relative_to_the_job_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "p.json").write_text(json.dumps(profile([LEAST] * 4)))
+    (tmp_path / "jobs" / "x.job").write_text(job_text(profile='profile from "../p.json"'))
+    monkeypatch.chdir(tmp_path)
+    assert load_job("jobs/x.job").spec.forward == (1_200_000,) * 4

@@ -1,0 +1,91 @@
+"""Failures are carried by the stages that carry them best: no other counts per stage give a better plan.
+
+Jobs are so small that every way to place any number of failures can be planned.
+"""
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from recycle_compiler.ir.failure import failed_per_stage, normal_form
+from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.planner.compile import compile_job, plan_failed
+from tests.support.jobs import SLOT, unit_job
+
+Times = tuple[int, ...]
+Counts = tuple[int, ...]
+
+
+def uneven(
+    job: JobSpec, forward: Times, backward: Times, weight: Times, optimizer: Times, transfer: Times
+) -> JobSpec:
+    """The job with other times, in slots."""
+    forward, backward, weight, optimizer, transfer = (
+        tuple(SLOT * time for time in times) for times in (forward, backward, weight, optimizer, transfer)
+    )
+    return replace(
+        job,
+        forward=forward,
+        backward_input=backward,
+        backward_weight=weight,
+        optimizer=optimizer,
+        transfer=transfer,
+    )
+
+
+EVEN = {
+    "two stages": unit_job(2, 2, 4),
+    "two stages, three pipelines": unit_job(2, 3, 3),
+    "two stages, memory of 1F1B": unit_job(2, 3, 4, capacity=(2, 1)),
+    "three stages": unit_job(3, 2, 4),
+    "three stages, memory of 1F1B": unit_job(3, 2, 4, capacity=(3, 2, 1)),
+    "three stages, little memory": unit_job(3, 3, 2, capacity=1),
+    "three stages, equal memory": unit_job(3, 3, 2, capacity=3),
+}
+UNEVEN = {
+    "a slow end": uneven(unit_job(2, 3, 3, capacity=2), (1, 2), (1, 2), (1, 2), (1, 1), (0,)),
+    "a slow start": uneven(
+        unit_job(3, 2, 3, capacity=(3, 2, 1)), (2, 1, 1), (2, 1, 1), (1,) * 3, (1,) * 3, (0, 0)
+    ),
+    "a slow middle": uneven(unit_job(3, 3, 2), (1, 2, 1), (1, 2, 1), (1, 2, 1), (0,) * 3, (0, 0)),
+    "transfers": uneven(unit_job(3, 2, 3, capacity=4), (1,) * 3, (2,) * 3, (1,) * 3, (2,) * 3, (1, 1)),
+    "optimizers": uneven(unit_job(2, 3, 4, capacity=2), (1, 1), (1, 1), (1, 1), (6, 0), (1,)),
+}
+MISJUDGED = {
+    "one failure on two stages": uneven(unit_job(2, 3, 2, capacity=2), (2, 2), (2, 2), (1, 2), (0, 1), (0,)),
+    "one failure, longer ops": uneven(unit_job(2, 3, 2, capacity=2), (3, 3), (3, 3), (2, 3), (1, 2), (0,)),
+    "two failures": uneven(unit_job(3, 3, 2, capacity=2), (2, 2, 1), (1, 3, 2), (1, 2, 1), (0, 0, 2), (0, 0)),
+    "four failures": uneven(
+        unit_job(3, 3, 2, capacity=(3, 2, 1)), (1, 2, 2), (3, 2, 3), (2, 2, 3), (0, 2, 2), (1, 1)
+    ),
+}
+"""Here a quick plan is not enough to tell which counts are best."""
+JOBS = {**EVEN, **UNEVEN, **MISJUDGED}
+
+
+def best_placements(job: JobSpec) -> dict[int, tuple[int, list[Counts]]]:
+    """For each number of failures, the shortest period and all counts per stage that reach it."""
+    found: dict[int, dict[Counts, int]] = {}
+    for counts in product(range(job.pipelines), repeat=job.stages):
+        claims = plan_failed(job, normal_form(counts, job.pipelines)).claims
+        found.setdefault(sum(counts), {})[counts] = claims.period
+    return {
+        failures: (
+            min(periods.values()),
+            [c for c, period in periods.items() if period == min(periods.values())],
+        )
+        for failures, periods in found.items()
+    }
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_no_other_placement_gives_a_better_plan(name: str) -> None:
+    job = JOBS[name]
+    best = best_placements(job)
+    programs = compile_job(job, failures=job.stages * (job.pipelines - 1))
+    assert len(programs) == len(best)
+    for failures, program in enumerate(programs):
+        period, placements = best[failures]
+        counts = failed_per_stage(program.failed, job.stages)
+        assert program.claims.period <= period, f"{counts} was chosen, {placements} would be better"

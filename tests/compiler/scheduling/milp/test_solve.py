@@ -1,0 +1,200 @@
+"""The MILP against known optima; what it finds is judged by a checker that knows only the rules."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import accumulate, islice, pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from bench.reference.optima import Optimum, load_optima
+from recycle_compiler.ir.failure import failure_set, normal_form
+from recycle_compiler.ir.job import Techniques
+from recycle_compiler.scheduling.milp.certificate import Ints
+from recycle_compiler.scheduling.milp.solve import Limits, Stop, raise_bound, relax, solve
+from recycle_compiler.scheduling.problem import UNLIMITED, Problem
+from tests.support.jobs import ADAPTIVE, ALL, DECOUPLED, NONE, SLOT, figure3, routed_problem, unit_job
+
+OPTIMA = Path(__file__).resolve().parents[3] / "data" / "optima.jsonl"
+LIMITS = Limits()
+ONE_FAILED = failure_set([(1, 2)])
+
+
+def broken_rules(problem: Problem, start: Ints, target: int) -> list[str]:
+    """Every rule that a schedule breaks, from start[kind, unit, stage]."""
+    end = start + np.array([problem.forward, problem.backward, problem.weight])[:, None, :]
+    broken = [*late_inputs(problem, start, end)]
+    for stage in range(problem.stages):
+        for worker in problem.hosts[stage]:
+            units = problem.host[:, stage] == worker
+            if overlaps(
+                start[: kinds(problem, stage), units, stage], end[: kinds(problem, stage), units, stage]
+            ):
+                broken.append(f"worker {worker} of stage {stage} does two things at once")
+            if excess(problem, start, end, units, stage) > 0:
+                broken.append(f"worker {worker} of stage {stage} holds too much")
+    if period(problem, start, end) > target:
+        broken.append("the period exceeds the target")
+    return broken
+
+
+def kinds(problem: Problem, stage: int) -> int:
+    return 3 if problem.split[stage] else 2
+
+
+def late_inputs(problem: Problem, start: Ints, end: Ints) -> Iterator[str]:
+    """Ops that start before what they wait for."""
+    for stage, transfer in enumerate(problem.transfer):
+        if (start[0, :, stage + 1] < end[0, :, stage] + transfer).any():
+            yield f"F of stage {stage + 1} before its input"
+        if (start[1, :, stage] < end[1, :, stage + 1] + transfer).any():
+            yield f"backward of stage {stage} before its input"
+    if (start[1, :, -1] < end[0, :, -1]).any():
+        yield "backward of the last stage before its forward"
+    for stage, split in enumerate(problem.split):
+        if split and (start[2, :, stage] < end[1, :, stage]).any():
+            yield f"W of stage {stage} before its backward"
+
+
+def overlaps(start: Ints, end: Ints) -> bool:
+    times = sorted(zip(start.ravel().tolist(), end.ravel().tolist(), strict=True))
+    return any(first[1] > second[0] for first, second in pairwise(times))
+
+
+def excess(problem: Problem, start: Ints, end: Ints, units: NDArray[np.bool_], stage: int) -> int:
+    """By how much a worker's memory is exceeded at worst."""
+    if problem.capacity[stage] == UNLIMITED or not units.any():
+        return 0
+    held, kept = problem.activation[stage], problem.kept[stage]
+    changes = [(time, 1, held) for time in start[0, units, stage].tolist()]
+    changes += [(time, 0, kept - held) for time in end[1, units, stage].tolist()]
+    if problem.split[stage]:
+        changes += [(time, 0, -kept) for time in end[2, units, stage].tolist()]
+    # Sorted, what is released at an instant comes before what is taken.
+    amounts = accumulate(amount for _, _, amount in sorted(changes))
+    return max(amounts) - problem.capacity[stage]
+
+
+def period(problem: Problem, start: Ints, end: Ints) -> int:
+    opens = start[0].min(axis=0)
+    closes = np.array([end[kinds(problem, stage) - 1, :, stage].max() for stage in range(problem.stages)])
+    if problem.staggered:
+        return int((closes - opens + np.array(problem.finish)).max())
+    return int(closes.max() - opens.min() + max(problem.finish))
+
+
+EXAMPLE = [
+    pytest.param((4, 3, 2, 1), NONE, (), 27 + 3, id="fault-free"),
+    pytest.param(None, DECOUPLED, (), 21 + 3, id="fault-free-decoupled"),
+    pytest.param((4, 3, 2, 1), ADAPTIVE, ONE_FAILED, 36 + 3, id="adaptive-tight"),
+    pytest.param(4, ADAPTIVE, ONE_FAILED, 33 + 3, id="adaptive"),
+    pytest.param(4, DECOUPLED, ONE_FAILED, 29 + 3, id="decoupled"),
+    pytest.param((4, 3, 2, 1), DECOUPLED, ONE_FAILED, 32 + 3, id="decoupled-tight"),
+    pytest.param(None, ALL, ONE_FAILED, 30, id="staggered-unlimited"),
+    pytest.param(4, ALL, ONE_FAILED, 32, id="staggered"),
+]
+
+
+@pytest.mark.parametrize("capacity, techniques, failed, least", EXAMPLE)
+def test_the_running_example_is_found_and_nothing_shorter_exists(
+    capacity: tuple[int, ...] | int | None,
+    techniques: Techniques,
+    failed: tuple[tuple[int, int], ...],
+    least: int,
+) -> None:
+    problem = routed_problem(figure3(capacity, techniques), failure_set(failed))
+    found = solve(problem, least * SLOT, LIMITS)
+    assert found.stop is Stop.FOUND and found.start is not None
+    assert broken_rules(problem, found.start, least * SLOT) == []
+    for search in (solve, relax):
+        below = search(problem, (least - 1) * SLOT, LIMITS)
+        assert (below.stop, below.exact) == (Stop.REFUTED, True)
+    assert raise_bound(problem, 0, (least + 4) * SLOT, LIMITS) == least * SLOT
+
+
+def problem_of_entry(entry: Optimum) -> Problem:
+    return routed_problem(entry.job, normal_form(entry.failed_per_stage, entry.job.pipelines))
+
+
+def small_entries() -> list[Optimum]:
+    """The first lines of the file, without those that take long."""
+    return [entry for entry in islice(load_optima(OPTIMA), 120) if entry.best <= 24 * SLOT]
+
+
+def check_against_optimum(entry: Optimum) -> None:
+    """What is found is a schedule, and no proof denies a schedule that exists."""
+    problem = problem_of_entry(entry)
+    for target in (entry.best, entry.best - problem.grain):
+        outcome = solve(problem, target, LIMITS)
+        if outcome.start is not None:
+            assert broken_rules(problem, outcome.start, target) == [], entry.seed
+            assert target >= entry.lower_bound, f"seed {entry.seed}: better than the exact solver's bound"
+        if outcome.stop is Stop.REFUTED and max(map(len, problem.hosts)) == 1:
+            assert target < entry.best, f"seed {entry.seed}: the only routing was refuted where it works"
+    assert relax(problem, entry.best, LIMITS).stop is not Stop.REFUTED, f"seed {entry.seed}"
+
+
+def test_small_jobs_against_proven_optima() -> None:
+    assert len(small_entries()) > 30
+    for entry in small_entries():
+        check_against_optimum(entry)
+
+
+@pytest.mark.slow
+def test_all_jobs_against_proven_optima() -> None:
+    for entry in load_optima(OPTIMA):
+        check_against_optimum(entry)
+
+
+def test_most_optima_are_proven_without_regard_to_routing() -> None:
+    settled = [entry for entry in small_entries() if entry.optimum is not None]
+    proven = [raise_bound(problem_of_entry(entry), 0, entry.best, LIMITS) == entry.best for entry in settled]
+    assert sum(proven) >= 0.9 * len(proven)
+
+
+def test_what_differs_only_in_the_checker_is_caught() -> None:
+    """The checker itself can see: move one op, and some rule breaks."""
+    problem = routed_problem(unit_job(2, 1, 2, (2, 1)))
+    target = 20 * SLOT
+    found = solve(problem, target, LIMITS)
+    assert found.start is not None and broken_rules(problem, found.start, target) == []
+    for kind in range(3):
+        moved = found.start.copy()
+        moved[kind, 1, 1] = 0
+        assert broken_rules(problem, moved, target) != []
+
+
+def test_the_same_problem_gives_the_same_schedule() -> None:
+    problem = routed_problem(figure3(4), ONE_FAILED)
+    first, second = (solve(problem, 32 * SLOT, LIMITS) for _ in range(2))
+    assert first.start is not None and second.start is not None
+    assert np.array_equal(first.start, second.start)
+    assert (first.relaxations, first.iterations) == (second.relaxations, second.iterations)
+
+
+@pytest.mark.parametrize(
+    "limits, stop",
+    [
+        (replace(LIMITS, relaxations=0), Stop.WORK_LIMIT),
+        (replace(LIMITS, relaxations=3), Stop.WORK_LIMIT),
+        (replace(LIMITS, iterations=50), Stop.WORK_LIMIT),
+        (replace(LIMITS, counts=100), Stop.WORK_LIMIT),
+        (replace(LIMITS, seconds=0.0), Stop.TIME_LIMIT),
+    ],
+)
+def test_a_limit_is_named(limits: Limits, stop: Stop) -> None:
+    outcome = solve(routed_problem(figure3(4), ONE_FAILED), 32 * SLOT, limits)
+    assert (outcome.stop, outcome.start, outcome.exact) == (stop, None, False)
+
+
+def test_what_the_dive_leaves_open_goes_to_branch_and_bound() -> None:
+    problem = routed_problem(unit_job(3, 2, 3, 3, DECOUPLED))
+    least = raise_bound(problem, 0, 40 * SLOT, LIMITS)
+    limits = replace(LIMITS, relaxations=0, nodes=1_000)
+    found = solve(problem, least, limits)
+    assert found.stop is Stop.FOUND and found.start is not None
+    assert broken_rules(problem, found.start, least) == []
+    below = solve(problem, least - SLOT, limits)
+    assert (below.stop, below.exact) == (Stop.REFUTED, False)

@@ -1,0 +1,91 @@
+"""Lower bounds on known cases; their validity in volume is tested against proven optima."""
+
+import pytest
+
+from recycle_compiler.ir.failure import FailureSet, failure_set, normal_form
+from recycle_compiler.ir.job import Techniques
+from recycle_compiler.planner.compile import plan_failed
+from recycle_compiler.scheduling.bounds import lower_bound, ramp_up, round_trip, stage_bounds
+from tests.support.jobs import ADAPTIVE, ALL, DECOUPLED, NONE, SLOT, figure3, routed_problem, unit_job
+
+LOST = failure_set([(2, 2)])
+
+
+@pytest.mark.parametrize(
+    ("capacity", "techniques", "failed", "slots", "reason"),
+    [
+        ((4, 3, 2, 1), NONE, (), 30, "load of stage 0"),
+        ((4, 3, 2, 1), ADAPTIVE, LOST, 39, "tail of stage 2 through stage 0"),
+        (4, ADAPTIVE, LOST, 36, "tail of stage 2 through stage 0"),
+        (4, DECOUPLED, LOST, 32, "load of stage 2"),
+        (None, ALL, LOST, 30, "load of stage 2"),
+        (4, ALL, LOST, 32, "both ends of stage 2"),
+        (1, ALL, (), 57, "memory of stage 0"),
+    ],
+)
+def test_running_example(
+    capacity: tuple[int | None, ...] | int | None,
+    techniques: Techniques,
+    failed: FailureSet,
+    slots: int,
+    reason: str,
+) -> None:
+    bound = lower_bound(routed_problem(figure3(capacity, techniques), failed))
+    assert (bound.period, bound.reason) == (slots * SLOT, reason)
+
+
+def test_round_trip_and_ramp_up() -> None:
+    problem = routed_problem(unit_job(4, 1, 8, capacity=(4, 3, 2, 1)))
+    assert [round_trip(problem, stage) // SLOT for stage in range(4)] == [6, 4, 2, 0]
+    assert [ramp_up(problem, stage, 8) // SLOT for stage in range(4)] == [3, 2, 1, 0]
+
+
+def slots(stages: int, microbatches: int, failed_per_stage: tuple[int, ...], stage: int) -> dict[str, int]:
+    """The bounds of a stage by name, for three pipelines with the memory of 1F1B."""
+    job = unit_job(stages, 3, microbatches, capacity=tuple(range(stages, 0, -1)))
+    problem = routed_problem(job, normal_form(failed_per_stage, 3))
+    return {bound.reason: bound.period // SLOT for bound in stage_bounds(problem, stage)}
+
+
+def test_a_crowd_passes_a_narrow_stage_in_rounds() -> None:
+    """Twelve micro-batches, four on each worker of stages 0 and 2, all on the one that stage 1 has left.
+
+    The first backwards for the three workers of stage 0 leave stage 1 one after another, each with an F and
+    a backward of its own. The last comes 1 + 3 x 2 slots after the start, when its worker has run three F:
+    work 12, four slots idle, three for the optimizer. A worker with five micro-batches would need 15 + 2 + 3.
+
+    The last backwards of stage 2 pass stage 1 in rounds, too. All work but a W comes before them: 2 slots for
+    the first F on its way, 11 of work, three backwards on stage 1, a backward and a W on stage 0, and 3.
+    """
+    narrow = slots(3, 4, (0, 2, 0), 0)
+    assert narrow["load of stage 0"] == 12 + 4 + 3
+    assert slots(3, 4, (0, 0, 0), 0)["load of stage 0"] == 12 + 2 + 3
+    assert slots(3, 4, (0, 2, 0), 2)["tail of stage 2 through stage 0"] == 2 + 11 + 3 + 2 + 3
+    assert slots(3, 4, (0, 0, 0), 2)["tail of stage 2 through stage 0"] == 2 + 11 + 1 + 2 + 3
+
+
+def test_rounds_cost_no_more_than_one_micro_batch_more() -> None:
+    """The crowd of stage 1 passes stage 0, where each backward has a W after it.
+
+    With two workers there, the last backward waits for one round: 1 slot for the first F on its way, 11 of
+    work, 2 x 2, and 3. With one worker it waits for two, and that is 21; but 20 is enough for five
+    micro-batches on one worker, the last of which waits for nobody: 1 + 14 + 2 + 3.
+    """
+    assert slots(2, 4, (0, 0), 1)["tail of stage 1 through stage 0"] == 1 + 11 + 2 + 3
+    assert slots(2, 4, (1, 0), 1)["tail of stage 1 through stage 0"] == 1 + 11 + 2 * 2 + 3
+    assert slots(2, 4, (2, 0), 1)["tail of stage 1 through stage 0"] == 1 + 14 + 2 + 3
+
+
+def test_a_plan_that_waits_in_rounds() -> None:
+    """Six micro-batches on three workers of stage 0, which two of stage 1 serve.
+
+    The last first backward comes after 1 + 2 x 2 slots, of which two F fill two: three are lost. With six of
+    work and one for the optimizer this is 10, and no schedule is shorter.
+    """
+    job = unit_job(2, 3, 2, optimizer=1)
+    failed = normal_form((0, 1), 3)
+    problem = routed_problem(job, failed)
+    assert ramp_up(problem, 0, 2) == 1 * SLOT
+    assert ramp_up(problem, 0, 2, crowd=3) == 3 * SLOT
+    assert lower_bound(problem).period == 10 * SLOT
+    assert plan_failed(job, failed).claims.period == 10 * SLOT

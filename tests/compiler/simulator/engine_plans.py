@@ -1,0 +1,63 @@
+"""Plans for the engine, quickly made, and their streams as values that a test can change."""
+
+from pathlib import Path
+
+from hypothesis import strategies as st
+
+from recycle_compiler.backends.bundle import bundle_bytes
+from recycle_compiler.ir.failure import Worker
+from recycle_compiler.ir.streams import Program
+from recycle_compiler.ir.target import Target
+from recycle_compiler.ir.text import parse_schedule
+from recycle_compiler.passes.assign_buffers import AssignBuffers
+from recycle_compiler.passes.assign_slots import Effort
+from recycle_compiler.passes.insert_transfers import InsertTransfers
+from recycle_compiler.planner.compile import plan_failed
+from recycle_compiler.simulator.engine import run_streams
+from recycle_compiler.simulator.outcome import Outcome
+from recycle_compiler.simulator.streams import streams_from
+from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.plan.isa import Instruction, Opcode
+from tests.support.jobs import small_targets
+
+Streams = dict[Worker, list[Instruction]]
+SCHEDULES = Path(__file__).resolve().parents[3] / "golden" / "schedules"
+
+
+def quick_plan(target: Target) -> Program:
+    """A plan that little work went into."""
+    return plan_failed(target.job, target.failed, effort=Effort().glance())
+
+
+def quick_plans() -> st.SearchStrategy[Program]:
+    """Of jobs with any techniques, failures, transfers and uneven times."""
+    return small_targets().filter(lambda target: all(target.hosts)).map(quick_plan)
+
+
+def golden_plan(name: str) -> Program:
+    """The plan of a schedule that was planned once and for all."""
+    schedule = parse_schedule((SCHEDULES / f"{name}.txt").read_text(encoding="utf-8"))
+    return AssignBuffers().run(InsertTransfers().run(schedule))
+
+
+def bundle_of(program: Program) -> Bundle:
+    return Bundle.parse(bundle_bytes(source="", programs=[program]))
+
+
+def streams_of(program: Program) -> Streams:
+    return {worker: list(stream) for worker, stream in program.streams()}
+
+
+def run(program: Program, streams: Streams) -> Outcome:
+    """The plan with other streams."""
+    return run_streams(streams_from(streams), program.job, program.release)
+
+
+def places(streams: Streams, *opcodes: Opcode) -> list[tuple[Worker, int]]:
+    """Every instruction with one of these opcodes: the worker, and the position in its stream."""
+    return [
+        (worker, position)
+        for worker, stream in streams.items()
+        for position, instruction in enumerate(stream)
+        if instruction.opcode in opcodes
+    ]

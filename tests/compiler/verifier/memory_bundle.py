@@ -1,0 +1,103 @@
+"""Bundles that were never written to a file, and small changes to their streams."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.ir.job_text import print_job
+from recycle_runtime.plan.isa import Instruction, Opcode
+
+Cell = tuple[int, int]
+"""(pipeline, stage) of a worker."""
+Streams = dict[Cell, tuple[Instruction, ...]]
+
+_FIELDS = {"p": "pipeline", "m": "microbatch", "b": "buffer", "i": "inbox", "@": "peer"}
+
+
+def instruction(text: str) -> Instruction:
+    """`forward p0 m1 b0 i2` or `send_activation p0 m1 b0 @1` as a value."""
+    name, *words = text.split()
+    fields = {_FIELDS[word[0]]: int(word[1:]) for word in words}
+    return Instruction(Opcode[name.upper()], **fields)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The index entry of a plan in memory."""
+
+    failed: tuple[Cell, ...] = ()
+    release: tuple[int, ...] = (0, 0)
+    makespan: int = 0
+    period: int = 0
+    lower_bound: int = 1
+
+
+@dataclass(frozen=True)
+class MemoryBundle:
+    """Plans that were never written to a file."""
+
+    job: JobSpec
+    plans: tuple[Entry, ...]
+    streams: tuple[Streams, ...]
+    stated_stages: int | None = None
+    text: str | None = None
+
+    @property
+    def stages(self) -> int:
+        return self.job.stages if self.stated_stages is None else self.stated_stages
+
+    @property
+    def pipelines(self) -> int:
+        return self.job.pipelines
+
+    @property
+    def tensor(self) -> int:
+        return self.job.tensor
+
+    @property
+    def microbatches(self) -> int:
+        return self.job.microbatches
+
+    @property
+    def job_text(self) -> str:
+        return print_job(self.job) if self.text is None else self.text
+
+    def workers(self, plan_index: int) -> Sequence[Cell]:
+        return tuple(self.streams[plan_index])
+
+    def stream(self, plan_index: int, worker: Cell) -> Sequence[Instruction]:
+        return self.streams[plan_index][worker]
+
+    def with_entry(self, **changes: Any) -> "MemoryBundle":
+        """The same bundle with another index entry for its first plan."""
+        return replace(self, plans=(replace(self.plans[0], **changes), *self.plans[1:]))
+
+    def with_job(self, **changes: Any) -> "MemoryBundle":
+        return replace(self, job=replace(self.job, **changes))
+
+    def with_stream(self, worker: Cell, stream: Sequence[Instruction]) -> "MemoryBundle":
+        """The same bundle with another stream for one worker of its first plan."""
+        return replace(self, streams=({**self.streams[0], worker: tuple(stream)}, *self.streams[1:]))
+
+    def without(self, worker: Cell, text: str) -> "MemoryBundle":
+        """One instruction less."""
+        stream = list(self.streams[0][worker])
+        stream.remove(instruction(text))
+        return self.with_stream(worker, stream)
+
+    def replaced(self, worker: Cell, old: str, new: str) -> "MemoryBundle":
+        """One instruction for another."""
+        stream = list(self.streams[0][worker])
+        stream[stream.index(instruction(old))] = instruction(new)
+        return self.with_stream(worker, stream)
+
+    def inserted(self, worker: Cell, new: str, before: str) -> "MemoryBundle":
+        """One instruction more."""
+        stream = list(self.streams[0][worker])
+        stream.insert(stream.index(instruction(before)), instruction(new))
+        return self.with_stream(worker, stream)
+
+    def moved(self, worker: Cell, text: str, before: str) -> "MemoryBundle":
+        """One instruction somewhere else."""
+        return self.without(worker, text).inserted(worker, text, before)

@@ -1,0 +1,270 @@
+"""A slow and literal reading of what streams mean, to hold the verifier's verdicts against.
+
+Values are names instead of tensors: a forward that is not given its very input raises WrongResultError,
+and so does everything else that a real worker would compute wrongly or never finish.
+"""
+
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from recycle_compiler.ir.job import JobSpec
+from recycle_runtime.plan.isa import Instruction, Opcode
+from tests.compiler.verifier.memory_bundle import Cell, Streams
+
+Value = tuple[str, int, int, int]
+"""`activation` or `gradient`, pipeline, micro-batch, and the stage that made it."""
+_COMPUTE = (Opcode.FORWARD, Opcode.BACKWARD, Opcode.BACKWARD_INPUT, Opcode.BACKWARD_WEIGHT)
+
+
+class WrongResultError(Exception):
+    """The streams do not do what they should."""
+
+
+@dataclass
+class _Buffer:
+    loaded: tuple[int, int] | None = None
+    unit: tuple[int, int] | None = None
+    activation: Value | None = None
+    gradient: Value | None = None
+    in_use: bool = False
+
+
+@dataclass
+class _Worker:
+    pipeline: int
+    stage: int
+    stream: tuple[Instruction, ...]
+    at: int = 0
+    buffers: dict[int, _Buffer] = field(default_factory=dict[int, _Buffer])
+    inboxes: dict[int, Value | None] = field(default_factory=dict[int, Value | None])
+    """None while the message has not come."""
+    summed: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    finish: list[Opcode] = field(default_factory=list[Opcode])
+
+    @property
+    def ended(self) -> bool:
+        return self.at >= len(self.stream)
+
+
+class SymbolicMachine:
+    """Runs one plan, one instruction of one worker at a time, with sends that wait for their receive."""
+
+    def __init__(self, job: JobSpec, streams: Streams) -> None:
+        self.job = job
+        self.workers = {cell: _Worker(*cell, stream) for cell, stream in streams.items()}
+        self.posts: dict[tuple[Cell, Cell], list[int]] = {}
+
+    def run(self) -> None:
+        """Raise WrongResultError unless every stage sums the gradient of every micro-batch exactly once."""
+        while any(not worker.ended for worker in self.workers.values()):
+            if not any([self._advance(worker) for worker in self.workers.values()]):
+                self._fail("stuck")
+        units = [(p, m) for p in range(self.job.pipelines) for m in range(self.job.microbatches)]
+        for stage in range(self.job.stages):
+            peers = [worker for worker in self.workers.values() if worker.stage == stage]
+            if sorted(unit for peer in peers for unit in peer.summed) != units:
+                self._fail("a gradient is missing or counted twice")
+        for worker in self.workers.values():
+            if any(buffer.in_use for buffer in worker.buffers.values()) or worker.inboxes:
+                self._fail("something is left over")
+
+    def _fail(self, what: str) -> NoReturn:
+        raise WrongResultError(what)
+
+    def _advance(self, worker: _Worker) -> bool:
+        if worker.ended:
+            return False
+        step = worker.stream[worker.at]
+        if worker.finish and step.opcode < Opcode.BARRIER:
+            self._fail("work after the end")
+        handler = {
+            Opcode.LOAD: self._load,
+            Opcode.FORWARD: self._forward,
+            Opcode.BACKWARD: self._backward,
+            Opcode.BACKWARD_INPUT: self._backward,
+            Opcode.BACKWARD_WEIGHT: self._backward_weight,
+            Opcode.RECV_ACTIVATION: self._receive,
+            Opcode.RECV_GRADIENT: self._receive,
+            Opcode.SEND_ACTIVATION: self._send,
+            Opcode.SEND_GRADIENT: self._send,
+        }.get(step.opcode, self._finish)
+        if not handler(worker, step):
+            return False
+        worker.at += 1
+        return True
+
+    def _load(self, worker: _Worker, step: Instruction) -> bool:
+        buffer = worker.buffers.setdefault(step.buffer, _Buffer())
+        if buffer.in_use:
+            self._fail("a buffer is overwritten")
+        worker.buffers[step.buffer] = _Buffer(loaded=(step.pipeline, step.microbatch), in_use=True)
+        return True
+
+    def _forward(self, worker: _Worker, step: Instruction) -> bool:
+        unit = step.pipeline, step.microbatch
+        if worker.stage > 0 and not self._take(worker, step, ("activation", *unit, worker.stage - 1)):
+            return False
+        buffer = worker.buffers.setdefault(step.buffer, _Buffer())
+        if worker.stage in (0, self.job.stages - 1):
+            if buffer.loaded != unit or buffer.unit is not None:
+                self._fail("forward without its data")
+        elif buffer.in_use:
+            self._fail("a buffer is overwritten")
+        made = ("activation", *unit, worker.stage)
+        worker.buffers[step.buffer] = _Buffer(unit, unit, made, in_use=True)
+        return True
+
+    def _backward(self, worker: _Worker, step: Instruction) -> bool:
+        unit = step.pipeline, step.microbatch
+        needs_message = worker.stage < self.job.stages - 1
+        if needs_message and not self._take(worker, step, ("gradient", *unit, worker.stage + 1)):
+            return False
+        buffer = self._held(worker, step)
+        if buffer.gradient is not None:
+            self._fail("backward twice")
+        buffer.gradient = ("gradient", *unit, worker.stage)
+        if step.opcode == Opcode.BACKWARD:
+            worker.summed.append(unit)
+            buffer.in_use = False
+        elif not self.job.techniques.decouple:
+            self._fail("split backward in a coupled plan")
+        return True
+
+    def _backward_weight(self, worker: _Worker, step: Instruction) -> bool:
+        buffer = self._held(worker, step)
+        if buffer.gradient is None:
+            self._fail("weight gradient before input gradient")
+        worker.summed.append((step.pipeline, step.microbatch))
+        buffer.in_use = False
+        return True
+
+    def _held(self, worker: _Worker, step: Instruction) -> _Buffer:
+        buffer = worker.buffers.get(step.buffer, _Buffer())
+        if not buffer.in_use or buffer.unit != (step.pipeline, step.microbatch):
+            self._fail("a buffer does not hold what is expected")
+        return buffer
+
+    def _take(self, worker: _Worker, step: Instruction, expected: Value) -> bool:
+        if step.inbox not in worker.inboxes:
+            self._fail("an inbox is empty")
+        message = worker.inboxes[step.inbox]
+        if message is None:
+            return False
+        if message != expected:
+            self._fail("the wrong message")
+        del worker.inboxes[step.inbox]
+        return True
+
+    def _receive(self, worker: _Worker, step: Instruction) -> bool:
+        if step.inbox in worker.inboxes:
+            self._fail("an inbox is overwritten")
+        worker.inboxes[step.inbox] = None
+        stage = worker.stage - 1 if step.opcode == Opcode.RECV_ACTIVATION else worker.stage + 1
+        pair = (step.peer, stage), (worker.pipeline, worker.stage)
+        self.posts.setdefault(pair, []).append(step.inbox)
+        return True
+
+    def _send(self, worker: _Worker, step: Instruction) -> bool:
+        buffer = worker.buffers.get(step.buffer, _Buffer())
+        going_down = step.opcode == Opcode.SEND_ACTIVATION
+        made = buffer.activation if going_down else buffer.gradient
+        if made is None or made[1:3] != (step.pipeline, step.microbatch):
+            self._fail("nothing to send")
+        there = (step.peer, worker.stage + (1 if going_down else -1))
+        posted = self.posts.get(((worker.pipeline, worker.stage), there), [])
+        if not posted:
+            return False
+        self.workers[there].inboxes[posted.pop(0)] = made
+        return True
+
+    def _finish(self, worker: _Worker, step: Instruction) -> bool:
+        """Everybody does the same steps at the end; the order of those is all there is to check."""
+        wanted = (
+            [Opcode.REDUCE, Opcode.OPTIMIZER, Opcode.VALIDATE]
+            if self.job.techniques.stagger
+            else [Opcode.BARRIER, Opcode.REDUCE, Opcode.OPTIMIZER]
+        )
+        if len(worker.finish) == len(wanted) or step.opcode != wanted[len(worker.finish)]:
+            self._fail("an unexpected step at the end")
+        if len(worker.stream) - worker.at != len(wanted) - len(worker.finish):
+            self._fail("an incomplete end")
+        worker.finish.append(step.opcode)
+        return True
+
+
+@dataclass(frozen=True)
+class Times:
+    """What a slow replay shows."""
+
+    makespan: int
+    period: int
+    peak_memory: dict[Cell, int]
+
+
+def slow_times(job: JobSpec, release: tuple[int, ...], streams: Streams) -> Times:
+    """Start every op at its window, then push ops back until nothing moves any more."""
+    lengths = {
+        Opcode.FORWARD: job.forward,
+        Opcode.BACKWARD_INPUT: job.backward_input,
+        Opcode.BACKWARD_WEIGHT: job.backward_weight,
+        Opcode.BACKWARD: tuple(map(sum, zip(job.backward_input, job.backward_weight, strict=True))),
+    }
+    queues = {cell: [step for step in stream if step.opcode in _COMPUTE] for cell, stream in streams.items()}
+    ends: dict[tuple[str, int, int, int], int] = {}
+    spans: dict[Cell, list[tuple[Instruction, int, int]]] = {}
+    for _ in range(sum(map(len, queues.values())) + 1):
+        before = dict(ends)
+        for (host, stage), queue in queues.items():
+            clock = release[stage]
+            spans[host, stage] = []
+            for step in queue:
+                start = max(clock, _arrival(job, ends, stage, step))
+                clock = start + lengths[step.opcode][stage]
+                spans[host, stage].append((step, start, clock))
+                letter = {Opcode.FORWARD: "F", Opcode.BACKWARD_WEIGHT: "W"}.get(step.opcode, "B")
+                ends[letter, step.pipeline, step.microbatch, stage] = clock
+        if before == ends:
+            break
+    starts = [start for listed in spans.values() for _, start, _ in listed]
+    makespan = max(ends.values()) - min(starts)
+    peaks = {cell: _peak(job, cell[1], listed) for cell, listed in spans.items()}
+    return Times(makespan, _period(job, makespan, spans), peaks)
+
+
+def _arrival(job: JobSpec, ends: dict[tuple[str, int, int, int], int], stage: int, step: Instruction) -> int:
+    if step.opcode == Opcode.FORWARD and stage > 0:
+        return ends.get(("F", step.pipeline, step.microbatch, stage - 1), 0) + job.transfer[stage - 1]
+    backward = step.opcode in (Opcode.BACKWARD, Opcode.BACKWARD_INPUT)
+    if backward and stage < job.stages - 1:
+        return ends.get(("B", step.pipeline, step.microbatch, stage + 1), 0) + job.transfer[stage]
+    return 0
+
+
+def _period(job: JobSpec, makespan: int, spans: dict[Cell, list[tuple[Instruction, int, int]]]) -> int:
+    finish = [reduce + step for reduce, step in zip(job.reduce, job.optimizer, strict=True)]
+    if not job.techniques.stagger:
+        return makespan + max(finish)
+    windows: list[int] = []
+    for stage in range(job.stages):
+        on_stage = [span for cell, listed in spans.items() if cell[1] == stage for span in listed]
+        opens = min(start for _, start, _ in on_stage)
+        windows.append(max(end for _, _, end in on_stage) - opens + finish[stage])
+    return max(windows)
+
+
+def _peak(job: JobSpec, stage: int, listed: list[tuple[Instruction, int, int]]) -> int:
+    whole, kept = job.activation[stage], job.kept_for_weight[stage]
+    held_at: list[int] = []
+    for moment in sorted({start for _, start, _ in listed}):
+        held = 0
+        for step, start, end in listed:
+            if step.opcode == Opcode.FORWARD:
+                held += whole * (start <= moment)
+            elif step.opcode == Opcode.BACKWARD:
+                held -= whole * (end <= moment)
+            elif step.opcode == Opcode.BACKWARD_INPUT:
+                held -= (whole - kept) * (end <= moment)
+            else:
+                held -= kept * (end <= moment)
+        held_at.append(held)
+    return max(held_at, default=0)

@@ -1,0 +1,117 @@
+"""The moment of the copy: a state between two steps, whatever of the next one has been computed by then."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from recycle_runtime.checkpoint.host_copy import HostCopy
+from recycle_runtime.checkpoint.manifest import Manifest, Shape, part_name
+from recycle_runtime.checkpoint.sealed_json import CheckpointError
+from recycle_runtime.checkpoint.stage_state import copied, restore
+from recycle_runtime.checkpoint.tree import put_together, take_apart
+from recycle_runtime.checkpoint.writer import BackgroundWriter
+from recycle_runtime.execution.stage import Stage
+from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.program.loading import load_program
+from recycle_runtime.worker.copies import state_of
+from tests.runtime.checkpoint.runs import JOB, plans, with_dropout
+from tests.runtime.training.compare import changed, plan_file
+from tests.runtime.training.test_batch_norm import BATCH_NORM
+from tests.runtime.training.threads import train_in_threads
+from tests.support.jobs import unit_job
+
+STEPS = 4
+
+
+def flat(state: Any) -> dict[str, torch.Tensor]:
+    _, tensors = take_apart(state)
+    return tensors
+
+
+@pytest.mark.parametrize("clip", [0.05, 1.2, 1000.0])
+def test_every_copy_is_a_run_that_ended_there(
+    tmp_path: Path, clip: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With steps that are made before the norm is known and made again, and buffers that forwards change."""
+    program = changed(tmp_path, BATCH_NORM, f"CLIP_NORM = {clip}")
+    plan = plan_file(tmp_path, unit_job(2, 2, 3, (3, 2)), [])
+    copies: dict[tuple[int, int], list[Any]] = {}
+
+    def settled(stage: Stage) -> None:
+        copies.setdefault((id(stage), stage.applied), []).append(put_together(*copied(stage, HostCopy())))
+
+    monkeypatch.setattr(Stage, "settled", settled)
+    _, workers = train_in_threads(plan, program, 0, STEPS)
+    places = {id(worker.stage): place for place, worker in workers.items()}
+    taken = {(places[key], applied): states for (key, applied), states in copies.items()}
+    monkeypatch.undo()
+    for steps in range(1, STEPS + 1):
+        _, ended = train_in_threads(plan, program, 0, steps)
+        for place, worker in ended.items():
+            expected = flat(state_of(worker.stage))
+            assert taken[place, steps]
+            for state in taken[place, steps]:
+                found = flat(state)
+                assert found.keys() == expected.keys()
+                for name, tensor in expected.items():
+                    torch.testing.assert_close(found[name], tensor, rtol=1e-12, atol=1e-12)
+
+
+def stage_of(folder: Path, seed: int = 0) -> Stage:
+    bundle = Bundle.read(plans(folder / "job.plan", JOB))
+    return Stage(load_program(with_dropout(folder)), bundle, 1, seed, torch.device("cpu"))
+
+
+def kept(folder: Path, stage: Stage) -> Path:
+    """A checkpoint with this stage in it."""
+    heard: list[dict[str, Any]] = []
+    writer = BackgroundWriter(folder, heard.append)
+    (folder / "step-00000000").mkdir()
+    writer.write(stage, 0, "step-00000000")
+    writer.wait()
+    assert [(said["why"], said["late"]) for said in heard] == [(None, False)]
+    names = {part_name(0, 0): 0, part_name(1, 0): heard[0]["crc32"]}
+    other = folder / "step-00000000" / part_name(0, 0)
+    other.mkdir()
+    (other / "part.json").touch()
+    Manifest(0, 0, 0, Shape(2, 2, 1, 2), names).write(folder / "step-00000000")
+    return folder / "step-00000000"
+
+
+def test_a_stage_becomes_what_was_written(tmp_path: Path) -> None:
+    stage = stage_of(tmp_path)
+    with torch.no_grad():
+        for parameter in stage.module.parameters():
+            parameter.add_(1.0)
+    checkpoint = kept(tmp_path, stage)
+    fresh = stage_of(tmp_path)
+    restore(fresh, checkpoint, 0)
+    assert fresh.is_part_of_run
+    for name, tensor in stage.module.state_dict().items():
+        assert torch.equal(fresh.module.state_dict()[name], tensor)
+
+
+def test_a_checkpoint_of_another_program_or_seed_is_refused(tmp_path: Path) -> None:
+    checkpoint = kept(tmp_path, stage_of(tmp_path))
+    with pytest.raises(CheckpointError, match="has seed 0, and this run has 3"):
+        restore(stage_of(tmp_path, seed=3), checkpoint, 0)
+    other = stage_of(tmp_path)
+    other.module.append(torch.nn.Linear(2, 2))  # pyright: ignore[reportCallIssue]
+    with pytest.raises(CheckpointError, match="does not fit the program's stage: ") as caught:
+        restore(other, checkpoint, 0)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_writer_says_when_it_is_late_or_cannot_write(tmp_path: Path) -> None:
+    heard: list[dict[str, Any]] = []
+    stage = stage_of(tmp_path)
+    writer = BackgroundWriter(tmp_path / "nowhere", heard.append)
+    writer.write(stage, 3, "step-00000003")
+    writer.write(stage, 0, "../step-00000000")
+    writer.write(stage, 0, "step-00000000")
+    writer.wait()
+    assert [said["late"] for said in heard] == [True, False, False]
+    assert "not the name of a checkpoint" in heard[1]["why"]
+    assert "nowhere" in heard[2]["why"]

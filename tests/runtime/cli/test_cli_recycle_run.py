@@ -1,0 +1,64 @@
+"""`recycle-run streams`: what a bundle holds, read with the standard library alone."""
+
+from pathlib import Path
+
+import pytest
+
+from recycle_runtime.cli.main import main
+
+
+def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
+    capsys.readouterr()
+    code = main(argv)
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_plans_of_a_bundle(small_bundle: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "streams", small_bundle) == (
+        0,
+        "plan 0  0 failed (nobody), 6 workers live\n"
+        "plan 1  1 failed (2:1), 5 workers live\n"
+        "plan 2  2 failed (2:0 2:1), 4 workers live\n",
+        "",
+    )
+
+
+def test_workers_of_a_plan(small_bundle: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, data, _ = run(capsys, "streams", small_bundle, "--failures", "1")
+    assert code == 0
+    assert [line.split()[1] for line in data.splitlines()] == ["0:0", "1:0", "2:0", "0:1", "1:1"]
+
+
+def test_instructions_of_a_worker(small_bundle: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, data, _ = run(capsys, "streams", small_bundle, "--failures", "1", "--worker", "1:1")
+    assert code == 0
+    assert data.startswith("worker 1:1\n    0  ")
+    assert "forward" in data
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--failures", "7"], "no plan for 7 failures: the bundle plans for 0, 1, 2"),
+        (
+            ["--failures", "1", "--worker", "2:1"],
+            "worker 2:1 has no stream in this plan: it failed or does not exist",
+        ),
+        (["--worker", "x"], "--worker must be like 0:2 (pipeline:stage, from 0), got 'x'"),
+    ],
+)
+def test_what_is_not_there(
+    small_bundle: str, capsys: pytest.CaptureFixture[str], options: list[str], words: str
+) -> None:
+    assert run(capsys, "streams", small_bundle, *options) == (2, "", f"recycle-run: error: {words}\n")
+
+
+def test_files_that_are_no_bundle(small_job: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, _, words = run(capsys, "streams", small_job)
+    assert (code, words) == (
+        1,
+        f"recycle-run: error: {small_job}: not a bundle: it does not begin like one\n",
+    )
+    code, _, words = run(capsys, "streams", str(tmp_path / "none"))
+    assert (code, words) == (1, f"recycle-run: error: {tmp_path / 'none'}: no such file or directory\n")

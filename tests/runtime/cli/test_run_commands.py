@@ -1,0 +1,59 @@
+"""What the commands that train say before they load torch, and when something is not there."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from recycle_compiler.backends.bundle import write_bundle
+from recycle_compiler.planner.compile import plan_failed
+from recycle_runtime.cli.main import main
+from tests.support.jobs import unit_job
+
+PROGRAM = str(Path(__file__).resolve().parents[3] / "examples" / "programs" / "mlp.py")
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> str:
+    path = tmp_path / "one.plan"
+    write_bundle(path, source="", programs=[plan_failed(unit_job(2, 1, 2), ())])
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["--steps", "0"], 2, "--steps must be from 1 to"),
+        (["--steps", "1", "--seed", "-1"], 2, "--seed must be from 0 to"),
+        (["--steps", "1", "--seed", str(1 << 64)], 2, "--seed must be from 0 to"),
+        (["--steps", "1", "--failed", ""], 2, "--failed: a worker must be like 0:2"),
+        (["--steps", "1", "--failed", "9:9"], 3, "there is no worker 9:9"),
+        (["--steps", "1", "--trace", "/no/such/folder/t.json"], 1, "/no/such/folder/t.json: no such file"),
+        (["--steps", "1", "--metrics", "/no/such/folder/m"], 1, "/no/such/folder/m: no such file"),
+    ],
+)
+def test_local_refuses(
+    plan: str, words: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["local", plan, "--program", PROGRAM, *words]) == code
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_device_that_is_not_there(plan: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["local", plan, "--program", PROGRAM, "--steps", "1", "--device", "cuda"]) == 2
+    assert "torch finds no GPU here" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("store", ["nohost:99999999", "29500", "host:", "host:0"])
+def test_worker_refuses_a_store(plan: str, store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["worker", plan, "--program", PROGRAM, "--steps", "1", "--worker", "0:0", "--store", store]
+    assert main(words) == 2
+    assert "--store must be like" in capsys.readouterr().err
+
+
+def test_an_empty_bundle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    empty = tmp_path / "empty.plan"
+    empty.touch()
+    assert main(["local", str(empty), "--program", PROGRAM, "--steps", "1"]) == 1
+    assert "it is empty" in capsys.readouterr().err

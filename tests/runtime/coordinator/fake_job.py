@@ -1,0 +1,223 @@
+"""A job without processes: members that only count steps, a clock that tests move, and what is told.
+
+Orders are delivered one by one, so that a test may let somebody die between any two of them.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from recycle_compiler.backends.bundle import bundle_bytes
+from recycle_compiler.frontend.load import parse_job_text
+from recycle_compiler.ir.failure import failure_set
+from recycle_compiler.planner.compile import compile_job, plan_failed
+from recycle_runtime.coordinator.adaptation import Adaptation, AdaptationOptions
+from recycle_runtime.coordinator.coordinator import Coordinator, Phase
+from recycle_runtime.coordinator.decision import Member, Report
+from recycle_runtime.coordinator.plan_files import PlanFiles
+from recycle_runtime.coordinator.recoveries import Recovery
+from recycle_runtime.coordinator.replanning import Replanner
+from recycle_runtime.coordinator.step_metrics import Row
+from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.plan.plan_book import Assignment, PlanBook
+
+HEAVY = """\
+job heavy {
+  parallel { pipeline = 3  data = 3 }
+  batch    { microbatches = 4 }
+  profile  {
+    forward = [1, 3, 3]  backward_input = [1, 3, 3]  backward_weight = [1, 3, 3]
+    optimizer = 1
+  }
+  tolerate { failures = 3 }
+}
+"""
+"""A loss on stage 0 costs nothing, so plans have it there."""
+SLOT = 0.01
+STATE_BYTES = 1_000_000
+ORDER_SECONDS = 0.3
+
+
+@cache
+def heavy_bundle() -> Bundle:
+    job = parse_job_text(HEAVY, "heavy.job")
+    return Bundle.parse(bundle_bytes(source=HEAVY, programs=compile_job(job)))
+
+
+@cache
+def planned(failed: tuple[Worker, ...]) -> Bundle:
+    job = parse_job_text(HEAVY, "heavy.job")
+    return Bundle.parse(bundle_bytes(source=HEAVY, programs=[plan_failed(job, failure_set(failed))]))
+
+
+class FakeMember:
+    """What a process knows."""
+
+    def __init__(self) -> None:
+        self.applied: int | None = 0
+        self.is_fresh = True
+        self.generation = 0
+        self.is_training = False
+        self.hold = 0
+
+
+class FakeJob:
+    """All of a job but its processes."""
+
+    def __init__(
+        self,
+        steps: int,
+        options: AdaptationOptions,
+        replanner: Replanner | None = None,
+        failed: tuple[Worker, ...] = (),
+    ) -> None:
+        self.now = 0.0
+        self.events: list[str] = []
+        self.book = PlanBook(heavy_bundle())
+        expected = set(self.book.grid) - set(failed)
+        self.coordinator = Coordinator(self.book, 1, steps, expected, self, lambda: self.now)
+        self.files = PlanFiles("first", self.book, self)
+        helper = replanner or Replanner(Path("nowhere"))
+        self.adaptation = Adaptation(
+            self.coordinator, options, helper, self.files, self.events.append, lambda: self.now
+        )
+        self.members: dict[Member, FakeMember] = {}
+        self.mail: deque[tuple[Member, dict[str, Any]]] = deque()
+        self.moves: list[tuple[Worker, Worker]] = []
+        self.rows: list[int] = []
+        self.wanted: tuple[Worker, ...] | None = None
+        self.result: tuple[str | None] | None = None
+        self.slow: dict[Worker, float] = {}
+        self.stage_factors: Mapping[int, float] = {}
+        for place in sorted(expected):
+            self.join(place)
+        self.deliver()
+
+    def join(self, place: Worker) -> None:
+        member = Member(place, 0)
+        self.members[member] = FakeMember()
+        self.coordinator.join(member)
+
+    def kill(self, place: Worker) -> None:
+        self.coordinator.lose(place, f"{place[0]}:{place[1]} was killed", self.now)
+
+    def run(self, steps: int) -> None:
+        """So many steps of everybody, if the job lasts as long; the rest of the mail in between."""
+        for _ in range(steps):
+            self.deliver()
+            if self.result is None:
+                self.step()
+        self.deliver()
+
+    def deliver(self) -> None:
+        while self.mail or self.wanted:
+            self.deliver_one()
+
+    def deliver_one(self) -> None:
+        if self.mail:
+            member, order = self.mail.popleft()
+            if member in self.members:
+                self.now += ORDER_SECONDS
+                self._obey(member, self.members[member], order)
+        elif self.wanted is not None:
+            failed, self.wanted = self.wanted, None
+            self.files.add(Path(str(failed)), planned(failed))
+            self.coordinator.add_plan()
+        self.adaptation.turn(self.wanted is not None)
+
+    def step(self) -> None:
+        """One for everybody who trains, or has to stop first."""
+        assignment = self.coordinator.assignment
+        if self.coordinator.phase is not Phase.RUNNING or assignment is None:
+            return
+        seconds = assignment.period / 1000 * SLOT
+        self.now += seconds
+        for member, fake in list(self.members.items()):
+            if not fake.is_training or fake.applied is None:
+                continue
+            if fake.applied >= fake.hold:
+                self.coordinator.boundary(member, fake.applied)
+                continue
+            self.adaptation.measured(member, self._times(member.place, assignment))
+            fake.applied += 1
+            loss = 0.0 if member.place[1] == self.book.stages - 1 else None
+            self.coordinator.step(member, fake.applied - 1, loss, seconds)
+        self.adaptation.turn(self.wanted is not None)
+
+    def _times(self, place: Worker, assignment: Assignment) -> dict[str, float]:
+        slots = dict.fromkeys("FIW", (1, 3, 3)[place[1]])
+        entry = self.book.bundles[assignment.bundle].plans[assignment.plan]
+        if assignment.roles[place] in entry.failed:
+            slots = {}
+        factor = SLOT * self.slow.get(place, 1.0)
+        work = {kind: count * factor * self.stage_factors.get(place[1], 1.0) for kind, count in slots.items()}
+        return {**work, "O": factor, "R": 1e-4}
+
+    def _obey(self, member: Member, fake: FakeMember, order: dict[str, Any]) -> None:
+        kind = order["type"]
+        if kind == "leave":
+            fake.is_training, fake.generation = False, int(order["generation"])
+            self.coordinator.report(member, fake.generation, Report(fake.applied, fake.is_fresh))
+        elif kind == "place":
+            fake.applied, fake.is_fresh = None, False
+        elif kind == "go" and int(order["generation"]) >= fake.generation:
+            self._go(member, fake, order)
+        elif kind == "hold":
+            fake.hold = int(order["step"])
+            self.coordinator.holding(int(order["request"]), fake.applied or 0)
+
+    def _go(self, member: Member, fake: FakeMember, order: dict[str, Any]) -> None:
+        step, copied = int(order["step"]), None
+        if order["from"] is not None:
+            donor = self.members.get(Member((order["from"][0], order["from"][1]), 0))
+            fake.applied = None
+            if donor is None or donor.generation > int(order["generation"]):
+                # Its group breaks; the order to leave is on its way.
+                return
+            assert donor.applied in (step, step + 1), "who lends has what is lent"
+            copied = (STATE_BYTES, STATE_BYTES / 1e8)
+        else:
+            assert fake.applied in (step, step + 1), "who goes on stands where it goes on"
+        fake.applied, fake.is_fresh, fake.is_training = step, False, True
+        fake.hold = int(order["until"])
+        self.adaptation.began(member, STATE_BYTES, copied)
+        self.coordinator.began(member, int(order["generation"]))
+
+    # Where orders and news go.
+
+    def order(self, member: Member, message: dict[str, Any]) -> None:
+        self.mail.append((member, message))
+
+    def fence(self, member: Member, why: str) -> None:
+        self.members.pop(member, None)
+
+    def moved(self, member: Member, target: Member) -> None:
+        self.members[target] = self.members.pop(member)
+        self.mail = deque((target if to == member else to, order) for to, order in self.mail)
+        self.moves.append((member.place, target.place))
+        self.adaptation.moved(member.place, target.place)
+
+    def row(self, row: Row) -> None:
+        self.rows.append(row.step)
+        self.adaptation.row(row)
+
+    def gathering(self, number: int) -> None:
+        pass
+
+    def generation(self, number: int, step: int, assignment: Assignment) -> None:
+        self.adaptation.generation(assignment)
+
+    def recovered(self, recovery: Recovery) -> None:
+        self.adaptation.recovered(recovery)
+
+    def plan_wanted(self, live: tuple[Worker, ...]) -> None:
+        self.wanted = tuple(sorted(set(self.book.grid) - set(live)))
+
+    def ended(self, error: str | None, no_plan: bool) -> None:
+        self.result = (error,)
+
+    def write(self, **fields: Any) -> None:
+        """In place of a journal."""

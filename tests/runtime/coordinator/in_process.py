@@ -1,0 +1,82 @@
+"""A replanner that calls the compiler where the real one starts processes, for tests alone."""
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from recycle_compiler.analysis.trace_diff.retimed import retimed_step
+from recycle_compiler.backends.bundle import bundle_bytes, read_program
+from recycle_compiler.backends.replay import replay
+from recycle_compiler.frontend.load import parse_job_text
+from recycle_compiler.ir.failure import Worker as Place
+from recycle_compiler.ir.failure import failure_set
+from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.ir.streams import Program
+from recycle_compiler.planner.compile import plan_failed, plan_slow
+from recycle_compiler.scheduling.slow_workers import slow_workers
+from recycle_runtime.coordinator.plan_files import PlanFiles
+from recycle_runtime.coordinator.replanning import Candidate, InUse, Offer, Replanner
+from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.plan.plan_book import PlanBook
+
+
+class InProcess(Replanner):
+    """Its answers are there at once, and no file is written."""
+
+    def __init__(self) -> None:
+        super().__init__(Path("nowhere"))
+        self.book: PlanBook | None = None
+        self.files: PlanFiles | None = None
+        self.requests = 0
+        self.may_be_lighter = True
+        """Tests may leave that out."""
+        self._answer: list[Offer] | None = None
+
+    def ask(
+        self,
+        job: str,
+        in_use: InUse,
+        lost: Collection[Worker],
+        slow: Mapping[Worker, float],
+        *,
+        may_be_lighter: bool,
+    ) -> None:
+        assert self.book is not None and self.files is not None
+        self.requests += 1
+        times = parse_job_text(job, "today.job")
+        bundle = self.book.bundles[self.files.paths.index(in_use.path)]
+        number = next(n for n, plan in enumerate(bundle.plans) if plan.failed == in_use.failed)
+
+        def step(bundle: Bundle, plan: int, slow: Mapping[Worker, float]) -> float:
+            factors = {Place(*worker): by for worker, by in slow.items()}
+            return retimed_step(replay(read_program(bundle, plan)), times, factors)
+
+        now = step(bundle, number, in_use.slow)
+        self._answer = []
+        here = Path(f"made {self.requests}")
+        candidates = [Candidate(here / "all alike", tuple(sorted(lost)))]
+        if slow and self.may_be_lighter:
+            assert may_be_lighter
+            candidates.append(Candidate(here / "lighter", tuple(sorted(lost)), lighter=slow))
+        if slow:
+            failed = tuple(sorted({*lost, *slow}))
+            candidates.append(Candidate(here / "watching", failed, tuple(sorted(slow))))
+        for candidate in candidates:
+            program = _planned(times, candidate)
+            made = Bundle.parse(bundle_bytes(source=job, programs=[program]))
+            working = {worker: by for worker, by in slow.items() if worker not in candidate.watchers}
+            self._answer.append(Offer(candidate, made, 1 - step(made, 0, working) / now))
+
+    def made(self) -> list[Offer] | None:
+        answer, self._answer = self._answer, None
+        return answer
+
+    def stop(self) -> None:
+        self._answer = None
+
+
+def _planned(job: JobSpec, candidate: Candidate) -> Program:
+    failed = failure_set(candidate.failed)
+    if not candidate.lighter:
+        return plan_failed(job, failed)
+    return plan_slow(job, failed, slow_workers(list(candidate.lighter.items()))).program

@@ -1,0 +1,91 @@
+"""Whatever order things happen in: no deadlock, no step lost or counted twice, generations only grow."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recycle_runtime.plan.assembly import Worker
+from tests.runtime.recovery.model import World
+
+STEPS = 12
+
+
+def can_be_lost(world: World, place: Worker) -> bool:
+    """Another worker of its stage holds the parameters."""
+    return any(
+        other != place and other[1] == place[1] and process.applied is not None and not process.is_fresh
+        for other, process in world.processes.items()
+    )
+
+
+def disturb(world: World, events: int, harms: tuple[str, ...]) -> None:
+    """Some progress, then something bad, and so on."""
+    for _ in range(events):
+        for _ in range(world.chance.randrange(60)):
+            world.chance.choice(world.moves())()
+        if world.is_over:
+            return
+        HARMS[world.chance.choice(harms)](world)
+
+
+def kill(world: World) -> None:
+    if doomed := [place for place in world.processes if can_be_lost(world, place)]:
+        world.kill(world.chance.choice(doomed))
+
+
+def start(world: World) -> None:
+    taken = {*world.processes, *world.losses}
+    if free := [place for place in world.book.grid if place not in taken]:
+        world.start(world.chance.choice(free))
+
+
+def break_connection(world: World) -> None:
+    connected = [process for process in world.processes.values() if process.is_connected]
+    if begun := [process for process in connected if process.generation > 0]:
+        world.chance.choice(begun).break_connection()
+
+
+HARMS = {"kill": kill, "start": start, "break": break_connection, "restart": World.restart}
+
+
+def check(world: World) -> None:
+    assert world.is_over
+    assert world.error is None, world.error
+    assert [row.step for row in world.rows] == list(range(STEPS))
+    assert world.generations == sorted(set(world.generations))
+    for place in world.written[world.generations[-1]]:
+        process = world.processes.get(place)
+        assert process is None or process.applied == STEPS
+
+
+def check_losses(world: World) -> None:
+    """Every worker of the last stage adds one."""
+    for row in world.rows:
+        assert 1.0 <= row.loss <= world.book.pipelines
+
+
+@settings(max_examples=150)
+@given(st.integers(0, 2**32), st.integers(1, 3), st.integers(2, 3), st.integers(0, 12))
+def test_workers_come_and_go(seed: int, stages: int, pipelines: int, events: int) -> None:
+    world = World(seed, stages, pipelines, STEPS)
+    disturb(world, events, ("kill", "kill", "start"))
+    world.run_to_the_end()
+    check(world)
+    check_losses(world)
+
+
+@settings(max_examples=150)
+@given(st.integers(0, 2**32), st.integers(1, 3), st.integers(2, 3), st.integers(0, 12))
+def test_connections_break_too(seed: int, stages: int, pipelines: int, events: int) -> None:
+    world = World(seed, stages, pipelines, STEPS)
+    disturb(world, events, ("kill", "start", "break"))
+    world.run_to_the_end()
+    check(world)
+
+
+@settings(max_examples=250)
+@given(st.integers(0, 2**32), st.integers(1, 3), st.integers(2, 3), st.integers(0, 12))
+def test_the_coordinator_starts_again(seed: int, stages: int, pipelines: int, events: int) -> None:
+    world = World(seed, stages, pipelines, STEPS)
+    disturb(world, events, ("kill", "start", "break", "restart"))
+    world.run_to_the_end()
+    check(world)

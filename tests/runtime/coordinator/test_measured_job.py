@@ -1,0 +1,55 @@
+"""The job of a bundle with other times, as the compiler reads it."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recycle_compiler.frontend.load import parse_job_text
+from recycle_compiler.ir.job import JobSpec, SolverOptions
+from recycle_compiler.ir.job_text import print_job
+from recycle_compiler.ir.target import Target
+from recycle_runtime.coordinator.measured_job import JobText, StageTimes
+from tests.support.jobs import figure3, small_targets
+
+
+def read_back(job: JobSpec, times: StageTimes | None = None) -> JobSpec:
+    text = JobText(print_job(job))
+    return parse_job_text(text.with_times(times or text.times), "today.job")
+
+
+@given(small_targets())
+def test_with_its_own_times_it_is_the_same_job(target: Target) -> None:
+    job = target.job
+    held = tuple(
+        amount * job.pipelines * job.microbatches if limit is None else limit
+        for amount, limit in zip(job.activation, job.capacity, strict=True)
+    )
+    expected = job if job.capacity == (None,) * job.stages else replace(job, capacity=held)
+    # Planning beside a run has less time than the job says.
+    assert read_back(job) == replace(expected, solver=replace(job.solver, time_limit_ns=60 * 10**9))
+
+
+@given(st.lists(st.integers(1, 1 << 50), min_size=20, max_size=20))
+def test_todays_times_are_exact(ticks: list[int]) -> None:
+    times = StageTimes(*(tuple(ticks[4 * k : 4 * k + 4]) for k in range(5)))
+    job = read_back(figure3(4), StageTimes(*(tuple(tick % 10**9 + 1 for tick in row) for row in times)))
+    assert job.forward == tuple(tick % 10**9 + 1 for tick in times.forward)
+    assert job.reduce == tuple(tick % 10**9 + 1 for tick in times.reduce)
+
+
+def test_real_times_and_bytes() -> None:
+    job = replace(
+        figure3(None),
+        unit="ms",
+        memory_unit="byte",
+        forward=(1_234_567, 2, 3, 4),
+        activation=(100, 200, 300, 400),
+        kept_for_weight=(1, 2, 3, 4),
+        capacity=(4_000, 3_000, 2_000, 1_000),
+        solver=SolverOptions(1_500_000_000, 12_345, 7),
+        failures=3,
+    )
+    # What moves copy is not needed to plan, and `us` is as good as `ms`.
+    assert read_back(replace(job, parameters=(1, 2, 3, 4))) == replace(job, unit="us")
+    assert JobText(print_job(replace(job, parameters=(1, 2, 3, 4)))).parameter_bytes(3) == 4

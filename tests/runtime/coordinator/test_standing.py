@@ -1,0 +1,80 @@
+"""A stage goes back to where everybody stands, and keeps what others may still need to know."""
+
+import torch
+
+from recycle_runtime.coordinator.decision import Report, Sums
+from recycle_runtime.execution.stage import Stage
+from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.program.loading import load_program
+from tests.runtime.recovery.watched import BUFFERS_AND_DROPOUT
+
+TOTAL = Sums(0.5, 0.0)
+
+
+class Alone:
+    """One worker's stage, and sums that somebody else has made."""
+
+    def __init__(self, bundle: str) -> None:
+        self.stage = Stage(load_program(BUFFERS_AND_DROPOUT), Bundle.read(bundle), 0, 0, torch.device("cpu"))
+        self.made = 0
+
+    def step(self, total: Sums) -> None:
+        """One whole step; the verdict on it stays open."""
+        stage = self.stage
+        stage.buffers.begin(self.made)
+        stage.module(torch.randn(5, 4, dtype=torch.float64)).square().mean().backward()
+        stage.stepper.settle()
+        stage.stepper.reduce(lambda _: None)
+        stage.stepper.step(lambda _: None)
+
+        def add_up(tensor: torch.Tensor) -> None:
+            tensor.copy_(torch.tensor(total, dtype=torch.float64))
+
+        stage.stepper.validate(add_up)
+        self.made += 1
+
+    def state(self) -> dict[str, torch.Tensor]:
+        return {name: value.clone() for name, value in self.stage.module.state_dict().items()}
+
+
+def test_one_step_back_with_everything(square: str) -> None:
+    worker = Alone(square)
+    assert worker.stage.report() == Report(0, True)
+    worker.stage.stand(0, None)
+    assert worker.stage.report() == Report(0, False)
+    worker.step(TOTAL)
+    before = worker.state()
+    worker.step(TOTAL)
+    report = worker.stage.report()
+    assert (report.applied, report.settled, report.settled_steps) == (2, TOTAL, 1)
+    assert report.unsettled is not None
+    worker.stage.stand(1, None)
+    assert worker.stage.report() == Report(1, False, None, 1, None)
+    torch.testing.assert_close(worker.state(), before, rtol=0, atol=0)
+
+
+def test_who_went_back_still_knows_the_verdict(square: str) -> None:
+    """The only one who knew it may have been this one, and those who lack it may not have heard it yet."""
+    worker = Alone(square)
+    worker.stage.stand(0, None)
+    worker.step(TOTAL)
+    worker.step(TOTAL)
+    worker.stage.stand(1, TOTAL)
+    assert worker.stage.report() == Report(1, False, TOTAL, 1, None)
+    worker.stage.stand(1, TOTAL)
+    assert worker.stage.report() == Report(1, False, TOTAL, 1, None)
+
+
+def test_a_verdict_from_others_is_kept_too(square: str) -> None:
+    worker = Alone(square)
+    worker.stage.stand(0, None)
+    worker.step(TOTAL)
+    worker.stage.stand(1, TOTAL)
+    assert worker.stage.report() == Report(1, False, TOTAL, 1, None)
+
+
+def test_half_a_state_is_none(square: str) -> None:
+    worker = Alone(square)
+    worker.stage.is_whole = False
+    assert worker.stage.report() == Report(None, False)
+    assert not worker.stage.is_part_of_run

@@ -1,0 +1,149 @@
+"""Which plan is chosen when some workers should only watch or do less, and when op times are newer."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from recycle_compiler.backends.bundle import bundle_bytes
+from recycle_compiler.frontend.load import parse_job_text
+from recycle_compiler.planner.compile import plan_failed
+from recycle_runtime.coordinator.adaptation import AdaptationOptions
+from recycle_runtime.coordinator.coordinator import Coordinator
+from recycle_runtime.coordinator.journal import Journal, read
+from recycle_runtime.coordinator.plan_files import PlanFiles
+from recycle_runtime.plan.plan_book import Fitted, PlanBook
+from tests.runtime.coordinator.fake_job import HEAVY, FakeJob, heavy_bundle, planned
+
+
+def test_watchers_watch_if_there_is_a_plan_for_exactly_the_others() -> None:
+    book = PlanBook(heavy_bundle())
+    live = book.grid
+    book.watchers = frozenset({(1, 0)})
+    assignment = book.assign(live)
+    assert assignment is not None and assignment.on_purpose and assignment.is_exact
+    failed = book.bundles[assignment.bundle].plans[assignment.plan].failed
+    assert [place for place, role in assignment.roles.items() if role in failed] == [(1, 0)]
+    assert sorted(assignment.roles.values()) == sorted(live)
+
+
+def test_otherwise_they_work() -> None:
+    book = PlanBook(heavy_bundle())
+    book.watchers = frozenset({(1, 1)})
+    assignment = book.assign(book.grid)
+    assert assignment is not None and assignment.watching == 0 and not assignment.on_purpose
+    book.add(planned(((1, 1),)))
+    assignment = book.assign(book.grid)
+    assert assignment is not None and assignment.on_purpose and assignment.watching == 1
+
+
+def test_where_somebody_has_to_watch_it_is_the_slow_one() -> None:
+    book = PlanBook(planned(((1, 1),)))
+    book.watchers = frozenset({(0, 1)})
+    live = [worker for worker in book.grid if worker != (0, 0)]
+    assert book.assign(live) is None, "the plan has everybody on stage 0"
+    book = PlanBook(planned(((0, 1), (0, 0))))
+    book.watchers = frozenset({(2, 1)})
+    assignment = book.assign(book.grid)
+    assert assignment is not None and not assignment.is_exact
+    failed = book.bundles[0].plans[0].failed
+    assert {place for place, role in assignment.roles.items() if role in failed} == {(2, 0), (2, 1)}
+
+
+def test_newer_op_times_are_better_for_exactly_the_same_losses() -> None:
+    book = PlanBook(heavy_bundle())
+    old = book.assign(book.grid)
+    newer = replace(heavy_bundle(), job_text=heavy_bundle().job_text.replace("3000", "9000"))
+    book.add(newer)
+    chosen = book.assign(book.grid)
+    assert old is not None and chosen is not None
+    assert (old.bundle, chosen.bundle) == (0, 1)
+    assert book.period((0, 0, 0), heavy_bundle().job_text) == old.period
+    assert book.period((2, 2, 2), heavy_bundle().job_text) is None
+
+
+def test_a_coordinator_that_starts_again_knows_them(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal")
+    journal.write(generation=1, step=0, places=[[0, 0], [0, 1]])
+    journal.write(watchers=[[0, 1]])
+    journal.write(watchers=[[1, 1], [0, 2]])
+    journal.close()
+    remembered = read(tmp_path / "journal")
+    assert remembered is not None and remembered.watchers == ((1, 1), (0, 2))
+
+
+def test_a_plan_for_certain_workers_is_theirs_alone() -> None:
+    book = PlanBook(heavy_bundle())
+    made_for = Fitted(frozenset(book.grid), {(1, 1): 2.0})
+    number = book.add(planned(()), made_for)
+    first = book.assign(book.grid)
+    assert first is not None and first.bundle == 0 and book.slow_in(first) == {}
+    book.fitted = number
+    fitted = book.assign(book.grid)
+    assert fitted is not None and fitted.bundle == number and fitted.is_exact
+    assert fitted.roles == {worker: worker for worker in book.grid}
+    assert book.slow_in(fitted) == {(1, 1): 2.0}
+    fewer = book.assign(book.grid[1:])
+    assert fewer is not None and fewer.bundle == 0
+
+
+def test_a_coordinator_that_starts_again_knows_it_too(tmp_path: Path) -> None:
+    path = tmp_path / "made.plan"
+    path.write_bytes(
+        bundle_bytes(source=HEAVY, programs=[plan_failed(parse_job_text(HEAVY, "heavy.job"), ())])
+    )
+    book, journal = PlanBook(heavy_bundle()), Journal(tmp_path / "journal")
+    files = PlanFiles("first", book, journal)
+    journal.write(generation=1, step=0, places=book.grid)
+    files.add(path, planned(()))
+    made_for = Fitted(frozenset(book.grid), {(1, 1): 2.5})
+    files.fit(path, planned(()), made_for)
+
+    def recalled() -> PlanBook:
+        remembered = read(tmp_path / "journal")
+        assert remembered is not None
+        again = PlanBook(heavy_bundle())
+        PlanFiles("first", again, journal).recall(
+            remembered.bundles, remembered.watchers, remembered.made_for, remembered.fitted
+        )
+        return again
+
+    again = recalled()
+    assert (again.fitted, book.fitted) == (2, 2)
+    assignment = again.assign(again.grid)
+    assert assignment is not None and again.slow_in(assignment) == {(1, 1): 2.5}
+    files.unfit()
+    again = recalled()
+    assignment = again.assign(again.grid)
+    assert assignment is not None and again.slow_in(assignment) == {}
+
+
+def test_a_coordinator_that_starts_again_takes_up_what_was_chosen(tmp_path: Path) -> None:
+    """It had been killed before anybody was told."""
+    journal = Journal(tmp_path / "journal")
+    job = FakeJob(30, AdaptationOptions(replan=None))
+    job.run(5)
+    before = job.coordinator.assignment
+    assert before is not None
+    places = sorted(before.roles)
+    roles = [before.roles[place] for place in places]
+    journal.write(generation=1, step=0, places=places, plan=[0, before.plan, 0, 0], roles=roles)
+    journal.write(row=4)
+    remembered = read(tmp_path / "journal")
+    assert remembered is not None and remembered.plan is not None
+
+    def again(fitted: bool) -> Coordinator:
+        book = PlanBook(heavy_bundle())
+        if fitted:
+            book.fitted = book.add(planned(()), Fitted(frozenset(book.grid), {(1, 1): 2.0}))
+        coordinator = Coordinator(book, 1, 30, set(book.grid), job)
+        coordinator.remember(remembered)
+        assert coordinator.assignment == before
+        for member in coordinator.roster.members():
+            coordinator.rejoin(member, is_training=True, asked=1)
+        job.mail.clear()
+        coordinator.all_are_back()
+        return coordinator
+
+    again(fitted=False)
+    assert not job.mail
+    again(fitted=True)
+    assert {order["type"] for _, order in job.mail} == {"hold"}

@@ -1,0 +1,82 @@
+"""What a run looks like."""
+
+import io
+import os
+import pty
+from typing import Any
+
+import pytest
+
+from recycle_runtime.launcher.live_view import event_of, summary, view
+from recycle_runtime.protocol.framing import Message
+
+ROW: Message = {"type": "row", "step": 3, "loss": 0.5, "seconds": 0.25, "live": 5, "plan": "0 1"}
+GENERATION: Message = {
+    "type": "generation",
+    "number": 2,
+    "step": 3,
+    "plan": "0 1",
+    "places": [[0, 0], [1, 0], [0, 1]],
+    "watching": 1,
+    "period": 7,
+}
+
+
+def recovery(*causes: str, **fields: Any) -> Message:
+    what: Message = {"type": "recovery", "causes": list(causes), "step": 3, "plan": "0 1", "undone": 2}
+    times = {"detection": 0.1, "leaving": 0.2, "regroup": 0.3, "total": 0.6, "repeated": 0.4}
+    return what | times | fields
+
+
+def test_lines() -> None:
+    out = io.StringIO()
+    take = view(2, 2, quiet=False, stream=out)
+    for message in (GENERATION, ROW, recovery("start"), recovery("1:1 was killed"), {"type": "hello"}):
+        take(message)
+    assert out.getvalue().splitlines() == [
+        "step     3  loss 0.500000  0.250 s",
+        "-- 1:1 was killed: on with step 3 under plan 0 1 after 0.600 s",
+    ]
+
+
+def test_quiet() -> None:
+    out = io.StringIO()
+    take = view(2, 2, quiet=True, stream=out)
+    take(ROW)
+    assert out.getvalue() == ""
+
+
+def test_a_table_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    master, slave = pty.openpty()
+    with os.fdopen(slave, "w") as out:
+        take = view(2, 2, quiet=False, stream=out)
+        for message in (GENERATION, ROW, recovery("1:1 was killed"), {"type": "hello"}):
+            take(message)
+    drawn = os.read(master, 1 << 16).decode()
+    os.close(master)
+    last = drawn.split("\x1b[")[-8:]
+    assert "step 3  loss 0.500000" in drawn
+    assert any("pipeline   0  # #" in line for line in last)
+    assert any("pipeline   1  # ." in line for line in last)
+    assert any("3 workers; 1 of them watch; 1:1 was killed" in line for line in last)
+
+
+def test_events() -> None:
+    assert event_of(ROW) is None
+    assert event_of(recovery("start")) is None
+    assert event_of({"type": "event", "event": "1:1 starts again"}) == "1:1 starts again"
+
+
+def test_nothing_to_sum_up() -> None:
+    assert summary([], [0, 1], 2) == ""
+    assert summary([recovery("start")], [0, 1], 2) == ""
+
+
+def test_a_summary() -> None:
+    text = summary([recovery("start"), recovery("1:1 was killed", step=12)], [0, 1, 1, 3], 5)
+    head, line, last = text.splitlines()
+    assert head.split() == ["step", "detection", "leaving", "regroup", "total", "repeated", "undone", "what"]
+    assert line.split()[:4] == ["12", "0.100", "s", "0.200"]
+    assert line.endswith("  1:1 was killed")
+    assert last == "of 5 steps 2 were lost and 1 counted twice"

@@ -1,0 +1,199 @@
+"""Micro-batches by number: the same for every worker, wherever it starts and whatever it asks for again."""
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recycle_runtime.program.errors import ProgramError
+from recycle_runtime.program.loading import Program
+from recycle_runtime.program.microbatches import MicroBatches, shape_signature
+
+
+def program(batches: Callable[[int], Any]) -> Program:
+    def unused(*_: Any) -> Any:
+        raise AssertionError
+
+    names = dict.fromkeys(("build_stage", "loss", "optimizer"), unused)
+    return Program(Path("made_here.py"), names | {"batches": batches})
+
+
+def counting(length: int | None = None) -> tuple[Program, list[int]]:
+    """A program whose items say their number, and the numbers that were drawn."""
+    drawn: list[int] = []
+
+    def batches(seed: int) -> Iterator[tuple[torch.Tensor, int]]:
+        number = 0
+        while length is None or number < length:
+            drawn.append(number)
+            yield torch.tensor([seed + number]), number
+            number += 1
+
+    return program(batches), drawn
+
+
+@given(
+    st.integers(1, 4),
+    st.lists(st.tuples(st.integers(0, 6), st.integers(0, 3)), max_size=12),
+    st.one_of(st.none(), st.integers(1, 5)),
+)
+def test_any_order_gives_the_right_item(
+    per_step: int, asked: list[tuple[int, int]], length: int | None
+) -> None:
+    source, _ = counting(length)
+    data = MicroBatches(source, 10, per_step)
+    for step, index in asked:
+        index %= per_step
+        number = step * per_step + index
+        expected = number if length is None else number % length
+        value, target = data.item(step, index)
+        assert (value.item(), target) == (10 + expected, expected)
+        assert data.signature(step, index) == "int64[1]"
+
+
+def test_a_step_and_the_one_before_are_drawn_once() -> None:
+    source, drawn = counting()
+    data = MicroBatches(source, 0, 3)
+    for step in (0, 1, 2, 1, 2, 3, 2, 3):
+        for index in (2, 0, 1):
+            data.item(step, index)
+    assert drawn == list(range(12))
+
+
+def test_a_late_start_skips_and_a_long_way_back_starts_over() -> None:
+    source, drawn = counting()
+    data = MicroBatches(source, 0, 2)
+    assert data.item(5, 1)[1] == 11
+    assert drawn == list(range(12))
+    assert data.item(1, 0)[1] == 2
+    assert drawn == [*range(12), *range(3)]
+
+
+def test_no_more_than_two_steps_are_kept() -> None:
+    alive: list[torch.Tensor] = []
+
+    def batches(_: int) -> Iterator[tuple[torch.Tensor, None]]:
+        while True:
+            yield torch.zeros(1000), None
+
+    data = MicroBatches(program(batches), 0, 4)
+    only_shapes = MicroBatches(program(batches), 0, 4, keep_items=False)
+    for step in range(5):
+        assert only_shapes.signature(step, 3) == "float32[1000]"
+        alive = [data.item(step, index)[0] for index in range(4)]
+    assert len(alive) == 4
+    kept = [entry.item for entry in data._recent]  # pyright: ignore[reportPrivateUsage]
+    assert len(kept) == 8
+    shapes = [entry.item for entry in only_shapes._recent]  # pyright: ignore[reportPrivateUsage]
+    assert shapes == [None] * 8
+    with pytest.raises(ValueError, match="only signatures"):
+        only_shapes.item(0, 0)
+
+
+def test_uneven_micro_batches_have_signatures_of_their_own() -> None:
+    def batches(_: int) -> Iterator[Any]:
+        yield torch.zeros(4, 2), torch.zeros(4)
+        yield (torch.zeros(1, 2), torch.zeros(1, dtype=torch.bool)), {"label": torch.zeros(1)}
+
+    data = MicroBatches(program(batches), 0, 2)
+    assert [data.signature(0, 0), data.signature(0, 1)] == ["float32[4,2]", "float32[1,2] bool[1]"]
+    assert data.signature(1, 0) == "float32[4,2]"
+    assert shape_signature(torch.zeros(())) == "float32[]"
+
+
+def test_an_empty_iterator_is_an_error_once() -> None:
+    with pytest.raises(ProgramError, match=r"^made_here.py: batches\(3\) yields no micro-batch$"):
+        MicroBatches(program(lambda seed: iter(())), 3, 1).item(0, 0)
+    once = iter([(torch.zeros(1), 0)])
+    data = MicroBatches(program(lambda seed: once), 3, 1)
+    data.item(0, 0)
+    with pytest.raises(ProgramError, match="when it is called for epoch 2") as caught:
+        data.item(1, 0)
+    assert caught.value.hint == "each call of batches must start a new iterator"
+
+
+@pytest.mark.parametrize(
+    ("item", "words"),
+    [
+        (torch.zeros(2), r"must be a pair \(input, target\), got a value of type Tensor"),
+        (None, "must be a pair .*, got nothing"),
+        ((1, 2, 3), "got a tuple of 3: int, int, int"),
+        ((3, torch.zeros(1)), "input of micro-batch 0 .* must be a tensor or a tuple of tensors, got .* int"),
+        (((torch.zeros(1), 2), 0), "got a tuple of 2: Tensor, int"),
+    ],
+)
+def test_what_is_no_micro_batch_is_refused(item: Any, words: str) -> None:
+    with pytest.raises(ProgramError, match=words):
+        MicroBatches(program(lambda seed: iter([item])), 0, 1).item(0, 0)
+
+
+def test_an_error_of_the_iterator_names_the_micro_batch() -> None:
+    def batches(_: int) -> Iterator[Any]:
+        yield torch.zeros(1), 0
+        raise OSError("the disk is gone")
+
+    data = MicroBatches(program(batches), 0, 4)
+    with pytest.raises(ProgramError, match=r"micro-batch 1 of batches\(0\): OSError: the disk is gone"):
+        data.item(0, 3)
+
+
+def test_what_the_model_draws_does_not_change_the_data_nor_the_other_way_round() -> None:
+    def batches(_: int) -> Iterator[Any]:
+        while True:
+            yield torch.randn(2), random.random()
+
+    source = program(batches)
+    quiet, disturbed = MicroBatches(source, 5, 1), MicroBatches(source, 5, 1)
+    expected = [quiet.item(step, 0) for step in range(4)]
+    for step in range(4):
+        torch.manual_seed(step)  # pyright: ignore[reportUnknownMemberType]
+        random.seed(step)
+        before = torch.get_rng_state(), random.getstate()
+        value, target = disturbed.item(step, 0)
+        assert (value.tolist(), target) == (expected[step][0].tolist(), expected[step][1])
+        assert torch.equal(torch.get_rng_state(), before[0])
+        assert random.getstate() == before[1]
+    assert MicroBatches(source, 6, 1).item(0, 0)[1] != expected[0][1]
+
+
+def test_a_shuffled_loader_is_the_same_everywhere_and_new_in_each_epoch() -> None:
+    rows: Any = [(torch.tensor([number]), number) for number in range(6)]
+
+    def batches(_: int) -> Any:
+        return torch.utils.data.DataLoader(rows, batch_size=2, shuffle=True)
+
+    source = program(batches)
+    first = [
+        MicroBatches(source, 0, 3).item(step, index)[1].tolist() for step in range(4) for index in range(3)
+    ]
+    one = MicroBatches(source, 0, 3)
+    assert first == [one.item(step, index)[1].tolist() for step in range(4) for index in range(3)]
+    epochs = [first[begin : begin + 3] for begin in range(0, 12, 3)]
+    assert [sorted(number for batch in epoch for number in batch) for epoch in epochs] == [list(range(6))] * 4
+    assert len({str(epoch) for epoch in epochs}) > 1
+
+
+def test_an_item_that_was_changed_in_place_is_not_given_again() -> None:
+    buffer = torch.zeros(2)
+
+    def batches(_: int) -> Iterator[Any]:
+        while True:
+            yield buffer.add_(1), {"target": torch.zeros(1)}
+
+    data = MicroBatches(program(batches), 0, 2)
+    data.item(0, 0)
+    data.item(0, 1)
+    with pytest.raises(ProgramError, match="micro-batch 0 of step 0 was changed in place"):
+        data.item(0, 0)
+
+
+def test_numbers_outside_a_step_are_refused() -> None:
+    data = MicroBatches(counting()[0], 0, 2)
+    for step, index in ((0, 2), (0, -1), (-1, 0)):
+        with pytest.raises(IndexError):
+            data.item(step, index)

@@ -1,0 +1,310 @@
+"""Whatever strangers send: they learn nothing, harm nothing, and proper clients are served meanwhile."""
+
+import json
+import socket
+import struct
+import threading
+import time
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recycle_runtime.protocol import server as server_module
+from recycle_runtime.protocol.framing import (
+    MOST_BYTES,
+    Channel,
+    Message,
+    WireError,
+    frame,
+    new_token,
+    proof,
+    unframe,
+)
+from recycle_runtime.protocol.server import Connection, Server
+
+TOKEN = new_token()
+LENGTH = struct.Struct(">I")
+
+
+class Echo:
+    """Answers every message with itself; counts what it hears of connections."""
+
+    def __init__(self) -> None:
+        self.heard: list[Message] = []
+        self.closed_ones = 0
+
+    def message(self, connection: Connection, message: Message) -> None:
+        self.heard.append(message)
+        connection.send(message)
+
+    def closed(self, connection: Connection) -> None:
+        self.closed_ones += 1
+
+    def tick(self) -> None: ...
+
+
+class Running:
+    """A server in a thread; if the thread dies, `check` says so."""
+
+    def __init__(self) -> None:
+        self.echo = Echo()
+        self.server = Server("127.0.0.1", 0, TOKEN, self.echo)
+        self.port = self.server.port
+        self._over = threading.Event()
+        self._error: list[BaseException] = []
+        self._thread = threading.Thread(target=self._loop, daemon=True)
+        self._thread.start()
+
+    def _loop(self) -> None:
+        try:
+            while not self._over.is_set():
+                self.server.turn(0.02)
+        except BaseException as error:
+            self._error.append(error)
+
+    def check(self) -> None:
+        """A proper client is served."""
+        assert not self._error, self._error
+        client = Channel("127.0.0.1", self.port, TOKEN)
+        client.send({"type": "hello", "n": 1})
+        assert client.receive() == {"type": "hello", "n": 1}
+        client.close()
+
+    def end(self) -> None:
+        self._over.set()
+        self._thread.join(10)
+        self.server.close()
+        assert not self._error, self._error
+
+
+@pytest.fixture(scope="module")
+def running() -> Generator[Running]:
+    found = Running()
+    yield found
+    found.end()
+
+
+@contextmanager
+def stranger(running: Running) -> Generator[socket.socket]:
+    with socket.create_connection(("127.0.0.1", running.port), 10) as sock:
+        yield sock
+
+
+def everything(sock: socket.socket) -> bytes:
+    """What comes until the other end hangs up."""
+    found = b""
+    with suppress(ConnectionResetError):
+        while data := sock.recv(4096):
+            found += data
+    return found
+
+
+def only_a_nonce(data: bytes) -> None:
+    buffer = bytearray(data)
+    message = unframe(buffer)
+    assert message is None or message.keys() == {"nonce"}
+    assert not buffer or message is None
+
+
+@settings(max_examples=60)
+@given(data=st.binary(max_size=700), ends=st.booleans())
+def test_random_bytes(running: Running, data: bytes, ends: bool) -> None:
+    with stranger(running) as sock, suppress(OSError):
+        sock.sendall(data)
+        if ends:
+            sock.shutdown(socket.SHUT_WR)
+            only_a_nonce(everything(sock))
+    running.check()
+
+
+texts = st.text(alphabet=st.characters(), max_size=30)
+
+
+@settings(max_examples=60)
+@given(
+    message=st.fixed_dictionaries(
+        {}, optional={"nonce": texts | st.integers() | st.none(), "proof": texts | st.booleans()}
+    )
+)
+def test_wrong_proofs(running: Running, message: Message) -> None:
+    with stranger(running) as sock:
+        sock.sendall(frame(message))
+        only_a_nonce(everything(sock))
+    running.check()
+
+
+SPITEFUL = [
+    b'{"nonce":"\\ud800","proof":"\\udfff"}',
+    b'{"nonce":"' + b"a" * 400 + b'"}',
+    b"[" * 500,
+    b'{"a":' * 90,
+    b'"' * 3,
+    b"1" * 500,
+    b"-Infinity",
+    b"\xff\xfe",
+    b"null",
+    b"",
+]
+
+
+@pytest.mark.parametrize("text", SPITEFUL, ids=range(len(SPITEFUL)))
+def test_spiteful_frames(running: Running, text: bytes) -> None:
+    with stranger(running) as sock:
+        sock.sendall(LENGTH.pack(len(text)) + text)
+        sock.shutdown(socket.SHUT_WR)
+        only_a_nonce(everything(sock))
+    running.check()
+
+
+@pytest.mark.parametrize("length", [513, MOST_BYTES, 0xFFFFFFFF])
+def test_huge_lengths(running: Running, length: int) -> None:
+    """The connection is closed before anything of it has to be kept."""
+    with stranger(running) as sock:
+        sock.sendall(LENGTH.pack(length))
+        only_a_nonce(everything(sock))
+    running.check()
+
+
+def test_a_proof_is_good_for_one_connection(running: Running) -> None:
+    with stranger(running) as first, stranger(running) as second:
+        nonces: list[str] = []
+        for sock in (first, second):
+            message = unframe(bytearray(sock.recv(4096)))
+            assert message is not None
+            nonces.append(message["nonce"])
+        answer = {"nonce": "n", "proof": proof(TOKEN, "client", nonces[0], "n")}
+        second.sendall(frame(answer))
+        assert everything(second) == b""
+        # Nor can the server's own proof be sent back to it.
+        first.sendall(frame({"nonce": "n", "proof": proof(TOKEN, "server", nonces[0], "n")}))
+        assert everything(first) == b""
+
+
+def test_a_wrong_token_is_said_to_be_one(running: Running) -> None:
+    with pytest.raises(WireError, match="does not accept the token"):
+        Channel("127.0.0.1", running.port, new_token())
+    running.check()
+
+
+def test_a_server_that_is_none() -> None:
+    """A client tells whoever answers nothing but a proof, and believes nobody without one."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = int(listener.getsockname()[1])
+        answers = [{"nonce": 3}, {"hello": 1}, {"nonce": "a"}]
+
+        def answer() -> None:
+            for message in answers:
+                sock, _ = listener.accept()
+                with sock:
+                    sock.sendall(frame(message))
+                    if message.get("nonce") == "a":
+                        sock.recv(4096)
+                        sock.sendall(frame({"proof": "0" * 64}))
+                        sock.recv(4096)
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        for words in ("not the coordinator", "not the coordinator", "does not know the job's token"):
+            with pytest.raises(WireError, match=words):
+                Channel("127.0.0.1", port, TOKEN)
+        thread.join(10)
+
+
+def test_slow_strangers_are_shown_the_door(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "_PATIENCE", 0.3)
+    running = Running()
+    with stranger(running) as silent, stranger(running) as slow:
+        slow.sendall(LENGTH.pack(100) + b"{")
+        running.check()
+        only_a_nonce(everything(silent))
+        only_a_nonce(everything(slow))
+    running.check()
+    running.end()
+    # Nobody else was ever told of them.
+    assert running.echo.closed_ones <= len(running.echo.heard) == 2
+
+
+def test_crowds_do_not_keep_clients_out(running: Running) -> None:
+    crowd = [socket.create_connection(("127.0.0.1", running.port), 10) for _ in range(400)]
+    running.check()
+    # The oldest had to go.
+    only_a_nonce(everything(crowd[0]))
+    for sock in crowd:
+        sock.close()
+    running.check()
+
+
+def test_messages_in_pieces(running: Running) -> None:
+    client = Channel("127.0.0.1", running.port, TOKEN)
+    sock = socket.socket(fileno=socket.dup(client.fileno())) if hasattr(socket, "dup") else None
+    assert sock is not None
+    for byte in frame({"type": "slow"}):
+        sock.sendall(bytes([byte]))
+        time.sleep(0.001)
+    assert client.receive() == {"type": "slow"}
+    sock.close()
+    client.close()
+
+
+def test_a_client_that_is_gone_has_its_last_words_heard() -> None:
+    """Even if somebody else says first that it is gone."""
+    heard: list[str] = []
+
+    class Listening(Echo):
+        def message(self, connection: Connection, message: Message) -> None:
+            if message["type"] == "gone":
+                others[0].drain()
+            elif message["type"] == "here":
+                others.append(connection)
+                connection.send({})
+            heard.append(message["type"])
+
+    others: list[Connection] = []
+    server = Server("127.0.0.1", 0, TOKEN, Listening())
+    over = threading.Event()
+    pause = threading.Event()
+
+    def loop() -> None:
+        while not over.is_set():
+            if not pause.is_set():
+                server.turn(0.02)
+
+    thread = threading.Thread(target=loop, daemon=True)
+    thread.start()
+    agent, member = (Channel("127.0.0.1", server.port, TOKEN) for _ in range(2))
+    member.send({"type": "here"})
+    member.receive()
+    pause.set()
+    time.sleep(0.1)
+    agent.send({"type": "gone"})
+    member.send({"type": "last words"})
+    member.close()
+    pause.clear()
+    while "gone" not in heard:
+        time.sleep(0.01)
+    over.set()
+    thread.join(10)
+    assert heard == ["here", "last words", "gone"]
+    agent.close()
+    server.close()
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    )
+)
+def test_frames_survive(value: object) -> None:
+    message = {"value": value}
+    whole = frame(message)
+    buffer = bytearray()
+    for byte in whole[:-1]:
+        buffer.append(byte)
+        assert unframe(buffer) is None
+    buffer.append(whole[-1])
+    assert unframe(buffer) == message
+    assert json.loads(whole[4:]) == message

@@ -1,0 +1,164 @@
+"""Faults and returns that a run is asked for."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recycle_runtime.coordinator.decision import Member
+from recycle_runtime.coordinator.step_metrics import StepRows
+from recycle_runtime.testing import faults as of_members
+from recycle_runtime.testing.chaos import chaos
+from recycle_runtime.testing.faults import Fault, Harm
+from recycle_runtime.testing.timetable import (
+    KINDS,
+    MIDDLE,
+    MOMENTS,
+    PlannedFault,
+    PlannedReturn,
+    Timetable,
+    parse_faults,
+    parse_returns,
+)
+
+
+def test_kinds_are_those_that_members_know() -> None:
+    assert set(KINDS) == set(of_members.KINDS)
+
+
+def test_faults_as_options_give_them() -> None:
+    assert parse_faults(["kill=1:2@5", "stop=0:3@7.17", "exit?=0:0@0.take"]) == [
+        PlannedFault("kill", (1, 2), 5, MIDDLE),
+        PlannedFault("stop", (0, 3), 7, 17),
+        PlannedFault("exit?", (0, 0), 0, MOMENTS["take"]),
+    ]
+    assert parse_returns(["1:2@8"]) == [PlannedReturn((1, 2), 8)]
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        *("", "kill", "kill=", "kill=1:2", "kill=1@2", "kill=1:2@x", "kill=1:2@3.", "kill=1:2@-1"),
+        *("kill=1:2@3.now", "pinch=1:2@3", "?=1:2@3", "kill=1:2@3 ", "kill=\u0661:2@3"),
+        *("kill=1:2@9999999999", "kill==1:2@3"),
+    ],
+)
+def test_words_that_are_no_faults(word: str) -> None:
+    with pytest.raises(ValueError, match=r"must be like|a fault "):
+        parse_faults([word])
+
+
+@given(st.text(max_size=20))
+def test_any_words(word: str) -> None:
+    for parse in (parse_faults, parse_returns):
+        try:
+            assert len(parse([word])) == 1
+        except ValueError as error:
+            assert "\n" not in str(error) or "\n" in word
+
+
+def test_a_fault_happens_once() -> None:
+    planned = Timetable((PlannedFault("kill", (0, 0), 3), PlannedFault("kill", (0, 0), 9)))
+    assert planned.faults((0, 0)) == [["kill", 3, -1], ["kill", 9, -1]]
+    assert planned.faults((1, 0)) == []
+    planned.harmed((0, 0), "kill", 3, -1)
+    assert planned.faults((0, 0)) == [["kill", 9, -1]]
+
+
+def test_a_worker_returns_as_often_as_it_should() -> None:
+    planned = Timetable((), (PlannedReturn((0, 0), 9), PlannedReturn((0, 0), 4), PlannedReturn((1, 0), 6)))
+    assert planned.due_to_join(3) == []
+    assert planned.due_to_join(9) == [(0, 0), (1, 0)]
+    planned.started((0, 0))
+    assert planned.due_to_join(5) == []
+    assert planned.due_to_join(9) == [(1, 0), (0, 0)]
+    planned.started((0, 0))
+    assert planned.due_to_join(99) == [(1, 0)]
+
+
+def test_what_was_before_a_restart_has_happened() -> None:
+    planned = Timetable(
+        (PlannedFault("kill", (0, 0), 3), PlannedFault("kill", (0, 0), 9)),
+        (PlannedReturn((0, 0), 4), PlannedReturn((1, 0), 5), PlannedReturn((0, 0), 12)),
+    )
+    planned.resume(7, [(0, 0)])
+    assert planned.faults((0, 0)) == [["kill", 9, -1]]
+    assert planned.due_to_join(8) == [(1, 0)]
+    assert planned.due_to_join(12) == [(1, 0), (0, 0)]
+
+
+def test_harm_in_a_step() -> None:
+    told: list[Fault] = []
+    faults = [Fault("socket", 3, 2), Fault("socket?", 5, 99), Fault("socket", 4, MOMENTS["meet"])]
+    harm = Harm(faults, told.append)
+    assert harm.in_step(2, 10, is_spared=False) == {}
+    assert harm.in_step(4, 10, is_spared=False) == {2: faults[0]}
+    assert harm.in_step(6, 10, is_spared=False) == {2: faults[0], 5: faults[1]}
+    assert harm.in_step(6, 10, is_spared=True) == {2: faults[0]}
+    harm.at("meet", 3)
+    assert told == []
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    events=st.integers(0, 200),
+    steps=st.integers(2, 300),
+    pipelines=st.integers(1, 4),
+    stages=st.integers(1, 4),
+)
+def test_chaos_leaves_every_stage_a_worker(
+    seed: int, events: int, steps: int, pipelines: int, stages: int
+) -> None:
+    found = chaos(seed, events, steps, pipelines, stages, [])
+    assert found == chaos(seed, events, steps, pipelines, stages, [])
+    faults, returns = parse_faults(found.faults), parse_returns(found.returns)
+    assert all(fault.kind.endswith("?") for fault in faults)
+    moments = [(fault.step, 0, fault.place) for fault in faults]
+    moments += [(planned.step, 1, planned.place) for planned in returns]
+    live = {(pipeline, stage) for pipeline in range(pipelines) for stage in range(stages)}
+    for step, comes, place in sorted(moments):
+        assert 0 <= step < steps
+        if comes:
+            assert place not in live
+            live.add(place)
+        else:
+            live.remove(place)
+        assert {stage for _, stage in live} == set(range(stages))
+
+
+def members(*places: tuple[int, int]) -> frozenset[Member]:
+    return frozenset(Member(place, 0) for place in places)
+
+
+def test_rows_come_in_order_when_everybody_has_spoken() -> None:
+    first, last = Member((0, 0), 0), Member((0, 1), 0)
+    rows = StepRows(2)
+    assert rows.begin(0, frozenset({first, last}), 2, "0 0") == []
+    assert rows.add(last, 0, 0.5, 1.0) == []
+    assert rows.add(last, 1, 0.25, 1.0) == []
+    assert [row.step for row in rows.add(first, 0, None, 3.0)] == [0]
+    (row,) = rows.add(first, 1, None, 2.0)
+    assert row == (1, 0.25, 2.0, 2, "0 0")
+    assert rows.add(first, 0, None, 9.0) == []
+
+
+def test_a_step_that_counts_has_a_row_though_its_workers_are_gone() -> None:
+    one, two, first = Member((0, 1), 0), Member((1, 1), 0), Member((0, 0), 0)
+    rows = StepRows(2)
+    rows.begin(0, frozenset({one, two, first}), 3, "0 1")
+    rows.add_loss(one, 0, 0.25)
+    rows.add_loss(two, 0, 0.5)
+    rows.add(first, 0, None, 1.0)
+    rows.add(first, 1, None, 1.0)
+    (row,) = rows.begin(1, frozenset({one, first}), 2, "0 2")
+    assert row == (0, 0.75, 1.0, 3, "0 1")
+    # What was said about step 1 is void.
+    assert rows.add(one, 1, 0.5, 1.0) == []
+    assert [row.loss for row in rows.add(first, 1, None, 1.0)] == [0.5]
+
+
+def test_a_share_that_nobody_knows_makes_no_number() -> None:
+    rows = StepRows(1)
+    rows.begin(0, members((0, 0), (1, 0)), 2, "0")
+    rows.add(Member((0, 0), 0), 0, 0.25, 1.0)
+    (row,) = rows.begin(1, members((0, 0)), 1, "1")
+    assert row.loss != row.loss

@@ -1,0 +1,135 @@
+"""A worker that comes late ends where its peers are, whatever became of the steps in between."""
+
+import copy
+import math
+from typing import Any
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from recycle_runtime.execution.optimizer import StepOptions, Stepper, Totals, Verdict
+from recycle_runtime.worker.joiner import Learning
+
+SIZES = (3, 5)
+
+
+class Peer:
+    """A stepper with parameters of its own; the norm of its gradients is the norm of the whole model."""
+
+    def __init__(self, options: StepOptions, kind: str) -> None:
+        torch.manual_seed(0)
+        self.model = nn.ParameterList(nn.Parameter(torch.randn(size, dtype=torch.float64)) for size in SIZES)
+        parameters = list(self.model.parameters())
+        optimizer: torch.optim.Optimizer = (
+            torch.optim.AdamW(parameters, lr=0.1)
+            if kind == "adamw"
+            else torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+        )
+        self.stepper = Stepper(optimizer, parameters, options)
+
+    def accumulate(self, seed: int, scale: float) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        for parameter in self.model:
+            assert parameter.grad is not None
+            parameter.grad += scale * torch.randn(parameter.shape, dtype=torch.float64, generator=generator)
+
+    def state(self) -> dict[str, Any]:
+        return copy.deepcopy(
+            {"model": self.model.state_dict(), "optimizer": self.stepper.optimizer.state_dict()}
+        )
+
+
+def one_step(peer: Peer, late: Peer | None, seed: int, scale: float) -> None:
+    """Both settle, sum and step; a step that could not stand is run again, as workers do."""
+    while True:
+        verdicts = {each.stepper.settle() for each in (peer, late) if each is not None}
+        assert len(verdicts) == 1
+        if verdicts == {Verdict.REDO}:
+            for each in (peer, late):
+                if each is not None:
+                    each.stepper.discard()
+            continue
+        break
+    peer.accumulate(seed, scale)
+    peer.stepper.reduce(lambda _: None)
+    if late is not None:
+        sums = iter(peer.stepper.gradients.buffers)
+
+        def from_peer(buffer: torch.Tensor) -> None:
+            buffer.copy_(next(sums))
+
+        late.stepper.reduce(from_peer)
+    for each in (peer, late):
+        if each is not None:
+            each.stepper.step(lambda _: None)
+            each.stepper.validate(lambda _: None)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    scales=st.lists(st.sampled_from([0.01, 0.1, 3.0, math.inf]), min_size=4, max_size=14),
+    arrives=st.integers(0, 6),
+    learns=st.integers(1, 6),
+    staggered=st.booleans(),
+    kind=st.sampled_from(["adamw", "sgd"]),
+    clip=st.sampled_from([None, 1.0]),
+)
+def test_catches_up(
+    scales: list[float], arrives: int, learns: int, staggered: bool, kind: str, clip: float | None
+) -> None:
+    options = StepOptions(clip_norm=clip, staggered=staggered, patience=2)
+    peer, late = Peer(options, kind), None
+    learning: Learning | None = None
+    state: dict[str, Any] = {}
+    newcomer = Peer(options, kind)
+    for number, scale in enumerate(scales):
+        if number == arrives:
+            peer.stepper.settle()
+            state = peer.state()
+            late = newcomer
+            with torch.no_grad():
+                for parameter in late.model:
+                    parameter.fill_(7)
+            learning = Learning(late.stepper, peer.stepper.state_dict())
+        if learning is not None and late is not None and number == arrives + learns:
+            learning.catch_up(late.model, state)
+            learning = None
+        one_step(peer, late, number, scale)
+    if late is None:
+        return
+    if learning is not None:
+        learning.catch_up(late.model, state)
+    for each in (peer, late):
+        each.stepper.settle()
+    assert late.stepper.progress == peer.stepper.progress
+    for one, other in zip(peer.model, late.model, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
+
+
+def test_the_last_step_can_be_taken_back() -> None:
+    options = StepOptions(clip_norm=None, staggered=True, patience=0)
+    peer, late = Peer(options, "adamw"), Peer(options, "adamw")
+    one_step(peer, None, 0, 0.1)
+    peer.stepper.settle()
+    learning = Learning(late.stepper, peer.stepper.state_dict())
+    state = peer.state()
+    one_step(peer, late, 1, 0.1)
+    one_step(peer, late, 2, 0.1)
+    assert learning.steps == 2
+    learning.catch_up(late.model, state)
+    for each in (peer, late):
+        each.stepper.rollback()
+    for one, other in zip(peer.model, late.model, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_gives_up() -> None:
+    late = Peer(StepOptions(), "sgd")
+    before = late.stepper.optimizer
+    learning = Learning(late.stepper, late.stepper.state_dict())
+    assert late.stepper.optimizer is not before
+    learning.give_up()
+    assert late.stepper.optimizer is before
+    assert late.stepper.settle(Totals(0.0, 0.0)) is Verdict.KEEP

@@ -1,0 +1,49 @@
+"""The line to the coordinator: an order to leave is not given up."""
+
+import queue
+import threading
+from typing import Any
+
+from recycle_runtime.protocol.framing import Message
+from recycle_runtime.worker.link import Link
+
+SECONDS = 30.0
+
+
+class Coordinator:
+    """A channel that one can speak into."""
+
+    def __init__(self) -> None:
+        self.messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
+
+    def send(self, message: Message) -> None:
+        pass
+
+    def receive(self) -> Message:
+        return self.messages.get()
+
+
+def test_whoever_is_to_leave_is_broken_off_until_it_has_left() -> None:
+    coordinator: Any = Coordinator()
+    link = Link(lambda: coordinator, lambda: {"type": "hello"}, SECONDS)
+    link.generation = 1
+    often = threading.Semaphore(0)
+    link.on_leave = often.release
+    coordinator.messages.put({"type": "leave", "generation": 2})
+    assert all(often.acquire(timeout=SECONDS) for _ in range(3))
+    link.on_leave = None
+    assert link.order(SECONDS) == {"type": "leave", "generation": 2}
+
+
+def test_whoever_trains_in_the_newest_generation_is_left_alone() -> None:
+    coordinator: Any = Coordinator()
+    link = Link(lambda: coordinator, lambda: {"type": "hello"}, SECONDS)
+    link.generation = 1
+    called = threading.Event()
+    link.on_leave = called.set
+    coordinator.messages.put({"type": "leave", "generation": 2})
+    assert called.wait(SECONDS)
+    link.on_leave, link.generation = None, 2
+    again = threading.Event()
+    link.on_leave = again.set
+    assert not again.wait(0.5)

@@ -1,0 +1,101 @@
+"""A thread that is never woken is left behind, and another goes on in its place."""
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.worker.turn import Turn
+from tests.runtime.recovery.watched import TINY, check, run
+from tests.runtime.training.alone import train_alone
+
+SECONDS = 30.0
+
+
+class Shown:
+    is_waiting = False
+
+
+class Holder:
+    """A thread that waits for others when it is told to, as often as it is told to."""
+
+    def __init__(self) -> None:
+        self.shown = Shown()
+        self.is_there, self.waits, self.wakes, self.is_back = (threading.Event() for _ in range(4))
+        threading.Thread(target=self._live, daemon=True).start()
+        assert self.is_there.wait(SECONDS)
+
+    def _live(self) -> None:
+        self.turn = Turn(self.shown)
+        self.is_there.set()
+        self.waits.wait()
+        self.turn.is_waiting = True
+        self.wakes.wait()
+        self.turn.is_waiting = False
+        self.is_back.set()
+
+    def wait(self) -> None:
+        self.waits.set()
+        while not self.turn.is_waiting:
+            time.sleep(0.001)
+
+
+def test_nobody_takes_it_from_one_that_works() -> None:
+    holder = Holder()
+    assert not holder.turn.take(0.0)
+    holder.wait()
+    assert holder.shown.is_waiting and not holder.turn.take(3600.0)
+    holder.wakes.set()
+    assert holder.is_back.wait(SECONDS)
+    assert not holder.shown.is_waiting and not holder.turn.take(0.0)
+
+
+def test_one_that_wakes_too_late_does_nothing() -> None:
+    holder = Holder()
+    holder.wait()
+    assert holder.turn.take(0.0)
+    assert not holder.shown.is_waiting
+    assert not holder.turn.take(0.0), "nobody waits now"
+    holder.wakes.set()
+    assert not holder.is_back.wait(0.2)
+
+
+def test_whoever_has_taken_it_can_lose_it_too() -> None:
+    holder = Holder()
+    holder.wait()
+    assert holder.turn.take(0.0)
+    holder.turn.is_waiting = True
+    taken: list[bool] = []
+    third = threading.Thread(target=lambda: taken.append(holder.turn.take(0.0)))
+    third.start()
+    third.join(SECONDS)
+    assert taken == [True]
+
+
+def disturbed(folder: Path, bundle: str, steps: int, faults: list[str], returns: list[str]) -> list[str]:
+    """A run with these faults that ends as if there had been none; who was lost, as far as causes say."""
+    plan = Bundle.read(bundle)
+    alone = train_alone(TINY, plan.stages, plan.pipelines * plan.microbatches, steps)
+    outcome = run(folder / "run", bundle, TINY, steps, faults, returns)
+    check(folder / "run", outcome, alone)
+    assert len(outcome.faults) == len(faults)
+    return [cause for cause in outcome.causes if cause != "start" and "lost touch" not in cause]
+
+
+def test_nobody_is_lost(tmp_path: Path, wide: str) -> None:
+    assert disturbed(tmp_path, wide, 20, ["deaf=0:1@5.3", "deaf=0:1@12.99"], []) == []
+
+
+def test_while_others_die(tmp_path: Path, wide: str) -> None:
+    faults = ["deaf=0:1@5.99", "deaf=2:0@5.0", "kill=1:1@5", "kill=1:0@15", "deaf=0:1@15"]
+    lost = disturbed(tmp_path, wide, 30, faults, [])
+    assert sorted(cause[:3] for cause in lost) == ["1:0", "1:1"]
+
+
+@pytest.mark.slow
+def test_at_every_instruction(tmp_path: Path, square: str) -> None:
+    length = len(Bundle.read(square).stream(0, (0, 1)))
+    faults = [f"deaf=0:1@{5 * at + 5}.{at}" for at in range(length)]
+    assert disturbed(tmp_path, square, 5 * length + 10, faults, []) == []
