@@ -3,7 +3,6 @@
 import ast
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 
 import pytest
@@ -14,22 +13,10 @@ SOURCES = sorted(
     for folder in ("recycle_compiler", "runtime", "tests", "bench")
     for path in (ROOT / folder).rglob("*.py")
 )
-HARD_CAP, SOFT_CAP = 500, 300
 GOLDEN = ROOT / "golden"
 RUNTIME = ROOT / "runtime" / "recycle_runtime"
 STANDARD_LIBRARY_ONLY = ("plan.isa", "plan.bundle", "plan.codec", "plan.assembly")
 """And what they import of the runtime in turn."""
-
-
-def lines_of(path: Path) -> int:
-    return len(path.read_text(encoding="utf-8").splitlines())
-
-
-def test_no_file_is_too_long_to_read() -> None:
-    sizes = {str(path.relative_to(ROOT)): lines_of(path) for path in SOURCES}
-    assert {name: size for name, size in sizes.items() if size > HARD_CAP} == {}
-    if long := {name: size for name, size in sizes.items() if size > SOFT_CAP}:
-        warnings.warn(f"over {SOFT_CAP} lines, is there a reason? {long}", stacklevel=1)
 
 
 def test_every_golden_is_read() -> None:
