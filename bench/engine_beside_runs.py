@@ -99,14 +99,24 @@ def on_this_machine() -> Iterator[Beside]:
         folder = Path(name)
         program = folder / "program.py"
         program.write_text(gpt_text(WIDTH), encoding="utf-8")
-        busy = ["--beside", str(STAGES - 1), "-o", folder / "profile.json", "--quiet"]
+        busy = ["--busy-workers", str(STAGES - 1), "-o", folder / "profile.json", "--quiet"]
         _run(RECYCLE_RUN, "profile", "--program", program, "--stages", STAGES, *busy)
         for number, (plan, techniques) in enumerate(TECHNIQUES.items()):
             job, bundle, trace = (folder / f"{number}.{kind}" for kind in ("job", "plan", "json"))
             job.write_text(JOB.format(stages=STAGES, techniques=techniques), encoding="utf-8")
             _run(RECYCLEC, "--quiet", "compile", job, "-o", bundle)
             load = os.getloadavg()[0]
-            options = ["--steps", STEPS, "--replan", "off", "--ahead", "off", "--quiet", "--trace", trace]
+            options = [
+                "--steps",
+                STEPS,
+                "--replan",
+                "off",
+                "--plan-ahead",
+                "off",
+                "--quiet",
+                "--trace",
+                trace,
+            ]
             _run(RECYCLE_RUN, "local", bundle, "--program", program, *options)
             yield beside_trace(plan, Bundle.read(bundle), read_trace(str(trace)), load)
 

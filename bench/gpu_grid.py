@@ -53,7 +53,7 @@ def measure(folder: Path) -> None:
 
     with mps(WORKERS):
         command = ["profile", "--program", PROGRAM, "--stages", str(STAGES), "--pipelines", str(PIPELINES)]
-        options = ["--device", "cuda", "--beside", str(BESIDE), "-o", str(folder / "profile.json")]
+        options = ["--device", "cuda", "--busy-workers", str(BESIDE), "-o", str(folder / "profile.json")]
         _runtime(*command, *options)
     (folder / "alone.json").write_text(json.dumps(_losses_of_one_process()))
 
@@ -163,7 +163,7 @@ def _losses_of_one_process() -> list[float]:
 
 
 def _runtime(*words: str) -> None:
-    subprocess.run([sys.executable, "-m", "recycle_runtime.cli.main", *words], check=True)
+    subprocess.run([sys.executable, "-m", "recycle_runtime.cli", *words], check=True)
 
 
 def main() -> None:

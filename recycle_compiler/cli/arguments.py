@@ -204,7 +204,11 @@ def _launch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", required=True, type=positive, metavar="N", help="how many steps to train")
     parser.add_argument("--nodes", type=positive, metavar="N", help="(default: as few as will do)")
     parser.add_argument(
-        "--slots", type=positive, default=8, metavar="N", help="worker processes per node (default: 8)"
+        "--workers-per-node",
+        type=positive,
+        default=8,
+        metavar="N",
+        help="worker processes per node (default: 8)",
     )
     parser.add_argument("--device", type=one_of(("cuda", "cpu")), default="cuda", metavar="cuda|cpu")
     parser.add_argument(

@@ -97,7 +97,3 @@ def _sentence(error: OSError) -> str:
     if isinstance(error, WriteError):
         return str(error)
     return f"{error.filename}: {reason(error)}" if error.filename else reason(error)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -37,14 +37,15 @@ def lay_out(stages: int, pipelines: int, tensor: int, slots: int, nodes: int | N
     """As many nodes as are asked for, else as few as will do."""
     if slots < tensor:
         raise LayoutError(
-            f"--slots {slots} is too few: the {tensor} parts of a worker run on one node, "
-            f"so a node needs {tensor} slots or more"
+            f"--workers-per-node {slots} is too few: "
+            f"the {tensor} tensor-parallel ranks of a worker share a node"
         )
     needed = -(-stages * pipelines // (slots // tensor))
     if nodes is not None and nodes < needed:
         raise LayoutError(
-            f"--nodes {nodes} with --slots {slots} is too few: the job has {stages * pipelines * tensor} "
-            f"worker processes ({pipelines} pipelines, {stages} stages, {tensor} tensor-parallel), "
+            f"--nodes {nodes} with --workers-per-node {slots} is too few: "
+            f"the job has {stages * pipelines * tensor} worker processes "
+            f"({pipelines} pipelines, {stages} stages, {tensor} tensor-parallel), "
             f"which takes {needed} such nodes"
         )
     return Layout(stages, pipelines, tensor, needed if nodes is None else nodes, slots)

@@ -18,7 +18,9 @@ def run(arguments: Namespace, output: Output) -> int:
     check_target(arguments.out, arguments.bundle)
     bundle = read_bundle(arguments.bundle)
     try:
-        layout = lay_out(bundle.stages, bundle.pipelines, bundle.tensor, arguments.slots, arguments.nodes)
+        layout = lay_out(
+            bundle.stages, bundle.pipelines, bundle.tensor, arguments.workers_per_node, arguments.nodes
+        )
     except LayoutError as error:
         raise UserError(f"{arguments.bundle}: {error}", USAGE) from None
     name = arguments.name or _plain_name(read_bundle_job(bundle, arguments.bundle).name)
@@ -76,5 +78,6 @@ def _say_what_a_node_takes_along(layout: Layout, output: Output) -> None:
     what = f"stage {stages[0]}" if len(stages) == 1 else f"each of the stages {', '.join(map(str, stages))}"
     hint = "; checkpoints are all that is left then"
     if layout.pipelines > 1:
-        hint = f"; with --slots {(layout.pipelines - 1) * layout.tensor} or fewer no node's loss ends the job"
-    output.say(f"note: all workers of {what} are on one node, whose loss ends the job{hint}")
+        most = (layout.pipelines - 1) * layout.tensor
+        hint = f"; with --workers-per-node {most} or less the job survives the failure of any node"
+    output.say(f"note: all workers of {what} are on one node, whose failure ends the job{hint}")

@@ -33,7 +33,7 @@ def add_adaptation_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"steps from one such plan to the next at least (default: {usual.replan_every})",
     )
     parser.add_argument(
-        "--ahead",
+        "--plan-ahead",
         choices=("on", _OFF),
         default="on",
         help="plan for the next loss on every stage before it happens, with time that is left over",
@@ -46,15 +46,8 @@ def adaptation(arguments: argparse.Namespace) -> AdaptationOptions:
         raise Refused(f"--mtbf must be a number of seconds above 0, got {arguments.mtbf:g}")
     if arguments.replan_every < 1:
         raise Refused(f"--replan-every must be at least 1, got {arguments.replan_every}")
-    share, is_ahead = _share(arguments.replan), arguments.ahead == "on"
+    share, is_ahead = _share(arguments.replan), arguments.plan_ahead == "on"
     return AdaptationOptions(arguments.mtbf, share, arguments.replan_every, is_ahead)
-
-
-def adaptation_words(options: AdaptationOptions) -> list[str]:
-    """The same options as a command line gives them."""
-    share = _OFF if options.replan is None else repr(100 * options.replan)
-    words = ["--mtbf", repr(options.mtbf), "--replan", share, "--replan-every", str(options.replan_every)]
-    return [*words, "--ahead", "on" if options.ahead else _OFF]
 
 
 def _share(word: str) -> float | None:

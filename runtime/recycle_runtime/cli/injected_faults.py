@@ -28,7 +28,9 @@ def add_disturbance_arguments(parser: argparse.ArgumentParser) -> None:
         "deaf",
     )
     parser.add_argument("--chaos", type=int, metavar="SEED", help="random faults and returns, from this seed")
-    parser.add_argument("--events", type=int, default=20, metavar="N", help="how many of them (default: 20)")
+    parser.add_argument(
+        "--chaos-events", type=int, default=20, metavar="N", help="how many of them (default: 20)"
+    )
 
 
 def disturbances(
@@ -53,7 +55,7 @@ def disturbances(
             raise Refused(f"{pipeline}:{stage}@{step} never happens: the last step is {arguments.steps - 1}")
     if arguments.chaos is not None:
         more = chaos(
-            arguments.chaos, arguments.events, arguments.steps, bundle.pipelines, bundle.stages, failed
+            arguments.chaos, arguments.chaos_events, arguments.steps, bundle.pipelines, bundle.stages, failed
         )
         faults += more.faults
         returns += more.returns

@@ -4,9 +4,8 @@ import argparse
 import os
 
 from recycle_runtime.cli.errors import Refused
+from recycle_runtime.protocol.framing import TOKEN
 
-TOKEN = "RECYCLE_TOKEN"
-"""The environment variable that holds the job's secret; arguments can be seen by everybody on a machine."""
 _SHORTEST = 16
 
 

@@ -66,7 +66,3 @@ def _say(sentence: str, code: int) -> int:
     except OSError:
         abandon(sys.stderr)
     return code
-
-
-if __name__ == "__main__":
-    sys.exit(main())

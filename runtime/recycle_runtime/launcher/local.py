@@ -166,9 +166,9 @@ def _how_to_go_on(newest: list[Any] | None, options: RunOptions) -> str:
         return "; no checkpoint is complete yet"
     command = ["recycle-run", "local", options.bundle, "--program", options.program]
     command += ["--steps", str(options.steps), "--checkpoint", options.checkpoint, "--resume"]
-    for name, value in (("every", options.every), ("seed", options.seed), ("device", options.device)):
-        if value != getattr(_DEFAULTS, name):
-            command += [f"--{name}", str(value)]
+    for option, name in (("--checkpoint-every", "every"), ("--seed", "seed"), ("--device", "device")):
+        if (value := getattr(options, name)) != getattr(_DEFAULTS, name):
+            command += [option, str(value)]
     path, step = newest
     return f"; {path} has the first {step} steps: go on from it with `{shlex.join(command)}`"
 

@@ -14,10 +14,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from recycle_runtime.cli.adapting import adaptation_words
-from recycle_runtime.cli.joining import TOKEN
+from recycle_runtime import logs
 from recycle_runtime.coordinator.adaptation import AdaptationOptions
-from recycle_runtime.protocol.framing import Channel, Message, WireError, new_token
+from recycle_runtime.protocol.framing import TOKEN, Channel, Message, WireError, new_token
 
 _MOST_RESTARTS = 5
 _LISTENS_WITHIN = 30.0
@@ -85,7 +84,7 @@ class _Kept:
 
     def _start(self) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(
-            [sys.executable, "-m", "recycle_runtime.cli.main", *self._command()],
+            [sys.executable, "-m", "recycle_runtime.cli", *logs.settings().options(), *self._command()],
             env=os.environ | self._environment,
             stdin=subprocess.DEVNULL,
         )
@@ -171,11 +170,11 @@ class Supervisor:
     def _coordinator(self) -> list[str]:
         job = self._job
         command = ["coordinator", job.bundle, "--steps", str(job.steps), "--listen", self._address]
-        command += ["--state", str(job.state), *adaptation_words(job.adaptation)]
+        command += ["--state", str(job.state), *_adaptation_options(job.adaptation)]
         if job.failed:
             command += ["--failed", job.failed]
         if job.checkpoint is not None:
-            command += ["--checkpoint", job.checkpoint, "--every", str(job.every)]
+            command += ["--checkpoint", job.checkpoint, "--checkpoint-every", str(job.every)]
             command += ["--resume"] if job.resume else []
         for fault in job.faults:
             command += ["--fault", fault]
@@ -186,9 +185,9 @@ class Supervisor:
     def _agent(self) -> list[str]:
         job = self._job
         command = ["agent", job.bundle, "--program", job.program, "--coordinator", self._address]
-        command += ["--slots", str(job.slots), "--state", str(job.state / "node")]
-        command += ["--device", job.device, "--seed", str(job.seed), "--silent", str(job.silent)]
-        command += ["--stuck", str(job.stuck)]
+        command += ["--workers-per-node", str(job.slots), "--state", str(job.state / "node")]
+        command += ["--device", job.device, "--seed", str(job.seed), "--heartbeat-timeout", str(job.silent)]
+        command += ["--instruction-timeout", str(job.stuck)]
         if job.save is not None:
             command += ["--save", job.save]
         if job.checkpoint is not None:
@@ -206,6 +205,12 @@ def supervised(job: Job) -> Generator[Supervisor]:
         yield supervisor
     finally:
         supervisor.end()
+
+
+def _adaptation_options(options: AdaptationOptions) -> list[str]:
+    share = "off" if options.replan is None else repr(100 * options.replan)
+    words = ["--mtbf", repr(options.mtbf), "--replan", share, "--replan-every", str(options.replan_every)]
+    return [*words, "--plan-ahead", "on" if options.ahead else "off"]
 
 
 def _readable(channel: Channel, seconds: float) -> bool:

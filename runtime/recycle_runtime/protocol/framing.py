@@ -30,6 +30,10 @@ _LENGTH = struct.Struct(">I")
 _CONNECT_SECONDS = 3.0
 
 
+TOKEN = "RECYCLE_TOKEN"
+"""The environment variable that holds the job's secret; arguments can be seen by everybody on a machine."""
+
+
 class WireError(ConnectionError):
     """The other end is gone, or does not speak as it should."""
 

@@ -52,12 +52,12 @@ def launch(recyclec: Recyclec, system: str, plan: str, *more: str, program: str 
 
 
 def test_the_numbers_come_from_the_bundle(bundle: str, recyclec: Recyclec) -> None:
-    script = launch(recyclec, "slurm", bundle, "--slots", "5")
+    script = launch(recyclec, "slurm", bundle, "--workers-per-node", "5")
     for line in ("--job-name=figure3", "--nodes=3", "--gpus-per-node=5", "--no-kill"):
         assert f"\n#SBATCH {line}\n" in script
     assert "--kill-on-bad-exit=0" in script
     assert "--overlap" in script
-    manifest = launch(recyclec, "kubernetes", bundle, "--slots", "5")
+    manifest = launch(recyclec, "kubernetes", bundle, "--workers-per-node", "5")
     assert "\n  completions: 3\n" in manifest
     assert 'limits: {"nvidia.com/gpu": 5}' in manifest
 
@@ -65,8 +65,8 @@ def test_the_numbers_come_from_the_bundle(bundle: str, recyclec: Recyclec) -> No
 def test_the_same_job_gives_the_same_text(bundle: str, recyclec: Recyclec, tmp_path: Path) -> None:
     for system in ("slurm", "kubernetes"):
         target = tmp_path / system
-        first = launch(recyclec, system, bundle, "--slots", "2")
-        argv = ("launch", system, bundle, "--program", "train.py", "--steps", "50", "--slots", "2")
+        first = launch(recyclec, system, bundle, "--workers-per-node", "2")
+        argv = ("launch", system, bundle, "--program", "train.py", "--steps", "50", "--workers-per-node", "2")
         assert recyclec(*argv, "-o", str(target)) == (0, "", "")
         assert target.read_text() == first
 
@@ -100,7 +100,7 @@ def test_the_script_runs_what_was_asked_for(
         ODD,
         "--coordinator",
         "one:20007",
-        "--slots",
+        "--workers-per-node",
         "8",
         "--device",
         "cuda",
@@ -125,7 +125,7 @@ def _calls(script: Path) -> list[list[str]]:
 def test_the_manifest_holds_what_was_asked_for(bundle: str, recyclec: Recyclec, tmp_path: Path) -> None:
     plan = str(shutil.copy(bundle, tmp_path / f"{ODD}.plan"))
     options = ("--checkpoint", f"/kept {ODD}", "--image", f"image {ODD}", "--name", "my-job")
-    text = launch(recyclec, "kubernetes", plan, "--slots", "2", *options, program=ODD)
+    text = launch(recyclec, "kubernetes", plan, "--workers-per-node", "2", *options, program=ODD)
     # The name of a variable in $(...) would be replaced; a doubled dollar stands for one.
     doubled = ODD.replace("$", "$$")
     for word in (doubled, plan.replace("$", "$$"), f"/kept {doubled}"):
@@ -177,8 +177,8 @@ def _outline(text: str) -> dict[str, Any]:
     ("argv", "words"),
     [
         (
-            ["slurm", "--slots", "5", "--nodes", "2"],
-            "--nodes 2 with --slots 5 is too few: the job has 12 worker",
+            ["slurm", "--workers-per-node", "5", "--nodes", "2"],
+            "--nodes 2 with --workers-per-node 5 is too few: the job has 12 worker",
         ),
         (["slurm", "--name", "Job"], "--name must be up to 40 small letters, digits and dashes"),
         (["kubernetes", "--name", "x" * 41], "--name must be up to 40 small letters"),
@@ -203,9 +203,9 @@ def test_a_file_that_is_no_bundle(tmp_path: Path, recyclec: Recyclec) -> None:
 
 
 def test_a_node_that_would_end_the_job_is_named(bundle: str, recyclec: Recyclec) -> None:
-    argv = ("launch", "slurm", bundle, "--program", "x.py", "--steps", "1", "--slots")
+    argv = ("launch", "slurm", bundle, "--program", "x.py", "--steps", "1", "--workers-per-node")
     assert recyclec(*argv, "2")[2] == ""
     assert recyclec(*argv, "4")[2] == (
-        "recyclec: note: all workers of each of the stages 0, 3 are on one node, whose loss ends the job; "
-        "with --slots 2 or fewer no node's loss ends the job\n"
+        "recyclec: note: all workers of each of the stages 0, 3 are on one node, whose failure ends the job; "
+        "with --workers-per-node 2 or less the job survives the failure of any node\n"
     )

@@ -15,7 +15,7 @@ Recyclec = Callable[..., tuple[int, str, str]]
 NO_FULL_DEVICE = not Path("/dev/full").exists()
 
 
-def in_shell(words: str, module: str = "recycle_compiler.cli.main") -> tuple[int, str, str]:
+def in_shell(words: str, module: str = "recycle_compiler.cli") -> tuple[int, str, str]:
     """Exit code, stdout and stderr of a command with what the shell adds to it."""
     done = subprocess.run(
         ["sh", "-c", f"{sys.executable} -m {module} {words}"],
@@ -68,7 +68,7 @@ def test_full_streams(small_job: str, words: str, expected: tuple[int, str, str]
     ],
 )
 def test_streams_of_recycle_run(small_bundle: str, words: str, expected: tuple[int, str, str]) -> None:
-    assert in_shell(words.format(plan=small_bundle), "recycle_runtime.cli.main") == expected
+    assert in_shell(words.format(plan=small_bundle), "recycle_runtime.cli") == expected
 
 
 @pytest.mark.parametrize("command", [["show", "{plan}"], ["plan", "{job}", "--failed", "0:0"]])

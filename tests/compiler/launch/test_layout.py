@@ -14,7 +14,7 @@ def test_as_few_nodes_as_will_do() -> None:
 def test_the_parts_of_a_worker_stay_together() -> None:
     layout = lay_out(2, 3, 2, slots=3)
     assert (layout.processes, layout.nodes) == (12, 6)
-    with pytest.raises(LayoutError, match="the 4 parts of a worker run on one node"):
+    with pytest.raises(LayoutError, match="the 4 tensor-parallel ranks of a worker share a node"):
         lay_out(2, 2, 4, slots=3)
 
 

@@ -21,7 +21,7 @@ def compiled_bytes(tmp_path: Path, seed: str, jobs: str) -> bytes:
     command = [
         sys.executable,
         "-m",
-        "recycle_compiler.cli.main",
+        "recycle_compiler.cli",
         "compile",
         str(JOB),
         "-o",

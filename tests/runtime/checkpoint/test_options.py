@@ -26,8 +26,8 @@ def kept(tmp_path: Path) -> Path:
     ("words", "code", "said"),
     [
         ("--resume", 2, "--resume needs --checkpoint DIR"),
-        ("--every 5", 2, "--every needs --checkpoint DIR"),
-        ("--checkpoint KEPT --every 0", 2, "--every must be at least 1, got 0"),
+        ("--checkpoint-every 5", 2, "--checkpoint-every needs --checkpoint DIR"),
+        ("--checkpoint KEPT --checkpoint-every 0", 2, "--checkpoint-every must be at least 1, got 0"),
         ("--checkpoint KEPT", 1, "there is a checkpoint of step 5 already: go on from it with --resume"),
         ("--checkpoint KEPT --resume", 1, "made with --seed 3, and this run has --seed 0"),
         ("--checkpoint PLAN/kept", 1, "not a directory"),

@@ -64,7 +64,7 @@ def test_every_peer_of_a_stage_is_lost(stopped: Stopped, tmp_path: Path) -> None
     step = int(names[-1].removeprefix("step-").partition(".")[0])
     assert 5 <= step <= 12
     assert f"; {newest} has the first {step} steps: go on from it with `recycle-run local {bundle} " in said
-    assert said.endswith(f"--steps 40 --checkpoint {kept} --resume --every 2`")
+    assert said.endswith(f"--steps 40 --checkpoint {kept} --resume --checkpoint-every 2`")
     fewer = plans(tmp_path / "fewer.plan", FEWER)
     resumed, _ = run(fewer, program, step + 1, checkpoint=kept, resume=True)
     expected, _ = train_in_turns(program, JOB.stages, [(step, 4), (1, 3)])

@@ -5,8 +5,7 @@ import os
 import sys
 import time
 
-from recycle_runtime.cli.joining import TOKEN
-from recycle_runtime.protocol.framing import Channel, WireError
+from recycle_runtime.protocol.framing import TOKEN, Channel, WireError
 
 
 def main(host: str, port: int) -> None:

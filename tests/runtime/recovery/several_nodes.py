@@ -58,7 +58,9 @@ class SeveralNodes:
         self._nodes: list[Node] = [coordinator]
         self._stderr = (folder / "stderr").open("ab")
         command = ["coordinator", bundle, "--steps", str(steps), "--listen", f"{self._address}:{port}"]
-        self._start(coordinator, [*command, "--state", str(self.state), "--ahead", "off", "--replan", "off"])
+        self._start(
+            coordinator, [*command, "--state", str(self.state), "--plan-ahead", "off", "--replan", "off"]
+        )
         self._wait_for(lambda: (self.state / "address").exists(), "the coordinator does not listen")
         self._news = folder / "news"
         with self._news.open("wb") as out:
@@ -80,7 +82,7 @@ class SeveralNodes:
         """An agent on it."""
         self._nodes.append(node)
         command = ["agent", self._bundle, "--program", self.program]
-        command += ["--coordinator", f"{self._address}:{self.port}", "--slots", str(SLOTS)]
+        command += ["--coordinator", f"{self._address}:{self.port}", "--workers-per-node", str(SLOTS)]
         command += ["--state", str(self._folder / node.name), "--save", str(self._folder / "saved")]
         self._start(node, command)
 
@@ -214,9 +216,7 @@ class SeveralNodes:
         aside.replace(self._pace)
 
     def _start(self, node: Node, command: Sequence[str]) -> None:
-        node.start(
-            [sys.executable, "-m", "recycle_runtime.cli.main", *command], self._environment, self._stderr
-        )
+        node.start([sys.executable, "-m", "recycle_runtime.cli", *command], self._environment, self._stderr)
 
     def _wait_for(self, is_so: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + _STILL

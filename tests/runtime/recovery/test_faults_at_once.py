@@ -182,7 +182,7 @@ def test_a_stage_without_workers_ends_the_run(tmp_path: Path, square: str) -> No
     """With one sentence and status 1, and no process is left."""
     program = tmp_path / "program.py"
     program.write_text(Path(TINY).read_text())
-    command = [sys.executable, "-m", "recycle_runtime.cli.main", "local", square, "--program", str(program)]
+    command = [sys.executable, "-m", "recycle_runtime.cli", "local", square, "--program", str(program)]
     command += ["--steps", "20", "--quiet", "--fault", "kill=0:1@5", "--fault", "kill=1:1@5"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 1

@@ -18,7 +18,7 @@ def add_parser(commands: Parsers) -> None:
     parser.add_argument("--program", required=True, metavar="FILE", help="the Python file to train")
     add_address_arguments(parser, "--coordinator", "where the coordinator listens")
     does = "worker processes to make room for"
-    parser.add_argument("--slots", required=True, type=int, metavar="N", help=does)
+    parser.add_argument("--workers-per-node", required=True, type=int, metavar="N", help=does)
     parser.add_argument("--state", required=True, metavar="DIR", help="a folder of this node for the agent")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of parameters, data and dropout")
@@ -27,14 +27,14 @@ def add_parser(commands: Parsers) -> None:
     parser.add_argument("--checkpoint", metavar="DIR", help=does)
     parser.add_argument("--record", action="store_true", help="keep what ran when, for whoever observes")
     parser.add_argument(
-        "--silent",
+        "--heartbeat-timeout",
         type=float,
         default=1.5,
         metavar="SECONDS",
         help="a worker without a beat for so long hangs",
     )
     parser.add_argument(
-        "--stuck",
+        "--instruction-timeout",
         type=float,
         default=60.0,
         metavar="SECONDS",
@@ -46,8 +46,8 @@ def add_parser(commands: Parsers) -> None:
 def run(arguments: argparse.Namespace) -> int:
     host, port = address("--coordinator", arguments.coordinator)
     secret = token()
-    if arguments.slots < 1:
-        raise Refused(f"--slots must be at least 1, got {arguments.slots}")
+    if arguments.workers_per_node < 1:
+        raise Refused(f"--workers-per-node must be at least 1, got {arguments.workers_per_node}")
     for name in (arguments.bundle, arguments.program):
         Path(name).open("rb").close()
     if arguments.checkpoint is not None:
@@ -99,8 +99,8 @@ def run(arguments: argparse.Namespace) -> int:
         mine = replace(told, worker=replace(told.worker, device=device))
         return work(mine, member.place, member.part, line, harm, board)
 
-    limits = Limits(silent=arguments.silent, stuck=arguments.stuck)
-    options = AgentOptions(host, port, secret, arguments.slots, Path(arguments.state), limits)
+    limits = Limits(silent=arguments.heartbeat_timeout, stuck=arguments.instruction_timeout)
+    options = AgentOptions(host, port, secret, arguments.workers_per_node, Path(arguments.state), limits)
     preload(checkpoints=arguments.checkpoint is not None)
     try:
         return Agent(options, life).run()

@@ -33,7 +33,7 @@ def add_parser(commands: Parsers) -> None:
         "--state", required=True, metavar="DIR", help="a folder for what must outlive this process"
     )
     parser.add_argument(
-        "--silent",
+        "--heartbeat-timeout",
         type=float,
         default=_SILENT,
         metavar="SECONDS",
@@ -54,8 +54,10 @@ def run(arguments: argparse.Namespace) -> int:
         planned = timetable(parse_faults(arguments.fault), parse_returns(arguments.rejoin))
     except ValueError as error:
         raise Refused(str(error)) from None
-    if not arguments.silent >= _LEAST_SILENT:
-        raise Refused(f"--silent must be at least {_LEAST_SILENT:g} s, got {arguments.silent:g}")
+    if not arguments.heartbeat_timeout >= _LEAST_SILENT:
+        raise Refused(
+            f"--heartbeat-timeout must be at least {_LEAST_SILENT:g} s, got {arguments.heartbeat_timeout:g}"
+        )
     every = check_checkpoint_arguments(arguments)
     state = Path(arguments.state)
     options = JobOptions(
@@ -71,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
         every=every,
         resume=arguments.resume,
         adaptation=adaptation(arguments),
-        silent=arguments.silent,
+        silent=arguments.heartbeat_timeout,
     )
     try:
         service = Service(options)

@@ -39,7 +39,7 @@ def add_parser(subparsers: Any) -> None:
         help="threads of torch on the CPU (default: 1, as a worker has)",
     )
     parser.add_argument(
-        "--beside",
+        "--busy-workers",
         type=_seed,
         default=0,
         metavar="N",
@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     if why := _unwritable(output):
         return _fail(f"cannot write {output}: {why}")
-    others = (arguments.program, options.stages, options.device, options.seed, arguments.beside)
+    others = (arguments.program, options.stages, options.device, options.seed, arguments.busy_workers)
     try:
         program = load_program(arguments.program)
         with crowd(*others):

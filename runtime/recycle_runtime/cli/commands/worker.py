@@ -24,7 +24,7 @@ def add_parser(commands: Parsers) -> None:
     )
     parser.add_argument("--worker", required=True, metavar="P:S", help="which worker this is, pipeline:stage")
     parser.add_argument(
-        "--part", type=int, default=0, metavar="N", help="which of its tensor-parallel processes"
+        "--tp-rank", type=int, default=0, metavar="N", help="which of its tensor-parallel processes"
     )
     parser.set_defaults(run=run)
 
@@ -51,14 +51,14 @@ def run(arguments: argparse.Namespace) -> int:
         raise Refused(str(error), NO_PLAN) from None
     if place not in choice.parts:
         raise Refused(f"worker {arguments.worker} is among the failed ones or does not exist")
-    if not 0 <= arguments.part < bundle.tensor:
-        raise Refused(f"--part must be from 0 to {bundle.tensor - 1}, got {arguments.part}")
+    if not 0 <= arguments.tp_rank < bundle.tensor:
+        raise Refused(f"--tp-rank must be from 0 to {bundle.tensor - 1}, got {arguments.tp_rank}")
     options = WorkerOptions(
         bundle=arguments.bundle,
         program=arguments.program,
         plan=choice.plan,
         worker=choice.parts[place],
-        part=arguments.part,
+        part=arguments.tp_rank,
         steps=arguments.steps,
         seed=arguments.seed,
         device=arguments.device,
