@@ -26,11 +26,12 @@ from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import Instruction
 from recycle_runtime.transport.gloo import GlooTransport
-from recycle_runtime.transport.grid import Grid
-from recycle_runtime.transport.nccl import NcclTransport, join_group
-from recycle_runtime.transport.nccl_device import (
+from recycle_runtime.transport.interface import Grid
+from recycle_runtime.transport.nccl import (
     CudaComputeStream,
     NcclGroups,
+    NcclTransport,
+    join_group,
     join_over_nccl,
     set_environment,
 )

@@ -4,10 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from recycle_runtime.checkpoint.host_copy import HostCopy
-from recycle_runtime.checkpoint.manifest import Manifest, part_name
-from recycle_runtime.checkpoint.part import read_part
-from recycle_runtime.checkpoint.sealed_json import CheckpointError
-from recycle_runtime.checkpoint.tree import Tensors, take_apart
+from recycle_runtime.checkpoint.manifest import CheckpointError, Manifest, part_name
+from recycle_runtime.checkpoint.storage import Tensors, read_part, take_apart
 from recycle_runtime.execution.stage import Stage
 from recycle_runtime.worker.copies import load, state_of
 

@@ -1,17 +1,25 @@
-"""Tensors in one file, as torch.distributed.checkpoint writes and reads them.
+"""The state of one stage in a folder: its description as JSON, its tensors as bytes in one file.
 
-Its own files are described by a pickle, which could execute anything when it is read. Here tensors are plain
-bytes, one after the other, and what describes them is JSON. Other threads of Python run meanwhile.
+A state is taken apart into a tree (numbers, strings, None, lists, tuples and dictionaries: what optimizers
+and modules have in a state) and tensors with names. torch.distributed.checkpoint writes and reads the
+tensors. Its own files are described by a pickle, which could execute anything when it is read; here tensors
+are plain bytes, one after the other, and what describes them is JSON, so nothing that is read is ever
+executed. Other threads of Python run meanwhile.
 """
 
+import inspect
 import os
+import shutil
+import sys
+import warnings
 import zlib
 from collections.abc import Callable
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import torch
+import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import (
     LoadPlan,
     LoadPlanner,
@@ -20,6 +28,8 @@ from torch.distributed.checkpoint import (
     StorageReader,
     StorageWriter,
 )
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
     Metadata,
@@ -30,9 +40,72 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from recycle_runtime.checkpoint.host_copy import bytes_of, size_of
-from recycle_runtime.checkpoint.sealed_json import CheckpointError
+from recycle_runtime.checkpoint.manifest import (
+    PART_FILE,
+    CheckpointError,
+    read_sealed,
+    sync_folder,
+    write_sealed,
+)
 
-FILE = "tensors.bin"
+Tensors = dict[str, torch.Tensor]
+
+
+def take_apart(state: Any) -> tuple[Any, Tensors]:
+    """The state without its tensors, and these by name."""
+    tensors: Tensors = {}
+    return _take(state, "", tensors), tensors
+
+
+def put_together(tree: Any, tensors: Tensors) -> Any:
+    """The state; ValueError if this is none."""
+    if not isinstance(tree, dict):
+        return tree
+    found = cast(dict[str, Any], tree)
+    if len(found) != 1:
+        raise ValueError("a value with several kinds")
+    (kind, value), *_ = found.items()
+    if kind == "tensor" and value in tensors:
+        return tensors[value]
+    if kind == "list":
+        return [put_together(item, tensors) for item in value]
+    if kind == "tuple":
+        return tuple(put_together(item, tensors) for item in value)
+    if kind == "dict":
+        return {put_together(key, tensors): put_together(item, tensors) for key, item in value}
+    raise ValueError(f"a value of an unknown kind: {kind}")
+
+
+def _take(value: Any, where: str, tensors: Tensors) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, torch.Tensor):
+        name = where
+        while name in tensors:
+            name += "'"
+        tensors[name] = value.detach()
+        return {"tensor": name}
+    if isinstance(value, dict):
+        rows = cast(dict[Any, Any], value).items()
+        return {"dict": [[_key(key, where), _take(item, _join(where, key), tensors)] for key, item in rows]}
+    if isinstance(value, list | tuple):
+        kind = "tuple" if isinstance(value, tuple) else "list"
+        items = enumerate(cast(list[Any], value))
+        return {kind: [_take(item, _join(where, number), tensors) for number, item in items]}
+    raise CheckpointError(f"{where}: a checkpoint cannot keep a value of type {type(value).__name__}")
+
+
+def _key(key: Any, where: str) -> Any:
+    if type(key) not in (str, int):
+        raise CheckpointError(f"{where}: a checkpoint cannot keep a key of type {type(key).__name__}")
+    return key
+
+
+def _join(where: str, key: Any) -> str:
+    return f"{where}/{key}" if where else str(key)
+
+
+TENSORS_FILE = "tensors.bin"
 _PIECE = 16 << 20
 
 Fields = dict[str, Any]
@@ -47,7 +120,7 @@ class Place(NamedTuple):
 
 
 class PartWriter(StorageWriter):
-    """Writes `FILE` into a folder; `described` says afterwards what lies where in it."""
+    """Writes `TENSORS_FILE` into a folder; `described` says afterwards what lies where in it."""
 
     def __init__(self, folder: Path, proceed: Callable[[], None]) -> None:
         self._folder, self._proceed = folder, proceed
@@ -69,7 +142,7 @@ class PartWriter(StorageWriter):
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         results: list[WriteResult] = []
-        with (self._folder / FILE).open("xb") as file:
+        with (self._folder / TENSORS_FILE).open("xb") as file:
             for item in plan.items:
                 tensor: Any = planner.resolve_data(item)
                 place = self._write(file, tensor)
@@ -105,7 +178,7 @@ class PartReader(StorageReader):
     """Reads what `PartWriter` has written and described; CheckpointError when the file is not like that."""
 
     def __init__(self, folder: Path, described: dict[str, Fields]) -> None:
-        self._path = folder / FILE
+        self._path = folder / TENSORS_FILE
         self._places = {name: self._checked(name, about) for name, about in described.items()}
         self._metadata = Metadata(
             {
@@ -189,3 +262,61 @@ class PartReader(StorageReader):
             if place.size == size_of(shaped):
                 return shaped, place
         raise CheckpointError(f"{self._path}: damaged: the description of {name} makes no sense")
+
+
+_KIND = "checkpoint part"
+_ALONE: dict[str, Any] = {"no_dist": True} if "no_dist" in inspect.signature(dcp.save).parameters else {}
+"""Every part is written by one process, whatever groups there are."""
+
+
+def write_part(
+    folder: Path, about: Fields, tree: Any, tensors: Tensors, proceed: Callable[[], None] = lambda: None
+) -> int:
+    """The folder is there as a whole or not at all; the checksum of its description."""
+    aside = folder.with_name(f".{folder.name}.{os.getpid()}")
+    writer = PartWriter(aside, proceed)
+    try:
+        _quietly(
+            dcp.save, tensors, storage_writer=writer, planner=DefaultSavePlanner(flatten_state_dict=False)
+        )
+        fields = {"about": about, "byte_order": sys.byteorder, "tree": tree, "tensors": writer.described}
+        checksum = write_sealed(aside / PART_FILE, _KIND, fields)
+        aside.rename(folder)
+        sync_folder(folder.parent)
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+    return checksum
+
+
+def read_part(folder: Path, about: Fields, checksum: int) -> Any:
+    """The state, if it is what was asked for, and as it was written; CheckpointError if not."""
+    path = folder / PART_FILE
+    found, actual = read_sealed(path, _KIND)
+    if actual != checksum:
+        raise CheckpointError(f"{path}: not the one that the manifest was written for")
+    if found.get("byte_order") != sys.byteorder:
+        raise CheckpointError(f"{path}: written on a machine with another byte order")
+    told, described = found.get("about"), found.get("tensors")
+    if not isinstance(told, dict) or not isinstance(described, dict):
+        raise CheckpointError(f"{path}: damaged: it describes no state")
+    for name, value in about.items():
+        if (other := cast(Fields, told).get(name)) != value:
+            raise CheckpointError(f"{path}: has {name} {other}, and this run has {value}")
+    reader = PartReader(folder, cast(dict[str, Fields], described))
+    tensors = reader.room()
+    _quietly(dcp.load, tensors, storage_reader=reader, planner=DefaultLoadPlanner(flatten_state_dict=False))
+    try:
+        return put_together(found["tree"], tensors)
+    except (KeyError, TypeError, ValueError):
+        raise CheckpointError(f"{path}: damaged: it describes no state") from None
+
+
+def _quietly(does: Callable[..., Any], tensors: Tensors, **options: Any) -> None:
+    """Without the remark that there is one process; an error is its cause, not what is wrapped around."""
+    warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+    try:
+        does(tensors, **options, **_ALONE)
+    except CheckpointException as error:
+        causes = [cause for cause, _ in error.failures.values()]
+        raise (causes[0] if causes else RuntimeError(str(error))) from None

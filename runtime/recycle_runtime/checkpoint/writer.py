@@ -7,12 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from recycle_runtime.checkpoint.host_copy import HostCopy
-from recycle_runtime.checkpoint.manifest import part_name
-from recycle_runtime.checkpoint.part import write_part
-from recycle_runtime.checkpoint.sealed_json import CheckpointError
+from recycle_runtime.checkpoint.manifest import CheckpointError, part_name
 from recycle_runtime.checkpoint.shelf import is_name
 from recycle_runtime.checkpoint.stage_state import about, copied
-from recycle_runtime.checkpoint.tree import Tensors, take_apart
+from recycle_runtime.checkpoint.storage import Tensors, take_apart, write_part
 from recycle_runtime.execution.stage import Stage
 from recycle_runtime.worker.copies import state_of
 

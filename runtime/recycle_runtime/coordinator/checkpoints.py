@@ -11,9 +11,8 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from recycle_runtime.checkpoint.beginning import Beginning
 from recycle_runtime.checkpoint.manifest import Manifest, Shape, part_name
-from recycle_runtime.checkpoint.shelf import Shelf
+from recycle_runtime.checkpoint.shelf import Beginning, Shelf
 from recycle_runtime.coordinator.decision import Member
 
 _EARLY = 2

@@ -3,9 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from recycle_runtime.checkpoint.beginning import Beginning, beginning
 from recycle_runtime.checkpoint.manifest import Shape
-from recycle_runtime.checkpoint.shelf import Shelf
+from recycle_runtime.checkpoint.shelf import Beginning, Shelf, beginning
 from recycle_runtime.coordinator.checkpoints import Saving
 from recycle_runtime.coordinator.coordinator import Coordinator
 from recycle_runtime.coordinator.decision import Member

@@ -23,7 +23,7 @@ from recycle_runtime.execution.split_backward import Split, WeightWork
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.isa import NONE, Instruction, Opcode
 from recycle_runtime.program.microbatches import MicroBatches
-from recycle_runtime.transport import Arrival, Pending, Transport
+from recycle_runtime.transport.interface import Arrival, Pending, Transport
 
 GRADIENTS_UNDER_WAY = 2
 """To each receiver, at most."""

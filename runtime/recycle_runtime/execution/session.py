@@ -16,8 +16,7 @@ from recycle_runtime.execution.tracing import Tracer
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import Instruction, Opcode
-from recycle_runtime.transport import Transport
-from recycle_runtime.transport.grid import Grid
+from recycle_runtime.transport.interface import Grid, Transport
 
 
 class StepReport(NamedTuple):

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
-from recycle_runtime.transport import TensorSpec
+from recycle_runtime.transport.interface import TensorSpec
 
 Specs = tuple[TensorSpec, ...]
 

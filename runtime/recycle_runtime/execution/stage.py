@@ -13,7 +13,7 @@ from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import Opcode
 from recycle_runtime.program.loading import Program
 from recycle_runtime.program.microbatches import MicroBatches
-from recycle_runtime.transport import TensorSpec, Transport
+from recycle_runtime.transport.interface import TensorSpec, Transport
 
 
 class Stage:

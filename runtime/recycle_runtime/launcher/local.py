@@ -7,9 +7,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from recycle_runtime.checkpoint.beginning import beginning
-from recycle_runtime.checkpoint.manifest import Shape
-from recycle_runtime.checkpoint.sealed_json import CheckpointError
+from recycle_runtime.checkpoint.manifest import CheckpointError, Shape
+from recycle_runtime.checkpoint.shelf import beginning
 from recycle_runtime.coordinator.adaptation import AdaptationOptions
 from recycle_runtime.launcher.supervisor import Job, SupervisorError, supervised
 from recycle_runtime.plan.assembly import Worker

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from recycle_runtime.profiler.timing import NOTHING, Stopwatch, Timing
+from recycle_runtime.profiler.meters import NOTHING, Stopwatch, Timing
 
 MOST_BYTES = 32 << 20
 """More than this is not sent to measure it."""

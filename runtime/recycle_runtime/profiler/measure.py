@@ -1,23 +1,131 @@
 """Builds the stages of a program one after another and measures each, with what the one before it gave."""
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 
+from recycle_runtime.execution.optimizer import StepOptions, Stepper, Totals
 from recycle_runtime.execution.split_backward import Split, prepare
 from recycle_runtime.execution.stage import build_module
 from recycle_runtime.profiler import links
-from recycle_runtime.profiler.memory import HOW, counting
-from recycle_runtime.profiler.optimizer_step import OptimizerRun
+from recycle_runtime.profiler.meters import MEMORY_HOW, NOTHING, Stopwatch, Timing, counting
 from recycle_runtime.profiler.report import Profile, StageCosts
-from recycle_runtime.profiler.stage_run import StageRun, Tensors, as_tensors
-from recycle_runtime.profiler.timing import Stopwatch, Timing
 from recycle_runtime.program.errors import ProgramError, blame
-from recycle_runtime.program.loading import Program
+from recycle_runtime.program.loading import Program, kind_of
 from recycle_runtime.program.microbatches import MicroBatches
+
+Tensors = tuple[torch.Tensor, ...]
+
+
+class StageRun:
+    """Runs a stage on copies of the same input; the last stage also computes the loss, in its forward."""
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        inputs: Sequence[torch.Tensor],
+        *,
+        is_first: bool,
+        loss: Callable[[Any], torch.Tensor] | None,
+    ) -> None:
+        self.module = module
+        self._inputs, self._is_first, self._loss = inputs, is_first, loss
+
+    @property
+    def is_last(self) -> bool:
+        return self._loss is not None
+
+    def fresh_inputs(self) -> Tensors:
+        """As they arrive: data wants no gradient, what another stage computed does."""
+        wants = not self._is_first
+        return tuple(
+            tensor.detach().clone().requires_grad_(wants and tensor.is_floating_point())
+            for tensor in self._inputs
+        )
+
+    def forward(self, inputs: Tensors) -> Tensors:
+        """What is kept for the backward: the outputs, or the loss of the last stage."""
+        output: Any = self.module(*inputs)
+        return as_tensors(output if self._loss is None else self._loss(output))
+
+    def gradients(self, outputs: Tensors) -> list[torch.Tensor | None]:
+        """As they arrive from the next stage; the loss needs none."""
+        if self._loss is not None:
+            return [None]
+        return [torch.ones_like(output) if output.is_floating_point() else None for output in outputs]
+
+    def backward(self, outputs: Tensors, gradients: Sequence[torch.Tensor | None]) -> None:
+        """The whole backward, as autograd does it."""
+        pairs = [
+            (output, gradient)
+            for output, gradient in zip(outputs, gradients, strict=True)
+            if output.requires_grad
+        ]
+        if pairs:
+            torch.autograd.backward([output for output, _ in pairs], [gradient for _, gradient in pairs])
+
+
+def as_tensors(value: Any) -> Tensors:
+    """What a stage gives, one tensor or several."""
+    if isinstance(value, torch.Tensor):
+        return (value,)
+    given: Any = value
+    parts = cast(Sequence[Any], value) if isinstance(value, tuple | list) else ()
+    if not parts or not all(isinstance(part, torch.Tensor) for part in parts):
+        raise TypeError(f"a stage must give a tensor or a tuple of tensors, got {kind_of(given)}")
+    return tuple(cast(Sequence[torch.Tensor], parts))
+
+
+_WARM_UP_STEPS = 2
+_CALM = Totals(0.0, 0.0)
+"""A norm that lets every step stand."""
+
+
+class OptimizerRun:
+    """The optimizer of one stage, with its gradients in the place where training has them."""
+
+    def __init__(self, program: Program, module: torch.nn.Module) -> None:
+        self._parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        self._optimizer = program.optimizer(self._parameters) if self._parameters else None
+        self._stepper = Stepper(self._optimizer, self._parameters, StepOptions(program.clip_norm))
+
+    @property
+    def gradient_bytes(self) -> int:
+        """What is summed over peers."""
+        return sum(flat.numel() * flat.element_size() for flat in self._stepper.gradients.buffers)
+
+    @property
+    def state_bytes(self) -> int:
+        """What the optimizer keeps beside the parameters."""
+        if self._optimizer is None:
+            return 0
+        states: list[dict[str, Any]] = list(self._optimizer.state.values())
+        kept = [value for state in states for value in state.values() if isinstance(value, torch.Tensor)]
+        return sum(value.numel() * value.element_size() for value in kept)
+
+    def time(self, watch: Stopwatch, repeat: int) -> Timing:
+        """Of a step, with what makes it possible to take it back."""
+        if self._optimizer is None:
+            return NOTHING
+        times = [self._one_step(watch) for _ in range(_WARM_UP_STEPS + repeat)]
+        return Timing.of(times[_WARM_UP_STEPS:])
+
+    def _one_step(self, watch: Stopwatch) -> int:
+        for parameter in self._parameters:
+            if parameter.grad is not None:
+                parameter.grad.fill_(1e-3)
+        self._stepper.reduce(_nobody_else)
+        _, time = watch.time(lambda: self._stepper.step(_nobody_else))
+        self._stepper.settle(_CALM)
+        return time
+
+
+def _nobody_else(_: torch.Tensor) -> None:
+    """The sum over one worker."""
+
 
 _WARM_UP = 3
 
@@ -76,7 +184,7 @@ def _profile(program: Program, options: Options, progress: Callable[[int], None]
             "repeat": options.repeat,
             "seed": options.seed,
             "pipelines": options.pipelines,
-            "memory_measured": HOW[device.type],
+            "memory_measured": MEMORY_HOW[device.type],
             "transfer_measured": links.TRANSFER_HOW[device.type],
             "reduce_measured": links.REDUCE_HOW[device.type],
         },

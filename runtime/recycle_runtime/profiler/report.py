@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from recycle_runtime.profiler.timing import Timing
+from recycle_runtime.profiler.meters import Timing
 
 FORMAT, VERSION = "recycle-profile", 1
 _AT_LEAST_ONE = ("forward", "backward_input", "backward_weight")

@@ -13,16 +13,43 @@ Every worker draws the same sequence and takes from it what its stream asks for.
 step and the one before, since a step may be run again; anything older is found by starting from the first.
 """
 
+import random
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple, cast
 
 import torch
 
-from recycle_runtime.program.checks import kind_of
 from recycle_runtime.program.errors import ProgramError, blame
-from recycle_runtime.program.loading import Program
-from recycle_runtime.program.private_random import PrivateRandom
+from recycle_runtime.program.loading import Program, kind_of
+
+
+class PrivateRandom:
+    """A state of torch's and Python's generators of its own, in force only inside `drawing`.
+
+    What a model draws for its dropout then changes no data, and what the data draws changes no model.
+    """
+
+    def __init__(self, seed: int) -> None:
+        generator = torch.Generator()
+        generator.manual_seed(seed)
+        self._torch = generator.get_state()
+        self._python = random.Random(seed).getstate()
+
+    @contextmanager
+    def drawing(self) -> Generator[None]:
+        """Everything drawn in here continues this state; the shared one is put back after."""
+        shared = torch.get_rng_state(), random.getstate()
+        torch.set_rng_state(self._torch)
+        random.setstate(self._python)
+        try:
+            yield
+        finally:
+            self._torch, self._python = torch.get_rng_state(), random.getstate()
+            torch.set_rng_state(shared[0])
+            random.setstate(shared[1])
+
 
 _END = object()
 

@@ -13,29 +13,102 @@ the sender waits for the offer before it sends. Messages on their way stay where
 are those of the ring, whatever its memory.
 
 A sender that is killed before it has counted a message leaves nothing to be read: the receiver waits, until
-`abort` or its patience ends that. Gradients are summed on the device too (`shared_sums`), single numbers over
-gloo. CUDA is called in `cuda_shared` alone.
+`abort` or its patience ends that. Counters of messages are 64-bit numbers in a file in memory; each has a
+single writer.
+
+Gradients are summed on the device too, single numbers over gloo. Each process copies its numbers into memory
+that its peers have opened, and says so; then all of them add up all of these in the same order, so that all
+get the same bits. Before the memory is written again, everybody must have read it. Sums are made in the order
+in which they were started, the same on all peers.
+
+CUDA is called in CudaSharedDevice alone; tests put another device in its place.
 """
 
 import json
+import mmap
+import os
 import secrets
-from collections.abc import Mapping, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 
 from recycle_runtime.plan.assembly import Worker
-from recycle_runtime.transport import Arrival, Pending, TensorSpec
 from recycle_runtime.transport.gloo import GlooTransport
-from recycle_runtime.transport.grid import Grid
-from recycle_runtime.transport.in_order import InOrder
-from recycle_runtime.transport.packing import packed_size, pieces
-from recycle_runtime.transport.shared_counters import SharedCounters, remove_counters
-from recycle_runtime.transport.shared_sums import SharedSums
+from recycle_runtime.transport.interface import Arrival, Grid, Pending, TensorSpec
+from recycle_runtime.transport.messages import InOrder, packed_size, pieces
 
-_NAME = "counters/name"
+_FOLDER = Path("/dev/shm")
+_NAP = 20e-6
+
+
+class Stopped(RuntimeError):  # noqa: N818
+    """A wait was ended from outside."""
+
+
+class SharedCounters:
+    """A row of counters, all 0 at first."""
+
+    def __init__(self, name: str, count: int) -> None:
+        self._name = name
+        self._stopped = False
+        descriptor = os.open(_FOLDER / name, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            os.ftruncate(descriptor, 8 * count)
+            self._memory = mmap.mmap(descriptor, 8 * count)
+        finally:
+            os.close(descriptor)
+        self._numbers = memoryview(self._memory).cast("q")
+
+    def remove_name(self) -> None:
+        """Nobody can open them any more; whoever has them keeps them. May be called by everyone."""
+        remove_counters(self._name)
+
+    def add(self, counter: int) -> None:
+        """One more; only ever called by the counter's own process."""
+        self._numbers[counter] += 1
+
+    def wait_for(self, counter: int, least: int, timeout: float) -> None:
+        """Until the counter has come so far; TimeoutError if it does not, Stopped after `stop`."""
+        if self._numbers[counter] >= least:
+            return
+        give_up = time.monotonic() + timeout
+        while self._numbers[counter] < least:
+            if self._stopped:
+                raise Stopped("waiting for the other side was ended")
+            if time.monotonic() > give_up:
+                raise TimeoutError(f"the other side has not come to {least} in {timeout:.0f} s")
+            time.sleep(_NAP)
+
+    def wait_until(self, is_done: Callable[[], bool], timeout: float) -> None:
+        """The same for anything that can be asked; TimeoutError and Stopped as above."""
+        give_up = time.monotonic() + timeout
+        while not is_done():
+            if self._stopped:
+                raise Stopped("waiting for the other side was ended")
+            if time.monotonic() > give_up:
+                raise TimeoutError(f"the other side's work is not done after {timeout:.0f} s")
+            time.sleep(_NAP)
+
+    def stop(self) -> None:
+        """End what other threads of this process wait for, now and later."""
+        self._stopped = True
+
+    def close(self) -> None:
+        """Let go."""
+        self._numbers.release()
+        self._memory.close()
+        self.remove_name()
+
+
+def remove_counters(name: str) -> None:
+    """The file, if it is still there."""
+    (_FOLDER / name).unlink(missing_ok=True)
 
 
 class SharedEvent(Protocol):
@@ -64,6 +137,123 @@ class SharedDevice(Protocol):
         ...
 
     def open_event(self, handle: Any) -> SharedEvent: ...
+
+
+class _Sum:
+    def __init__(self, sums: "SharedSums", tensor: torch.Tensor) -> None:
+        self._sums, self.tensor = sums, tensor
+        self.is_done = False
+
+    def wait(self) -> None:
+        while not self.is_done:
+            self._sums.make_next()
+
+
+class SharedSums:
+    """One process's side. `counters` has two numbers for each peer from `first` on: written, and read."""
+
+    def __init__(
+        self,
+        store: dist.Store,
+        device: SharedDevice,
+        ranks: Sequence[int],
+        me: int,
+        counters: SharedCounters,
+        first: int,
+        timeout: float,
+    ) -> None:
+        self._store, self._device, self._ranks, self._me = store, device, tuple(ranks), me
+        self._counters, self._first, self._timeout = counters, first, timeout
+        self._waiting: deque[_Sum] = deque()
+        self._made = 0
+        self._size = 0
+        self._growth = 0
+        self._memory: dict[int, torch.Tensor] = {}
+        self._written: dict[int, SharedEvent] = {}
+        self._read: dict[int, SharedEvent] = {}
+
+    @property
+    def has_peers(self) -> bool:
+        return len(self._ranks) > 1
+
+    def start(self, tensor: torch.Tensor) -> _Sum:
+        """One more; it is made when it, or one after it, is waited for."""
+        entry = _Sum(self, tensor)
+        self._waiting.append(entry)
+        return entry
+
+    def make_next(self) -> None:
+        """The oldest that is not made yet."""
+        entry = self._waiting.popleft()
+        tensor = entry.tensor
+        if not self._written:
+            self._exchange_events()
+        others = [rank for rank in self._ranks if rank != self._me]
+        for rank in others if self._made else ():
+            self._counters.wait_for(self._counter(rank, 1), self._made, self._timeout)
+            self._counters.wait_until(self._read[rank].query, self._timeout)
+        self._make_room(tensor.numel() * tensor.element_size())
+        self._view(self._me, tensor).copy_(tensor)
+        self._written[self._me].record()
+        self._counters.add(self._counter(self._me, 0))
+        for rank in others:
+            self._counters.wait_for(self._counter(rank, 0), self._made + 1, self._timeout)
+            self._counters.wait_until(self._written[rank].query, self._timeout)
+        for number, rank in enumerate(self._ranks):
+            part = self._view(rank, tensor)
+            if number == 0:
+                tensor.copy_(part)
+            else:
+                tensor.add_(part)
+        self._read[self._me].record()
+        self._counters.add(self._counter(self._me, 1))
+        self._made += 1
+        entry.is_done = True
+
+    def close(self) -> None:
+        self._waiting.clear()
+        self._memory.clear()
+        self._written.clear()
+        self._read.clear()
+
+    def _view(self, rank: int, tensor: torch.Tensor) -> torch.Tensor:
+        size = tensor.numel() * tensor.element_size()
+        return self._memory[rank][:size].view(tensor.dtype).view(tensor.shape)
+
+    def _make_room(self, size: int) -> None:
+        """All peers sum tensors of the same sizes in the same order, so all of them grow at the same time."""
+        if size <= self._size:
+            return
+        self._size = size
+        memory = self._device.allocate(size)
+        self._tell(f"{self._me}/{self._growth}", self._device.share(memory))
+        for rank in self._ranks:
+            if rank == self._me:
+                self._memory[rank] = memory
+            else:
+                self._memory[rank] = self._device.open(self._told(f"{rank}/{self._growth}"))
+        self._growth += 1
+
+    def _exchange_events(self) -> None:
+        for name, events in (("written", self._written), ("read", self._read)):
+            events[self._me], handle = self._device.new_event()
+            self._tell(f"{self._me}/{name}", handle)
+        for name, events in (("written", self._written), ("read", self._read)):
+            for rank in self._ranks:
+                if rank != self._me:
+                    events[rank] = self._device.open_event(self._told(f"{rank}/{name}"))
+
+    def _tell(self, key: str, value: Any) -> None:
+        self._store.set(f"sums/{key}", json.dumps(value))
+
+    def _told(self, key: str) -> Any:
+        return json.loads(self._store.get(f"sums/{key}"))
+
+    def _counter(self, rank: int, which: int) -> int:
+        return self._first + 2 * rank + which
+
+
+_NAME = "counters/name"
 
 
 class _Ring:
@@ -246,3 +436,36 @@ def _file_name(store: dist.Store) -> str:
     if store.add("counters", 1) == 1:
         store.set(_NAME, f"recycle-{secrets.token_hex(8)}")
     return store.get(_NAME).decode()
+
+
+class CudaSharedDevice:
+    """One GPU."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def allocate(self, size: int) -> torch.Tensor:
+        memory = torch.empty(size, dtype=torch.uint8, device=self._device)
+        # Torch gives out memory again while work that used it may still be queued on this stream, and nothing
+        # but this stream would wait for that.
+        torch.cuda.current_stream(self._device).synchronize()
+        return memory
+
+    def share(self, memory: torch.Tensor) -> Any:
+        fields: Any = memory.untyped_storage()._share_cuda_()  # pyright: ignore[reportPrivateUsage]
+        return [{"hex": value.hex()} if isinstance(value, bytes) else value for value in fields]
+
+    def open(self, handle: Any) -> torch.Tensor:
+        values = [bytes.fromhex(value["hex"]) if isinstance(value, dict) else value for value in handle]
+        storage: Any = torch.UntypedStorage._new_shared_cuda(*values)  # pyright: ignore
+        return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+
+    def new_event(self) -> tuple[SharedEvent, Any]:
+        event = torch.cuda.Event(interprocess=True)
+        # An event has a handle once it was recorded.
+        event.record()
+        return event, event.ipc_handle().hex()
+
+    def open_event(self, handle: Any) -> SharedEvent:
+        event: Any = torch.cuda.Event.from_ipc_handle(self._device, bytes.fromhex(handle))
+        return event

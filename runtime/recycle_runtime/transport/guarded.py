@@ -6,7 +6,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from recycle_runtime.plan.assembly import Worker
-from recycle_runtime.transport import Arrival, Pending, TensorSpec, Transport
+from recycle_runtime.transport.interface import Arrival, Pending, TensorSpec, Transport
 
 _Result = TypeVar("_Result")
 

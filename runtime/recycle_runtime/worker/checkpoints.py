@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recycle_runtime.checkpoint.sealed_json import CheckpointError
+from recycle_runtime.checkpoint.manifest import CheckpointError
 from recycle_runtime.execution.stage import Stage
 from recycle_runtime.worker.link import Link
 

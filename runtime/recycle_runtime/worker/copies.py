@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from recycle_runtime.execution.stage import Stage
-from recycle_runtime.transport.meeting import meet
+from recycle_runtime.transport.gloo import meet
 
 _PIECE = 64 << 20
 

@@ -6,7 +6,7 @@ import signal
 import sys
 from functools import partial
 
-from recycle_runtime.checkpoint.sealed_json import CheckpointError
+from recycle_runtime.checkpoint.manifest import CheckpointError
 from recycle_runtime.execution.interpreter import StreamError
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.protocol.framing import WireError

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from recycle_runtime.protocol.framing import Message
-from recycle_runtime.transport.unanswered import look
+from recycle_runtime.transport.sockets import look
 
 _EVERY = 1.0
 _SAY_AGAIN = 10.0

@@ -16,13 +16,11 @@ from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import Instruction
 from recycle_runtime.plan.message_counts import most_waiting
 from recycle_runtime.program.loading import load_program
-from recycle_runtime.transport import Transport
 from recycle_runtime.transport.choose import Way, choose_way, place_of
-from recycle_runtime.transport.cuda_ipc import CudaIpcTransport
-from recycle_runtime.transport.cuda_shared import CudaSharedDevice
+from recycle_runtime.transport.cuda_ipc import CudaIpcTransport, CudaSharedDevice
 from recycle_runtime.transport.gloo import GlooTransport
-from recycle_runtime.transport.grid import Grid
-from recycle_runtime.transport.nccl_device import join_over_nccl, set_environment
+from recycle_runtime.transport.interface import Grid, Transport
+from recycle_runtime.transport.nccl import join_over_nccl, set_environment
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,9 +30,9 @@ from recycle_runtime.protocol.framing import Channel, Message, WireError
 from recycle_runtime.protocol.identity import process_number
 from recycle_runtime.protocol.remote_store import RemoteStore, StoreError
 from recycle_runtime.testing.faults import UNSEEN, Fault, Harm
-from recycle_runtime.transport.grid import Grid
+from recycle_runtime.transport.gloo import call_off
 from recycle_runtime.transport.guarded import GuardedTransport, PeerError, guarded
-from recycle_runtime.transport.meeting import call_off
+from recycle_runtime.transport.interface import Grid
 from recycle_runtime.transport.sockets import GroupSockets, making_group
 from recycle_runtime.transport.user_group import StandingGroup
 from recycle_runtime.worker import copies

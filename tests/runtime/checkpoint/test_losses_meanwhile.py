@@ -10,7 +10,7 @@ from tests.runtime.checkpoint.runs import JOB, LOST, losses, plans, run, train_i
 
 DIES_ONCE = """
 import os, signal, time
-from recycle_runtime.checkpoint import part, stage_state
+from recycle_runtime.checkpoint import stage_state, storage
 
 def die_once(what, stage):
     if what == {what!r} and stage == 1:
@@ -21,7 +21,7 @@ def die_once(what, stage):
         os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(60)
 
-def sealed(path, kind, fields, inner=part.write_sealed):
+def sealed(path, kind, fields, inner=storage.write_sealed):
     # The tensors are there, their description is not.
     die_once("writing", fields["about"]["stage"])
     return inner(path, kind, fields)
@@ -30,7 +30,7 @@ def loads(stage, state, inner=stage_state.load):
     die_once("reading", stage.stage)
     inner(stage, state)
 
-part.write_sealed, stage_state.load = sealed, loads
+storage.write_sealed, stage_state.load = sealed, loads
 """
 
 

@@ -7,10 +7,9 @@ import pytest
 import torch
 
 from recycle_runtime.checkpoint.host_copy import HostCopy
-from recycle_runtime.checkpoint.manifest import Manifest, Shape, part_name
-from recycle_runtime.checkpoint.sealed_json import CheckpointError
+from recycle_runtime.checkpoint.manifest import CheckpointError, Manifest, Shape, part_name
 from recycle_runtime.checkpoint.stage_state import copied, restore
-from recycle_runtime.checkpoint.tree import put_together, take_apart
+from recycle_runtime.checkpoint.storage import put_together, take_apart
 from recycle_runtime.checkpoint.writer import BackgroundWriter
 from recycle_runtime.execution.stage import Stage
 from recycle_runtime.plan.bundle import Bundle

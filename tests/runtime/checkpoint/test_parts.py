@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recycle_runtime.checkpoint.host_copy import HostCopy
-from recycle_runtime.checkpoint.part import read_part, write_part
-from recycle_runtime.checkpoint.sealed_json import CheckpointError
-from recycle_runtime.checkpoint.tree import put_together, take_apart
+from recycle_runtime.checkpoint.manifest import CheckpointError
+from recycle_runtime.checkpoint.storage import put_together, read_part, take_apart, write_part
 
 ABOUT = {"step": 7, "seed": 0, "stage": 1, "part": 0}
 STATE: dict[str, Any] = {

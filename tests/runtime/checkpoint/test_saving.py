@@ -4,9 +4,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from recycle_runtime.checkpoint.beginning import Beginning
 from recycle_runtime.checkpoint.manifest import Shape, part_name
-from recycle_runtime.checkpoint.shelf import Shelf
+from recycle_runtime.checkpoint.shelf import Beginning, Shelf
 from recycle_runtime.coordinator.checkpoints import Saving
 from recycle_runtime.coordinator.decision import Member
 

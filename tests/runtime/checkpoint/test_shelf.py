@@ -5,10 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from recycle_runtime.checkpoint.beginning import Beginning, beginning
-from recycle_runtime.checkpoint.manifest import Manifest, Shape, part_name
-from recycle_runtime.checkpoint.sealed_json import CheckpointError
-from recycle_runtime.checkpoint.shelf import Shelf, is_name
+from recycle_runtime.checkpoint.manifest import CheckpointError, Manifest, Shape, part_name
+from recycle_runtime.checkpoint.shelf import Beginning, Shelf, beginning, is_name
 
 SHAPE = Shape(stages=2, pipelines=3, tensor=1, microbatches=4)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from recycle_runtime.coordinator.reach import Reachability, Verdict
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.protocol.identity import node_number, process_number
-from recycle_runtime.transport.unanswered import look
+from recycle_runtime.transport.sockets import look
 from recycle_runtime.worker.reach import Reach
 
 _PIPELINES, _STAGES = 3, 2

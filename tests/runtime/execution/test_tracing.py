@@ -11,7 +11,7 @@ from recycle_runtime.execution.tracing import Event, Tracer
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.chrome_trace import chrome_trace
 from recycle_runtime.plan.isa import Instruction, Opcode
-from recycle_runtime.transport import Arrival, Pending, TensorSpec
+from recycle_runtime.transport.interface import Arrival, Pending, TensorSpec
 
 
 class Clock:

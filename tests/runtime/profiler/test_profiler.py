@@ -12,8 +12,7 @@ from torch import nn
 
 from recycle_runtime.cli.commands.profile import add_parser
 from recycle_runtime.profiler import Options, links, profile, table
-from recycle_runtime.profiler.memory import counting
-from recycle_runtime.profiler.timing import NOTHING, Stopwatch, Timing
+from recycle_runtime.profiler.meters import NOTHING, Stopwatch, Timing, counting
 from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.program.loading import Program, load_program
 

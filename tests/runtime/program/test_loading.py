@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from recycle_runtime.program.checks import NEEDED
 from recycle_runtime.program.errors import ProgramError, blame
-from recycle_runtime.program.loading import Program, load_program
+from recycle_runtime.program.loading import NEEDED, Program, load_program
 
 GOOD = """\
 import torch

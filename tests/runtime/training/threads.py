@@ -11,8 +11,7 @@ import torch.distributed as dist
 from recycle_runtime.execution.session import StepReport
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.bundle import Bundle
-from recycle_runtime.transport import Arrival, Pending, TensorSpec
-from recycle_runtime.transport.grid import Grid
+from recycle_runtime.transport.interface import Arrival, Grid, Pending, TensorSpec
 from recycle_runtime.worker.static import TrainingWorker, WorkerOptions
 
 _PATIENCE = 30.0

@@ -14,7 +14,7 @@ from recycle_compiler.ir.target import Target
 from recycle_compiler.planner.compile import plan_failed
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.isa import RECEIVES, USES_PEER, Instruction, Opcode
-from recycle_runtime.transport.channels import Channel, channels_of, joining_order
+from recycle_runtime.transport.nccl import Channel, channels_of, joining_order
 from tests.support.jobs import figure3, small_targets
 
 FAILED = [[], [(1, 2)], [(1, 2), (0, 0)], [(1, 2), (0, 0), (2, 2)]]

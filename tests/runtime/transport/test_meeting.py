@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from recycle_runtime.protocol.framing import WireError
-from recycle_runtime.transport.meeting import CalledOffError, call_off, meet
+from recycle_runtime.transport.gloo import CalledOffError, call_off, meet
 
 LONG = timedelta(seconds=120)
 

@@ -11,11 +11,9 @@ import torch
 import torch.distributed as dist
 
 from recycle_runtime.plan.isa import Instruction, Opcode
-from recycle_runtime.transport import TensorSpec
-from recycle_runtime.transport.cuda_ipc import CudaIpcTransport, remove_leftovers
-from recycle_runtime.transport.grid import Grid
+from recycle_runtime.transport.cuda_ipc import CudaIpcTransport, SharedCounters, Stopped, remove_leftovers
+from recycle_runtime.transport.interface import Grid, TensorSpec
 from recycle_runtime.transport.nccl import NcclTransport
-from recycle_runtime.transport.shared_counters import SharedCounters, Stopped
 from tests.runtime.transport.loopback import HostStream, LoopbackGroups
 from tests.runtime.transport.shared_host import SharedHost
 from tests.runtime.transport.workers import in_threads

@@ -16,7 +16,7 @@ from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.isa import Instruction
 from recycle_runtime.plan.message_counts import most_waiting
 from recycle_runtime.transport.cuda_ipc import CudaIpcTransport
-from recycle_runtime.transport.grid import Grid
+from recycle_runtime.transport.interface import Grid
 from recycle_runtime.transport.nccl import NcclTransport
 from tests.runtime.training.alone import train_alone
 from tests.runtime.transport.loopback import PATIENCE, HostStream, LoopbackGroups

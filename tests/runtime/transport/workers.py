@@ -11,7 +11,7 @@ from recycle_runtime.execution.session import StepReport
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import Instruction
-from recycle_runtime.transport.grid import Grid
+from recycle_runtime.transport.interface import Grid
 from recycle_runtime.worker.static import TrainingWorker, WorkerOptions
 from tests.runtime.transport.loopback import PATIENCE
 

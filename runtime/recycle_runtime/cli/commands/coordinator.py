@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-from recycle_runtime.checkpoint.sealed_json import CheckpointError
+from recycle_runtime.checkpoint.manifest import CheckpointError
 from recycle_runtime.cli.adapting import adaptation, add_adaptation_arguments
 from recycle_runtime.cli.checkpoints import add_checkpoint_arguments, check_checkpoint_arguments
 from recycle_runtime.cli.errors import DONE, INPUT_ERROR, NO_PLAN, Refused

@@ -11,18 +11,54 @@ waits.
 """
 
 import copy
+import inspect
 from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import Any, Protocol
 
 import torch
 
-from recycle_runtime.execution.optimizer.accepted_optimizers import check, idle_optimizer
-from recycle_runtime.execution.optimizer.clipping import Progress, StepOptions, StepRecord, Totals, Verdict
-from recycle_runtime.execution.optimizer.flat_gradients import FlatGradients
-from recycle_runtime.execution.optimizer.group_options import apply_changes, changes_since, copied_options
-from recycle_runtime.execution.optimizer.norm_sum import NormSum, StartSum
-from recycle_runtime.execution.optimizer.snapshot import Undo
+from recycle_runtime.execution.optimizer.gradients import FlatGradients
+from recycle_runtime.execution.optimizer.norm import (
+    NormSum,
+    Progress,
+    StartSum,
+    StepOptions,
+    StepRecord,
+    Totals,
+    Verdict,
+)
+from recycle_runtime.execution.optimizer.undo import (
+    Undo,
+    apply_changes,
+    changes_since,
+    copied_options,
+    groups_of,
+)
+from recycle_runtime.program.errors import ProgramError
+
+
+def check_optimizer(optimizer: torch.optim.Optimizer, trainable: Sequence[torch.Tensor]) -> None:
+    """Refuse one that runs the model by itself, or that trains what is not in this stage."""
+    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise ProgramError(
+            f"{type(optimizer).__name__} runs the model inside its step, which a pipeline cannot do",
+            "use an optimizer whose step() needs no closure, such as AdamW",
+        )
+    known = set(trainable)
+    held = [parameter for group in groups_of(optimizer) for parameter in group["params"]]
+    foreign = sum(parameter.requires_grad and parameter not in known for parameter in held)
+    if foreign:
+        raise ProgramError(
+            f"the optimizer holds {foreign} trainable tensors that are not parameters of this stage",
+            "optimizer(parameters) must train what it is given",
+        )
+
+
+def idle_optimizer() -> torch.optim.Optimizer:
+    """For a stage with nothing to train, which still takes part in every step."""
+    return torch.optim.SGD([torch.zeros(0, requires_grad=True)], lr=0.0)
 
 
 class Stateful(Protocol):
@@ -62,7 +98,7 @@ class Stepper:
         self.gradients = FlatGradients(parameters)
         self.optimizer = idle_optimizer() if optimizer is None else optimizer
         if optimizer is not None:
-            check(optimizer, self.gradients.parameters)
+            check_optimizer(optimizer, self.gradients.parameters)
         self.undo = Undo(self.optimizer)
         if not self.options.keeps_undo:
             self.undo.forget("it was switched off (recoverable)")

@@ -6,7 +6,6 @@ work = split.backward_input([output], [gradient])   `received.grad` is there and
 work.run()                                          any time later: weights get their gradients
 """
 
-from recycle_runtime.execution.split_backward.split import Split, prepare
-from recycle_runtime.execution.split_backward.weight_work import WeightWork
+from recycle_runtime.execution.split_backward.split import Split, WeightWork, prepare
 
 __all__ = ["Split", "WeightWork", "prepare"]

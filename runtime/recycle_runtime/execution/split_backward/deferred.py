@@ -9,15 +9,65 @@ The parameters are no inputs of the node, so autograd accumulates nothing for th
 run, notices if they were changed, and checkpointing can recompute them.
 """
 
+# Whether a parameter has hooks can only be read from attributes that torch calls private.
+# pyright: reportPrivateUsage=false
+
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from recycle_runtime.execution.split_backward.accumulate import Hooked, run_hooks
-from recycle_runtime.execution.split_backward.owner import Owner
+Hooked = dict[nn.Parameter, Tensor]
+"""Gradients of one micro-batch for parameters with hooks: those see the sum, once."""
+
+
+def has_hooks(parameter: nn.Parameter) -> bool:
+    """Whether somebody waits for its gradient."""
+    return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
+
+
+def add(parameter: nn.Parameter, gradient: Tensor, hooked: Hooked) -> None:
+    """Add a gradient that nobody else holds."""
+    if has_hooks(parameter):
+        earlier = hooked.get(parameter)
+        hooked[parameter] = gradient if earlier is None else earlier + gradient
+    elif parameter.grad is None:
+        parameter.grad = gradient.to(parameter.dtype)
+    else:
+        parameter.grad.add_(gradient)
+
+
+def run_hooks(hooked: Hooked) -> None:
+    """Let autograd accumulate what has waited for this, and call the hooks."""
+    if hooked:
+        torch.autograd.backward(
+            list(hooked), [each.to(parameter.dtype) for parameter, each in hooked.items()]
+        )
+
+
+class Collector(Protocol):
+    """Takes what units put off."""
+
+    def add(self, unit: "Unit", value: Tensor | None, gradient: Tensor) -> None:
+        """Keep the input of a layer, if its weights need it, and the gradient of its output."""
+        ...
+
+    def add_call(self, call: Any) -> None:
+        """Keep one call of a module: a `general.Call`."""
+        ...
+
+
+class Owner:
+    """One for each stage."""
+
+    def __init__(self) -> None:
+        self.collecting: Collector | None = None
+        """Takes what is put off during backward; without one, nothing is put off."""
+        self.anchor = torch.zeros((), requires_grad=True)
+        """Makes an output require a gradient when no input does, so that its node runs in backward."""
+
 
 NO_SECOND_DERIVATIVE = (
     "a stage with a split backward has no second derivatives; call backward without create_graph"

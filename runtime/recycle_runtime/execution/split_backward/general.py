@@ -12,17 +12,117 @@ gives gradients past its arguments and results, is left to autograd: its paramet
 # That a module has hooks on its backward can only be read from attributes that torch calls private.
 # pyright: reportPrivateUsage=false
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from recycle_runtime.execution.split_backward.borders import Border, find_borders, gradients_at
-from recycle_runtime.execution.split_backward.closed import Trial, saved_tensors_are_hooked
-from recycle_runtime.execution.split_backward.deferred import NO_SECOND_DERIVATIVE
-from recycle_runtime.execution.split_backward.nested import UnknownKindError, map_tensors, tensors_of
-from recycle_runtime.execution.split_backward.owner import Owner
+from recycle_runtime.execution.split_backward.deferred import NO_SECOND_DERIVATIVE, Owner
+
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
+
+
+class UnknownKindError(Exception):
+    """A value of another kind, which may hide tensors."""
+
+
+def map_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:
+    """The same structure with every tensor replaced, in a fixed order."""
+    if isinstance(value, Tensor):
+        return function(value)
+    if isinstance(value, _PLAIN):
+        return value
+    kind: Any = type(value)
+    if kind is tuple or kind is list:
+        return kind(map_tensors(function, item) for item in value)
+    if kind is dict or kind is OrderedDict:
+        return kind((key, map_tensors(function, item)) for key, item in value.items())
+    if issubclass(kind, tuple) and hasattr(kind, "_fields"):
+        return kind(*(map_tensors(function, item) for item in value))
+    raise UnknownKindError(kind.__name__)
+
+
+def tensors_of(value: Any) -> list[Tensor]:
+    """All tensors of the structure, in the order of `map_tensors`."""
+    found: list[Tensor] = []
+
+    def keep(tensor: Tensor) -> Tensor:
+        found.append(tensor)
+        return tensor
+
+    map_tensors(keep, value)
+    return found
+
+
+def saved_tensors_are_hooked() -> bool:
+    """Whether checkpointing, or something like it, decides what is saved for backward now."""
+    try:
+        with torch.autograd.graph.disable_saved_tensors_hooks("saved tensors are hooked"):
+            return False
+    except RuntimeError:
+        return True
+
+
+class Trial:
+    """Watches one ordinary call of a module, made on aliases of its inputs."""
+
+    def __init__(self, module: nn.Module, inputs: Sequence[Tensor]) -> None:
+        self._module = module
+        self._aliases = {id(tensor): tensor.view_as(tensor) for tensor in inputs}
+        self._versions = self._changes()
+        # Not only their numbers: those are given out again.
+        self._remembered = _remembered(module)
+
+    def alias(self, tensor: Tensor) -> Tensor:
+        """What to call the module with in place of an input."""
+        return self._aliases.get(id(tensor), tensor)
+
+    def shows_closed(self, result: Any) -> bool:
+        """Whether it takes gradients from its results alone, to its inputs and parameters alone."""
+        try:
+            outputs = [tensor for tensor in tensors_of(result) if tensor.requires_grad]
+        except UnknownKindError:
+            return False
+        if any(output.grad_fn is None for output in outputs) or self._changes() != self._versions:
+            return False
+        known = {id(tensor) for tensor in self._remembered}
+        if any(id(tensor) not in known for tensor in _remembered(self._module)):
+            return False
+        starts: set[Any] = {alias.grad_fn for alias in self._aliases.values()}
+        own = {id(parameter) for parameter in self._module.parameters()}
+        return all(id(leaf) in own for leaf in _leaves(outputs, starts))
+
+    def _changes(self) -> list[int]:
+        return [alias._version for alias in self._aliases.values()]  # pyright: ignore[reportPrivateUsage]
+
+
+def _leaves(outputs: Iterable[Tensor], starts: set[Any]) -> Iterable[Tensor]:
+    """Every leaf that gets a gradient from the outputs, except through the given nodes."""
+    waiting: list[Any] = [output.grad_fn for output in outputs]
+    seen = set(starts)
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            yield node.variable
+        waiting.extend(each for each, _ in node.next_functions)
+
+
+def _remembered(module: nn.Module) -> list[Tensor]:
+    """Computed tensors in the attributes of the module and what is in it."""
+    found: list[Tensor] = []
+    for each in module.modules():
+        for value in vars(each).values():
+            try:
+                found += tensors_of(value)
+            except UnknownKindError:
+                continue
+    return [tensor for tensor in found if tensor.grad_fn is not None]
 
 
 class GeneralUnit:

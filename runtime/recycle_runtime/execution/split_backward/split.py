@@ -1,17 +1,153 @@
-"""A stage whose backward comes in two parts: the input's gradient now, the weights' when there is time."""
+"""A stage whose backward comes in two parts: the input's gradient now, the weights' when there is time.
 
-from collections.abc import Sequence
-from typing import Any
+Which modules put their weights off, and how: a layer with a unit of its own is the best case. A module that
+holds most of what it learns in matrices of its own (attention with packed projections, recurrent layers,
+parametrized layers, layers by the user) is put off whole. Everything else is left to autograd: what a module
+keeps beside its layers (a position table, a scale), and layers that learn only vectors, such as norms. The
+gradients of those fall out of the same kernel as the input's; to come back for them takes longer, and keeps
+two activations alive until then.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+from torch.nn.utils.parametrize import is_parametrized
 
-from recycle_runtime.execution.split_backward.deferred import Unit
-from recycle_runtime.execution.split_backward.general import GeneralUnit
-from recycle_runtime.execution.split_backward.owner import Owner
-from recycle_runtime.execution.split_backward.selection import choose_units
-from recycle_runtime.execution.split_backward.weight_work import WeightWork
+from recycle_runtime.execution.split_backward.deferred import Hooked, Owner, Unit, has_hooks, run_hooks
+from recycle_runtime.execution.split_backward.general import Call, GeneralUnit
+from recycle_runtime.execution.split_backward.layers import (
+    Convolution,
+    ConvolutionUnit,
+    EmbeddingUnit,
+    LinearUnit,
+    convolution_fits,
+    embedding_fits,
+)
+
+
+def choose_units(stage: nn.Module, owner: Owner) -> list[Unit | GeneralUnit]:
+    """One for every module whose weights wait; no module belongs to two."""
+    chosen = list(_candidates(stage, owner, set()))
+    general = [unit for unit in chosen if isinstance(unit, GeneralUnit)]
+    inside = {id(module) for unit in general for module in _inside(unit.module)}
+    return [unit for unit in chosen if id(unit.module) not in inside]
+
+
+def _candidates(module: nn.Module, owner: Owner, seen: set[int]) -> Iterator[Unit | GeneralUnit]:
+    if id(module) in seen or isinstance(module, torch.jit.ScriptModule):
+        return
+    seen.add(id(module))
+    unit = _layer_unit(module, owner)
+    if unit is not None:
+        yield unit
+    elif _keeps_its_matrices(module):
+        yield GeneralUnit(module, owner)
+    else:
+        for child in module.children():
+            yield from _candidates(child, owner, seen)
+
+
+def _inside(module: nn.Module) -> list[nn.Module]:
+    return [each for each in module.modules() if each is not module]
+
+
+def _layer_unit(module: nn.Module, owner: Owner) -> Unit | None:
+    """A unit for the layer if it computes exactly what torch's layer of that name does."""
+    parameters = dict(module.named_parameters(recurse=False))
+    weight = parameters.get("weight")
+    if type(weight) is not nn.Parameter or not weight.is_floating_point() or "forward" in vars(module):
+        return None
+    kind = type(module)
+    if kind is nn.Linear:
+        return LinearUnit(module, owner)
+    if kind is nn.Embedding and embedding_fits(cast(nn.Embedding, module)):
+        return EmbeddingUnit(module, owner)
+    if kind in (nn.Conv1d, nn.Conv2d, nn.Conv3d) and convolution_fits(cast(Convolution, module)):
+        return ConvolutionUnit(cast(Convolution, module), owner)
+    return None
+
+
+def _keeps_its_matrices(module: nn.Module) -> bool:
+    """Whether at least half of what it learns lies in matrices of its own."""
+    if is_parametrized(module):
+        return True
+    own = sum(
+        each.numel() for each in module.parameters(recurse=False) if each.requires_grad and each.dim() > 1
+    )
+    return own > 0 and 2 * own >= sum(each.numel() for each in module.parameters() if each.requires_grad)
+
+
+class WeightWork:
+    """Holds what the weights of one micro-batch need, from backward-input until `run`."""
+
+    __slots__ = ("_calls", "_layers")
+
+    def __init__(self) -> None:
+        self._layers: list[tuple[Unit, Tensor | None, Tensor]] = []
+        self._calls: dict[GeneralUnit, list[Call]] = {}
+
+    def add(self, unit: Unit, value: Tensor | None, gradient: Tensor) -> None:
+        """Keep the input of a layer, if its weights need it, and the gradient of its output."""
+        self._layers.append((unit, value, gradient))
+
+    def add_call(self, call: Call) -> None:
+        """Keep one call of a module."""
+        self._calls.setdefault(call.unit, []).append(call)
+
+    @property
+    def held_bytes(self) -> int:
+        """Of the tensors that are kept; what the graph of a call has saved is not counted."""
+        sizes: dict[int, int] = {}
+        for tensor in self._tensors():
+            storage = tensor.untyped_storage()
+            sizes[storage.data_ptr()] = storage.nbytes()
+        return sum(sizes.values())
+
+    def run(self) -> None:
+        """Accumulate every put-off gradient; what a layer needed is dropped as soon as it has run."""
+        layers, self._layers = self._layers[::-1], []
+        calls, self._calls = self._calls, {}
+        hooked: Hooked = {}
+        with torch.no_grad():
+            while layers:
+                unit, value, gradient = layers.pop()
+                unit.accumulate(value, gradient, hooked)
+        while calls:
+            _run_calls(calls.pop(next(iter(calls))))
+        run_hooks(hooked)
+
+    def drop(self) -> None:
+        """Forget everything."""
+        self._layers.clear()
+        self._calls.clear()
+
+    def _tensors(self) -> Iterator[Tensor]:
+        for _, value, gradient in self._layers:
+            yield gradient
+            if value is not None:
+                yield value
+        for calls in self._calls.values():
+            for call in calls:
+                yield from call.kept()
+
+
+def _run_calls(calls: Sequence[Call]) -> None:
+    """All calls of one module in one micro-batch."""
+    for call in calls:
+        call.check()
+    parameters = list(dict.fromkeys(parameter for call in calls for parameter in call.parameters))
+    # A walk that ends at a parameter calls its hooks, so there must be one walk for all.
+    if not any(has_hooks(parameter) for parameter in parameters):
+        for border in (border for call in calls for border in call.borders or ()):
+            border.accumulate()
+        calls = [call for call in calls if call.borders is None]
+    outputs = [output for call in calls for output in call.outputs]
+    gradients = [gradient for call in calls for gradient in call.gradients]
+    if outputs:
+        torch.autograd.backward(outputs, gradients, inputs=parameters)
 
 
 def prepare(module: nn.Module) -> "Split":

@@ -9,9 +9,9 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from recycle_runtime.execution.split_backward.borders import find_borders
+from recycle_runtime.execution.split_backward.deferred import Owner
 from recycle_runtime.execution.split_backward.general import GeneralUnit
-from recycle_runtime.execution.split_backward.owner import Owner
-from recycle_runtime.execution.split_backward.selection import choose_units
+from recycle_runtime.execution.split_backward.split import choose_units
 from tests.runtime.execution.split_backward.compare import Twins, numbers, twice
 
 

@@ -6,12 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from recycle_runtime.execution.split_backward.convolution import ConvolutionUnit
-from recycle_runtime.execution.split_backward.embedding import EmbeddingUnit
+from recycle_runtime.execution.split_backward.deferred import Owner
 from recycle_runtime.execution.split_backward.general import GeneralUnit
-from recycle_runtime.execution.split_backward.linear import LinearUnit
-from recycle_runtime.execution.split_backward.owner import Owner
-from recycle_runtime.execution.split_backward.selection import choose_units
+from recycle_runtime.execution.split_backward.layers import ConvolutionUnit, EmbeddingUnit, LinearUnit
+from recycle_runtime.execution.split_backward.split import choose_units
 from tests.runtime.execution.split_backward.compare import Twins, numbers, twice
 
 

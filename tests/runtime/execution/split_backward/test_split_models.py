@@ -11,9 +11,9 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 from torch.utils.checkpoint import checkpoint
 
 from bench.split_backward import Block, blocks, layers
+from recycle_runtime.execution.split_backward.deferred import Owner
 from recycle_runtime.execution.split_backward.general import GeneralUnit
-from recycle_runtime.execution.split_backward.owner import Owner
-from recycle_runtime.execution.split_backward.selection import choose_units
+from recycle_runtime.execution.split_backward.split import choose_units
 from tests.runtime.execution.split_backward.compare import Twins, numbers, twice
 
 

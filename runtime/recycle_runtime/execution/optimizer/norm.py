@@ -1,9 +1,12 @@
-"""What all workers must know of a step before it counts, and what follows from it."""
+"""The norm of the whole model: how all workers add it up, and what follows from it for a step."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, cast
+
+import torch
 
 _EPSILON = 1e-6
 """As in torch.nn.utils.clip_grad_norm_."""
@@ -97,3 +100,56 @@ class StepRecord(NamedTuple):
     """Gradients were multiplied by it; 0.0 for a step that was left out."""
     redone: bool
     """It was first made without the norm, and could not stand."""
+
+
+class Pending(Protocol):
+    """An operation under way, such as a torch.distributed Work."""
+
+    def wait(self) -> object: ...
+
+
+StartSum = Callable[[torch.Tensor], Pending | None]
+"""Starts the sum of a tensor over a group, in place; None if it is done."""
+
+
+class NormSum:
+    """This worker's part in the sum of squares over all workers, and the sum itself."""
+
+    def __init__(self) -> None:
+        self.first_peer = True
+        """Whether this worker answers for its stage; exactly one of its live peers does."""
+        self._own: torch.Tensor | None = None
+        self._under_way: tuple[torch.Tensor, Pending | None] | None = None
+
+    def measure(self, squares: torch.Tensor) -> None:
+        """Take the sum of squares of this worker's gradients, on their device and without waiting for it."""
+        finite = torch.isfinite(squares)
+        self._own = torch.stack([torch.where(finite, squares, 0.0), (~finite).to(torch.float64)])
+        self._under_way = None
+
+    def start(self, start_sum: StartSum) -> None:
+        """Begin, or begin again in another group after a failure."""
+        assert self._own is not None, "nothing was measured"
+        total = self._own.clone()
+        if not self.first_peer:
+            # Its gradients are those of the first; that they are finite may be said twice.
+            total[0].zero_()
+        self._under_way = (total, start_sum(total))
+
+    def wait(self) -> Totals:
+        """The sum, the same on all workers."""
+        assert self._under_way is not None, "the sum was not started"
+        total, pending = self._under_way
+        if pending is not None:
+            pending.wait()
+        squares, not_finite = cast("list[float]", total.tolist())  # pyright: ignore[reportUnknownMemberType]
+        return Totals(squares, not_finite)
+
+    def own(self) -> Totals:
+        """What this worker has measured, whether or not it answers for its stage."""
+        assert self._own is not None, "nothing was measured"
+        squares, not_finite = cast("list[float]", self._own.tolist())  # pyright: ignore[reportUnknownMemberType]
+        return Totals(squares, not_finite)
+
+    def drop(self) -> None:
+        self._under_way = None

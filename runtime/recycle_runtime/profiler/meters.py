@@ -1,21 +1,78 @@
-"""How many bytes a piece of work leaves alive.
+"""Meters: the times of single operations with their spread, and how many bytes a piece of work leaves alive.
 
-On CUDA the allocator knows. On the CPU a dispatch mode sees the result of every operation, in forward and in
-backward, and keeps a weak reference to its storage: what is still alive is what the work holds. Storages that
-were there before (parameters, gradients, constants of the model) are not counted.
+Bytes: on CUDA the allocator knows. On the CPU a dispatch mode sees the result of every operation, in forward
+and in backward, and keeps a weak reference to its storage: what is still alive is what the work holds.
+Storages that were there before (parameters, gradients, constants of the model) are not counted.
 """
 
 import gc
-from collections.abc import Callable, Generator
+import time
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from statistics import quantiles
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-HOW = {
+_Result = TypeVar("_Result")
+
+
+class Timing(NamedTuple):
+    """Nanoseconds: the median, and the quarters between which half of the measurements lie."""
+
+    median: int
+    low: int
+    high: int
+
+    @classmethod
+    def of(cls, measured: Sequence[int]) -> "Timing":
+        """Of one measurement or more."""
+        if len(measured) == 1:
+            return cls(measured[0], measured[0], measured[0])
+        low, middle, high = quantiles(measured, n=4, method="inclusive")
+        return cls(round(middle), round(low), round(high))
+
+    def scaled(self, factor: float) -> "Timing":
+        return Timing(*(round(part * factor) for part in self))
+
+    @property
+    def spread(self) -> float:
+        """The width of the middle half, as a share of the median."""
+        return (self.high - self.low) / self.median if self.median else 0.0
+
+
+NOTHING = Timing(0, 0, 0)
+
+
+class Stopwatch:
+    """Times one call at a time on a device, which has nothing else to do meanwhile."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def time(self, work: Callable[[], _Result]) -> tuple[_Result, int]:
+        """The result of a call and its nanoseconds, from an idle device to an idle device."""
+        if self._device.type != "cuda":
+            began = time.perf_counter_ns()
+            result = work()
+            return result, time.perf_counter_ns() - began
+        start, end = _event(), _event()
+        torch.cuda.synchronize(self._device)
+        start.record()
+        result = work()
+        end.record()
+        end.synchronize()
+        return result, round(start.elapsed_time(end) * 1e6)
+
+
+def _event() -> Any:
+    return torch.cuda.Event(enable_timing=True)
+
+
+MEMORY_HOW = {
     "cpu": "storages alive, by weak reference, of every operation's result",
     "cuda": "torch.cuda.memory_allocated",
 }

@@ -1,0 +1,183 @@
+"""The layers with a unit of their own: nn.Linear, nn.Embedding, nn.Conv1d, nn.Conv2d and nn.Conv3d.
+
+    Linear       the weight's gradient is one product, added in place
+    Embedding    the gradient's rows are added where the indices say, without a table of zeros in between
+    convolution  padded with zeros, as many on either side
+
+What autocast does to the operands of a layer is done here without its cache: inside a node gradients are off,
+and autocast would remember casts made there. Whoever uses the same weight next would get one that leads to no
+gradient.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from recycle_runtime.execution.split_backward.deferred import Hooked, Owner, Unit, add, has_hooks
+
+
+def lowered(value: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Operands in the precision that autocast would choose for them."""
+    dtype = torch.get_autocast_dtype(value.device.type)
+    return _cast(value, dtype), _cast(weight, dtype), None if bias is None else _cast(bias, dtype)
+
+
+def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    return tensor if tensor.dtype == torch.float64 else tensor.to(dtype)
+
+
+Geometry = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], int]
+"""Of a convolution: stride, padding and dilation along each axis, and the number of groups."""
+
+_aten: Any = torch.ops.aten
+_convolution_backward: Any = _aten.convolution_backward.default
+_embedding_dense_backward: Any = _aten.embedding_dense_backward.default
+
+
+def embedding_backward(gradient: Tensor, indices: Tensor, rows: int, padding: int) -> Tensor:
+    """The gradient of the whole table; a padding of -1 is none."""
+    return _embedding_dense_backward(gradient, indices, rows, padding, False)
+
+
+def convolution_backward(
+    gradient: Tensor, value: Tensor, weight: Tensor, geometry: Geometry, wanted: Sequence[bool]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of the input, the weight and the bias; those not wanted are undefined."""
+    stride, padding, dilation, groups = geometry
+    channels, edges = [weight.shape[0]], [0] * len(stride)
+    return _convolution_backward(
+        gradient, value, weight, channels, stride, padding, dilation, False, edges, groups, wanted
+    )
+
+
+class LinearUnit(Unit):
+    """Keeps the input and the gradient; only the gradient if the weight is frozen."""
+
+    def compute(self, ctx: Any, value: Tensor) -> Tensor:
+        weight, bias = self.weight, self.parameters["bias"]
+        if torch.is_autocast_enabled(value.device.type):
+            value, low_weight, low_bias = lowered(value, weight, bias)
+            output = F.linear(value, low_weight, low_bias)
+        else:
+            output = F.linear(value, weight, bias)
+        ctx.save_for_backward(value if weight.requires_grad else None, weight)
+        return output
+
+    def input_gradient(self, saved: tuple[Any, ...], gradient: Tensor) -> Tensor:
+        weight: Tensor = saved[1]
+        return gradient.matmul(weight if weight.dtype == gradient.dtype else weight.to(gradient.dtype))
+
+    def accumulate(self, value: Tensor | None, gradient: Tensor, hooked: Hooked) -> None:
+        bias = self.parameters["bias"]
+        rows = gradient.reshape(-1, gradient.shape[-1])
+        if value is not None:
+            self._add_product(rows, value.reshape(-1, value.shape[-1]), hooked)
+        if bias is not None and bias.requires_grad:
+            add(bias, rows.sum(0), hooked)
+
+    def _add_product(self, rows: Tensor, values: Tensor, hooked: Hooked) -> None:
+        weight = self.weight
+        grad = weight.grad
+        if grad is None or grad.dtype != rows.dtype or has_hooks(weight):
+            add(weight, rows.t().mm(values), hooked)
+        else:
+            grad.addmm_(rows.t(), values)
+
+
+def embedding_fits(module: nn.Embedding) -> bool:
+    """Whether its forward leaves the weight alone and its gradient is an ordinary one."""
+    return module.max_norm is None and not module.sparse and not module.scale_grad_by_freq
+
+
+class EmbeddingUnit(Unit):
+    """Keeps the indices and the gradient; indices have no gradient themselves."""
+
+    def compute(self, ctx: Any, value: Tensor) -> Tensor:
+        ctx.save_for_backward(value)
+        return F.embedding(value, self.weight, self.module.padding_idx)
+
+    def input_gradient(self, saved: tuple[Any, ...], gradient: Tensor) -> Tensor:
+        raise AssertionError("token ids have no gradient")
+
+    def accumulate(self, value: Tensor | None, gradient: Tensor, hooked: Hooked) -> None:
+        assert value is not None
+        weight, padding = self.weight, self.module.padding_idx
+        grad = weight.grad
+        # Rows are added one by one: too coarse below float32, and in no fixed order on a GPU.
+        in_place = gradient.device.type == "cpu" and gradient.dtype in (torch.float32, torch.float64)
+        if grad is None or not in_place or padding is not None or has_hooks(weight):
+            padding = -1 if padding is None else padding
+            add(weight, embedding_backward(gradient, value, weight.shape[0], padding), hooked)
+        else:
+            grad.index_add_(0, value.reshape(-1), gradient.reshape(-1, gradient.shape[-1]))
+
+
+Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
+
+
+def convolution_fits(module: Convolution) -> bool:
+    """Whether it is padded with zeros, as many on either side."""
+    return module.padding_mode == "zeros" and _padding(module) is not None
+
+
+class ConvolutionUnit(Unit):
+    """Keeps the input and the gradient; only the input's shape if the weight is frozen."""
+
+    def __init__(self, module: Convolution, owner: Owner) -> None:
+        super().__init__(module, owner)
+        padding = _padding(module)
+        assert padding is not None
+        self.geometry: Geometry = (module.stride, padding, module.dilation, module.groups)
+        self.dimensions = len(module.stride) + 2
+
+    def compute(self, ctx: Any, value: Tensor) -> Tensor:
+        weight, bias = self.weight, self.parameters["bias"]
+        used: tuple[Tensor, Tensor, Tensor | None] = (value, weight, bias)
+        if torch.is_autocast_enabled(value.device.type):
+            used = lowered(value, weight, bias)
+        value = used[0]
+        kept = value if weight.requires_grad else value.new_empty(()).expand(value.shape)
+        ctx.save_for_backward(kept, weight)
+        stride, padding, dilation, groups = self.geometry
+        edges = [0] * len(stride)
+        output = torch.convolution(
+            self._batch(value), used[1], used[2], stride, padding, dilation, False, edges, groups
+        )
+        return output if value.dim() == self.dimensions else output.squeeze(0)
+
+    def input_gradient(self, saved: tuple[Any, ...], gradient: Tensor) -> Tensor:
+        value: Tensor = saved[0]
+        return self._backward(value, saved[1], gradient, (True, False, False))[0].reshape(value.shape)
+
+    def accumulate(self, value: Tensor | None, gradient: Tensor, hooked: Hooked) -> None:
+        assert value is not None
+        weight, bias = self.weight, self.parameters["bias"]
+        wanted = (False, weight.requires_grad, bias is not None and bias.requires_grad)
+        _, of_weight, of_bias = self._backward(value, weight, gradient, wanted)
+        if wanted[1]:
+            add(weight, of_weight, hooked)
+        if bias is not None and wanted[2]:
+            add(bias, of_bias, hooked)
+
+    def _backward(
+        self, value: Tensor, weight: Tensor, gradient: Tensor, wanted: tuple[bool, bool, bool]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        weight = weight if weight.dtype == gradient.dtype else weight.to(gradient.dtype)
+        return convolution_backward(self._batch(gradient), self._batch(value), weight, self.geometry, wanted)
+
+    def _batch(self, tensor: Tensor) -> Tensor:
+        return tensor if tensor.dim() == self.dimensions else tensor.unsqueeze(0)
+
+
+def _padding(module: Convolution) -> tuple[int, ...] | None:
+    """What is added on either side; None if the sides differ."""
+    padding: str | tuple[int, ...] = module.padding
+    if not isinstance(padding, str):
+        return padding
+    if padding == "valid":
+        return tuple(0 for _ in module.stride)
+    whole = [step * (size - 1) for step, size in zip(module.dilation, module.kernel_size, strict=True)]
+    return None if any(each % 2 for each in whole) else tuple(each // 2 for each in whole)

@@ -1,0 +1,93 @@
+"""How workers talk: messages between neighbours, sums among peers. One interface, several ways to do it.
+
+On every ordered pair of workers messages arrive in the order in which they were sent; there are no tags.
+Sends and receives are posts: they return at once, and `wait` on what they return ends when the message is
+there, or gone.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from recycle_runtime.plan.assembly import Worker
+
+
+class TensorSpec(NamedTuple):
+    """What a tensor looks like, before it is there."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> "TensorSpec":
+        return cls(tuple(tensor.shape), tensor.dtype)
+
+
+class Pending(Protocol):
+    """Something that was started."""
+
+    def wait(self) -> object: ...
+
+
+class Arrival(Protocol):
+    """A message that was asked for."""
+
+    def wait(self) -> list[torch.Tensor]: ...
+
+
+class Transport(Protocol):
+    """What a worker needs from the others."""
+
+    tensor_group: Any
+    """The process group of this worker's tensor-parallel processes, None if there is only one."""
+
+    def send(self, worker: Worker, tensors: Sequence[torch.Tensor]) -> Pending | None:
+        """Post a message. Its tensors are held, and must not change, until `flush`, or `wait` on what this
+        gives; None if nothing is held."""
+        ...
+
+    def receive(self, worker: Worker, specs: Sequence[TensorSpec]) -> Arrival:
+        """Post the receive of a message that looks like this."""
+        ...
+
+    def start_peer_sum(self, tensor: torch.Tensor) -> Pending | None:
+        """Start to sum a tensor over the live peers of the stage, in place; None if there is nobody else."""
+        ...
+
+    def start_sum(self, tensor: torch.Tensor) -> Pending | None:
+        """Start to sum a small tensor over all workers, in place."""
+        ...
+
+    def barrier(self) -> None:
+        """Wait until every worker is here."""
+        ...
+
+    def flush(self) -> None:
+        """Wait until everything that was sent is on its way, and let go of it."""
+        ...
+
+    def close(self) -> None:
+        """Leave; whoever still waits for this worker gets an error."""
+        ...
+
+
+class Grid:
+    """Who is who: the rank of every live worker, each of them `tensor` processes."""
+
+    def __init__(self, workers: Sequence[Worker], tensor: int) -> None:
+        self.workers = tuple(workers)
+        self.tensor = tensor
+        self._number = {worker: number for number, worker in enumerate(self.workers)}
+
+    @property
+    def size(self) -> int:
+        return len(self.workers) * self.tensor
+
+    def rank(self, worker: Worker, part: int) -> int:
+        """Of one process of a worker among all processes."""
+        return self._number[worker] * self.tensor + part
+
+    def peers(self, stage: int) -> list[Worker]:
+        """The live workers of a stage."""
+        return [worker for worker in self.workers if worker[1] == stage]
