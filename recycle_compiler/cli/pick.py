@@ -8,6 +8,7 @@ from recycle_compiler.ir.streams import Program
 from recycle_compiler.ir.units import plural
 from recycle_compiler.passes.normalize_failures import relabel
 from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.plan.moves import least_moves
 
 
 def pick_plan(
@@ -45,7 +46,7 @@ def check_workers(failed: FailureSet, pipelines: int, stages: int) -> None:
 
 
 def check_survivors(failed: FailureSet, job: JobSpec) -> None:
-    """A stage that has lost everybody cannot be planned around."""
+    """A stage without a live worker cannot be planned around."""
     for stage, count in enumerate(failed_per_stage(failed, job.stages)):
         if count == job.pipelines:
             why = f"stage {stage} has no live worker: all {count} of its workers failed"
@@ -63,19 +64,12 @@ def _index_for(bundle: Bundle, failures: int | None) -> int:
 
 
 def _moves(program: Program, wanted: FailureSet) -> dict[Worker, Worker]:
-    """Who takes the place of which failed worker, so that the plan fits; any peer would do as well."""
-    # Loading the flow solver takes longer than all the rest.
-    from recycle_compiler.planner.match_moves import least_moves
-
+    """Who takes which failed worker's place so that the plan fits: what a running job would do."""
     job = program.job
-    actual, planned = failed_per_stage(wanted, job.stages), failed_per_stage(program.failed, job.stages)
-    moves: dict[Worker, Worker] = {}
-    for source, target in least_moves(actual, planned, job):
-        place = next(worker for worker in wanted if worker.stage == target and worker not in moves.values())
-        peers = (Worker(pipeline, source) for pipeline in range(job.pipelines))
-        mover = next(worker for worker in peers if worker not in wanted and worker not in moves)
-        moves[mover] = place
-    return moves
+    grid = (Worker(pipeline, stage) for stage in range(job.stages) for pipeline in range(job.pipelines))
+    live = [worker for worker in grid if worker not in wanted]
+    moves = least_moves(live, failed_per_stage(program.failed, job.stages), job.pipelines)
+    return {Worker(*mover): Worker(*place) for mover, place in moves.items()}
 
 
 def _after(moves: dict[Worker, Worker], wanted: FailureSet) -> FailureSet:
@@ -84,7 +78,7 @@ def _after(moves: dict[Worker, Worker], wanted: FailureSet) -> FailureSet:
 
 
 def _advice(program: Program, moves: dict[Worker, Worker]) -> str:
-    """How to get from the failures of the day to the ones that the plan is for."""
+    """How to get from the failures as they are to the ones that the plan is for."""
     planned = failed_per_stage(program.failed, program.job.stages)
     becomes = ", ".join(f"worker {mover} becomes {place}" for mover, place in moves.items())
     return (

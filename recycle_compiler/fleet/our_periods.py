@@ -11,7 +11,7 @@ from recycle_compiler.passes.registry import GRAPH_PASSES
 from recycle_compiler.planner.compile import plan_failed
 from recycle_compiler.scheduling.bounds import stage_bounds
 from recycle_compiler.scheduling.problem import Problem, problem_of
-from recycle_runtime.coordinator.foresight import even_counts
+from recycle_runtime.plan.moves import even_counts
 
 Counts = tuple[int, ...]
 

@@ -27,7 +27,7 @@ def compare_bundle(path: str, trace_path: str, step: int | None) -> Comparison:
     schedule = schedule_of(read_plan(bundle, path, choice.plan), path)
     if measured(schedule) != (schedule.claims.makespan, schedule.claims.period):
         raise UserError(f"{path}: the plan does not take as long as it claims; `recyclec verify` says more")
-    parts = {Worker(*place): Worker(*part) for place, part in choice.parts.items()}
+    parts = {Worker(*place): Worker(*part) for place, part in choice.roles.items()}
     return _compare(renamed(schedule, parts), trace, trace_path, step)
 
 

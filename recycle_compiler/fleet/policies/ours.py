@@ -17,7 +17,7 @@ from recycle_compiler.fleet.policy import Change, Reaction, Worker
 from recycle_compiler.fleet.setting import Setting
 from recycle_compiler.fleet.work_clock import WorkClock
 from recycle_compiler.ir.units import plural
-from recycle_runtime.coordinator.moves import ChangeRate, CostOfMoves, least_moves, weigh
+from recycle_runtime.plan.moves import ChangeRate, CostOfMoves, least_moves, weigh
 
 _STEPS_BEFORE_MOVES = 4
 """Of a generation, before the coordinator weighs moves."""
@@ -203,7 +203,7 @@ class Ours:
         places = [
             (number, stage) for stage, gone in enumerate(lost) for number in range(self._job.pipelines - gone)
         ]
-        moves = least_moves(places, lost, best.counts, self._job.pipelines)
+        moves = least_moves(places, best.counts, self._job.pipelines)
         weighed = weigh(
             moves,
             (round(self._period), best.period),

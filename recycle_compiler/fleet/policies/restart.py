@@ -9,7 +9,7 @@ change is to be expected.
 from recycle_compiler.fleet.policy import Change, Reaction, Worker
 from recycle_compiler.fleet.setting import Setting
 from recycle_compiler.fleet.work_clock import WorkClock
-from recycle_runtime.coordinator.moves import ChangeRate
+from recycle_runtime.plan.moves import ChangeRate
 
 
 def make(setting: Setting) -> "Restart":

@@ -1,4 +1,4 @@
-"""What the coordinator does of its own accord: moves of workers, and plans for today's op times.
+"""What the coordinator does of its own accord: moves of workers, and plans for measured op times.
 
 Both are weighed once enough steps of a generation have been seen, and told in one line, whatever comes of it.
 Nothing is considered while a change is under way. Standard library only.
@@ -14,14 +14,20 @@ from recycle_runtime.coordinator.coordinator import Coordinator
 from recycle_runtime.coordinator.decision import Member
 from recycle_runtime.coordinator.drift import OpTimes, calibrated, shift, todays_times
 from recycle_runtime.coordinator.measured_job import JobText, StageTimes
-from recycle_runtime.coordinator.moves import ChangeRate, CostOfMoves, least_moves, weigh
 from recycle_runtime.coordinator.plan_files import PlanFiles
 from recycle_runtime.coordinator.recoveries import Recovery
-from recycle_runtime.coordinator.replan_messages import about, offered, taken
-from recycle_runtime.coordinator.replanning import InUse, Replanner, best_offer
+from recycle_runtime.coordinator.replanning import (
+    InUse,
+    Replanner,
+    best_offer,
+    offers_text,
+    outcome_text,
+    why_replan,
+)
 from recycle_runtime.coordinator.step_metrics import Row
 from recycle_runtime.plan.assembly import Worker
-from recycle_runtime.plan.plan_book import Assignment, Counts, Fitted
+from recycle_runtime.plan.moves import ChangeRate, CostOfMoves, Counts, least_moves, weigh
+from recycle_runtime.plan.plan_book import Assignment, Fitted
 
 _ROWS_FOR_MOVES = 4
 _ROWS_FOR_PLANS = 10
@@ -91,7 +97,7 @@ class Adaptation:
         self._about = ""
         self._slow: dict[Worker, float] = {}
         self._back_from: dict[Worker, tuple[int, int]] = {}
-        """For those who watch because they are slow: the step from which on they may work again, and how
+        """For standbys that are slow: the step from which on they may work again, and how
         long they had to wait for that."""
 
     # What the job tells.
@@ -168,7 +174,7 @@ class Adaptation:
         period = self._comparable_period()
         if not sum(lost) or wanted == lost or period is None:
             return
-        moves = least_moves(self._live, lost, wanted, self.book.pipelines, self.book.watchers)
+        moves = least_moves(self._live, wanted, self.book.pipelines, self.book.standby)
         weighed = weigh(
             moves,
             (period, period_after),
@@ -192,7 +198,7 @@ class Adaptation:
             return assignment.period
         return self.book.period(self.book.counts(self._live), original)
 
-    # Plans for today's times.
+    # Plans for measured op times.
 
     def _consider_plans(self) -> None:
         assignment, least = self._coordinator.assignment, self._options.replan
@@ -214,7 +220,7 @@ class Adaptation:
         if change < least and set(slow) == known and _are_as_slow(slow, lighter):
             return
         self._asked_at, self._asked_for, self._slow = now, times, slow
-        self._about = about(change, most, slow, known)
+        self._about = why_replan(change, most, slow, known)
         roles = {assignment.roles[place]: by for place, by in slow.items() if place not in idle}
         plan = InUse(self._files.paths[assignment.bundle], failed, roles)
         lost = [worker for worker in self.book.grid if worker not in self._live]
@@ -222,7 +228,7 @@ class Adaptation:
         self._replanner.ask(text, plan, lost, slow, may_be_lighter=self._job.is_adaptive)
 
     def _idle(self, assignment: Assignment) -> set[Worker]:
-        """Those who only watch."""
+        """The standbys."""
         failed = self.book.bundles[assignment.bundle].plans[assignment.plan].failed
         return {place for place, role in assignment.roles.items() if role in failed}
 
@@ -235,7 +241,7 @@ class Adaptation:
     def _slow_workers(
         self, idle: Collection[Worker], known: Collection[Worker], now: int
     ) -> dict[Worker, float]:
-        """Those who are slow; who watches because of that is, until it has seemed well for long enough."""
+        """Those who are slow; a standby counts as slow until it has seemed well for long enough."""
         slow = self.ops.slow(self._live - set(known), _SLOW) | self.ops.slow(known, _STILL_SLOW)
         for worker in idle:
             if now < self._back_from.get(worker, (0, 0))[0]:
@@ -248,7 +254,7 @@ class Adaptation:
             if self._replanner.error:
                 error, self._replanner.error = self._replanner.error, ""
                 self._patience = min(2 * self._patience, _MOST_PATIENCE)
-                self._tell(f"{self._about}: no plan for today's times: {error}")
+                self._tell(f"{self._about}: no plan for measured op times: {error}")
             return
         least = self._options.replan
         assert least is not None
@@ -256,13 +262,13 @@ class Adaptation:
         gain = 0.0 if best is None else best.saving * self._step * self._steps_left
         if not self._coordinator.is_steady or gain <= self.costs.regroup:
             best = None
-        self._tell(f"{self._about}: {offered(offers, self._step, least)}: {taken(best)}")
+        self._tell(f"{self._about}: {offers_text(offers, self._step, least)}: {outcome_text(best)}")
         if best is None:
             self._patience = min(2 * self._patience, _MOST_PATIENCE)
             return
         self._patience, self._asked_for = 1, None
-        watchers = frozenset(best.candidate.watchers)
-        for worker in watchers - self.book.watchers:
+        standby = frozenset(best.candidate.standby)
+        for worker in standby - self.book.standby:
             _, waited = self._back_from.get(worker, (0, self._options.replan_every // 2))
             self._back_from[worker] = (self._coordinator.rows.next + 2 * waited, 2 * waited)
         if best.candidate.lighter:
@@ -271,8 +277,8 @@ class Adaptation:
         else:
             self._files.unfit()
             self._files.add(best.candidate.path, best.bundle)
-        self._files.watch(watchers)
-        self._coordinator.stop_at_boundary("a plan for today's times")
+        self._files.keep_on_standby(standby)
+        self._coordinator.stop_at_boundary("a plan for measured op times")
 
     @property
     def _step(self) -> float:

@@ -114,9 +114,9 @@ class Coordinator:
         self.rows.next = state.next_row
         self.assignment = self.book.assign(state.places)
         if state.plan is not None:
-            bundle, plan, roles, watching, on_purpose = state.plan
+            bundle, plan, roles, standbys, on_purpose = state.plan
             period = self.book.bundles[bundle].plans[plan].period
-            self.assignment = Assignment(bundle, plan, roles, watching, period, on_purpose)
+            self.assignment = Assignment(bundle, plan, roles, standbys, period, on_purpose)
         for place in state.places:
             for part in range(self._tensor):
                 entry = self.roster.join(Member(place, part))

@@ -20,7 +20,7 @@ class RunningPlan(NamedTuple):
     bundle: int
     plan: int
     roles: dict[Worker, Worker]
-    watching: int
+    standbys: int
     on_purpose: bool
 
 
@@ -36,8 +36,8 @@ class Remembered(NamedTuple):
     """The first step that has not been recorded."""
     bundles: tuple[str, ...]
     """Files with plans made on demand."""
-    watchers: tuple[Worker, ...] = ()
-    """Workers that are slow, and should only watch."""
+    standby: tuple[Worker, ...] = ()
+    """Workers that are slow, and should get no micro-batches."""
     made_for: Mapping[int, Fitted] = MappingProxyType({})
     """Of those bundles, the ones that are for certain workers alone."""
     fitted: int | None = None
@@ -73,7 +73,7 @@ def read(path: str | Path) -> Remembered | None:
     """None when there is nothing to go on from."""
     found: Remembered | None = None
     next_row = 0
-    watchers: tuple[Worker, ...] = ()
+    standby: tuple[Worker, ...] = ()
     begins: tuple[str | None, int, int] = (None, 0, 0)
     lines = list(_lines(path))
     for fields in lines:
@@ -83,8 +83,8 @@ def read(path: str | Path) -> Remembered | None:
             found = found._replace(plan=_plan(places, fields))
         elif "row" in fields:
             next_row = int(fields["row"]) + 1
-        elif "watchers" in fields:
-            watchers = tuple(worker_of(place) for place in fields["watchers"])
+        elif "standby" in fields:
+            standby = tuple(worker_of(place) for place in fields["standby"])
         elif "begins" in fields:
             begins = tuple(fields["begins"])
             next_row = begins[1]
@@ -97,7 +97,7 @@ def read(path: str | Path) -> Remembered | None:
     return found._replace(
         next_row=next_row,
         bundles=bundles,
-        watchers=watchers,
+        standby=standby,
         made_for=made_for,
         fitted=fitted,
         restore=restore,
@@ -123,9 +123,9 @@ def _lines(path: str | Path) -> Iterator[dict[str, Any]]:
 def _plan(places: tuple[Worker, ...], fields: dict[str, Any]) -> RunningPlan | None:
     if "plan" not in fields:
         return None
-    bundle, plan, watching, on_purpose = map(int, fields["plan"])
+    bundle, plan, standbys, on_purpose = map(int, fields["plan"])
     roles = dict(zip(places, map(worker_of, fields["roles"]), strict=True))
-    return RunningPlan(bundle, plan, roles, watching, bool(on_purpose))
+    return RunningPlan(bundle, plan, roles, standbys, bool(on_purpose))
 
 
 def _bundles(lines: list[dict[str, Any]]) -> tuple[tuple[str, ...], dict[int, Fitted], int | None]:

@@ -25,7 +25,7 @@ class PlanFiles:
     def recall(
         self,
         names: Sequence[str],
-        watchers: Collection[Worker],
+        standby: Collection[Worker],
         made_for: Mapping[int, Fitted],
         fitted: int | None,
     ) -> None:
@@ -34,7 +34,7 @@ class PlanFiles:
         for number, name in enumerate(names):
             self.paths.append(Path(name))
             self._book.add(Bundle.read(name), made_for.get(number))
-        self._book.watchers = frozenset(watchers)
+        self._book.standby = frozenset(standby)
         self._book.fitted = None if fitted is None else first + fitted
 
     def add(self, path: Path, bundle: Bundle) -> None:
@@ -55,7 +55,7 @@ class PlanFiles:
             self._notes.write(unfit=True)
             self._book.fitted = None
 
-    def watch(self, watchers: Collection[Worker]) -> None:
-        """These should only watch from now on, and no others."""
-        self._notes.write(watchers=sorted(watchers))
-        self._book.watchers = frozenset(watchers)
+    def keep_on_standby(self, standby: Collection[Worker]) -> None:
+        """These should get no micro-batches from now on, and no others."""
+        self._notes.write(standby=sorted(standby))
+        self._book.standby = frozenset(standby)

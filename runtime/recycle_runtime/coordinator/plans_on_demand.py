@@ -1,10 +1,10 @@
-"""Plans that the bundle does not have, for losses as they are and for the next. Standard library only."""
+"""Plans that the bundle does not have, for failures as they are and for the next. Standard library only."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 from recycle_runtime.coordinator.coordinator import Coordinator
-from recycle_runtime.coordinator.foresight import next_loss
+from recycle_runtime.coordinator.plan_ahead import next_failure
 from recycle_runtime.coordinator.plan_files import PlanFiles
 from recycle_runtime.coordinator.planner import Planner
 from recycle_runtime.plan.assembly import Worker
@@ -36,10 +36,10 @@ class PlansOnDemand:
             self._planner.ask(failed)
 
     def look_ahead(self) -> None:
-        """While nothing happens: a plan for the next loss, so that it does not have to wait for one."""
+        """While nothing happens: a plan for the next failure, so that it does not have to wait for one."""
         if self._planner.is_busy or not self._coordinator.is_steady:
             return
-        failed = next_loss(self._book, self._coordinator.roster.whole(), self._planned_ahead)
+        failed = next_failure(self._book, self._coordinator.roster.whole(), self._planned_ahead)
         if failed is not None:
             self._planned_ahead.add(failed)
             self._planner.ask(failed, in_background=True)
@@ -59,7 +59,7 @@ class PlansOnDemand:
         elif self._planner.error:
             error, self._planner.error = self._planner.error, ""
             self._tell({"type": "event", "event": f"no plan on demand: {error}"})
-            self._coordinator.no_plan(f"there is no plan for these losses: {error}")
+            self._coordinator.no_plan(f"there is no plan for these failures: {error}")
 
     def stop(self) -> None:
         self._planner.stop()

@@ -1,35 +1,39 @@
-"""Plans for today's op times, made and compared by processes while training goes on. Standard library only.
+"""Plans for measured op times, made and compared by processes while training goes on. Standard library only.
 
-One request at a time. Each candidate is planned with today's times and timed with them, and so is the plan in
-use, so that what is compared is the same day. For a worker that is slower than its peers there are two more
-candidates: a plan that gives it less to do, and one that counts it as lost, so that it only watches.
+One request at a time. Each candidate is planned with the measured times and retimed with them, and so is the
+plan in use, so that both are compared under the same conditions. For a worker that is slower than its peers
+there are two more candidates: a plan that gives it less to do, and one that counts it as failed, so that it
+is a standby.
 """
 
 import json
 import os
-import shutil
-import subprocess
-import sys
 from collections import deque
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from recycle_runtime.coordinator.planner import die_with_parent
 from recycle_runtime.plan.assembly import Worker
-from recycle_runtime.plan.bundle import Bundle, BundleError
+from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.plan.on_demand import (
+    OnDemandError,
+    Recyclec,
+    plan_arguments,
+    read_plan,
+    retime_arguments,
+)
 
 _TICKS = "step_ticks"
 
 
 class Candidate(NamedTuple):
-    """A plan for the same losses, in which some live workers have less to do, or only watch."""
+    """A plan for the same failures, in which some live workers have less to do, or are standbys."""
 
     path: Path
     failed: tuple[Worker, ...]
-    """As the plan counts them: the lost and those who watch."""
-    watchers: tuple[Worker, ...] = ()
+    """As the plan counts them: the failed workers and the standbys."""
+    standby: tuple[Worker, ...] = ()
     lighter: Mapping[Worker, float] = MappingProxyType({})
     """Those who have less to do, each with how many times longer it takes than its peers."""
 
@@ -61,7 +65,7 @@ class Replanner:
         self._left: deque[tuple[Candidate | None, list[str]]] = deque()
         self._about: Candidate | None = None
         """Of the process that runs; None for the plan in use."""
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Recyclec | None = None
         self._ticks: dict[Path | None, float] = {}
         """Of a step: of candidates by their paths, and of the plan in use."""
         self._candidates: list[Candidate] = []
@@ -76,60 +80,66 @@ class Replanner:
         self,
         job: str,
         in_use: InUse,
-        lost: Collection[Worker],
+        failed: Collection[Worker],
         slow: Mapping[Worker, float],
         *,
         may_be_lighter: bool,
     ) -> None:
         """Begin: a plan in which all do the same, and if some are `slow`, those for them."""
         self.stop()
-        command = recyclec()
-        if command is None:
-            self.error = "recyclec is not there"
-            return
-        times = self._folder / "today.job"
+        times = self._folder / "measured.job"
         times.write_text(job, encoding="utf-8")
-        self._candidates = [self._candidate(lost)]
+        self._candidates = [self._candidate(failed)]
         if slow and may_be_lighter:
-            self._candidates.append(self._candidate(lost, lighter=slow))
+            self._candidates.append(self._candidate(failed, lighter=slow))
         if slow:
-            self._candidates.append(self._candidate(lost, watchers=slow))
-        quiet = [command, "--quiet"]
-        self._left.append((None, [*quiet, *_retime(in_use.path, in_use.failed, times, in_use.slow)]))
+            self._candidates.append(self._candidate(failed, standby=slow))
+        self._left.append((None, retime_arguments(in_use.path, in_use.failed, str(times), in_use.slow)))
         for candidate in self._candidates:
-            self._left.append((candidate, [*quiet, *_plan(times, candidate)]))
-            working = {worker: by for worker, by in slow.items() if worker not in candidate.watchers}
-            timing = _retime(candidate.path, candidate.failed, times, working)
-            self._left.append((candidate, [*quiet, *timing]))
-        self._next()
+            plan = plan_arguments(str(times), candidate.failed, candidate.lighter, out=candidate.path)
+            self._left.append((candidate, plan))
+            working = {worker: by for worker, by in slow.items() if worker not in candidate.standby}
+            timing = retime_arguments(candidate.path, candidate.failed, str(times), working)
+            self._left.append((candidate, timing))
+        try:
+            self._next()
+        except OnDemandError as error:
+            self._give_up(str(error))
 
     def made(self) -> list[Offer] | None:
         """What has come of it, once; None while there is nothing, or nothing will come."""
-        if self._process is None or self._process.poll() is None:
+        if self._process is None or not self._process.has_ended:
             return None
         process, self._process = self._process, None
-        said, complaint = (text.decode(errors="replace").strip() for text in process.communicate())
-        if process.returncode != 0:
-            self._without(self._about, complaint or f"recyclec ended with status {process.returncode}")
         try:
-            if said and process.returncode == 0:
-                self._ticks[self._about and self._about.path] = float(json.loads(said)[_TICKS])
+            self._take(process)
             if self._left:
                 self._next()
                 return None
             return None if self.error else self._offers()
-        except (OSError, BundleError, ValueError, KeyError) as error:
-            self._left.clear()
-            self.error = str(error)
+        except (OnDemandError, ValueError, KeyError) as error:
+            self._give_up(str(error))
             return None
+
+    def _take(self, process: Recyclec) -> None:
+        try:
+            said = process.output()
+        except OnDemandError as error:
+            self._without(self._about, str(error))
+            return
+        if said:
+            self._ticks[self._about and self._about.path] = float(json.loads(said)[_TICKS])
+
+    def _give_up(self, why: str) -> None:
+        self._left.clear()
+        self.error = why
 
     def _without(self, failed: Candidate | None, why: str) -> None:
         """One that cannot be made is left out; without any, or the plan in use, there is no answer."""
         self._candidates = [one for one in self._candidates if one is not failed]
         self._left = deque(entry for entry in self._left if entry[0] is not failed)
         if failed is None or not self._candidates:
-            self._left.clear()
-            self.error = why
+            self._give_up(why)
 
     def stop(self) -> None:
         self.error = ""
@@ -137,35 +147,28 @@ class Replanner:
         self._ticks = {}
         if self._process is not None:
             self._process.kill()
-            self._process.communicate()
             self._process = None
 
     def _candidate(
         self,
-        lost: Collection[Worker],
-        watchers: Collection[Worker] = (),
+        failed: Collection[Worker],
+        standby: Collection[Worker] = (),
         lighter: Mapping[Worker, float] = MappingProxyType({}),
     ) -> Candidate:
         self._count += 1
-        failed = tuple(sorted({*lost, *watchers}))
+        counted = tuple(sorted({*failed, *standby}))
         # Another coordinator of the same job may have left plans here.
-        path = self._folder / f"today-{os.getpid()}-{self._count}.plan"
-        return Candidate(path, failed, tuple(sorted(watchers)), lighter)
+        path = self._folder / f"measured-{os.getpid()}-{self._count}.plan"
+        return Candidate(path, counted, tuple(sorted(standby)), lighter)
 
     def _next(self) -> None:
-        self._about, command = self._left.popleft()
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            preexec_fn=die_with_parent,
-        )
+        self._about, arguments = self._left.popleft()
+        self._process = Recyclec(arguments)
 
     def _offers(self) -> list[Offer]:
         now = self._ticks[None]
         return [
-            Offer(candidate, Bundle.read(candidate.path), 1 - self._ticks[candidate.path] / now)
+            Offer(candidate, read_plan(candidate.path), 1 - self._ticks[candidate.path] / now)
             for candidate in self._candidates
         ]
 
@@ -175,33 +178,43 @@ def best_offer(offers: Collection[Offer], least: float) -> Offer | None:
     good = [offer for offer in offers if offer.saving >= least]
 
     def rank(offer: Offer) -> tuple[float, int, int]:
-        return -offer.saving, len(offer.candidate.watchers), len(offer.candidate.lighter)
+        return -offer.saving, len(offer.candidate.standby), len(offer.candidate.lighter)
 
     return min(good, key=rank, default=None)
 
 
-def _plan(times: Path, candidate: Candidate) -> list[str]:
-    out = ["-o", str(candidate.path)]
-    if not candidate.failed and not candidate.lighter:
-        return ["compile", str(times), "--failures", "0", "--jobs", "1", *out]
-    failed = ["--failed", _names(candidate.failed)] if candidate.failed else []
-    return ["plan", str(times), *failed, *_slow(candidate.lighter), *out]
+# The line in which a job says what it thinks of new plans.
 
 
-def _retime(plan: Path, failed: Collection[Worker], times: Path, slow: Mapping[Worker, float]) -> list[str]:
-    which = ["--failed", _names(failed)] if failed else ["--failures", "0"]
-    return ["retime", str(plan), *which, "--times", str(times), "--json", *_slow(slow)]
+def why_replan(change: float, most: int, slow: Mapping[Worker, float], known: Collection[Worker]) -> str:
+    """What makes new plans worth a look."""
+    words = [f"{_name(worker)} takes {by:.1f} times as long as its peers" for worker, by in slow.items()]
+    words += [f"{_name(worker)} is as fast as its peers again" for worker in sorted(set(known) - set(slow))]
+    return ", ".join(words) or f"op times have moved by {100 * change:.1f} % of a step, most on stage {most}"
 
 
-def _slow(workers: Mapping[Worker, float]) -> list[str]:
-    words = [f"{p}:{s}={by:.3f}" for (p, s), by in sorted(workers.items())]
-    return ["--slow", ",".join(words)] if words else []
+def offers_text(offers: Collection[Offer], step: float, least: float) -> str:
+    """What each of them would save."""
+    words = [f"{_plan_of(offer.candidate)} saves {100 * offer.saving:.1f} %" for offer in offers]
+    return f"{', '.join(words)} of {step:.3g} s a step, {100 * least:.1f} % asked for"
 
 
-def _names(workers: Collection[Worker]) -> str:
-    return ",".join(f"{pipeline}:{stage}" for pipeline, stage in sorted(workers))
+def outcome_text(best: Offer | None) -> str:
+    """What came of it."""
+    if best is None:
+        return "not taken"
+    if best.candidate.standby:
+        return "taken, with a standby"
+    return "taken, with a lighter load" if best.candidate.lighter else "taken"
 
 
-def recyclec() -> str | None:
-    beside = Path(sys.executable).parent / "recyclec"
-    return str(beside) if beside.exists() else shutil.which("recyclec")
+def _plan_of(candidate: Candidate) -> str:
+    if candidate.standby:
+        return f"a plan with {', '.join(map(_name, candidate.standby))} on standby"
+    if candidate.lighter:
+        return f"a plan in which {', '.join(map(_name, candidate.lighter))} has less to do"
+    return "a new plan for everybody"
+
+
+def _name(worker: Worker) -> str:
+    return f"{worker[0]}:{worker[1]}"

@@ -100,9 +100,7 @@ class Service:
         self._deadline = time.monotonic() + options.start_seconds
         self._returning: set[Member] = set()
         if remembered is not None:
-            self._files.recall(
-                remembered.bundles, remembered.watchers, remembered.made_for, remembered.fitted
-            )
+            self._files.recall(remembered.bundles, remembered.standby, remembered.made_for, remembered.fitted)
             self.coordinator.remember(remembered)
             assert self.coordinator.assignment is not None
             self._adaptation.generation(self.coordinator.assignment)
@@ -238,7 +236,7 @@ class Service:
         self._store.begin(number)
         self._adaptation.generation(assignment)
         places = sorted(assignment.roles)
-        plan = [assignment.bundle, assignment.plan, assignment.watching, int(assignment.on_purpose)]
+        plan = [assignment.bundle, assignment.plan, assignment.standbys, int(assignment.on_purpose)]
         roles = [assignment.roles[place] for place in places]
         self._journal.write(generation=number, step=step, places=places, plan=plan, roles=roles)
         self._tell(
@@ -248,7 +246,7 @@ class Service:
                 "step": step,
                 "plan": plan_name(self._book, assignment),
                 "places": places,
-                "watching": assignment.watching,
+                "standbys": assignment.standbys,
                 "period": assignment.period,
             }
         )

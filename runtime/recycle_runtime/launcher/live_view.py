@@ -74,7 +74,7 @@ class _Table:
         self._stages, self._pipelines, self._out = stages, pipelines, out
         self._row: Message | None = None
         self._places: set[tuple[int, int]] = set()
-        self._watching = 0
+        self._standbys = 0
         self._event = "starting"
         self._drawn = 0
 
@@ -83,7 +83,7 @@ class _Table:
             self._row = message
         elif message["type"] == "generation":
             self._places = {(pipeline, stage) for pipeline, stage in message["places"]}
-            self._watching = int(message["watching"])
+            self._standbys = int(message["standbys"])
             self._event = self._event if self._event != "starting" else "training"
         elif (words := event_of(message)) is not None:
             self._event = words
@@ -96,7 +96,7 @@ class _Table:
         for pipeline in range(self._pipelines):
             cells = (self._cell(pipeline, stage) for stage in range(self._stages))
             lines.append(f"  pipeline {pipeline:3}  {' '.join(cells)}")
-        idle = f"; {self._watching} of them watch" if self._watching else ""
+        idle = f"; {self._standbys} of them on standby" if self._standbys else ""
         lines.append(f"  {len(self._places)} workers{idle}; {self._event}")
         # Some terminals do not know how wide they are.
         width = (os.get_terminal_size(self._out.fileno()).columns or 80) - 1

@@ -1,9 +1,10 @@
 """All plans that a running job can use: its bundle, and what was planned since. Standard library only.
 
-A plan for exactly as many losses on each stage fits as it is. Where there is none, one for more losses fits
-too: live workers that it has no stream for watch. They take part in sums and steps, so that they stay like
-their peers, and compute nothing. Some may be meant to watch, because they are slow. A plan in which slow
-workers have less to do than their peers is for exactly those who were there when it was made.
+A plan for exactly as many failures on each stage fits as it is. Where there is none, one for more failures
+fits too: live workers that it has no stream for are standbys. They take part in collectives and optimizer
+steps, so that their parameters stay those of their peers, and get no micro-batches. Some may be standbys on
+purpose, because they are slow. A plan in which slow workers have less to do than their peers is for exactly
+those who were live when it was made.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -12,10 +13,9 @@ from typing import NamedTuple
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import Instruction, Opcode
+from recycle_runtime.plan.moves import Counts, failed_counts
 
-_WATCHED = frozenset({Opcode.BARRIER, Opcode.REDUCE, Opcode.OPTIMIZER, Opcode.VALIDATE})
-
-Counts = tuple[int, ...]
+_WITHOUT_MICROBATCHES = frozenset({Opcode.BARRIER, Opcode.REDUCE, Opcode.OPTIMIZER, Opcode.VALIDATE})
 
 
 class Assignment(NamedTuple):
@@ -26,16 +26,16 @@ class Assignment(NamedTuple):
     plan: int
     roles: dict[Worker, Worker]
     """From a worker's place to the worker whose stream it runs."""
-    watching: int
+    standbys: int
     """How many of them run no micro-batches."""
     period: int
     """As planned, in ticks."""
     on_purpose: bool = False
-    """Whether those who watch are meant to."""
+    """Whether the standbys are meant to be that."""
 
     @property
     def is_exact(self) -> bool:
-        return self.watching == 0 or self.on_purpose
+        return self.standbys == 0 or self.on_purpose
 
 
 class Fitted(NamedTuple):
@@ -52,8 +52,8 @@ class PlanBook:
     def __init__(self, bundle: Bundle) -> None:
         self.bundles = [bundle]
         self.stages, self.pipelines = bundle.stages, bundle.pipelines
-        self.watchers: frozenset[Worker] = frozenset()
-        """They watch wherever there is a plan for exactly the others."""
+        self.standby: frozenset[Worker] = frozenset()
+        """They get no micro-batches wherever there is a plan for exactly the others."""
         self.fitted: int | None = None
         """The bundle whose only plan is used by those it was made for, as long as nobody else is there."""
         self._made_for: dict[int, Fitted] = {}
@@ -77,20 +77,18 @@ class PlanBook:
         return {} if made_for is None else made_for.slow
 
     def counts(self, live: Collection[Worker]) -> Counts:
-        """Losses on each stage."""
-        return tuple(
-            self.pipelines - sum(place[1] == stage for place in live) for stage in range(self.stages)
-        )
+        """Failures on each stage."""
+        return failed_counts(live, self.stages, self.pipelines)
 
     def assign(self, live: Collection[Worker]) -> Assignment | None:
         """The quickest plan that these workers can run; None if none has few enough of them.
 
-        Of plans for exactly these losses one with newer op times is better.
+        Of plans for exactly these failures one with newer op times is better.
         """
         if self.fitted is not None and self._made_for[self.fitted].live == frozenset(live):
             period = self.bundles[self.fitted].plans[0].period
             return Assignment(self.fitted, 0, {worker: worker for worker in sorted(live)}, 0, period)
-        working = [worker for worker in live if worker not in self.watchers]
+        working = [worker for worker in live if worker not in self.standby]
         if len(working) < len(live):
             chosen = self._choose(self.counts(working))
             if chosen is not None and self._is_exact(chosen[0], chosen[1], self.counts(working)):
@@ -98,14 +96,14 @@ class PlanBook:
         chosen = self._choose(self.counts(live))
         return None if chosen is None else self._assign(*chosen, live)
 
-    def period(self, lost: Counts, job_text: str) -> int | None:
-        """Of the quickest plan for exactly these losses and this job."""
+    def period(self, failed: Counts, job_text: str) -> int | None:
+        """Of the quickest plan for exactly these failures and this job."""
         return min(
             (
                 entry.period
                 for _, bundle in self._for_anybody()
                 for entry in bundle.plans
-                if bundle.job_text == job_text and _counts(entry.failed, self.stages) == lost
+                if bundle.job_text == job_text and _counts(entry.failed, self.stages) == failed
             ),
             default=None,
         )
@@ -122,7 +120,7 @@ class PlanBook:
         return roles
 
     def best_placement(self, failures: int) -> tuple[Counts, int] | None:
-        """How so many losses lie best, and the period then: by the first bundle, or a plan made since."""
+        """Where so many failures lie best, and the period then: by the first bundle, or a plan made since."""
         original = self.bundles[0].job_text
         _, *others = (bundle for _, bundle in self._for_anybody())
         made_since = [bundle for bundle in others if bundle.job_text == original]
@@ -133,20 +131,20 @@ class PlanBook:
                 return _counts(best.failed, self.stages), best.period
         return None
 
-    def is_foreseen(self, failures: int) -> bool:
-        """Whether the first bundle says how so many losses lie best."""
+    def is_planned(self, failures: int) -> bool:
+        """Whether the first bundle says where so many failures lie best."""
         return any(len(entry.failed) == failures for entry in self.bundles[0].plans)
 
-    def _choose(self, lost: Counts) -> tuple[int, int] | None:
+    def _choose(self, failed: Counts) -> tuple[int, int] | None:
         """The numbers of a bundle and of a plan in it."""
         jobs = list(dict.fromkeys(bundle.job_text for bundle in self.bundles))
         fitting: list[tuple[bool, int, int, int, int]] = []
         for number, bundle in self._for_anybody():
             for plan, entry in enumerate(bundle.plans):
                 counts = _counts(entry.failed, self.stages)
-                if all(has >= must for has, must in zip(counts, lost, strict=True)):
-                    age = -jobs.index(bundle.job_text) if counts == lost else 0
-                    fitting.append((counts != lost, age, entry.period, number, plan))
+                if all(has >= must for has, must in zip(counts, failed, strict=True)):
+                    age = -jobs.index(bundle.job_text) if counts == failed else 0
+                    fitting.append((counts != failed, age, entry.period, number, plan))
         return min(fitting)[3:] if fitting else None
 
     def _for_anybody(self) -> Iterator[tuple[int, Bundle]]:
@@ -154,35 +152,35 @@ class PlanBook:
             if number not in self._made_for:
                 yield number, bundle
 
-    def _is_exact(self, number: int, plan: int, lost: Counts) -> bool:
-        return _counts(self.bundles[number].plans[plan].failed, self.stages) == lost
+    def _is_exact(self, number: int, plan: int, failed: Counts) -> bool:
+        return _counts(self.bundles[number].plans[plan].failed, self.stages) == failed
 
     def _assign(self, number: int, plan: int, live: Collection[Worker]) -> Assignment:
         planned = self.bundles[number].workers(plan)
         roles: dict[Worker, Worker] = {}
-        watching = 0
+        standbys = 0
         for stage in range(self.stages):
-            here = sorted((place in self.watchers, place) for place in live if place[1] == stage)
+            here = sorted((place in self.standby, place) for place in live if place[1] == stage)
             working = [role for role in planned if role[1] == stage]
             idle = [(p, stage) for p in range(self.pipelines) if (p, stage) not in working]
-            watching += max(0, len(here) - len(working))
+            standbys += max(0, len(here) - len(working))
             roles.update(zip((place for _, place in here), [*working, *idle], strict=False))
-        return Assignment(number, plan, roles, watching, self.bundles[number].plans[plan].period)
+        return Assignment(number, plan, roles, standbys, self.bundles[number].plans[plan].period)
 
 
 def plan_name(book: PlanBook, assignment: Assignment) -> str:
-    """Losses on each stage as the plan has them, such as `0 1 0 0`."""
+    """Failures on each stage as the plan has them, such as `0 1 0 0`."""
     failed = book.bundles[assignment.bundle].plans[assignment.plan].failed
     return " ".join(map(str, _counts(failed, book.stages)))
 
 
 def stream_of(bundle: Bundle, plan: int, role: Worker) -> Sequence[Instruction]:
-    """What a role runs; one that the plan counts as failed runs what its peers do together."""
+    """What a role runs; one that the plan counts as failed runs only what its peers do together."""
     workers = bundle.workers(plan)
     if role in workers:
         return bundle.stream(plan, role)
     peer = next(worker for worker in workers if worker[1] == role[1])
-    return tuple(step for step in bundle.stream(plan, peer) if step.opcode in _WATCHED)
+    return tuple(step for step in bundle.stream(plan, peer) if step.opcode in _WITHOUT_MICROBATCHES)
 
 
 def _counts(failed: Collection[Worker], stages: int) -> Counts:
@@ -190,6 +188,6 @@ def _counts(failed: Collection[Worker], stages: int) -> Counts:
 
 
 def one_of_each_stage(places: Collection[Worker], turn: int) -> set[Worker]:
-    """In turn: they keep the state of their stages, whatever harm others do to themselves on purpose."""
+    """In turn: injected faults spare them, so that every stage keeps its state."""
     stages = {stage: sorted(place for place in places if place[1] == stage) for _, stage in places}
     return {here[turn % len(here)] for here in stages.values()}

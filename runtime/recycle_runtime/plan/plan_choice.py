@@ -1,7 +1,7 @@
-"""Which plan of a bundle fits the workers that are there, and who takes which part. Standard library only.
+"""Which plan of a bundle fits the live workers, and which role each has in it. Standard library only.
 
-Peers of a stage are interchangeable, so a plan for one lost worker of stage 2 fits whichever of them is lost:
-those that are left take the parts that the plan has, in order.
+Peers of a stage are interchangeable, so a plan for one failed worker of stage 2 fits whichever of them has
+failed: those that are left take the roles that the plan has, in order.
 """
 
 from collections.abc import Collection
@@ -20,11 +20,11 @@ class MissingPlanError(NoPlanError):
 
 
 class Choice(NamedTuple):
-    """A plan, and the part that each live worker takes in it."""
+    """A plan, and the role that each live worker has in it."""
 
     plan: int
-    parts: dict[Worker, Worker]
-    """From the worker as its place is named to the worker whose stream it runs."""
+    roles: dict[Worker, Worker]
+    """From a worker's place to the worker whose stream it runs."""
 
 
 def choose_plan(bundle: Bundle, failed: Collection[Worker]) -> Choice:
@@ -35,24 +35,24 @@ def choose_plan(bundle: Bundle, failed: Collection[Worker]) -> Choice:
                 f"there is no worker {pipeline}:{stage}: pipelines go from 0 to {bundle.pipelines - 1}, "
                 f"stages from 0 to {bundle.stages - 1}"
             )
-    lost = set(failed)
+    gone = set(failed)
     for number, plan in enumerate(bundle.plans):
-        if set(plan.failed) == lost:
+        if set(plan.failed) == gone:
             return Choice(number, {worker: worker for worker in bundle.workers(number)})
-    counts = [sum(stage == other for _, stage in lost) for other in range(bundle.stages)]
+    counts = [sum(stage == other for _, stage in gone) for other in range(bundle.stages)]
     number = bundle.find(counts)
     if number is None:
-        names = ",".join(f"{pipeline}:{stage}" for pipeline, stage in sorted(lost))
+        names = ",".join(f"{pipeline}:{stage}" for pipeline, stage in sorted(gone))
         raise MissingPlanError(
             f"the bundle has no plan for failures {counts} per stage; make one with "
             f"`recyclec plan JOB --failed {names} -o PLAN`"
         )
-    parts: dict[Worker, Worker] = {}
+    roles: dict[Worker, Worker] = {}
     for stage in range(bundle.stages):
-        here = [(p, stage) for p in range(bundle.pipelines) if (p, stage) not in lost]
+        here = [(p, stage) for p in range(bundle.pipelines) if (p, stage) not in gone]
         planned = [worker for worker in bundle.workers(number) if worker[1] == stage]
-        parts.update(zip(here, planned, strict=True))
-    return Choice(number, parts)
+        roles.update(zip(here, planned, strict=True))
+    return Choice(number, roles)
 
 
 def parse_workers(words: Collection[str]) -> tuple[Worker, ...]:

@@ -1,4 +1,4 @@
-"""Failures: normal form and renaming, placement on stages, moves between stages."""
+"""Failures: normal form and renaming, placement on stages."""
 
 from itertools import product
 
@@ -11,7 +11,6 @@ from recycle_compiler.ir.failure import failed_per_stage, failure_set, normal_fo
 from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.normalize_failures import NormalizeFailures, relabel
 from recycle_compiler.planner.compile import plan_failed
-from recycle_compiler.planner.match_moves import least_moves
 from recycle_compiler.planner.place_failures import place_failures, stage_costs
 from recycle_compiler.verifier.verify import verify_bundle
 from recycle_runtime.plan.bundle import Bundle
@@ -75,14 +74,3 @@ def test_the_middle_carries_a_failure_best_when_memory_is_equal() -> None:
         (33_000, (0, 0, 0, 1)),
         (33_000, (1, 0, 0, 0)),
     ]
-
-
-def test_moves_turn_actual_counts_into_planned_ones() -> None:
-    job = unit_job(4, 3, 2)
-    assert least_moves((0, 2, 0, 0), (0, 1, 1, 0), job) == ((2, 1),)
-    assert least_moves((0, 1, 1, 0), (0, 1, 1, 0), job) == ()
-    assert least_moves((2, 0, 0, 2), (1, 1, 1, 1), job) == ((1, 0), (2, 3))
-    with pytest.raises(ValueError, match="keep the number"):
-        least_moves((0, 1, 0, 0), (0, 0, 0, 0), job)
-    with pytest.raises(ValueError, match="no peer to copy from"):
-        least_moves((0, 3, 0, 0), (1, 1, 1, 0), job)

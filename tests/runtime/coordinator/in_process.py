@@ -36,14 +36,14 @@ class InProcess(Replanner):
         self,
         job: str,
         in_use: InUse,
-        lost: Collection[Worker],
+        failed: Collection[Worker],
         slow: Mapping[Worker, float],
         *,
         may_be_lighter: bool,
     ) -> None:
         assert self.book is not None and self.files is not None
         self.requests += 1
-        times = parse_job_text(job, "today.job")
+        times = parse_job_text(job, "measured.job")
         bundle = self.book.bundles[self.files.paths.index(in_use.path)]
         number = next(n for n, plan in enumerate(bundle.plans) if plan.failed == in_use.failed)
 
@@ -54,17 +54,17 @@ class InProcess(Replanner):
         now = step(bundle, number, in_use.slow)
         self._answer = []
         here = Path(f"made {self.requests}")
-        candidates = [Candidate(here / "all alike", tuple(sorted(lost)))]
+        candidates = [Candidate(here / "all alike", tuple(sorted(failed)))]
         if slow and self.may_be_lighter:
             assert may_be_lighter
-            candidates.append(Candidate(here / "lighter", tuple(sorted(lost)), lighter=slow))
+            candidates.append(Candidate(here / "lighter", tuple(sorted(failed)), lighter=slow))
         if slow:
-            failed = tuple(sorted({*lost, *slow}))
-            candidates.append(Candidate(here / "watching", failed, tuple(sorted(slow))))
+            counted = tuple(sorted({*failed, *slow}))
+            candidates.append(Candidate(here / "standby", counted, tuple(sorted(slow))))
         for candidate in candidates:
             program = _planned(times, candidate)
             made = Bundle.parse(bundle_bytes(source=job, programs=[program]))
-            working = {worker: by for worker, by in slow.items() if worker not in candidate.watchers}
+            working = {worker: by for worker, by in slow.items() if worker not in candidate.standby}
             self._answer.append(Offer(candidate, made, 1 - step(made, 0, working) / now))
 
     def made(self) -> list[Offer] | None:

@@ -17,7 +17,7 @@ def job_with(options: AdaptationOptions = OPTIONS) -> tuple[FakeJob, InProcess]:
     return job, replanner
 
 
-def watching(job: FakeJob) -> list[tuple[int, int]]:
+def standbys(job: FakeJob) -> list[tuple[int, int]]:
     assignment = job.coordinator.assignment
     assert assignment is not None
     failed = job.book.bundles[assignment.bundle].plans[assignment.plan].failed
@@ -123,11 +123,11 @@ def test_a_slow_worker_watches_if_that_is_faster_and_comes_back_when_it_is_well(
     job.run(60)
     (event,) = job.events
     assert event.startswith("1:1 takes 1.8 times as long as its peers: a new plan for everybody saves ")
-    assert "a plan in which 1:1 only watches saves " in event and event.endswith("taken, with a watcher")
-    assert watching(job) == [(1, 1)]
+    assert "a plan with 1:1 on standby saves " in event and event.endswith("taken, with a standby")
+    assert standbys(job) == [(1, 1)]
     job.slow = {}
     job.run(120)
-    assert watching(job) == []
+    assert standbys(job) == []
     assert job.events[1].startswith("1:1 is as fast as its peers again: a new plan for everybody saves ")
     assert job.events[1].endswith(": taken")
     job.run(STEPS)
@@ -142,18 +142,18 @@ def test_a_little_slow_is_left_alone_if_to_do_without_is_worse() -> None:
     job.slow = {(1, 0): 2.2}
     job.run(80)
     assert replanner.requests >= 1
-    assert watching(job) == []
+    assert standbys(job) == []
     assert all(event.endswith("not taken") for event in job.events)
 
 
-def test_a_watcher_that_is_lost_and_a_loss_while_it_watches() -> None:
+def test_a_standby_that_fails_and_a_failure_while_it_is_one() -> None:
     for victim in ((1, 1), (0, 2)):
         job, replanner = job_with()
         replanner.may_be_lighter = False
         job.run(10)
         job.slow = {(1, 1): 3.0}
         job.run(60)
-        assert watching(job) == [(1, 1)]
+        assert standbys(job) == [(1, 1)]
         job.kill(victim)
         job.run(STEPS + 100)
         assert job.result == (None,) and job.rows == list(range(STEPS))

@@ -74,7 +74,7 @@ def test_beyond_the_bundle_a_plan_made_since_is_moved_to() -> None:
     for victim in ((0, 1), (1, 1), (0, 2), (1, 2)):
         job.kill(victim)
     job.run(10)
-    assert job.moves == [] and not job.book.is_foreseen(4)
+    assert job.moves == [] and not job.book.is_planned(4)
     job.book.add(planned(((0, 0), (1, 0), (0, 1), (0, 2))))
     job.run(10)
     assert len(job.moves) == 2

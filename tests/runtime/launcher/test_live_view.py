@@ -17,7 +17,7 @@ GENERATION: Message = {
     "step": 3,
     "plan": "0 1",
     "places": [[0, 0], [1, 0], [0, 1]],
-    "watching": 1,
+    "standbys": 1,
     "period": 7,
 }
 
@@ -59,7 +59,7 @@ def test_a_table_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "step 3  loss 0.500000" in drawn
     assert any("pipeline   0  # #" in line for line in last)
     assert any("pipeline   1  # ." in line for line in last)
-    assert any("3 workers; 1 of them watch; 1:1 was killed" in line for line in last)
+    assert any("3 workers; 1 of them on standby; 1:1 was killed" in line for line in last)
 
 
 def test_events() -> None:

@@ -45,13 +45,13 @@ def test_roles(drawn: tuple[PlanBook, list[Worker]]) -> None:
     assert all(role[1] == place[1] for place, role in assignment.roles.items())
     planned = set(book.bundles[assignment.bundle].workers(assignment.plan))
     assert planned <= set(assignment.roles.values())
-    assert assignment.watching == len(live) - len(planned)
+    assert assignment.standbys == len(live) - len(planned)
     assert assignment.is_exact == any(has == lost for _, _, has in plans)
 
 
 @given(st.sets(st.tuples(st.integers(0, 2), st.integers(0, 1))))
 def test_streams_of_a_compiled_job(small_bundle: str, failed: set[Worker]) -> None:
-    """Whoever watches does what its peers do together, and nothing else."""
+    """A standby does what its peers do together, and nothing else."""
     bundle = Bundle.read(small_bundle)
     book = PlanBook(bundle)
     assignment = book.assign([worker for worker in book.grid if worker not in failed])

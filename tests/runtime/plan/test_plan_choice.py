@@ -25,15 +25,15 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 def test_exact_plan(bundle: Bundle) -> None:
     choice = choose_plan(bundle, [(0, 2)])
     assert choice.plan == 1
-    assert all(place == part for place, part in choice.parts.items())
+    assert all(place == part for place, part in choice.roles.items())
 
 
-def test_peers_take_each_others_parts(bundle: Bundle) -> None:
+def test_peers_take_each_others_roles(bundle: Bundle) -> None:
     choice = choose_plan(bundle, [(1, 2)])
     assert choice.plan == 1
-    assert {place: part for place, part in choice.parts.items() if place != part} == {(0, 2): (1, 2)}
-    assert (1, 2) not in choice.parts
-    assert sorted(choice.parts.values()) == sorted(bundle.workers(1))
+    assert {place: part for place, part in choice.roles.items() if place != part} == {(0, 2): (1, 2)}
+    assert (1, 2) not in choice.roles
+    assert sorted(choice.roles.values()) == sorted(bundle.workers(1))
 
 
 def test_no_plan(bundle: Bundle) -> None:

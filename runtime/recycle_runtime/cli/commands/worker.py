@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
         choice = choose_plan(bundle, failed)
     except NoPlanError as error:
         raise Refused(str(error), NO_PLAN) from None
-    if place not in choice.parts:
+    if place not in choice.roles:
         raise Refused(f"worker {arguments.worker} is among the failed ones or does not exist")
     if not 0 <= arguments.tp_rank < bundle.tensor:
         raise Refused(f"--tp-rank must be from 0 to {bundle.tensor - 1}, got {arguments.tp_rank}")
@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
         bundle=arguments.bundle,
         program=arguments.program,
         plan=choice.plan,
-        worker=choice.parts[place],
+        worker=choice.roles[place],
         part=arguments.tp_rank,
         steps=arguments.steps,
         seed=arguments.seed,

@@ -1,48 +1,89 @@
 """Which workers move, and when that pays."""
 
+from itertools import product
+from typing import Any
+
+import networkx as nx  # pyright: ignore[reportMissingTypeStubs]
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recycle_runtime.coordinator.moves import ChangeRate, CostOfMoves, least_moves, weigh
 from recycle_runtime.plan.assembly import Worker
-
-Counts = tuple[int, ...]
+from recycle_runtime.plan.moves import ChangeRate, CostOfMoves, Counts, even_counts, least_moves, weigh
 
 
 @st.composite
-def losses(draw: st.DrawFn) -> tuple[int, set[Worker], Counts]:
-    """Pipelines, the lost, and other counts of as many losses that leave everybody a peer."""
-    stages, pipelines = draw(st.integers(1, 5)), draw(st.integers(2, 5))
+def failures(draw: st.DrawFn) -> tuple[int, set[Worker], Counts]:
+    """Pipelines, the failed workers, and other counts of as many failures that leave everybody a peer."""
+    stages, pipelines = draw(st.integers(1, 6)), draw(st.integers(2, 5))
     grid = [(pipeline, stage) for stage in range(stages) for pipeline in range(pipelines)]
-    lost: set[Worker] = set()
+    failed: set[Worker] = set()
     wanted = [0] * stages
     for worker in draw(st.permutations(grid))[: draw(st.integers(0, stages * (pipelines - 1)))]:
-        if sum(other[1] == worker[1] for other in lost) < pipelines - 1:
-            lost.add(worker)
-    for _ in lost:
+        if sum(other[1] == worker[1] for other in failed) < pipelines - 1:
+            failed.add(worker)
+    for _ in failed:
         wanted[draw(st.sampled_from([s for s in range(stages) if wanted[s] < pipelines - 1]))] += 1
-    return pipelines, lost, tuple(wanted)
+    return pipelines, failed, tuple(wanted)
 
 
-@given(losses())
+@given(failures())
 def test_moves_lead_to_the_wanted_counts_and_none_is_needless(case: tuple[int, set[Worker], Counts]) -> None:
-    pipelines, lost, wanted = case
+    pipelines, failed, wanted = case
     stages = range(len(wanted))
-    live = {(p, s) for p in range(pipelines) for s in stages} - lost
-    counts = tuple(sum(worker[1] == stage for worker in lost) for stage in stages)
-    moves = least_moves(live, counts, wanted, pipelines)
+    live = {(p, s) for p in range(pipelines) for s in stages} - failed
+    counts = tuple(sum(worker[1] == stage for worker in failed) for stage in stages)
+    moves = least_moves(live, wanted, pipelines)
     after = (live - moves.keys()) | set(moves.values())
-    assert moves.keys() <= live and set(moves.values()) <= lost
+    assert moves.keys() <= live and set(moves.values()) <= failed
     assert len(after) == len(live)
     assert tuple(pipelines - sum(worker[1] == stage for worker in after) for stage in stages) == wanted
     assert len(moves) == sum(max(0, a - b) for a, b in zip(counts, wanted, strict=True))
 
 
+@given(failures(), st.lists(st.integers(0, 1000), min_size=6, max_size=6))
+def test_no_moves_cost_less(case: tuple[int, set[Worker], Counts], parameters: list[int]) -> None:
+    """Against a minimum-cost flow; a move copies the parameters of its new stage, then distance counts."""
+    pipelines, failed, wanted = case
+    stages = len(wanted)
+    live = {(p, s) for p in range(pipelines) for s in range(stages)} - failed
+    counts = [sum(worker[1] == stage for worker in failed) for stage in range(stages)]
+
+    def cost(source: int, target: int) -> int:
+        return parameters[target] * 1000 + abs(source - target)
+
+    graph: Any = nx.DiGraph()
+    for stage in range(stages):
+        # Demand is what flows in: negative where workers come from.
+        graph.add_node(stage, demand=counts[stage] - wanted[stage])
+    for source, target in product(range(stages), repeat=2):
+        if wanted[source] > counts[source] and counts[target] > wanted[target]:
+            graph.add_edge(source, target, weight=cost(source, target))
+    found = least_moves(live, wanted, pipelines)
+    assert sum(cost(s, t) for (_, s), (_, t) in found.items()) == nx.min_cost_flow_cost(graph)
+
+
 def test_workers_go_to_near_stages_and_slow_ones_stay() -> None:
     live = {(p, s) for p in range(3) for s in range(4)} - {(1, 2), (0, 3)}
-    assert least_moves(live, (0, 0, 1, 1), (1, 1, 0, 0), 3) == {(0, 0): (1, 2), (0, 1): (0, 3)}
-    moves = least_moves(live, (0, 0, 1, 1), (1, 1, 0, 0), 3, last={(0, 0)})
-    assert moves == {(1, 0): (1, 2), (0, 1): (0, 3)}
+    assert least_moves(live, (1, 1, 0, 0), 3) == {(0, 0): (1, 2), (0, 1): (0, 3)}
+    assert least_moves(live, (1, 1, 0, 0), 3, last={(0, 0)}) == {(1, 0): (1, 2), (0, 1): (0, 3)}
+
+
+def test_what_moves_cannot_do() -> None:
+    live = {(p, s) for p in range(3) for s in range(2)} - {(0, 1)}
+    with pytest.raises(ValueError, match="keep the number"):
+        least_moves(live, (0, 0), 3)
+    with pytest.raises(ValueError, match="no peer to copy from"):
+        least_moves({(0, 0), (1, 0), (2, 0)}, (2, 1), 3)
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=8))
+def test_even_counts(failed: list[int]) -> None:
+    even = even_counts(tuple(failed))
+    assert sum(even) == sum(failed) and max(even) - min(even) <= 1
+    for one, other in product(range(len(failed)), repeat=2):
+        if failed[one] > failed[other]:
+            assert even[one] >= even[other]
 
 
 def test_what_is_expected_counts_like_one_change_seen() -> None:

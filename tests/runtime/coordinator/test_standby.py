@@ -1,4 +1,4 @@
-"""Which plan is chosen when some workers should only watch or do less, and when op times are newer."""
+"""Which plan is chosen when some workers should be standbys or do less, and when op times are newer."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -14,10 +14,10 @@ from recycle_runtime.plan.plan_book import Fitted, PlanBook
 from tests.runtime.coordinator.fake_job import HEAVY, FakeJob, heavy_bundle, planned
 
 
-def test_watchers_watch_if_there_is_a_plan_for_exactly_the_others() -> None:
+def test_slow_workers_are_standbys_if_there_is_a_plan_for_exactly_the_others() -> None:
     book = PlanBook(heavy_bundle())
     live = book.grid
-    book.watchers = frozenset({(1, 0)})
+    book.standby = frozenset({(1, 0)})
     assignment = book.assign(live)
     assert assignment is not None and assignment.on_purpose and assignment.is_exact
     failed = book.bundles[assignment.bundle].plans[assignment.plan].failed
@@ -27,21 +27,21 @@ def test_watchers_watch_if_there_is_a_plan_for_exactly_the_others() -> None:
 
 def test_otherwise_they_work() -> None:
     book = PlanBook(heavy_bundle())
-    book.watchers = frozenset({(1, 1)})
+    book.standby = frozenset({(1, 1)})
     assignment = book.assign(book.grid)
-    assert assignment is not None and assignment.watching == 0 and not assignment.on_purpose
+    assert assignment is not None and assignment.standbys == 0 and not assignment.on_purpose
     book.add(planned(((1, 1),)))
     assignment = book.assign(book.grid)
-    assert assignment is not None and assignment.on_purpose and assignment.watching == 1
+    assert assignment is not None and assignment.on_purpose and assignment.standbys == 1
 
 
-def test_where_somebody_has_to_watch_it_is_the_slow_one() -> None:
+def test_where_somebody_has_to_be_a_standby_it_is_the_slow_one() -> None:
     book = PlanBook(planned(((1, 1),)))
-    book.watchers = frozenset({(0, 1)})
+    book.standby = frozenset({(0, 1)})
     live = [worker for worker in book.grid if worker != (0, 0)]
     assert book.assign(live) is None, "the plan has everybody on stage 0"
     book = PlanBook(planned(((0, 1), (0, 0))))
-    book.watchers = frozenset({(2, 1)})
+    book.standby = frozenset({(2, 1)})
     assignment = book.assign(book.grid)
     assert assignment is not None and not assignment.is_exact
     failed = book.bundles[0].plans[0].failed
@@ -63,11 +63,11 @@ def test_newer_op_times_are_better_for_exactly_the_same_losses() -> None:
 def test_a_coordinator_that_starts_again_knows_them(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal")
     journal.write(generation=1, step=0, places=[[0, 0], [0, 1]])
-    journal.write(watchers=[[0, 1]])
-    journal.write(watchers=[[1, 1], [0, 2]])
+    journal.write(standby=[[0, 1]])
+    journal.write(standby=[[1, 1], [0, 2]])
     journal.close()
     remembered = read(tmp_path / "journal")
-    assert remembered is not None and remembered.watchers == ((1, 1), (0, 2))
+    assert remembered is not None and remembered.standby == ((1, 1), (0, 2))
 
 
 def test_a_plan_for_certain_workers_is_theirs_alone() -> None:
@@ -102,7 +102,7 @@ def test_a_coordinator_that_starts_again_knows_it_too(tmp_path: Path) -> None:
         assert remembered is not None
         again = PlanBook(heavy_bundle())
         PlanFiles("first", again, journal).recall(
-            remembered.bundles, remembered.watchers, remembered.made_for, remembered.fitted
+            remembered.bundles, remembered.standby, remembered.made_for, remembered.fitted
         )
         return again
 

@@ -1,9 +1,14 @@
-"""Whether healthy workers should change stages, so that losses lie where a faster plan has them.
+"""Which healthy workers change stages, and whether that pays. Standard library only.
 
-After losses everybody goes on at once, with a plan for the losses as they are. The bundle may have a faster
-plan for as many losses on other stages. To use it, workers of those stages take lost places: they stop
-between two steps, drop what they hold and copy the state of their new stage. That pays if enough steps follow
-before the next change. Standard library only.
+    failed now     (0, 2, 0, 0)        a worker of stage 2 moves to stage 1
+    failed wanted  (0, 1, 1, 0)
+
+After failures everybody goes on at once, with a plan for the failures as they are. The bundle may have a
+faster plan for as many failures on other stages. To use it, workers of those stages take the places of failed
+ones: they stop between two steps, drop what they hold and copy the state of their new stage from a peer. That
+pays if enough steps follow before the next change.
+
+`recyclec show`, the simulator and the coordinator all decide by what is here.
 """
 
 from collections.abc import Collection
@@ -11,18 +16,64 @@ from statistics import median
 from typing import NamedTuple
 
 from recycle_runtime.plan.assembly import Worker
-from recycle_runtime.plan.plan_book import Counts
+
+Counts = tuple[int, ...]
+"""Failed workers on each stage."""
 
 Moves = dict[Worker, Worker]
-"""From a worker to the lost one whose place it takes."""
+"""From a worker to the failed one whose place it takes."""
 
 _BYTES_A_SECOND = 1e9
 _REGROUP_SECONDS = 2.0
 """Both as long as nothing was measured."""
 
 
+def least_moves(
+    live: Collection[Worker], wanted: Counts, pipelines: int, last: Collection[Worker] = ()
+) -> Moves:
+    """The fewest moves, over the shortest distance, after which each stage has as many failures as wanted.
+
+    Workers in `last` move only where nobody else of their stage can.
+    """
+    failed = failed_counts(live, len(wanted), pipelines)
+    if sum(failed) != sum(wanted):
+        raise ValueError("moves keep the number of failures")
+    if pipelines in failed:
+        raise ValueError("a stage without a live worker has no peer to copy from")
+    gives = [stage for stage, more in _excess(wanted, failed) for _ in range(more)]
+    takes = [stage for stage, more in _excess(failed, wanted) for _ in range(more)]
+    moves: Moves = {}
+    # Who has to give and to take is settled by the counts, and with it the number of copies and their bytes;
+    # what is left to choose is the distance. On a line, the least sum of distances is reached by pairing both
+    # sides in order: two pairs that cross are never shorter than the same four ends uncrossed.
+    for source, target in zip(gives, takes, strict=True):
+        here = [worker for worker in live if worker[1] == source and worker not in moves]
+        mover = min(here, key=lambda worker: (worker in last, worker))
+        places = ((pipeline, target) for pipeline in range(pipelines))
+        moves[mover] = next(place for place in places if place not in live and place not in moves.values())
+    return moves
+
+
+def failed_counts(live: Collection[Worker], stages: int, pipelines: int) -> Counts:
+    """How many workers of each stage are not among the live ones."""
+    there = [0] * stages
+    for _, stage in live:
+        there[stage] += 1
+    return tuple(pipelines - count for count in there)
+
+
+def even_counts(failed: Counts) -> Counts:
+    """As many failures, spread evenly; what is left over stays on the stages that have most of them.
+
+    This is where failures should lie as long as no plan says better.
+    """
+    each, more = divmod(sum(failed), len(failed))
+    most_first = sorted(range(len(failed)), key=lambda stage: (-failed[stage], stage))
+    return tuple(each + (most_first.index(stage) < more) for stage in range(len(failed)))
+
+
 class ChangeRate:
-    """How long until the next change: what was expected counts like one change seen."""
+    """How long until the next change of the job's workers; what was expected counts like one change seen."""
 
     def __init__(self, expected: float) -> None:
         self._expected = expected
@@ -34,7 +85,7 @@ class ChangeRate:
         self._began = now if self._began is None else self._began
 
     def change(self) -> None:
-        """Workers are lost, or have joined."""
+        """Workers have failed or joined."""
         self._changes += 1
 
     def seconds(self, now: float) -> float:
@@ -108,25 +159,6 @@ class Weighed(NamedTuple):
         )
 
 
-def least_moves(
-    live: Collection[Worker], lost: Counts, wanted: Counts, pipelines: int, last: Collection[Worker] = ()
-) -> Moves:
-    """The fewest moves after which each stage has lost as many as wanted; `last` move if nobody else can.
-
-    Workers go to near stages first. Counts must be of equally many losses.
-    """
-    gives = [stage for stage, more in _differences(wanted, lost) for _ in range(more)]
-    takes = [stage for stage, more in _differences(lost, wanted) for _ in range(more)]
-    moves: Moves = {}
-    for source, target in zip(gives, takes, strict=True):
-        here = [worker for worker in live if worker[1] == source and worker not in moves]
-        mover = min(here, key=lambda worker: (worker in last, worker))
-        places = ((pipeline, target) for pipeline in range(pipelines))
-        place = next(spot for spot in places if spot not in live and spot not in moves.values())
-        moves[mover] = place
-    return moves
-
-
 def weigh(
     moves: Moves,
     periods: tuple[int, int],
@@ -141,7 +173,7 @@ def weigh(
     return Weighed(moves, 1 - after / now, step, costs.of(moves), expected)
 
 
-def _differences(more: Counts, less: Counts) -> list[tuple[int, int]]:
+def _excess(more: Counts, less: Counts) -> list[tuple[int, int]]:
     return [(stage, max(0, a - b)) for stage, (a, b) in enumerate(zip(more, less, strict=True))]
 
 

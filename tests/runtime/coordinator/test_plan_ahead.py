@@ -1,0 +1,54 @@
+"""Failures are planned for before they happen, those first that nothing would fit."""
+
+from pathlib import Path
+
+from recycle_compiler.backends.bundle import write_bundle
+from recycle_compiler.ir.failure import failure_set
+from recycle_compiler.planner.compile import plan_failed
+from recycle_runtime.coordinator.plan_ahead import next_failure
+from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.plan.plan_book import PlanBook
+from tests.support.jobs import unit_job
+
+
+def book(folder: Path, *states: list[tuple[int, int]]) -> PlanBook:
+    path = folder / "test.plan"
+    job = unit_job(2, 2, 2)
+    write_bundle(path, source="", programs=[plan_failed(job, failure_set(state)) for state in states])
+    return PlanBook(Bundle.read(path))
+
+
+def test_what_nothing_fits_comes_first(tmp_path: Path) -> None:
+    plans = book(tmp_path, [], [(0, 0)])
+    assert next_failure(plans, plans.grid, ()) == ((1, 1),)
+    assert next_failure(plans, plans.grid, [((1, 1),)]) is None
+
+
+def test_then_what_could_be_better(tmp_path: Path) -> None:
+    plans = book(tmp_path, [], [(0, 0), (0, 1)])
+    assert next_failure(plans, plans.grid, ()) == ((1, 0),)
+    assert next_failure(plans, plans.grid, [((1, 0),)]) == ((1, 1),)
+
+
+def test_the_last_worker_of_a_stage_cannot_be_planned_away(tmp_path: Path) -> None:
+    plans = book(tmp_path, [], [(0, 0)])
+    live = [place for place in plans.grid if place != (0, 0)]
+    assert next_failure(plans, live, ()) == ((0, 0), (1, 1))
+    assert next_failure(plans, [(1, 0), (1, 1)], ()) is None
+
+
+def test_more_failures_than_the_bundle_was_made_for_are_spread_evenly(tmp_path: Path) -> None:
+    path = tmp_path / "test.plan"
+    job = unit_job(2, 4, 2)
+    states: list[list[tuple[int, int]]] = [[], [(0, 0)]]
+    write_bundle(path, source="", programs=[plan_failed(job, failure_set(state)) for state in states])
+    plans = PlanBook(Bundle.read(path))
+    failed = [(0, 1), (1, 1)]
+    live = [place for place in plans.grid if place not in failed]
+    tried = [next_failure(plans, live, ())]
+    tried.append(next_failure(plans, live, [each for each in tried if each]))
+    known = [each for each in tried if each]
+    assert [sorted(stage for _, stage in each) for each in known] == [[0, 1, 1], [1, 1, 1]]
+    assert next_failure(plans, live, known) == ((3, 0), (3, 1))
+    one_failed = [place for place in plans.grid if place != (0, 1)]
+    assert plans.is_planned(1) and next_failure(plans, one_failed, known) == ((3, 0), (0, 1))
