@@ -16,6 +16,7 @@ from typing import NamedTuple
 from recycle_compiler.fleet.course import Start
 from recycle_compiler.fleet.policy import Change, Worker
 from recycle_compiler.fleet.traces.trace import Event, Trace
+from recycle_runtime.plan.node_layout import fill_nodes, placement_order
 
 LAYOUTS = ("pipeline", "stage")
 """Which workers are neighbours: the stages of one pipeline, or the peers of one stage."""
@@ -39,17 +40,16 @@ def lay_out(
     pipelines: int, stages: int, tensor: int, gpus_per_node: int | None = None, by: str = "pipeline"
 ) -> Layout:
     """Places for machines with so many GPUs; by default a machine is a worker."""
-    if by == "stage":
-        workers = [(pipeline, stage) for stage in range(stages) for pipeline in range(pipelines)]
-    else:
-        workers = [(pipeline, stage) for pipeline in range(pipelines) for stage in range(stages)]
+    workers = [(pipeline, stage) for stage in range(stages) for pipeline in range(pipelines)]
+    if by == "pipeline":
+        workers = placement_order(workers)
     gpus = gpus_per_node or tensor
     if gpus % tensor and tensor % gpus:
         raise LayoutError(
             f"a worker has {tensor} GPUs and a machine {gpus}: one must be a multiple of the other"
         )
     each, per_worker = max(1, gpus // tensor), max(1, tensor // gpus)
-    carried = [tuple(workers[first : first + each]) for first in range(0, len(workers), each)]
+    carried = fill_nodes(workers, each)
     return Layout(tuple(place for place in carried for _ in range(per_worker)), per_worker, gpus)
 
 

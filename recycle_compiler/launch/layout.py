@@ -1,6 +1,8 @@
-"""How many nodes a job needs, and what the loss of one of them takes along."""
+"""How many nodes a job needs, and which stages the failure of one of them takes along."""
 
 from dataclasses import dataclass
+
+from recycle_runtime.plan.node_layout import fill_nodes, placement_order, stages_on_one_node
 
 
 class LayoutError(ValueError):
@@ -9,13 +11,13 @@ class LayoutError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Nodes of equal size. A worker has one process for each tensor-parallel part, all on one node."""
+    """Nodes of equal size. A worker has one process for each tensor-parallel rank, all on one node."""
 
     stages: int
     pipelines: int
     tensor: int
     nodes: int
-    slots: int
+    workers_per_node: int
     """Worker processes that each node has room for."""
 
     @property
@@ -23,29 +25,33 @@ class Layout:
         return self.stages * self.pipelines * self.tensor
 
     def stages_on_one_node(self) -> tuple[int, ...]:
-        """Stages that have all their workers on one node.
+        """Stages that have all their workers on one node, as the coordinator will place them."""
+        grid = [(pipeline, stage) for pipeline in range(self.pipelines) for stage in range(self.stages)]
+        nodes = fill_nodes(placement_order(grid), self.workers_per_node // self.tensor)
+        return stages_on_one_node(nodes, self.pipelines)
 
-        The coordinator fills one node after the other, with workers by stage, then pipeline.
-        """
-        room, size = self.slots // self.tensor, self.pipelines
-        return tuple(
-            stage for stage in range(self.stages) if stage * size // room == (stage * size + size - 1) // room
-        )
+    @property
+    def most_workers_per_node(self) -> int:
+        """With so many on each node, the failure of any node leaves a worker of every stage; 0: none does."""
+        # Between the first and the last worker of a stage lie all other pipelines.
+        return (self.pipelines - 1) * self.stages * self.tensor
 
 
-def lay_out(stages: int, pipelines: int, tensor: int, slots: int, nodes: int | None = None) -> Layout:
+def lay_out(
+    stages: int, pipelines: int, tensor: int, workers_per_node: int, nodes: int | None = None
+) -> Layout:
     """As many nodes as are asked for, else as few as will do."""
-    if slots < tensor:
+    if workers_per_node < tensor:
         raise LayoutError(
-            f"--workers-per-node {slots} is too few: "
+            f"--workers-per-node {workers_per_node} is too few: "
             f"the {tensor} tensor-parallel ranks of a worker share a node"
         )
-    needed = -(-stages * pipelines // (slots // tensor))
+    needed = -(-stages * pipelines // (workers_per_node // tensor))
     if nodes is not None and nodes < needed:
         raise LayoutError(
-            f"--nodes {nodes} with --workers-per-node {slots} is too few: "
+            f"--nodes {nodes} with --workers-per-node {workers_per_node} is too few: "
             f"the job has {stages * pipelines * tensor} worker processes "
             f"({pipelines} pipelines, {stages} stages, {tensor} tensor-parallel), "
             f"which takes {needed} such nodes"
         )
-    return Layout(stages, pipelines, tensor, needed if nodes is None else nodes, slots)
+    return Layout(stages, pipelines, tensor, needed if nodes is None else nodes, workers_per_node)

@@ -72,12 +72,11 @@ def _plain_name(name: str) -> str:
 
 
 def _say_what_a_node_takes_along(layout: Layout, output: Output) -> None:
-    """A job outlives a node if every stage has a worker somewhere else."""
+    """A job survives the failure of a node if every stage has a worker somewhere else."""
     if not (stages := layout.stages_on_one_node()):
         return
     what = f"stage {stages[0]}" if len(stages) == 1 else f"each of the stages {', '.join(map(str, stages))}"
     hint = "; checkpoints are all that is left then"
-    if layout.pipelines > 1:
-        most = (layout.pipelines - 1) * layout.tensor
+    if most := layout.most_workers_per_node:
         hint = f"; with --workers-per-node {most} or less the job survives the failure of any node"
     output.say(f"note: all workers of {what} are on one node, whose failure ends the job{hint}")

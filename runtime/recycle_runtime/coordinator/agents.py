@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from recycle_runtime.coordinator.decision import Member
 from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.plan.node_layout import first_with_room
 
 _LAST_PATIENCE = 30.0
 """For nodes without which the job would end: agents look for the coordinator for so long."""
@@ -105,15 +106,16 @@ class Agents:
         members = [Member(place, part) for part in range(self._tensor)]
         if any(self.has(member) for member in members):
             return False
-        for connection, agent in self._agents.items():
-            if not agent.is_shunned and agent.slots - len(agent.pids) >= self._tensor:
-                for member in members:
-                    agent.pids[member] = 0
-                    connection.send(
-                        {"type": "start", "place": list(place), "part": member.part, "faults": faults}
-                    )
-                return True
-        return False
+        open_nodes = [entry for entry in self._agents.items() if not entry[1].is_shunned]
+        free = (agent.slots - len(agent.pids) for _, agent in open_nodes)
+        node = first_with_room(free, self._tensor)
+        if node is None:
+            return False
+        connection, agent = open_nodes[node]
+        for member in members:
+            agent.pids[member] = 0
+            connection.send({"type": "start", "place": list(place), "part": member.part, "faults": faults})
+        return True
 
     def kill(self, member: Member) -> None:
         for connection, agent in self._agents.items():

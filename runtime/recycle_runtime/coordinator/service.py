@@ -24,6 +24,7 @@ from recycle_runtime.coordinator.replanning import Replanner
 from recycle_runtime.coordinator.step_metrics import Row
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.plan.node_layout import placement_order
 from recycle_runtime.plan.plan_book import Assignment, PlanBook, plan_name
 from recycle_runtime.protocol.framing import Message
 from recycle_runtime.protocol.incoming import report_of, texts_of, worker_of
@@ -423,11 +424,11 @@ class Service:
             connection.send(self._last_words())
 
     def _start_processes(self, *, is_new: bool) -> None:
-        """Those expected, or, on a new node, lost; by pipeline, so that no node holds a whole stage."""
+        """Those expected, or, on a new node, those that have failed."""
         wanted = set(self.coordinator.expected)
         if is_new and self.coordinator.phase in (Phase.RUNNING, Phase.GATHERING):
             wanted = set(self._book.grid) - set(self.coordinator.roster.whole())
-        for place in sorted(wanted):
+        for place in placement_order(wanted):
             self._agents.start(place, self._timetable.faults(place))
 
     def _send_bundle(self, member: Member, number: int) -> None:

@@ -6,35 +6,39 @@ from recycle_compiler.launch.layout import LayoutError, lay_out
 
 
 def test_as_few_nodes_as_will_do() -> None:
-    assert lay_out(4, 3, 1, slots=8).nodes == 2
-    assert lay_out(4, 3, 1, slots=12).nodes == 1
-    assert lay_out(4, 3, 1, slots=5, nodes=7).nodes == 7
+    assert lay_out(4, 3, 1, workers_per_node=8).nodes == 2
+    assert lay_out(4, 3, 1, workers_per_node=12).nodes == 1
+    assert lay_out(4, 3, 1, workers_per_node=5, nodes=7).nodes == 7
 
 
-def test_the_parts_of_a_worker_stay_together() -> None:
-    layout = lay_out(2, 3, 2, slots=3)
+def test_the_ranks_of_a_worker_stay_together() -> None:
+    layout = lay_out(2, 3, 2, workers_per_node=3)
     assert (layout.processes, layout.nodes) == (12, 6)
     with pytest.raises(LayoutError, match="the 4 tensor-parallel ranks of a worker share a node"):
-        lay_out(2, 2, 4, slots=3)
+        lay_out(2, 2, 4, workers_per_node=3)
 
 
 def test_too_few_nodes() -> None:
     with pytest.raises(LayoutError, match=r"12 worker processes .* which takes 3 such nodes"):
-        lay_out(4, 3, 1, slots=5, nodes=2)
+        lay_out(4, 3, 1, workers_per_node=5, nodes=2)
 
 
 @pytest.mark.parametrize(
-    ("pipelines", "tensor", "slots", "stages"),
+    ("pipelines", "tensor", "workers_per_node", "stages"),
     [
-        (3, 1, 2, ()),
-        (3, 1, 3, (0, 1, 2, 3)),
-        (3, 1, 4, (0, 3)),
-        (3, 1, 8, (0, 1, 3)),
-        (3, 2, 4, ()),
+        (3, 1, 4, ()),
+        (3, 1, 8, ()),
+        (3, 1, 9, (0,)),
+        (3, 1, 10, (0, 1)),
+        (3, 1, 12, (0, 1, 2, 3)),
+        (3, 2, 17, ()),
+        (3, 2, 18, (0,)),
         (1, 1, 1, (0, 1, 2, 3)),
     ],
 )
 def test_stages_that_go_with_one_node(
-    pipelines: int, tensor: int, slots: int, stages: tuple[int, ...]
+    pipelines: int, tensor: int, workers_per_node: int, stages: tuple[int, ...]
 ) -> None:
-    assert lay_out(4, pipelines, tensor, slots).stages_on_one_node() == stages
+    layout = lay_out(4, pipelines, tensor, workers_per_node)
+    assert layout.stages_on_one_node() == stages
+    assert (workers_per_node // tensor * tensor <= layout.most_workers_per_node) == (stages == ())
