@@ -6,11 +6,12 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from recycle_compiler.ir.failure import Worker
+from recycle_compiler.ir.failure import Worker, worker_at
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.ops import Column, OpKind
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.streams import Program
+from recycle_compiler.ir.text import op_name
 
 Rows = NDArray[np.intp]
 
@@ -111,29 +112,29 @@ def _matched(before: Schedule, after: Schedule) -> tuple[Column, Rows, Rows]:
 
 
 def _bounds(schedule: Schedule) -> tuple[int, ...]:
-    """One more than the largest pipeline or worker, micro-batch and stage."""
+    """One more than the largest pipeline or worker, micro-batch and chunk."""
     ops = schedule.ops
-    pipeline = max(int(ops.pipeline.max(initial=0)), int(ops.worker.max(initial=0)))
-    return pipeline + 2, int(ops.microbatch.max(initial=0)) + 2, int(ops.stage.max(initial=0)) + 1
+    whose = max(int(ops.pipeline.max(initial=0)), int(ops.worker.max(initial=0)))
+    return whose + 2, int(ops.microbatch.max(initial=0)) + 2, int(ops.chunk.max(initial=0)) + 1
 
 
 def _identity(schedule: Schedule, bounds: tuple[int, ...]) -> Column:
     """One number per op that says which op it is, wherever it runs. A reduction belongs to its worker."""
     ops = schedule.ops
     whose = np.where(ops.kind <= OpKind.W, ops.pipeline, ops.worker)
-    place = (ops.kind, whose + 1, ops.microbatch + 1, ops.stage)
+    place = (ops.kind, whose + 1, ops.microbatch + 1, ops.chunk)
     return np.ravel_multi_index(place, (len(OpKind), *bounds)).astype(np.int64)
 
 
 def _names_outside(schedule: Schedule, matched: Rows) -> tuple[str, ...]:
     alone = np.setdiff1d(np.arange(len(schedule.ops)), matched)
-    return tuple(str(schedule.ops[row]) for row in alone.tolist())
+    return tuple(op_name(schedule.ops[row], schedule.job) for row in alone.tolist())
 
 
 def _moved(before: Schedule, after: Schedule, rows_before: Rows, rows_after: Rows) -> tuple[Moved, ...]:
     changed = before.ops.worker[rows_before] != after.ops.worker[rows_after]
     return tuple(
-        Moved(str(before.ops[old]), _worker(before, old), _worker(after, new))
+        Moved(op_name(before.ops[old], before.job), _worker(before, old), _worker(after, new))
         for old, new in _pairs_in_time(before, rows_before[changed], rows_after[changed])
     )
 
@@ -141,7 +142,12 @@ def _moved(before: Schedule, after: Schedule, rows_before: Rows, rows_after: Row
 def _shifted(before: Schedule, after: Schedule, rows_before: Rows, rows_after: Rows) -> tuple[Shifted, ...]:
     changed = before.start[rows_before] != after.start[rows_after]
     return tuple(
-        Shifted(str(before.ops[old]), _worker(after, new), int(before.start[old]), int(after.start[new]))
+        Shifted(
+            op_name(before.ops[old], before.job),
+            _worker(after, new),
+            int(before.start[old]),
+            int(after.start[new]),
+        )
         for old, new in _pairs_in_time(before, rows_before[changed], rows_after[changed])
     )
 
@@ -160,7 +166,7 @@ def _reordered(
     old, new = rows_before[stays], rows_after[stays]
     by_old = np.argsort(old)
     old, new = old[by_old], new[by_old]
-    place = before.ops.stage[old] * (int(before.ops.worker.max(initial=0)) + 1) + before.ops.worker[old]
+    place = before.ops.worker[old]
     firsts = np.flatnonzero(np.diff(place, prepend=-1)).tolist()
     result: list[tuple[Worker, int]] = []
     for first, last in zip(firsts, [*firsts[1:], len(old)], strict=True):
@@ -187,4 +193,4 @@ def _changed_memory(before: Schedule, after: Schedule) -> tuple[tuple[Worker, in
 
 
 def _worker(schedule: Schedule, row: int) -> Worker:
-    return Worker(int(schedule.ops.worker[row]), int(schedule.ops.stage[row]))
+    return worker_at(int(schedule.ops.worker[row]), schedule.job.pipelines)

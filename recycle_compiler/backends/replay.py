@@ -6,7 +6,7 @@ arrived and the window of its stage is open; that gives back exactly the schedul
 
 import numpy as np
 
-from recycle_compiler.ir.failure import Worker
+from recycle_compiler.ir.failure import Worker, worker_number
 from recycle_compiler.ir.ops import UNSET, Op, OpKind, op_table
 from recycle_compiler.ir.schedule import Schedule, schedule_order
 from recycle_compiler.ir.streams import Program
@@ -40,7 +40,7 @@ def replay(program: Program) -> Schedule:
                 break
             start = max(clock[worker], 0 if need is None else ends[need] + lag)
             clock[worker] = start + op.duration
-            key = (_chain(op.kind), op.pipeline, op.microbatch, op.stage)
+            key = (_chain(op.kind), op.pipeline, op.microbatch, op.chunk)
             ends[key] = clock[worker]
             timed.append((op, start))
             position[worker] += 1
@@ -55,13 +55,14 @@ def _ops(program: Program, worker: Worker, index: int) -> list[Op]:
     job, stage = program.job, worker.stage
     forward, back, weight = job.forward[stage], job.backward_input[stage], job.backward_weight[stage]
     durations = {OpKind.F: forward, OpKind.B: back + weight, OpKind.I: back, OpKind.W: weight}
+    number = worker_number(worker, job.pipelines)
     rows = slice(int(program.offsets[index]), int(program.offsets[index + 1]))
     fields = zip(*(column[rows].tolist() for column in program.columns[:3]), strict=True)
     found: list[Op] = []
     for opcode, pipeline, microbatch in fields:
         kind = _KINDS.get(Opcode(opcode))
         if kind is not None:
-            found.append(Op(kind, pipeline, microbatch, stage, worker.pipeline, durations[kind]))
+            found.append(Op(kind, pipeline, microbatch, stage, number, durations[kind]))
     return found
 
 
@@ -74,14 +75,14 @@ def _need(program: Program, op: Op) -> tuple[tuple[OpKind, int, int, int] | None
     """The op that this one waits for, and the time its message takes."""
     job, place = program.job, (op.pipeline, op.microbatch)
     if op.kind is OpKind.F:
-        if op.stage == 0:
+        if op.chunk == 0:
             return None, 0
-        return (OpKind.F, *place, op.stage - 1), job.transfer[op.stage - 1]
+        return (OpKind.F, *place, op.chunk - 1), job.transfer[op.chunk - 1]
     if op.kind is OpKind.W:
-        return (OpKind.I, *place, op.stage), 0
-    if op.stage == job.stages - 1:
-        return (OpKind.F, *place, op.stage), 0
-    return (OpKind.I, *place, op.stage + 1), job.transfer[op.stage]
+        return (OpKind.I, *place, op.chunk), 0
+    if op.chunk == job.chunks - 1:
+        return (OpKind.F, *place, op.chunk), 0
+    return (OpKind.I, *place, op.chunk + 1), job.transfer[op.chunk]
 
 
 def _schedule(program: Program, timed: list[tuple[Op, int]], clock: dict[Worker, int]) -> Schedule:
@@ -92,10 +93,11 @@ def _schedule(program: Program, timed: list[tuple[Op, int]], clock: dict[Worker,
         last = [max(last)] * job.stages
     for worker in program.workers:
         stage, begin = worker.stage, last[worker.stage]
-        reduction = Op(OpKind.R, UNSET, UNSET, stage, worker.pipeline, job.reduce[stage])
-        step = Op(OpKind.O, UNSET, UNSET, stage, worker.pipeline, job.optimizer[stage])
+        number = worker_number(worker, job.pipelines)
+        reduction = Op(OpKind.R, UNSET, UNSET, stage, number, job.reduce[stage])
+        step = Op(OpKind.O, UNSET, UNSET, stage, number, job.optimizer[stage])
         timed += [(reduction, begin), (step, begin + job.reduce[stage])]
     ops = op_table([op for op, _ in timed])
     start = np.array([start for _, start in timed], dtype=np.int64)
-    order = schedule_order(job, ops, start)
+    order = schedule_order(ops, start)
     return Schedule(job, program.failed, ops.take(order), start[order], program.release, program.claims)

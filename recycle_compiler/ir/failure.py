@@ -14,6 +14,17 @@ class Worker(NamedTuple):
         return f"{self.pipeline}:{self.stage}"
 
 
+def worker_number(worker: Worker, pipelines: int) -> int:
+    """The number that columns of ops know a worker by."""
+    return worker.stage * pipelines + worker.pipeline
+
+
+def worker_at(number: int, pipelines: int) -> Worker:
+    """Inverse of `worker_number`."""
+    stage, pipeline = divmod(number, pipelines)
+    return Worker(pipeline, stage)
+
+
 FailureSet = tuple[Worker, ...]
 """Sorted, without duplicates; made by `failure_set`."""
 

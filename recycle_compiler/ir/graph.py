@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from recycle_compiler.ir.failure import FailureSet
+from recycle_compiler.ir.failure import FailureSet, worker_number
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.ops import UNSET, Column, OpKind, OpTable
 from recycle_compiler.ir.target import Target
@@ -59,30 +59,32 @@ def _left_in_cycles(count: int, before: Column, after: Column) -> int:
 
 
 def _wrong_microbatch_ops(graph: Graph) -> Iterator[str]:
-    """Each micro-batch passes each stage with one F and either one B or one I and one W."""
+    """Each micro-batch passes each chunk with one F and either one B or one I and one W."""
     job, ops = graph.job, graph.ops
-    shape = (job.pipelines, job.microbatches, job.stages)
+    shape = (job.pipelines, job.microbatches, job.chunks)
     counts: dict[OpKind, Column] = {}
     for kind in (OpKind.F, OpKind.B, OpKind.I, OpKind.W):
         chosen = ops.kind == kind
-        place = (ops.pipeline[chosen], ops.microbatch[chosen], ops.stage[chosen])
+        place = (ops.pipeline[chosen], ops.microbatch[chosen], ops.chunk[chosen])
         if any((part < 0).any() or (part >= size).any() for part, size in zip(place, shape, strict=True)):
             yield f"an {kind.name} lies outside the job"
             return
         flat = np.ravel_multi_index(place, shape)
         counts[kind] = np.bincount(flat, minlength=int(np.prod(shape)))
     if (counts[OpKind.F] != 1).any():
-        yield "a micro-batch does not pass each stage with exactly one F"
+        yield "a micro-batch does not pass each chunk with exactly one F"
     if (counts[OpKind.B] + counts[OpKind.I] != 1).any() or (counts[OpKind.I] != counts[OpKind.W]).any():
-        yield "a micro-batch does not pass each stage with exactly one B, or one I and one W"
+        yield "a micro-batch does not pass each chunk with exactly one B, or one I and one W"
 
 
 def _wrong_workers(graph: Graph) -> Iterator[str]:
     """Work that has been routed lies on live workers."""
     job = graph.job
-    alive = np.ones((job.pipelines, job.stages), dtype=bool)
-    for worker in graph.failed:
-        alive[worker.pipeline, worker.stage] = False
-    placed = (graph.ops.worker != UNSET) & (graph.ops.stage != UNSET)
-    if not alive[graph.ops.worker[placed], graph.ops.stage[placed]].all():
+    worker = graph.ops.worker[graph.ops.worker != UNSET]
+    if len(worker) and (worker.min() < 0 or worker.max() >= job.workers):
+        yield "an op is placed outside the grid"
+        return
+    alive = np.ones(job.workers, dtype=bool)
+    alive[[worker_number(one, job.pipelines) for one in graph.failed]] = False
+    if not alive[worker].all():
         yield "an op is placed on a failed worker"

@@ -39,7 +39,7 @@ class SolverOptions:
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """One training job. Tuples have one value per stage."""
+    """One training job. Tuples have one value per chunk; only `capacity` has one per stage."""
 
     name: str
     stages: int
@@ -57,7 +57,7 @@ class JobSpec:
     optimizer: tuple[int, ...]
     reduce: tuple[int, ...]
     transfer: tuple[int, ...]
-    """From stage s to s + 1 and back; one value fewer than there are stages."""
+    """From chunk c to c + 1 and back; one value fewer than there are chunks."""
     activation: tuple[int, ...]
     """Held from the start of F."""
     kept_for_weight: tuple[int, ...]
@@ -65,16 +65,40 @@ class JobSpec:
     capacity: tuple[int | None, ...]
     """For activations, per worker; None is unlimited."""
     parameters: tuple[int, ...]
-    """Bytes that a worker moving to this stage must copy, optimizer state included; 0 when not known."""
+    """Bytes that a worker taking over this chunk must copy, optimizer state included; 0 when not known."""
     techniques: Techniques
     failures: int
     """Workers that may fail: the bundle holds plans for 0 up to this many."""
     solver: SolverOptions
+    chunk_stages: tuple[int, ...] = ()
+    """The stage whose workers hold each chunk. Left empty, every stage holds one chunk, in order."""
+
+    def __post_init__(self) -> None:
+        if not self.chunk_stages:
+            object.__setattr__(self, "chunk_stages", tuple(range(self.stages)))
+
+    @property
+    def chunks(self) -> int:
+        """How many contiguous ranges of layers the model is cut into; micro-batches pass them in order."""
+        return len(self.chunk_stages)
+
+    @property
+    def has_chunk_per_stage(self) -> bool:
+        """Whether every stage holds one chunk, in order: then chunks and stages have the same numbers."""
+        return self.chunk_stages == tuple(range(self.stages))
 
     @property
     def workers(self) -> int:
         """How many workers a healthy job has; a tensor-parallel group is one worker."""
         return self.stages * self.pipelines
+
+    @property
+    def finish(self) -> tuple[int, ...]:
+        """How long a worker of each stage takes to reduce and step, for all chunks that it holds."""
+        whole = [0] * self.stages
+        for stage, reduce, optimizer in zip(self.chunk_stages, self.reduce, self.optimizer, strict=True):
+            whole[stage] += reduce + optimizer
+        return tuple(whole)
 
     @property
     def ticks_per_unit(self) -> int:
@@ -89,9 +113,11 @@ class JobSpec:
         for name in ("stages", "pipelines", "tensor", "microbatches"):
             if getattr(self, name) < 1:
                 yield f"{name} must be at least 1, got {getattr(self, name)}"
-        for name in PER_STAGE:
+        if set(self.chunk_stages) != set(range(self.stages)):
+            yield f"chunks {self.chunk_stages} do not lie on each of {self.stages} stages"
+        for name in PER_CHUNK:
             values = getattr(self, name)
-            expected = self.stages - (name == "transfer")
+            expected = self.stages if name == "capacity" else self.chunks - (name == "transfer")
             if len(values) != expected:
                 yield f"{name} needs {expected} values, got {len(values)}"
             least = 1 if name in STRICTLY_POSITIVE else 0
@@ -106,7 +132,7 @@ class JobSpec:
 
 
 STRICTLY_POSITIVE = ("forward", "backward_input", "backward_weight")
-PER_STAGE = (
+PER_CHUNK = (
     *STRICTLY_POSITIVE,
     "optimizer",
     "reduce",
@@ -116,3 +142,4 @@ PER_STAGE = (
     "capacity",
     "parameters",
 )
+"""Names of the tuples, `capacity` among them."""

@@ -9,13 +9,15 @@ capacity 4000 3000 unlimited 1000
 techniques adaptive decouple stagger
 failures 3
 solver time_limit_ns 60000000000 gap_ppm 10000 seed 0
+
+Where stages do not hold one chunk each, in order, `chunks 0 1 1 0` says which stage holds each chunk.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from recycle_compiler.ir.job import PER_STAGE, JobSpec, SolverOptions, Techniques
+from recycle_compiler.ir.job import PER_CHUNK, JobSpec, SolverOptions, Techniques
 
 _SHAPE = ("stages", "pipelines", "tensor", "microbatches")
 _SOLVER = ("time_limit_ns", "gap_ppm", "seed")
@@ -37,9 +39,11 @@ def print_job(job: JobSpec) -> str:
     shape = " ".join(f"{name} {getattr(job, name)}" for name in _SHAPE)
     solver = " ".join(f"{name} {getattr(job.solver, name)}" for name in _SOLVER)
     lines = [f"job {job.name}", f"shape {shape}", f"units {job.unit} {job.memory_unit}"]
-    for name in PER_STAGE:
+    for name in PER_CHUNK:
         values = ("unlimited" if value is None else str(value) for value in getattr(job, name))
         lines.append(" ".join((name, *values)))
+    if not job.has_chunk_per_stage:
+        lines.append(" ".join(("chunks", *map(str, job.chunk_stages))))
     lines.append(" ".join(("techniques", *job.techniques.names)))
     lines += [f"failures {job.failures}", f"solver {solver}"]
     return "\n".join(lines) + "\n"
@@ -55,9 +59,9 @@ def parse_job(lines: Iterable[str]) -> JobSpec:
         if words[0] in fields:
             raise TextError(number, f"{words[0]} is given twice")
         fields[words[0]] = words[1:]
-    expected = {"job", "shape", "units", "techniques", "failures", "solver", *PER_STAGE}
-    if fields.keys() != expected:
-        odd = sorted(fields.keys() ^ expected)
+    expected = {"job", "shape", "units", "techniques", "failures", "solver", *PER_CHUNK}
+    if fields.keys() - {"chunks"} != expected:
+        odd = sorted((fields.keys() ^ expected) - {"chunks"})
         raise TextError(0, f"a resolved job has missing or unknown lines: {', '.join(odd)}")
     try:
         job = _job_from(fields)
@@ -70,7 +74,7 @@ def parse_job(lines: Iterable[str]) -> JobSpec:
 
 def _job_from(fields: dict[str, list[str]]) -> JobSpec:
     shape = _pairs(fields["shape"], _SHAPE)
-    per_stage: dict[str, Any] = {name: tuple(_number(word) for word in fields[name]) for name in PER_STAGE}
+    per_chunk: dict[str, Any] = {name: tuple(_number(word) for word in fields[name]) for name in PER_CHUNK}
     unit, memory_unit = fields["units"]
     techniques = fields["techniques"]
     if set(techniques) - {"adaptive", "decouple", "stagger"}:
@@ -84,8 +88,9 @@ def _job_from(fields: dict[str, list[str]]) -> JobSpec:
         techniques=Techniques(*(word in techniques for word in ("adaptive", "decouple", "stagger"))),
         failures=int(failures),
         solver=SolverOptions(**_pairs(fields["solver"], _SOLVER)),
+        chunk_stages=tuple(int(word) for word in fields.get("chunks", ())),
         **shape,
-        **per_stage,
+        **per_chunk,
     )
 
 

@@ -11,6 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from recycle_compiler.ir.job import JobSpec
+
 Column = NDArray[np.int64]
 
 
@@ -18,19 +20,19 @@ class OpKind(IntEnum):
     """What an op does; the letter users see is its name."""
 
     F = 0
-    """Forward of one micro-batch on one stage."""
+    """Forward of one micro-batch through one chunk."""
     B = 1
     """Coupled backward."""
     I = 2  # noqa: E741
-    """Gradient of the input: the previous stage waits for it."""
+    """Gradient of the input: the previous chunk waits for it."""
     W = 3
     """Gradient of the weights: only the optimizer waits for it."""
     S = 4
-    """Synchronization, takes no time: the end of a stage's work, or of everybody's when stage is -1."""
+    """Synchronization, takes no time: the end of all work on a chunk, or on all of them when chunk is -1."""
     R = 5
-    """Reduction of gradients over the live peers of a stage."""
+    """Reduction of a chunk's gradients over the live workers that hold it."""
     O = 6  # noqa: E741
-    """Optimizer step."""
+    """Optimizer step of a chunk."""
 
 
 MICROBATCH_KINDS = (OpKind.F, OpKind.B, OpKind.I, OpKind.W)
@@ -43,17 +45,10 @@ class Op(NamedTuple):
     kind: OpKind
     pipeline: int
     microbatch: int
-    stage: int
+    chunk: int
     worker: int
-    """The pipeline of the worker that runs it; -1 until it is routed."""
+    """The number of the worker that runs it; -1 until it is routed."""
     duration: int
-
-    def __str__(self) -> str:
-        if self.kind in MICROBATCH_KINDS:
-            return f"{self.kind.name}.p{self.pipeline}.m{self.microbatch}.s{self.stage}"
-        if self.kind is OpKind.S:
-            return f"S.s{self.stage}" if self.stage >= 0 else "S.all"
-        return f"{self.kind.name}.s{self.stage}.w{self.worker}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,7 +58,7 @@ class OpTable:
     kind: Column
     pipeline: Column
     microbatch: Column
-    stage: Column
+    chunk: Column
     worker: Column
     duration: Column
 
@@ -79,7 +74,7 @@ class OpTable:
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        return (self.kind, self.pipeline, self.microbatch, self.stage, self.worker, self.duration)
+        return (self.kind, self.pipeline, self.microbatch, self.chunk, self.worker, self.duration)
 
     def take(self, rows: NDArray[np.intp] | NDArray[np.bool_]) -> "OpTable":
         """The rows asked for, in that order."""
@@ -100,3 +95,17 @@ def op_table(ops: list[Op]) -> OpTable:
 def concatenate(tables: list[OpTable]) -> OpTable:
     """One table after another."""
     return OpTable(*(np.concatenate(parts) for parts in zip(*(t.columns for t in tables), strict=True)))
+
+
+def op_duration(job: JobSpec, kind: OpKind, chunk: int) -> int:
+    """How long the job says that an op of this kind takes."""
+    forward, back, weight = job.forward[chunk], job.backward_input[chunk], job.backward_weight[chunk]
+    durations = {
+        OpKind.F: forward,
+        OpKind.B: back + weight,
+        OpKind.I: back,
+        OpKind.W: weight,
+        OpKind.R: job.reduce[chunk],
+        OpKind.O: job.optimizer[chunk],
+    }
+    return durations[kind]

@@ -7,7 +7,7 @@ from typing import cast
 
 import numpy as np
 
-from recycle_compiler.ir.failure import FailureSet, Worker
+from recycle_compiler.ir.failure import FailureSet, Worker, worker_at
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.ops import MICROBATCH_KINDS, Column, Op, OpKind, OpTable
 from recycle_compiler.ir.streams import Claims
@@ -15,7 +15,7 @@ from recycle_compiler.ir.streams import Claims
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Schedule:
-    """Rows are sorted by stage, worker, start; S ops have no place here. Times in ticks."""
+    """Rows are sorted by worker and start; S ops have no place here. Times in ticks."""
 
     job: JobSpec
     failed: FailureSet
@@ -40,11 +40,10 @@ class Schedule:
 
     def worker_starts(self) -> list[tuple[Worker, slice]]:
         """The rows of each live worker."""
-        key = self.ops.stage * self.job.pipelines + self.ops.worker
-        firsts = np.flatnonzero(np.diff(key, prepend=-1))
-        limits = [*firsts.tolist(), len(key)]
+        firsts = np.flatnonzero(np.diff(self.ops.worker, prepend=-1))
+        limits = [*firsts.tolist(), len(self.ops)]
         return [
-            (Worker(int(self.ops.worker[first]), int(self.ops.stage[first])), slice(first, last))
+            (worker_at(int(self.ops.worker[first]), self.job.pipelines), slice(first, last))
             for first, last in pairwise(limits)
         ]
 
@@ -52,8 +51,8 @@ class Schedule:
         """The most activation memory each live worker holds, as (pipeline, stage, amount)."""
         change = np.zeros(len(self.ops), dtype=np.int64)
         before = np.zeros(len(self.ops), dtype=np.int64)
-        activation = np.array(self.job.activation)[self.ops.stage]
-        kept = np.array(self.job.kept_for_weight)[self.ops.stage]
+        activation = np.array(self.job.activation)[self.ops.chunk]
+        kept = np.array(self.job.kept_for_weight)[self.ops.chunk]
         kind = self.ops.kind
         # F takes memory as it starts; the others give it back as they end, so it counts from the next op on.
         before[kind == OpKind.F] = activation[kind == OpKind.F]
@@ -69,8 +68,8 @@ class Schedule:
 
     def verify(self) -> Iterator[str]:
         """Yield every broken invariant; a good schedule yields nothing."""
-        if not np.array_equal(schedule_order(self.job, self.ops, self.start), np.arange(len(self.ops))):
-            yield "rows are not sorted by stage, worker and start"
+        if not np.array_equal(schedule_order(self.ops, self.start), np.arange(len(self.ops))):
+            yield "rows are not sorted by worker and start"
             return
         for worker, rows in self.worker_starts():
             if (self.end[rows][:-1] > self.start[rows][1:]).any():
@@ -86,9 +85,9 @@ class Schedule:
             yield f"lower bound {self.claims.lower_bound} exceeds the period {self.claims.period}"
 
 
-def schedule_order(job: JobSpec, ops: OpTable, start: Column) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
+def schedule_order(ops: OpTable, start: Column) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
     """The canonical order of rows."""
-    return np.lexsort((ops.kind, start, ops.worker, ops.stage))
+    return np.lexsort((ops.chunk, ops.kind, start, ops.worker))
 
 
 def measured(schedule: Schedule) -> tuple[int, int]:
@@ -97,20 +96,21 @@ def measured(schedule: Schedule) -> tuple[int, int]:
     makespan = int(schedule.end[compute].max() - schedule.start[compute].min())
     job = schedule.job
     if not job.techniques.stagger:
-        return makespan, makespan + max(r + o for r, o in zip(job.reduce, job.optimizer, strict=True))
+        return makespan, makespan + max(job.finish)
     first = np.full(job.stages, np.iinfo(np.int64).max)
     last = np.zeros(job.stages, dtype=np.int64)
-    np.minimum.at(first, schedule.ops.stage[compute], schedule.start[compute])
-    np.maximum.at(last, schedule.ops.stage, schedule.end)
+    stage = schedule.ops.worker // job.pipelines
+    np.minimum.at(first, stage[compute], schedule.start[compute])
+    np.maximum.at(last, stage, schedule.end)
     return makespan, int((last - first).max())
 
 
 def _wrong_order(schedule: Schedule) -> Iterator[str]:
     """Data dependencies between the ops of each micro-batch."""
     job, ops = schedule.job, schedule.ops
-    shape = (4, job.pipelines, job.microbatches, job.stages)
+    shape = (4, job.pipelines, job.microbatches, job.chunks)
     compute = schedule.is_compute
-    place = (ops.kind[compute], ops.pipeline[compute], ops.microbatch[compute], ops.stage[compute])
+    place = (ops.kind[compute], ops.pipeline[compute], ops.microbatch[compute], ops.chunk[compute])
     start = np.full(shape, -1, dtype=np.int64)
     end = np.full(shape, -1, dtype=np.int64)
     start[place] = schedule.start[compute]
@@ -120,7 +120,7 @@ def _wrong_order(schedule: Schedule) -> Iterator[str]:
     back_start = cast(Column, np.where(whole, start[coupled], start[split]))
     back_end = cast(Column, np.where(whole, end[coupled], end[split]))
     if (start[forward] < 0).any() or (back_start < 0).any():
-        yield "a micro-batch misses an F or a backward on some stage"
+        yield "a micro-batch misses an F or a backward on some chunk"
         return
     transfer = np.array(job.transfer, dtype=np.int64)
     if (start[forward][..., 1:] < end[forward][..., :-1] + transfer).any():
@@ -128,6 +128,6 @@ def _wrong_order(schedule: Schedule) -> Iterator[str]:
     if (back_start[..., :-1] < back_end[..., 1:] + transfer).any():
         yield "a backward starts before its gradient has arrived"
     if (back_start[..., -1] < end[forward][..., -1]).any():
-        yield "a backward on the last stage starts before its F has ended"
+        yield "a backward on the last chunk starts before its F has ended"
     if (~whole & (start[weight] < back_end)).any():
         yield "a W starts before its I has ended"

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from recycle_compiler.ir.failure import FailureSet, failure_set, hosting_pipelines
+from recycle_compiler.ir.failure import FailureSet, failure_set, hosting_pipelines, live_pipelines
 from recycle_compiler.ir.job import JobSpec
 
 
@@ -16,9 +16,25 @@ class Target:
 
     @property
     def hosts(self) -> tuple[tuple[int, ...], ...]:
-        """For each stage, the pipelines whose worker may run micro-batches."""
+        """For each chunk, the numbers of the workers that may run micro-batches on it."""
         job = self.job
-        return hosting_pipelines(self.failed, job.stages, job.pipelines, job.techniques.adaptive)
+        pipelines = hosting_pipelines(self.failed, job.stages, job.pipelines, job.techniques.adaptive)
+        return tuple(
+            tuple(stage * job.pipelines + pipeline for pipeline in pipelines[stage])
+            for stage in job.chunk_stages
+        )
+
+    @property
+    def live(self) -> tuple[tuple[int, ...], ...]:
+        """For each chunk, the numbers of the live workers that hold it."""
+        job = self.job
+        return tuple(
+            tuple(
+                stage * job.pipelines + pipeline
+                for pipeline in live_pipelines(self.failed, stage, job.pipelines)
+            )
+            for stage in job.chunk_stages
+        )
 
     def verify(self) -> Iterator[str]:
         """Yield every broken invariant; a good target yields nothing."""

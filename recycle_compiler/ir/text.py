@@ -10,11 +10,16 @@ unit of the job:
     release 0 1 2 3
     claims makespan 29 period 30 lower_bound 30 cut_short no reason load of stage 2
     worker 0:0  0 F0.0  1 F0.1  8 I0.0 ... 27 R  27 O
+
+An op on a chunk whose number is not that of its worker's stage says so: `F0.0.c3`, `R.c3`. In a graph such an
+op names its worker as `1:0`, not by its pipeline alone.
 """
+
+import re
 
 import numpy as np
 
-from recycle_compiler.ir.failure import Worker
+from recycle_compiler.ir.failure import Worker, worker_at, worker_number
 from recycle_compiler.ir.graph import Graph
 from recycle_compiler.ir.head_text import (
     parse_claims,
@@ -28,7 +33,7 @@ from recycle_compiler.ir.head_text import (
 )
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.job_text import TextError
-from recycle_compiler.ir.ops import MICROBATCH_KINDS, UNSET, Op, OpKind, op_table
+from recycle_compiler.ir.ops import MICROBATCH_KINDS, UNSET, Op, OpKind, op_duration, op_table
 from recycle_compiler.ir.schedule import Schedule, schedule_order
 from recycle_compiler.ir.streams import Claims
 from recycle_compiler.ir.target import Target
@@ -42,9 +47,9 @@ def print_target(target: Target) -> str:
 def print_graph(graph: Graph) -> str:
     """One line per op and per edge."""
     lines = ["graph", print_head(graph.job, graph.failed).rstrip("\n")]
-    names = [str(op) for op in graph.ops]
+    names = [op_name(op, graph.job) for op in graph.ops]
     for name, op in zip(names, graph.ops, strict=True):
-        worker = "-" if op.worker == UNSET else str(op.worker)
+        worker = "-" if op.worker == UNSET else _worker_name(op, graph.job)
         lines.append(f"op {name} worker {worker} duration {op.duration}")
     for before, after, lag in zip(
         graph.before.tolist(), graph.after.tolist(), graph.lag.tolist(), strict=True
@@ -62,7 +67,8 @@ def print_schedule(schedule: Schedule) -> str:
     for worker, rows in schedule.worker_starts():
         ops = (schedule.ops[row] for row in range(rows.start, rows.stop))
         cells = (
-            f"{print_time(start, unit)} {_label(op)}" for start, op in zip(starts[rows], ops, strict=True)
+            f"{print_time(start, unit)} {op_label(op, schedule.job)}"
+            for start, op in zip(starts[rows], ops, strict=True)
         )
         lines.append(f"worker {worker}  " + "  ".join(cells))
     return "\n".join(lines) + "\n"
@@ -87,7 +93,7 @@ def parse_graph(text: str) -> Graph:
             if words[0] == "op":
                 _, name, _, worker, _, duration = words
                 numbers[name] = len(ops)
-                ops.append(_parse_op(name, UNSET if worker == "-" else int(worker), int(duration)))
+                ops.append(_parse_op(name, worker, int(duration), job))
             elif words[0] == "edge":
                 _, before, after, _, lag = words
                 edges.append((numbers[before], numbers[after], int(lag)))
@@ -125,41 +131,58 @@ def parse_schedule(text: str) -> Schedule:
     if release is None or claims is None or len(release) != job.stages or not ops:
         raise TextError(0, "a schedule needs its release, claims and worker lines")
     table, start = op_table(ops), np.array(starts, dtype=np.int64)
-    order = schedule_order(job, table, start)
+    order = schedule_order(table, start)
     return Schedule(job, failed, table.take(order), start[order], release, claims)
 
 
-def _parse_op(name: str, worker: int, duration: int) -> Op:
+def op_name(op: Op, job: JobSpec) -> str:
+    """An op of a graph by all that tells it from others: `F.p0.m1.s2`, `R.s2.w0`."""
+    chunk = f"s{op.chunk}" if job.has_chunk_per_stage else f"c{op.chunk}"
+    if op.kind in MICROBATCH_KINDS:
+        return f"{op.kind.name}.p{op.pipeline}.m{op.microbatch}.{chunk}"
+    if op.kind is OpKind.S:
+        return f"S.{chunk}" if op.chunk >= 0 else "S.all"
+    return f"{op.kind.name}.{chunk}.w{_worker_name(op, job)}"
+
+
+def op_label(op: Op, job: JobSpec) -> str:
+    """An op of a known worker: `F0.3`, `R`, with its chunk where that is not the stage of the worker."""
+    batch = f"{op.pipeline}.{op.microbatch}" if op.kind in MICROBATCH_KINDS else ""
+    chunk = "" if op.worker // job.pipelines == op.chunk else f".c{op.chunk}"
+    return f"{op.kind.name}{batch}{chunk}"
+
+
+def _worker_name(op: Op, job: JobSpec) -> str:
+    """The pipeline of its worker, with the stage where that is not the number of the op's chunk."""
+    worker = worker_at(op.worker, job.pipelines)
+    return str(worker.pipeline) if worker.stage == op.chunk else str(worker)
+
+
+def _parse_op(name: str, worker: str, duration: int, job: JobSpec) -> Op:
     kind, *parts = name.split(".")
-    fields = {part[0]: int(part[1:]) for part in parts if part != "all"}
-    return Op(
-        OpKind[kind],
-        fields.get("p", UNSET),
-        fields.get("m", UNSET),
-        fields.get("s", UNSET),
-        fields.get("w", worker),
-        duration,
-    )
+    fields = {part[0]: part[1:] for part in parts if part != "all"}
+    chunk = int(fields.get("s", fields.get("c", UNSET)))
+    pipeline, microbatch = int(fields.get("p", UNSET)), int(fields.get("m", UNSET))
+    if worker == "-":
+        return Op(OpKind[kind], pipeline, microbatch, chunk, UNSET, duration)
+    place = parse_worker(worker) if ":" in worker else Worker(int(worker), chunk)
+    number = worker_number(place, job.pipelines)
+    return Op(OpKind[kind], pipeline, microbatch, chunk, number, duration)
 
 
-def _label(op: Op) -> str:
-    return f"{op.kind.name}{op.pipeline}.{op.microbatch}" if op.kind in MICROBATCH_KINDS else op.kind.name
+_LABEL = re.compile(r"([FBIWRO])(?:(\d+)\.(\d+))?(?:\.c(\d+))?")
 
 
 def _from_label(label: str, worker: Worker, job: JobSpec) -> Op:
-    kind = OpKind[label[0]]
-    stage = worker.stage
-    if not 0 <= stage < job.stages:
-        raise ValueError(f"worker {worker} is outside the grid")
-    forward, back, weight = job.forward[stage], job.backward_input[stage], job.backward_weight[stage]
-    durations = {
-        OpKind.F: forward,
-        OpKind.B: back + weight,
-        OpKind.I: back,
-        OpKind.W: weight,
-        OpKind.R: job.reduce[stage],
-        OpKind.O: job.optimizer[stage],
-    }
-    pipeline, _, microbatch = label[1:].partition(".")
-    place = (int(pipeline), int(microbatch)) if kind in MICROBATCH_KINDS else (UNSET, UNSET)
-    return Op(kind, *place, stage, worker.pipeline, durations[kind])
+    found = _LABEL.fullmatch(label)
+    if found is None:
+        raise ValueError(f"unknown op {label}")
+    kind = OpKind[found[1]]
+    chunk = worker.stage if found[4] is None else int(found[4])
+    if not (0 <= worker.stage < job.stages and 0 <= chunk < job.chunks):
+        raise ValueError(f"{label} of worker {worker} is outside the grid")
+    if (kind in MICROBATCH_KINDS) != (found[2] is not None):
+        raise ValueError(f"{label} is not an op on a micro-batch, or on none")
+    place = (UNSET, UNSET) if found[2] is None else (int(found[2]), int(found[3]))
+    number = worker_number(worker, job.pipelines)
+    return Op(kind, *place, chunk, number, op_duration(job, kind, chunk))

@@ -142,9 +142,8 @@ def plan_slowed(
     load = problem.load
     if all(load[one.stage, one.pipeline] == 0 for one in late.slow):
         # Who has nothing to do might as well be lost, and plans for losses are the better ones.
-        working = tuple(
-            tuple(p for p in hosts if load[stage, p]) for stage, hosts in enumerate(problem.hosts)
-        )
+        busy = load.ravel()
+        working = tuple(tuple(worker for worker in hosts if busy[worker]) for hosts in problem.hosts)
         best = plan(replace(problem, hosts=working), options, effort, deadline).timed
         return Plan(best, bound, deadline.struck)
     timed = Clock(problem).time(slow_order(late, options, effort, deadline).order)
@@ -197,13 +196,13 @@ def schedule_from(graph: Graph, plan: Plan) -> Schedule:
     start = np.zeros(len(ops), dtype=np.int64)
     work = ops.kind <= OpKind.W
     unit = ops.pipeline[work] * graph.job.microbatches + ops.microbatch[work]
-    start[work] = plan.timed.start[_ROW_OF_KIND[ops.kind[work]], unit, ops.stage[work]]
+    start[work] = plan.timed.start[_ROW_OF_KIND[ops.kind[work]], unit, ops.chunk[work]]
     ends = start + ops.duration
-    start[~work] = _finish_starts(graph, ops.stage[work], ends[work])[ops.stage[~work]]
+    start[~work] = _finish_starts(graph, ops.chunk[work], ends[work])[ops.chunk[~work]]
     steps = ops.kind == OpKind.O
-    start[steps] += np.array(graph.job.reduce)[ops.stage[steps]]
+    start[steps] += np.array(graph.job.reduce)[ops.chunk[steps]]
     makespan = int(ends[work].max() - start[work].min())
-    order = schedule_order(graph.job, ops, start)
+    order = schedule_order(ops, start)
     claims = Claims(makespan, plan.timed.period, plan.bound.period, plan.bound.reason, plan.cut_short)
     return Schedule(graph.job, graph.failed, ops.take(order), start[order], plan.timed.release, claims)
 

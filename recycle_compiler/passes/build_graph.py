@@ -1,7 +1,7 @@
 """State what must happen before what, for one job in one failure state.
 
-    F(s) -> F(s+1) -> ... -> F(last) -> B(last) -> ... -> B(s)       for every micro-batch
-    every B -> S -> R of every live worker -> its O                  one barrier for all
+    F(c) -> F(c+1) -> ... -> F(last) -> B(last) -> ... -> B(c)       for every micro-batch
+    every B -> S -> R of every chunk on every live worker -> its O   one barrier for all
 
 This is plain synchronous training: nothing is routed, split or staggered yet.
 """
@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from recycle_compiler.ir.failure import live_pipelines
 from recycle_compiler.ir.graph import Graph
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.ops import UNSET, Column, Op, OpKind, OpTable, concatenate, op_table
@@ -25,16 +24,12 @@ class BuildGraph:
 
     def run(self, target: Target) -> Graph:
         job = target.job
-        size = job.pipelines * job.microbatches * job.stages
+        size = job.pipelines * job.microbatches * job.chunks
         backward = tuple(i + w for i, w in zip(job.backward_input, job.backward_weight, strict=True))
         barrier = [Op(OpKind.S, UNSET, UNSET, UNSET, UNSET, 0)]
-        workers = [
-            (pipeline, stage)
-            for stage in range(job.stages)
-            for pipeline in live_pipelines(target.failed, stage, job.pipelines)
-        ]
-        reductions = [Op(OpKind.R, UNSET, UNSET, s, p, job.reduce[s]) for p, s in workers]
-        optimizers = [Op(OpKind.O, UNSET, UNSET, s, p, job.optimizer[s]) for p, s in workers]
+        held = [(chunk, worker) for chunk, workers in enumerate(target.live) for worker in workers]
+        reductions = [Op(OpKind.R, UNSET, UNSET, c, w, job.reduce[c]) for c, w in held]
+        optimizers = [Op(OpKind.O, UNSET, UNSET, c, w, job.optimizer[c]) for c, w in held]
         ops = concatenate(
             [
                 _microbatch_ops(job, OpKind.F, job.forward),
@@ -43,11 +38,11 @@ class BuildGraph:
             ]
         )
         sync = 2 * size
-        reduction = sync + 1 + np.arange(len(workers))
+        reduction = sync + 1 + np.arange(len(held))
         chains = _chains(job, size)
         joins = (np.arange(size, 2 * size), np.full(size, sync))
-        after_sync = (np.full(len(workers), sync), reduction)
-        steps = (reduction, reduction + len(workers))
+        after_sync = (np.full(len(held), sync), reduction)
+        steps = (reduction, reduction + len(held))
         free = [
             (before, after, np.zeros(len(before), np.int64)) for before, after in (joins, after_sync, steps)
         ]
@@ -56,18 +51,18 @@ class BuildGraph:
 
 
 def _microbatch_ops(job: JobSpec, kind: OpKind, durations: tuple[int, ...]) -> OpTable:
-    """One op per pipeline, micro-batch and stage, in that order."""
-    shape = (job.pipelines, job.microbatches, job.stages)
-    pipeline, microbatch, stage = (index.ravel() for index in np.indices(shape))
-    unset = np.full(len(stage), UNSET)
+    """One op per pipeline, micro-batch and chunk, in that order."""
+    shape = (job.pipelines, job.microbatches, job.chunks)
+    pipeline, microbatch, chunk = (index.ravel() for index in np.indices(shape))
+    unset = np.full(len(chunk), UNSET)
     return OpTable(
-        np.full(len(stage), int(kind)), pipeline, microbatch, stage, unset, np.array(durations)[stage]
+        np.full(len(chunk), int(kind)), pipeline, microbatch, chunk, unset, np.array(durations)[chunk]
     )
 
 
 def _chains(job: JobSpec, size: int) -> list[tuple[Column, Column, Column]]:
-    """Forward down the stages, over to backward on the last, and back up."""
-    forward = np.arange(size).reshape(-1, job.stages)
+    """Forward down the chunks, over to backward on the last, and back up."""
+    forward = np.arange(size).reshape(-1, job.chunks)
     backward = forward + size
     transfer = np.tile(np.array(job.transfer, dtype=np.int64), len(forward))
     return [

@@ -62,5 +62,5 @@ def starts_of(schedule: Schedule, problem: Problem) -> Column:
     for kind, row in ((OpKind.F, 0), (OpKind.B, 1), (OpKind.I, 1), (OpKind.W, 2)):
         chosen = ops.kind == kind
         unit = ops.pipeline[chosen] * problem.microbatches + ops.microbatch[chosen]
-        start[row, unit, ops.stage[chosen]] = schedule.start[chosen]
+        start[row, unit, ops.chunk[chosen]] = schedule.start[chosen]
     return start

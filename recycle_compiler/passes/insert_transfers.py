@@ -81,7 +81,7 @@ def _compute(schedule: Schedule) -> _Rows:
 def _loads(schedule: Schedule) -> _Rows:
     """The first stage reads inputs, the last one targets."""
     ops = schedule.ops
-    edge = (ops.stage == 0) | (ops.stage == schedule.job.stages - 1)
+    edge = (ops.chunk == 0) | (ops.chunk == schedule.job.chunks - 1)
     chosen = (ops.kind == OpKind.F) & edge
     return _rows(schedule, chosen, schedule.start[chosen], _LOAD, Opcode.LOAD)
 
@@ -89,30 +89,30 @@ def _loads(schedule: Schedule) -> _Rows:
 def _transfers(schedule: Schedule) -> list[_Rows]:
     """Activations to the next stage and gradients to the one before."""
     job, ops = schedule.job, schedule.ops
-    host = np.empty((job.pipelines, job.microbatches, job.stages), dtype=np.int64)
+    host = np.empty((job.pipelines, job.microbatches, job.chunks), dtype=np.int64)
     forwards = ops.kind == OpKind.F
-    host[ops.pipeline[forwards], ops.microbatch[forwards], ops.stage[forwards]] = ops.worker[forwards]
+    host[ops.pipeline[forwards], ops.microbatch[forwards], ops.chunk[forwards]] = ops.worker[forwards]
     backwards = (ops.kind == OpKind.B) | (ops.kind == OpKind.I)
     found: list[_Rows] = []
     for chosen, step, send, receive in (
-        (forwards & (ops.stage < job.stages - 1), 1, Opcode.SEND_ACTIVATION, Opcode.RECV_ACTIVATION),
-        (backwards & (ops.stage > 0), -1, Opcode.SEND_GRADIENT, Opcode.RECV_GRADIENT),
+        (forwards & (ops.chunk < job.chunks - 1), 1, Opcode.SEND_ACTIVATION, Opcode.RECV_ACTIVATION),
+        (backwards & (ops.chunk > 0), -1, Opcode.SEND_GRADIENT, Opcode.RECV_GRADIENT),
     ):
         pipeline, microbatch = ops.pipeline[chosen], ops.microbatch[chosen]
-        target = ops.stage[chosen] + step
+        target = ops.chunk[chosen] + step
         other = host[pipeline, microbatch, target]
         sent = schedule.end[chosen]
-        found.append(_rows(schedule, chosen, sent, _SEND, send, other))
+        found.append(_rows(schedule, chosen, sent, _SEND, send, other % job.pipelines))
         size = len(sent)
         found.append(
             _Rows(
-                target * job.pipelines + other,
+                other,
                 sent,
                 np.full(size, _RECEIVE),
                 np.full(size, int(receive)),
                 pipeline,
                 microbatch,
-                ops.worker[chosen],
+                ops.worker[chosen] % job.pipelines,
             )
         )
     return found
@@ -142,7 +142,7 @@ def _rows(
     """Instructions on the workers of the chosen ops."""
     ops, size = schedule.ops, int(chosen.sum())
     return _Rows(
-        ops.stage[chosen] * schedule.job.pipelines + ops.worker[chosen],
+        ops.worker[chosen],
         time,
         np.full(size, rank),
         np.broadcast_to(np.asarray(opcode, dtype=np.int64), size),

@@ -1,4 +1,4 @@
-"""Say which live worker runs each micro-batch on each stage.
+"""Say which live worker runs each micro-batch on each chunk.
 
     healthy pipeline    stays at home
     failed worker       its micro-batches go to the live peers of that stage in turn
@@ -53,28 +53,34 @@ class RouteMicrobatches:
         work = ops.kind <= OpKind.W
         table = routes(graph.job, graph.target.hosts, self.slow)
         worker = ops.worker.copy()
-        worker[work] = table[ops.pipeline[work], ops.microbatch[work], ops.stage[work]]
-        routed = OpTable(ops.kind, ops.pipeline, ops.microbatch, ops.stage, worker, ops.duration)
+        worker[work] = table[ops.pipeline[work], ops.microbatch[work], ops.chunk[work]]
+        routed = OpTable(ops.kind, ops.pipeline, ops.microbatch, ops.chunk, worker, ops.duration)
         return Graph(graph.job, graph.failed, routed, graph.before, graph.after, graph.lag)
 
 
 def routes(job: JobSpec, hosts: tuple[tuple[int, ...], ...], slow: SlowWorkers = ()) -> NDArray[np.int64]:
-    """table[pipeline, micro-batch, stage]: the pipeline whose worker runs it."""
-    table = np.empty((job.pipelines, job.microbatches, job.stages), dtype=np.int64)
+    """table[pipeline, micro-batch, chunk]: the number of the worker that runs it.
+
+    Homes are the workers of a micro-batch's own pipeline; all workers of a chunk stand on one stage.
+    """
+    table = np.empty((job.pipelines, job.microbatches, job.chunks), dtype=np.int64)
     is_large = table.size * (3 if job.techniques.decouple else 2) > _LARGE
     uneven = {one.worker.stage for one in slow}
-    for stage, alive in enumerate(hosts):
+    for chunk, workers in enumerate(hosts):
+        stage = job.chunk_stages[chunk]
+        alive = tuple(worker - stage * job.pipelines for worker in workers)
         if stage in uneven:
             share = stage_shares(job.pipelines * job.microbatches, alive, stage, slow)
-            table[:, :, stage] = (_all_in_turn if is_large else _rest_in_turn)(job, alive, share)
+            table[:, :, chunk] = (_all_in_turn if is_large else _rest_in_turn)(job, alive, share)
         elif is_large:
             number = np.arange(job.microbatches) * job.pipelines + np.arange(job.pipelines)[:, None]
-            table[:, :, stage] = np.array(alive)[number % len(alive)]
+            table[:, :, chunk] = np.array(alive)[number % len(alive)]
         else:
-            lost = [pipeline for pipeline in range(job.pipelines) if pipeline not in alive]
-            table[:, :, stage] = np.arange(job.pipelines)[:, None]
-            turn = np.arange(job.microbatches * len(lost)).reshape(job.microbatches, len(lost))
-            table[lost, :, stage] = np.array(alive)[turn.T % len(alive)]
+            failed = [pipeline for pipeline in range(job.pipelines) if pipeline not in alive]
+            table[:, :, chunk] = np.arange(job.pipelines)[:, None]
+            turn = np.arange(job.microbatches * len(failed)).reshape(job.microbatches, len(failed))
+            table[failed, :, chunk] = np.array(alive)[turn.T % len(alive)]
+        table[:, :, chunk] += stage * job.pipelines
     return table
 
 

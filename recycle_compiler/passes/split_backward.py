@@ -4,9 +4,9 @@
               B -> next B              I -> next I
               B -> S                   I -> W -> S
 
-Only the input gradient is on the path to the previous stage, so W floats: it may fill any idle slot up to
-the reduction. A stage is split where that can pay: the previous stage waits for I, or memory holds a second
-micro-batch while a W is put off. Elsewhere (the first stage with room for one) B stays whole.
+Only the input gradient is on the path to the previous chunk, so W floats: it may fill any idle slot up to
+the reduction. A chunk is split where that can pay: the previous chunk waits for I, or memory holds a second
+micro-batch while a W is put off. Elsewhere (the first chunk with room for one) B stays whole.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from recycle_compiler.ir.ops import OpKind, OpTable, concatenate
 
 @dataclass(frozen=True, slots=True)
 class SplitBackward:
-    """Replace `B` by an `I` on its edges and a `W` that follows it, on the stages where that can pay."""
+    """Replace `B` by an `I` on its edges and a `W` that follows it, on the chunks where that can pay."""
 
     name: str = "split-backward"
 
@@ -28,8 +28,8 @@ class SplitBackward:
         job, ops = graph.job, graph.ops
         if not job.techniques.decouple:
             return graph
-        chosen = np.array([_pays(job, stage) for stage in range(job.stages)])
-        split = (ops.kind == OpKind.B) & chosen[ops.stage]
+        chosen = np.array([_pays(job, chunk) for chunk in range(job.chunks)])
+        split = (ops.kind == OpKind.B) & chosen[ops.chunk]
         rows = np.flatnonzero(split)
         weight_row = np.full(len(ops), -1)
         weight_row[rows] = len(ops) + np.arange(len(rows))
@@ -47,20 +47,20 @@ class SplitBackward:
         )
 
 
-def _pays(job: JobSpec, stage: int) -> bool:
-    capacity = job.capacity[stage]
-    room_for_two = capacity is None or capacity >= job.activation[stage] + job.kept_for_weight[stage]
-    return stage > 0 or room_for_two
+def _pays(job: JobSpec, chunk: int) -> bool:
+    capacity = job.capacity[job.chunk_stages[chunk]]
+    room_for_two = capacity is None or capacity >= job.activation[chunk] + job.kept_for_weight[chunk]
+    return chunk > 0 or room_for_two
 
 
 def _inputs(job: JobSpec, ops: OpTable, split: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> OpTable:
     """The same rows with I in place of B."""
-    duration = np.array(job.backward_input)[ops.stage]
+    duration = np.array(job.backward_input)[ops.chunk]
     return OpTable(
         np.where(split, int(OpKind.I), ops.kind),
         ops.pipeline,
         ops.microbatch,
-        ops.stage,
+        ops.chunk,
         ops.worker,
         np.where(split, duration, ops.duration),
     )
@@ -72,7 +72,7 @@ def _weights(job: JobSpec, ops: OpTable, rows: np.ndarray[tuple[int], np.dtype[n
         np.full(len(rows), int(OpKind.W)),
         part.pipeline,
         part.microbatch,
-        part.stage,
+        part.chunk,
         part.worker,
-        np.array(job.backward_weight)[part.stage],
+        np.array(job.backward_weight)[part.chunk],
     )

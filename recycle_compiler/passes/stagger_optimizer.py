@@ -1,7 +1,7 @@
-"""Let each stage reduce and step on its own, in place of one barrier for all.
+"""Let each chunk reduce and step on its own, in place of one barrier for all.
 
     before    every W (or B) -> S.all -> R of every worker
-    after     W of stage s   -> S.s   -> R of the workers of s
+    after     W of chunk c   -> S.c   -> R of the workers that hold c
 
 A stage may then begin its next iteration while others still finish this one.
 """
@@ -16,7 +16,7 @@ from recycle_compiler.ir.ops import UNSET, Op, OpKind, concatenate, op_table
 
 @dataclass(frozen=True, slots=True)
 class StaggerOptimizer:
-    """Replace the one `S` by one per stage."""
+    """Replace the one `S` by one per chunk."""
 
     name: str = "stagger-optimizer"
 
@@ -24,18 +24,18 @@ class StaggerOptimizer:
         job, ops = graph.job, graph.ops
         if not job.techniques.stagger:
             return graph
-        (barrier,) = np.flatnonzero((ops.kind == OpKind.S) & (ops.stage == UNSET))
+        (barrier,) = np.flatnonzero((ops.kind == OpKind.S) & (ops.chunk == UNSET))
         # Rows above the barrier move up by one as it goes; the new S ops come last.
         moved = np.arange(len(ops)) - (np.arange(len(ops)) > barrier)
         first = len(ops) - 1
-        per_stage = op_table([Op(OpKind.S, UNSET, UNSET, stage, UNSET, 0) for stage in range(job.stages)])
+        per_chunk = op_table([Op(OpKind.S, UNSET, UNSET, chunk, UNSET, 0) for chunk in range(job.chunks)])
         into = graph.after == barrier
         out_of = graph.before == barrier
         return Graph(
             job,
             graph.failed,
-            concatenate([ops.take(np.arange(len(ops)) != barrier), per_stage]),
-            np.where(out_of, first + ops.stage[graph.after], moved[graph.before]),
-            np.where(into, first + ops.stage[graph.before], moved[graph.after]),
+            concatenate([ops.take(np.arange(len(ops)) != barrier), per_chunk]),
+            np.where(out_of, first + ops.chunk[graph.after], moved[graph.before]),
+            np.where(into, first + ops.chunk[graph.before], moved[graph.after]),
             graph.lag,
         )

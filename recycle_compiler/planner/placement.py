@@ -105,7 +105,7 @@ def _measure(task: tuple[JobSpec, Problem, int, int, int]) -> tuple[tuple[int, i
 
 def _quick_plan(job: JobSpec, healthy: Problem, counts: Counts, effort: Effort, deadline: Deadline) -> Plan:
     hosts = Target(job, normal_form(counts, job.pipelines)).hosts
-    host = routes(job, hosts).reshape(-1, job.stages)
+    host = routes(job, hosts).reshape(-1, job.chunks)
     return plan(replace(healthy, hosts=hosts, host=host), job.solver, effort, deadline)
 
 

@@ -95,7 +95,7 @@ def problem_with(job: JobSpec, counts: Counts, techniques: Techniques = ALL) -> 
     return replace(
         problem,
         hosts=hosts,
-        host=routes(coupled, hosts).reshape(-1, job.stages),
+        host=routes(coupled, hosts).reshape(-1, job.chunks),
         split=split,
         backward=where_split(job.backward_input, problem.backward),
         weight=where_split(job.backward_weight, problem.weight),

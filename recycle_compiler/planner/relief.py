@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from recycle_compiler.ir.failure import FailureSet
+from recycle_compiler.ir.failure import FailureSet, worker_number
 from recycle_compiler.ir.graph import Graph
 from recycle_compiler.ir.ops import Column, OpKind
 from recycle_compiler.ir.schedule import Schedule
@@ -42,7 +42,7 @@ class _Reroute:
         work = ops.kind <= OpKind.W
         unit = ops.pipeline[work] * graph.job.microbatches + ops.microbatch[work]
         worker = ops.worker.copy()
-        worker[work] = self.host[unit, ops.stage[work]]
+        worker[work] = self.host[unit, ops.chunk[work]]
         return replace(graph, ops=replace(ops, worker=worker))
 
 
@@ -88,25 +88,23 @@ def _with_one_fewer(program: Program) -> Iterator[FailureSet]:
 
 
 def _rows(program: Program) -> tuple[Column, Column, Column, Column, Column]:
-    """Of every op in the streams: kind, unit, stage, the pipeline of its worker, and its row."""
+    """Of every op in the streams: kind, unit, stage, the number of its worker, and its row."""
     kinds = np.full(max(Opcode) + 1, -1)
     kinds[list(_KIND)] = list(_KIND.values())
     rows = np.flatnonzero(kinds[program.opcode] >= 0)
     worker = np.searchsorted(program.offsets, rows, side="right") - 1
     unit = program.pipeline[rows] * program.job.microbatches + program.microbatch[rows]
-    stage, pipeline = (
-        np.array([getattr(worker, name) for worker in program.workers])[worker]
-        for name in ("stage", "pipeline")
-    )
-    return kinds[program.opcode[rows]], unit, stage, pipeline, rows
+    pipelines = program.job.pipelines
+    number = np.array([worker_number(worker, pipelines) for worker in program.workers])[worker]
+    return kinds[program.opcode[rows]], unit, number // pipelines, number, rows
 
 
 def _hosts(program: Program) -> Column:
-    """host[unit, stage]: the pipeline whose worker runs it."""
-    kind, unit, stage, pipeline, _ = _rows(program)
+    """host[unit, stage]: the number of the worker that runs it."""
+    kind, unit, stage, worker, _ = _rows(program)
     job = program.job
     host = np.empty((job.pipelines * job.microbatches, job.stages), dtype=np.int64)
-    host[unit[kind == 0], stage[kind == 0]] = pipeline[kind == 0]
+    host[unit[kind == 0], stage[kind == 0]] = worker[kind == 0]
     return host
 
 
@@ -122,8 +120,8 @@ def _shared(problem: Problem, hosts: tuple[tuple[int, ...], ...]) -> Problem:
     """The problem with more workers: each takes every second micro-batch of the peer that has most."""
     host = problem.host.copy()
     for stage, (before, after) in enumerate(zip(problem.hosts, hosts, strict=True)):
-        for pipeline in after:
-            if pipeline not in before:
+        for worker in after:
+            if worker not in before:
                 busiest = int(np.bincount(host[:, stage]).argmax())
-                host[np.flatnonzero(host[:, stage] == busiest)[1::2], stage] = pipeline
+                host[np.flatnonzero(host[:, stage] == busiest)[1::2], stage] = worker
     return replace(problem, hosts=hosts, host=host)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from recycle_compiler.ir.failure import FailureSet
+from recycle_compiler.ir.failure import FailureSet, worker_number
 from recycle_compiler.ir.graph import Graph
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.ops import OpKind
@@ -65,7 +65,8 @@ class _Found:
     def shares(self) -> tuple[int, ...]:
         ops = self.schedule.ops
         forward = ops.kind == OpKind.F
-        loads = (forward & (ops.worker == w.pipeline) & (ops.stage == w.stage) for w, *_ in self.slow)
+        pipelines = self.schedule.job.pipelines
+        loads = (forward & (ops.worker == worker_number(w, pipelines)) for w, *_ in self.slow)
         return tuple(int(load.sum()) for load in loads)
 
 
@@ -114,12 +115,12 @@ class _Search:
         self._graph: Graph = run_passes(GRAPH_PASSES, Target(job, failed))
         self._problem = problem_of(job, failed, self._graph.ops)
         self._quick: dict[Shares, int] = {}
-        known = {one.worker for one in slow}
+        known = {worker_number(one.worker, job.pipelines) for one in slow}
         # Where all workers of a stage are slow, somebody has to do the work.
         self._movable = tuple(
             number
             for number, one in enumerate(slow)
-            if any((p, one.worker.stage) not in known for p in self._problem.hosts[one.worker.stage])
+            if any(worker not in known for worker in self._problem.hosts[one.worker.stage])
         )
 
     def best(self) -> Iterator[_Found]:
@@ -166,7 +167,8 @@ class _Search:
 
     def _equal(self) -> Shares:
         host = self._problem.host
-        loads = tuple(int((host[:, w.stage] == w.pipeline).sum()) for w, *_ in self.slow)
+        pipelines = self._graph.job.pipelines
+        loads = tuple(int((host == worker_number(w, pipelines)).sum()) for w, *_ in self.slow)
         return tuple(load if number in self._movable else None for number, load in enumerate(loads))
 
     def _resolved(self, shares: Shares) -> Shares:
@@ -174,7 +176,7 @@ class _Search:
         slow, found = self._given(shares), list(shares)
         for number in self._movable:
             worker = slow[number].worker
-            hosts = self._problem.hosts[worker.stage]
+            hosts = [number % self._problem.pipelines for number in self._problem.hosts[worker.stage]]
             each = stage_shares(self._problem.units, hosts, worker.stage, slow)
             found[number] = each[hosts.index(worker.pipeline)]
         return tuple(share if number in self._movable else None for number, share in enumerate(found))
@@ -186,7 +188,7 @@ class _Search:
         """How long a step takes with these shares and a quick plan."""
         if shares not in self._quick:
             job, problem = self._graph.job, self._problem
-            host = routes(job, problem.hosts, self._given(shares)).reshape(-1, job.stages)
+            host = routes(job, problem.hosts, self._given(shares)).reshape(-1, job.chunks)
             late = slowed(replace(problem, host=host), job, bearable(self.slow))
             quick = slow_order(late, job.solver, self._effort.quick(), self._deadline)
             self._quick[shares] = quick.period

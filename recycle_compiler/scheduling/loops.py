@@ -43,7 +43,7 @@ class Loops:
         self.span = units * stages
         self.workers = stages * pipelines
         times = problem.times.reshape(3, self.workers)
-        runs_on = (problem.host + np.arange(stages) * pipelines).ravel()
+        runs_on = problem.host.ravel()
         self.duration = times[:, runs_on].ravel()
         late = problem.finishes - np.array(problem.finish, dtype=np.int64)[:, None]
         self.late = late.ravel() if problem.staggered else np.zeros(self.workers, dtype=np.int64)

@@ -54,9 +54,9 @@ class Problem:
     capacity: tuple[int, ...]
     """UNLIMITED or an amount."""
     hosts: tuple[tuple[int, ...], ...]
-    """Pipelines whose worker of this stage may run micro-batches."""
+    """Numbers of the workers that may run micro-batches there."""
     host: NDArray[np.int64]
-    """host[unit, stage]: the pipeline whose worker runs it."""
+    """host[unit, stage]: the number of the worker that runs it."""
     slow: tuple[SlowTimes, ...] = ()
     """Workers to which the times of their stage do not apply; bounds and MILP know nothing of them."""
 
@@ -95,8 +95,7 @@ class Problem:
     @property
     def load(self) -> NDArray[np.int64]:
         """[stage, pipeline]: how long the work of a worker on its micro-batches takes."""
-        worker = (self.host + np.arange(self.stages) * self.pipelines).ravel()
-        hosted = np.bincount(worker, minlength=self.stages * self.pipelines)
+        hosted = np.bincount(self.host.ravel(), minlength=self.stages * self.pipelines)
         return hosted.reshape(self.stages, -1) * self.times.sum(axis=0)
 
 
@@ -120,10 +119,10 @@ def slowed(problem: Problem, job: JobSpec, slow: SlowWorkers) -> Problem:
 
 def problem_of(job: JobSpec, failed: FailureSet, ops: OpTable) -> Problem:
     """The timing problem of ops that have been routed."""
-    split = tuple(bool(((ops.kind == OpKind.I) & (ops.stage == stage)).any()) for stage in range(job.stages))
+    split = tuple(bool(((ops.kind == OpKind.I) & (ops.chunk == stage)).any()) for stage in range(job.stages))
     forwards = ops.kind == OpKind.F
     host = np.empty((job.pipelines, job.microbatches, job.stages), dtype=np.int64)
-    host[ops.pipeline[forwards], ops.microbatch[forwards], ops.stage[forwards]] = ops.worker[forwards]
+    host[ops.pipeline[forwards], ops.microbatch[forwards], ops.chunk[forwards]] = ops.worker[forwards]
     times = tuple(zip(split, job.backward_input, job.backward_weight, strict=True))
     return Problem(
         stages=job.stages,

@@ -40,8 +40,7 @@ class Clock:
         self._finish = np.array(problem.finish, dtype=np.int64)
         if problem.slow and not problem.staggered:
             self._finish = np.where(alive, finishes, 0).max(axis=1)
-        host = problem.host + np.arange(problem.stages) * problem.pipelines
-        self._late = self.loops.late[host] if problem.slow else None
+        self._late = self.loops.late[problem.host] if problem.slow else None
         self._least = int(finishes[alive & (load == 0)].max(initial=0)) if problem.slow else 0
 
     def time(self, order: Ints, at_most: int | None = None) -> Timed | None:
@@ -63,7 +62,7 @@ class Clock:
         problem, flat = self.problem, start.ravel()
         ops = np.flatnonzero(flat >= 0)
         unit, stage = (ops // problem.stages) % problem.units, ops % problem.stages
-        worker = stage * problem.pipelines + problem.host[unit, stage]
+        worker = problem.host[unit, stage]
         order = np.full((self.loops.workers, self.loops.width), -1, dtype=np.int64)
         sorted_ops = np.lexsort((flat[ops], worker))
         owner = worker[sorted_ops]
@@ -146,7 +145,7 @@ class Clock:
 
 def _living(problem: Problem) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
     """[stage, pipeline]: who may run micro-batches."""
-    alive = np.zeros((problem.stages, problem.pipelines), dtype=np.bool_)
-    for stage, hosts in enumerate(problem.hosts):
-        alive[stage, list(hosts)] = True
-    return alive
+    alive = np.zeros(problem.stages * problem.pipelines, dtype=np.bool_)
+    for workers in problem.hosts:
+        alive[list(workers)] = True
+    return alive.reshape(problem.stages, problem.pipelines)

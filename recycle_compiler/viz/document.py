@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from recycle_compiler.ir.failure import worker_at
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.ops import MICROBATCH_KINDS, Op
 from recycle_compiler.ir.schedule import Schedule
@@ -51,8 +52,9 @@ def _op(job: JobSpec, op: Op, start: int, end: int) -> dict[str, Any]:
     return {
         "kind": op.kind.name,
         **({"pipeline": op.pipeline, "microbatch": op.microbatch} if of_microbatch else {}),
-        "stage": op.stage,
-        "worker": [op.worker, op.stage],
+        "stage": op.worker // job.pipelines,
+        **({} if job.has_chunk_per_stage else {"chunk": op.chunk}),
+        "worker": list(worker_at(op.worker, job.pipelines)),
         "start": in_unit(job, start),
         "end": in_unit(job, end),
     }

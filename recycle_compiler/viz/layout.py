@@ -6,7 +6,7 @@ from enum import Enum
 from fractions import Fraction
 from math import gcd
 
-from recycle_compiler.ir.failure import Worker
+from recycle_compiler.ir.failure import Worker, worker_at
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.ops import MICROBATCH_KINDS, Op
 from recycle_compiler.ir.schedule import Schedule
@@ -24,18 +24,19 @@ class Box:
     op: Op
     start: int
     end: int
-
-    @property
-    def is_guest(self) -> bool:
-        """Whether the micro-batch belongs to another pipeline than the worker."""
-        return self.op.kind in MICROBATCH_KINDS and self.op.pipeline != self.op.worker
+    is_guest: bool
+    """Whether the micro-batch belongs to another pipeline than the worker."""
+    chunk: int | None = None
+    """Where the number of its chunk is not that of its worker's stage."""
 
     @property
     def label(self) -> str:
         if self.op.kind not in MICROBATCH_KINDS:
             return self.op.kind.name
         home = f"{self.op.pipeline}." if self.is_guest else ""
-        return f"{self.op.kind.name}{home}{self.op.microbatch}"
+        return (
+            f"{self.op.kind.name}{home}{self.op.microbatch}{'' if self.chunk is None else f'c{self.chunk}'}"
+        )
 
 
 class Detail(Enum):
@@ -82,7 +83,10 @@ def boxes_by_worker(schedule: Schedule) -> dict[Worker, list[Box]]:
     boxes: dict[Worker, list[Box]] = {worker: [] for worker in everyone if worker not in failed}
     for op, start, end in schedule.rows():
         if end > start:
-            boxes[Worker(op.worker, op.stage)].append(Box(op, start, end))
+            worker = worker_at(op.worker, job.pipelines)
+            guest = op.kind in MICROBATCH_KINDS and op.pipeline != worker.pipeline
+            chunk = None if op.chunk == worker.stage else op.chunk
+            boxes[worker].append(Box(op, start, end, guest, chunk))
     return boxes
 
 

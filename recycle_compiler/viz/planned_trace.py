@@ -1,5 +1,6 @@
 """A plan as a Chrome trace, written as the trace of a run is, so that both lie side by side."""
 
+from recycle_compiler.ir.failure import worker_at
 from recycle_compiler.ir.ops import MICROBATCH_KINDS
 from recycle_compiler.ir.schedule import Schedule
 from recycle_runtime.plan.chrome_trace import chrome_trace
@@ -15,6 +16,6 @@ def planned_trace(schedule: Schedule) -> str:
     for op, start, end in schedule.rows():
         batch = f"{op.pipeline}.{op.microbatch}" if op.kind in MICROBATCH_KINDS else ""
         row = (f"{op.kind.name}{batch}", 0, start * tick, end * tick)
-        tracks.setdefault((op.worker, op.stage), []).append(row)
+        tracks.setdefault(worker_at(op.worker, schedule.job.pipelines), []).append(row)
     about = {"job": schedule.job.name, "failed": [str(worker) for worker in schedule.failed]}
     return chrome_trace(tracks, about)

@@ -13,7 +13,7 @@ from enum import Enum
 import numpy as np
 
 from recycle_compiler.analysis.explain.timeline import NOTHING, Timeline
-from recycle_compiler.ir.failure import Worker
+from recycle_compiler.ir.failure import Worker, worker_at
 
 _TRIED = 8
 """Of the stages whose window is the period, those tried for a chain that begins where their window opens."""
@@ -98,7 +98,7 @@ def critical_path(timeline: Timeline, bottleneck: int) -> CriticalPath:
 def _last_rows(timeline: Timeline, stage: int) -> list[int]:
     """The ops that the reduction of this stage waits for."""
     if timeline.problem.staggered:
-        chosen = (timeline.ops.stage == stage) & (timeline.end == timeline.last[stage])
+        chosen = (timeline.ops.chunk == stage) & (timeline.end == timeline.last[stage])
     else:
         chosen = timeline.end == max(timeline.last)
     return np.flatnonzero(chosen).tolist()
@@ -109,7 +109,7 @@ def _closed_chain(timeline: Timeline, stage: int) -> list[int] | None:
     opening = timeline.opens[stage]
     start, end = timeline.start.tolist(), timeline.end.tolist()
     before, source, lag = timeline.before.tolist(), timeline.source.tolist(), timeline.lag.tolist()
-    in_window = ((timeline.start == opening) & (timeline.ops.stage == stage)).tolist()
+    in_window = ((timeline.start == opening) & (timeline.ops.chunk == stage)).tolist()
     if not timeline.problem.staggered:
         in_window = (timeline.start == opening).tolist()
     waiting = deque((row, NOTHING) for row in _last_rows(timeline, stage))
@@ -152,7 +152,7 @@ def _walk(timeline: Timeline, stage: int) -> list[_Link]:
 def _cause(timeline: Timeline, link: _Link) -> _Link | None:
     """What let this op start when it did."""
     row = link.row
-    start, stage = int(timeline.start[row]), int(timeline.ops.stage[row])
+    start, stage = int(timeline.start[row]), int(timeline.ops.chunk[row])
     before, source = int(timeline.before[row]), int(timeline.source[row])
     freed = int(timeline.end[before]) if before != NOTHING else -1
     arrived = int(timeline.end[source] + timeline.lag[row]) if source != NOTHING else -1
@@ -185,7 +185,7 @@ def _steps(timeline: Timeline, stage: int, links: list[_Link]) -> tuple[Step, ..
 
 def _between(timeline: Timeline, previous: _Link | None, link: _Link, start: int, end: int) -> Step:
     """What fills the time between two ops of the chain."""
-    stage = int(timeline.ops.stage[link.row])
+    stage = int(timeline.ops.chunk[link.row])
     if previous is None:
         return Step(StepKind.NOTHING, start, end, stage)
     if previous.iteration < link.iteration:
@@ -198,11 +198,11 @@ def _between(timeline: Timeline, previous: _Link | None, link: _Link, start: int
 def _add_op(timeline: Timeline, steps: list[Step], link: _Link, start: int, end: int) -> None:
     """One more op: a step of its own, or more of the last one."""
     op, label = timeline.ops[link.row], timeline.label(link.row)
-    worker = Worker(op.worker, op.stage)
+    worker = worker_at(op.worker, timeline.problem.pipelines)
     last = steps[-1] if steps else None
     if last is None or (last.worker, last.iteration) != (worker, link.iteration):
-        steps.append(Step(StepKind.COMPUTE, start, end, op.stage, worker, label, label, 1, link.iteration))
+        steps.append(Step(StepKind.COMPUTE, start, end, op.chunk, worker, label, label, 1, link.iteration))
         return
     steps[-1] = Step(
-        StepKind.COMPUTE, last.start, end, op.stage, worker, last.first, label, last.ops + 1, link.iteration
+        StepKind.COMPUTE, last.start, end, op.chunk, worker, last.first, label, last.ops + 1, link.iteration
     )

@@ -78,11 +78,11 @@ def idle_times(timeline: Timeline) -> tuple[StageTime, ...]:
 
 def _stage_time(timeline: Timeline, gaps: _Gaps, stage: int) -> StageTime:
     problem = timeline.problem
-    rows = np.flatnonzero(timeline.ops.stage == stage)
+    rows = np.flatnonzero(timeline.ops.chunk == stage)
     alive = live_pipelines(timeline.schedule.failed, stage, problem.pipelines)
     after_work, imbalance = _after_last_ops(timeline, rows, stage, alive)
     dependency = np.bincount(
-        timeline.ops.worker[rows], gaps.dependency[rows], minlength=problem.pipelines
+        timeline.ops.worker[rows] % problem.pipelines, gaps.dependency[rows], minlength=problem.pipelines
     ).astype(np.int64)
     made_up = np.minimum(dependency, np.maximum(0, _missing_work(timeline, rows, stage) - imbalance))
     window = timeline.closes[stage] - timeline.opens[stage]
@@ -112,7 +112,7 @@ def _stage_time(timeline: Timeline, gaps: _Gaps, stage: int) -> StageTime:
 def _gaps(timeline: Timeline) -> _Gaps:
     """Idle time before each op, by cause."""
     ops, start, before = timeline.ops, timeline.start, timeline.before
-    stage = ops.stage
+    stage = ops.chunk
     began = np.where(before == NOTHING, np.array(timeline.opens)[stage], timeline.end[before])
     gap = start - began
     firsts = np.flatnonzero(before == NOTHING)
@@ -150,13 +150,13 @@ def _memory_is_full(
 ) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """For each op, whether there is no room for one more activation just before it."""
     job, ops = timeline.schedule.job, timeline.ops
-    activation = np.array(job.activation)[ops.stage]
-    kept = np.array(job.kept_for_weight)[ops.stage]
+    activation = np.array(job.activation)[ops.chunk]
+    kept = np.array(job.kept_for_weight)[ops.chunk]
     effects = (activation, -activation, kept - activation, -kept)
     change = np.choose(ops.kind, effects)
     held = np.cumsum(change) - change
     held -= held[firsts][owner]
-    capacity = np.array(timeline.problem.capacity)[ops.stage]
+    capacity = np.array(timeline.problem.capacity)[ops.chunk]
     return (capacity != UNLIMITED) & (held + activation > capacity)
 
 
@@ -166,7 +166,7 @@ def _after_last_ops(
     """For each pipeline's worker, once it is done: idle time while no peer works, and while one does."""
     problem = timeline.problem
     ended = np.full(problem.pipelines, timeline.opens[stage])
-    np.maximum.at(ended, timeline.ops.worker[rows], timeline.end[rows])
+    np.maximum.at(ended, timeline.ops.worker[rows] % problem.pipelines, timeline.end[rows])
     by_start = rows[np.argsort(timeline.start[rows], kind="stable")]
     until = np.maximum.accumulate(timeline.end[by_start])
     # Where somebody works: each op adds what lies beyond the end of all ops that began before it.
@@ -182,7 +182,8 @@ def _after_last_ops(
 
 def _missing_work(timeline: Timeline, rows: np.ndarray[tuple[int], np.dtype[np.intp]], stage: int) -> Column:
     """How much less work each pipeline's worker has than the busiest of the stage."""
+    pipelines = timeline.problem.pipelines
     work = np.bincount(
-        timeline.ops.worker[rows], timeline.ops.duration[rows], minlength=timeline.problem.pipelines
+        timeline.ops.worker[rows] % pipelines, timeline.ops.duration[rows], minlength=pipelines
     ).astype(np.int64)
     return work.max() - work

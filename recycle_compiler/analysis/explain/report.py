@@ -62,7 +62,7 @@ def explain(schedule: Schedule, mode: str | None = None) -> Explanation:
 def _hosted(timeline: Timeline, time: StageTime) -> tuple[int, int]:
     """The fewest and the most micro-batches on a live worker of the stage."""
     ops = timeline.ops
-    counts = np.bincount(ops.worker[(ops.stage == time.stage) & (ops.kind == OpKind.F)])
+    counts = np.bincount(ops.worker[(ops.chunk == time.stage) & (ops.kind == OpKind.F)])
     working = counts[counts > 0]
     fewest = int(working.min()) if len(working) == time.workers else 0
     return fewest, int(working.max())

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from recycle_compiler.ir.failure import Worker
+from recycle_compiler.ir.failure import Worker, worker_at
 from recycle_compiler.ir.ops import Column, OpKind, OpTable
 from recycle_compiler.ir.schedule import Schedule, measured
 from recycle_compiler.ir.target import Target
@@ -53,7 +53,7 @@ class Timeline:
         """The rows of every worker that has work."""
         firsts = [*np.flatnonzero(self.before == NOTHING).tolist(), len(self.ops)]
         return [
-            (Worker(int(self.ops.worker[first]), int(self.ops.stage[first])), slice(first, until))
+            (worker_at(int(self.ops.worker[first]), self.problem.pipelines), slice(first, until))
             for first, until in pairwise(firsts)
         ]
 
@@ -72,13 +72,12 @@ def timeline_of(schedule: Schedule) -> Timeline:
     normal = NormalizeFailures().run(Target(schedule.job, schedule.failed))
     problem = problem_of(schedule.job, normal.failed, ops)
     makespan, period = measured(schedule)
-    owner = ops.stage * problem.pipelines + ops.worker
-    before = np.where(np.diff(owner, prepend=-1) != 0, NOTHING, np.arange(len(ops)) - 1)
+    before = np.where(np.diff(ops.worker, prepend=-1) != 0, NOTHING, np.arange(len(ops)) - 1)
     source, lag = _sources(problem, ops)
     first = np.full(problem.stages, np.iinfo(np.int64).max)
     last = np.zeros(problem.stages, dtype=np.int64)
-    np.minimum.at(first, ops.stage, start)
-    np.maximum.at(last, ops.stage, end)
+    np.minimum.at(first, ops.chunk, start)
+    np.maximum.at(last, ops.chunk, end)
     if problem.staggered:
         opens, closes = first, last + np.array(problem.finish)
     else:
@@ -95,20 +94,20 @@ def _sources(problem: Problem, ops: OpTable) -> tuple[Column, Column]:
     backwards = ~forwards & ~weights
     rows = np.arange(len(ops))
     row_of = np.full((2, problem.units, problem.stages), NOTHING, dtype=np.int64)
-    row_of[0, unit[forwards], ops.stage[forwards]] = rows[forwards]
-    row_of[1, unit[backwards], ops.stage[backwards]] = rows[backwards]
+    row_of[0, unit[forwards], ops.chunk[forwards]] = rows[forwards]
+    row_of[1, unit[backwards], ops.chunk[backwards]] = rows[backwards]
     # The last entry is never used but makes the column as long as the stages.
     transfer = np.array([*problem.transfer, 0], dtype=np.int64)
-    last_stage = ops.stage == problem.stages - 1
+    last_stage = ops.chunk == problem.stages - 1
     source = np.full(len(ops), NOTHING, dtype=np.int64)
     lag = np.zeros(len(ops), dtype=np.int64)
-    down = forwards & (ops.stage > 0)
-    source[down] = row_of[0, unit[down], ops.stage[down] - 1]
-    lag[down] = transfer[ops.stage[down] - 1]
+    down = forwards & (ops.chunk > 0)
+    source[down] = row_of[0, unit[down], ops.chunk[down] - 1]
+    lag[down] = transfer[ops.chunk[down] - 1]
     turn = backwards & last_stage
-    source[turn] = row_of[0, unit[turn], ops.stage[turn]]
+    source[turn] = row_of[0, unit[turn], ops.chunk[turn]]
     up = backwards & ~last_stage
-    source[up] = row_of[1, unit[up], ops.stage[up] + 1]
-    lag[up] = transfer[ops.stage[up]]
-    source[weights] = row_of[1, unit[weights], ops.stage[weights]]
+    source[up] = row_of[1, unit[up], ops.chunk[up] + 1]
+    lag[up] = transfer[ops.chunk[up]]
+    source[weights] = row_of[1, unit[weights], ops.chunk[weights]]
     return source, lag

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from recycle_compiler.analysis.trace_diff.matching import Floats, Measured, op_name
-from recycle_compiler.ir.failure import Worker
+from recycle_compiler.ir.failure import Worker, worker_at
 from recycle_compiler.ir.ops import OpKind
 from recycle_compiler.ir.schedule import Schedule
 
@@ -64,7 +64,7 @@ def groups(schedule: Schedule) -> Iterator[tuple[OpKind, int, np.ndarray[tuple[i
     """The ops of each kind on each stage, as rows."""
     for kind in sorted({OpKind(kind) for kind in schedule.ops.kind.tolist()}):
         for stage in range(schedule.job.stages):
-            rows = np.flatnonzero((schedule.ops.kind == kind) & (schedule.ops.stage == stage))
+            rows = np.flatnonzero((schedule.ops.kind == kind) & (schedule.ops.chunk == stage))
             if len(rows):
                 yield kind, stage, rows
 
@@ -78,7 +78,7 @@ def op_times(schedule: Schedule, work: Floats, planned: Floats) -> Iterator[OpTi
 def typical_times(schedule: Schedule, times: Iterable[OpTime]) -> Floats:
     """For each op the median of its kind on its stage."""
     medians = {(row.kind, row.stage): row.median for row in times}
-    places = zip(schedule.ops.kind.tolist(), schedule.ops.stage.tolist(), strict=True)
+    places = zip(schedule.ops.kind.tolist(), schedule.ops.chunk.tolist(), strict=True)
     return np.array([medians[OpKind(kind), stage] for kind, stage in places])
 
 
@@ -107,7 +107,13 @@ def latest_ops(schedule: Schedule, start: Floats, tick: float) -> tuple[LateOp, 
     late = started - planned
     rows = [row for row in np.argsort(-late, kind="stable")[:_LATEST].tolist() if late[row] > 0]
     ops = [(row, schedule.ops[row]) for row in rows]
+    pipelines = schedule.job.pipelines
     return tuple(
-        LateOp(op_name(op), Worker(op.worker, op.stage), float(planned[row]), float(started[row]))
+        LateOp(
+            op_name(op),
+            worker_at(op.worker, pipelines),
+            float(planned[row]),
+            float(started[row]),
+        )
         for row, op in ops
     )

@@ -133,7 +133,8 @@ def _step_times(schedule: Schedule, measured: Measured) -> Floats:
     """From the last end of the step before to the last end of each; for the first one its longest window."""
     ends = measured.end.max(axis=1)
     start, end, job = measured.start[0] - measured.waited[0], measured.end[0], schedule.job
-    stage = schedule.ops.stage if job.techniques.stagger else np.zeros(len(start), dtype=np.int64)
+    # Without stagger there is one window for all.
+    stage = schedule.ops.worker // job.pipelines * job.techniques.stagger
     opens, closes = np.full(job.stages, np.inf), np.full(job.stages, -np.inf)
     work = schedule.is_compute
     np.minimum.at(opens, stage[work], start[work])

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recycle_compiler.analysis.trace_diff.trace_file import Ran, Trace, TraceError
-from recycle_compiler.ir.failure import FailureSet, Worker, failure_set
+from recycle_compiler.ir.failure import FailureSet, Worker, failure_set, worker_at, worker_number
 from recycle_compiler.ir.ops import MICROBATCH_KINDS, Op
 from recycle_compiler.ir.schedule import Schedule, schedule_order
 
@@ -60,10 +60,11 @@ def renamed(schedule: Schedule, parts: Mapping[Worker, Worker]) -> Schedule:
     """The schedule with its workers named as those that ran it; `parts` leads from these to the plan's."""
     names = {part: worker for worker, part in parts.items()}
     ops = schedule.ops
-    places = zip(ops.worker.tolist(), ops.stage.tolist(), strict=True)
-    runs = np.array([names[Worker(*place)].pipeline for place in places], dtype=np.int64)
+    pipelines = schedule.job.pipelines
+    planned = (worker_at(number, pipelines) for number in ops.worker.tolist())
+    runs = np.array([worker_number(names[worker], pipelines) for worker in planned], dtype=np.int64)
     table = replace(ops, worker=runs)
-    order = schedule_order(schedule.job, table, schedule.start)
+    order = schedule_order(table, schedule.start)
     grid = (Worker(p, s) for s in range(schedule.job.stages) for p in range(schedule.job.pipelines))
     failed = failure_set(worker for worker in grid if worker not in parts)
     return replace(schedule, failed=failed, ops=table.take(order), start=schedule.start[order])
@@ -72,7 +73,7 @@ def renamed(schedule: Schedule, parts: Mapping[Worker, Worker]) -> Schedule:
 def match(trace: Trace, schedule: Schedule) -> Measured:
     """Every op of the plan in every step of the trace; TraceError if one is missing, or there is another."""
     names = [op_name(op) for op in schedule.ops]
-    workers = [Worker(op.worker, op.stage) for op in schedule.ops]
+    workers = [worker_at(op.worker, schedule.job.pipelines) for op in schedule.ops]
     rows = {place: row for row, place in enumerate(zip(workers, names, strict=True))}
     steps = trace.steps
     index = {step: number for number, step in enumerate(steps)}

@@ -96,17 +96,17 @@ def _sources(schedule: Schedule) -> tuple[Column, Column]:
     rows = np.arange(len(ops))
     forward, weight = ops.kind == OpKind.F, ops.kind == OpKind.W
     backward = (ops.kind == OpKind.B) | (ops.kind == OpKind.I)
-    place = (ops.pipeline, ops.microbatch, ops.stage)
-    found = np.full((2, job.pipelines, job.microbatches, job.stages + 1), NOTHING, dtype=np.int64)
+    place = (ops.pipeline, ops.microbatch, ops.chunk)
+    found = np.full((2, job.pipelines, job.microbatches, job.chunks + 1), NOTHING, dtype=np.int64)
     for number, chosen in enumerate((forward, backward)):
         found[(number, *(column[chosen] for column in place))] = rows[chosen]
     source = np.full(len(ops), NOTHING, dtype=np.int64)
     lag = np.zeros(len(ops), dtype=np.int64)
     # One more than there are, for the last stage, which sends nothing on.
     transfer = np.array([*job.transfer, 0], dtype=np.int64)
-    last = ops.stage == job.stages - 1
+    last = ops.chunk == job.chunks - 1
     for chosen, number, step in (
-        (forward & (ops.stage > 0), 0, -1),
+        (forward & (ops.chunk > 0), 0, -1),
         (backward & last, 0, 0),
         (backward & ~last, 1, 1),
         (weight, 1, 0),

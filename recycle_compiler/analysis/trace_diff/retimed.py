@@ -7,7 +7,7 @@ import numpy as np
 
 from recycle_compiler.analysis.trace_diff.matching import Floats
 from recycle_compiler.analysis.trace_diff.network import network_of, steady_step
-from recycle_compiler.ir.failure import Worker
+from recycle_compiler.ir.failure import Worker, worker_number
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.ops import OpKind
 from recycle_compiler.ir.schedule import Schedule
@@ -42,10 +42,10 @@ def _durations(schedule: Schedule, job: JobSpec, slow: Mapping[Worker, float]) -
         OpKind.O: step,
     }
     durations = np.zeros(len(ops))
-    for kind, per_stage in times.items():
+    for kind, per_chunk in times.items():
         rows = ops.kind == kind
-        durations[rows] = per_stage[ops.stage[rows]]
+        durations[rows] = per_chunk[ops.chunk[rows]]
     for worker, factor in slow.items():
-        own = (ops.worker == worker.pipeline) & (ops.stage == worker.stage) & (ops.kind != OpKind.R)
+        own = (ops.worker == worker_number(worker, job.pipelines)) & (ops.kind != OpKind.R)
         durations[own] *= factor
     return durations

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from recycle_compiler.analysis.trace_diff.retimed import retimed_step
 from recycle_compiler.backends.bundle import bundle_bytes
 from recycle_compiler.backends.replay import replay
-from recycle_compiler.ir.failure import FailureSet, Worker, failure_set
+from recycle_compiler.ir.failure import FailureSet, Worker, failure_set, worker_at
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.streams import Program
 from recycle_compiler.ir.target import Target
@@ -26,7 +26,7 @@ FACTORS = st.sampled_from([0.5, 1.0, 1.3, 2.0, 2.5, 4.0, 20.0])
 @st.composite
 def slow_targets(draw: st.DrawFn) -> tuple[Target, dict[Worker, float]]:
     target = draw(small_targets().filter(lambda target: target.job.techniques.adaptive and all(target.hosts)))
-    live = [Worker(pipeline, stage) for stage, hosts in enumerate(target.hosts) for pipeline in hosts]
+    live = [worker_at(number, target.job.pipelines) for hosts in target.hosts for number in hosts]
     chosen = draw(st.lists(st.sampled_from(live), min_size=1, max_size=3, unique=True))
     return target, {worker: draw(FACTORS) for worker in chosen}
 

@@ -66,7 +66,7 @@ def test_uneven_times_are_drawn_to_scale(tiny_text: str) -> None:
 
 def test_columns_of_several_slots_show_what_fills_them(tiny: Schedule) -> None:
     """Stage 1 starts 100 slots late, so that a column has to stand for several slots."""
-    late = replace(tiny, start=tiny.start + 100_000 * tiny.ops.stage)
+    late = replace(tiny, start=tiny.start + 100_000 * tiny.ops.chunk)
     assert grid(late, width=40).splitlines()[7:10] == [
         "0:0     *" + "." * 28,
         "0:1     " + "." * 25 + "**W.",

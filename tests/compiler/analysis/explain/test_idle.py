@@ -87,7 +87,7 @@ def test_every_tick_has_one_cause(target: Target) -> None:
     schedule = replay(plan_failed(target.job, target.failed, effort=Effort().quick()))
     job = target.job
     for time in idle_times(timeline_of(schedule)):
-        of_stage = schedule.ops.stage == time.stage
+        of_stage = schedule.ops.chunk == time.stage
         busy = int(schedule.ops.duration[of_stage].sum())
         alive = job.pipelines - sum(worker.stage == time.stage for worker in target.failed)
         assert (time.busy, time.workers) == (busy, alive)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from recycle_compiler.analysis.trace_diff.matching import op_name
 from recycle_compiler.analysis.trace_diff.trace_file import Ran, Trace
-from recycle_compiler.ir.failure import Worker
+from recycle_compiler.ir.failure import Worker, worker_at
 from recycle_compiler.ir.ops import Op, OpKind
 from recycle_compiler.ir.schedule import Schedule
 
@@ -19,7 +19,7 @@ def as_planned(schedule: Schedule, tick: float, steps: int = 3) -> Trace:
             Ran(
                 op_name(op),
                 step,
-                Worker(op.worker, op.stage),
+                worker_at(op.worker, schedule.job.pipelines),
                 begin * tick,
                 (begin + op.duration) * tick,
                 0.0,
@@ -38,7 +38,8 @@ def simulated(schedule: Schedule, steps: int, duration: Durations, latency: floa
     As in a real run, an op enters when its worker is free and waits inside for its input.
     """
     ops = sorted(schedule.rows(), key=lambda row: row[1])
-    last = {(Worker(op.worker, op.stage), op.kind): op for op, _, _ in ops if op.kind > OpKind.W}
+    pipelines = schedule.job.pipelines
+    last = {(worker_at(op.worker, pipelines), op.kind): op for op, _, _ in ops if op.kind > OpKind.W}
     free: dict[Worker, float] = dict.fromkeys((worker for worker, _ in schedule.worker_starts()), 0.0)
     found: list[Ran] = []
     for step in range(steps):
@@ -46,10 +47,10 @@ def simulated(schedule: Schedule, steps: int, duration: Durations, latency: floa
         for op, _, _ in ops:
             if op.kind > OpKind.W:
                 continue
-            worker = Worker(op.worker, op.stage)
+            worker = worker_at(op.worker, pipelines)
             entered = free[worker]
             begin = max(entered, ready(schedule, op, ends, latency))
-            free[worker] = ends[key(op, op.stage)] = begin + duration(step, op)
+            free[worker] = ends[key(op, op.chunk)] = begin + duration(step, op)
             found.append(Ran(op_name(op), step, worker, entered, free[worker], 0.0))
         for stage in range(schedule.job.stages):
             finish(stage, step, free, last, duration, found)
@@ -64,12 +65,12 @@ def key(op: Op, stage: int) -> tuple[str, int, int, int]:
 def ready(schedule: Schedule, op: Op, ends: dict[tuple[str, int, int, int], float], latency: float) -> float:
     place = op.pipeline, op.microbatch
     if op.kind is OpKind.W:
-        return ends["I", *place, op.stage]
+        return ends["I", *place, op.chunk]
     if op.kind is OpKind.F:
-        return ends["F", *place, op.stage - 1] + latency if op.stage else 0.0
-    if op.stage == schedule.job.stages - 1:
-        return ends["F", *place, op.stage]
-    return ends["I", *place, op.stage + 1] + latency
+        return ends["F", *place, op.chunk - 1] + latency if op.chunk else 0.0
+    if op.chunk == schedule.job.stages - 1:
+        return ends["F", *place, op.chunk]
+    return ends["I", *place, op.chunk + 1] + latency
 
 
 def finish(

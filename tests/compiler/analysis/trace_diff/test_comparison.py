@@ -12,7 +12,7 @@ from recycle_compiler.analysis.trace_diff.reasons import main_reasons
 from recycle_compiler.analysis.trace_diff.text import comparison_text, verdict
 from recycle_compiler.analysis.trace_diff.trace_file import Ran, Trace, TraceError
 from recycle_compiler.backends.replay import replay
-from recycle_compiler.ir.failure import Worker, failure_set
+from recycle_compiler.ir.failure import Worker, failure_set, worker_at
 from recycle_compiler.ir.ops import Op, OpKind
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.target import Target
@@ -71,7 +71,7 @@ def test_ops_of_one_kind_on_one_stage_are_named(plan: Schedule) -> None:
     slow = (OpKind.W, 2)
 
     def duration(step: int, op: Op) -> float:
-        return microseconds(op) * (1.5 if (op.kind, op.stage) == slow else 1.0)
+        return microseconds(op) * (1.5 if (op.kind, op.chunk) == slow else 1.0)
 
     found = compare_with_run(plan, simulated(plan, 8, duration))
     (reason,) = main_reasons(found.reasons, found.longer)
@@ -95,7 +95,8 @@ def test_waiting_is_told_from_work_but_for_the_way_of_a_message(plan: Schedule) 
 
 def test_waiting_that_the_trace_sets_apart_is_no_work(plan: Schedule) -> None:
     bare = simulated(plan, 6, lambda step, op: microseconds(op), latency=300.0)
-    durations = {(Worker(op.worker, op.stage), op.kind.name): microseconds(op) for op in plan.ops}
+    pipelines = plan.job.pipelines
+    durations = {(worker_at(op.worker, pipelines), op.kind.name): microseconds(op) for op in plan.ops}
 
     def apart(op: Ran) -> Ran:
         work = durations[op.worker, op.name[0]]
@@ -111,7 +112,7 @@ def test_waiting_that_the_trace_sets_apart_is_no_work(plan: Schedule) -> None:
 
 def test_one_slow_op_makes_ops_uneven(plan: Schedule) -> None:
     def duration(step: int, op: Op) -> float:
-        held_up = step == 3 and (op.kind, op.pipeline, op.microbatch, op.stage) == (OpKind.F, 1, 2, 0)
+        held_up = step == 3 and (op.kind, op.pipeline, op.microbatch, op.chunk) == (OpKind.F, 1, 2, 0)
         return microseconds(op) + (5_000 if held_up else 0)
 
     found = compare_with_run(plan, simulated(plan, 6, duration), step=3)

@@ -33,7 +33,7 @@ def test_a_stage_that_waits_for_nothing_is_as_slow_as_its_own_work(tiny: Schedul
     network = network_of(tiny)
     duration = tiny.ops.duration.astype(np.float64)
     assert steady_step(network, duration, np.zeros(len(duration))) == 13 * SLOT
-    duration[(tiny.ops.kind == OpKind.W) & (tiny.ops.stage == 1)] = 3 * SLOT
+    duration[(tiny.ops.kind == OpKind.W) & (tiny.ops.chunk == 1)] = 3 * SLOT
     assert steady_step(network, duration, np.zeros(len(duration))) == 21 * SLOT
 
 
