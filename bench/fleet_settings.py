@@ -6,9 +6,8 @@ from dataclasses import replace
 
 from bench.report import job_path
 from recycle_compiler.fleet.course import Start, lead
-from recycle_compiler.fleet.job_text import read_said
 from recycle_compiler.fleet.policy import Change, Policy, Worker
-from recycle_compiler.fleet.setting import ChangeCosts, Known, OurPlan, Setting, make_setting
+from recycle_compiler.fleet.setting import ChangeCosts, Known, OurPlan, Setting, make_setting, read_said
 from recycle_compiler.frontend import load_job
 from recycle_compiler.ir.failure import failed_per_stage
 from recycle_compiler.ir.job import JobSpec

@@ -9,8 +9,7 @@ from bench.fleet_settings import plans_for, setting_of, shuffled_workers
 from bench.line_plot import Panel, plot
 from bench.report import ROOT, Section, job_path
 from recycle_compiler.fleet.policies import oobleck
-from recycle_compiler.fleet.policy import CannotRunError, Policy
-from recycle_compiler.fleet.registry import make_policy
+from recycle_compiler.fleet.policy import CannotRunError, Policy, make_policy
 from recycle_compiler.fleet.setting import Setting
 from recycle_compiler.frontend import load_job
 from recycle_compiler.planner.recycle_schedules import best_placement

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from bench.fleet_settings import SHARED_DATA, samples_of, setting_of
 from bench.report import Section
-from recycle_compiler.fleet.compare import Batch, Comparison, compare
+from recycle_compiler.fleet.comparison import Batch, Comparison, compare
 from recycle_compiler.fleet.machines import Fleet, lay_out
-from recycle_compiler.fleet.registry import NAMES
+from recycle_compiler.fleet.policy import NAMES
 from recycle_compiler.fleet.report import Outcome, Report
 from recycle_compiler.fleet.traces.read import read_trace
 from recycle_compiler.fleet.traces.trace import Grid

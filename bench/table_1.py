@@ -57,10 +57,10 @@ def simulate(published: Published) -> Simulated:
         return tuple(samples * average_rate(make(setting), setting.job, every, SPAN) for every in EVERY)
 
     try:
-        redundant = rates(bamboo.make)
+        redundant = rates(bamboo.Bamboo)
     except CannotRunError:
         redundant = None
-    return Simulated(rates(ours.make), rates(recycle.make), rates(_oobleck), redundant)
+    return Simulated(rates(ours.Ours), rates(recycle.Recycle), rates(_oobleck), redundant)
 
 
 def section() -> Section:

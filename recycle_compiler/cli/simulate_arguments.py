@@ -4,10 +4,10 @@ import argparse
 from collections.abc import Callable
 
 from recycle_compiler.cli.argument_values import count, one_of, positive
-from recycle_compiler.fleet.limits import MOST_LAYERS
 from recycle_compiler.fleet.machines import LAYOUTS
-from recycle_compiler.fleet.registry import NAMES as POLICIES
-from recycle_compiler.fleet.traces.durations import seconds_of
+from recycle_compiler.fleet.policy import NAMES as POLICIES
+from recycle_compiler.fleet.traces.trace import seconds_of
+from recycle_compiler.frontend.model_block import MOST_LAYERS
 
 REPORTS = ("table", "json", "html")
 COSTS = (

@@ -5,7 +5,7 @@ a plan that will be ready), also then. A pause that is under way is not forgotte
 longer one counts. Work that is lost is taken off where it was done: the last of it first.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -189,3 +189,45 @@ class _Record:
             last.kept_until = last.begin
             seconds -= length
             self._with_work.pop()
+
+
+_AT_ONCE = frozenset({"restart", "varuna", "fault-scaled", "fault-free", "zero-bubble"})
+"""Policies whose restarts include it, and those for whom changes cost nothing."""
+
+
+def as_seen_by(policy: str, changes: Iterable[Change], start_up: float) -> Iterator[Change]:
+    """The changes as a policy of this name gets to know them."""
+    if policy in _AT_ONCE or not start_up:
+        return iter(changes)
+    return _after_start_up(changes, start_up)
+
+
+def _after_start_up(changes: Iterable[Change], start_up: float) -> Iterator[Change]:
+    ready: dict[Worker, float] = {}
+    """When who will have started."""
+    down: frozenset[Worker] = frozenset()
+    spare = 0
+    for change in changes:
+        yield from _started(ready, change.at, down, spare)
+        lost = change.lost - ready.keys()
+        for worker in change.lost:
+            ready.pop(worker, None)
+        returned = frozenset(worker for worker, at in ready.items() if at <= change.at)
+        for worker in returned:
+            del ready[worker]
+        ready.update(dict.fromkeys(sorted(change.returned), change.at + start_up))
+        if lost or returned or change.spare != spare:
+            yield Change(change.at, lost, returned, change.down | ready.keys(), change.spare)
+        down, spare = change.down, change.spare
+    yield from _started(ready, float("inf"), down, spare)
+
+
+def _started(
+    ready: dict[Worker, float], until: float, down: frozenset[Worker], spare: int
+) -> Iterator[Change]:
+    """Those who have started before this moment, and are not there for longer."""
+    while ready and (at := min(ready.values())) < until:
+        returned = frozenset(worker for worker, moment in ready.items() if moment == at)
+        for worker in returned:
+            del ready[worker]
+        yield Change(at, frozenset(), returned, down | ready.keys(), spare)

@@ -5,7 +5,14 @@ on, how much work is done again, and how fast the job runs after that. Rates are
 it was written (all its micro-batches) per second, so that policies with other shapes can be compared.
 """
 
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    # Loading it takes as long as the planner does, and the names are needed before that.
+    from recycle_compiler.fleet.setting import Setting
+
 
 Worker = tuple[int, int]
 """Pipeline and stage."""
@@ -56,3 +63,29 @@ class Policy(Protocol):
     def react(self, change: Change) -> Reaction:
         """What happens now."""
         ...
+
+
+_FOLDER = "recycle_compiler.fleet.policies"
+_POLICIES = {
+    "ours": "ours:Ours",
+    "recycle": "recycle:Recycle",
+    "oobleck": "oobleck:Oobleck",
+    "bamboo": "bamboo:Bamboo",
+    "varuna": "varuna:Varuna",
+    "elastic": "elastic:Elastic",
+    "restart": "restart:Restart",
+    "fault-scaled": "references:FaultScaled",
+    "fault-free": "references:fault_free",
+    "zero-bubble": "references:zero_bubble",
+}
+"""By the name that users write: the module, and what makes a policy from a setting. Each is imported when it
+is asked for."""
+NAMES = tuple(_POLICIES)
+"""In the order of tables."""
+
+
+def make_policy(name: str, setting: "Setting") -> Policy:
+    """A policy that has seen nothing yet; CannotRunError where it cannot run the job."""
+    module, _, maker = _POLICIES[name].partition(":")
+    make: Callable[[Setting], Policy] = getattr(import_module(f"{_FOLDER}.{module}"), maker)
+    return make(setting)

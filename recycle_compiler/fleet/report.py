@@ -1,7 +1,14 @@
-"""What a simulation has found: the same object goes into the table, the JSON document and the HTML page."""
+"""What a simulation has found: one value, as a table for people, as JSON, and (page.py) as HTML."""
 
+import json
 from dataclasses import dataclass
-from typing import NamedTuple
+from io import StringIO
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from recycle_compiler.ir.units import percent, plural
 
 
 class Point(NamedTuple):
@@ -74,3 +81,115 @@ class Report:
     """GPU-hours that machines of the job were down, the same for all policies."""
     outcomes: tuple[Outcome, ...]
     """In the order of the table, ours first."""
+
+
+_UNBROKEN = 10_000
+"""A width at which rich breaks no line."""
+_ABOVE = 1.0005
+"""A share that shows as more than 100 %."""
+_COLUMNS = ("of zero-bubble", "GPU-hours lost", "hours still", "iterations", "done twice")
+
+
+def report_table(report: Report, color: bool = False) -> str:
+    """One line per policy, then what the columns mean and how each policy was modelled."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("policy", no_wrap=True)
+    for title in (report.unit, *_COLUMNS):
+        table.add_column(title, justify="right", no_wrap=True)
+    for outcome in report.outcomes:
+        table.add_row(outcome.name, *_cells(outcome))
+    sink = StringIO()
+    width = Console(width=_UNBROKEN).measure(table).maximum
+    console = Console(file=sink, width=width, force_terminal=color, no_color=not color, highlight=False)
+    console.print(table)
+    rows = "".join(f"{line.rstrip()}\n" for line in sink.getvalue().splitlines())
+    return f"{_title(report)}\n{rows}\n{_legend(report)}"
+
+
+def _title(report: Report) -> str:
+    about = f"; {report.about}" if report.about else ""
+    return (
+        f"{report.job}: {plural(report.workers, 'worker')}, {plural(report.gpus, 'GPU')}, "
+        f"{report.hours:.4g} h of {report.trace}{about}\n"
+    )
+
+
+def _cells(outcome: Outcome) -> tuple[str, ...]:
+    if outcome.average is None or outcome.share is None or outcome.gpu_hours_lost is None:
+        return ("cannot run", *("-" for _ in _COLUMNS))
+    return (
+        f"{outcome.average:,.4g}" if outcome.average < 1000 else f"{outcome.average:,.0f}",
+        percent(outcome.share),
+        f"{round(outcome.gpu_hours_lost, 1) + 0.0:,.1f}",
+        f"{outcome.still:.2f}",
+        f"{outcome.iterations:,.0f}",
+        f"{outcome.redone:,.1f}",
+    )
+
+
+def _legend(report: Report) -> str:
+    total = report.gpus * report.hours
+    lines = [
+        f"100 % is our plan without failures: {report.reference:,.4g} {report.unit}.",
+        f"GPU-hours lost: what is missing to 100 %, of {total:,.1f} GPU-hours in all; "
+        f"machines of the job were down for {report.gpu_hours_down:,.1f}.",
+        "Hours still: pauses, and times when the job could not run. Done twice: iterations that were lost.",
+    ]
+    if any(outcome.share is not None and outcome.share > _ABOVE for outcome in report.outcomes):
+        lines.append(
+            "More than 100 %: a policy that cuts the model anew can have more even stages than the job."
+        )
+    lines.append("")
+    width = max(len(outcome.name) for outcome in report.outcomes)
+    lines += [f"{outcome.name:<{width}}  {outcome.note}" for outcome in report.outcomes]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def report_document(report: Report) -> str:
+    """Averages, timelines and logs of all policies; null where a policy cannot run."""
+    head: dict[str, Any] = {
+        "job": report.job,
+        "trace": report.trace,
+        "about": report.about,
+        "unit": report.unit,
+        "hours": _short(report.hours),
+        "workers": report.workers,
+        "gpus": report.gpus,
+        "reference": _short(report.reference),
+        "gpu_hours_down": _short(report.gpu_hours_down),
+    }
+    policies = ",\n  ".join(
+        f"{json.dumps(outcome.name)}: {json.dumps(_policy(outcome, report.unit))}"
+        for outcome in report.outcomes
+    )
+    return f'{json.dumps(head)[:-1]}, "policies": {{\n  {policies}\n}}}}\n'
+
+
+def _policy(outcome: Outcome, unit: str) -> dict[str, Any]:
+    return {
+        "average": _short(outcome.average),
+        "unit": unit,
+        "share": _short(outcome.share),
+        "gpu_hours_lost": _short(outcome.gpu_hours_lost),
+        "hours_still": _short(outcome.still),
+        "iterations": _short(outcome.iterations),
+        "done_twice": _short(outcome.redone),
+        "note": outcome.note,
+        "timeline": [[round(at, 9), live, _short(throughput)] for at, live, throughput in outcome.timeline],
+        "log": [
+            {
+                "hours": round(entry.hours, 9),
+                "live": entry.live,
+                "pause": _short(entry.pause),
+                "redone": _short(entry.redone),
+                "throughput": _short(entry.throughput),
+                "why": entry.why,
+            }
+            for entry in outcome.log
+        ],
+    }
+
+
+def _short(value: float | None) -> float | None:
+    """Nine digits that count are enough, and the same on any machine."""
+    return None if value is None else float(f"{value:.9g}")

@@ -12,7 +12,7 @@ from recycle_compiler.frontend.values import LARGEST, read_share, read_whole
 from recycle_compiler.frontend.wording import count, did_you_mean, one_of, quote
 
 _LEAST_EFFICIENCY_PPM = 10_000
-_MOST_LAYERS = 1 << 16
+MOST_LAYERS = 1 << 16
 _LARGEST_SIZE = 1 << 24
 
 
@@ -43,7 +43,7 @@ def read_model(section: Section, sections: Sections, shape: Shape, report: Repor
 
 def _size(section: Section, key: str, report: Report) -> int | None:
     setting = section.settings.get(key)
-    most = _MOST_LAYERS if key == "layers" else _LARGEST_SIZE
+    most = MOST_LAYERS if key == "layers" else _LARGEST_SIZE
     return read_whole(setting, report, 1, most) if setting else None
 
 

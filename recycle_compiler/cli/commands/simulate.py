@@ -19,20 +19,24 @@ from recycle_compiler.cli.output import (
 from recycle_compiler.cli.planning import load_for, planning
 from recycle_compiler.cli.progress import PlanProgress, can_rewrite
 from recycle_compiler.cli.simulate_progress import Meter
-from recycle_compiler.fleet.compare import Comparison, batch_of, compare
-from recycle_compiler.fleet.document import report_document
-from recycle_compiler.fleet.jittered import plans_of, with_jitter
-from recycle_compiler.fleet.job_text import Said, read_said, spread_layers
-from recycle_compiler.fleet.limits import MOST_LAYERS
+from recycle_compiler.fleet.comparison import Comparison, batch_of, compare
 from recycle_compiler.fleet.machines import LAYOUTS, Fleet, Layout, LayoutError, lay_out
+from recycle_compiler.fleet.our_plans import plans_of, with_jitter
 from recycle_compiler.fleet.page import page
-from recycle_compiler.fleet.report import Report
-from recycle_compiler.fleet.setting import ChangeCosts, Known, Setting, make_setting
-from recycle_compiler.fleet.table import report_table
-from recycle_compiler.fleet.traces.generate import Machines, generate
+from recycle_compiler.fleet.report import Report, report_document, report_table
+from recycle_compiler.fleet.setting import (
+    ChangeCosts,
+    Known,
+    Said,
+    Setting,
+    make_setting,
+    read_said,
+    spread_layers,
+)
+from recycle_compiler.fleet.traces.generated import Machines, generate, is_words, parse_words
 from recycle_compiler.fleet.traces.read import read_trace
 from recycle_compiler.fleet.traces.trace import Grid, Trace
-from recycle_compiler.fleet.traces.words import is_words, parse_words
+from recycle_compiler.frontend.model_block import MOST_LAYERS
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.planner.compile import PlanSummary, compile_job
 from recycle_runtime.plan.bundle import MAGIC, Bundle

@@ -1,1 +1,1 @@
-"""Ways to survive failures, one module each; `fleet/registry.py` knows their names."""
+"""Ways to survive failures, one module each; `fleet/policy.py` has the table of their names."""

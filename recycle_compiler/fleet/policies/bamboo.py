@@ -13,11 +13,9 @@
 
 from functools import lru_cache
 
-from recycle_compiler.fleet.fewer_pipelines import on_pipelines
-from recycle_compiler.fleet.holders import Holders, grid
+from recycle_compiler.fleet.policies.bookkeeping import Holders, WorkClock, grid
 from recycle_compiler.fleet.policy import CannotRunError, Change, Reaction, Worker
-from recycle_compiler.fleet.setting import Setting
-from recycle_compiler.fleet.work_clock import WorkClock
+from recycle_compiler.fleet.setting import Setting, on_pipelines
 from recycle_compiler.frontend.capacity import spell_amount
 from recycle_compiler.planner.baseline import one_f_one_b_period
 
@@ -160,8 +158,3 @@ class Bamboo:
                     f"out of memory: with the layers of stage {following}, a worker of stage {stage} needs "
                     f"{spell_amount(needed, job.memory_unit)}, and has {spell_amount(room, job.memory_unit)}"
                 )
-
-
-def make(setting: Setting) -> Bamboo:
-    """A run of Bamboo."""
-    return Bamboo(setting)

@@ -6,13 +6,9 @@ wait for that. What a pipeline that stands by has in memory grows old. If nobody
 is now, the job goes on from a checkpoint; checkpoints cost nothing.
 """
 
+from recycle_compiler.fleet.policies.bookkeeping import WorkClock
 from recycle_compiler.fleet.policy import Change, Reaction, Worker
 from recycle_compiler.fleet.setting import Setting
-from recycle_compiler.fleet.work_clock import WorkClock
-
-
-def make(setting: Setting) -> "Elastic":
-    return Elastic(setting)
 
 
 class Elastic:

@@ -7,15 +7,17 @@ layers that a worker lacks are copied, and half an iteration. If layers are in n
 on from a checkpoint; checkpoints cost nothing.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 
-from recycle_compiler.fleet.policies.oobleck_pipelines import best_pipelines, iteration
-from recycle_compiler.fleet.policies.pipeline_shapes import pipeline_shapes
+import numpy as np
+
+from recycle_compiler.fleet.policies.bookkeeping import WorkClock
+from recycle_compiler.fleet.policies.templates import Template, pipeline_shapes
 from recycle_compiler.fleet.policy import CannotRunError, Change, Reaction, Worker
 from recycle_compiler.fleet.setting import Setting
-from recycle_compiler.fleet.work_clock import WorkClock
 
 _SMALL, _LARGE = 2.0, 10.0
 """Seconds of a reconfiguration, published for small models and for 6.7B; linear in parameters between."""
@@ -161,12 +163,72 @@ class Oobleck:
         return iteration([self.templates[size] for size in sizes], self._microbatches)
 
 
-def make(setting: Setting) -> Oobleck:
-    """A run of Oobleck."""
-    return Oobleck(setting)
-
-
 def _listed(sizes: Sequence[int]) -> str:
     """Sizes as people write them: 5 x 4, 1 x 3."""
     counts = {size: sizes.count(size) for size in sizes}
     return ", ".join(f"{count} x {size}" for size, count in sorted(counts.items(), reverse=True))
+
+
+_PRECISION = 1e-9
+"""Of the iteration's time; a share."""
+
+
+def iteration(pipelines: Sequence[Template], microbatches: int) -> float:
+    """Ticks until the last of these pipelines is done with its share of the batch.
+
+    That is when the last of so many micro-batches is done, if each goes where it is done first.
+    """
+    alike = Counter(pipelines)
+    done = np.concatenate([one.once + np.arange(microbatches) * one.slowest for one in alike])
+    order = done.argsort()
+    so_far = np.repeat(list(alike.values()), microbatches)[order].cumsum()
+    return float(done[order[so_far.searchsorted(microbatches)]])
+
+
+def best_pipelines(templates: Mapping[int, Template], workers: int, microbatches: int) -> tuple[int, ...]:
+    """Sizes of the pipelines of the fastest multiset, smallest first; empty where no template fits.
+
+    It uses all workers where sizes add up to them, else as many as can be.
+    """
+    if not templates or workers < min(templates):
+        return ()
+    used = _most_used(templates, workers)
+    slow = max(one.period(microbatches) for one in templates.values())
+    fast = 0.0
+    best = _within(templates, used, slow)[1]
+    while slow - fast > _PRECISION * slow:
+        middle = (slow + fast) / 2
+        done, sizes = _within(templates, used, middle)
+        if done >= microbatches:
+            slow, best = middle, sizes
+        else:
+            fast = middle
+    return best
+
+
+def _most_used(templates: Mapping[int, Template], workers: int) -> int:
+    reachable = [True] + [False] * workers
+    for total in range(1, workers + 1):
+        reachable[total] = any(reachable[total - size] for size in templates if size <= total)
+    return max(total for total, is_reachable in enumerate(reachable) if is_reachable)
+
+
+def _within(templates: Mapping[int, Template], workers: int, ticks: float) -> tuple[float, tuple[int, ...]]:
+    """The most micro-batches that pipelines with exactly so many workers do in this time, and their sizes."""
+    sizes = np.array(sorted(templates))
+    ordered = [templates[int(size)] for size in sizes]
+    values = np.array([max(0.0, (ticks - one.once) // one.slowest + 1) for one in ordered])
+    most = np.full(workers + 1, -np.inf)
+    most[0] = 0
+    chosen = np.zeros(workers + 1, dtype=np.int64)
+    for total in range(int(sizes[0]), workers + 1):
+        usable = sizes <= total
+        done = most[total - sizes[usable]] + values[usable]
+        which = int(done.argmax())
+        most[total], chosen[total] = done[which], sizes[which]
+    picked: list[int] = []
+    left = workers
+    while left and chosen[left]:
+        picked.append(int(chosen[left]))
+        left -= picked[-1]
+    return float(most[workers]), tuple(sorted(picked))

@@ -11,11 +11,10 @@ import heapq
 from collections import Counter
 from collections.abc import Collection, Iterable
 
-from recycle_compiler.fleet.holders import own_stages_first
-from recycle_compiler.fleet.our_periods import Counts, OurPeriods
+from recycle_compiler.fleet.our_plans import Counts, OurPeriods
+from recycle_compiler.fleet.policies.bookkeeping import WorkClock, own_stages_first
 from recycle_compiler.fleet.policy import Change, Reaction, Worker
 from recycle_compiler.fleet.setting import Setting
-from recycle_compiler.fleet.work_clock import WorkClock
 from recycle_compiler.ir.units import plural
 from recycle_runtime.plan.moves import ChangeRate, CostOfMoves, least_moves, weigh
 
@@ -23,10 +22,6 @@ _STEPS_BEFORE_MOVES = 4
 """Of a generation, before the coordinator weighs moves."""
 _STEPS_LEFT = 1 << 40
 _NEVER = float("inf")
-
-
-def make(setting: Setting) -> "Ours":
-    return Ours(setting)
 
 
 class Ours:

@@ -9,10 +9,9 @@ state of a stage, the job goes on from a checkpoint; checkpoints cost nothing.
 
 from functools import lru_cache
 
-from recycle_compiler.fleet.holders import Holders, grid
+from recycle_compiler.fleet.policies.bookkeeping import Holders, WorkClock, grid
 from recycle_compiler.fleet.policy import Change, Reaction, Worker
 from recycle_compiler.fleet.setting import Setting
-from recycle_compiler.fleet.work_clock import WorkClock
 from recycle_compiler.ir.job import Techniques
 from recycle_compiler.planner.recycle_schedules import ALL, Counts, best_placement, is_large, spread
 
@@ -107,8 +106,3 @@ class Recycle:
         assert low is not None and high is not None
         share = (failures - below) / (above - below)
         return low[0] + share * (high[0] - low[0]), next(spread(job, failures))
-
-
-def make(setting: Setting) -> Recycle:
-    """A run with all three techniques."""
-    return Recycle(setting)

@@ -6,14 +6,10 @@ a restart is worth it when machines come back is decided as for our moves: by wh
 change is to be expected.
 """
 
+from recycle_compiler.fleet.policies.bookkeeping import WorkClock
 from recycle_compiler.fleet.policy import Change, Reaction, Worker
 from recycle_compiler.fleet.setting import Setting
-from recycle_compiler.fleet.work_clock import WorkClock
 from recycle_runtime.plan.moves import ChangeRate
-
-
-def make(setting: Setting) -> "Restart":
-    return Restart(setting)
 
 
 class Restart:

@@ -8,10 +8,10 @@ worker; before one who comes back is taken in, a checkpoint is made, so that not
 from functools import lru_cache
 from typing import NamedTuple
 
-from recycle_compiler.fleet.policies.pipeline_shapes import pipeline_shapes
+from recycle_compiler.fleet.policies.bookkeeping import WorkClock
+from recycle_compiler.fleet.policies.templates import pipeline_shapes
 from recycle_compiler.fleet.policy import CannotRunError, Change, Reaction, Worker
 from recycle_compiler.fleet.setting import Setting
-from recycle_compiler.fleet.work_clock import WorkClock
 
 
 class Shape(NamedTuple):
@@ -83,8 +83,3 @@ class Varuna:
                 each = -(-job.pipelines * job.microbatches // pipelines)
                 found.append(Shape(template.period(each), pipelines, stages))
         return min(found, default=None)
-
-
-def make(setting: Setting) -> Varuna:
-    """A run of Varuna."""
-    return Varuna(setting)

@@ -18,9 +18,16 @@ from math import inf
 from typing import Any, NoReturn, cast
 
 from recycle_compiler.diagnostics import Span
-from recycle_compiler.fleet.traces.durations import UNITS, seconds_of
 from recycle_compiler.fleet.traces.lines import Order, Presence, meaningful, whole_line
-from recycle_compiler.fleet.traces.trace import MOST_NODES, Event, Grid, Trace, natural_names
+from recycle_compiler.fleet.traces.trace import (
+    MOST_NODES,
+    UNITS,
+    Event,
+    Grid,
+    Trace,
+    natural_names,
+    seconds_of,
+)
 from recycle_compiler.frontend.report import Report
 from recycle_compiler.frontend.wording import did_you_mean, quote, shorten
 

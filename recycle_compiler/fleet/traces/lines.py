@@ -5,8 +5,7 @@ from math import isfinite
 from typing import NamedTuple
 
 from recycle_compiler.diagnostics import Span
-from recycle_compiler.fleet.traces.durations import duration_text
-from recycle_compiler.fleet.traces.trace import LONGEST, MOST_NODES
+from recycle_compiler.fleet.traces.trace import LONGEST, MOST_NODES, duration_text
 from recycle_compiler.frontend.report import Report
 from recycle_compiler.frontend.wording import quote
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from recycle_compiler.cli.main import main
-from recycle_compiler.fleet import registry
+from recycle_compiler.fleet.policy import NAMES
 
 JOB = """job tiny {
   parallel { pipeline = 2  data = 2 }
@@ -75,19 +75,8 @@ def test_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_all_policies_are_asked(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert simulate(folder, "--format", "json") == 0
     found = document(capsys)["policies"]
-    assert tuple(found) == registry.NAMES
+    assert tuple(found) == NAMES
     assert all("note" in policy for policy in found.values())
-
-
-def test_a_policy_that_is_not_there_says_so(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(registry, "_FOLDER", "recycle_compiler.fleet.traces")
-    assert simulate(folder, "--against", "elastic", "--format", "json") == 0
-    elastic = document(capsys)["policies"]["elastic"]
-    assert elastic["average"] is None
-    assert elastic["gpu_hours_lost"] is None
-    assert elastic["note"] == "policy elastic is not part of this version of recyclec"
 
 
 def test_a_job_gives_the_same_as_its_bundle(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

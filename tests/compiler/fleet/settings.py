@@ -2,17 +2,15 @@
 
 from dataclasses import replace
 
-from recycle_compiler.fleet.compare import Comparison, batch_of, compare
-from recycle_compiler.fleet.course import Course, lead
+from recycle_compiler.fleet.comparison import Comparison, batch_of, compare
+from recycle_compiler.fleet.course import Course, as_seen_by, lead
 from recycle_compiler.fleet.machines import Fleet, lay_out
 from recycle_compiler.fleet.policy import Policy
 from recycle_compiler.fleet.report import Report
 from recycle_compiler.fleet.setting import ChangeCosts, Known, OurPlan, Setting, make_setting
-from recycle_compiler.fleet.starting import as_seen_by
-from recycle_compiler.fleet.traces.generate import Machines, generate
+from recycle_compiler.fleet.traces.generated import Machines, generate, parse_words
 from recycle_compiler.fleet.traces.read import parse_trace
 from recycle_compiler.fleet.traces.trace import Grid, Trace
-from recycle_compiler.fleet.traces.words import parse_words
 from tests.support.jobs import figure3
 
 COSTS = ChangeCosts(

@@ -6,10 +6,9 @@ from hypothesis import strategies as st
 
 from recycle_compiler.fleet.machines import Fleet, LayoutError, lay_out
 from recycle_compiler.fleet.policy import Change, Worker
-from recycle_compiler.fleet.traces.generate import Machines, generate
+from recycle_compiler.fleet.traces.generated import Machines, generate, parse_words
 from recycle_compiler.fleet.traces.read import parse_trace
 from recycle_compiler.fleet.traces.trace import Event, Grid, Trace
-from recycle_compiler.fleet.traces.words import parse_words
 
 GRID = Grid(pipelines=2, stages=2)
 

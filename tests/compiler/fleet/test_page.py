@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recycle_compiler.fleet.curves import MOST_STEPS, round_ticks, steps
-from recycle_compiler.fleet.page import COLOURS, page
+from recycle_compiler.fleet.page import COLOURS, MOST_STEPS, page, round_ticks, steps
 from recycle_compiler.fleet.report import Entry, Outcome, Point, Report
 
 VOID = {"meta", "input", "line", "path"}

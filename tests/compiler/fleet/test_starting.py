@@ -1,7 +1,7 @@
 """Machines that come are there once they have started, whoever uses them."""
 
+from recycle_compiler.fleet.course import as_seen_by
 from recycle_compiler.fleet.policy import Change, Worker
-from recycle_compiler.fleet.starting import as_seen_by
 from tests.compiler.fleet.settings import read_fleet
 
 A, B = (0, 0), (0, 1)

@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.fleet_settings import SHARED_DATA
-from recycle_compiler.fleet.layers import Layers
-from recycle_compiler.fleet.policies.oobleck import Oobleck
-from recycle_compiler.fleet.policies.oobleck_pipelines import best_pipelines, iteration
-from recycle_compiler.fleet.policies.oobleck_templates import Cutter, Template, templates_of
+from recycle_compiler.fleet.policies.layers import Layers
+from recycle_compiler.fleet.policies.oobleck import Oobleck, best_pipelines, iteration
+from recycle_compiler.fleet.policies.templates import Cutter, Template, templates_of
 from recycle_compiler.fleet.policy import CannotRunError
 from recycle_compiler.fleet.setting import Known, make_setting
 from tests.compiler.fleet.policies.settings import comeback, loss, sized_job, unit_setting

@@ -18,7 +18,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from recycle_compiler.fleet.layers import Layers
+from recycle_compiler.fleet.policies.layers import Layers, layers_of
+from recycle_compiler.fleet.setting import Setting
 
 _PER_STAGE = 4
 """Micro-batches for each stage that the cost reckons with."""
@@ -140,3 +141,16 @@ def templates_of(layers: Layers, least: int, most: int) -> dict[int, Template]:
     cutter = Cutter(layers, max(most, 1))
     made = ((workers, cutter.template(workers)) for workers in range(least, most + 1))
     return {workers: template for workers, template in made if template is not None}
+
+
+def pipeline_shapes(setting: Setting, least: int | None = None) -> tuple[Layers, dict[int, Template]]:
+    """The layers, and for each number of workers that is enough how a pipeline of them is cut.
+
+    Where the job does not say what a worker holds and has room for, a pipeline is never shorter than the
+    job's own; with `least`, never shorter than that.
+    """
+    layers = layers_of(setting)
+    knows = layers.capacity is not None and any(layers.state)
+    if least is None:
+        least = 1 if knows else min(setting.job.stages, len(layers))
+    return layers, templates_of(layers, least, setting.job.workers)

@@ -4,14 +4,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from recycle_compiler.fleet.course import Course, lead
+from recycle_compiler.fleet.course import Course, as_seen_by, lead
 from recycle_compiler.fleet.machines import Fleet
-from recycle_compiler.fleet.our_periods import OurPeriods
-from recycle_compiler.fleet.policy import CannotRunError, Policy
-from recycle_compiler.fleet.registry import MissingPolicyError, make_policy
+from recycle_compiler.fleet.our_plans import OurPeriods
+from recycle_compiler.fleet.policy import CannotRunError, Policy, make_policy
 from recycle_compiler.fleet.report import Entry, Outcome, Point, Report
 from recycle_compiler.fleet.setting import Setting
-from recycle_compiler.fleet.starting import as_seen_by
 
 _HOUR = 3600.0
 
@@ -93,7 +91,7 @@ def _outcome(
         policy: Policy = make_policy(name, comparison.setting)
         changes = as_seen_by(name, fleet.changes(), comparison.setting.costs.start_up)
         course = lead(policy, fleet.start, changes, fleet.trace.span, on_change)
-    except (CannotRunError, MissingPolicyError) as error:
+    except CannotRunError as error:
         return Outcome(name, str(error), None)
     scale = comparison.batch.per_iteration
     average = course.kept / fleet.trace.span * scale

@@ -1,16 +1,23 @@
-"""How long an iteration takes with our plans, for any losses: planned where that is quick, else estimated."""
+"""How long an iteration takes with our plans, for any failures.
+
+The bundle says it for the failures that it has plans for, with or without jitter. For others a plan is made
+where that is quick; else the period is estimated from bounds.
+"""
 
 from dataclasses import replace
 from functools import cached_property
 
 from recycle_compiler.fleet.setting import OurPlan, Setting
-from recycle_compiler.ir.failure import normal_form
+from recycle_compiler.ir.failure import failed_per_stage, failure_set, normal_form
 from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.pipeline import run_passes
 from recycle_compiler.passes.registry import GRAPH_PASSES
 from recycle_compiler.planner.compile import plan_failed
 from recycle_compiler.scheduling.bounds import stage_bounds
 from recycle_compiler.scheduling.problem import Problem, problem_of
+from recycle_compiler.simulator.engine import simulate
+from recycle_compiler.simulator.jitter import Jitter
+from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.moves import even_counts
 
 Counts = tuple[int, ...]
@@ -90,3 +97,37 @@ class OurPeriods:
     def _problem(self) -> Problem:
         """The timing problem without losses."""
         return problem_of(self._job, (), run_passes(GRAPH_PASSES, Target(self._job, ())).ops)
+
+
+_ITERATIONS = 9
+"""The mean of eight iterations counts."""
+
+
+def plans_of(bundle: Bundle) -> list[OurPlan]:
+    """What the bundle's plans claim."""
+    return [
+        OurPlan(failed_per_stage(failure_set(plan.failed), bundle.stages), plan.period)
+        for plan in bundle.plans
+    ]
+
+
+def with_jitter(setting: Setting, bundle: Bundle, variation: float, seed: int) -> Setting:
+    """The setting with random op times, of this standard deviation around what they should be.
+
+    Each plan of ours runs in the engine. All other periods, of other policies too, become longer as our plan
+    with fewest failures does.
+    """
+    jitter, claimed = Jitter(variation, seed), plans_of(bundle)
+    periods = [
+        simulate(bundle, number, iterations=_ITERATIONS, jitter=jitter, keep_ops=False).period
+        for number in range(len(claimed))
+    ]
+    fewest = min(range(len(claimed)), key=lambda number: sum(claimed[number].counts))
+    longer = periods[fewest] / claimed[fewest].period
+    measured = zip(claimed, periods, strict=True)
+    plans = [OurPlan(plan.counts, round(period / longer)) for plan, period in measured]
+    return replace(
+        setting,
+        plans=tuple(sorted(plans, key=lambda plan: (sum(plan.counts), plan.period))),
+        second_ticks=setting.second_ticks / longer,
+    )

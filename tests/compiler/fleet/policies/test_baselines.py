@@ -9,9 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recycle_compiler.fleet.course import Course
-from recycle_compiler.fleet.policies import elastic, fault_free, fault_scaled, restart, zero_bubble
+from recycle_compiler.fleet.policies.elastic import Elastic
+from recycle_compiler.fleet.policies.references import FaultScaled, fault_free, zero_bubble
+from recycle_compiler.fleet.policies.restart import Restart
+from recycle_compiler.fleet.report import report_table
 from recycle_compiler.fleet.setting import ChangeCosts
-from recycle_compiler.fleet.table import report_table
 from tests.compiler.fleet.settings import COSTS, course_of, made_fleet, read_fleet, report_of, setting
 
 NO_COSTS = ChangeCosts(
@@ -35,13 +37,13 @@ def rates(course: Course) -> list[tuple[float, Any]]:
 
 def test_those_who_never_fail() -> None:
     trace = read_fleet('{"at": 1000, "lost": ["1:0"]}', '{"at": 2100}')
-    assert course_of(fault_free.make(setting()), trace).kept == pytest.approx(70)
-    assert course_of(zero_bubble.make(setting()), trace).kept == pytest.approx(100)
+    assert course_of(fault_free(setting()), trace).kept == pytest.approx(70)
+    assert course_of(zero_bubble(setting()), trace).kept == pytest.approx(100)
 
 
 def test_fault_scaled_goes_with_the_workers() -> None:
     trace = read_fleet('{"at": 1000, "lost": ["1:0", "1:1", "2:0"]}', '{"at": 2000}')
-    assert rates(course_of(fault_scaled.make(setting()), trace)) == [(0, WHOLE), (1000, WHOLE * 9 / 12)]
+    assert rates(course_of(FaultScaled(setting()), trace)) == [(0, WHOLE), (1000, WHOLE * 9 / 12)]
 
 
 def test_elastic_drops_a_pipeline_and_takes_it_back() -> None:
@@ -52,7 +54,7 @@ def test_elastic_drops_a_pipeline_and_takes_it_back() -> None:
         '{"at": 2500, "returned": ["1:3"]}',
         '{"at": 3000}',
     )
-    course = course_of(elastic.make(setting(parameters=5 * 10**9)), trace)
+    course = course_of(Elastic(setting(parameters=5 * 10**9)), trace)
     assert rates(course) == [(0, WHOLE), (985, 0), (1003, WHOLE * 2 / 3), (2520, 0), (2527, WHOLE)]
 
 
@@ -60,7 +62,7 @@ def test_elastic_stands_still_when_every_pipeline_is_hit() -> None:
     trace = read_fleet(
         '{"at": 1000, "lost": ["0:0", "1:1", "2:2"]}', '{"at": 2000, "returned": ["1:1"]}', '{"at": 3000}'
     )
-    course = course_of(elastic.make(setting()), trace)
+    course = course_of(Elastic(setting()), trace)
     assert rates(course) == [(0, WHOLE), (985, 0), (2022, WHOLE / 3)]
 
 
@@ -68,7 +70,7 @@ def test_elastic_goes_back_to_a_checkpoint_when_a_stage_is_lost() -> None:
     trace = read_fleet(
         '{"at": 1050, "lost": ["0:0", "1:0", "2:0"]}', '{"at": 2000, "returned": ["1:0"]}', '{"at": 3000}'
     )
-    course = course_of(elastic.make(setting()), trace)
+    course = course_of(Elastic(setting()), trace)
     assert rates(course) == [(0, WHOLE), (1000, 0), (2060, WHOLE / 3)]
     assert "nobody has some stage" in course.log[0].reaction.why
 
@@ -82,13 +84,13 @@ def test_elastic_cannot_use_what_a_waiting_pipeline_remembers() -> None:
         '{"at": 4000, "returned": ["0:1"]}',
         '{"at": 5000}',
     )
-    assert course_of(elastic.make(setting()), trace).log[-1].reaction.why == "from a checkpoint"
+    assert course_of(Elastic(setting()), trace).log[-1].reaction.why == "from a checkpoint"
 
 
 def test_restart_loses_what_no_checkpoint_has() -> None:
     trace = read_fleet('{"at": 1050, "lost": ["0:0"]}', '{"at": 3000}')
     whole = WHOLE * 100 / 110
-    assert rates(course_of(restart.make(setting()), trace)) == [
+    assert rates(course_of(Restart(setting()), trace)) == [
         (0, whole),
         (1050 - (100 + 10) / 2, 0),
         (1050 + 1 + 30 + 10, whole * 2 / 3),
@@ -97,9 +99,7 @@ def test_restart_loses_what_no_checkpoint_has() -> None:
 
 @pytest.mark.parametrize("at", [1099, 1100, 1101])
 def test_what_a_restart_loses_does_not_hang_on_the_second(at: int) -> None:
-    course = course_of(
-        restart.make(setting()), read_fleet(f'{{"at": {at}, "lost": ["0:0"]}}', '{"at": 3000}')
-    )
+    course = course_of(Restart(setting()), read_fleet(f'{{"at": {at}, "lost": ["0:0"]}}', '{"at": 3000}'))
     assert course.log[0].reaction.redone == 55
 
 
@@ -110,7 +110,7 @@ def test_no_more_is_lost_than_was_done_since_the_last_restart() -> None:
         '{"at": 92, "lost": ["0:2", "0:3", "1:0"]}',
         '{"at": 300}',
     )
-    course = course_of(restart.make(setting()), trace)
+    course = course_of(Restart(setting()), trace)
     assert [entry.reaction.redone for entry in course.log] == [20, 30, 0]
 
 
@@ -118,21 +118,21 @@ def test_restart_uses_spares() -> None:
     names = ", ".join(f'"n{number}"' for number in range(13))
     trace = read_fleet(f'{{"nodes": [{names}]}}', '{"at": 1050, "lost": ["n0"]}', '{"at": 3000}')
     whole = WHOLE * 100 / 110
-    assert rates(course_of(restart.make(setting()), trace))[-1] == (1091, whole)
+    assert rates(course_of(Restart(setting()), trace))[-1] == (1091, whole)
 
 
 def test_restart_does_not_mind_the_loss_of_a_machine_that_waits() -> None:
     trace = read_fleet('{"at": 1000, "lost": ["0:0"]}', '{"at": 1500, "lost": ["2:3"]}', '{"at": 3000}')
-    assert len(course_of(restart.make(setting()), trace).rates()) == 3
+    assert len(course_of(Restart(setting()), trace).rates()) == 3
 
 
 def test_restart_takes_back_machines_where_that_pays() -> None:
     lines = ('{"at": 1000, "lost": ["0:0"]}', '{"at": 1500, "returned": ["0:0"]}', '{"at": 9000}')
-    course = course_of(restart.make(setting()), read_fleet(*lines))
+    course = course_of(Restart(setting()), read_fleet(*lines))
     assert course.rates()[-1] == (1550, pytest.approx(WHOLE * 100 / 110))
     rushed = replace(COSTS, expected_change=0.001)
     soon = read_fleet('{"at": 1, "lost": ["0:0"]}', '{"at": 150, "returned": ["0:0"]}', '{"at": 9000}')
-    assert course_of(restart.make(setting(rushed)), soon).rates()[-1][1] < WHOLE * 0.7
+    assert course_of(Restart(setting(rushed)), soon).rates()[-1][1] < WHOLE * 0.7
 
 
 @settings(max_examples=20)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recycle_compiler.fleet.holders import grid, own_stages_first
+from recycle_compiler.fleet.policies.bookkeeping import grid, own_stages_first
 from recycle_compiler.fleet.policy import Worker
 from tests.support.jobs import unit_job
 

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recycle_compiler.fleet.course import Course
-from recycle_compiler.fleet.our_periods import OurPeriods
+from recycle_compiler.fleet.our_plans import OurPeriods
 from recycle_compiler.fleet.policies.ours import Ours
 from recycle_compiler.fleet.setting import Known, OurPlan, make_setting
 from tests.compiler.fleet.settings import PERIODS, course_of, made_fleet, read_fleet, setting

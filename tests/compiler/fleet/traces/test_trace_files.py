@@ -10,7 +10,7 @@ from recycle_compiler.fleet.traces.trace import Event, Grid, Trace
 
 GRID = Grid(pipelines=3, stages=4)
 REAL = Path(__file__).parents[4] / "shared" / "data" / "traces"
-EXAMPLES = Path(__file__).parents[3] / "examples" / "traces"
+EXAMPLES = Path(__file__).parents[4] / "examples" / "traces"
 
 
 def parsed(source: str, seed: int = 0) -> Trace:

@@ -5,10 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recycle_compiler.diagnostics import CompileError
-from recycle_compiler.fleet.traces.durations import duration_text, seconds_of
-from recycle_compiler.fleet.traces.generate import Machines, generate
-from recycle_compiler.fleet.traces.trace import Trace
-from recycle_compiler.fleet.traces.words import Group, Words, is_words, parse_words
+from recycle_compiler.fleet.traces.generated import Group, Machines, Words, generate, is_words, parse_words
+from recycle_compiler.fleet.traces.trace import Trace, duration_text, seconds_of
 
 HOUR = 3600.0
 

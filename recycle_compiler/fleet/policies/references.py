@@ -1,0 +1,50 @@
+"""Reference points rather than systems: what the job would do if failures cost nothing, or never happened."""
+
+from dataclasses import dataclass
+
+from recycle_compiler.fleet.our_plans import OurPeriods
+from recycle_compiler.fleet.policy import Change, Reaction, Worker
+from recycle_compiler.fleet.setting import Setting
+
+
+class FaultScaled:
+    """Fault-free 1F1B times the share of live workers, as if work could be spread at once."""
+
+    name = "fault-scaled"
+    note = "1F1B x live workers / all workers; changes cost nothing"
+
+    def __init__(self, setting: Setting) -> None:
+        self._workers = setting.job.workers
+        self._whole = setting.rate(setting.one_f_one_b)
+
+    def begin(self, down: frozenset[Worker], spare: int) -> float:
+        return self._whole * (1 - len(down) / self._workers)
+
+    def react(self, change: Change) -> Reaction:
+        return Reaction(self.begin(change.down, change.spare))
+
+
+@dataclass(slots=True)
+class Unfailing:
+    """One rate for ever, whatever the trace says."""
+
+    name: str
+    note: str
+    rate: float
+
+    def begin(self, down: frozenset[Worker], spare: int) -> float:
+        return self.rate
+
+    def react(self, change: Change) -> Reaction:
+        return Reaction(self.rate)
+
+
+def fault_free(setting: Setting) -> Unfailing:
+    """1F1B on machines that never fail."""
+    return Unfailing("fault-free", "1F1B; nothing ever fails", setting.rate(setting.one_f_one_b))
+
+
+def zero_bubble(setting: Setting) -> Unfailing:
+    """Our plan without failures on machines that never fail, which is what 100 % means."""
+    rate = setting.rate(OurPeriods(setting).healthy)
+    return Unfailing("zero-bubble", "our plan without failures; nothing ever fails", rate)
