@@ -8,13 +8,13 @@ import numpy as np
 
 from recycle_compiler import __version__
 from recycle_compiler.backends.stream_encoder import absolute_columns, encode_program
-from recycle_compiler.files import write_whole
 from recycle_compiler.ir.bundled_job import read_job
 from recycle_compiler.ir.failure import Worker, failure_set
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.job_text import print_job
 from recycle_compiler.ir.streams import Claims, Program
 from recycle_compiler.stream_machines import machine_for
+from recycle_runtime.files import write_whole
 from recycle_runtime.plan.bundle import Bundle, BundleError, PlanEntry, join_bundle
 from recycle_runtime.plan.bundle_index import Blob, Index
 from recycle_runtime.plan.codec import decode_fields

@@ -2,11 +2,11 @@
 
 from recycle_compiler.backends.bundle import read_program
 from recycle_compiler.backends.replay import replay
-from recycle_compiler.cli.output import UserError
 from recycle_compiler.ir.bundled_job import read_job
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.streams import Program
+from recycle_runtime.cli.output import UserError
 from recycle_runtime.plan.bundle import Bundle, BundleError
 
 

@@ -6,26 +6,38 @@ Nothing heavy is imported here, so that `--help` is instant; a command's module 
 import os
 import sys
 import traceback
+from argparse import Namespace
 from collections.abc import Sequence
-from importlib import import_module
 
-from recycle_compiler.cli.arguments import parse_arguments
-from recycle_compiler.cli.output import BUG, INPUT_ERROR, INTERRUPTED, PIPE_CLOSED, Output
-from recycle_compiler.cli.signals import Stopped, stopping_on_signals
-from recycle_compiler.files import WriteError, reason
+from recycle_compiler import __version__
+from recycle_compiler.cli.commands import COMMANDS
+from recycle_runtime import logs
+from recycle_runtime.cli.output import BUG, INPUT_ERROR, INTERRUPTED, PIPE_CLOSED, Output
+from recycle_runtime.cli.parser import Program
+from recycle_runtime.cli.signals import Stopped, stopping_on_signals
 from recycle_runtime.cli.standard_streams import abandon, open_standard_streams
+from recycle_runtime.files import sentence
+
+_PROGRAM = Program(
+    name="recyclec",
+    description="Plan pipeline-parallel training that continues when workers fail.",
+    version=__version__,
+    package="recycle_compiler.cli.commands",
+    commands=COMMANDS,
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code says how it went."""
     open_standard_streams()
-    arguments = parse_arguments(argv)
-    output = Output(quiet=arguments.quiet, color=not (arguments.no_color or os.environ.get("NO_COLOR")))
+    arguments, output = Namespace(), Output(_PROGRAM.name)
     try:
         with stopping_on_signals():
-            code: int = import_module(f"recycle_compiler.cli.commands.{arguments.command}").run(
-                arguments, output
-            )
+            arguments = parse_arguments(argv)
+            color = not (arguments.no_color or os.environ.get("NO_COLOR"))
+            output = Output(_PROGRAM.name, quiet=arguments.quiet, color=color)
+            logs.configure(arguments.log_level, arguments.log_file, quiet=arguments.quiet)
+            code: int = arguments.run(arguments, output)
             output.flush()
     except BrokenPipeError:
         # Whoever read our output has seen enough.
@@ -38,6 +50,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         return _report(error, getattr(arguments, "jobs", 1), output)
     return code
+
+
+def parse_arguments(argv: Sequence[str] | None) -> Namespace:
+    """The command and its options; a usage error exits with 2."""
+    return _PROGRAM.parse(argv)
 
 
 def _stopped(how: str, code: int, output: Output) -> int:
@@ -66,7 +83,7 @@ def _report(error: Exception, processes: int, output: Output) -> int:
         output.words(f"{error.render(color=output.colored(sys.stderr))}\n")
         return error.exit_code
     if isinstance(error, OSError):
-        output.error(_sentence(error))
+        output.error(sentence(error))
         return INPUT_ERROR
     exit_code = getattr(error, "exit_code", None)
     if isinstance(exit_code, int):
@@ -91,9 +108,3 @@ def _keep_reproducer(error: Exception, output: Output) -> None:
 
         path = write_reproducer(error)
         output.error(f"please send {path} along; `recyclec reproduce {path}` crashes in the same way")
-
-
-def _sentence(error: OSError) -> str:
-    if isinstance(error, WriteError):
-        return str(error)
-    return f"{error.filename}: {reason(error)}" if error.filename else reason(error)

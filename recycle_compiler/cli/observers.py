@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from recycle_compiler.cli.output import Output
-from recycle_compiler.files import WriteError, reason
 from recycle_compiler.ir.levels import Level, print_level
 from recycle_compiler.passes.pipeline import Observer
+from recycle_runtime.cli.output import Output
+from recycle_runtime.files import WriteError, reason
 
 
 def observers_for(dump_dir: str | None, print_after_change: bool, output: Output) -> Sequence[Observer]:

@@ -1,29 +1,29 @@
-"""How far planning is: one line on a terminal, rewritten in place; it leaves nothing behind.
+"""Progress bars on a terminal; they leave nothing behind, and nothing is drawn where nobody would see it.
 
-    planning gpt3  ━━━━━━━━──────────────  3/7 plans  gap 1.4 %, worst 2.8 %  12 s, about 16 s left
+    planning gpt3    ━━━━━━━━━╺━━━━━━━━━━━━━━  3/7 plans  gap 1.4 %, worst 2.8 %  0:00:12  about 0:00:16 left
+    simulating gpt3  ━━━━━━━━━━━━━━━╺━━━━━━━━  oobleck  0:00:12
 
-Nothing here may stop the planning: a terminal that cannot be written to is left alone.
+Nothing here may stop the work: a terminal that cannot be written to is left alone. Rich is imported only if a
+bar is drawn.
 """
 
 import os
-import shutil
 import sys
-import threading
-import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from types import TracebackType
-from typing import Self, TextIO
+from typing import Protocol, TextIO
 
 from recycle_compiler.ir.units import percent, plural
+from recycle_runtime.cli.output import Output
 
-_BAR = 24
-_FULL, _EMPTY = "━", "─"
-_PLAIN_FULL, _PLAIN_EMPTY = "=", "-"
-_SECONDS_BETWEEN = 0.5
 _NO_REWRITING = ("", "dumb", "unknown")
 """What TERM says where a line cannot be written again."""
+
+
+def is_shown(output: Output) -> bool:
+    """Whether there is a terminal to draw on, and the user wants to see it."""
+    return not output.quiet and can_rewrite(sys.stderr)
 
 
 def can_rewrite(stream: TextIO) -> bool:
@@ -35,8 +35,8 @@ def can_rewrite(stream: TextIO) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
-    """What is known so far; times in seconds since the beginning."""
+class Plans:
+    """What is known of the plans so far; times in seconds since the beginning."""
 
     total: int
     done: int = 0
@@ -45,7 +45,7 @@ class State:
     last_at: float = 0.0
     """When the last plan was ready."""
 
-    def after(self, gap: float, now: float) -> "State":
+    def after(self, gap: float, now: float) -> "Plans":
         """One plan more."""
         return replace(
             self, done=self.done + 1, last_gap=gap, worst_gap=max(gap, self.worst_gap), last_at=now
@@ -57,104 +57,63 @@ class State:
             return None
         return max(0.0, self.last_at * self.total / self.done - now)
 
-
-class PlanProgress:
-    """Counts plans as they are made; silent unless shown."""
-
-    def __init__(
-        self, title: str, total: int, shown: bool, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._title = title
-        self._shown = shown
-        self._clock = clock
-        self._began = clock()
-        self._state = State(total)
-        self._drawn = ""
-        self._drawing = threading.Lock()
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._keep_drawing, daemon=True)
-
-    def __enter__(self) -> Self:
-        if self._shown:
-            self._draw()
-            # Where no thread can be had, the line changes with every plan and not in between.
-            with suppress(RuntimeError):
-                self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._ended.set()
-        if self._thread.is_alive():
-            self._thread.join()
-        self._write("")
-
-    def update(self, gap: float) -> None:
-        """One plan more is ready, this far above its bound."""
-        self._state = self._state.after(gap, self._clock() - self._began)
-        self._draw()
-
-    def _keep_drawing(self) -> None:
-        while not self._ended.wait(_SECONDS_BETWEEN):
-            self._draw()
-
-    def _draw(self) -> None:
-        if self._shown:
-            fancy = (sys.stderr.encoding or "").lower().startswith("utf")
-            now = self._clock() - self._began
-            self._write(progress_line(self._title, self._state, now, _columns(sys.stderr), fancy))
-
-    def _write(self, line: str) -> None:
-        """Put this line in place of what was drawn last."""
-        with self._drawing:
-            if not self._shown or line == self._drawn:
-                return
-            try:
-                sys.stderr.write(f"\r{line}\x1b[K" if line else "\r\x1b[K")
-                sys.stderr.flush()
-            except (OSError, ValueError):
-                self._shown = False
-            self._drawn = line
+    def words(self) -> str:
+        counts = f"{self.done}/{plural(self.total, 'plan')}"
+        gaps = f"  gap {percent(self.last_gap)}, worst {percent(self.worst_gap)}" if self.done else ""
+        return counts + gaps
 
 
-def progress_line(title: str, state: State, now: float, columns: int, fancy: bool = True) -> str:
-    """As much as fits into these columns, the last of which stays free."""
-    counts = f"{state.done}/{plural(state.total, 'plan')}"
-    gaps = f"gap {percent(state.last_gap)}, worst {percent(state.worst_gap)}" if state.done else ""
-    left = state.seconds_left(now)
-    times = time_words(now) + ("" if left is None else f", about {time_words(left)} left")
-    bar = _bar(state, fancy)
-    choices = (
-        (title, bar, counts, gaps, times),
-        (title, counts, gaps, times),
-        (counts, gaps, times),
-        (counts, times),
-    )
-    lines = ["  ".join(part for part in parts if part) for parts in choices]
-    return next((line for line in lines if len(line) < columns), counts[: max(0, columns - 1)])
+class Meter(Protocol):
+    """Counts the changes that a simulation has gone through, over all policies."""
+
+    @property
+    def begin(self) -> Callable[[str], None]: ...
+
+    @property
+    def advance(self) -> Callable[[], None]: ...
 
 
-def time_words(seconds: float) -> str:
-    """`7 s`, `3 min 05 s`, `2 h 10 min`."""
-    whole = int(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02} min"
+@contextmanager
+def plan_progress(title: str, total: int, output: Output, shown: bool) -> Generator[Callable[[float], None]]:
+    """Draw how many plans are done; call what this gives with the gap of each."""
+    if not shown:
+        yield lambda gap: None
+        return
+    from recycle_compiler.cli.progress_bar import Bar
+
+    plans = Plans(total)
+    with Bar(title, total, plans.words(), output.color, lambda now: plans.seconds_left(now)) as bar:
+
+        def update(gap: float) -> None:
+            nonlocal plans
+            plans = plans.after(gap, bar.elapsed())
+            bar.advance()
+            bar.describe(plans.words())
+
+        yield update
 
 
-def _bar(state: State, fancy: bool) -> str:
-    full = _BAR * state.done // max(1, state.total)
-    signs = (_FULL, _EMPTY) if fancy else (_PLAIN_FULL, _PLAIN_EMPTY)
-    return signs[0] * full + signs[1] * (_BAR - full)
+@contextmanager
+def simulation_progress(title: str, total: int, output: Output, shown: bool) -> Generator[Meter]:
+    """Draw how far a simulation is."""
+    if not shown:
+        yield _Unseen()
+        return
+    from recycle_compiler.cli.progress_bar import Bar
+
+    with Bar(title, max(1, total), "", output.color) as bar:
+        yield _Drawn(bar.describe, bar.advance)
 
 
-def _columns(stream: TextIO) -> int:
-    """Of the terminal itself; of the environment where the terminal does not know."""
-    try:
-        columns = os.get_terminal_size(stream.fileno()).columns
-    except (OSError, ValueError):
-        columns = 0
-    return columns or shutil.get_terminal_size((80, 24)).columns
+class _Unseen:
+    def begin(self, policy: str) -> None:
+        pass
+
+    def advance(self) -> None:
+        pass
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    begin: Callable[[str], None]
+    advance: Callable[[], None]

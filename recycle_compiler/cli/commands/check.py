@@ -1,10 +1,16 @@
-"""`recyclec check`: read a job, report every mistake in it, plan nothing."""
+"""`recyclec check`: read a job and report every mistake in it."""
 
 from argparse import Namespace
 
-from recycle_compiler.cli.output import DONE, Output
+from recycle_compiler.cli.options.files import add_job_argument
 from recycle_compiler.frontend import load_job
 from recycle_compiler.ir.units import plural
+from recycle_runtime.cli.output import DONE, Output
+from recycle_runtime.cli.parser import Arguments
+
+
+def add_arguments(parser: Arguments) -> None:
+    add_job_argument(parser)
 
 
 def run(arguments: Namespace, output: Output) -> int:

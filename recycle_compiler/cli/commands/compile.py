@@ -1,6 +1,8 @@
 """`recyclec compile`: plans for every number of failures, into one bundle, and a table of what they cost."""
 
 import json
+import logging
+import os
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -8,33 +10,65 @@ from typing import Any
 
 from recycle_compiler.backends.bundle import write_bundle
 from recycle_compiler.cli.observers import observers_for
-from recycle_compiler.cli.output import DONE, STANDARD, USAGE, Output, UserError
-from recycle_compiler.cli.planning import load_for, planning, with_techniques
-from recycle_compiler.cli.progress import PlanProgress, can_rewrite
+from recycle_compiler.cli.options.files import add_job_argument
+from recycle_compiler.cli.options.planning import (
+    add_techniques_argument,
+    load_for,
+    planning,
+    with_techniques,
+)
+from recycle_compiler.cli.progress import is_shown, plan_progress
+from recycle_compiler.cli.values import count, positive
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.units import in_unit
 from recycle_compiler.planner.compile import PlanSummary, compile_job
 from recycle_compiler.viz.table import summary_table
+from recycle_runtime.cli.output import DONE, STANDARD, Output, UsageError
+from recycle_runtime.cli.parser import Arguments
+
+_LOGGER = logging.getLogger(__name__)
+
+
+def add_arguments(parser: Arguments) -> None:
+    add_job_argument(parser)
+    parser.add_argument(
+        "-o", dest="out", metavar="PLAN", help="the bundle to write; required unless --json is given"
+    )
+    parser.add_argument(
+        "--failures", type=count, metavar="N", help="plan for 0..N failures (default: the job's tolerance)"
+    )
+    add_techniques_argument(parser)
+    parser.add_argument(
+        "--jobs",
+        type=positive,
+        metavar="N",
+        default=os.cpu_count() or 1,
+        help="number of processes (default: one per core)",
+    )
+    parser.add_argument("--json", action="store_true", help="print the table as JSON")
+    parser.add_argument("--dump-dir", metavar="DIR", help="write the IR after each pass to numbered files")
+    parser.add_argument(
+        "--print-after-change", action="store_true", help="print the IR after each pass that changed it"
+    )
 
 
 def run(arguments: Namespace, output: Output) -> int:
     if arguments.out is None and not arguments.json:
-        raise UserError(
-            "say where the bundle goes with `-o PLAN`, or ask for the table alone with `--json`", USAGE
-        )
+        raise UsageError("say where the bundle goes with `-o PLAN`, or ask for the table alone with `--json`")
     if arguments.out == STANDARD:
-        raise UserError("a bundle is no text for stdout; name a file with `-o PLAN`", USAGE)
+        raise UsageError("a bundle is no text for stdout; name a file with `-o PLAN`")
     loaded = load_for(arguments.job, arguments.out)
     job = with_techniques(loaded.spec, arguments.techniques)
     summaries: list[PlanSummary] = []
     total = (job.failures if arguments.failures is None else arguments.failures) + 1
-    # What is printed after a pass would end up in the middle of the line.
-    shown = can_rewrite(sys.stderr) and not output.quiet and not arguments.print_after_change
-    with planning(job), PlanProgress(f"planning {job.name}", total, shown) as progress:
+    # What is printed after a pass would end up in the middle of the bar.
+    shown = is_shown(output) and not arguments.print_after_change
+    with planning(job), plan_progress(f"planning {job.name}", total, output, shown) as progress:
 
         def on_plan(summary: PlanSummary, done: int, total: int) -> None:
             summaries.append(summary)
-            progress.update(summary.gap)
+            progress(summary.gap)
+            _log(job, summary)
 
         programs = compile_job(
             job,
@@ -52,6 +86,19 @@ def run(arguments: Namespace, output: Output) -> int:
     if arguments.json:
         output.data(_json_table(job, summaries))
     return DONE
+
+
+def _log(job: JobSpec, summary: PlanSummary) -> None:
+    _LOGGER.info(
+        "job %s, %d failures: period %s %s, gap %.4f, %s, %.3f s",
+        job.name,
+        summary.failures,
+        in_unit(job, summary.period),
+        job.unit,
+        summary.gap,
+        summary.status,
+        summary.seconds,
+    )
 
 
 def _json_table(job: JobSpec, summaries: list[PlanSummary]) -> str:

@@ -4,7 +4,7 @@ If the second file is the trace of a run, the plan is compared with that instead
 """
 
 import json
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,17 +17,35 @@ from recycle_compiler.analysis.trace_diff.text import comparison_text
 from recycle_compiler.analysis.trace_diff.trace_file import begins_like_a_trace
 from recycle_compiler.cli.bundles import read_bundle, read_plan, schedule_of
 from recycle_compiler.cli.commands.diff_with_run import compare_bundle, compare_text
-from recycle_compiler.cli.output import DONE, USAGE, Output, UserError
+from recycle_compiler.cli.values import count
 from recycle_compiler.ir.job_text import TextError
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.streams import Program
 from recycle_compiler.ir.text import parse_schedule
+from recycle_runtime.cli.output import DONE, Output, UsageError, UserError
 from recycle_runtime.plan.bundle import MAGIC
 
 DIFFERENT = 1
 _SCHEDULE_HEAD = b"schedule"
 _ENOUGH = 16
 """Bytes that tell what a file is."""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.epilog = (
+        "Exit 1 if anything changed. A file that cannot be read is exit 1 too: stderr then says why, and "
+        "stdout stays empty. The comparison with a trace (as `recycle-run local --trace` writes it) is a "
+        "report: exit 0, however much the run differs."
+    )
+    parser.add_argument("before", metavar="A", help="a bundle or the text of a schedule")
+    parser.add_argument("after", metavar="B", help="the same, or the trace of a run of A")
+    parser.add_argument("--json", action="store_true", help="print the differences as JSON")
+    parser.add_argument(
+        "--step",
+        type=count,
+        metavar="N",
+        help="the step of the trace to analyse (default: the median one; the first is left out as warm-up)",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +58,11 @@ class Side:
 
 def run(arguments: Namespace, output: Output) -> int:
     if begins_like_a_trace(_beginning(arguments.before)):
-        raise UserError(
-            f"{arguments.before}: looks like a trace; the plan comes first, then the trace", USAGE
-        )
+        raise UsageError(f"{arguments.before}: looks like a trace; the plan comes first, then the trace")
     if begins_like_a_trace(_beginning(arguments.after)):
         return _with_run(arguments, output)
     if arguments.step is not None:
-        raise UserError(f"--step needs a trace: {arguments.after} is none", USAGE)
+        raise UsageError(f"--step needs a trace: {arguments.after} is none")
     before, after = _side(arguments.before), _side(arguments.after)
     pairs = _pairs(before.counts, after.counts)
     only_before = [count for count in before.counts if count not in dict(pairs)]

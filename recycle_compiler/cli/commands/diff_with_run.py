@@ -7,9 +7,9 @@ from recycle_compiler.analysis.trace_diff.matching import failed_in, renamed
 from recycle_compiler.analysis.trace_diff.network import without_end
 from recycle_compiler.analysis.trace_diff.trace_file import Trace, TraceError, read_trace
 from recycle_compiler.cli.bundles import read_bundle, read_plan, schedule_of
-from recycle_compiler.cli.output import USAGE, UserError
 from recycle_compiler.ir.failure import FailureSet, Worker
 from recycle_compiler.ir.schedule import Schedule, measured
+from recycle_runtime.cli.output import UsageError, UserError
 from recycle_runtime.plan.plan_choice import NoPlanError, choose_plan
 
 _LISTED = 8
@@ -66,7 +66,7 @@ def _compare(schedule: Schedule, trace: Trace, path: str, step: int | None) -> C
     except TraceError as error:
         raise UserError(f"{path}: {error}") from error
     except NoSuchStep as error:
-        raise UserError(f"{path}: {error}", USAGE) from error
+        raise UsageError(f"{path}: {error}") from error
 
 
 def _named(failed: FailureSet) -> str:

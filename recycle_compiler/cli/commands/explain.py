@@ -1,19 +1,33 @@
 """`recyclec explain`: why a plan takes as long as it does, in words or as JSON."""
 
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 
 from recycle_compiler.analysis.explain.document import explanation_document
 from recycle_compiler.analysis.explain.report import explain
 from recycle_compiler.analysis.explain.text import explanation_text
-from recycle_compiler.cli.bundles import read_bundle, schedule_of
-from recycle_compiler.cli.output import DONE, Output, UserError
-from recycle_compiler.cli.pick import pick_plan
+from recycle_compiler.cli.bundles import schedule_of
+from recycle_compiler.cli.options.plans import add_plan_arguments, pick_plan
+from recycle_compiler.cli.values import one_of
 from recycle_compiler.ir.schedule import measured
+from recycle_runtime.cli.output import DONE, Output, UserError
+
+WHAT_IF = ("plans", "bounds", "none")
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    add_plan_arguments(parser)
+    parser.add_argument("--json", action="store_true", help="print the same facts as JSON")
+    parser.add_argument(
+        "--what-if",
+        type=one_of(WHAT_IF),
+        metavar="|".join(WHAT_IF),
+        help="estimate what changes would bring: plan each, compare bounds only, or skip it "
+        "(default: plans; bounds for large plans)",
+    )
 
 
 def run(arguments: Namespace, output: Output) -> int:
-    bundle = read_bundle(arguments.bundle)
-    program = pick_plan(bundle, arguments.bundle, arguments.failures, arguments.failed, output)
+    program = pick_plan(arguments, output)
     schedule = schedule_of(program, arguments.bundle)
     if measured(schedule) != (schedule.claims.makespan, schedule.claims.period):
         raise UserError(

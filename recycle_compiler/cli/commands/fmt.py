@@ -3,9 +3,15 @@
 from argparse import Namespace
 from pathlib import Path
 
-from recycle_compiler.cli.output import DONE, INPUT_ERROR, STANDARD, Output
-from recycle_compiler.files import write_whole
 from recycle_compiler.frontend import format_job, read_source
+from recycle_runtime.cli.output import DONE, INPUT_ERROR, STANDARD, Output
+from recycle_runtime.cli.parser import Arguments
+from recycle_runtime.files import write_whole
+
+
+def add_arguments(parser: Arguments) -> None:
+    parser.add_argument("job", metavar="JOB", help="a job file; `-` reads stdin and writes stdout")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if the file would change")
 
 
 def run(arguments: Namespace, output: Output) -> int:

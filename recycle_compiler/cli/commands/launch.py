@@ -1,16 +1,53 @@
-"""`recyclec launch`: what starts a job on a cluster."""
+"""`recyclec launch`: a batch script or a manifest that starts a job on a cluster."""
 
 import re
 from argparse import Namespace
 
 from recycle_compiler.cli.bundles import read_bundle, read_bundle_job
-from recycle_compiler.cli.output import DONE, USAGE, Output, UserError, check_target
+from recycle_compiler.cli.options.files import add_output_argument
+from recycle_compiler.cli.values import one_of, positive
 from recycle_compiler.launch.layout import Layout, LayoutError, lay_out
 from recycle_compiler.launch.render import Launch, render
+from recycle_runtime.cli.output import DONE, Output, UsageError, check_target
+from recycle_runtime.cli.parser import Arguments
 
 _LONGEST_NAME = 40
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _IMAGE = "recycle:latest"
+_WORKERS_PER_NODE = 8
+SYSTEMS = ("slurm", "kubernetes")
+
+
+def add_arguments(parser: Arguments) -> None:
+    parser.add_argument(
+        "system", type=one_of(SYSTEMS), metavar="|".join(SYSTEMS), help="what runs the cluster"
+    )
+    parser.add_argument("bundle", metavar="PLAN", help="a bundle, under the name that the nodes know it by")
+    parser.add_argument(
+        "--program", required=True, metavar="FILE", help="the Python file that defines what to train"
+    )
+    parser.add_argument("--steps", required=True, type=positive, metavar="N", help="number of steps to train")
+    parser.add_argument(
+        "--nodes", type=positive, metavar="N", help="number of nodes (default: as few as are needed)"
+    )
+    parser.add_argument(
+        "--workers-per-node",
+        type=positive,
+        default=_WORKERS_PER_NODE,
+        metavar="N",
+        help=f"worker processes per node (default: {_WORKERS_PER_NODE})",
+    )
+    parser.add_argument(
+        "--device", type=one_of(("cuda", "cpu")), default="cuda", metavar="cuda|cpu", help="(default: cuda)"
+    )
+    parser.add_argument(
+        "--checkpoint", metavar="DIR", help="save checkpoints in DIR and resume from the newest one"
+    )
+    parser.add_argument("--name", metavar="NAME", help="name on the cluster (default: the job's)")
+    parser.add_argument(
+        "--image", metavar="IMAGE", help=f"container image, for kubernetes (default: {_IMAGE})"
+    )
+    add_output_argument(parser)
 
 
 def run(arguments: Namespace, output: Output) -> int:
@@ -22,7 +59,7 @@ def run(arguments: Namespace, output: Output) -> int:
             bundle.stages, bundle.pipelines, bundle.tensor, arguments.workers_per_node, arguments.nodes
         )
     except LayoutError as error:
-        raise UserError(f"{arguments.bundle}: {error}", USAGE) from None
+        raise UsageError(f"{arguments.bundle}: {error}") from None
     name = arguments.name or _plain_name(read_bundle_job(bundle, arguments.bundle).name)
     launch = Launch(
         name=name,
@@ -49,20 +86,18 @@ def _check(arguments: Namespace) -> None:
     }
     for option, text in given.items():
         if text is not None and not (text and text.isprintable()):
-            raise UserError(f"{option} must be text without line ends and the like, got {text!r}", USAGE)
+            raise UsageError(f"{option} must be text without line ends and the like, got {text!r}")
     name = arguments.name
     if name is not None and (len(name) > _LONGEST_NAME or _NAME.fullmatch(name) is None):
-        raise UserError(
+        raise UsageError(
             f"--name must be up to {_LONGEST_NAME} small letters, digits and dashes, a letter first and no "
-            f"dash last, got {name!r}",
-            USAGE,
+            f"dash last, got {name!r}"
         )
     if arguments.system != "kubernetes" and arguments.image is not None:
-        raise UserError("--image is for kubernetes only", USAGE)
+        raise UsageError("--image is for kubernetes only")
     if arguments.system == "kubernetes" and not (arguments.checkpoint or "/").startswith("/"):
-        raise UserError(
-            f"--checkpoint must begin with / here, as the containers see it, got {arguments.checkpoint!r}",
-            USAGE,
+        raise UsageError(
+            f"--checkpoint must begin with / here, as the containers see it, got {arguments.checkpoint!r}"
         )
 
 

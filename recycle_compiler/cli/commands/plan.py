@@ -7,29 +7,52 @@ from argparse import Namespace
 from pathlib import Path
 
 from recycle_compiler.backends.bundle import write_bundle
-from recycle_compiler.cli.output import DONE, STANDARD, USAGE, Output, UserError
-from recycle_compiler.cli.pick import check_survivors, check_workers
-from recycle_compiler.cli.planning import load_for, planning, with_techniques
-from recycle_compiler.cli.views import deliver_view
+from recycle_compiler.cli.options.files import add_job_argument
+from recycle_compiler.cli.options.planning import (
+    add_slow_argument,
+    add_techniques_argument,
+    load_for,
+    planning,
+    with_techniques,
+)
+from recycle_compiler.cli.options.plans import check_survivors, check_workers
+from recycle_compiler.cli.options.views import add_view_arguments, deliver_view
+from recycle_compiler.cli.values import workers
 from recycle_compiler.ir.failure import FailureSet, failure_set
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.units import percent, time_text, unit_name
 from recycle_compiler.planner.compile import plan_failed, plan_slow
 from recycle_compiler.planner.slow_plan import SlowPlan
 from recycle_compiler.scheduling.slow_workers import SlowWorkers, slow_workers
+from recycle_runtime.cli.output import DONE, STANDARD, Output, UsageError, UserError
+from recycle_runtime.cli.parser import Arguments
 
 _LARGEST = 1 << 60
 """Ticks that the planner can reckon with."""
 
 
+def add_arguments(parser: Arguments) -> None:
+    add_job_argument(parser)
+    parser.add_argument(
+        "--failed",
+        type=workers,
+        metavar="P:S,P:S",
+        help="the failed workers, pipeline:stage; required unless --slow is given",
+    )
+    add_slow_argument(parser, "; they get fewer micro-batches")
+    add_techniques_argument(parser)
+    add_view_arguments(parser, file_note="; FILE.plan is a bundle of this one plan")
+
+
 def run(arguments: Namespace, output: Output) -> int:
+    if arguments.failed is None and not arguments.slow:
+        raise UsageError("the following arguments are required: --failed or --slow")
     out: str = arguments.out or STANDARD
     into_bundle = out.endswith(".plan")
     if into_bundle and arguments.format:
-        raise UserError(
+        raise UsageError(
             f"{out} would be a bundle, which has no format: leave out --format {arguments.format}, "
-            "or choose a name that does not end in .plan",
-            USAGE,
+            "or choose a name that does not end in .plan"
         )
     loaded = load_for(arguments.job, out)
     job = with_techniques(loaded.spec, arguments.techniques)
@@ -61,11 +84,11 @@ def run(arguments: Namespace, output: Output) -> int:
 def _check_slow(slow: SlowWorkers, failed: FailureSet, job: JobSpec) -> None:
     check_workers(failure_set(one.worker for one in slow), job.pipelines, job.stages)
     if gone := [one.worker for one in slow if one.worker in failed]:
-        raise UserError(f"worker {gone[0]} cannot be slow: --failed counts it as failed", USAGE)
+        raise UsageError(f"worker {gone[0]} cannot be slow: --failed counts it as failed")
     longest = max(*job.forward, *job.backward_input, *job.backward_weight, *job.optimizer)
     work = 8 * longest * job.pipelines * job.microbatches * job.stages
     if wild := [one for one in slow if one.factor * work > _LARGEST]:
-        raise UserError(f"worker {wild[0].worker} is so slow that its times are too large to plan", USAGE)
+        raise UsageError(f"worker {wild[0].worker} is so slow that its times are too large to plan")
     if slow and not job.techniques.adaptive:
         raise UserError(
             f"worker {slow[0].worker} cannot have less to do: without the technique `adaptive` "

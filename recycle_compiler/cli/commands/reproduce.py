@@ -1,12 +1,17 @@
-"""`recyclec reproduce`: run what a crash has left behind; it crashes again, or the bug is mended."""
+"""`recyclec reproduce`: run what a crash has left behind; it crashes again, or the bug is fixed."""
 
 from argparse import Namespace
 from pathlib import Path
 
-from recycle_compiler.cli.output import DONE, Output, UserError
 from recycle_compiler.ir.job_text import TextError
 from recycle_compiler.ir.levels import print_level
 from recycle_compiler.passes.reproducer import reproduce
+from recycle_runtime.cli.output import DONE, Output, UserError
+from recycle_runtime.cli.parser import Arguments
+
+
+def add_arguments(parser: Arguments) -> None:
+    parser.add_argument("file", metavar="FILE", help="the reproducer that recyclec has written")
 
 
 def run(arguments: Namespace, output: Output) -> int:

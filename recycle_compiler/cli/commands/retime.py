@@ -1,28 +1,37 @@
-"""`recyclec retime`: how long a step of a plan takes when ops take the times of another job."""
+"""`recyclec retime`: how long a step of a plan takes with the op times of another job."""
 
 import json
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 
 from recycle_compiler.analysis.trace_diff.amounts import percentage
 from recycle_compiler.analysis.trace_diff.retimed import retimed_step
-from recycle_compiler.cli.bundles import read_bundle, schedule_of
-from recycle_compiler.cli.output import DONE, USAGE, Output, UserError
-from recycle_compiler.cli.pick import check_workers, pick_plan
+from recycle_compiler.cli.bundles import schedule_of
+from recycle_compiler.cli.options.planning import add_slow_argument
+from recycle_compiler.cli.options.plans import add_plan_arguments, check_workers, pick_plan
 from recycle_compiler.frontend import load_job
 from recycle_compiler.ir.failure import Worker, failure_set
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.units import time_text, unit_name
+from recycle_runtime.cli.output import DONE, Output, UsageError, UserError
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    add_plan_arguments(parser)
+    parser.add_argument(
+        "--times", required=True, metavar="JOB", help="a job of the same shape, with the op times to use"
+    )
+    add_slow_argument(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON, with times in ticks")
 
 
 def run(arguments: Namespace, output: Output) -> int:
-    bundle = read_bundle(arguments.bundle)
-    program = pick_plan(bundle, arguments.bundle, arguments.failures, arguments.failed, output)
+    program = pick_plan(arguments, output)
     job = load_job(arguments.times).spec
     _check_shape(program.job, job, arguments.bundle, arguments.times)
     slow = {Worker(*worker): factor for worker, factor in arguments.slow}
     check_workers(failure_set(slow), job.pipelines, job.stages)
     if gone := sorted(set(slow) & set(program.failed)):
-        raise UserError(f"worker {gone[0]} cannot be slow: this plan counts it as failed", USAGE)
+        raise UsageError(f"worker {gone[0]} cannot be slow: this plan counts it as failed")
     step = retimed_step(schedule_of(program, arguments.bundle), job, slow)
     planned = program.claims.period
     if arguments.json:

@@ -1,19 +1,23 @@
 """`recyclec show`: one plan of a bundle, as a picture or as data."""
 
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 
 from recycle_compiler.backends.torch_csv import TorchCsvError, torch_csv
-from recycle_compiler.cli.bundles import read_bundle, schedule_of
-from recycle_compiler.cli.output import DONE, Output, UserError, check_target
-from recycle_compiler.cli.pick import pick_plan
-from recycle_compiler.cli.views import deliver_view
+from recycle_compiler.cli.bundles import schedule_of
+from recycle_compiler.cli.options.plans import add_plan_arguments, pick_plan
+from recycle_compiler.cli.options.views import FORMATS, add_view_arguments, deliver_view
 from recycle_compiler.viz.planned_trace import planned_trace
+from recycle_runtime.cli.output import DONE, Output, UserError, check_target
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    add_plan_arguments(parser)
+    add_view_arguments(parser, (*FORMATS, "trace", "csv"))
 
 
 def run(arguments: Namespace, output: Output) -> int:
     check_target(arguments.out, arguments.bundle)
-    bundle = read_bundle(arguments.bundle)
-    program = pick_plan(bundle, arguments.bundle, arguments.failures, arguments.failed, output)
+    program = pick_plan(arguments, output)
     if arguments.format == "trace":
         output.deliver(planned_trace(schedule_of(program, arguments.bundle)), arguments.out)
     elif arguments.format == "csv":

@@ -3,12 +3,18 @@
 from argparse import Namespace
 
 from recycle_compiler.cli.bundles import read_bundle
-from recycle_compiler.cli.output import DONE, INPUT_ERROR, Output
+from recycle_compiler.cli.options.files import add_bundle_argument
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.units import plural, time_text, unit_name
 from recycle_compiler.verifier.index import read_job, verify_index
 from recycle_compiler.verifier.report import PlanReport
 from recycle_compiler.verifier.verify import verify_plan
+from recycle_runtime.cli.output import DONE, INPUT_ERROR, Output
+from recycle_runtime.cli.parser import Arguments
+
+
+def add_arguments(parser: Arguments) -> None:
+    add_bundle_argument(parser)
 
 
 def run(arguments: Namespace, output: Output) -> int:

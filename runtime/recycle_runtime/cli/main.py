@@ -1,53 +1,58 @@
-"""`recycle-run`: trains with the plans of a bundle, and shows what is in it."""
+"""`recycle-run`: arguments, exit codes, errors in one sentence. No logic."""
 
-import argparse
+import logging
+import os
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
 
-from recycle_runtime.cli.commands import agent, coordinator, local, profile, streams, worker
-from recycle_runtime.cli.errors import INPUT_ERROR, Refused
+from recycle_runtime import logs
+from recycle_runtime.cli.commands import COMMANDS
+from recycle_runtime.cli.output import INPUT_ERROR, INTERRUPTED, PIPE_CLOSED, Output, UserError
+from recycle_runtime.cli.parser import Program
+from recycle_runtime.cli.signals import Stopped
 from recycle_runtime.cli.standard_streams import abandon, open_standard_streams
+from recycle_runtime.files import sentence
 from recycle_runtime.plan.bundle import BundleError
 
-_COMMANDS = (local, worker, coordinator, agent, profile, streams)
+_NAME = "recycle-run"
+_LOGGER = logging.getLogger(__name__)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code is that of `recyclec`."""
+    """Run one command; the exit code says how it went, as that of `recyclec`."""
     open_standard_streams()
-    arguments = _parser().parse_args(argv)
+    arguments, output = Namespace(), Output(_NAME)
     try:
-        code: int = arguments.run(arguments)
-        sys.stdout.flush()
-    except BundleError as error:
-        return _say(f"{arguments.bundle}: {error}", INPUT_ERROR)
-    except Refused as error:
-        return _say(str(error), error.code)
+        arguments = parse_arguments(argv)
+        output = Output(
+            _NAME, quiet=arguments.quiet, color=not (arguments.no_color or os.environ.get("NO_COLOR"))
+        )
+        logs.configure(arguments.log_level, arguments.log_file, quiet=arguments.quiet)
+        _LOGGER.debug("process %d: starts as %s", os.getpid(), arguments.command)
+        code: int = arguments.run(arguments, output)
+        output.flush()
     except BrokenPipeError:
         # Whoever read our output has seen enough.
         abandon(sys.stdout)
-        return 141
-    except OSError as error:
-        why = (error.strerror or str(error)).lower()
-        if error.filename:
-            return _say(f"{error.filename}: {why}", INPUT_ERROR)
-        # Only what we write to has no name.
-        abandon(sys.stdout)
-        return _say(f"cannot write stdout: {why}", INPUT_ERROR)
+        return PIPE_CLOSED
+    except Stopped as stop:
+        return _fail("terminated", 128 + stop.number, output)
     except KeyboardInterrupt:
-        return _say("interrupted", 130)
+        return _fail("interrupted", INTERRUPTED, output)
+    except BundleError as error:
+        return _fail(f"{arguments.bundle}: {error}", INPUT_ERROR, output)
+    except UserError as error:
+        return _fail(str(error), error.exit_code, output)
+    except OSError as error:
+        return _fail(sentence(error), INPUT_ERROR, output)
     return code
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="recycle-run", description="Trains with the plans of a bundle, and shows what is in it."
-    )
-    parser.add_argument("--version", action="version", version=f"recycle-run {_version()}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for command in _COMMANDS:
-        command.add_parser(commands)
-    return parser
+def parse_arguments(argv: Sequence[str] | None) -> Namespace:
+    """The command and its options; a usage error exits with 2."""
+    description = "Train with the plans of a bundle, and continue when workers fail."
+    return Program(_NAME, description, _version(), "recycle_runtime.cli.commands", COMMANDS).parse(argv)
 
 
 def _version() -> str:
@@ -60,9 +65,6 @@ def _version() -> str:
         return "from a checkout that is not installed"
 
 
-def _say(sentence: str, code: int) -> int:
-    try:
-        print(f"recycle-run: error: {sentence}", file=sys.stderr)
-    except OSError:
-        abandon(sys.stderr)
+def _fail(what: str, code: int, output: Output) -> int:
+    output.error(what)
     return code

@@ -3,8 +3,7 @@
 import pytest
 
 from recycle_compiler import __version__
-from recycle_compiler.cli.arguments import parse_arguments
-from recycle_compiler.cli.main import main
+from recycle_compiler.cli.main import main, parse_arguments
 
 
 def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
@@ -30,7 +29,6 @@ def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
             "must be workers like 0:2,1:3 (pipeline:stage, from 0), got '1'",
         ),
         (["show", "x.plan", "--failed", "0:1,"], "got ''"),
-        (["plan", "x.job"], "the following arguments are required: --failed"),
         (["compile", "x.job", "--jobs", "0"], "must be a whole number of at least 1, got 0"),
         (["compile", "x.job", "--techniques", "adaptive,fast"], "or none, got 'fast'"),
         (["compile", "x.job", "--techniques", ""], "or none, got ''"),
@@ -40,6 +38,12 @@ def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
 )
 def test_usage_errors(argv: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert words in refused(capsys, *argv)
+
+
+def test_a_plan_needs_failed_or_slow_workers(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "x.job"]) == 2
+    words = "the following arguments are required: --failed or --slow"
+    assert capsys.readouterr() == ("", f"recyclec: error: {words}\n")
 
 
 @pytest.mark.parametrize(
@@ -78,6 +82,27 @@ def test_common_options_work_before_and_after_the_command(
 ) -> None:
     arguments = parse_arguments(argv)
     assert (arguments.quiet, arguments.no_color) == (quiet, no_color)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--log-level", "debug", "check", "a", "--log-file", "x.log"],
+        ["check", "--log-file", "x.log", "a", "--log-level", "debug"],
+        ["--log-level", "info", "check", "a", "--log-level", "debug", "--log-file", "x.log"],
+    ],
+)
+def test_logging_options_work_before_and_after_the_command(argv: list[str]) -> None:
+    arguments = parse_arguments(argv)
+    assert (arguments.log_level, arguments.log_file) == ("debug", "x.log")
+
+
+def test_an_option_that_was_renamed_is_unknown_and_its_new_name_said(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    argv = ["launch", "slurm", "x.plan", "--program", "x.py", "--steps", "1", "--slots", "2"]
+    words = "recyclec: error: unrecognized arguments: --slots 2; --slots is now --workers-per-node"
+    assert refused(capsys, *argv) == words
 
 
 def test_failed_workers_are_sorted_and_distinct() -> None:

@@ -8,17 +8,17 @@ import tempfile
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from recycle_compiler.cli import main as cli
-from recycle_compiler.cli.output import BUG, Output, UserError
+from recycle_compiler.cli.commands import check, compile
 from recycle_compiler.diagnostics import CompileError, Diagnostic, Span
-from recycle_compiler.files import write_whole
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.passes.pipeline import PassError
 from recycle_compiler.planner.worker_processes import ProcessError
+from recycle_runtime.cli.output import BUG, Output, UserError
+from recycle_runtime.files import write_whole
 
 ROOT = Path(__file__).resolve().parents[3]
 Run = Callable[[Namespace, Output], int]
@@ -26,16 +26,11 @@ Run = Callable[[Namespace, Output], int]
 
 @pytest.fixture
 def command_is(monkeypatch: pytest.MonkeyPatch) -> Callable[[Run], None]:
-    """Puts a function in place of the command's module."""
+    """Puts a function in place of what commands do."""
 
     def replace(run: Run) -> None:
-        module = ModuleType("command")
-        module.__dict__["run"] = run
-
-        def import_module(name: str) -> ModuleType:
-            return module
-
-        monkeypatch.setattr(cli, "import_module", import_module)
+        for command in (check, compile):
+            monkeypatch.setattr(command, "run", run)
 
     return replace
 

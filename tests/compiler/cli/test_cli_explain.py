@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from recycle_compiler.backends.bundle import read_program, write_bundle
-from recycle_compiler.cli.arguments import parse_arguments
-from recycle_compiler.cli.main import main
+from recycle_compiler.cli.main import main, parse_arguments
 from recycle_runtime.plan.bundle import Bundle
 
 Recyclec = Callable[..., tuple[int, str, str]]

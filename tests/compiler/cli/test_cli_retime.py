@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from recycle_compiler.cli.arguments import parse_arguments
+from recycle_compiler.cli.main import parse_arguments
 from tests.conftest import SMALL
 
 Recyclec = Callable[..., tuple[int, str, str]]

@@ -63,7 +63,7 @@ def test_what_cannot_be(
     assert words.count("\n") == 1
 
 
-@pytest.mark.parametrize("options", [[], ["--slow", "1:1"], ["--slow", "1:1=0"], ["--slow", "1:1=1e9"]])
+@pytest.mark.parametrize("options", [["--slow", "1:1"], ["--slow", "1:1=0"], ["--slow", "1:1=1e9"]])
 def test_words_that_are_not_understood(
     options: list[str], small_job: str, recyclec: Recyclec, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,6 +1,5 @@
 """Measuring stages: what is counted, what is written, and that the compiler takes it."""
 
-import argparse
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from recycle_runtime.cli.commands.profile import add_parser
+from recycle_runtime.cli.main import main
 from recycle_runtime.profiler import Options, links, profile, table
 from recycle_runtime.profiler.meters import NOTHING, Stopwatch, Timing, counting
 from recycle_runtime.program.errors import ProgramError
@@ -46,10 +45,7 @@ def program(stages: list[nn.Module], item: tuple[Any, Any], loss: Callable[[Any,
 
 def run(*words: str) -> int:
     """As `recycle-run` would."""
-    parser = argparse.ArgumentParser(prog="recycle-run")
-    add_parser(parser.add_subparsers(required=True))
-    arguments = parser.parse_args(["profile", *words])
-    return arguments.run(arguments)
+    return main(["profile", *words])
 
 
 def test_a_timing_is_the_median_and_the_middle_half() -> None:

@@ -1,1 +1,14 @@
-"""One module for each command of `recycle-run`; torch is loaded only by those that train."""
+"""What each command of `recycle-run` does, one module each, imported only when that command is run.
+
+Every module has `add_arguments(parser)` and `run(arguments, output) -> int`, which returns the exit code.
+Torch is loaded only by commands that train, after their arguments have been checked.
+"""
+
+COMMANDS = {
+    "local": "train with every worker of a plan on this machine",
+    "coordinator": "coordinate a job: which workers are alive, which plan runs, where training resumes",
+    "agent": "start and watch the worker processes of this node, as the coordinator asks",
+    "worker": "run one worker of a plan; the others run elsewhere and meet it at the store",
+    "profile": "measure what the stages of a program cost on this device, for `profile from` in a job",
+    "streams": "list the plans of a bundle, the workers of a plan, or the instructions of a worker",
+}

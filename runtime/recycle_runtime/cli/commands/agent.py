@@ -1,53 +1,56 @@
 """`recycle-run agent`: starts and watches the worker processes of one node."""
 
-import argparse
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from recycle_runtime.cli.errors import INPUT_ERROR, Refused
-from recycle_runtime.cli.joining import add_address_arguments, address, token
-from recycle_runtime.cli.parsers import Parsers
-from recycle_runtime.cli.training import check_device
+from recycle_runtime.cli.options.addresses import add_address_argument, address, token
+from recycle_runtime.cli.options.training import add_plan_argument, add_program_arguments, check_device
+from recycle_runtime.cli.output import Output, UsageError, UserError
+from recycle_runtime.cli.parser import Arguments
 
 
-def add_parser(commands: Parsers) -> None:
-    does = "start and watch the worker processes of this node, as the job's coordinator asks"
-    parser = commands.add_parser("agent", help=does, description=f"{does.capitalize()}.")
-    parser.add_argument("bundle", metavar="PLAN")
-    parser.add_argument("--program", required=True, metavar="FILE", help="the Python file to train")
-    add_address_arguments(parser, "--coordinator", "where the coordinator listens")
-    does = "worker processes to make room for"
-    parser.add_argument("--workers-per-node", required=True, type=int, metavar="N", help=does)
+def add_arguments(parser: Arguments) -> None:
+    add_plan_argument(parser)
+    add_program_arguments(parser)
+    add_address_argument(parser, "--coordinator", "where the coordinator listens")
+    parser.add_argument(
+        "--workers-per-node",
+        required=True,
+        type=int,
+        metavar="N",
+        help="how many worker processes this node has room for",
+    )
     parser.add_argument("--state", required=True, metavar="DIR", help="a folder of this node for the agent")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of parameters, data and dropout")
     parser.add_argument("--save", metavar="DIR", help="write the parameters of every worker at the end")
-    does = "where this node sees the job's checkpoints; the coordinator must be given the same folder"
-    parser.add_argument("--checkpoint", metavar="DIR", help=does)
-    parser.add_argument("--record", action="store_true", help="keep what ran when, for whoever observes")
+    parser.add_argument(
+        "--checkpoint",
+        metavar="DIR",
+        help="the folder of the job's checkpoints as this node sees it; the coordinator needs the same one",
+    )
+    parser.add_argument("--record", action="store_true", help="record when each op runs, for `local --trace`")
     parser.add_argument(
         "--heartbeat-timeout",
         type=float,
         default=1.5,
         metavar="SECONDS",
-        help="a worker without a beat for so long hangs",
+        help="kill a worker without a heartbeat for this long (default: 1.5)",
     )
     parser.add_argument(
         "--instruction-timeout",
         type=float,
         default=60.0,
         metavar="SECONDS",
-        help="so does one that is in one instruction for so long and waits for nobody",
+        help="kill a worker that is in one instruction for this long and waits for no other (default: 60)",
     )
-    parser.set_defaults(run=run)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: Namespace, output: Output) -> int:
     host, port = address("--coordinator", arguments.coordinator)
     secret = token()
     if arguments.workers_per_node < 1:
-        raise Refused(f"--workers-per-node must be at least 1, got {arguments.workers_per_node}")
+        raise UsageError(f"--workers-per-node must be at least 1, got {arguments.workers_per_node}")
     for name in (arguments.bundle, arguments.program):
         Path(name).open("rb").close()
     if arguments.checkpoint is not None:
@@ -94,10 +97,10 @@ def run(arguments: argparse.Namespace) -> int:
     gpus = torch.cuda.device_count() if arguments.device == "cuda" else 1
 
     def life(member: Member, line: int, faults: list[Any], board: Board) -> int:
-        harm = [Fault(str(kind), int(step), int(position)) for kind, step, position in faults]
+        injected = [Fault(str(kind), int(step), int(position)) for kind, step, position in faults]
         device = local_device(line, gpus) if arguments.device == "cuda" else arguments.device
         mine = replace(told, worker=replace(told.worker, device=device))
-        return work(mine, member.place, member.part, line, harm, board)
+        return work(mine, member.place, member.part, line, injected, board)
 
     limits = Limits(silent=arguments.heartbeat_timeout, stuck=arguments.instruction_timeout)
     options = AgentOptions(host, port, secret, arguments.workers_per_node, Path(arguments.state), limits)
@@ -105,4 +108,4 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         return Agent(options, life).run()
     except WireError as error:
-        raise Refused(str(error), INPUT_ERROR) from None
+        raise UserError(str(error)) from None

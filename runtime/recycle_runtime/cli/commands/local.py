@@ -1,17 +1,24 @@
 """`recycle-run local`: all workers of a plan on this machine."""
 
-import argparse
 import json
+from argparse import Namespace
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TextIO
 
-from recycle_runtime.cli.adapting import adaptation, add_adaptation_arguments
-from recycle_runtime.cli.checkpoints import add_checkpoint_arguments, check_checkpoint_arguments
-from recycle_runtime.cli.errors import DONE, INPUT_ERROR, NO_PLAN, Refused
-from recycle_runtime.cli.injected_faults import add_disturbance_arguments, disturbances
-from recycle_runtime.cli.parsers import Parsers
-from recycle_runtime.cli.training import add_training_arguments, check_device, check_training_arguments
+from recycle_runtime.cli.options.adaptation import adaptation_options, add_adaptation_arguments
+from recycle_runtime.cli.options.checkpoints import add_checkpoint_arguments, checkpoint_every
+from recycle_runtime.cli.options.faults import add_fault_arguments, injected_faults
+from recycle_runtime.cli.options.training import (
+    add_plan_argument,
+    add_program_arguments,
+    add_step_arguments,
+    check_device,
+    check_training_arguments,
+)
+from recycle_runtime.cli.output import DONE, NO_PLAN, Output, UserError
+from recycle_runtime.cli.parser import Arguments
+from recycle_runtime.cli.signals import stopping_on_signals
 from recycle_runtime.launcher.live_view import event_of, summary, view
 from recycle_runtime.launcher.local import RunError, RunOptions, check_beginning, check_failed, run_local
 from recycle_runtime.plan.bundle import Bundle
@@ -20,27 +27,25 @@ from recycle_runtime.plan.plan_choice import NoPlanError
 from recycle_runtime.protocol.framing import Message
 
 
-def add_parser(commands: Parsers) -> None:
-    does = "train with every worker of a plan on this machine"
-    parser = commands.add_parser("local", help=does, description=f"{does.capitalize()}.")
-    add_training_arguments(parser)
+def add_arguments(parser: Arguments) -> None:
+    add_plan_argument(parser)
+    add_program_arguments(parser)
+    add_step_arguments(parser)
     add_checkpoint_arguments(parser)
     add_adaptation_arguments(parser)
-    add_disturbance_arguments(parser)
-    parser.add_argument("--metrics", metavar="FILE", help="write a JSON object for every step")
+    add_fault_arguments(parser)
+    parser.add_argument("--metrics", metavar="FILE", help="write one JSON object per step")
     parser.add_argument(
-        "--trace", metavar="FILE", help="write what ran when, for chrome://tracing or Perfetto"
+        "--trace", metavar="FILE", help="write when each op ran, for chrome://tracing or Perfetto"
     )
     parser.add_argument("--save", metavar="DIR", help="write the parameters of every worker at the end")
-    parser.add_argument("--quiet", action="store_true", help="nothing but the last lines")
-    parser.set_defaults(run=run)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: Namespace, output: Output) -> int:
     failed = check_training_arguments(arguments)
-    every = check_checkpoint_arguments(arguments)
+    every = checkpoint_every(arguments)
     bundle = Bundle.read(arguments.bundle)
-    faults, returns = disturbances(arguments, bundle, failed)
+    faults, returns = injected_faults(arguments, bundle, failed)
     if arguments.save is not None:
         Path(arguments.save).mkdir(parents=True, exist_ok=True)
     if arguments.device != "cpu":
@@ -59,14 +64,14 @@ def run(arguments: argparse.Namespace) -> int:
         checkpoint=arguments.checkpoint,
         every=every,
         resume=arguments.resume,
-        adaptation=adaptation(arguments),
+        adaptation=adaptation_options(arguments),
     )
-    show = view(bundle.stages, bundle.pipelines, arguments.quiet)
+    show = view(bundle.stages, bundle.pipelines, output.quiet)
     try:
         check_failed(bundle, failed)
         check_beginning(bundle, options)
-        with ExitStack() as stack:
-            # Both files are opened before the first step, so that no training is lost for a wrong name.
+        with stopping_on_signals(), ExitStack() as stack:
+            # Both files are opened before the first step, so that a wrong name costs no training.
             trace = stack.enter_context(open(arguments.trace, "w")) if arguments.trace else None
             metrics = stack.enter_context(open(arguments.metrics, "w")) if arguments.metrics else None
             record = _Metrics(metrics)
@@ -80,20 +85,22 @@ def run(arguments: argparse.Namespace) -> int:
                 about: dict[str, Any] = {"plan": arguments.bundle, "failed": [f"{p}:{s}" for p, s in failed]}
                 trace.write(chrome_trace(result.events, about))
     except NoPlanError as error:
-        raise Refused(str(error), NO_PLAN) from None
+        raise UserError(str(error), NO_PLAN) from None
     except RunError as error:
-        raise Refused(str(error), INPUT_ERROR) from None
+        raise UserError(str(error)) from None
     if words := summary(
         result.recoveries, [step.step for step in result.steps], arguments.steps, *result.begins
     ):
-        print(words)
+        output.data(f"{words}\n")
     last = result.steps[-1]
-    print(f"{len(result.steps)} steps, {last.live} workers, plan {last.plan}, last loss {last.loss:.6f}")
+    output.data(
+        f"{len(result.steps)} steps, {last.live} workers, plan {last.plan}, last loss {last.loss:.6f}\n"
+    )
     return DONE
 
 
 class _Metrics:
-    """A JSON object a line: every step, with what happened before it."""
+    """One JSON object per line and step, with what happened before it."""
 
     def __init__(self, file: TextIO | None) -> None:
         self._file = file

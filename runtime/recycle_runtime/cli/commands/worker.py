@@ -1,40 +1,44 @@
 """`recycle-run worker`: one worker, as a cluster launcher starts it."""
 
-import argparse
 import json
+from argparse import Namespace
 from typing import Any
 
-from recycle_runtime.cli.errors import DONE, INPUT_ERROR, NO_PLAN, Refused
-from recycle_runtime.cli.parsers import Parsers
-from recycle_runtime.cli.training import (
-    add_training_arguments,
+from recycle_runtime import logs
+from recycle_runtime.cli.options.addresses import add_address_argument, address
+from recycle_runtime.cli.options.training import (
+    add_plan_argument,
+    add_program_arguments,
+    add_step_arguments,
     check_device,
     check_training_arguments,
     workers_named,
 )
+from recycle_runtime.cli.output import DONE, NO_PLAN, Output, UsageError, UserError
+from recycle_runtime.cli.parser import Arguments
 from recycle_runtime.plan.plan_choice import NoPlanError, choose_plan
 
 
-def add_parser(commands: Parsers) -> None:
-    does = "run one worker of a plan; the others run elsewhere and meet it at the store"
-    parser = commands.add_parser("worker", help=does, description=f"{does.capitalize()}.")
-    add_training_arguments(parser)
-    parser.add_argument(
-        "--store", required=True, metavar="HOST:PORT", help="a TCPStore that some process serves"
-    )
+def add_arguments(parser: Arguments) -> None:
+    add_plan_argument(parser)
+    add_program_arguments(parser)
+    add_step_arguments(parser)
+    add_address_argument(parser, "--store", "a torch.distributed.TCPStore that some process serves")
     parser.add_argument("--worker", required=True, metavar="P:S", help="which worker this is, pipeline:stage")
     parser.add_argument(
-        "--tp-rank", type=int, default=0, metavar="N", help="which of its tensor-parallel processes"
+        "--tp-rank",
+        type=int,
+        default=0,
+        metavar="N",
+        help="which of the worker's tensor-parallel ranks this is (default: 0)",
     )
-    parser.set_defaults(run=run)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: Namespace, output: Output) -> int:
     failed = check_training_arguments(arguments)
     place = workers_named("--worker", [arguments.worker])[0]
-    host, _, port = arguments.store.rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
-        raise Refused(f"--store must be like 10.0.0.1:29500, got {arguments.store!r}")
+    host, port = address("--store", arguments.store)
+    logs.note(worker=arguments.worker)
     # Loading torch takes seconds, so it waits until the arguments are known to make sense.
     import torch.distributed as dist
 
@@ -48,11 +52,11 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         choice = choose_plan(bundle, failed)
     except NoPlanError as error:
-        raise Refused(str(error), NO_PLAN) from None
+        raise UserError(str(error), NO_PLAN) from None
     if place not in choice.roles:
-        raise Refused(f"worker {arguments.worker} is among the failed ones or does not exist")
+        raise UsageError(f"worker {arguments.worker} is among the failed ones or does not exist")
     if not 0 <= arguments.tp_rank < bundle.tensor:
-        raise Refused(f"--tp-rank must be from 0 to {bundle.tensor - 1}, got {arguments.tp_rank}")
+        raise UsageError(f"--tp-rank must be from 0 to {bundle.tensor - 1}, got {arguments.tp_rank}")
     options = WorkerOptions(
         bundle=arguments.bundle,
         program=arguments.program,
@@ -66,12 +70,12 @@ def run(arguments: argparse.Namespace) -> int:
         timeout=600.0,
     )
     try:
-        store: Any = dist.TCPStore(host, int(port), is_master=False)
+        store: Any = dist.TCPStore(host, port, is_master=False)
         worker = TrainingWorker(options, store)
-        worker.train(lambda report: print(json.dumps(report._asdict()), flush=True))
+        worker.train(lambda report: output.line(json.dumps(report._asdict())))
         worker.transport.barrier()
     except (ProgramError, StreamError) as error:
-        raise Refused(str(error), INPUT_ERROR) from None
+        raise UserError(str(error)) from None
     except RuntimeError as error:
-        raise Refused(f"worker {arguments.worker}: {error}", INPUT_ERROR) from None
+        raise UserError(f"worker {arguments.worker}: {error}") from None
     return DONE

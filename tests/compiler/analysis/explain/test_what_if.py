@@ -7,7 +7,7 @@ import pytest
 from recycle_compiler.analysis.explain.changes import Change, changes_to
 from recycle_compiler.analysis.explain.what_if import BOUNDS, NONE, PLANS, Outcome, mode_for, what_if
 from recycle_compiler.backends.replay import replay
-from recycle_compiler.cli.arguments import WHAT_IF
+from recycle_compiler.cli.commands.explain import WHAT_IF
 from recycle_compiler.ir.failure import failure_set
 from recycle_compiler.ir.job import Techniques
 from recycle_compiler.ir.schedule import Schedule

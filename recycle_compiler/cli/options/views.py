@@ -1,18 +1,38 @@
-"""One plan in the format asked for; what `show` and `plan` share."""
+"""Options: how a plan is shown, and where."""
 
 import shutil
 import sys
 from argparse import Namespace
+from collections.abc import Sequence
 
 from recycle_compiler.cli.bundles import schedule_of
-from recycle_compiler.cli.output import Output, to_stdout
+from recycle_compiler.cli.options.files import add_output_argument
+from recycle_compiler.cli.values import one_of, positive
 from recycle_compiler.ir.streams import Program
 from recycle_compiler.ir.streams_text import print_program
 from recycle_compiler.ir.text import print_schedule
 from recycle_compiler.viz.document import document
 from recycle_compiler.viz.grid import grid
+from recycle_runtime.cli.output import Output, to_stdout
+from recycle_runtime.cli.parser import Arguments
 
+FORMATS = ("grid", "json", "asm", "schedule")
 _WIDTH_WITHOUT_TERMINAL = 180
+
+
+def add_view_arguments(parser: Arguments, formats: Sequence[str] = FORMATS, file_note: str = "") -> None:
+    """A format, a file, and the width of a grid."""
+    parser.add_argument(
+        "--format", type=one_of(formats), metavar="|".join(formats), help="output format (default: grid)"
+    )
+    add_output_argument(parser, file_note)
+    parser.add_argument(
+        "--width",
+        type=positive,
+        metavar="N",
+        help="columns of a grid (default: as wide as the terminal; "
+        f"{_WIDTH_WITHOUT_TERMINAL} in a file or a pipe)",
+    )
 
 
 def deliver_view(program: Program, origin: str, arguments: Namespace, output: Output) -> None:

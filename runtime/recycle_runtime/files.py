@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all, and why one cannot be. Standard library only."""
 
 import os
 import stat
@@ -42,6 +42,13 @@ def check_writable(path: Path) -> None:
 def reason(error: OSError) -> str:
     """Why the system refused, in lower case."""
     return (error.strerror or str(error)).lower()
+
+
+def sentence(error: OSError) -> str:
+    """What went wrong with which file."""
+    if isinstance(error, WriteError):
+        return str(error)
+    return f"{error.filename}: {reason(error)}" if error.filename else reason(error)
 
 
 def _write_whole(path: Path, content: bytes) -> None:

@@ -1,4 +1,4 @@
-"""How commands speak: data to stdout, words to stderr."""
+"""How the commands of both programs speak: data to stdout, words to stderr, exit codes."""
 
 import os
 import sys
@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
-from recycle_compiler.files import WriteError, check_writable, reason, write_whole
 from recycle_runtime.cli.standard_streams import abandon
+from recycle_runtime.files import WriteError, check_writable, reason, write_whole
 
 DONE, INPUT_ERROR, USAGE, NO_PLAN, BUG, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 3, 70, 130, 141
 STANDARD = "-"
@@ -17,17 +17,26 @@ STANDARD = "-"
 
 
 class UserError(Exception):
-    """Something the user can mend, in one sentence."""
+    """Something the user can mend, in one sentence, and the exit code that goes with it."""
 
     def __init__(self, sentence: str, exit_code: int = INPUT_ERROR) -> None:
         super().__init__(sentence)
         self.exit_code = exit_code
 
 
+class UsageError(UserError):
+    """Options that make no sense, or not together."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(sentence, USAGE)
+
+
 @dataclass(frozen=True, slots=True)
 class Output:
     """What the user allows: words or none, colour or none."""
 
+    program: str
+    """Begins every sentence."""
     quiet: bool = False
     color: bool = True
     written: list[str] = field(default_factory=list[str])
@@ -40,6 +49,11 @@ class Output:
     def data(self, text: str) -> None:
         with _stdout() as stdout:
             stdout.write(text)
+
+    def line(self, text: str) -> None:
+        """A line that whoever reads our output sees at once."""
+        self.data(f"{text}\n")
+        self.flush()
 
     def flush(self) -> None:
         with _stdout() as stdout:
@@ -55,10 +69,11 @@ class Output:
 
     def say(self, sentence: str) -> None:
         if not self.quiet:
-            self.words(f"recyclec: {sentence}\n")
+            self.words(f"{self.program}: {sentence}\n")
 
     def error(self, sentence: str) -> None:
-        self.words(f"recyclec: error: {sentence}\n")
+        """Said in any case."""
+        self.words(f"{self.program}: error: {sentence}\n")
 
     def deliver(self, text: str, path: str | None) -> None:
         """The result of a command: into the file asked for, else to stdout."""
@@ -91,7 +106,7 @@ def refuse_overwriting(path: str, source: str, what: str) -> None:
         # A file that is not there is not overwritten.
         return
     if same:
-        raise UserError(f"{path} is {what}; `-o` must name another file", USAGE)
+        raise UsageError(f"{path} is {what}; `-o` must name another file")
 
 
 @contextmanager

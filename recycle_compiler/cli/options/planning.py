@@ -1,20 +1,43 @@
-"""What `compile` and `plan` share: how a job is loaded, and what to say when there is no plan."""
+"""Options: techniques and slow workers; how a job is loaded, and what to say when there is no plan."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from recycle_compiler.cli.output import NO_PLAN, UserError, check_target, refuse_overwriting
+from recycle_compiler.cli.values import TECHNIQUES, slow_workers, technique_names
 from recycle_compiler.frontend import LoadedJob, load_job
 from recycle_compiler.frontend.load import parse_for_format
 from recycle_compiler.frontend.syntax import Block
 from recycle_compiler.ir.job import JobSpec, Techniques
 from recycle_compiler.planner.compile import NoPlanError
+from recycle_runtime.cli.output import NO_PLAN, UserError, check_target, refuse_overwriting
+from recycle_runtime.cli.parser import Arguments
+
+
+def add_techniques_argument(parser: Arguments) -> None:
+    """Other techniques than those of the job."""
+    parser.add_argument(
+        "--techniques",
+        type=technique_names,
+        metavar="LIST",
+        help=f"any of {','.join(TECHNIQUES)}, or none (default: the job's)",
+    )
+
+
+def add_slow_argument(parser: Arguments, note: str = "") -> None:
+    """Workers that are slower than their peers."""
+    parser.add_argument(
+        "--slow",
+        type=slow_workers,
+        default=(),
+        metavar="P:S=X,P:S=X",
+        help=f"workers whose ops take X times as long{note}",
+    )
 
 
 def load_for(path: str, out: str | None) -> LoadedJob:
-    """The job in a file, when what is planned for it can be written without loss of what it was read from."""
+    """The job in a file; refuses an output that would overwrite what the job is read from."""
     check_target(out, path)
     loaded = load_job(path)
     if out is not None and Path(out).is_file():
@@ -33,9 +56,7 @@ def with_techniques(job: JobSpec, names: tuple[str, ...] | None) -> JobSpec:
     """The job with other techniques switched on, where the command line says so."""
     if names is None:
         return job
-    return replace(
-        job, techniques=Techniques(*(name in names for name in ("adaptive", "decouple", "stagger")))
-    )
+    return replace(job, techniques=Techniques(*(name in names for name in TECHNIQUES)))
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What may stand behind an option of `recyclec`: numbers, words, workers."""
+"""Values of options: numbers, words, workers. Imports nothing heavy."""
 
 import argparse
 from collections.abc import Callable, Sequence

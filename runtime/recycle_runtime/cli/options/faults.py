@@ -1,9 +1,10 @@
-"""Faults that a run is asked to survive: the options, and what they mean. Standard library only."""
+"""Options: faults to inject, and when workers come back."""
 
-import argparse
+from argparse import Namespace
 from collections.abc import Collection
 
-from recycle_runtime.cli.errors import Refused
+from recycle_runtime.cli.output import UsageError
+from recycle_runtime.cli.parser import Arguments
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.testing.chaos import chaos
@@ -16,7 +17,8 @@ _OPTIONS = (
 )
 
 
-def add_disturbance_arguments(parser: argparse.ArgumentParser) -> None:
+def add_fault_arguments(parser: Arguments) -> None:
+    """Single faults and returns, or random ones."""
     for option, metavar, does in _OPTIONS:
         parser.add_argument(option, action="append", default=[], metavar=metavar, help=does)
     parser.add_argument(
@@ -24,19 +26,19 @@ def add_disturbance_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="KIND=P:S@STEP[.N]",
-        help="any fault, before instruction N: kill, stop, term, exception, exit, gil, hang, socket, slow, "
-        "deaf",
+        help="inject a fault before instruction N: kill, stop, term, exception, exit, gil, hang, socket, "
+        "slow, deaf; may be repeated",
     )
-    parser.add_argument("--chaos", type=int, metavar="SEED", help="random faults and returns, from this seed")
+    parser.add_argument("--chaos", type=int, metavar="SEED", help="inject random faults and returns")
     parser.add_argument(
         "--chaos-events", type=int, default=20, metavar="N", help="how many of them (default: 20)"
     )
 
 
-def disturbances(
-    arguments: argparse.Namespace, bundle: Bundle, failed: Collection[Worker]
+def injected_faults(
+    arguments: Namespace, bundle: Bundle, failed: Collection[Worker]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Faults and returns, as the coordinator takes them; Refused when they cannot be meant."""
+    """Faults and returns, as the coordinator takes them; UsageError when they cannot be meant."""
     faults = [*(f"kill={word}" for word in arguments.kill), *(f"stop={word}" for word in arguments.stop)]
     faults += arguments.fault
     returns = list(arguments.rejoin)
@@ -44,15 +46,17 @@ def disturbances(
         named = [(fault.place, fault.step) for fault in parse_faults(faults)]
         named += [(planned.place, planned.step) for planned in parse_returns(returns)]
     except ValueError as error:
-        raise Refused(str(error)) from None
+        raise UsageError(str(error)) from None
     for (pipeline, stage), step in named:
         if pipeline >= bundle.pipelines or stage >= bundle.stages:
-            raise Refused(
+            raise UsageError(
                 f"there is no worker {pipeline}:{stage}: pipelines go from 0 to {bundle.pipelines - 1}, "
                 f"stages from 0 to {bundle.stages - 1}"
             )
         if step >= arguments.steps:
-            raise Refused(f"{pipeline}:{stage}@{step} never happens: the last step is {arguments.steps - 1}")
+            raise UsageError(
+                f"{pipeline}:{stage}@{step} never happens: the last step is {arguments.steps - 1}"
+            )
     if arguments.chaos is not None:
         more = chaos(
             arguments.chaos, arguments.chaos_events, arguments.steps, bundle.pipelines, bundle.stages, failed

@@ -1,27 +1,39 @@
-"""Which plan of a bundle was asked for."""
+"""Options: which plan of a bundle."""
 
-from recycle_compiler.cli.bundles import read_bundle_job, read_plan
-from recycle_compiler.cli.output import NO_PLAN, USAGE, Output, UserError
+from argparse import ArgumentParser, Namespace
+
+from recycle_compiler.cli.bundles import read_bundle, read_bundle_job, read_plan
+from recycle_compiler.cli.options.files import add_bundle_argument
+from recycle_compiler.cli.values import count, workers
 from recycle_compiler.ir.failure import FailureSet, Worker, failed_per_stage, failure_set
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.streams import Program
 from recycle_compiler.ir.units import plural
 from recycle_compiler.passes.normalize_failures import relabel
+from recycle_runtime.cli.output import NO_PLAN, Output, UsageError, UserError
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.moves import least_moves
 
 
-def pick_plan(
-    bundle: Bundle,
-    path: str,
-    failures: int | None,
-    failed: tuple[tuple[int, int], ...] | None,
-    output: Output,
-) -> Program:
+def add_plan_arguments(parser: ArgumentParser) -> None:
+    """A bundle, and one of its plans."""
+    add_bundle_argument(parser)
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "--failures", type=count, metavar="N", help="the plan for this number of failures (default: 0)"
+    )
+    which.add_argument(
+        "--failed", type=workers, metavar="P:S,P:S", help="the plan for these failed workers, pipeline:stage"
+    )
+
+
+def pick_plan(arguments: Namespace, output: Output) -> Program:
     """The plan for a number of failures, or for exactly these workers."""
-    if failed is None:
-        return read_plan(bundle, path, _index_for(bundle, failures))
-    wanted = failure_set(failed)
+    path: str = arguments.bundle
+    bundle = read_bundle(path)
+    if arguments.failed is None:
+        return read_plan(bundle, path, _index_for(bundle, arguments.failures))
+    wanted = failure_set(arguments.failed)
     check_workers(wanted, bundle.pipelines, bundle.stages)
     check_survivors(wanted, read_bundle_job(bundle, path))
     exact = bundle.find(failed_per_stage(wanted, bundle.stages))
@@ -38,18 +50,17 @@ def check_workers(failed: FailureSet, pipelines: int, stages: int) -> None:
     """Workers that a user names must exist."""
     for worker in failed:
         if worker.pipeline >= pipelines or worker.stage >= stages:
-            raise UserError(
+            raise UsageError(
                 f"worker {worker} does not exist: pipelines are 0 to {pipelines - 1}, "
-                f"stages 0 to {stages - 1} (written pipeline:stage)",
-                USAGE,
+                f"stages 0 to {stages - 1} (written pipeline:stage)"
             )
 
 
 def check_survivors(failed: FailureSet, job: JobSpec) -> None:
-    """A stage without a live worker cannot be planned around."""
-    for stage, count in enumerate(failed_per_stage(failed, job.stages)):
-        if count == job.pipelines:
-            why = f"stage {stage} has no live worker: all {count} of its workers failed"
+    """A stage whose workers have all failed cannot be planned around."""
+    for stage, gone in enumerate(failed_per_stage(failed, job.stages)):
+        if gone == job.pipelines:
+            why = f"stage {stage} has no live worker: all {gone} of its workers failed"
             raise UserError(f"no plan for {job.name}: {why}", NO_PLAN)
 
 
@@ -59,7 +70,7 @@ def _index_for(bundle: Bundle, failures: int | None) -> int:
         failures = counts[0] if len(counts) == 1 else 0
     if failures not in counts:
         held = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else str(counts[0])
-        raise UserError(f"no plan for {plural(failures, 'failure')}: the bundle plans for {held}", USAGE)
+        raise UsageError(f"no plan for {plural(failures, 'failure')}: the bundle plans for {held}")
     return counts.index(failures)
 
 
@@ -78,7 +89,7 @@ def _after(moves: dict[Worker, Worker], wanted: FailureSet) -> FailureSet:
 
 
 def _advice(program: Program, moves: dict[Worker, Worker]) -> str:
-    """How to get from the failures as they are to the ones that the plan is for."""
+    """How to get from the actual failures to those that the plan is for."""
     planned = failed_per_stage(program.failed, program.job.stages)
     becomes = ", ".join(f"worker {mover} becomes {place}" for mover, place in moves.items())
     return (

@@ -1,0 +1,1 @@
+"""Groups of options that several commands have, and what they mean. Standard library only."""

@@ -1,0 +1,35 @@
+"""Options: where checkpoints are kept, how often one is taken, whether to resume from one."""
+
+from argparse import Namespace
+
+from recycle_runtime.cli.output import UsageError
+from recycle_runtime.cli.parser import Arguments
+
+_EVERY = 100
+
+
+def add_checkpoint_arguments(parser: Arguments) -> None:
+    """A folder, an interval, and whether to resume."""
+    parser.add_argument(
+        "--checkpoint", metavar="DIR", help="save checkpoints in this folder, which all nodes share"
+    )
+    parser.add_argument(
+        "--checkpoint-every",
+        type=int,
+        metavar="N",
+        help=f"steps between two checkpoints (default: {_EVERY})",
+    )
+    parser.add_argument("--resume", action="store_true", help="resume from the newest checkpoint")
+
+
+def checkpoint_every(arguments: Namespace) -> int:
+    """Steps from one checkpoint to the next; UsageError when something cannot be meant."""
+    every: int | None = arguments.checkpoint_every
+    if arguments.checkpoint is None:
+        for name, is_given in (("--checkpoint-every", every is not None), ("--resume", arguments.resume)):
+            if is_given:
+                raise UsageError(f"{name} needs --checkpoint DIR, the folder of the checkpoints")
+        return _EVERY
+    if every is not None and every < 1:
+        raise UsageError(f"--checkpoint-every must be at least 1, got {every}")
+    return _EVERY if every is None else every

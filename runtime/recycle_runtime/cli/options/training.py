@@ -1,0 +1,69 @@
+"""Options: a plan, a program and how to run it; checks made before torch is loaded."""
+
+from argparse import Namespace
+from pathlib import Path
+
+from recycle_runtime.cli.output import UsageError
+from recycle_runtime.cli.parser import Arguments
+from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.plan.plan_choice import parse_workers
+
+_LARGEST = (1 << 63) - 1
+
+
+def add_plan_argument(parser: Arguments) -> None:
+    """The bundle."""
+    parser.add_argument("bundle", metavar="PLAN", help="a bundle, as `recyclec compile` writes it")
+
+
+def add_program_arguments(parser: Arguments) -> None:
+    """What to train, on which device, with which random numbers."""
+    parser.add_argument(
+        "--program", required=True, metavar="FILE", help="the Python file that defines what to train"
+    )
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="(default: cpu)")
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        metavar="N",
+        help="seed of parameters, data and dropout (default: 0)",
+    )
+
+
+def add_step_arguments(parser: Arguments) -> None:
+    """How long to train, and without whom."""
+    parser.add_argument("--steps", required=True, type=int, metavar="N", help="number of steps to train")
+    parser.add_argument(
+        "--failed",
+        action="append",
+        default=[],
+        metavar="P:S,P:S",
+        help="workers that have failed already, pipeline:stage",
+    )
+
+
+def check_training_arguments(arguments: Namespace) -> tuple[Worker, ...]:
+    """The failed workers; UsageError or OSError when something cannot be meant."""
+    for name, value, least in (("--steps", arguments.steps, 1), ("--seed", arguments.seed, 0)):
+        if not least <= value <= _LARGEST:
+            raise UsageError(f"{name} must be from {least} to {_LARGEST}, got {value}")
+    for name in (arguments.bundle, arguments.program):
+        Path(name).open("rb").close()
+    return workers_named("--failed", arguments.failed) if arguments.failed else ()
+
+
+def workers_named(option: str, words: list[str]) -> tuple[Worker, ...]:
+    """Workers as the user wrote them after an option."""
+    try:
+        return parse_workers(words)
+    except ValueError as error:
+        raise UsageError(f"{option}: {error}") from None
+
+
+def check_device(name: str) -> None:
+    """UsageError where the device is not there; loads torch."""
+    import torch
+
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UsageError("--device cuda: torch finds no GPU here")

@@ -1,0 +1,100 @@
+"""The command line of both programs: options that every command has, and a parser for each command.
+
+A command is a module with `add_arguments(parser)` and `run(arguments, output)`, which returns the exit code.
+It is imported once the command line names it, so that `--help` is instant. Standard library only.
+"""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, NoReturn, Protocol
+
+from recycle_runtime import logs
+
+RENAMED = {
+    "--ahead": "--plan-ahead",
+    "--beside": "--busy-workers",
+    "--events": "--chaos-events",
+    "--every": "--checkpoint-every",
+    "--part": "--tp-rank",
+    "--silent": "--heartbeat-timeout",
+    "--slots": "--workers-per-node",
+    "--stuck": "--instruction-timeout",
+}
+"""Options of 0.1.0 that are gone, for whoever still types them."""
+
+
+class Arguments(Protocol):
+    """A parser, or a group of options in one."""
+
+    def add_argument(self, *name_or_flags: str, **options: Any) -> argparse.Action: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A program and its commands."""
+
+    name: str
+    description: str
+    version: str
+    package: str
+    """Where the modules of the commands are."""
+    commands: Mapping[str, str]
+    """What each command does, in a few words."""
+
+    def parse(self, argv: Sequence[str] | None) -> argparse.Namespace:
+        """The options, and the command's `run`; a usage error exits with 2."""
+        parser = _Parser(prog=self.name, description=self.description, parents=[self._common()])
+        parser.set_defaults(quiet=False, no_color=False, log_level=None, log_file=None)
+        commands = parser.add_subparsers(
+            dest="command", required=True, metavar="COMMAND", parser_class=_CommandParser
+        )
+        for name, does in self.commands.items():
+            sentence = f"{does[0].upper()}{does[1:]}."
+            command = commands.add_parser(name, help=does, description=sentence, parents=[self._common()])
+            command.module = f"{self.package}.{name}"
+        return parser.parse_args(argv)
+
+    def _common(self) -> "_CommandParser":
+        """Options that work before and after the command; SUPPRESS lets the one given last stand."""
+        parser = _CommandParser(add_help=False, argument_default=argparse.SUPPRESS)
+        # A group of its own stands below the options of the command.
+        common = parser.add_argument_group("global options")
+        common.add_argument("--quiet", action="store_true", help="suppress everything but errors")
+        common.add_argument(
+            "--no-color", action="store_true", help="disable colour; so does the variable NO_COLOR"
+        )
+        common.add_argument(
+            "--log-level",
+            choices=logs.LEVELS,
+            metavar="LEVEL",
+            help=f"log events of this level and above: {', '.join(logs.LEVELS)} "
+            "(default: warning; info with --log-file)",
+        )
+        common.add_argument(
+            "--log-file", metavar="FILE", help="append log lines to FILE instead of writing them to stderr"
+        )
+        common.add_argument("--version", action="version", version=f"{self.name} {self.version}")
+        return parser
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        gone = [word.partition("=")[0] for word in message.split()]
+        hints = "".join(f"; {word} is now {RENAMED[word]}" for word in gone if word in RENAMED)
+        super().error(message + hints)
+
+
+class _CommandParser(_Parser):
+    """Gets the arguments of its command when it is first used."""
+
+    module = ""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        if self.module:
+            command = import_module(self.module)
+            self.module = ""
+            command.add_arguments(self)
+            self.set_defaults(run=command.run)
+        return super().parse_known_args(args, namespace)
