@@ -12,8 +12,7 @@ from bench.attempts import Attempt, arguments, print_attempt
 from recycle_compiler.ir.failure import FailureSet
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.target import Target
-from recycle_compiler.passes.pipeline import run_passes
-from recycle_compiler.passes.registry import GRAPH_PASSES
+from recycle_compiler.passes.standard import GRAPH_PASSES
 from recycle_compiler.scheduling.milp.solve import Limits, Stop, solve
 from recycle_compiler.scheduling.problem import Problem, problem_of
 
@@ -24,7 +23,7 @@ _SHARE = 4
 def attempt(job: JobSpec, failed: FailureSet, seconds: float) -> Attempt:
     """The least period HiGHS finds with the routing that our plans use."""
     began = time.perf_counter()
-    graph = run_passes(GRAPH_PASSES, Target(job, failed))
+    graph = GRAPH_PASSES.run(Target(job, failed))
     problem = problem_of(graph.job, graph.failed, graph.ops)
     refuted = _load(problem) // problem.grain - 1
     unclear = refuted

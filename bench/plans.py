@@ -12,8 +12,7 @@ from bench.measure import MIB, RECYCLEC, run
 from bench.report import Section, job_path, percent
 from recycle_compiler.frontend import load_job
 from recycle_compiler.ir.target import Target
-from recycle_compiler.passes.pipeline import run_passes
-from recycle_compiler.passes.registry import GRAPH_PASSES
+from recycle_compiler.passes.standard import GRAPH_PASSES
 from recycle_compiler.scheduling.problem import problem_of
 from recycle_compiler.viz.table import per_stage_text
 from recycle_runtime.plan.bundle import Bundle
@@ -58,7 +57,7 @@ def compiled(job: Path, *options: str) -> Compiled:
 def ops_of(job: Path) -> int:
     """F, I and W (or B) of one plan."""
     spec = load_job(str(job)).spec
-    return problem_of(spec, (), run_passes(GRAPH_PASSES, Target(spec, ())).ops).ops
+    return problem_of(spec, (), GRAPH_PASSES.run(Target(spec, ())).ops).ops
 
 
 def section(names: Sequence[str] = NAMES, each: bool = False) -> Section:

@@ -104,7 +104,7 @@ def _keep_reproducer(error: Exception, output: Output) -> None:
     from recycle_compiler.passes.pipeline import PassError
 
     if isinstance(error, PassError):
-        from recycle_compiler.passes.reproducer import write_reproducer
+        from recycle_compiler.passes.text import write_reproducer
 
         path = write_reproducer(error)
         output.error(f"please send {path} along; `recyclec reproduce {path}` crashes in the same way")

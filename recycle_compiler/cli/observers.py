@@ -1,10 +1,12 @@
 """What may watch the passes: files of numbered IR, and IR printed when it changes."""
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from recycle_compiler.ir.levels import Level, print_level
-from recycle_compiler.passes.pipeline import Observer
+from recycle_compiler.ir.levels import print_level
+from recycle_compiler.passes.pipeline import Observer, Step
+from recycle_compiler.passes.text import print_pass, print_reproducer
 from recycle_runtime.cli.output import Output
 from recycle_runtime.files import WriteError, reason
 
@@ -20,22 +22,30 @@ def observers_for(dump_dir: str | None, print_after_change: bool, output: Output
 
 
 class Dump:
-    """Writes DIR/<failures>-failed/<number>-<pass>.txt; what an earlier run left there is removed first."""
+    """Writes DIR/<failures>-failed/<number>-<pass>.txt; what an earlier run left there is removed first.
+
+    Each file is a reproducer: what the pass made, below the passes that followed. Numbers go on where several
+    pipelines run for as many failures.
+    """
 
     def __init__(self, folder: Path, output: Output) -> None:
         self._folder = folder
         self._written = output.written
+        self._numbers: Counter[int] = Counter()
         try:
             folder.mkdir(parents=True, exist_ok=True)
             _remove_dumps(folder)
         except OSError as error:
             raise WriteError(folder, reason(error)) from error
 
-    def __call__(self, number: int, name: str, value: Level) -> None:
-        path = self._folder / f"{len(value.failed)}-failed" / f"{number:02}-{name}.txt"
+    def __call__(self, step: Step) -> None:
+        failures = len(step.value.failed)
+        self._numbers[failures] += 1
+        path = self._folder / f"{failures}-failed" / f"{self._numbers[failures]:02}-{step.done.name}.txt"
+        text = f"# after {print_pass(step.done)}\n{print_reproducer(step.value, step.rest)}"
         try:
             path.parent.mkdir(exist_ok=True)
-            path.write_text(print_level(value), encoding="utf-8")
+            path.write_text(text, encoding="utf-8")
         except OSError as error:
             raise WriteError(path, reason(error)) from error
         if str(self._folder) not in self._written:
@@ -60,8 +70,8 @@ class PrintChanges:
         self._output = output
         self._last = ""
 
-    def __call__(self, number: int, name: str, value: Level) -> None:
-        text = print_level(value)
+    def __call__(self, step: Step) -> None:
+        text = print_level(step.value)
         if text != self._last:
-            self._output.words(f"after {number:02} {name}:\n{text}\n")
+            self._output.words(f"after {step.number:02} {print_pass(step.done)}:\n{text}\n")
         self._last = text

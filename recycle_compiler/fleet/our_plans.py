@@ -10,8 +10,7 @@ from functools import cached_property
 from recycle_compiler.fleet.setting import OurPlan, Setting
 from recycle_compiler.ir.failure import failed_per_stage, failure_set, normal_form
 from recycle_compiler.ir.target import Target
-from recycle_compiler.passes.pipeline import run_passes
-from recycle_compiler.passes.registry import GRAPH_PASSES
+from recycle_compiler.passes.standard import GRAPH_PASSES
 from recycle_compiler.planner.compile import plan_failed
 from recycle_compiler.scheduling.bounds import stage_bounds
 from recycle_compiler.scheduling.problem import Problem, problem_of
@@ -96,7 +95,7 @@ class OurPeriods:
     @cached_property
     def _problem(self) -> Problem:
         """The timing problem without losses."""
-        return problem_of(self._job, (), run_passes(GRAPH_PASSES, Target(self._job, ())).ops)
+        return problem_of(self._job, (), GRAPH_PASSES.run(Target(self._job, ())).ops)
 
 
 _ITERATIONS = 9

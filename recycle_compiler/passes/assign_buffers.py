@@ -16,6 +16,7 @@ from itertools import pairwise
 import numpy as np
 
 from recycle_compiler.ir.streams import Program
+from recycle_compiler.passes.pipeline import Pass
 from recycle_runtime.plan.isa import CONSUMES, NONE, RECEIVES, USES_BUFFER, Opcode
 
 _FREES = frozenset({Opcode.BACKWARD, Opcode.BACKWARD_WEIGHT})
@@ -27,10 +28,10 @@ _SEND_GRADIENT = int(Opcode.SEND_GRADIENT)
 
 
 @dataclass(frozen=True, slots=True)
-class AssignBuffers:
+class AssignBuffers(Pass[Program, Program]):
     """Fill in `buffer` and `inbox`."""
 
-    name: str = "assign-buffers"
+    name = "assign-buffers"
 
     def run(self, program: Program) -> Program:
         unit = (program.pipeline * program.job.microbatches + program.microbatch).tolist()

@@ -21,6 +21,7 @@ from recycle_compiler.ir.job import SolverOptions
 from recycle_compiler.ir.ops import Column, OpKind
 from recycle_compiler.ir.schedule import Schedule, schedule_order
 from recycle_compiler.ir.streams import Claims
+from recycle_compiler.passes.pipeline import Pass
 from recycle_compiler.scheduling.bounds import Bound, lower_bound
 from recycle_compiler.scheduling.construct import construct
 from recycle_compiler.scheduling.deadline import Deadline
@@ -114,12 +115,12 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class AssignSlots:
+class AssignSlots(Pass[Graph, Schedule]):
     """Give every op a start."""
 
-    name: str = "assign-slots"
+    name = "assign-slots"
     effort: Effort = field(default_factory=Effort)
-    deadline: Deadline | None = None
+    time_limit_ns: int | None = None
     """None gives this plan all of the job's time limit."""
     slow: SlowWorkers = ()
     """Whose ops take longer than the job says."""
@@ -127,7 +128,7 @@ class AssignSlots:
     def run(self, graph: Graph) -> Schedule:
         problem = problem_of(graph.job, graph.failed, graph.ops)
         options = graph.job.solver
-        deadline = self.deadline or Deadline(options.time_limit_ns)
+        deadline = Deadline(options.time_limit_ns if self.time_limit_ns is None else self.time_limit_ns)
         if not self.slow:
             return schedule_from(graph, plan(problem, options, self.effort, deadline))
         late = slowed(problem, graph.job, bearable(self.slow))

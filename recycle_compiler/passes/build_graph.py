@@ -14,13 +14,14 @@ from recycle_compiler.ir.graph import Graph
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.ops import UNSET, Column, Op, OpKind, OpTable, concatenate, op_table
 from recycle_compiler.ir.target import Target
+from recycle_compiler.passes.pipeline import Pass
 
 
 @dataclass(frozen=True, slots=True)
-class BuildGraph:
+class BuildGraph(Pass[Target, Graph]):
     """Target -> Graph with coupled backwards and one barrier."""
 
-    name: str = "build-graph"
+    name = "build-graph"
 
     def run(self, target: Target) -> Graph:
         job = target.job

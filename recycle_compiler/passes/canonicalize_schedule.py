@@ -18,6 +18,7 @@ from recycle_compiler.ir.graph import Graph
 from recycle_compiler.ir.ops import Column, OpKind
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.passes.assign_slots import Plan, schedule_from
+from recycle_compiler.passes.pipeline import Pass
 from recycle_compiler.scheduling.bounds import Bound
 from recycle_compiler.scheduling.kernel import Ints
 from recycle_compiler.scheduling.problem import Problem, problem_of
@@ -25,10 +26,10 @@ from recycle_compiler.scheduling.timing import Clock
 
 
 @dataclass(frozen=True, slots=True)
-class CanonicalizeSchedule:
+class CanonicalizeSchedule(Pass[Schedule, Schedule]):
     """Micro-batches of a route in order of their numbers, every op as early as it can be."""
 
-    name: str = "canonicalize-schedule"
+    name = "canonicalize-schedule"
 
     def run(self, schedule: Schedule) -> Schedule:
         problem = problem_of(schedule.job, schedule.failed, schedule.ops)

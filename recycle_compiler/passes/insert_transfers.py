@@ -17,6 +17,7 @@ from recycle_compiler.ir.failure import Worker
 from recycle_compiler.ir.ops import Column, OpKind
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.streams import Program
+from recycle_compiler.passes.pipeline import Pass
 from recycle_runtime.plan.isa import NONE, Opcode
 
 _RECEIVE, _SEND, _LOAD, _COMPUTE, _BARRIER, _REDUCE, _OPTIMIZER, _VALIDATE = range(8)
@@ -42,10 +43,10 @@ class _Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class InsertTransfers:
+class InsertTransfers(Pass[Schedule, Program]):
     """Schedule -> Program whose buffers and inboxes have no numbers yet."""
 
-    name: str = "insert-transfers"
+    name = "insert-transfers"
 
     def run(self, schedule: Schedule) -> Program:
         rows = _concatenate(

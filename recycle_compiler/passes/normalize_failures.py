@@ -16,6 +16,7 @@ from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.ops import Column
 from recycle_compiler.ir.streams import Program
 from recycle_compiler.ir.target import Target
+from recycle_compiler.passes.pipeline import Pass
 from recycle_compiler.scheduling.slow_workers import SlowWorkers
 from recycle_runtime.plan.isa import Opcode
 
@@ -25,10 +26,10 @@ _GONE = -1
 
 
 @dataclass(frozen=True, slots=True)
-class NormalizeFailures:
+class NormalizeFailures(Pass[Target, Target]):
     """Give the losses of every stage to its last pipelines."""
 
-    name: str = "normalize-failures"
+    name = "normalize-failures"
 
     def run(self, target: Target) -> Target:
         counts = failed_per_stage(target.failed, target.job.stages)

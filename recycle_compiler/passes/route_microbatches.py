@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from recycle_compiler.ir.graph import Graph
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.ops import OpKind, OpTable
+from recycle_compiler.passes.pipeline import Pass
 from recycle_compiler.scheduling.slow_workers import SlowWorkers, stage_shares
 
 _LARGE = 20_000
@@ -41,10 +42,10 @@ _FINE = 1 << 32
 
 
 @dataclass(frozen=True, slots=True)
-class RouteMicrobatches:
+class RouteMicrobatches(Pass[Graph, Graph]):
     """Fill in the worker of every F, B, I and W."""
 
-    name: str = "route-microbatches"
+    name = "route-microbatches"
     slow: SlowWorkers = ()
     """Who should have fewer than its peers."""
 

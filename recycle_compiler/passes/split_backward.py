@@ -16,13 +16,14 @@ import numpy as np
 from recycle_compiler.ir.graph import Graph
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.ops import OpKind, OpTable, concatenate
+from recycle_compiler.passes.pipeline import Pass
 
 
 @dataclass(frozen=True, slots=True)
-class SplitBackward:
+class SplitBackward(Pass[Graph, Graph]):
     """Replace `B` by an `I` on its edges and a `W` that follows it, on the chunks where that can pay."""
 
-    name: str = "split-backward"
+    name = "split-backward"
 
     def run(self, graph: Graph) -> Graph:
         job, ops = graph.job, graph.ops

@@ -12,13 +12,14 @@ import numpy as np
 
 from recycle_compiler.ir.graph import Graph
 from recycle_compiler.ir.ops import UNSET, Op, OpKind, concatenate, op_table
+from recycle_compiler.passes.pipeline import Pass
 
 
 @dataclass(frozen=True, slots=True)
-class StaggerOptimizer:
+class StaggerOptimizer(Pass[Graph, Graph]):
     """Replace the one `S` by one per chunk."""
 
-    name: str = "stagger-optimizer"
+    name = "stagger-optimizer"
 
     def run(self, graph: Graph) -> Graph:
         job, ops = graph.job, graph.ops

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 from recycle_compiler.ir.job import JobSpec, Techniques
 from recycle_compiler.ir.target import Target
-from recycle_compiler.passes.pipeline import run_passes
-from recycle_compiler.passes.registry import GRAPH_PASSES
+from recycle_compiler.passes.standard import GRAPH_PASSES
 from recycle_compiler.scheduling.problem import problem_of
 from recycle_compiler.scheduling.rules import Setting, greedy_priority, rule_of
 from recycle_compiler.scheduling.timing import Clock
@@ -20,7 +19,7 @@ def one_f_one_b_period(job: JobSpec) -> int:
     one = replace(
         job, pipelines=1, failures=0, techniques=Techniques(adaptive=False, decouple=False, stagger=False)
     )
-    graph = run_passes(GRAPH_PASSES, Target(one, ()))
+    graph = GRAPH_PASSES.run(Target(one, ()))
     problem = problem_of(one, (), graph.ops)
     clock = Clock(problem)
     timed = clock.time(clock.loops.place(greedy_priority(problem), rule_of(problem, Setting(ahead=0))))

@@ -12,8 +12,8 @@ from recycle_compiler.ir.streams import Program
 from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.assign_slots import AssignSlots, Effort
 from recycle_compiler.passes.normalize_failures import NormalizeFailures, relabel
-from recycle_compiler.passes.pipeline import Observer, run_passes
-from recycle_compiler.passes.registry import all_passes
+from recycle_compiler.passes.pipeline import Observer, Step
+from recycle_compiler.passes.standard import all_passes
 from recycle_compiler.planner.baseline import one_f_one_b_period
 from recycle_compiler.planner.placement import Costs, measure_costs, ranked_placements
 from recycle_compiler.planner.relief import relieved
@@ -113,8 +113,8 @@ def plan_failed(
         if not hosts:
             lost = "its only worker" if job.pipelines == 1 else f"all {job.pipelines} of its workers"
             raise NoPlanError(f"stage {stage} has no live worker: {lost} failed")
-    slots = AssignSlots(effort=effort or Effort().prompt(), deadline=deadline)
-    return relabel(run_passes(all_passes(slots), target, observers), failed)
+    slots = AssignSlots(effort or Effort().prompt(), deadline and deadline.nanoseconds_left)
+    return relabel(all_passes(slots).run(target, observers), failed)
 
 
 def plan_slow(
@@ -134,9 +134,9 @@ def plan_slow(
     deadline = deadline or Deadline(job.solver.time_limit_ns)
     schedules: list[Schedule] = []
 
-    def keep(_number: int, _name: str, value: object) -> None:
-        if isinstance(value, Schedule):
-            schedules.append(value)
+    def keep(step: Step) -> None:
+        if isinstance(step.value, Schedule):
+            schedules.append(step.value)
 
     equal = plan_failed(job, failed, (keep,), effort, deadline)
     return best_for_slow(equal, schedules[-1], slow, effort, deadline)

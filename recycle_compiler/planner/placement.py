@@ -14,9 +14,8 @@ from recycle_compiler.ir.failure import normal_form
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.assign_slots import Effort, Plan, plan
-from recycle_compiler.passes.pipeline import run_passes
-from recycle_compiler.passes.registry import GRAPH_PASSES
 from recycle_compiler.passes.route_microbatches import routes
+from recycle_compiler.passes.standard import GRAPH_PASSES
 from recycle_compiler.planner.place_failures import Counts, place_failures, stage_costs
 from recycle_compiler.planner.worker_processes import Run
 from recycle_compiler.scheduling.bounds import lower_bound
@@ -45,7 +44,7 @@ def measure_costs(job: JobSpec, failures: int, run: Run, nanoseconds: int) -> Co
 
     The time is shared by all measurements.
     """
-    problem = problem_of(job, (), run_passes(GRAPH_PASSES, Target(job, ())).ops)
+    problem = problem_of(job, (), GRAPH_PASSES.run(Target(job, ())).ops)
     bounds = stage_costs(problem, failures)
     if problem.ops > _LARGE:
         return Costs(bounds, bounds, problem)

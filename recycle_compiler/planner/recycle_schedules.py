@@ -25,9 +25,8 @@ from itertools import product
 from recycle_compiler.ir.failure import normal_form
 from recycle_compiler.ir.job import JobSpec, Techniques
 from recycle_compiler.ir.target import Target
-from recycle_compiler.passes.pipeline import run_passes
-from recycle_compiler.passes.registry import GRAPH_PASSES
 from recycle_compiler.passes.route_microbatches import routes
+from recycle_compiler.passes.standard import GRAPH_PASSES
 from recycle_compiler.scheduling.problem import Problem, problem_of
 from recycle_compiler.scheduling.rules import NO_LIMIT, Rule, Setting, greedy_priority, rule_of
 from recycle_compiler.scheduling.timing import Clock
@@ -106,7 +105,7 @@ def problem_with(job: JobSpec, counts: Counts, techniques: Techniques = ALL) -> 
 @lru_cache(maxsize=4)
 def _healthy(job: JobSpec) -> Problem:
     """Without failures."""
-    return problem_of(job, (), run_passes(GRAPH_PASSES, Target(job, ())).ops)
+    return problem_of(job, (), GRAPH_PASSES.run(Target(job, ())).ops)
 
 
 def _rules(problem: Problem, few: bool) -> Iterator[Rule]:

@@ -20,8 +20,8 @@ from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.streams import Program
 from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.assign_slots import Plan, schedule_from
-from recycle_compiler.passes.pipeline import Observer, run_passes
-from recycle_compiler.passes.registry import GRAPH_PASSES, LOWERING_PASSES
+from recycle_compiler.passes.pipeline import Observer, Pass
+from recycle_compiler.passes.standard import GRAPH_PASSES, LOWERING_PASSES
 from recycle_compiler.scheduling.bounds import lower_bound
 from recycle_compiler.scheduling.problem import Problem, problem_of
 from recycle_compiler.scheduling.timing import Clock
@@ -31,11 +31,11 @@ _KIND = {Opcode.FORWARD: 0, Opcode.BACKWARD: 1, Opcode.BACKWARD_INPUT: 1, Opcode
 
 
 @dataclass(frozen=True, slots=True)
-class _Reroute:
+class _Reroute(Pass[Graph, Graph]):
     """Graph -> Graph with every micro-batch on the worker that is said."""
 
+    name = "share-with-worker"
     host: Column
-    name: str = "route-microbatches"
 
     def run(self, graph: Graph) -> Graph:
         ops = graph.ops
@@ -47,11 +47,11 @@ class _Reroute:
 
 
 @dataclass(frozen=True, slots=True)
-class _GivenSlots:
+class _GivenSlots(Pass[Graph, Schedule]):
     """Graph -> Schedule with times that are known."""
 
+    name = "keep-slots"
     plan: Plan
-    name: str = "assign-slots"
 
     def run(self, graph: Graph) -> Schedule:
         return schedule_from(graph, self.plan)
@@ -63,7 +63,7 @@ def relieved(program: Program, wanted: FailureSet = (), observers: Sequence[Obse
     Where several are equal, the failures that are wanted; else those where least can still be gained.
     """
     job, period = program.job, program.claims.period
-    graph = run_passes(GRAPH_PASSES, Target(job, program.failed))
+    graph = GRAPH_PASSES.run(Target(job, program.failed))
     crowded = replace(problem_of(job, program.failed, graph.ops), host=_hosts(program))
     start = _starts(program, crowded)
     found: list[tuple[int, bool, int, Clock, FailureSet]] = []
@@ -76,8 +76,8 @@ def relieved(program: Program, wanted: FailureSet = (), observers: Sequence[Obse
     timed = clock.time(clock.order_of(start), period)
     assert timed is not None, "one more worker made a plan slower"
     best, problem = Plan(timed, lower_bound(clock.problem), program.claims.cut_short), clock.problem
-    passes = (*GRAPH_PASSES[:-1], _Reroute(problem.host), _GivenSlots(best), *LOWERING_PASSES)
-    return run_passes(passes, Target(job, failed), observers)
+    passes = GRAPH_PASSES >> _Reroute(problem.host) >> _GivenSlots(best) >> LOWERING_PASSES
+    return passes.run(Target(job, failed), observers)
 
 
 def _with_one_fewer(program: Program) -> Iterator[FailureSet]:

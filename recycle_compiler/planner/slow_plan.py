@@ -23,9 +23,8 @@ from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.assign_slots import AssignSlots, Effort, slow_order
 from recycle_compiler.passes.canonicalize_schedule import CanonicalizeSchedule, starts_of
 from recycle_compiler.passes.normalize_failures import normal_slow, planned_names, relabel
-from recycle_compiler.passes.pipeline import run_passes
-from recycle_compiler.passes.registry import GRAPH_PASSES, LOWERING_PASSES
 from recycle_compiler.passes.route_microbatches import RouteMicrobatches, routes
+from recycle_compiler.passes.standard import GRAPH_PASSES, LOWERING_PASSES
 from recycle_compiler.scheduling.deadline import Deadline
 from recycle_compiler.scheduling.problem import problem_of, slowed
 from recycle_compiler.scheduling.slow_workers import SlowWorkers, bearable, stage_shares
@@ -83,7 +82,7 @@ def best_for_slow(
     step, _, best = min(others, key=lambda entry: entry[:2])
     if equal_step <= step:
         return SlowPlan(equal, equal_step, equal_step, without.shares)
-    program = run_passes(LOWERING_PASSES, best.schedule)
+    program = LOWERING_PASSES.run(best.schedule)
     # What was proven for equal shares holds for all.
     claims = replace(program.claims, lower_bound=equal.claims.lower_bound, reason=equal.claims.reason)
     program = relabel(replace(program, claims=claims), failed, search.slow, slow)
@@ -112,7 +111,7 @@ class _Search:
         self.slow = slow
         self._effort = effort
         self._deadline = deadline
-        self._graph: Graph = run_passes(GRAPH_PASSES, Target(job, failed))
+        self._graph: Graph = GRAPH_PASSES.run(Target(job, failed))
         self._problem = problem_of(job, failed, self._graph.ops)
         self._quick: dict[Shares, int] = {}
         known = {worker_number(one.worker, job.pipelines) for one in slow}
@@ -196,6 +195,6 @@ class _Search:
 
     def _planned(self, shares: Shares) -> _Found:
         slow = self._given(shares)
-        slots = AssignSlots(effort=self._effort, deadline=self._deadline, slow=slow)
-        schedule = slots.run(RouteMicrobatches(slow=slow).run(self._graph))
-        return _Found(CanonicalizeSchedule().run(schedule), self.slow)
+        slots = AssignSlots(self._effort, self._deadline.nanoseconds_left, slow)
+        passes = RouteMicrobatches(slow) >> slots >> CanonicalizeSchedule()
+        return _Found(passes.run(self._graph), self.slow)

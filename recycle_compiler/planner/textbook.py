@@ -17,8 +17,7 @@ import numpy as np
 
 from recycle_compiler.ir.job import JobSpec, Techniques
 from recycle_compiler.ir.target import Target
-from recycle_compiler.passes.pipeline import run_passes
-from recycle_compiler.passes.registry import GRAPH_PASSES
+from recycle_compiler.passes.standard import GRAPH_PASSES
 from recycle_compiler.scheduling.kernel import BACKWARD, FORWARD, WEIGHT, Ints
 from recycle_compiler.scheduling.problem import Problem, problem_of
 from recycle_compiler.scheduling.timing import Clock
@@ -110,7 +109,7 @@ def _one_pipeline(job: JobSpec, split: bool) -> Problem:
         capacity=(None,) * job.stages,
         techniques=Techniques(adaptive=False, decouple=split, stagger=False),
     )
-    return problem_of(one, (), run_passes(GRAPH_PASSES, Target(one, ())).ops)
+    return problem_of(one, (), GRAPH_PASSES.run(Target(one, ())).ops)
 
 
 def _flat(problem: Problem, orders: list[Order]) -> Ints:

@@ -11,8 +11,12 @@ class Deadline:
         self.struck = False
 
     @property
+    def nanoseconds_left(self) -> int:
+        return max(0, self._end - time.monotonic_ns())
+
+    @property
     def seconds_left(self) -> float:
-        return max(0, self._end - time.monotonic_ns()) / 1e9
+        return self.nanoseconds_left / 1e9
 
     def passed(self) -> bool:
         """Asked where work would go on: whoever asks stops when it is true."""

@@ -6,8 +6,7 @@ from recycle_compiler.ir.failure import FailureSet, failure_set
 from recycle_compiler.ir.graph import Graph
 from recycle_compiler.ir.job import JobSpec, SolverOptions, Techniques
 from recycle_compiler.ir.target import Target
-from recycle_compiler.passes.pipeline import run_passes
-from recycle_compiler.passes.registry import GRAPH_PASSES
+from recycle_compiler.passes.standard import GRAPH_PASSES
 from recycle_compiler.scheduling.problem import Problem, problem_of
 
 SLOT = 1_000
@@ -61,7 +60,7 @@ def figure3(capacity: tuple[int | None, ...] | int | None, techniques: Technique
 
 def routed(job: JobSpec, failed: FailureSet = ()) -> Graph:
     """The graph that slots are assigned to."""
-    return run_passes(GRAPH_PASSES, Target(job, failed))
+    return GRAPH_PASSES.run(Target(job, failed))
 
 
 def routed_problem(job: JobSpec, failed: FailureSet = ()) -> Problem:

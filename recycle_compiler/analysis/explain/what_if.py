@@ -8,8 +8,7 @@ from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.assign_slots import Effort
 from recycle_compiler.passes.normalize_failures import NormalizeFailures
-from recycle_compiler.passes.pipeline import run_passes
-from recycle_compiler.passes.registry import GRAPH_PASSES
+from recycle_compiler.passes.standard import GRAPH_PASSES
 from recycle_compiler.planner.compile import plan_failed
 from recycle_compiler.scheduling.bounds import lower_bound
 from recycle_compiler.scheduling.problem import problem_of
@@ -128,7 +127,7 @@ def _target(schedule: Schedule, job: JobSpec) -> Target:
 
 
 def _bound(target: Target) -> int:
-    graph = run_passes(GRAPH_PASSES, target)
+    graph = GRAPH_PASSES.run(target)
     return lower_bound(problem_of(graph.job, graph.failed, graph.ops)).period
 
 

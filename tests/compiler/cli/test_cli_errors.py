@@ -15,6 +15,7 @@ from recycle_compiler.cli import main as cli
 from recycle_compiler.cli.commands import check, compile
 from recycle_compiler.diagnostics import CompileError, Diagnostic, Span
 from recycle_compiler.ir.schedule import Schedule
+from recycle_compiler.passes.canonicalize_schedule import CanonicalizeSchedule
 from recycle_compiler.passes.pipeline import PassError
 from recycle_compiler.planner.worker_processes import ProcessError
 from recycle_runtime.cli.output import BUG, Output, UserError
@@ -129,7 +130,7 @@ def test_a_pass_that_crashes_leaves_a_reproducer(
     tiny: Schedule,
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    command_is(raising(PassError("canonicalize-schedule", "crashed", tiny, ("canonicalize-schedule",))))
+    command_is(raising(PassError("crashed", tiny, (CanonicalizeSchedule(),))))
     assert cli.main(["check", "a.job"]) == BUG
     (reproducer,) = tmp_path.iterdir()
     advice = f"please send {reproducer} along; `recyclec reproduce {reproducer}` crashes in the same way"

@@ -1,19 +1,11 @@
 """Compiling whole jobs, and what happens when a pass breaks."""
 
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 
 from recycle_compiler.ir.failure import failure_set
 from recycle_compiler.ir.job import SolverOptions
-from recycle_compiler.ir.job_text import TextError
-from recycle_compiler.ir.levels import print_level
-from recycle_compiler.ir.schedule import Schedule
-from recycle_compiler.ir.target import Target
-from recycle_compiler.passes import reproducer
-from recycle_compiler.passes.pipeline import PassError, run_passes
-from recycle_compiler.passes.registry import GRAPH_PASSES, all_passes
 from recycle_compiler.planner.baseline import one_f_one_b_period
 from recycle_compiler.planner.compile import NoPlanError, PlanSummary, compile_job, plan_failed
 from tests.support.jobs import ALL, SLOT, figure3, unit_job
@@ -61,43 +53,3 @@ def test_a_time_limit_cuts_the_search_short_and_leaves_a_valid_plan() -> None:
     assert program.claims.cut_short
     assert program.claims.period > program.claims.lower_bound
     assert not list(program.verify())
-
-
-@dataclass(frozen=True, slots=True)
-class Swap:
-    """A pass with a mistake: it lets the first two rows change places."""
-
-    name: str = "canonicalize-schedule"
-
-    def run(self, schedule: Schedule) -> Schedule:
-        start = schedule.start.copy()
-        start[[0, 1]] = start[[1, 0]]
-        return replace(schedule, start=start)
-
-
-def test_a_broken_pass_is_named_and_leaves_a_reproducer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    passes = [*all_passes()[:6], Swap(), *all_passes()[7:]]
-    with pytest.raises(PassError, match="canonicalize-schedule: rows are not sorted") as caught:
-        run_passes(passes, Target(unit_job(2, 1, 2), ()))
-    monkeypatch.setattr(reproducer.tempfile, "tempdir", str(tmp_path))
-    path = reproducer.write_reproducer(caught.value)
-    assert path.parent == tmp_path
-    # The real pass has no such mistake, so running the rest again succeeds.
-    program = reproducer.reproduce(path.read_text(encoding="utf-8"))
-    assert print_level(program).startswith("program\n")
-
-
-@pytest.mark.parametrize("text", ["", "graph\n", "passes no-such-pass\ntarget\n", "passes\nnonsense\n"])
-def test_what_is_not_a_reproducer_is_refused(text: str) -> None:
-    with pytest.raises(TextError):
-        reproducer.reproduce(text)
-
-
-def test_observers_see_every_pass() -> None:
-    seen: list[str] = []
-    run_passes(
-        GRAPH_PASSES, Target(unit_job(1, 1, 1), ()), [lambda number, name, _: seen.append(f"{number} {name}")]
-    )
-    assert seen == [f"{number} {step.name}" for number, step in enumerate(GRAPH_PASSES, start=1)]
