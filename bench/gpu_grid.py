@@ -90,6 +90,7 @@ def run(folder: Path) -> None:
     """Train with every plan; the table goes to stdout and to a file."""
     from bench.mps import mps
     from recycle_runtime.launcher.local import RunOptions, run_local
+    from recycle_runtime.protocol.messages import StepRow, ToObserver
 
     predicted: dict[str, float] = json.loads((folder / "predicted.json").read_text())
     alone: list[float] = json.loads((folder / "alone.json").read_text())
@@ -98,8 +99,8 @@ def run(folder: Path) -> None:
         for number, (name, (_, failed)) in enumerate(PLANS.items()):
             ends: list[float] = []
 
-            def take(message: dict[str, Any], ends: list[float] = ends) -> None:
-                if message["type"] == "row":
+            def take(message: ToObserver, ends: list[float] = ends) -> None:
+                if isinstance(message, StepRow):
                     ends.append(time.perf_counter())
 
             lost = ((1, 2),) if failed else ()

@@ -91,12 +91,13 @@ def _losses(folder: Path, faults: tuple[str, ...] = (), returns: tuple[str, ...]
 def _one_run(folder: Path, kind: str, place: str, periods: list[float]) -> None:
     from recycle_runtime.launcher.live_view import event_of
     from recycle_runtime.launcher.local import RunOptions, run_local
+    from recycle_runtime.protocol.messages import StepRow, ToObserver
 
     ends: dict[int, float] = {}
 
-    def take(message: dict[str, Any]) -> None:
-        if message["type"] == "row":
-            ends[message["step"]] = time.perf_counter()
+    def take(message: ToObserver) -> None:
+        if isinstance(message, StepRow):
+            ends[message.step] = time.perf_counter()
         elif (words := event_of(message)) is not None:
             print(f"    {words}", flush=True)
 
@@ -106,16 +107,16 @@ def _one_run(folder: Path, kind: str, place: str, periods: list[float]) -> None:
     )  # fmt: skip
     result = run_local(options, take)
     assert [step.step for step in result.steps] == list(range(STEPS)), "steps were lost or counted twice"
-    changed = [row["step"] for row in result.recoveries if row["causes"] != ["start"]]
+    changed = [row.step for row in result.recoveries if row.causes != ("start",)]
     spans = [(4, HARM), (HARM + 2, BACK), (changed[-1] + 3, STEPS)]
     print(f"{kind} of {place} in step {HARM}, started again in step {BACK}")
     for name, span, period in zip(NAMES, spans, (periods[0], periods[1], periods[0]), strict=True):
         apart = [later - one for one, later in pairwise(ends[step] for step in range(*span))]
         print(f"  {name:16} {1000 * mean(apart):6.1f} ms a step, predicted {period:6.1f}")
     for row in result.recoveries:
-        if row["causes"] != ["start"]:
-            times = ", ".join(f"{part} {row[part]:.3f} s" for part in ("detection", "regroup", "total"))
-            print(f"  step {row['step']}: {times}, run again {row['repeated']:.3f} s")
+        if row.causes != ("start",):
+            times = f"detection {row.detection:.3f} s, regroup {row.regroup:.3f} s, total {row.total:.3f} s"
+            print(f"  step {row.step}: {times}, run again {row.repeated:.3f} s")
     slowest = max((ends[step + 1] - ends[step], step + 1) for step in range(BACK, STEPS - 1))
     print(f"  longest time between two rows after the return: {slowest[0]:.3f} s, at step {slowest[1]}")
 

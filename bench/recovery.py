@@ -7,13 +7,14 @@ another stage each time; the next one comes when the last is long over.
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from bench.measure import RECYCLEC
 from bench.report import ROOT, Section
 from recycle_runtime.launcher.local import RunOptions, RunResult, run_local
+from recycle_runtime.protocol.messages import Recovered
 
 TITLE = "Losing workers"
 PROGRAM = str(ROOT / "examples" / "programs" / "mlp.py")
@@ -52,7 +53,8 @@ def section() -> Section:
     )
 
 
-def _run(plan: str, kind: str) -> list[dict[str, Any]]:
+def _run(plan: str, kind: str) -> list[tuple[Recovered, float]]:
+    """What happened, each with the seconds of an undisturbed step."""
     faults: list[str] = []
     returns: list[str] = []
     for number in range(EVENTS):
@@ -63,7 +65,7 @@ def _run(plan: str, kind: str) -> list[dict[str, Any]]:
     result = run_local(RunOptions(plan, PROGRAM, steps, faults=tuple(faults), returns=tuple(returns)))
     _check(result, steps)
     seconds = median(step.seconds for step in result.steps)
-    return [row | {"step_seconds": seconds} for row in result.recoveries]
+    return [(row, seconds) for row in result.recoveries]
 
 
 def _check(result: RunResult, steps: int) -> None:
@@ -71,23 +73,26 @@ def _check(result: RunResult, steps: int) -> None:
         sys.exit("steps were lost or counted twice")
 
 
-def _is_loss(row: dict[str, Any]) -> bool:
-    return any("killed" in cause for cause in row["causes"])
+def _is_loss(row: Recovered) -> bool:
+    return any("killed" in cause for cause in row.causes)
 
 
-def _is_arrival(row: dict[str, Any]) -> bool:
-    return all("arrives" in cause for cause in row["causes"])
+def _is_arrival(row: Recovered) -> bool:
+    return all("arrives" in cause for cause in row.causes)
 
 
-def _is_return(row: dict[str, Any]) -> bool:
-    return any("joins" in cause for cause in row["causes"])
+def _is_return(row: Recovered) -> bool:
+    return any("joins" in cause for cause in row.causes)
 
 
-def _row(name: str, rows: list[dict[str, Any]], wanted: Any) -> tuple[str, ...]:
-    found = [row for row in rows if wanted(row)]
-    parts = [f"{median(row[part] for row in found):.3f}" for part in ("detection", "leaving", "regroup")]
-    totals = [row["total"] for row in found]
-    step = median(row["step_seconds"] for row in found)
+def _row(
+    name: str, rows: list[tuple[Recovered, float]], wanted: Callable[[Recovered], bool]
+) -> tuple[str, ...]:
+    found = [row for row, _ in rows if wanted(row)]
+    times = ([row.detection for row in found], [row.leaving for row in found], [row.regroup for row in found])
+    parts = [f"{median(seconds):.3f}" for seconds in times]
+    totals = [row.total for row in found]
+    step = median(seconds for row, seconds in rows if wanted(row))
     return (name, str(len(found)), *parts, f"{median(totals):.3f}", f"{max(totals):.3f}", f"{step:.3f}")
 
 

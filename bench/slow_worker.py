@@ -7,12 +7,12 @@ import subprocess
 import tempfile
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from bench.measure import RECYCLEC
 from bench.report import ROOT, Section
 from recycle_runtime.coordinator.adaptation import AdaptationOptions
 from recycle_runtime.launcher.local import RunOptions, run_local
+from recycle_runtime.protocol.messages import Generation, JobEvent, StepRow, ToObserver
 
 TITLE = "A slow worker"
 PROGRAM = str(ROOT / "bench" / "programs" / "sleepy.py")
@@ -32,13 +32,13 @@ def section() -> Section:
     news: list[str] = []
     taken: list[int] = []
 
-    def take(message: dict[str, Any]) -> None:
-        if message["type"] == "row":
-            rows.append((message["step"], message["seconds"]))
-        elif message["type"] == "generation" and rows:
-            taken.append(int(message["step"]))
-        elif message["type"] == "event":
-            news.append(str(message["event"]))
+    def take(message: ToObserver) -> None:
+        if isinstance(message, StepRow):
+            rows.append((message.step, message.seconds))
+        elif isinstance(message, Generation) and rows:
+            taken.append(message.step)
+        elif isinstance(message, JobEvent):
+            news.append(message.text)
 
     with tempfile.TemporaryDirectory() as folder:
         job, plan = Path(folder) / "slow.job", Path(folder) / "slow.plan"

@@ -15,13 +15,26 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from recycle_runtime.agent.watch import Limits, Watch
-from recycle_runtime.coordinator.decision import Member
-from recycle_runtime.protocol.framing import Channel, Message, WireError
+from recycle_runtime.protocol.channel import Channel
+from recycle_runtime.protocol.codec import ProtocolError, WireError
 from recycle_runtime.protocol.heartbeat_board import Board
 from recycle_runtime.protocol.identity import node_number, process_number
+from recycle_runtime.protocol.messages import (
+    AgentJoin,
+    FromAgent,
+    Heartbeat,
+    InjectedFault,
+    JobOver,
+    KillProcess,
+    Member,
+    Message,
+    ProcessEnded,
+    RenameProcess,
+    RunningProcess,
+    StartProcess,
+)
 
 _LOOK_EVERY = 0.1
 _BEAT_EVERY = 0.5
@@ -43,7 +56,7 @@ class AgentOptions:
     limits: Limits
 
 
-Work = Callable[[Member, int, list[Any], Board], int]
+Work = Callable[[Member, int, tuple[InjectedFault, ...], Board], int]
 """What a worker process does: its member, its line, its faults, the board; the exit status."""
 
 
@@ -59,7 +72,7 @@ class Agent:
         self._board = Board(options.state / "board", options.slots)
         self._watch = Watch(self._board, options.limits)
         self._lines: dict[Member, int] = {}
-        self._untold: list[Message] = []
+        self._untold: list[ProcessEnded] = []
         """Ends of processes that the coordinator has not heard of."""
         self._is_over = False
         self._told = 0.0
@@ -90,7 +103,7 @@ class Agent:
     def _beat(self, now: float) -> None:
         if now - self._told > _BEAT_EVERY:
             self._told = now
-            self._say({"type": "beat"})
+            self._say(Heartbeat())
 
     def _wait(self) -> set[int]:
         with selectors.DefaultSelector() as selector:
@@ -110,21 +123,22 @@ class Agent:
                 self._channel = self._connect()
 
     def _obey(self, message: Message) -> None:
-        kind = message["type"]
-        if kind == "over":
-            self._is_over = True
-            return
-        member = Member((int(message["place"][0]), int(message["place"][1])), int(message["part"]))
-        if kind == "start":
-            self._start(member, list(message["faults"]))
-        elif kind == "kill" and member in self._lines:
-            self._watch.kill(self._lines[member], "was taken out")
-        elif kind == "rename" and member in self._lines:
-            target = Member((int(message["to"][0]), int(message["to"][1])), member.part)
-            self._lines[target] = self._lines.pop(member)
-            self._remember()
+        match message:
+            case JobOver():
+                self._is_over = True
+            case StartProcess(member, faults):
+                self._start(member, faults)
+            case KillProcess(member):
+                if member in self._lines:
+                    self._watch.kill(self._lines[member], "was taken out")
+            case RenameProcess(member, to):
+                if member in self._lines:
+                    self._lines[to] = self._lines.pop(member)
+                    self._remember()
+            case _:
+                raise ProtocolError(f"{type(message).__name__} is no order to an agent")
 
-    def _start(self, member: Member, faults: list[Any]) -> None:
+    def _start(self, member: Member, faults: tuple[InjectedFault, ...]) -> None:
         taken = set(self._lines.values())
         line = next(number for number in range(self._options.slots) if number not in taken)
         self._board.clear(line)
@@ -137,7 +151,7 @@ class Agent:
         self._watch.add(line, pid)
         self._remember()
 
-    def _become_worker(self, member: Member, line: int, faults: list[Any]) -> None:
+    def _become_worker(self, member: Member, line: int, faults: tuple[InjectedFault, ...]) -> None:
         status = 1
         try:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -162,11 +176,11 @@ class Agent:
             self._remember()
             self._say(self._gone(member, ended.pid, ended.how, ended.fault))
 
-    def _say(self, message: Message) -> None:
+    def _say(self, message: FromAgent) -> None:
         try:
             self._channel.send(message)
         except WireError:
-            if message["type"] == "gone":
+            if isinstance(message, ProcessEnded):
                 self._untold.append(message)
 
     def _connect(self) -> Channel:
@@ -174,19 +188,12 @@ class Agent:
         while True:
             try:
                 channel = Channel(self._options.host, self._options.port, self._options.token)
-                running = [
-                    [list(member.place), member.part, self._number(self._watch.processes[line].pid)]
+                running = tuple(
+                    RunningProcess(member, self._number(self._watch.processes[line].pid))
                     for member, line in self._lines.items()
                     if line in self._watch.processes
-                ]
-                channel.send(
-                    {
-                        "type": "agent",
-                        "name": self._name,
-                        "slots": self._options.slots,
-                        "running": running,
-                    }
                 )
+                channel.send(AgentJoin(self._name, self._options.slots, running))
                 while self._untold:
                     channel.send(self._untold[0])
                     del self._untold[0]
@@ -200,7 +207,7 @@ class Agent:
 
     def _remember(self) -> None:
         rows = [
-            [list(member.place), member.part, line, self._watch.processes[line].pid]
+            [list(member.worker), member.tp_rank, line, self._watch.processes[line].pid]
             for member, line in self._lines.items()
             if line in self._watch.processes
         ]
@@ -228,15 +235,8 @@ class Agent:
     def _number(self, pid: int) -> int:
         return process_number(self._node, pid)
 
-    def _gone(self, member: Member, pid: int, how: str, fault: int) -> Message:
-        return {
-            "type": "gone",
-            "place": list(member.place),
-            "part": member.part,
-            "pid": self._number(pid),
-            "how": how,
-            "fault": fault,
-        }
+    def _gone(self, member: Member, pid: int, how: str, fault: int) -> ProcessEnded:
+        return ProcessEnded(member, self._number(pid), how, fault)
 
 
 def _is_ours(pid: int) -> bool:

@@ -12,9 +12,16 @@ from recycle_runtime.checkpoint.shelf import is_name
 from recycle_runtime.checkpoint.stage_state import about, copied
 from recycle_runtime.checkpoint.storage import Tensors, take_apart, write_part
 from recycle_runtime.execution.stage import Stage
+from recycle_runtime.protocol.messages import (
+    CheckpointFailed,
+    CheckpointMissed,
+    CheckpointReply,
+    CheckpointWritten,
+)
 from recycle_runtime.worker.copies import state_of
 
-Message = dict[str, Any]
+_LONGEST = 500
+"""Letters of an error that are told."""
 
 
 class _GivenUp(Exception):  # noqa: N818
@@ -24,7 +31,7 @@ class _GivenUp(Exception):  # noqa: N818
 class BackgroundWriter:
     """Training stops for the copy alone; what becomes of it is said when it is known."""
 
-    def __init__(self, folder: Path, say: Callable[[Message], None]) -> None:
+    def __init__(self, folder: Path, say: Callable[[CheckpointReply], None]) -> None:
         self._folder, self._say = folder, say
         self._memory = HostCopy()
         self._thread: threading.Thread | None = None
@@ -40,14 +47,14 @@ class BackgroundWriter:
         if stage.applied != step or self._is_busy():
             # Whoever asked has given up what is still being written.
             self._given_up.set()
-            self._tell(stage, name, late=True)
+            self._say(CheckpointMissed(name))
             return
         try:
             if not is_name(name):
                 raise CheckpointError(f"{name}: not the name of a checkpoint")
             tree, tensors = copied(stage, self._memory)
         except CheckpointError as error:
-            self._tell(stage, name, why=str(error))
+            self._say(CheckpointFailed(name, str(error)[:_LONGEST]))
             return
         self._given_up.clear()
         self._thread = threading.Thread(
@@ -67,12 +74,12 @@ class BackgroundWriter:
         except _GivenUp:
             return
         except OSError as error:
-            self._tell(stage, name, why=str(error))
+            self._say(CheckpointFailed(name, str(error)[:_LONGEST]))
         except Exception as error:
             # Whatever it was, training is not harmed.
-            self._tell(stage, name, why=f"{type(error).__name__}: {error}")
+            self._say(CheckpointFailed(name, f"{type(error).__name__}: {error}"[:_LONGEST]))
         else:
-            self._tell(stage, name, crc32=checksum)
+            self._say(CheckpointWritten(name, checksum, stage.seed))
 
     def _proceed(self) -> None:
         if self._given_up.is_set():
@@ -80,17 +87,3 @@ class BackgroundWriter:
 
     def _is_busy(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
-
-    def _tell(
-        self, stage: Stage, name: str, *, crc32: int = 0, late: bool = False, why: str | None = None
-    ) -> None:
-        self._say(
-            {
-                "type": "checkpoint",
-                "name": name,
-                "crc32": crc32,
-                "seed": stage.seed,
-                "late": late,
-                "why": None if why is None else why[:500],
-            }
-        )

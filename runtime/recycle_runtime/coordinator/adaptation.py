@@ -8,10 +8,8 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
 from recycle_runtime.coordinator.coordinator import Coordinator
-from recycle_runtime.coordinator.decision import Member
 from recycle_runtime.coordinator.drift import OpTimes, calibrated, shift, todays_times
 from recycle_runtime.coordinator.measured_job import JobText, StageTimes
 from recycle_runtime.coordinator.plan_files import PlanFiles
@@ -24,10 +22,10 @@ from recycle_runtime.coordinator.replanning import (
     outcome_text,
     why_replan,
 )
-from recycle_runtime.coordinator.step_metrics import Row
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.moves import ChangeRate, CostOfMoves, Counts, least_moves, weigh
 from recycle_runtime.plan.plan_book import Assignment, Fitted
+from recycle_runtime.protocol.messages import Copied, Member, StepRow
 
 _ROWS_FOR_MOVES = 4
 _ROWS_FOR_PLANS = 10
@@ -102,18 +100,18 @@ class Adaptation:
 
     # What the job tells.
 
-    def measured(self, member: Member, times: Mapping[str, Any]) -> None:
+    def measured(self, member: Member, times: Mapping[str, float]) -> None:
         """Seconds of a worker's ops; the parts of a worker wait for each other, so one speaks for all."""
-        if member.part == 0:
-            self.ops.add(member.place, {str(kind): float(seconds) for kind, seconds in times.items()})
+        if member.tp_rank == 0:
+            self.ops.add(member.worker, times)
 
-    def began(self, member: Member, state_bytes: int, copied: tuple[int, float] | None) -> None:
+    def began(self, member: Member, state_bytes: int, copied: Copied | None) -> None:
         """A member runs in a new generation: what it holds, and what it had to copy for that."""
-        stage = member.place[1]
+        stage = member.worker[1]
         self.costs.state_bytes[stage] = max(self.costs.state_bytes.get(stage, 0), state_bytes)
         if copied is not None:
             self.costs.copied(*copied)
-            self._copying = max(self._copying, copied[1])
+            self._copying = max(self._copying, copied.seconds)
 
     def generation(self, assignment: Assignment) -> None:
         """A new generation has been ordered."""
@@ -142,7 +140,7 @@ class Adaptation:
         self.ops.forget(worker)
         self.ops.forget(place)
 
-    def row(self, row: Row) -> None:
+    def row(self, row: StepRow) -> None:
         """A step has been made."""
         self._seen += 1
         if self._seen > 1:

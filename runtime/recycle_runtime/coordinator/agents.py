@@ -2,11 +2,20 @@
 
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
-from recycle_runtime.coordinator.decision import Member
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.node_layout import first_with_room
+from recycle_runtime.protocol.messages import (
+    AgentJoin,
+    InjectedFault,
+    JobOver,
+    KillProcess,
+    Member,
+    RenameProcess,
+    StartProcess,
+    ToAgent,
+)
 
 _LAST_PATIENCE = 30.0
 """For nodes without which the job would end: agents look for the coordinator for so long."""
@@ -15,7 +24,7 @@ _LAST_PATIENCE = 30.0
 class Sends(Protocol):
     """A connection to an agent."""
 
-    def send(self, message: dict[str, Any]) -> None: ...
+    def send(self, message: ToAgent) -> None: ...
 
     def close(self) -> None: ...
 
@@ -41,14 +50,13 @@ class Agents:
         """Names of agents that others do not reach."""
         self._looked = clock()
 
-    def arrive(self, connection: Sends, message: dict[str, Any]) -> Sends | None:
+    def arrive(self, connection: Sends, message: AgentJoin) -> Sends | None:
         """A node offers so many places for processes; some may run already, if the agent started again.
 
         What is returned is the connection that it had before and has given up.
         """
-        agent = _Agent(int(message["slots"]), str(message.get("name", "")), self._clock())
-        for place, part, pid in message.get("running", []):
-            agent.pids[Member((int(place[0]), int(place[1])), int(part))] = int(pid)
+        agent = _Agent(message.processes, message.name, self._clock())
+        agent.pids = {running.member: running.pid for running in message.running}
         before = [other for other, known in self._agents.items() if agent.name and known.name == agent.name]
         for other in before:
             del self._agents[other]
@@ -76,7 +84,7 @@ class Agents:
         if all(now - agent.heard <= self._patience for agent in self._agents.values()):
             return []
         doubtful = [agent for agent in self._agents.values() if now - agent.heard > self._patience / 2]
-        is_bearable = can_lose({member.place for agent in doubtful for member in agent.pids})
+        is_bearable = can_lose({member.worker for agent in doubtful for member in agent.pids})
         limit = self._patience if is_bearable else max(self._patience, _LAST_PATIENCE)
         found = [connection for connection, agent in self._agents.items() if now - agent.heard > limit]
         return [(connection, list(self._agents.pop(connection).pids)) for connection in found]
@@ -91,7 +99,7 @@ class Agents:
     def dismiss(self) -> None:
         """The job is over."""
         for connection in self._agents:
-            connection.send({"type": "over"})
+            connection.send(JobOver())
 
     def leave(self, connection: Sends) -> list[Member]:
         """An agent has hung up; who it watched."""
@@ -101,7 +109,7 @@ class Agents:
     def has(self, member: Member) -> bool:
         return any(member in agent.pids for agent in self._agents.values())
 
-    def start(self, place: Worker, faults: list[list[Any]]) -> bool:
+    def start(self, place: Worker, faults: tuple[InjectedFault, ...]) -> bool:
         """Have a worker started where there is room; False if it runs, or nobody has room."""
         members = [Member(place, part) for part in range(self._tensor)]
         if any(self.has(member) for member in members):
@@ -114,13 +122,13 @@ class Agents:
         connection, agent = open_nodes[node]
         for member in members:
             agent.pids[member] = 0
-            connection.send({"type": "start", "place": list(place), "part": member.part, "faults": faults})
+            connection.send(StartProcess(member, faults))
         return True
 
     def kill(self, member: Member) -> None:
         for connection, agent in self._agents.items():
             if member in agent.pids:
-                connection.send({"type": "kill", "place": list(member.place), "part": member.part})
+                connection.send(KillProcess(member))
 
     def gone(self, connection: Sends, member: Member) -> bool:
         """A process has ended; False if it was not known."""
@@ -131,11 +139,4 @@ class Agents:
         for connection, agent in self._agents.items():
             if member in agent.pids:
                 agent.pids[target] = agent.pids.pop(member)
-                connection.send(
-                    {
-                        "type": "rename",
-                        "place": list(member.place),
-                        "part": member.part,
-                        "to": list(target.place),
-                    }
-                )
+                connection.send(RenameProcess(member, target))

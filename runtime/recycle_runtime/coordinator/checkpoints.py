@@ -9,25 +9,24 @@ because a writer died or was told too late, is given up, and another is taken.
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
 
 from recycle_runtime.checkpoint.manifest import Manifest, Shape, part_name
 from recycle_runtime.checkpoint.shelf import Beginning, Shelf
-from recycle_runtime.coordinator.decision import Member
+from recycle_runtime.protocol.messages import (
+    CheckpointFailed,
+    CheckpointMissed,
+    CheckpointOrder,
+    CheckpointPath,
+    CheckpointReply,
+    CheckpointWritten,
+    Member,
+    TakeCheckpoint,
+)
 
 _EARLY = 2
 """Steps after the last that is known to be made by all: nobody should be there yet."""
 _EARLIEST = 64
 _CLOSE_SECONDS = 10.0
-
-Message = dict[str, Any]
-
-
-class Newest(NamedTuple):
-    """The last complete checkpoint."""
-
-    path: str
-    step: int
 
 
 @dataclass(slots=True)
@@ -48,7 +47,7 @@ class _Attempt:
 class NoSaving:
     """Of a job without checkpoints: nothing is taken, and nothing waited for."""
 
-    newest: Newest | None = None
+    newest: CheckpointPath | None = None
 
     @property
     def is_finished(self) -> bool:
@@ -64,7 +63,7 @@ class NoSaving:
     def regroup(self, step: int, members: Sequence[Member]) -> None:
         """A new generation begins with this step; nobody has passed it."""
 
-    def asked_of(self, member: Member) -> list[Any] | None:
+    def asked_of(self, member: Member) -> CheckpointOrder | None:
         """What a member is told when a generation begins: a step and a name, if it is to write."""
 
     def progress(self, step: int) -> None:
@@ -73,7 +72,7 @@ class NoSaving:
     def lose(self, member: Member) -> None:
         """It is gone, or may not be heard."""
 
-    def hear(self, member: Member, message: Message) -> None:
+    def hear(self, member: Member, message: CheckpointReply) -> None:
         """A part is on disk, or will never be."""
 
     def poll(self) -> None:
@@ -93,14 +92,14 @@ class Saving(NoSaving):
         every: int,
         steps: int,
         begins: Beginning,
-        order: Callable[[Member, Message], None],
+        order: Callable[[Member, TakeCheckpoint], None],
         say: Callable[[str], None],
     ) -> None:
         self._shelf, self._shape, self._every, self._steps = shelf, shape, every, steps
         self._begins, self._order, self._say = begins, order, say
-        self.newest: Newest | None = None
+        self.newest: CheckpointPath | None = None
         if begins.checkpoint is not None:
-            self.newest = Newest(str(shelf.folder / begins.checkpoint), begins.step)
+            self.newest = CheckpointPath(str(shelf.folder / begins.checkpoint), begins.step)
         self._files = ThreadPoolExecutor(1, thread_name_prefix="checkpoints")
         self._attempt: _Attempt | None = None
         self._passed = begins.step
@@ -118,17 +117,17 @@ class Saving(NoSaving):
 
     def look(self) -> None:
         for found in self._shelf.look()[0][:1]:
-            self.newest = Newest(str(self._shelf.folder / found.name), found.manifest.step)
+            self.newest = CheckpointPath(str(self._shelf.folder / found.name), found.manifest.step)
             self._passed = max(self._passed, found.manifest.step)
 
     def train(self, members: Sequence[Member]) -> None:
         first: dict[int, Member] = {}
         for member in sorted(members):
-            first.setdefault(member.place[1], member)
+            first.setdefault(member.worker[1], member)
         self._writers = {
-            member: part_name(member.place[1], member.part)
+            member: part_name(member.worker[1], member.tp_rank)
             for member in members
-            if member.place == first[member.place[1]].place
+            if member.worker == first[member.worker[1]].worker
         }
 
     def regroup(self, step: int, members: Sequence[Member]) -> None:
@@ -143,11 +142,11 @@ class Saving(NoSaving):
         if self._attempt is None and (due := self._due(step)) is not None:
             self._begin(due)
 
-    def asked_of(self, member: Member) -> list[Any] | None:
+    def asked_of(self, member: Member) -> CheckpointOrder | None:
         attempt = self._attempt
         if attempt is None or attempt.step < self._stand or not attempt.waits_for(member):
             return None
-        return [attempt.step, attempt.name]
+        return CheckpointOrder(attempt.step, attempt.name)
 
     def progress(self, step: int) -> None:
         self._next = step
@@ -155,7 +154,7 @@ class Saving(NoSaving):
             self._begin(due)
             for member in self._writers:
                 if (asked := self.asked_of(member)) is not None:
-                    self._order(member, {"type": "checkpoint", "step": asked[0], "name": asked[1]})
+                    self._order(member, TakeCheckpoint(*asked))
 
     def lose(self, member: Member) -> None:
         if self._attempt is not None and self._attempt.waits_for(member):
@@ -163,21 +162,21 @@ class Saving(NoSaving):
 
     # What writers say.
 
-    def hear(self, member: Member, message: Message) -> None:
+    def hear(self, member: Member, message: CheckpointReply) -> None:
         attempt = self._attempt
-        if attempt is None or message["name"] != attempt.name or not attempt.waits_for(member):
+        if attempt is None or message.name != attempt.name or not attempt.waits_for(member):
             return
-        if message["why"] is not None:
-            self._give_up(f"no checkpoint of step {attempt.step}: {message['why']}")
-        elif message["late"]:
-            self._early = min(2 * self._early, _EARLIEST)
-            self._give_up("")
-        else:
-            attempt.parts[attempt.writers[member]] = int(message["crc32"])
-            if len(attempt.parts) == len(self._shape.parts):
-                attempt.closing = self._files.submit(
-                    self._shelf.complete, attempt.name, self._manifest(attempt, int(message["seed"]))
-                )
+        match message:
+            case CheckpointFailed(_, why):
+                self._give_up(f"no checkpoint of step {attempt.step}: {why}")
+            case CheckpointMissed():
+                self._early = min(2 * self._early, _EARLIEST)
+                self._give_up("")
+            case CheckpointWritten(_, crc32, seed):
+                attempt.parts[attempt.writers[member]] = crc32
+                if len(attempt.parts) == len(self._shape.parts):
+                    manifest = self._manifest(attempt, seed)
+                    attempt.closing = self._files.submit(self._shelf.complete, attempt.name, manifest)
 
     def poll(self) -> None:
         attempt = self._attempt
@@ -186,7 +185,7 @@ class Saving(NoSaving):
         if (error := attempt.closing.exception()) is not None:
             self._give_up(f"no checkpoint of step {attempt.step}: {error}")
             return
-        self.newest = Newest(str(self._shelf.folder / attempt.name), attempt.step)
+        self.newest = CheckpointPath(str(self._shelf.folder / attempt.name), attempt.step)
         self._files.submit(self._shelf.prune, attempt.name)
         self._attempt, self._passed = None, attempt.step
         self._say(f"checkpoint of step {attempt.step}: {self.newest.path}")

@@ -14,16 +14,17 @@ from collections.abc import Callable
 from enum import Enum
 
 from recycle_runtime.coordinator.checkpoints import NoSaving
-from recycle_runtime.coordinator.decision import CannotAgreeError, Member, Report, StageLost, Standing, stand
+from recycle_runtime.coordinator.decision import CannotAgreeError, StageLost, Standing, stand
 from recycle_runtime.coordinator.journal import Remembered
 from recycle_runtime.coordinator.orders import Start, carry_out, go_order
-from recycle_runtime.coordinator.outbox import Message, Outbox
+from recycle_runtime.coordinator.outbox import Outbox
 from recycle_runtime.coordinator.recoveries import Recovery
 from recycle_runtime.coordinator.roster import Roster, name_of
 from recycle_runtime.coordinator.standstill import Standstill
-from recycle_runtime.coordinator.step_metrics import Row, StepRows
+from recycle_runtime.coordinator.step_metrics import StepRows
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.plan_book import Assignment, PlanBook, one_of_each_stage, plan_name
+from recycle_runtime.protocol.messages import End, Hold, Leave, Member, Recall, Report, StepRow
 
 _LEAVING_SECONDS = 15.0
 """One that gloo never wakes is given up."""
@@ -97,13 +98,13 @@ class Coordinator:
         if self.phase is Phase.ENDED or member in self.roster:
             return False
         self.roster.join(member).is_outdated = has_trained
-        if member.place in self.roster.whole():
-            self.expected.discard(member.place)
+        if member.worker in self.roster.whole():
+            self.expected.discard(member.worker)
         self._newest = max(self._newest, asked)
         if asked > self.number and self.phase is not Phase.RUNNING:
             self._gather(asked)
             return True
-        self._outbox.order(member, {"type": "leave", "generation": self.number})
+        self._outbox.order(member, Leave(self.number))
         return True
 
     def remember(self, state: Remembered) -> None:
@@ -131,7 +132,7 @@ class Coordinator:
         """A member has found the new coordinator; it stops nowhere unless it is told to."""
         self._newest = max(self._newest, asked)
         if self.phase is not Phase.RUNNING:
-            self._outbox.order(member, {"type": "leave", "generation": self.number})
+            self._outbox.order(member, Leave(self.number))
         elif is_training and asked <= self.number:
             self._say_where_to_stop(member)
         else:
@@ -143,9 +144,9 @@ class Coordinator:
         if self.phase is Phase.ENDED:
             self._outbox.order(member, self._last_order)
         elif self.phase is not Phase.RUNNING or not self.roster.entries[member].is_active:
-            self._outbox.order(member, {"type": "leave", "generation": self.number})
+            self._outbox.order(member, Leave(self.number))
         elif generation != self.number or not is_training:
-            self._regroup(f"{name_of(member.place)} lost touch")
+            self._regroup(f"{name_of(member.worker)} lost touch")
         else:
             self._say_where_to_stop(member)
 
@@ -167,8 +168,8 @@ class Coordinator:
         entry.report = Report(None, is_fresh=False) if entry.is_outdated else report
         entry.generation, entry.is_leaving = generation, False
         if self.phase is Phase.RUNNING:
-            if not entry.is_active and member.place in self.roster.whole():
-                self.stop_at_boundary(f"{name_of(member.place)} arrives")
+            if not entry.is_active and member.worker in self.roster.whole():
+                self.stop_at_boundary(f"{name_of(member.worker)} arrives")
             return
         self._go_if_all_are_here()
 
@@ -222,9 +223,9 @@ class Coordinator:
         if member not in self.roster or generation != self.number or self.phase is not Phase.RUNNING:
             return
         self.roster.entries[member].is_learning = False
-        parts = [entry for other, entry in self.roster.entries.items() if other.place == member.place]
+        parts = [entry for other, entry in self.roster.entries.items() if other.worker == member.worker]
         if not any(entry.is_learning for entry in parts):
-            self.stop_at_boundary(f"{name_of(member.place)} joins")
+            self.stop_at_boundary(f"{name_of(member.worker)} joins")
 
     def broken(self, member: Member, generation: int, why: str) -> None:
         """It cannot talk to somebody in its group."""
@@ -233,7 +234,7 @@ class Coordinator:
             if self._fruitless > _MOST_FRUITLESS:
                 self._end(f"the workers could not talk to each other {self._fruitless} times in a row: {why}")
                 return
-            self._regroup(f"{name_of(member.place)} lost touch")
+            self._regroup(f"{name_of(member.worker)} lost touch")
 
     def look_at_progress(self) -> None:
         """Now and then: if nobody gets on for very long, group everybody anew."""
@@ -259,18 +260,18 @@ class Coordinator:
         others = self._failures.setdefault(step, set())
         if not is_injected:
             others.add(member)
-        if len({other.place for other in others}) > 1:
+        if len({other.worker for other in others}) > 1:
             # The same step fails wherever it runs, so no machine is at fault.
             self._end(why)
             return
-        self.lose(member.place, f"{name_of(member.place)} failed", reason=why)
+        self.lose(member.worker, f"{name_of(member.worker)} failed", reason=why)
 
     # What agents say.
 
     def lose(self, place: Worker, cause: str, harmed: float | None = None, reason: str = "") -> None:
         """A worker is gone, all its parts with it."""
         self.expected.discard(place)
-        trained = any(member.place == place for member in self.roster.active())
+        trained = any(member.worker == place for member in self.roster.active())
         gone = self.roster.lose(place)
         for member in gone:
             self._outbox.fence(member, cause)
@@ -351,14 +352,14 @@ class Coordinator:
     def _say_where_to_stop(self, member: Member) -> None:
         """Again; one that has stopped there says so again too."""
         step = self.steps if self._hold is None else self._hold
-        self._outbox.order(member, {"type": "hold", "step": step, "request": self._request})
+        self._outbox.order(member, Hold(step, self._request))
 
     def _ask_to_hold(self, step: int) -> None:
         self._request += 1
         self._hold = min(step, self.steps)
         for member in self.roster.active():
             self.roster.entries[member].boundary = None
-            self._outbox.order(member, {"type": "hold", "step": self._hold, "request": self._request})
+            self._outbox.order(member, Hold(self._hold, self._request))
 
     def _regroup(self, *causes: str, harmed: float | None = None, at_boundary: bool = False) -> None:
         now = self._clock()
@@ -379,7 +380,7 @@ class Coordinator:
             entry.is_leaving = entry.is_leaving or entry.is_active
             entry.is_active = entry.has_begun = False
             entry.boundary = None
-            self._outbox.order(member, {"type": "leave", "generation": number})
+            self._outbox.order(member, Leave(number))
         self._go_if_all_are_here()
 
     def _go_if_all_are_here(self) -> None:
@@ -416,7 +417,7 @@ class Coordinator:
 
     def _learners(self, standing: Standing) -> frozenset[Worker]:
         """Workers that get their state while the others train; who has moved is waited for."""
-        return frozenset(member.place for member in standing.donors) - self._movers
+        return frozenset(member.worker for member in standing.donors) - self._movers
 
     def _go(self, standing: Standing, assignment: Assignment, learners: frozenset[Worker]) -> None:
         self.phase = Phase.RUNNING
@@ -424,27 +425,24 @@ class Coordinator:
         self.recovery.step, self.recovery.undone = standing.step, len(standing.undo)
         self.recovery.plan = plan_name(self.book, assignment)
         members = list(self.roster.members())
-        working = [member for member in members if member.place not in learners]
+        working = [member for member in members if member.worker not in learners]
         live, plan = len(assignment.roles), self.recovery.plan
         self._tell(self.rows.begin(standing.step, frozenset(working), live, plan))
         roles = assignment.roles | self.book.idle_roles(assignment, learners)
         self._outbox.generation(self.number, standing.step, assignment)
         self.saving.regroup(standing.step, working)
-        spared = one_of_each_stage([member.place for member in working], self.number)
-        start = Start(self.number, standing, assignment, roles, learners, self.restore)
+        spared = one_of_each_stage([member.worker for member in working], self.number)
+        start = Start(
+            self.number, standing, assignment, roles, learners, self.restore,
+            self.steps, self.first_step, self.first_item, frozenset(spared),
+        )  # fmt: skip
         for member in members:
             entry = self.roster.entries[member]
             entry.is_active, entry.boundary, entry.has_begun = True, None, False
-            entry.is_learning = member.place in learners
-            limits: Message = {
-                "until": self.steps,
-                "is_spared": member.place in spared,
-                "first": [self.first_step, self.first_item],
-                "checkpoint": self.saving.asked_of(member),
-            }
-            self._outbox.order(member, go_order(start, member) | limits)
+            entry.is_learning = member.worker in learners
+            self._outbox.order(member, go_order(start, member, self.saving.asked_of(member)))
 
-    def _tell(self, rows: list[Row]) -> None:
+    def _tell(self, rows: list[StepRow]) -> None:
         for row in rows:
             self._fruitless = 0
             self._row_at = self._clock()
@@ -473,12 +471,12 @@ class Coordinator:
         self._has_asked_for_rows = True
         for member in self.roster.active():
             self.roster.entries[member].boundary = None
-            self._outbox.order(member, {"type": "recall", "step": self.rows.next})
+            self._outbox.order(member, Recall(self.rows.next))
             self._say_where_to_stop(member)
 
     def _end(self, error: str | None, *, no_plan: bool = False) -> None:
         self.phase = Phase.ENDED
-        self._last_order: Message = {"type": "end", "ok": error is None}
+        self._last_order = End(error is None)
         for member in self.roster.entries:
             self._outbox.order(member, self._last_order)
         self._outbox.ended(error, no_plan)

@@ -9,36 +9,7 @@ sum tells it, or, if nobody does, what the members had put into it is added up h
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from recycle_runtime.plan.assembly import Worker
-
-
-class Member(NamedTuple):
-    """One process: its worker, and which of the worker's tensor-parallel parts it is."""
-
-    place: Worker
-    part: int
-
-
-class Sums(NamedTuple):
-    """The two numbers that judge a step: see `optimizer.Totals`."""
-
-    squares: float
-    not_finite: float
-
-
-class Report(NamedTuple):
-    """What a member says when it has left its group."""
-
-    applied: int | None
-    """None: it holds nothing that can be used, such as half of a state that it was being sent."""
-    is_fresh: bool
-    """As built from the seed: good before the first step, and wherever else a peer's state replaces it."""
-    settled: Sums | None = None
-    """Of the last step whose verdict is known."""
-    settled_steps: int = 0
-    """How many steps there were up to that one."""
-    unsettled: Sums | None = None
-    """What this member has put into the sums of the last step, if its verdict is open."""
+from recycle_runtime.protocol.messages import Member, Report, Sums
 
 
 class Standing(NamedTuple):
@@ -79,7 +50,7 @@ def stand(
     holders = _holders(reports, step)
     if odd := [member for member, applied in seasoned.items() if applied > step + 1]:
         raise CannotAgreeError(f"{_names(odd)} are more than one step ahead of step {step}")
-    lost = tuple(stage for stage in range(stages) if not any(member.place[1] == stage for member in holders))
+    lost = tuple(stage for stage in range(stages) if not any(member.worker[1] == stage for member in holders))
     if lost:
         return StageLost(lost)
     donors: dict[Member, Member] = {}
@@ -87,7 +58,7 @@ def stand(
         if member not in holders:
             donor = _donor(member, holders)
             if donor is None:
-                return StageLost((member.place[1],))
+                return StageLost((member.worker[1],))
             donors[member] = donor
     undo = frozenset(member for member, applied in holders.items() if applied == step + 1)
     return Standing(step, undo, donors, _sums(reports, holders, step))
@@ -104,13 +75,15 @@ def _holders(reports: Mapping[Member, Report], step: int) -> dict[Member, int]:
 
 def _donor(member: Member, holders: Mapping[Member, int]) -> Member | None:
     """A peer with the same part; those who lend to nobody yet need not be preferred, for copies are quick."""
-    same = [other for other in holders if (other.place[1], other.part) == (member.place[1], member.part)]
+    same = [
+        other for other in holders if (other.worker[1], other.tp_rank) == (member.worker[1], member.tp_rank)
+    ]
     return min(same, default=None)
 
 
 def _sums(reports: Mapping[Member, Report], holders: Mapping[Member, int], step: int) -> Sums | None:
     open_verdicts = {
-        (member.place[1], member.part): sums
+        (member.worker[1], member.tp_rank): sums
         for member, applied in holders.items()
         if applied == step and (sums := reports[member].unsettled) is not None
     }

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple, cast
 
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.plan_book import Fitted
-from recycle_runtime.protocol.incoming import worker_of
+from recycle_runtime.protocol.codec import decode, encode
+from recycle_runtime.protocol.messages import StepRow
 
 
 class RunningPlan(NamedTuple):
@@ -57,16 +58,16 @@ class Journal:
         self._file = Path(path).open("a", encoding="utf-8")  # noqa: SIM115
 
     def write(self, **fields: Any) -> None:
-        self._file.write(json.dumps(fields) + "\n")
+        self._file.write(json.dumps(encode(fields)) + "\n")
         self._file.flush()
 
     def close(self) -> None:
         self._file.close()
 
 
-def rows_since(path: str | Path, step: int) -> list[dict[str, Any]]:
+def rows_since(path: str | Path, step: int) -> list[StepRow]:
     """Rows from this step on, as they were told."""
-    return [row["told"] for row in _lines(path) if "told" in row and row["row"] >= step]
+    return [decode(StepRow, row["told"]) for row in _lines(path) if "told" in row and row["row"] >= step]
 
 
 def read(path: str | Path) -> Remembered | None:
@@ -104,6 +105,11 @@ def read(path: str | Path) -> Remembered | None:
         first_step=step,
         first_item=item,
     )
+
+
+def worker_of(value: Any) -> Worker:
+    pipeline, stage = value
+    return int(pipeline), int(stage)
 
 
 def _lines(path: str | Path) -> Iterator[dict[str, Any]]:

@@ -1,15 +1,14 @@
 """A coordinator that starts: where its job begins, and who takes checkpoints. Standard library only."""
 
 from collections.abc import Callable
-from typing import Any
 
 from recycle_runtime.checkpoint.manifest import Shape
 from recycle_runtime.checkpoint.shelf import Beginning, Shelf, beginning
 from recycle_runtime.coordinator.checkpoints import Saving
 from recycle_runtime.coordinator.coordinator import Coordinator
-from recycle_runtime.coordinator.decision import Member
 from recycle_runtime.coordinator.journal import Journal, Remembered
 from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.protocol.messages import Member, TakeCheckpoint
 
 
 def begin_job(
@@ -20,7 +19,7 @@ def begin_job(
     resume: bool,
     remembered: Remembered | None,
     journal: Journal,
-    order: Callable[[Member, dict[str, Any]], None],
+    order: Callable[[Member, TakeCheckpoint], None],
     say: Callable[[str], None],
 ) -> str:
     """What there is to say about it. A job that is under way already goes on as its journal has it."""

@@ -1,20 +1,17 @@
 """Where the orders and news of a coordinator go. Standard library only."""
 
-from typing import Any, Protocol
+from typing import Protocol
 
-from recycle_runtime.coordinator.decision import Member
 from recycle_runtime.coordinator.recoveries import Recovery
-from recycle_runtime.coordinator.step_metrics import Row
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.plan_book import Assignment
-
-Message = dict[str, Any]
+from recycle_runtime.protocol.messages import Member, StepRow, ToWorker
 
 
 class Outbox(Protocol):
     """Where orders and news go."""
 
-    def order(self, member: Member, message: Message) -> None: ...
+    def order(self, member: Member, message: ToWorker) -> None: ...
 
     def fence(self, member: Member, why: str) -> None:
         """Kill a process, so that it cannot come back half alive."""
@@ -24,7 +21,7 @@ class Outbox(Protocol):
         """A process has another place from now on."""
         ...
 
-    def row(self, row: Row) -> None: ...
+    def row(self, row: StepRow) -> None: ...
 
     def gathering(self, number: int) -> None:
         """Older generations are over; whoever waits for somebody in one waits for nothing."""

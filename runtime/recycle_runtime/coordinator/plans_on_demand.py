@@ -8,14 +8,14 @@ from recycle_runtime.coordinator.plan_ahead import next_failure
 from recycle_runtime.coordinator.plan_files import PlanFiles
 from recycle_runtime.coordinator.planner import Planner
 from recycle_runtime.plan.assembly import Worker
-from recycle_runtime.protocol.framing import Message
+from recycle_runtime.protocol.messages import JobEvent
 
 
 class PlansOnDemand:
     """Asks for them, takes them up, and tells what comes of it."""
 
     def __init__(
-        self, coordinator: Coordinator, files: PlanFiles, folder: Path, tell: Callable[[Message], None]
+        self, coordinator: Coordinator, files: PlanFiles, folder: Path, tell: Callable[[JobEvent], None]
     ) -> None:
         self._coordinator, self._files, self._tell = coordinator, files, tell
         self._book = coordinator.book
@@ -51,14 +51,14 @@ class PlansOnDemand:
             path, bundle = made
             self._files.add(path, bundle)
             if set(bundle.plans[0].failed) == set(self._wanted or ()):
-                self._tell({"type": "event", "event": "planned on demand", "period": bundle.plans[0].period})
+                self._tell(JobEvent("planned on demand", bundle.plans[0].period))
                 self._coordinator.add_plan()
         elif self._planner.error and self._planner.is_in_background:
             # Nobody waits for it.
             self._planner.error = ""
         elif self._planner.error:
             error, self._planner.error = self._planner.error, ""
-            self._tell({"type": "event", "event": f"no plan on demand: {error}"})
+            self._tell(JobEvent(f"no plan on demand: {error}"))
             self._coordinator.no_plan(f"there is no plan for these failures: {error}")
 
     def stop(self) -> None:

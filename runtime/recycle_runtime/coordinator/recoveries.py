@@ -1,7 +1,8 @@
 """How long each change of the group took, and what was lost. Standard library only."""
 
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
+
+from recycle_runtime.protocol.messages import Recovered
 
 
 @dataclass(slots=True)
@@ -28,16 +29,18 @@ class Recovery:
     reason: str = ""
     """What the first worker said whose own work failed."""
 
-    def row(self) -> dict[str, Any]:
-        """For reports: what happened and how long each part of it took."""
+    def told(self) -> Recovered:
+        """What happened and how long each part of it took."""
         start = self.began if self.harmed is None else self.harmed
-        times = {
-            "detection": self.began - start,
-            "leaving": self.left - self.began,
-            "regroup": self.going - self.left,
-            "total": self.going - start,
-        }
-        fields = asdict(self)
-        for name in ("reason", "began", "harmed", "left", "going"):
-            del fields[name]
-        return fields | {key: round(value, 6) for key, value in times.items()}
+        return Recovered(
+            generation=self.generation,
+            causes=tuple(self.causes),
+            step=self.step,
+            undone=self.undone,
+            repeated=self.repeated,
+            plan=self.plan,
+            detection=round(self.began - start, 6),
+            leaving=round(self.left - self.began, 6),
+            regroup=round(self.going - self.left, 6),
+            total=round(self.going - start, 6),
+        )

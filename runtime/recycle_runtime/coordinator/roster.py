@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from recycle_runtime.coordinator.decision import Member, Report
 from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.protocol.messages import Member, Report
 
 
 class Entry:
@@ -43,14 +43,14 @@ class Roster:
 
     def lose(self, place: Worker) -> list[Member]:
         """Take a worker off; these of its parts were there."""
-        gone = [member for member in self.entries if member.place == place]
+        gone = [member for member in self.entries if member.worker == place]
         for member in gone:
             del self.entries[member]
         return gone
 
     def whole(self) -> list[Worker]:
         """Workers with all their parts, in order."""
-        places = sorted({member.place for member in self.entries})
+        places = sorted({member.worker for member in self.entries})
         return [place for place in places if all(Member(place, part) in self for part in range(self._tensor))]
 
     def members(self) -> Iterator[Member]:
@@ -66,7 +66,7 @@ class Roster:
 
     def late(self, generation: int) -> list[Worker]:
         """Workers that should have left their group for this generation, and have not."""
-        late = {member.place for member, entry in self.entries.items() if entry.is_leaving}
+        late = {member.worker for member, entry in self.entries.items() if entry.is_leaving}
         return sorted(late) if not self.have_reported(generation) else []
 
     def have_reported(self, generation: int) -> bool:

@@ -4,16 +4,13 @@ Four kinds of clients connect: members (worker processes), their store connectio
 are told everything. What a client is follows from the first thing it says.
 """
 
-import base64
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from recycle_runtime.coordinator.adaptation import Adaptation, AdaptationOptions
 from recycle_runtime.coordinator.agents import Agents
 from recycle_runtime.coordinator.coordinator import Coordinator, Phase
-from recycle_runtime.coordinator.decision import Member
 from recycle_runtime.coordinator.journal import Journal, read, rows_since
 from recycle_runtime.coordinator.opening import begin_job
 from recycle_runtime.coordinator.plan_files import PlanFiles
@@ -21,13 +18,51 @@ from recycle_runtime.coordinator.plans_on_demand import PlansOnDemand
 from recycle_runtime.coordinator.reach import Reachability
 from recycle_runtime.coordinator.recoveries import Recovery
 from recycle_runtime.coordinator.replanning import Replanner
-from recycle_runtime.coordinator.step_metrics import Row
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.node_layout import placement_order
 from recycle_runtime.plan.plan_book import Assignment, PlanBook, plan_name
-from recycle_runtime.protocol.framing import Message
-from recycle_runtime.protocol.incoming import report_of, texts_of, worker_of
+from recycle_runtime.protocol.codec import ProtocolError
+from recycle_runtime.protocol.messages import (
+    AgentJoin,
+    AtBoundary,
+    Began,
+    BundleData,
+    BundleRequest,
+    CaughtUp,
+    CheckpointFailed,
+    CheckpointMissed,
+    CheckpointWritten,
+    Done,
+    End,
+    Failed,
+    FaultInjected,
+    Generation,
+    GroupBroken,
+    Handlers,
+    Heartbeat,
+    Hello,
+    Holding,
+    JobEnded,
+    JobEvent,
+    Join,
+    LeftGroup,
+    LossShare,
+    Member,
+    Message,
+    Observe,
+    ProcessEnded,
+    Reach,
+    Recall,
+    StepDone,
+    StepRow,
+    StoreOpen,
+    StoreRequest,
+    ToObserver,
+    ToWorker,
+    Trace,
+    WorkerTrace,
+)
 from recycle_runtime.protocol.server import Connection, Server
 from recycle_runtime.protocol.store_table import StoreTable
 from recycle_runtime.testing.timetable import Timetable
@@ -98,6 +133,7 @@ class Service:
                 self.coordinator, bundle, options.checkpoint, options.every, options.resume,
                 remembered, self._journal, self.order, self._tell_event,
             )  # fmt: skip
+        self._handlers()
         self._deadline = time.monotonic() + options.start_seconds
         self._returning: set[Member] = set()
         if remembered is not None:
@@ -141,29 +177,49 @@ class Service:
     # Called by the server.
 
     def message(self, connection: Connection, message: Message) -> None:
-        kind = message.get("type")
-        if kind == "store":
-            self._kinds[connection] = "store"
-            if "op" in message:
-                self._store.request(message, connection.send)
-            return
         known = self._kinds.get(connection)
-        if isinstance(known, Member):
-            self._from_member(known, message)
+        if known is None:
+            self._strangers.handle(connection, message)
+        elif isinstance(known, Member):
+            self._from_workers.handle(known, message)
         elif known == "agent":
-            self._from_agent(connection, message)
-        elif kind == "join":
-            self._join(connection, message)
-        elif kind == "agent":
-            self._kinds[connection] = "agent"
-            if (before := self._agents.arrive(connection, message)) is not None:
-                before.close()
-            self._start_processes(is_new=not message.get("running"))
-        elif kind == "observe":
-            self._kinds[connection] = "observer"
-            self._greet(connection, message.get("next"))
+            self._from_agents.handle(connection, message)
+        elif known == "store" and isinstance(message, StoreRequest):
+            self._store.request(message, connection.send)
+        elif known == "done":
+            # What a worker says on its way out is of no use to anybody.
+            return
         else:
-            connection.close()
+            raise ProtocolError(f"{type(message).__name__} is not expected of a connection of kind {known}")
+
+    def _handlers(self) -> None:
+        """Who handles which message, by who has sent it."""
+        first = self._strangers = Handlers[Connection]()
+        first.on(Join, self._join)
+        first.on(AgentJoin, self._agent_joins)
+        first.on(Observe, self._greet)
+        first.on(StoreOpen, self._open_store)
+        agents = self._from_agents = Handlers[Connection]()
+        agents.on(Heartbeat, lambda connection, _: self._agents.heard(connection))
+        agents.on(ProcessEnded, self._process_ended)
+        job, workers = self.coordinator, Handlers[Member]()
+        self._from_workers = workers
+        workers.on(LeftGroup, lambda member, said: job.report(member, said.generation, said.report))
+        workers.on(LossShare, lambda member, said: job.loss(member, said.step, said.loss))
+        workers.on(StepDone, self._step)
+        workers.on(Began, self._began)
+        workers.on(Holding, lambda member, said: job.holding(said.request, said.step))
+        workers.on(AtBoundary, lambda member, said: job.boundary(member, said.step))
+        workers.on(CaughtUp, lambda member, said: job.caught_up(member, said.generation))
+        workers.on(GroupBroken, lambda member, said: job.broken(member, said.generation, said.why))
+        workers.on(Failed, self._failed)
+        workers.on(FaultInjected, self._injected)
+        for reply in (CheckpointWritten, CheckpointMissed, CheckpointFailed):
+            workers.on(reply, job.saving.hear)
+        workers.on(BundleRequest, self._send_bundle)
+        workers.on(Trace, lambda member, said: self._tell(WorkerTrace(member.worker, said.events)))
+        workers.on(Reach, lambda member, said: self._reach.hear(member.worker, said.here, said.unanswered))
+        workers.on(Done, self._done)
 
     def closed(self, connection: Connection) -> None:
         kind = self._kinds.pop(connection, None)
@@ -172,12 +228,12 @@ class Service:
             for member in self._agents.leave(connection):
                 # With a node, its workers may go before their agent, who cannot say it any more.
                 if self._over is None and member in self._pids and member not in self._members:
-                    self.coordinator.lose(member.place, f"{_name(member)} was on a node that is gone")
+                    self.coordinator.lose(member.worker, f"{_name(member)} was on a node that is gone")
         if isinstance(kind, Member) and self._members.get(kind) is connection:
             # Its agent will say what became of it; if it has none any more, nobody can.
             del self._members[kind]
             if self._over is None and not self._agents.has(kind):
-                self.coordinator.lose(kind.place, f"{_name(kind)} hung up")
+                self.coordinator.lose(kind.worker, f"{_name(kind)} hung up")
 
     def tick(self) -> None:
         if self._over is not None:
@@ -196,15 +252,15 @@ class Service:
             # If it was asleep, it has to say again what runs there.
             connection.close()
             for member in members:
-                self.coordinator.lose(member.place, f"{_name(member)} is on a node that fell silent")
+                self.coordinator.lose(member.worker, f"{_name(member)} is on a node that fell silent")
         for place in self._timetable.due_to_join(self.coordinator.rows.next):
             if self._agents.start(place, self._timetable.faults(place)):
                 self._timetable.started(place)
-                self._tell({"type": "event", "event": f"{place[0]}:{place[1]} starts again"})
+                self._tell(JobEvent(f"{place[0]}:{place[1]} starts again"))
 
     # Called by the coordinator.
 
-    def order(self, member: Member, message: Message) -> None:
+    def order(self, member: Member, message: ToWorker) -> None:
         if member in self._members:
             self._members[member].send(message)
 
@@ -223,11 +279,11 @@ class Service:
             self._pids[target] = pid
             self._moved_from[member, pid] = target
         self._agents.rename(member, target)
-        self._adaptation.moved(member.place, target.place)
+        self._adaptation.moved(member.worker, target.worker)
 
-    def row(self, row: Row) -> None:
-        self._journal.write(row=row.step, told=row._asdict())
-        self._tell({"type": "row", **row._asdict()})
+    def row(self, row: StepRow) -> None:
+        self._journal.write(row=row.step, told=row)
+        self._tell(row)
         self._adaptation.row(row)
 
     def gathering(self, number: int) -> None:
@@ -241,22 +297,21 @@ class Service:
         roles = [assignment.roles[place] for place in places]
         self._journal.write(generation=number, step=step, places=places, plan=plan, roles=roles)
         self._tell(
-            {
-                "type": "generation",
-                "number": number,
-                "step": step,
-                "plan": plan_name(self._book, assignment),
-                "places": places,
-                "standbys": assignment.standbys,
-                "period": assignment.period,
-            }
+            Generation(
+                number=number,
+                step=step,
+                plan=plan_name(self._book, assignment),
+                workers=tuple(places),
+                standbys=assignment.standbys,
+                period=assignment.period,
+            )
         )
 
     def recovered(self, recovery: Recovery) -> None:
         self._deadline = float("inf")
         if self.coordinator.first_step:
             self._journal.write(restored=True)
-        self._tell({"type": "recovery", **recovery.row()})
+        self._tell(recovery.told())
         self._adaptation.recovered(recovery)
 
     def plan_wanted(self, live: tuple[Worker, ...]) -> None:
@@ -275,39 +330,47 @@ class Service:
     was_observed = False
     """Whether somebody else tells the user."""
 
-    def _last_words(self) -> Message:
-        no_plan, newest = self.has_no_plan, self.coordinator.saving.newest
-        return {"type": "ended", "error": self._error, "no_plan": no_plan, "checkpoint": newest}
+    def _last_words(self) -> JobEnded:
+        return JobEnded(self._error, self.has_no_plan, self.coordinator.saving.newest)
 
-    def _join(self, connection: Connection, message: Message) -> None:
-        member = Member(worker_of(message["place"]), int(message["part"]))
-        pid = int(message["pid"])
+    def _agent_joins(self, connection: Connection, message: AgentJoin) -> None:
+        self._kinds[connection] = "agent"
+        if (before := self._agents.arrive(connection, message)) is not None:
+            before.close()
+        self._start_processes(is_new=not message.running)
+
+    def _open_store(self, connection: Connection, message: StoreOpen) -> None:
+        self._kinds[connection] = "store"
+
+    def _join(self, connection: Connection, message: Join) -> None:
+        member, pid = message.member, message.pid
+        if member.worker not in self._book.grid or member.tp_rank >= self._book.bundles[0].tensor:
+            raise ProtocolError(f"the job has no worker {_name(member)} with a rank {member.tp_rank}")
         if member in self.coordinator.roster and self._pids.get(member) == pid:
             # The same process, whose connection broke.
             if (old := self._members.pop(member, None)) is not None:
                 self._kinds.pop(old, None)
                 old.close()
             self._accept(connection, member)
-            connection.send({"type": "recall", "step": self.coordinator.rows.next})
-            self.coordinator.reconnect(member, int(message["generation"]), bool(message["is_training"]))
+            connection.send(Recall(self.coordinator.rows.next))
+            self.coordinator.reconnect(member, message.generation, message.is_training)
             return
         if member in self._returning:
             # One that never heard of the last generation is none of those who train in it.
-            is_training = bool(message["is_training"]) and message["generation"] == self.coordinator.number
+            is_training = message.is_training and message.generation == self.coordinator.number
             self._pids[member] = pid
             self._accept(connection, member)
-            connection.send({"type": "recall", "step": self.coordinator.rows.next})
-            self.coordinator.rejoin(member, is_training=is_training, asked=int(message["asked"]))
+            connection.send(Recall(self.coordinator.rows.next))
+            self.coordinator.rejoin(member, is_training=is_training, asked=message.asked)
             self._returned(member)
             return
         if member in self.coordinator.roster or self._over is not None:
-            connection.send({"type": "end", "ok": False})
+            connection.send(End(ok=False))
             connection.close()
             return
         self._pids[member] = pid
         self._accept(connection, member)
-        has_trained = int(message["generation"]) > 0
-        self.coordinator.join(member, has_trained=has_trained, asked=int(message["asked"]))
+        self.coordinator.join(member, has_trained=message.generation > 0, asked=message.asked)
 
     def _returned(self, member: Member) -> None:
         """It is back, or known to be lost."""
@@ -320,68 +383,35 @@ class Service:
         self._kinds[connection] = member
         self._members[member] = connection
 
-    def _from_member(self, member: Member, message: Message) -> None:
-        handlers: dict[str, Callable[[], None]] = {
-            "report": lambda: self.coordinator.report(member, int(message["generation"]), report_of(message)),
-            "step": lambda: self._step(member, message),
-            "loss": lambda: self.coordinator.loss(member, int(message["step"]), message["loss"]),
-            "harmed": lambda: self._harmed(member, message),
-            "began": lambda: self._began(member, message),
-            "holding": lambda: self.coordinator.holding(int(message["request"]), int(message["step"])),
-            "boundary": lambda: self.coordinator.boundary(member, int(message["step"])),
-            "caught_up": lambda: self.coordinator.caught_up(member, int(message["generation"])),
-            "broken": lambda: self.coordinator.broken(
-                member, int(message["generation"]), str(message["why"])
-            ),
-            "failed": lambda: self._failed(member, message),
-            "checkpoint": lambda: self.coordinator.saving.hear(member, message),
-            "bundle": lambda: self._send_bundle(member, int(message["number"])),
-            "trace": lambda: self._tell(message | {"place": list(member.place)}),
-            "reach": lambda: self._reach.hear(
-                member.place, texts_of(message["here"]), texts_of(message["unanswered"])
-            ),
-            "done": lambda: self._done(member),
-        }
-        handler = handlers.get(str(message.get("type")))
-        if handler is not None:
-            handler()
+    def _step(self, member: Member, message: StepDone) -> None:
+        self._adaptation.measured(member, message.times)
+        self.coordinator.step(member, message.step, message.loss, message.seconds)
 
-    def _step(self, member: Member, message: Message) -> None:
-        self._adaptation.measured(member, message.get("times", {}))
-        self.coordinator.step(member, int(message["step"]), message["loss"], float(message["seconds"]))
+    def _began(self, member: Member, message: Began) -> None:
+        self._adaptation.began(member, message.state_bytes, message.copied)
+        self.coordinator.began(member, message.generation)
 
-    def _began(self, member: Member, message: Message) -> None:
-        self._adaptation.began(member, int(message.get("state_bytes", 0)), message.get("copied"))
-        self.coordinator.began(member, int(message["generation"]))
-
-    def _harmed(self, member: Member, message: Message) -> None:
+    def _injected(self, member: Member, message: FaultInjected) -> None:
         """It does now what it was told to do to itself."""
-        kind, step, position = str(message["kind"]), int(message["step"]), int(message["position"])
-        self._timetable.harmed(member.place, kind, step, position)
-        self._tell({"type": "event", "event": f"{kind} of {_name(member)}", "fault": [kind, step, position]})
+        self._timetable.injected(member.worker, message.fault)
+        self._tell(JobEvent(f"{message.fault.kind} of {_name(member)}", fault=message.fault))
 
-    def _failed(self, member: Member, message: Message) -> None:
-        why = str(message["why"])
+    def _failed(self, member: Member, message: Failed) -> None:
+        why = message.why
         self._tell_event(f"{_name(member)} failed: {why.partition(chr(10))[0]}")
         self.coordinator.failed(
-            member,
-            int(message["step"]),
-            why,
-            is_injected=bool(message["is_injected"]),
-            is_hopeless=bool(message["is_hopeless"]),
+            member, message.step, why, is_injected=message.is_injected, is_hopeless=message.is_hopeless
         )
 
-    def _done(self, member: Member) -> None:
+    def _done(self, member: Member, message: Done) -> None:
         """It has saved what it should and leaves."""
         connection = self._members.pop(member, None)
         if connection is not None:
-            self._kinds[connection] = "store"
+            self._kinds[connection] = "done"
 
-    def _from_agent(self, connection: Connection, message: Message) -> None:
+    def _process_ended(self, connection: Connection, message: ProcessEnded) -> None:
         self._agents.heard(connection)
-        if message.get("type") != "gone":
-            return
-        member, pid = Member(worker_of(message["place"]), int(message["part"])), int(message["pid"])
+        member, pid = message.member, message.pid
         while (member, pid) in self._moved_from:
             # It has moved, and its agent had not heard of that yet.
             member = self._moved_from.pop((member, pid))
@@ -394,10 +424,9 @@ class Service:
         if known is not None:
             self._kinds.pop(known, None)
             known.close()
-        fault = message.get("fault")
-        harmed = None if not fault else float(fault) / 1e9
+        harmed = message.fault_at / 1e9 if message.fault_at else None
         if self._over is None:
-            self.coordinator.lose(member.place, f"{self._called(member)} {message['how']}", harmed)
+            self.coordinator.lose(member.worker, f"{self._called(member)} {message.how}", harmed)
         if member in self._returning:
             self._returned(member)
 
@@ -409,17 +438,18 @@ class Service:
             return self._pids[member] == pid
         return was_watched or (member in self._returning and not self._agents.has(member))
 
-    def _greet(self, connection: Connection, since: int | None) -> None:
+    def _greet(self, connection: Connection, message: Observe) -> None:
         """Tell an observer what it has missed."""
+        self._kinds[connection] = "observer"
         following = self.coordinator.rows.next
-        connection.send({"type": "hello", "steps": self._options.steps, "next": following})
+        connection.send(Hello(self._options.steps, following))
         self.was_observed = True
         if self._opening:
-            connection.send({"type": "event", "event": self._opening})
+            connection.send(JobEvent(self._opening))
             self._opening = ""
-        if since is not None:
-            for row in rows_since(self._journal_path, since):
-                connection.send({"type": "row", **row})
+        if message.next is not None:
+            for row in rows_since(self._journal_path, message.next):
+                connection.send(row)
         if self._over is not None:
             connection.send(self._last_words())
 
@@ -431,20 +461,20 @@ class Service:
         for place in placement_order(wanted):
             self._agents.start(place, self._timetable.faults(place))
 
-    def _send_bundle(self, member: Member, number: int) -> None:
-        path = self._files.paths[number]
-        self.order(
-            member, {"type": "bundle", "number": number, "data": base64.b64encode(path.read_bytes()).decode()}
-        )
+    def _send_bundle(self, member: Member, message: BundleRequest) -> None:
+        if message.number >= len(self._files.paths):
+            raise ProtocolError(f"there are no plans with the number {message.number}")
+        data = self._files.paths[message.number].read_bytes()
+        self.order(member, BundleData(message.number, data))
 
     def _called(self, member: Member) -> str:
         name = _name(member)
-        return name if self._book.bundles[0].tensor == 1 else f"part {member.part} of worker {name}"
+        return name if self._book.bundles[0].tensor == 1 else f"part {member.tp_rank} of worker {name}"
 
     def _too_late(self) -> None:
         if self._returning:
             for member in sorted(self._returning):
-                self.coordinator.lose(member.place, f"{_name(member)} did not come back")
+                self.coordinator.lose(member.worker, f"{_name(member)} did not come back")
             self._returning.clear()
             self.coordinator.all_are_back()
         elif self.coordinator.phase is Phase.FORMING:
@@ -467,13 +497,13 @@ class Service:
         return len(left) == self._book.stages
 
     def _tell_event(self, words: str) -> None:
-        self._tell({"type": "event", "event": words})
+        self._tell(JobEvent(words))
 
-    def _tell(self, message: Message) -> None:
+    def _tell(self, message: ToObserver) -> None:
         for connection, kind in list(self._kinds.items()):
             if kind == "observer":
                 connection.send(message)
 
 
 def _name(member: Member) -> str:
-    return f"{member.place[0]}:{member.place[1]}"
+    return f"{member.worker[0]}:{member.worker[1]}"

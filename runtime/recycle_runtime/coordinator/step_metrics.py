@@ -1,23 +1,8 @@
 """What workers say about a step, put together. Standard library only."""
 
 import math
-from typing import NamedTuple
 
-from recycle_runtime.coordinator.decision import Member
-
-
-class Row(NamedTuple):
-    """A step of the whole job."""
-
-    step: int
-    loss: float
-    """NaN if a share of it died with a worker."""
-    seconds: float
-    """Of the worker that took longest."""
-    live: int
-    """Workers."""
-    plan: str
-    """Losses on each stage, as its plan has them."""
+from recycle_runtime.protocol.messages import Member, StepRow
 
 
 class StepRows:
@@ -37,7 +22,7 @@ class StepRows:
         self._members: frozenset[Member] = frozenset()
         self._live, self._plan = 0, ""
 
-    def begin(self, step: int, members: frozenset[Member], live: int, plan: str) -> list[Row]:
+    def begin(self, step: int, members: frozenset[Member], live: int, plan: str) -> list[StepRow]:
         """A new generation. Whatever comes before its first step has been made; the rest is made again."""
         rows = [self._row() for _ in range(self.next, step)]
         self._said.clear()
@@ -50,23 +35,23 @@ class StepRows:
         if loss is not None and step >= self.next and member in self._members:
             self._losses.setdefault(step, {})[member] = loss
 
-    def add(self, member: Member, step: int, loss: float | None, seconds: float) -> list[Row]:
+    def add(self, member: Member, step: int, loss: float | None, seconds: float) -> list[StepRow]:
         """A member has made a step; rows that are complete now."""
         self.add_loss(member, step, loss)
         if step >= self.next and member in self._members:
             self._said.setdefault(step, {})[member] = seconds
-        rows: list[Row] = []
+        rows: list[StepRow] = []
         while self._members and self._members <= self._said.get(self.next, {}).keys():
             rows.append(self._row())
         return rows
 
-    def _row(self) -> Row:
+    def _row(self) -> StepRow:
         step, self.next = self.next, self.next + 1
         losses = self._losses.pop(step, {})
         shares = [
             losses.get(member, math.nan)
             for member in sorted(self._members)
-            if member.part == 0 and member.place[1] == self._last_stage
+            if member.tp_rank == 0 and member.worker[1] == self._last_stage
         ]
         seconds = max(self._said.pop(step, {}).values(), default=0.0)
-        return Row(step, sum(shares), seconds, self._live, self._plan)
+        return StepRow(step, sum(shares), seconds, self._live, self._plan)

@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 
-from recycle_runtime.coordinator.decision import Report, Sums
 from recycle_runtime.execution.kept_buffers import BufferHistory
 from recycle_runtime.execution.optimizer import StepOptions, Stepper, Totals, Verdict
 from recycle_runtime.execution.split_backward import Split, prepare
@@ -13,6 +12,7 @@ from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import Opcode
 from recycle_runtime.program.loading import Program
 from recycle_runtime.program.microbatches import MicroBatches
+from recycle_runtime.protocol.messages import Report, Sums
 from recycle_runtime.transport.interface import TensorSpec, Transport
 
 

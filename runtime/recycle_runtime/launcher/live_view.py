@@ -6,14 +6,16 @@ On a terminal a few lines are drawn again and again; elsewhere every step and ev
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, TextIO
+from typing import TextIO
 
-from recycle_runtime.protocol.framing import Message
+from recycle_runtime.protocol.messages import Generation, JobEvent, Recovered, StepRow, ToObserver
 
 _ALIVE, _GONE = "#", "."
 
 
-def view(stages: int, pipelines: int, quiet: bool, stream: TextIO | None = None) -> Callable[[Message], None]:
+def view(
+    stages: int, pipelines: int, quiet: bool, stream: TextIO | None = None
+) -> Callable[[ToObserver], None]:
     """Takes the news of a run."""
     out = sys.stderr if stream is None else stream
     if quiet:
@@ -23,19 +25,19 @@ def view(stages: int, pipelines: int, quiet: bool, stream: TextIO | None = None)
     return lambda message: _tell(message, out)
 
 
-def summary(recoveries: list[dict[str, Any]], made: Sequence[int], wanted: int, first: int = 0) -> str:
+def summary(recoveries: list[Recovered], made: Sequence[int], wanted: int, first: int = 0) -> str:
     """What happened besides training, a line each; empty if nothing did. `made`: the steps that counted."""
-    rows = [row for row in recoveries if row["causes"] != ["start"]]
+    rows = [row for row in recoveries if row.causes != ("start",)]
     if not rows:
         return ""
     head = ("step", "detection", "leaving", "regroup", "total", "repeated", "undone", "what")
     lines = [
         (
-            str(row["step"]),
-            *(f"{row[name]:.3f} s" for name in head[1:5]),
-            f"{row['repeated']:.3f} s",
-            str(row["undone"]),
-            ", ".join(row["causes"]),
+            str(row.step),
+            *(f"{seconds:.3f} s" for seconds in (row.detection, row.leaving, row.regroup, row.total)),
+            f"{row.repeated:.3f} s",
+            str(row.undone),
+            ", ".join(row.causes),
         )
         for row in rows
     ]
@@ -48,22 +50,20 @@ def summary(recoveries: list[dict[str, Any]], made: Sequence[int], wanted: int, 
     return f"{text}\nof {wanted - first} steps {lost} were lost and {twice} counted twice"
 
 
-def _tell(message: Message, out: TextIO) -> None:
-    kind = message["type"]
-    if kind == "row":
-        print(f"step {message['step']:5}  loss {message['loss']:.6f}  {message['seconds']:.3f} s", file=out)
+def _tell(message: ToObserver, out: TextIO) -> None:
+    if isinstance(message, StepRow):
+        print(f"step {message.step:5}  loss {message.loss:.6f}  {message.seconds:.3f} s", file=out)
     elif (words := event_of(message)) is not None:
         print(f"-- {words}", file=out)
 
 
-def event_of(message: Message) -> str | None:
+def event_of(message: ToObserver) -> str | None:
     """News other than a step, in one line."""
-    kind = message["type"]
-    if kind == "event":
-        return str(message["event"])
-    if kind == "recovery" and message["causes"] != ["start"]:
-        what, total = ", ".join(message["causes"]), message["total"]
-        return f"{what}: on with step {message['step']} under plan {message['plan']} after {total:.3f} s"
+    if isinstance(message, JobEvent):
+        return message.text
+    if isinstance(message, Recovered) and message.causes != ("start",):
+        what = ", ".join(message.causes)
+        return f"{what}: on with step {message.step} under plan {message.plan} after {message.total:.3f} s"
     return None
 
 
@@ -72,18 +72,17 @@ class _Table:
 
     def __init__(self, stages: int, pipelines: int, out: TextIO) -> None:
         self._stages, self._pipelines, self._out = stages, pipelines, out
-        self._row: Message | None = None
+        self._row: StepRow | None = None
         self._places: set[tuple[int, int]] = set()
         self._standbys = 0
         self._event = "starting"
         self._drawn = 0
 
-    def take(self, message: Message) -> None:
-        if message["type"] == "row":
+    def take(self, message: ToObserver) -> None:
+        if isinstance(message, StepRow):
             self._row = message
-        elif message["type"] == "generation":
-            self._places = {(pipeline, stage) for pipeline, stage in message["places"]}
-            self._standbys = int(message["standbys"])
+        elif isinstance(message, Generation):
+            self._places, self._standbys = set(message.workers), message.standbys
             self._event = self._event if self._event != "starting" else "training"
         elif (words := event_of(message)) is not None:
             self._event = words
@@ -109,7 +108,7 @@ class _Table:
         if self._row is None:
             return "no step yet"
         row = self._row
-        return f"step {row['step']}  loss {row['loss']:.6f}  {row['seconds']:.3f} s  plan {row['plan']}"
+        return f"step {row.step}  loss {row.loss:.6f}  {row.seconds:.3f} s  plan {row.plan}"
 
     def _cell(self, pipeline: int, stage: int) -> str:
         return _ALIVE if (pipeline, stage) in self._places else _GONE

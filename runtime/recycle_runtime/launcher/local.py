@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from recycle_runtime.checkpoint.manifest import CheckpointError, Shape
 from recycle_runtime.checkpoint.shelf import beginning
@@ -15,7 +15,15 @@ from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.plan_choice import MissingPlanError, NoPlanError, choose_plan
 from recycle_runtime.plan.trace_event import Event
-from recycle_runtime.protocol.framing import Message
+from recycle_runtime.protocol.messages import (
+    CheckpointPath,
+    Hello,
+    JobEnded,
+    Recovered,
+    StepRow,
+    ToObserver,
+    WorkerTrace,
+)
 
 
 class RunError(RuntimeError):
@@ -54,30 +62,19 @@ class RunOptions:
     """A folder for what must outlive processes of the job; a temporary one if it is not named."""
 
 
-class Step(NamedTuple):
-    """A step of the whole run."""
-
-    step: int
-    loss: float
-    seconds: float
-    live: int
-    plan: str
-    """Losses on each stage, as its plan has them."""
-
-
 class RunResult(NamedTuple):
     """What is known at the end."""
 
-    steps: list[Step]
+    steps: list[StepRow]
     events: dict[Worker, list[Event]]
     """By the worker's place; empty unless a trace was asked for."""
-    recoveries: list[dict[str, Any]]
+    recoveries: list[Recovered]
     """One for every change of the group, the first being the start."""
     begins: list[int]
     """The step that the run begins with, once that is known."""
 
 
-def run_local(options: RunOptions, on_news: Callable[[Message], None] = lambda _: None) -> RunResult:
+def run_local(options: RunOptions, on_news: Callable[[ToObserver], None] = lambda _: None) -> RunResult:
     """Train; RunError when that ends early, NoPlanError when it cannot begin."""
     bundle = Bundle.read(options.bundle)
     check_failed(bundle, options.failed)
@@ -142,23 +139,24 @@ def check_beginning(bundle: Bundle, options: RunOptions) -> None:
     Path(options.checkpoint).mkdir(parents=True, exist_ok=True)
 
 
-def _take(message: Message, result: RunResult, options: RunOptions) -> None:
-    kind = message["type"]
-    if kind == "hello" and not result.begins:
-        result.begins.append(int(message["next"]))
-    elif kind == "row":
-        result.steps.append(Step(**{name: message[name] for name in Step._fields}))
-    elif kind == "recovery":
-        result.recoveries.append(message)
-    elif kind == "trace":
-        pipeline, stage = message["place"]
-        result.events[pipeline, stage] = [Event(*row) for row in message["events"]]
-    elif kind == "ended" and message["error"] is not None:
-        how = _how_to_go_on(message["checkpoint"], options)
-        raise (NoPlanError if message["no_plan"] else RunError)(message["error"] + how)
+def _take(message: ToObserver, result: RunResult, options: RunOptions) -> None:
+    match message:
+        case Hello(_, first):
+            if not result.begins:
+                result.begins.append(first)
+        case StepRow():
+            result.steps.append(message)
+        case Recovered():
+            result.recoveries.append(message)
+        case WorkerTrace(worker, events):
+            result.events[worker] = list(events)
+        case JobEnded(error, no_plan, newest) if error is not None:
+            raise (NoPlanError if no_plan else RunError)(error + _how_to_go_on(newest, options))
+        case _:
+            pass
 
 
-def _how_to_go_on(newest: list[Any] | None, options: RunOptions) -> str:
+def _how_to_go_on(newest: CheckpointPath | None, options: RunOptions) -> str:
     if options.checkpoint is None:
         return ""
     if newest is None:

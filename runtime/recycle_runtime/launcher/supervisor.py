@@ -16,7 +16,10 @@ from pathlib import Path
 
 from recycle_runtime import logs
 from recycle_runtime.coordinator.adaptation import AdaptationOptions
-from recycle_runtime.protocol.framing import TOKEN, Channel, Message, WireError, new_token
+from recycle_runtime.protocol.channel import Channel
+from recycle_runtime.protocol.codec import ProtocolError, WireError
+from recycle_runtime.protocol.framing import TOKEN, new_token
+from recycle_runtime.protocol.messages import JobEnded, Message, Observe, StepRow, ToObserver
 
 _MOST_RESTARTS = 5
 _LISTENS_WITHIN = 30.0
@@ -110,7 +113,7 @@ class Supervisor:
             self.coordinator.end(0.0)
             raise
 
-    def news(self) -> Generator[Message]:
+    def news(self) -> Generator[ToObserver]:
         """Everything that the coordinator tells, until the job is over."""
         channel: Channel | None = None
         while True:
@@ -120,8 +123,7 @@ class Supervisor:
                 while channel is not None and _readable(channel, 0.1):
                     channel.fill()
                     while (message := channel.waiting()) is not None:
-                        self._note(message)
-                        yield message
+                        yield self._noted(message)
             except WireError:
                 channel = None
                 if self._is_over:
@@ -140,17 +142,20 @@ class Supervisor:
         self.agent.end(seconds)
         self.coordinator.end(seconds)
 
-    def _note(self, message: Message) -> None:
-        if message["type"] == "ended":
+    def _noted(self, message: Message) -> ToObserver:
+        if not isinstance(message, ToObserver):
+            raise ProtocolError(f"{type(message).__name__} is no news")
+        if isinstance(message, JobEnded):
             self._is_over = True
-        elif message["type"] == "row":
-            self._next_row = int(message["step"]) + 1
+        elif isinstance(message, StepRow):
+            self._next_row = message.step + 1
+        return message
 
     def _observe(self) -> Channel | None:
         host, _, port = self._address.rpartition(":")
         try:
             channel = Channel(host, int(port), self._token)
-            channel.send({"type": "observe", "next": self._next_row})
+            channel.send(Observe(self._next_row))
             return channel
         except WireError:
             time.sleep(0.05)

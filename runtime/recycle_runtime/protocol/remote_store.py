@@ -9,11 +9,29 @@ import base64
 import threading
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import TypeVar
 
 import torch.distributed as dist
 
-from recycle_runtime.protocol.framing import Channel
+from recycle_runtime.protocol.channel import Channel
+from recycle_runtime.protocol.messages import (
+    StoreAdd,
+    StoreAnswer,
+    StoreCheck,
+    StoreDone,
+    StoreFolder,
+    StoreGet,
+    StoreNumber,
+    StoreOpen,
+    StoreRefusal,
+    StoreRemove,
+    StoreRequest,
+    StoreSee,
+    StoreSet,
+    StoreValue,
+)
+
+A = TypeVar("A", bound=StoreAnswer)
 
 
 class StoreError(RuntimeError):
@@ -30,10 +48,10 @@ class RemoteStore(dist.Store):  # pyright: ignore[reportUntypedBaseClass]
         self._told: dict[str, str] = {}
         self._known: dict[str, int] = {}
         """Of each folder, how many keys have been told."""
-        channel.send({"type": "store"})
+        channel.send(StoreOpen())
 
     def set(self, key: str, value: str | bytes) -> None:
-        self._ask("set", [key], value=_packed(value))
+        self._ask(StoreSet(key, _packed(value)), StoreDone)
 
     def get(self, key: str) -> bytes:
         return base64.b64decode(self._see(key))
@@ -47,13 +65,13 @@ class RemoteStore(dist.Store):  # pyright: ignore[reportUntypedBaseClass]
             self._see(key)
 
     def check(self, keys: Sequence[str]) -> bool:
-        return bool(self._ask("check", list(keys))["value"])
+        return bool(self._ask(StoreCheck(tuple(keys)), StoreNumber).value)
 
     def add(self, key: str, value: int) -> int:
-        return int(self._ask("add", [key], value=value)["value"])
+        return self._ask(StoreAdd(key, value), StoreNumber).value
 
     def delete_key(self, key: str) -> bool:
-        return bool(self._ask("remove", [key])["value"])
+        return bool(self._ask(StoreRemove(key), StoreNumber).value)
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Waiting ends when the coordinator says so."""
@@ -64,20 +82,22 @@ class RemoteStore(dist.Store):  # pyright: ignore[reportUntypedBaseClass]
     def _see(self, key: str) -> str:
         if key not in self._told:
             folder = key.rpartition("/")[0]
-            told = self._ask("see", [key], known=self._known.get(folder, 0))["told"]
+            told = self._ask(StoreSee(key, self._known.get(folder, 0)), StoreFolder).entries
             self._known[folder] = self._known.get(folder, 0) + len(told)
             self._told.update((name, value) for name, value in told if value is not None)
         if key not in self._told:
             # It was there, was taken away, and has come again.
-            return str(self._ask("get", [key])["values"][0])
+            return self._ask(StoreGet(key), StoreValue).value
         return self._told[key]
 
-    def _ask(self, operation: str, keys: list[str], **fields: Any) -> dict[str, Any]:
+    def _ask(self, request: StoreRequest, wanted: type[A]) -> A:
         with self._one_at_a_time:
-            self._channel.send({"type": "store", "op": operation, "keys": keys, **fields})
+            self._channel.send(request)
             answer = self._channel.receive()
-        if "error" in answer:
-            raise StoreError(str(answer["error"]))
+        if isinstance(answer, StoreRefusal):
+            raise StoreError(answer.why)
+        if not isinstance(answer, wanted):
+            raise StoreError(f"the store answers {type(request).__name__} with {type(answer).__name__}")
         return answer
 
 

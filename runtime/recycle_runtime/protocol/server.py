@@ -1,25 +1,35 @@
 """Many connections in one loop. Standard library only.
 
 Strangers get a nonce and nothing else: a wrong proof, a long frame or half a minute of silence closes their
-connection, and when too many of them wait the oldest goes.
+connection, and when too many of them wait the oldest goes. One who knows the token and says what makes no
+sense is hung up on as well; a line in the log says why.
 """
 
+import logging
 import selectors
 import socket
 import time
 from typing import Protocol
 
+from recycle_runtime.protocol.codec import ProtocolError, WireError
 from recycle_runtime.protocol.framing import (
-    MOST_FROM_STRANGERS,
-    Message,
-    WireError,
+    Challenge,
+    Refused,
+    Response,
+    Welcome,
+    ask_now_and_then,
     frame,
+    frame_handshake,
     is_proof,
     new_nonce,
+    other_version,
     proof,
     unframe,
+    unframe_handshake,
 )
-from recycle_runtime.protocol.keepalive import ask_now_and_then
+from recycle_runtime.protocol.messages import VERSION, Message
+
+_log = logging.getLogger(__name__)
 
 _PATIENCE = 30.0
 _MOST_STRANGERS = 256
@@ -36,11 +46,15 @@ class Connection:
         self.is_known = False
         self.is_open = True
         self.since = time.monotonic()
+        self.address = _address(sock)
 
     def send(self, message: Message) -> None:
         """Queue a message; one to a client that is gone is dropped."""
+        self.send_bytes(frame(message))
+
+    def send_bytes(self, data: bytes) -> None:
         if self.is_open:
-            self.outgoing += frame(message)
+            self.outgoing += data
             self._server.flush(self)
 
     def close(self) -> None:
@@ -55,7 +69,9 @@ class Connection:
 class Served(Protocol):
     """What the server calls."""
 
-    def message(self, connection: Connection, message: Message) -> None: ...
+    def message(self, connection: Connection, message: Message) -> None:
+        """ProtocolError if it makes no sense; the connection is closed then."""
+        ...
 
     def closed(self, connection: Connection) -> None: ...
 
@@ -154,7 +170,7 @@ class Server:
         self._strangers[connection] = None
         if len(self._strangers) > _MOST_STRANGERS:
             self.drop(next(iter(self._strangers)))
-        connection.send({"nonce": connection.nonce})
+        connection.send_bytes(frame_handshake(Challenge(VERSION, connection.nonce)))
 
     def read(self, connection: Connection) -> bool:
         """Deliver a part of what has arrived; False if there is nothing."""
@@ -170,7 +186,9 @@ class Server:
         connection.incoming += data
         try:
             self._deliver(connection)
-        except WireError:
+        except WireError as error:
+            who = "a client" if connection.is_known else "a stranger"
+            _log.warning("refused %s at %s: %s", who, connection.address, error)
             self.drop(connection)
         return connection.is_open
 
@@ -182,20 +200,23 @@ class Server:
                     return
                 self._served.message(connection, message)
             else:
-                message = unframe(connection.incoming, MOST_FROM_STRANGERS)
-                if message is None:
+                response = unframe_handshake(Response, connection.incoming)
+                if response is None:
                     return
-                self._introduce(connection, message)
+                self._introduce(connection, response)
 
-    def _introduce(self, connection: Connection, message: Message) -> None:
-        nonce = message.get("nonce")
-        if not isinstance(nonce, str) or not is_proof(
-            message.get("proof"), proof(self._token, "client", connection.nonce, nonce)
-        ):
-            raise WireError("a stranger")
+    def _introduce(self, connection: Connection, response: Response) -> None:
+        if response.version != VERSION:
+            why = other_version(VERSION, response.version)
+            connection.send_bytes(frame_handshake(Refused(why)))
+            raise ProtocolError(other_version(response.version, VERSION))
+        expected = proof(self._token, "client", VERSION, connection.nonce, response.nonce)
+        if not is_proof(response.proof, expected):
+            raise ProtocolError("it does not know the token")
         connection.is_known = True
         del self._strangers[connection]
-        connection.send({"proof": proof(self._token, "server", connection.nonce, nonce)})
+        answer = Welcome(proof(self._token, "server", VERSION, connection.nonce, response.nonce))
+        connection.send_bytes(frame_handshake(answer))
 
     def _forget_strangers(self) -> None:
         if not self._strangers:
@@ -203,3 +224,11 @@ class Server:
         limit = time.monotonic() - _PATIENCE
         for connection in [stranger for stranger in self._strangers if stranger.since < limit]:
             self.drop(connection)
+
+
+def _address(sock: socket.socket) -> str:
+    try:
+        host, port, *_ = sock.getpeername()
+    except (OSError, ValueError):
+        return "an address that is gone"
+    return f"{host}:{port}"

@@ -12,18 +12,29 @@ import base64
 from collections.abc import Callable
 from typing import NamedTuple
 
-from recycle_runtime.protocol.framing import Message
+from recycle_runtime.protocol.messages import (
+    StoreAdd,
+    StoreAnswer,
+    StoreCheck,
+    StoreDone,
+    StoreFolder,
+    StoreGet,
+    StoreNumber,
+    StoreRefusal,
+    StoreRemove,
+    StoreRequest,
+    StoreSee,
+    StoreSet,
+    StoreValue,
+)
 
-Answer = Callable[[Message], None]
+Answer = Callable[[StoreAnswer], None]
 _DIGITS = 20
 
 
 class _Waiting(NamedTuple):
-    keys: list[str]
+    request: StoreGet | StoreSee
     answer: Answer
-    operation: str
-    known: int
-    """Of what was put into the folder of the key, as many as have been told: the first ones."""
 
 
 class StoreTable:
@@ -34,36 +45,23 @@ class StoreTable:
         self._folders: dict[str, list[str]] = {}
         """Keys in the order in which they came; those that were removed among them."""
         self._waiting: dict[str, list[_Waiting]] = {}
-        """By the first key that they lack."""
+        """By the key that they lack."""
         self._oldest = 0
 
-    def request(self, message: Message, answer: Answer) -> None:
-        """Set, get, see, wait, check, add or remove; anything else is an error to its sender."""
-        try:
-            self._do(message, answer)
-        except (LookupError, TypeError, ValueError) as error:
-            answer({"error": f"the store does not understand this request: {error!r}"})
-
-    def _do(self, message: Message, answer: Answer) -> None:
-        operation, keys = message.get("op"), [str(key) for key in message.get("keys", [])]
-        if operation == "set":
-            self._put(keys[0], str(message["value"]))
-            answer({})
-        elif operation in ("get", "see", "wait"):
-            known = max(0, int(message.get("known") or 0))
-            if not keys:
-                raise ValueError("no key")
-            self._serve(_Waiting(keys, answer, operation, known))
-        elif operation == "check":
-            answer({"value": all(key in self._values for key in keys)})
-        elif operation == "add":
-            total = self._number(keys[0]) + int(message["value"])
-            self._put(keys[0], base64.b64encode(str(total).encode()).decode())
-            answer({"value": total})
-        elif operation == "remove":
-            answer({"value": self._values.pop(keys[0], None) is not None})
-        else:
-            answer({"error": f"the store does not know {operation!r}"})
+    def request(self, message: StoreRequest, answer: Answer) -> None:
+        """Answer it, at once or when the key that it waits for is there."""
+        match message:
+            case StoreSet(key, value):
+                self._put(key, value)
+                answer(StoreDone())
+            case StoreGet() | StoreSee():
+                self._serve(_Waiting(message, answer))
+            case StoreCheck(keys):
+                answer(StoreNumber(int(all(key in self._values for key in keys))))
+            case StoreAdd(key, value):
+                answer(self._add(key, value))
+            case StoreRemove(key):
+                answer(StoreNumber(int(self._values.pop(key, None) is not None)))
 
     def begin(self, generation: int) -> None:
         """Everything of the generations before this one is history."""
@@ -82,8 +80,13 @@ class StoreTable:
         for key, entries in list(self._waiting.items()):
             self._waiting[key] = [entry for entry in entries if entry.answer != answer]
 
-    def _number(self, key: str) -> int:
-        return int(base64.b64decode(self._values[key])) if key in self._values else 0
+    def _add(self, key: str, value: int) -> StoreAnswer:
+        try:
+            total = int(base64.b64decode(self._values[key])) + value if key in self._values else value
+        except ValueError:
+            return StoreRefusal(f"{key} holds no number")
+        self._put(key, base64.b64encode(str(total).encode()).decode())
+        return StoreNumber(total)
 
     def _put(self, key: str, value: str) -> None:
         if self._is_history(key):
@@ -95,20 +98,17 @@ class StoreTable:
             self._serve(entry)
 
     def _serve(self, entry: _Waiting) -> None:
-        """Now, or when the first key that is lacking is there."""
-        if any(map(self._is_history, entry.keys)):
-            entry.answer({"error": "the workers are being grouped anew"})
-            return
-        missing = next((key for key in entry.keys if key not in self._values), None)
-        if missing is not None:
-            self._waiting.setdefault(missing, []).append(entry)
-        elif entry.operation == "get":
-            entry.answer({"values": [self._values[key] for key in entry.keys]})
-        elif entry.operation == "see":
-            told = self._folders[_folder(entry.keys[0])][entry.known :]
-            entry.answer({"told": [[key, self._values.get(key)] for key in told]})
+        """Now, or when the key is there."""
+        key = entry.request.key
+        if self._is_history(key):
+            entry.answer(StoreRefusal("the workers are being grouped anew"))
+        elif key not in self._values:
+            self._waiting.setdefault(key, []).append(entry)
+        elif isinstance(entry.request, StoreGet):
+            entry.answer(StoreValue(self._values[key]))
         else:
-            entry.answer({})
+            told = self._folders[_folder(key)][entry.request.known :]
+            entry.answer(StoreFolder(tuple((name, self._values.get(name)) for name in told)))
 
     def _is_history(self, key: str) -> bool:
         head, slash, _ = key.partition("/")

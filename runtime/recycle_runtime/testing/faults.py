@@ -4,20 +4,11 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
 
+from recycle_runtime.protocol.messages import InjectedFault as Fault
 from recycle_runtime.testing.timetable import MOMENTS
 from recycle_runtime.transport.sockets import break_off_everything
-
-
-class Fault(NamedTuple):
-    """What to do before which instruction of which step."""
-
-    kind: str
-    step: int
-    position: int
-    """One of `coordinator.timetable.MOMENTS`; if it is no instruction either, the one in the middle."""
 
 
 class InjectedError(Exception):
@@ -110,7 +101,7 @@ UNSEEN = ("slow", "deaf")
 class Harm:
     """The faults that a process has been given and that have not happened yet."""
 
-    def __init__(self, faults: list[Fault], before: Callable[[Fault], None]) -> None:
+    def __init__(self, faults: Sequence[Fault], before: Callable[[Fault], None]) -> None:
         self._faults, self._before = list(faults), before
         """Called before one happens, which may be the last thing that this process does."""
 

@@ -2,9 +2,10 @@
 
 import re
 from collections.abc import Collection
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.protocol.messages import InjectedFault
 
 KINDS = ("kill", "stop", "term", "exception", "exit", "gil", "hang", "socket", "slow", "deaf")
 MIDDLE = -1
@@ -43,15 +44,16 @@ class Timetable:
         self._faults = list(faults)
         self._returns = sorted(returns, key=lambda planned: planned.step)
 
-    def faults(self, place: Worker) -> list[list[Any]]:
+    def faults(self, place: Worker) -> tuple[InjectedFault, ...]:
         """Of a process that is started now."""
-        return [[fault.kind, fault.step, fault.position] for fault in self._faults if fault.place == place]
+        mine = (fault for fault in self._faults if fault.place == place)
+        return tuple(InjectedFault(fault.kind, fault.step, fault.position) for fault in mine)
 
-    def harmed(self, place: Worker, kind: str, step: int, position: int) -> None:
-        """A fault has happened."""
-        fault = PlannedFault(kind, place, step, position)
-        if fault in self._faults:
-            self._faults.remove(fault)
+    def injected(self, place: Worker, fault: InjectedFault) -> None:
+        """It has happened."""
+        planned = PlannedFault(fault.kind, place, fault.step, fault.position)
+        if planned in self._faults:
+            self._faults.remove(planned)
 
     def due_to_join(self, step: int) -> list[Worker]:
         """Who has to be started again by now, in order and once each, as soon as its place is free."""

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from recycle_runtime.protocol.keepalive import ask_now_and_then
+from recycle_runtime.protocol.framing import ask_now_and_then
 
 _kept: set[int] = set()
 

@@ -1,10 +1,11 @@
 """What a worker process does with checkpoints: begins with one, and writes its part of others when asked."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from recycle_runtime.checkpoint.manifest import CheckpointError
 from recycle_runtime.execution.stage import Stage
+from recycle_runtime.protocol.messages import Go
 from recycle_runtime.worker.link import Link
 
 if TYPE_CHECKING:
@@ -19,21 +20,20 @@ class WorkerCheckpoints:
         self._told, self._link = folder, link
         self._writer: BackgroundWriter | None = None
 
-    def begin(self, stage: Stage, order: dict[str, Any]) -> None:
+    def begin(self, stage: Stage, order: Go) -> None:
         """A generation begins; in the first ones, a stage as built takes over what the checkpoint holds."""
-        first_step, first_item = map(int, order["first"])
-        stage.data.count_from(first_step, first_item)
-        if order["checkpoint"] is not None:
+        stage.data.count_from(order.first_step, order.first_item)
+        if order.checkpoint is not None:
             # What is missing should show now, and not when the first one is due.
             self._folder()
-        has_donor = order["from"] is not None or order["learn"] is not None
-        if order["restore"] is None or has_donor or not stage.is_fresh:
+        has_donor = order.copy_from is not None or order.donor is not None
+        if order.restore is None or has_donor or not stage.is_fresh:
             return
         from recycle_runtime.checkpoint.stage_state import restore
 
-        restore(stage, self._folder() / str(order["restore"]), first_step)
+        restore(stage, self._folder() / order.restore, order.first_step)
         # What has been used already is drawn now, while nobody waits.
-        stage.data.signature(first_step, 0)
+        stage.data.signature(order.first_step, 0)
 
     def write_if_due(self, stage: Stage) -> None:
         """The last step of this stage is settled."""
@@ -45,7 +45,7 @@ class WorkerCheckpoints:
 
             self._writer = BackgroundWriter(self._folder(), self._link.say)
             self._writer.prepare(stage)
-        if stage.applied >= asked[0]:
+        if stage.applied >= asked.step:
             self._link.checkpoint = None
             self._writer.write(stage, *asked)
 

@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from recycle_runtime.execution.split_backward import prepare
 from recycle_runtime.execution.stage import Stage, build_module
-from recycle_runtime.protocol.framing import WireError
+from recycle_runtime.protocol.codec import WireError
 from recycle_runtime.transport.interface import TensorSpec
 from recycle_runtime.worker import copies
 

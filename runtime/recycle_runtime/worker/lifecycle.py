@@ -4,13 +4,15 @@ import faulthandler
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from functools import partial
 
 from recycle_runtime.checkpoint.manifest import CheckpointError
 from recycle_runtime.execution.interpreter import StreamError
 from recycle_runtime.plan.assembly import Worker
-from recycle_runtime.protocol.framing import WireError
+from recycle_runtime.protocol.codec import WireError
 from recycle_runtime.protocol.heartbeat_board import Board
+from recycle_runtime.protocol.messages import Failed
 from recycle_runtime.testing.faults import Fault, InjectedError
 from recycle_runtime.worker.heartbeat import Pulse
 from recycle_runtime.worker.link import CoordinatorGoneError
@@ -18,7 +20,7 @@ from recycle_runtime.worker.worker import MemberOptions, MemberProcess
 
 
 def work(
-    options: MemberOptions, place: Worker, part: int, line: int, faults: list[Fault], board: Board
+    options: MemberOptions, place: Worker, part: int, line: int, faults: Sequence[Fault], board: Board
 ) -> int:
     """The life of a worker process; its exit status. SIGUSR1 makes it say on stderr where it is."""
     faulthandler.register(signal.SIGUSR1)
@@ -65,12 +67,4 @@ def _say_farewell(process: MemberProcess | None, step: int, place: Worker, error
         print(f"recycle-run: {why}", file=sys.stderr)
     else:
         is_injected = InjectedError in (type(error), type(error.__cause__))
-        process.link.say(
-            {
-                "type": "failed",
-                "step": step,
-                "why": why,
-                "is_injected": is_injected,
-                "is_hopeless": is_hopeless,
-            }
-        )
+        process.link.say(Failed(step, why, is_injected, is_hopeless))

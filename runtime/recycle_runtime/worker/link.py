@@ -14,7 +14,22 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
-from recycle_runtime.protocol.framing import Channel, Message, WireError
+from recycle_runtime.protocol.channel import Channel
+from recycle_runtime.protocol.codec import ProtocolError, WireError
+from recycle_runtime.protocol.messages import (
+    CheckpointOrder,
+    FromWorker,
+    Go,
+    Hold,
+    Holding,
+    Join,
+    Leave,
+    Message,
+    Recall,
+    StepDone,
+    TakeCheckpoint,
+    ToWorker,
+)
 from recycle_runtime.transport.sockets import keep
 
 _KNOCK_EVERY = 0.1
@@ -32,14 +47,14 @@ class CoordinatorGoneError(RuntimeError):
 class Link:
     """Messages out at once, orders in as they come."""
 
-    def __init__(self, connect: Callable[[], Channel], hello: Callable[[], Message], patience: float) -> None:
+    def __init__(self, connect: Callable[[], Channel], hello: Callable[[], Join], patience: float) -> None:
         self._connect, self._hello, self._patience = connect, hello, patience
         self.asked = 0
         """The newest generation; whoever trains in an older one has to leave it."""
         self.hold_at: int | None = None
         """The step before which to stop."""
-        self.checkpoint: tuple[int, str] | None = None
-        """The step at which to write a part of a checkpoint, and the name of that checkpoint."""
+        self.checkpoint: CheckpointOrder | None = None
+        """The part of a checkpoint to write."""
         self.on_leave: Callable[[], None] | None = None
         """Ends what the main thread may be waiting for; called by other threads, until it is taken away."""
         self.on_stuck: Callable[[float], None] | None = None
@@ -48,20 +63,20 @@ class Link:
         """The one that the main thread trains in."""
         self.step = 0
         """The step under way, for the coordinator to know."""
-        self._orders: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
-        self._steps: deque[Message] = deque(maxlen=_REMEMBERED)
+        self._orders: queue.SimpleQueue[ToWorker | None] = queue.SimpleQueue()
+        self._steps: deque[StepDone] = deque(maxlen=_REMEMBERED)
         self._channel = connect()
         self._channel.send(hello())
         threading.Thread(target=self._listen, name="link", daemon=True).start()
 
-    def say(self, message: Message) -> None:
+    def say(self, message: FromWorker) -> None:
         """To the coordinator, or, while it is away, to nobody: it asks again when it is back."""
-        if message["type"] == "step":
+        if isinstance(message, StepDone):
             self._steps.append(message)
         with suppress(WireError):
             self._channel.send(message)
 
-    def order(self, seconds: float | None = None) -> Message | None:
+    def order(self, seconds: float | None = None) -> ToWorker | None:
         """The next order; None if none came in time. CoordinatorGoneError when none will come."""
         try:
             found = self._orders.get(timeout=seconds)
@@ -73,7 +88,7 @@ class Link:
 
     def forget_steps(self, first: int) -> None:
         """Steps from this one on are made again."""
-        kept = [message for message in self._steps if message["step"] < first]
+        kept = [message for message in self._steps if message.step < first]
         self._steps = deque(kept, maxlen=_REMEMBERED)
 
     def close(self) -> None:
@@ -112,24 +127,27 @@ class Link:
                     return
 
     def _take(self, message: Message) -> None:
-        kind = message["type"]
-        if kind == "hold":
-            self.hold_at = int(message["step"])
-            self.say({"type": "holding", "request": message["request"], "step": self.step})
-        elif kind == "recall":
-            for row in [row for row in self._steps if row["step"] >= message["step"]]:
-                self.say(row)
-            return
-        elif kind == "checkpoint":
-            self.checkpoint = int(message["step"]), str(message["name"])
-        elif kind == "go":
-            self.hold_at = int(message["until"])
-            asked = message.get("checkpoint")
-            self.checkpoint = None if asked is None else (int(asked[0]), str(asked[1]))
-        elif kind == "leave":
-            self.asked = max(self.asked, int(message["generation"]))
+        """An order has come: what other threads have to know of it at once, then the rest to the main one."""
+        if not isinstance(message, ToWorker):
+            raise ProtocolError(f"{type(message).__name__} is no order to a worker")
+        match message:
+            case Hold(step, request):
+                self.hold_at = step
+                self.say(Holding(request, self.step))
+            case Recall(step):
+                for row in [row for row in self._steps if row.step >= step]:
+                    self.say(row)
+                return
+            case TakeCheckpoint(step, name):
+                self.checkpoint = CheckpointOrder(step, name)
+            case Go():
+                self.hold_at, self.checkpoint = message.until, message.checkpoint
+            case Leave(generation):
+                self.asked = max(self.asked, generation)
+            case _:
+                pass
         self._orders.put(message)
-        if kind == "leave":
+        if isinstance(message, Leave):
             self._break_off()
 
     def _again(self) -> bool:

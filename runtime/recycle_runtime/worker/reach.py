@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from recycle_runtime.protocol.framing import Message
+from recycle_runtime.protocol import messages
 from recycle_runtime.transport.sockets import look
 
 _EVERY = 1.0
@@ -22,13 +22,13 @@ class Reach:
         self,
         sockets: Callable[[], dict[int, int]],
         coordinators_port: int,
-        say: Callable[[Message], None],
+        say: Callable[[messages.Reach], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._sockets, self._port, self._say, self._clock = sockets, coordinators_port, say, clock
         self._silent: dict[str, float] = {}
         """Hosts, and when they last gave no answer."""
-        self._said: Message = {}
+        self._said: messages.Reach | None = None
         self._said_at = 0.0
 
     def begin(self) -> None:
@@ -42,7 +42,7 @@ class Reach:
         now = self._clock()
         self._silent |= dict.fromkeys(ends.unanswered, now)
         self._silent = {host: at for host, at in self._silent.items() if now - at <= _REMEMBERED}
-        message = {"type": "reach", "here": sorted(ends.here), "unanswered": sorted(self._silent)}
+        message = messages.Reach(tuple(sorted(ends.here)), tuple(sorted(self._silent)))
         if message != self._said or self._silent or now - self._said_at > _SAY_AGAIN:
             self._said, self._said_at = message, now
             self._say(message)

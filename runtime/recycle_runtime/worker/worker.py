@@ -1,6 +1,5 @@
 """What a worker process does with its life: report, train, leave, report again."""
 
-import base64
 import gc
 import json
 import os
@@ -15,7 +14,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from recycle_runtime.coordinator.decision import Sums
 from recycle_runtime.execution.interpreter import StreamError
 from recycle_runtime.execution.op_times import OpTimes
 from recycle_runtime.execution.session import Session
@@ -26,8 +24,33 @@ from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import Instruction
 from recycle_runtime.plan.plan_book import stream_of
 from recycle_runtime.program.loading import Program, load_program
-from recycle_runtime.protocol.framing import Channel, Message, WireError
+from recycle_runtime.protocol.channel import Channel
+from recycle_runtime.protocol.codec import WireError
 from recycle_runtime.protocol.identity import process_number
+from recycle_runtime.protocol.messages import (
+    AtBoundary,
+    Began,
+    BundleData,
+    BundleRequest,
+    CaughtUp,
+    Copied,
+    Done,
+    End,
+    FaultInjected,
+    Go,
+    GroupBroken,
+    Join,
+    Leave,
+    LeftGroup,
+    LossShare,
+    Member,
+    Move,
+    Report,
+    StepDone,
+    TakeCheckpoint,
+    ToWorker,
+    Trace,
+)
 from recycle_runtime.protocol.remote_store import RemoteStore, StoreError
 from recycle_runtime.testing.faults import UNSEEN, Fault, Harm
 from recycle_runtime.transport.gloo import call_off
@@ -71,7 +94,7 @@ class MemberProcess:
     """One process, from its first report to its last."""
 
     def __init__(
-        self, options: MemberOptions, place: Worker, part: int, pulse: Pulse, faults: list[Fault]
+        self, options: MemberOptions, place: Worker, part: int, pulse: Pulse, faults: Sequence[Fault]
     ) -> None:
         self._options, self._place, self._part, self._pulse = options, place, part, pulse
         self._harm = Harm(faults, self._before_harm)
@@ -127,27 +150,28 @@ class MemberProcess:
 
     def _live(self) -> int:
         while True:
-            order = self._order()
-            kind = order["type"]
-            if kind == "leave":
-                self._leave(int(order["generation"]))
-            elif kind == "place":
-                self._place = (int(order["place"][0]), int(order["place"][1]))
-                self._stage = None
-            elif kind == "go" and int(order["generation"]) >= self.link.asked:
-                end = self._train(order)
-                if end is not None:
-                    return self._end(end)
-            elif kind == "end":
-                return self._end(order)
+            match self._order():
+                case Leave(generation):
+                    self._leave(generation)
+                case Move(worker):
+                    self._place, self._stage = worker, None
+                case Go() as order if order.generation >= self.link.asked:
+                    end = self._train(order)
+                    if end is not None:
+                        return self._end(end)
+                case End() as order:
+                    return self._end(order)
+                case _:
+                    # What other threads act on, or an order that a newer one has overtaken.
+                    pass
 
-    def _train(self, order: Message) -> Message | None:
+    def _train(self, order: Go) -> End | None:
         """One generation; the order that ended the job, if one did."""
-        generation = int(order["generation"])
+        generation = order.generation
         self._generation = self._pulse.generation = self.link.generation = generation
         try:
             self._begin(order)
-            return self._steps(int(order["step"]), generation)
+            return self._steps(order.step, generation)
         except Interrupted:
             pass
         except (PeerError, StoreError, WireError) as error:
@@ -172,23 +196,21 @@ class MemberProcess:
         return self.link.asked > self._generation
 
     def _broken(self, generation: int, error: BaseException) -> None:
-        self.link.say({"type": "broken", "generation": generation, "why": str(error)[:500]})
+        self.link.say(GroupBroken(generation, str(error)[:500]))
 
-    def _begin(self, order: Message) -> None:
+    def _begin(self, order: Go) -> None:
         """Stand where everybody stands, and meet the others."""
-        number, generation, step = int(order["bundle"]), int(order["generation"]), int(order["step"])
-        bundle = self._bundle(number)
-        role = (int(order["role"][0]), int(order["role"][1]))
+        generation, step, role = order.generation, order.step, order.role
+        bundle = self._bundle(order.bundle)
         store: Any = RemoteStore(self._connect())
-        sums = None if order["sums"] is None else Sums(*map(float, order["sums"]))
         if self._stage is not None:
             self._checkpoints.begin(self._stage, order)
-            if order["from"] is None and order["learn"] is None:
-                self._stage.stand(step, sums)
+            if order.copy_from is None and order.donor is None:
+                self._stage.stand(step, order.sums)
             else:
                 self._stage.is_whole = False
-        plan = int(order["plan"])
-        grid = Grid(tuple((int(p), int(s)) for p, s in order["grid"]), bundle.tensor)
+        plan = order.plan
+        grid = Grid(order.grid, bundle.tensor)
         stream = stream_of(bundle, plan, role)
         own: Any = dist.PrefixStore(f"g{generation}", store)
         # Groups keep only the part of a store that is not Python, and need the other too.
@@ -201,10 +223,10 @@ class MemberProcess:
         if self._stage is None:
             self._stage = self._build(role[1], self._group)
             self._checkpoints.begin(self._stage, order)
-            if order["from"] is None and order["learn"] is None:
-                self._stage.stand(step, sums)
+            if order.copy_from is None and order.donor is None:
+                self._stage.stand(step, order.sums)
         self._watch = InstructionWatch(
-            generation, stream, self.link, self._pulse, self._harm, is_spared=bool(order["is_spared"])
+            generation, stream, self.link, self._pulse, self._harm, is_spared=order.is_spared
         )
         if role[1] == bundle.stages - 1:
             self._watch.before_reduce = self._tell_loss
@@ -214,11 +236,11 @@ class MemberProcess:
         )  # fmt: skip
         copied = self._copy_state(order, store, generation)
         self._teach_and_learn(order, generation, bundle.stages)
-        self._stage.know(sums)
+        self._stage.know(order.sums)
         self.link.forget_steps(step)
         self._pulse.is_up = True
         size = copies.state_bytes(self._stage)
-        self.link.say({"type": "began", "generation": generation, "state_bytes": size, "copied": copied})
+        self.link.say(Began(generation, size, copied))
 
     def _meet(
         self, options: WorkerOptions, store: dist.Store, grid: Grid, stream: Sequence[Instruction]
@@ -236,18 +258,18 @@ class MemberProcess:
         self.link.on_leave = break_off
         return transport
 
-    def _copy_state(self, order: Message, store: dist.Store, generation: int) -> tuple[int, float] | None:
-        """Bytes that were received, and the seconds that took; None if there was no need."""
+    def _copy_state(self, order: Go, store: dist.Store, generation: int) -> Copied | None:
+        """What was received; None if there was no need."""
         assert self._stage is not None
-        patience, step = timedelta(seconds=self._worker.timeout), int(order["step"])
-        if order["to"] or order["from"] is not None:
+        patience, step = timedelta(seconds=self._worker.timeout), order.step
+        if order.copy_to or order.copy_from is not None:
             self._break_off_too()
         state = self._stage
-        for pipeline, stage in order["to"]:
+        for pipeline, stage in order.copy_to:
             name = f"g{generation}/state/{pipeline}:{stage}/{self._part}"
             harm = partial(self._harm.at, "give", step)
             guarded(partial(copies.send, state, store, name, patience, harm), self._turn)
-        if order["from"] is None:
+        if order.copy_from is None:
             return None
         name = f"g{generation}/state/{self._place[0]}:{self._place[1]}/{self._part}"
         harm = partial(self._harm.at, "take", step)
@@ -256,23 +278,23 @@ class MemberProcess:
         # What is waited for may be left to another thread, what is done with it may not.
         data = guarded(partial(copies.receive_bytes, store, name, patience, harm), self._turn)
         copies.unpack(state, data)
-        return data.numel(), time.perf_counter() - began
+        return Copied(data.numel(), time.perf_counter() - began)
 
-    def _teach_and_learn(self, order: Message, generation: int, stages: int) -> None:
+    def _teach_and_learn(self, order: Go, generation: int, stages: int) -> None:
         """State that travels while everybody trains, from here or to here."""
         assert self._stage is not None
-        if not order["teach"] and order["learn"] is None:
+        if not order.joiners and order.donor is None:
             return
         self._break_off_too()
         # A connection of its own: whoever waits for something at the store keeps others from asking.
         store: Any = RemoteStore(self._connect())
-        patience, step = timedelta(seconds=self._worker.timeout), int(order["step"])
-        if order["teach"]:
-            names = [f"g{generation}/lesson/{p}:{s}/{self._part}" for p, s in order["teach"]]
+        patience, step = timedelta(seconds=self._worker.timeout), order.step
+        if order.joiners:
+            names = [f"g{generation}/lesson/{p}:{s}/{self._part}" for p, s in order.joiners]
             for name in names:
                 store.set(f"{name}/progress", json.dumps(self._stage.stepper.state_dict()))
             Lesson(self._stage, store, names, patience, partial(self._harm.at, "give", step))
-        if order["learn"] is not None:
+        if order.donor is not None:
             name = f"g{generation}/lesson/{self._place[0]}:{self._place[1]}/{self._part}"
             progress = guarded(partial(store.get, f"{name}/progress"), self._turn)
             self._learning = Learning(self._stage.stepper, json.loads(progress))
@@ -294,7 +316,7 @@ class MemberProcess:
         learning.catch_up(self._stage.module, state)
         self._stage.buffers.forget()
         self._stage.is_whole, self._stage.is_fresh = True, False
-        self.link.say({"type": "caught_up", "generation": generation})
+        self.link.say(CaughtUp(generation))
 
     def _break_off_too(self) -> GroupSockets:
         """An order to leave also breaks off what is opened from now on, and who is waited for."""
@@ -323,7 +345,7 @@ class MemberProcess:
         if self.link.asked > self._generation:
             raise Interrupted
 
-    def _steps(self, step: int, generation: int) -> Message | None:
+    def _steps(self, step: int, generation: int) -> End | None:
         session = self._session
         assert session is not None
         while True:
@@ -341,25 +363,25 @@ class MemberProcess:
             self._unsaid = step, time.perf_counter()
             report = session.run(step)
             self._unsaid = None
-            self.link.say({"type": "step", **report._asdict(), "times": self._op_times.take()})
+            self.link.say(StepDone(*report, times=self._op_times.take()))
             step += 1
 
-    def _stop(self, session: Session, step: int, generation: int) -> Message | None:
+    def _stop(self, session: Session, step: int, generation: int) -> End | None:
         """Wait between two steps; the order that ended the job, or None to go on."""
         self._harm.at("settle", step)
         session.settle()
         while True:
             # Said again after every order that is none to go on: it may come from a coordinator that is new.
-            self.link.say({"type": "boundary", "step": step})
+            self.link.say(AtBoundary(step))
             self._go_on_or_leave()
             order = self._order()
-            if order["type"] == "end":
+            if isinstance(order, End):
                 return order
-            if order["type"] == "checkpoint":
+            if isinstance(order, TakeCheckpoint):
                 session.settle()
-            if order["type"] == "leave":
+            if isinstance(order, Leave):
                 self._close()
-                self._leave(int(order["generation"]))
+                self._leave(order.generation)
                 raise Interrupted
             if self.link.hold_at is not None and self.link.hold_at > step:
                 return None
@@ -368,18 +390,8 @@ class MemberProcess:
         """Out of the group, whoever waits for this process; then say what it holds."""
         self._close()
         self._harm.at("leave", self.link.step)
-        stage = self._stage
-        if stage is None:
-            fields: dict[str, Any] = {
-                "applied": 0,
-                "is_fresh": True,
-                "settled": None,
-                "settled_steps": 0,
-                "unsettled": None,
-            }
-        else:
-            fields = stage.report()._asdict()
-        self.link.say({"type": "report", "generation": generation, **fields})
+        report = Report(0, is_fresh=True) if self._stage is None else self._stage.report()
+        self.link.say(LeftGroup(generation, report))
 
     def _close(self, *, is_stuck: bool = False) -> None:
         """Out of the group, or just leave it alone if a thread is stuck in it."""
@@ -407,7 +419,7 @@ class MemberProcess:
     def _tell_loss(self) -> None:
         """Before anybody can make the step, so that its loss is known whoever dies."""
         if self._session is not None:
-            self.link.say({"type": "loss", "step": self.link.step, "loss": self._session.handlers.loss})
+            self.link.say(LossShare(self.link.step, self._session.handlers.loss))
 
     def _tell_made_step(self) -> None:
         """A step that was broken off behind its optimizer counts as any other."""
@@ -418,14 +430,14 @@ class MemberProcess:
         if self._stage.applied == step + 1:
             seconds = time.perf_counter() - began
             loss = self._session.handlers.loss
-            self.link.say({"type": "step", "step": step, "loss": loss, "seconds": seconds, "repeated": 0})
+            self.link.say(StepDone(step, loss, seconds, repeated=0, times={}))
 
     def _before_harm(self, fault: Fault) -> None:
         if fault.kind.removesuffix("?") not in UNSEEN:
             self._pulse.harmed()
-        self.link.say({"type": "harmed", **fault._asdict()})
+        self.link.say(FaultInjected(fault))
 
-    def _order(self) -> Message:
+    def _order(self) -> ToWorker:
         """The next one; whoever waits for it does not hang."""
         self._pulse.is_waiting = True
         try:
@@ -435,16 +447,16 @@ class MemberProcess:
         finally:
             self._pulse.is_waiting = False
 
-    def _end(self, order: Message) -> int:
+    def _end(self, order: End) -> int:
         stage = self._stage
-        if order["ok"]:
+        if order.ok:
             if self._options.save is not None and stage is not None and stage.is_part_of_run:
                 save_state(Path(self._options.save), self._place, self._worker, stage)
             if self._tracer is not None and self._part == 0:
-                self.link.say({"type": "trace", "events": self._tracer.events})
-        self.link.say({"type": "done"})
+                self.link.say(Trace(tuple(self._tracer.events)))
+        self.link.say(Done())
         self._pulse.end()
-        return 0 if order["ok"] else 1
+        return 0 if order.ok else 1
 
     def _build(self, stage: int, group: Any) -> Stage:
         built = Stage(
@@ -461,28 +473,26 @@ class MemberProcess:
 
     def _bundle(self, number: int) -> Bundle:
         if number not in self._bundles:
-            self.link.say({"type": "bundle", "number": number})
-            while (order := self._order())["type"] != "bundle" or order["number"] != number:
-                if order["type"] == "leave":
-                    self._leave(int(order["generation"]))
+            self.link.say(BundleRequest(number))
+            while not isinstance(order := self._order(), BundleData) or order.number != number:
+                if isinstance(order, Leave):
+                    self._leave(order.generation)
                     raise Interrupted
-            self._bundles[number] = Bundle.parse(base64.b64decode(order["data"]))
+            self._bundles[number] = Bundle.parse(order.data)
         return self._bundles[number]
 
     def _connect(self) -> Channel:
         return Channel(self._options.host, self._options.port, self._options.token)
 
-    def _hello(self) -> Message:
+    def _hello(self) -> Join:
         link: Link | None = getattr(self, "link", None)
-        return {
-            "type": "join",
-            "place": list(self._place),
-            "part": self._part,
-            "pid": process_number(self._options.node, os.getpid()),
-            "generation": self._generation,
-            "asked": 0 if link is None else link.asked,
-            "is_training": self._session is not None,
-        }
+        return Join(
+            Member(self._place, self._part),
+            pid=process_number(self._options.node, os.getpid()),
+            generation=self._generation,
+            asked=0 if link is None else link.asked,
+            is_training=self._session is not None,
+        )
 
 
 def save_state(folder: Path, place: Worker, options: WorkerOptions, stage: Stage) -> None:

@@ -15,6 +15,7 @@ from recycle_runtime.execution.stage import build_module
 from recycle_runtime.launcher.local import RunOptions, RunResult, run_local
 from recycle_runtime.program.loading import load_program
 from recycle_runtime.program.microbatches import MicroBatches
+from recycle_runtime.protocol.messages import JobEvent, ToObserver
 from tests.runtime.training.compare import MLP, Failed, changed
 from tests.support.jobs import unit_job
 
@@ -46,9 +47,9 @@ def run(bundle: str, program: str, steps: int, **options: Any) -> tuple[RunResul
     """A run, and the events it told of."""
     events: list[str] = []
 
-    def take(message: dict[str, Any]) -> None:
-        if message["type"] == "event":
-            events.append(message["event"])
+    def take(message: ToObserver) -> None:
+        if isinstance(message, JobEvent):
+            events.append(message.text)
 
     return run_local(RunOptions(bundle, program, steps, **options), take), events
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from recycle_runtime.launcher.supervisor import Job, supervised
+from recycle_runtime.protocol.messages import JobEnded, JobEvent, StepRow
 from tests.runtime.checkpoint.conftest import Stopped
 from tests.runtime.checkpoint.runs import JOB, LOST, losses, plans, run, saved, train_in_turns
 from tests.runtime.training.compare import EXAMPLES
@@ -56,11 +57,11 @@ def test_the_coordinator_dies_in_a_run_that_went_on(stopped: Stopped, tmp_path: 
     killed = False
     with supervised(job) as supervisor:
         for message in supervisor.news():
-            if message["type"] == "row":
-                found[message["step"]] = message["loss"]
-            elif message["type"] == "ended":
-                assert message["error"] is None
-            elif message["type"] == "event" and message["event"].startswith("checkpoint") and not killed:
+            if isinstance(message, StepRow):
+                found[message.step] = message.loss
+            elif isinstance(message, JobEnded):
+                assert message.error is None
+            elif isinstance(message, JobEvent) and message.text.startswith("checkpoint") and not killed:
                 killed = True
                 supervisor.coordinator.process.kill()
     assert killed

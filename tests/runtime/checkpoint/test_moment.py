@@ -14,6 +14,12 @@ from recycle_runtime.checkpoint.writer import BackgroundWriter
 from recycle_runtime.execution.stage import Stage
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.program.loading import load_program
+from recycle_runtime.protocol.messages import (
+    CheckpointFailed,
+    CheckpointMissed,
+    CheckpointReply,
+    CheckpointWritten,
+)
 from recycle_runtime.worker.copies import state_of
 from tests.runtime.checkpoint.runs import JOB, plans, with_dropout
 from tests.runtime.training.compare import changed, plan_file
@@ -65,13 +71,14 @@ def stage_of(folder: Path, seed: int = 0) -> Stage:
 
 def kept(folder: Path, stage: Stage) -> Path:
     """A checkpoint with this stage in it."""
-    heard: list[dict[str, Any]] = []
+    heard: list[CheckpointReply] = []
     writer = BackgroundWriter(folder, heard.append)
     (folder / "step-00000000").mkdir()
     writer.write(stage, 0, "step-00000000")
     writer.wait()
-    assert [(said["why"], said["late"]) for said in heard] == [(None, False)]
-    names = {part_name(0, 0): 0, part_name(1, 0): heard[0]["crc32"]}
+    (written,) = heard
+    assert isinstance(written, CheckpointWritten)
+    names = {part_name(0, 0): 0, part_name(1, 0): written.crc32}
     other = folder / "step-00000000" / part_name(0, 0)
     other.mkdir()
     (other / "part.json").touch()
@@ -104,13 +111,15 @@ def test_a_checkpoint_of_another_program_or_seed_is_refused(tmp_path: Path) -> N
 
 
 def test_a_writer_says_when_it_is_late_or_cannot_write(tmp_path: Path) -> None:
-    heard: list[dict[str, Any]] = []
+    heard: list[CheckpointReply] = []
     stage = stage_of(tmp_path)
     writer = BackgroundWriter(tmp_path / "nowhere", heard.append)
     writer.write(stage, 3, "step-00000003")
     writer.write(stage, 0, "../step-00000000")
     writer.write(stage, 0, "step-00000000")
     writer.wait()
-    assert [said["late"] for said in heard] == [True, False, False]
-    assert "not the name of a checkpoint" in heard[1]["why"]
-    assert "nowhere" in heard[2]["why"]
+    late, wrong_name, nowhere = heard
+    assert late == CheckpointMissed("step-00000003")
+    assert isinstance(wrong_name, CheckpointFailed) and isinstance(nowhere, CheckpointFailed)
+    assert "not the name of a checkpoint" in wrong_name.why
+    assert "nowhere" in nowhere.why

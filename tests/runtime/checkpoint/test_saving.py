@@ -2,12 +2,18 @@
 
 import time
 from pathlib import Path
-from typing import Any
 
 from recycle_runtime.checkpoint.manifest import Shape, part_name
 from recycle_runtime.checkpoint.shelf import Beginning, Shelf
 from recycle_runtime.coordinator.checkpoints import Saving
-from recycle_runtime.coordinator.decision import Member
+from recycle_runtime.protocol.messages import (
+    CheckpointFailed,
+    CheckpointMissed,
+    CheckpointOrder,
+    CheckpointWritten,
+    Member,
+    TakeCheckpoint,
+)
 
 SHAPE = Shape(stages=2, pipelines=2, tensor=1, microbatches=3)
 FIRST, SECOND = Member((0, 0), 0), Member((0, 1), 0)
@@ -19,7 +25,7 @@ class Job:
 
     def __init__(self, folder: Path, every: int, steps: int, begins: Beginning | None = None) -> None:
         self.shelf = Shelf(folder)
-        self.orders: list[tuple[Member, dict[str, Any]]] = []
+        self.orders: list[tuple[Member, TakeCheckpoint]] = []
         self.events: list[str] = []
         self.saving = Saving(
             self.shelf,
@@ -31,12 +37,11 @@ class Job:
             self.events.append,
         )
 
-    def done(self, member: Member, name: str, **fields: Any) -> None:
-        part = self.shelf.folder / name / part_name(member.place[1], member.part)
+    def done(self, member: Member, name: str) -> None:
+        part = self.shelf.folder / name / part_name(member.worker[1], member.tp_rank)
         part.mkdir()
         (part / "part.json").touch()
-        said = {"name": name, "crc32": 1, "seed": 0, "late": False, "why": None}
-        self.saving.hear(member, said | fields)
+        self.saving.hear(member, CheckpointWritten(name, crc32=1, seed=0))
 
     def has_completed(self, step: int) -> bool:
         """Once the file is there."""
@@ -52,7 +57,7 @@ def test_the_first_peers_write_at_multiples_and_at_the_end(tmp_path: Path) -> No
     job = Job(tmp_path, 4, 6)
     job.saving.regroup(0, ALL)
     assert [job.saving.asked_of(member) for member in ALL] == [
-        [4, "step-00000004"], None, [4, "step-00000004"], None
+        CheckpointOrder(4, "step-00000004"), None, CheckpointOrder(4, "step-00000004"), None
     ]  # fmt: skip
     job.saving.progress(5)
     job.done(FIRST, "step-00000004")
@@ -60,8 +65,8 @@ def test_the_first_peers_write_at_multiples_and_at_the_end(tmp_path: Path) -> No
     job.done(SECOND, "step-00000004")
     assert job.has_completed(4)
     assert job.shelf.look()[0][0].manifest.items == 4 * SHAPE.per_step
-    assert [(member, order["step"], order["name"]) for member, order in job.orders] == [
-        (FIRST, 6, "step-00000006"), (SECOND, 6, "step-00000006")
+    assert job.orders == [
+        (FIRST, TakeCheckpoint(6, "step-00000006")), (SECOND, TakeCheckpoint(6, "step-00000006"))
     ]  # fmt: skip
     assert not job.saving.is_finished
     for member in (FIRST, SECOND):
@@ -73,21 +78,21 @@ def test_the_first_peers_write_at_multiples_and_at_the_end(tmp_path: Path) -> No
 def test_a_writer_that_is_late_is_asked_earlier(tmp_path: Path) -> None:
     job = Job(tmp_path, 1, 100)
     job.saving.regroup(0, ALL)
-    job.saving.hear(FIRST, {"name": "step-00000001", "late": True, "why": None})
+    job.saving.hear(FIRST, CheckpointMissed("step-00000001"))
     job.done(SECOND, "step-00000001")
     job.saving.progress(10)
-    assert {order["step"] for _, order in job.orders} == {14}
+    assert {order.step for _, order in job.orders} == {14}
     assert job.events == []
 
 
 def test_a_writer_that_fails_says_why(tmp_path: Path) -> None:
     job = Job(tmp_path, 2, 4)
     job.saving.regroup(0, ALL)
-    job.saving.hear(FIRST, {"name": "step-00000002", "late": False, "why": "the disk is full"})
+    job.saving.hear(FIRST, CheckpointFailed("step-00000002", "the disk is full"))
     assert job.events == ["no checkpoint of step 2: the disk is full"]
     job.saving.progress(1)
-    assert {order["name"] for _, order in job.orders} == {"step-00000004"}
-    job.saving.hear(SECOND, {"name": "step-00000004", "late": False, "why": "the disk is full"})
+    assert {order.name for _, order in job.orders} == {"step-00000004"}
+    job.saving.hear(SECOND, CheckpointFailed("step-00000004", "the disk is full"))
     assert job.saving.is_finished
     assert job.saving.newest is None
 
@@ -101,7 +106,7 @@ def test_a_writer_that_dies_is_replaced(tmp_path: Path) -> None:
     left = [member for member in ALL if member != FIRST]
     job.saving.regroup(4, left)
     assert [job.saving.asked_of(member) for member in left] == [
-        [4, "step-00000004.1"], [4, "step-00000004.1"], None
+        CheckpointOrder(4, "step-00000004.1"), CheckpointOrder(4, "step-00000004.1"), None
     ]  # fmt: skip
     job.done(SECOND, "step-00000004.1")
     job.saving.regroup(5, left)
@@ -125,13 +130,13 @@ def test_steps_that_are_made_again_are_written_again(tmp_path: Path) -> None:
     job.saving.regroup(0, ALL)
     job.done(FIRST, "step-00000004")
     job.saving.regroup(3, ALL)
-    assert job.saving.asked_of(FIRST) == [4, "step-00000004.1"]
+    assert job.saving.asked_of(FIRST) == CheckpointOrder(4, "step-00000004.1")
 
 
 def test_a_run_that_goes_on_counts_its_items_from_there(tmp_path: Path) -> None:
     job = Job(tmp_path, 5, 20, Beginning("step-00000010", step=10, item=1000))
     job.saving.regroup(10, ALL)
-    assert job.saving.asked_of(FIRST) == [15, "step-00000015"]
+    assert job.saving.asked_of(FIRST) == CheckpointOrder(15, "step-00000015")
     for member in (FIRST, SECOND):
         job.done(member, "step-00000015")
     assert job.has_completed(15)
@@ -149,7 +154,7 @@ def test_a_coordinator_that_starts_again_finds_what_is_there(tmp_path: Path) -> 
     second.saving.train(ALL)
     assert second.saving.newest == first.saving.newest
     second.saving.progress(3)
-    assert {order["step"] for _, order in second.orders} == {6}
+    assert {order.step for _, order in second.orders} == {6}
 
 
 def test_a_folder_that_cannot_be_made_does_not_end_the_run(tmp_path: Path) -> None:

@@ -15,14 +15,23 @@ from recycle_compiler.ir.failure import failure_set
 from recycle_compiler.planner.compile import compile_job, plan_failed
 from recycle_runtime.coordinator.adaptation import Adaptation, AdaptationOptions
 from recycle_runtime.coordinator.coordinator import Coordinator, Phase
-from recycle_runtime.coordinator.decision import Member, Report
 from recycle_runtime.coordinator.plan_files import PlanFiles
 from recycle_runtime.coordinator.recoveries import Recovery
 from recycle_runtime.coordinator.replanning import Replanner
-from recycle_runtime.coordinator.step_metrics import Row
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.plan_book import Assignment, PlanBook
+from recycle_runtime.protocol.messages import (
+    Copied,
+    Go,
+    Hold,
+    Leave,
+    Member,
+    Move,
+    Report,
+    StepRow,
+    ToWorker,
+)
 
 HEAVY = """\
 job heavy {
@@ -85,7 +94,7 @@ class FakeJob:
             self.coordinator, options, helper, self.files, self.events.append, lambda: self.now
         )
         self.members: dict[Member, FakeMember] = {}
-        self.mail: deque[tuple[Member, dict[str, Any]]] = deque()
+        self.mail: deque[tuple[Member, ToWorker]] = deque()
         self.moves: list[tuple[Worker, Worker]] = []
         self.rows: list[int] = []
         self.wanted: tuple[Worker, ...] | None = None
@@ -141,9 +150,9 @@ class FakeJob:
             if fake.applied >= fake.hold:
                 self.coordinator.boundary(member, fake.applied)
                 continue
-            self.adaptation.measured(member, self._times(member.place, assignment))
+            self.adaptation.measured(member, self._times(member.worker, assignment))
             fake.applied += 1
-            loss = 0.0 if member.place[1] == self.book.stages - 1 else None
+            loss = 0.0 if member.worker[1] == self.book.stages - 1 else None
             self.coordinator.step(member, fake.applied - 1, loss, seconds)
         self.adaptation.turn(self.wanted is not None)
 
@@ -156,39 +165,41 @@ class FakeJob:
         work = {kind: count * factor * self.stage_factors.get(place[1], 1.0) for kind, count in slots.items()}
         return {**work, "O": factor, "R": 1e-4}
 
-    def _obey(self, member: Member, fake: FakeMember, order: dict[str, Any]) -> None:
-        kind = order["type"]
-        if kind == "leave":
-            fake.is_training, fake.generation = False, int(order["generation"])
-            self.coordinator.report(member, fake.generation, Report(fake.applied, fake.is_fresh))
-        elif kind == "place":
-            fake.applied, fake.is_fresh = None, False
-        elif kind == "go" and int(order["generation"]) >= fake.generation:
-            self._go(member, fake, order)
-        elif kind == "hold":
-            fake.hold = int(order["step"])
-            self.coordinator.holding(int(order["request"]), fake.applied or 0)
+    def _obey(self, member: Member, fake: FakeMember, order: ToWorker) -> None:
+        match order:
+            case Leave(generation):
+                fake.is_training, fake.generation = False, generation
+                self.coordinator.report(member, fake.generation, Report(fake.applied, fake.is_fresh))
+            case Move():
+                fake.applied, fake.is_fresh = None, False
+            case Go() if order.generation >= fake.generation:
+                self._go(member, fake, order)
+            case Hold(step, request):
+                fake.hold = step
+                self.coordinator.holding(request, fake.applied or 0)
+            case _:
+                pass
 
-    def _go(self, member: Member, fake: FakeMember, order: dict[str, Any]) -> None:
-        step, copied = int(order["step"]), None
-        if order["from"] is not None:
-            donor = self.members.get(Member((order["from"][0], order["from"][1]), 0))
+    def _go(self, member: Member, fake: FakeMember, order: Go) -> None:
+        step, copied = order.step, None
+        if order.copy_from is not None:
+            donor = self.members.get(Member(order.copy_from, 0))
             fake.applied = None
-            if donor is None or donor.generation > int(order["generation"]):
+            if donor is None or donor.generation > order.generation:
                 # Its group breaks; the order to leave is on its way.
                 return
             assert donor.applied in (step, step + 1), "who lends has what is lent"
-            copied = (STATE_BYTES, STATE_BYTES / 1e8)
+            copied = Copied(STATE_BYTES, STATE_BYTES / 1e8)
         else:
             assert fake.applied in (step, step + 1), "who goes on stands where it goes on"
         fake.applied, fake.is_fresh, fake.is_training = step, False, True
-        fake.hold = int(order["until"])
+        fake.hold = order.until
         self.adaptation.began(member, STATE_BYTES, copied)
-        self.coordinator.began(member, int(order["generation"]))
+        self.coordinator.began(member, order.generation)
 
     # Where orders and news go.
 
-    def order(self, member: Member, message: dict[str, Any]) -> None:
+    def order(self, member: Member, message: ToWorker) -> None:
         self.mail.append((member, message))
 
     def fence(self, member: Member, why: str) -> None:
@@ -197,10 +208,10 @@ class FakeJob:
     def moved(self, member: Member, target: Member) -> None:
         self.members[target] = self.members.pop(member)
         self.mail = deque((target if to == member else to, order) for to, order in self.mail)
-        self.moves.append((member.place, target.place))
-        self.adaptation.moved(member.place, target.place)
+        self.moves.append((member.worker, target.worker))
+        self.adaptation.moved(member.worker, target.worker)
 
-    def row(self, row: Row) -> None:
+    def row(self, row: StepRow) -> None:
         self.rows.append(row.step)
         self.adaptation.row(row)
 

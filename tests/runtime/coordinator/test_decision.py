@@ -6,15 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recycle_runtime.coordinator.decision import (
-    CannotAgreeError,
-    Member,
-    Report,
-    StageLost,
-    Standing,
-    Sums,
-    stand,
-)
+from recycle_runtime.coordinator.decision import CannotAgreeError, StageLost, Standing, stand
+from recycle_runtime.protocol.messages import Member, Report, Sums
 
 
 class Survivor:
@@ -90,7 +83,7 @@ def check(job: Job, standing: Standing) -> None:
     assert standing.donors.keys() == reports.keys() - held.keys()
     for member, donor in standing.donors.items():
         assert donor in held
-        assert (donor.place[1], donor.part) == (member.place[1], member.part)
+        assert (donor.worker[1], donor.tp_rank) == (member.worker[1], member.tp_rank)
     lacking = [m for m, r in held.items() if r.applied == standing.step and r.unsettled is not None]
     if lacking and standing.step == job.step:
         assert standing.sums == job.total
@@ -134,7 +127,7 @@ def _lose_and_join(job: Job, chance: random.Random) -> None:
         same = [
             other
             for other, survivor in job.members.items()
-            if (other.place[1], other.part) == (member.place[1], member.part)
+            if (other.worker[1], other.tp_rank) == (member.worker[1], member.tp_rank)
             and other != member
             and survivor.applied is not None
             and not survivor.is_fresh

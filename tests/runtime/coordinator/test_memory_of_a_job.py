@@ -7,8 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recycle_runtime.coordinator.agents import Agents
-from recycle_runtime.coordinator.decision import Member
 from recycle_runtime.coordinator.journal import Journal, Remembered, read, rows_since
+from recycle_runtime.protocol.messages import (
+    AgentJoin,
+    InjectedFault,
+    KillProcess,
+    Member,
+    RenameProcess,
+    RunningProcess,
+    StartProcess,
+    StepRow,
+    ToAgent,
+)
 
 
 def test_nothing_to_go_on_from(tmp_path: Path) -> None:
@@ -30,11 +40,11 @@ def fill(path: Path) -> list[Remembered | None]:
 
     write(bundle="a.plan")
     write(generation=1, step=0, places=[[0, 0], [1, 0]])
-    write(row=0, told={"step": 0, "loss": 0.5})
-    write(row=1, told={"step": 1, "loss": float("nan")})
+    write(row=0, told=StepRow(0, 0.5, 1.0, 2, "0"))
+    write(row=1, told=StepRow(1, float("nan"), 1.0, 2, "0"))
     write(generation=4, step=2, places=[[1, 0]])
     write(bundle="b.plan")
-    write(row=2, told={"step": 2, "loss": 0.25})
+    write(row=2, told=StepRow(2, 0.25, 1.0, 1, "1"))
     journal.close()
     return states
 
@@ -42,7 +52,7 @@ def fill(path: Path) -> list[Remembered | None]:
 def test_the_end_of_a_journal(tmp_path: Path) -> None:
     fill(tmp_path / "journal")
     assert read(tmp_path / "journal") == Remembered(4, 2, ((1, 0),), 3, ("a.plan", "b.plan"))
-    assert [row["step"] for row in rows_since(tmp_path / "journal", 1)] == [1, 2]
+    assert [row.step for row in rows_since(tmp_path / "journal", 1)] == [1, 2]
 
 
 @given(cut=st.integers(0, 10_000))
@@ -61,9 +71,9 @@ class Line:
     """A connection to an agent."""
 
     def __init__(self) -> None:
-        self.said: list[dict[str, Any]] = []
+        self.said: list[ToAgent] = []
 
-    def send(self, message: dict[str, Any]) -> None:
+    def send(self, message: ToAgent) -> None:
         self.said.append(message)
 
     def close(self) -> None: ...
@@ -71,38 +81,38 @@ class Line:
 
 def test_workers_start_where_there_is_room() -> None:
     agents, first, second = Agents(1), Line(), Line()
-    assert not agents.start((0, 0), [])
-    agents.arrive(first, {"slots": 1})
-    agents.arrive(second, {"slots": 1, "running": []})
-    assert agents.start((0, 0), [["kill", 3, -1]])
-    assert not agents.start((0, 0), [])
-    assert agents.start((1, 0), [])
-    assert not agents.start((2, 0), [])
+    assert not agents.start((0, 0), ())
+    agents.arrive(first, AgentJoin("", 1, ()))
+    agents.arrive(second, AgentJoin("", 1, ()))
+    assert agents.start((0, 0), (InjectedFault("kill", 3, -1),))
+    assert not agents.start((0, 0), ())
+    assert agents.start((1, 0), ())
+    assert not agents.start((2, 0), ())
     assert [len(line.said) for line in (first, second)] == [1, 1]
     assert agents.gone(first, Member((0, 0), 0))
     assert not agents.gone(first, Member((0, 0), 0))
-    assert agents.start((2, 0), [])
+    assert agents.start((2, 0), ())
 
 
 def test_parts_of_a_worker_run_on_one_node() -> None:
     agents, narrow, wide = Agents(2), Line(), Line()
-    agents.arrive(narrow, {"slots": 1})
-    agents.arrive(wide, {"slots": 3})
-    assert agents.start((0, 0), [])
+    agents.arrive(narrow, AgentJoin("", 1, ()))
+    agents.arrive(wide, AgentJoin("", 3, ()))
+    assert agents.start((0, 0), ())
     assert not narrow.said
-    assert [message["part"] for message in wide.said] == [0, 1]
-    assert not agents.start((1, 0), [])
+    assert wide.said == [StartProcess(Member((0, 0), rank), ()) for rank in (0, 1)]
+    assert not agents.start((1, 0), ())
 
 
 def test_an_agent_that_starts_again_knows_its_processes() -> None:
     agents, first, again = Agents(1), Line(), Line()
-    agents.arrive(first, {"slots": 2})
-    agents.start((0, 0), [])
+    agents.arrive(first, AgentJoin("", 2, ()))
+    agents.start((0, 0), ())
     agents.leave(first)
     assert not agents.has(Member((0, 0), 0))
-    agents.arrive(again, {"slots": 2, "running": [[[0, 0], 0, 123]]})
+    agents.arrive(again, AgentJoin("", 2, (RunningProcess(Member((0, 0), 0), 123),)))
     assert agents.has(Member((0, 0), 0))
     agents.kill(Member((0, 0), 0))
     agents.rename(Member((0, 0), 0), Member((0, 1), 0))
-    assert [message["type"] for message in again.said] == ["kill", "rename"]
+    assert [type(message) for message in again.said] == [KillProcess, RenameProcess]
     assert agents.has(Member((0, 1), 0))

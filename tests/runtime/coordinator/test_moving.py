@@ -20,7 +20,7 @@ def finish(job: FakeJob) -> None:
             job.run(1)
     assert job.result == (None,)
     assert job.rows == list(range(STEPS))
-    assert {member.place[1] for member in job.members} == {0, 1, 2}
+    assert {member.worker[1] for member in job.members} == {0, 1, 2}
     assert all(fake.applied == STEPS for fake in job.members.values())
 
 
@@ -37,7 +37,7 @@ def test_a_worker_takes_the_lost_place_when_that_pays() -> None:
     (event,) = job.events
     assert event.startswith("move 0:0 to 1:1: saves ") and event.endswith(" expected: moved")
     assert job.moves == [((0, 0), (1, 1))]
-    assert job.book.counts([member.place for member in job.members]) == (1, 0, 0)
+    assert job.book.counts([member.worker for member in job.members]) == (1, 0, 0)
     finish(job)
     assert len(job.events) == 1, "it is weighed once"
 
@@ -78,7 +78,7 @@ def test_beyond_the_bundle_a_plan_made_since_is_moved_to() -> None:
     job.book.add(planned(((0, 0), (1, 0), (0, 1), (0, 2))))
     job.run(10)
     assert len(job.moves) == 2
-    assert job.book.counts([member.place for member in job.members]) == (2, 1, 1)
+    assert job.book.counts([member.worker for member in job.members]) == (2, 1, 1)
     finish(job)
 
 
@@ -107,6 +107,6 @@ def test_whoever_dies_at_whichever_moment_of_a_move_nothing_is_lost(moment: int,
             job.deliver_one()
         else:
             job.step()
-    if victim in [member.place for member in job.members]:
+    if victim in [member.worker for member in job.members]:
         job.kill(victim)
     finish(job)

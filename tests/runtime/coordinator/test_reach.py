@@ -6,6 +6,7 @@ from pathlib import Path
 
 from recycle_runtime.coordinator.reach import Reachability, Verdict
 from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.protocol import messages
 from recycle_runtime.protocol.identity import node_number, process_number
 from recycle_runtime.transport.sockets import look
 from recycle_runtime.worker.reach import Reach
@@ -109,11 +110,11 @@ def test_a_connection_that_is_answered() -> None:
             ends = look(sockets, 0)
             assert (ends.here, ends.unanswered) == ({"127.0.0.1"}, set())
             assert client.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-            said: list[dict[str, object]] = []
+            said: list[messages.Reach] = []
             reach = Reach(lambda: sockets, 0, said.append)
             reach.look()
             reach.look()
-    assert said == [{"type": "reach", "here": ["127.0.0.1"], "unanswered": []}]
+    assert said == [messages.Reach(("127.0.0.1",), ())]
 
 
 def test_processes_with_one_number_on_two_nodes_are_two(tmp_path: Path) -> None:

@@ -1,14 +1,12 @@
 """Which nodes are given up when nothing is heard of them."""
 
-from typing import Any
-
 from recycle_runtime.coordinator.agents import Agents
-from recycle_runtime.coordinator.decision import Member
 from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.protocol.messages import AgentJoin, Member, RunningProcess, ToAgent
 
 
 class _Line:
-    def send(self, message: dict[str, Any]) -> None: ...
+    def send(self, message: ToAgent) -> None: ...
 
     def close(self) -> None: ...
 
@@ -24,8 +22,8 @@ class _Nodes:
             self.arrive(number, line)
 
     def arrive(self, number: int, line: _Line) -> object:
-        running = [[[number, 0], 0, 7]]
-        return self.agents.arrive(line, {"slots": 2, "name": f"agent {number}", "running": running})
+        running = (RunningProcess(Member((number, 0), 0), 7),)
+        return self.agents.arrive(line, AgentJoin(f"agent {number}", 2, running))
 
     def later(self, seconds: float, heard: list[int]) -> list[int]:
         """Who is given up when only these go on speaking."""
@@ -35,7 +33,7 @@ class _Nodes:
             for number in heard:
                 self.agents.heard(self.lines[number])
             for _, members in self.agents.silent(lambda gone: len(gone) < len(self.lines)):
-                lost += [member.place for member in members]
+                lost += [member.worker for member in members]
         return [pipeline for pipeline, _ in lost]
 
 
@@ -65,10 +63,10 @@ def test_an_agent_with_a_new_connection_is_the_same() -> None:
 def test_a_node_that_others_do_not_reach_gets_no_more_workers() -> None:
     nodes = _Nodes(1)
     nodes.agents.shun(Member((0, 0), 0))
-    assert not nodes.agents.start((5, 0), [])
+    assert not nodes.agents.start((5, 0), ())
     nodes.agents.leave(nodes.lines[0])
-    nodes.agents.arrive(_Line(), {"slots": 2, "name": "another", "running": []})
-    assert nodes.agents.start((5, 0), [])
+    nodes.agents.arrive(_Line(), AgentJoin("another", 2, ()))
+    assert nodes.agents.start((5, 0), ())
 
 
 def test_a_coordinator_that_did_not_listen_blames_nobody() -> None:
@@ -87,6 +85,6 @@ def test_a_node_that_others_do_not_reach_stays_so_until_another_agent_runs_there
     nodes.agents.leave(nodes.lines[1])
     again = _Line()
     nodes.arrive(1, again)
-    assert not nodes.agents.start((5, 0), [])
-    nodes.agents.arrive(_Line(), {"slots": 2, "name": "a new agent", "running": []})
-    assert nodes.agents.start((5, 0), [])
+    assert not nodes.agents.start((5, 0), ())
+    nodes.agents.arrive(_Line(), AgentJoin("a new agent", 2, ()))
+    assert nodes.agents.start((5, 0), ())

@@ -11,6 +11,7 @@ from recycle_runtime.coordinator.coordinator import Coordinator
 from recycle_runtime.coordinator.journal import Journal, read
 from recycle_runtime.coordinator.plan_files import PlanFiles
 from recycle_runtime.plan.plan_book import Fitted, PlanBook
+from recycle_runtime.protocol.messages import Hold
 from tests.runtime.coordinator.fake_job import HEAVY, FakeJob, heavy_bundle, planned
 
 
@@ -146,4 +147,4 @@ def test_a_coordinator_that_starts_again_takes_up_what_was_chosen(tmp_path: Path
     again(fitted=False)
     assert not job.mail
     again(fitted=True)
-    assert {order["type"] for _, order in job.mail} == {"hold"}
+    assert {type(order) for _, order in job.mail} == {Hold}

@@ -2,10 +2,10 @@
 
 import torch
 
-from recycle_runtime.coordinator.decision import Report, Sums
 from recycle_runtime.execution.stage import Stage
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.program.loading import load_program
+from recycle_runtime.protocol.messages import Report, Sums
 from tests.runtime.recovery.watched import BUFFERS_AND_DROPOUT
 
 TOTAL = Sums(0.5, 0.0)

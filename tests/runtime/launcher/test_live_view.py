@@ -3,35 +3,35 @@
 import io
 import os
 import pty
-from typing import Any
 
 import pytest
 
 from recycle_runtime.launcher.live_view import event_of, summary, view
-from recycle_runtime.protocol.framing import Message
+from recycle_runtime.protocol.messages import Generation, Hello, JobEvent, Recovered, StepRow
 
-ROW: Message = {"type": "row", "step": 3, "loss": 0.5, "seconds": 0.25, "live": 5, "plan": "0 1"}
-GENERATION: Message = {
-    "type": "generation",
-    "number": 2,
-    "step": 3,
-    "plan": "0 1",
-    "places": [[0, 0], [1, 0], [0, 1]],
-    "standbys": 1,
-    "period": 7,
-}
+ROW = StepRow(step=3, loss=0.5, seconds=0.25, live=5, plan="0 1")
+GENERATION = Generation(number=2, step=3, plan="0 1", workers=((0, 0), (1, 0), (0, 1)), standbys=1, period=7)
 
 
-def recovery(*causes: str, **fields: Any) -> Message:
-    what: Message = {"type": "recovery", "causes": list(causes), "step": 3, "plan": "0 1", "undone": 2}
-    times = {"detection": 0.1, "leaving": 0.2, "regroup": 0.3, "total": 0.6, "repeated": 0.4}
-    return what | times | fields
+def recovery(*causes: str, step: int = 3) -> Recovered:
+    return Recovered(
+        generation=2,
+        causes=causes,
+        step=step,
+        undone=2,
+        repeated=0.4,
+        plan="0 1",
+        detection=0.1,
+        leaving=0.2,
+        regroup=0.3,
+        total=0.6,
+    )
 
 
 def test_lines() -> None:
     out = io.StringIO()
     take = view(2, 2, quiet=False, stream=out)
-    for message in (GENERATION, ROW, recovery("start"), recovery("1:1 was killed"), {"type": "hello"}):
+    for message in (GENERATION, ROW, recovery("start"), recovery("1:1 was killed"), Hello(5, 0)):
         take(message)
     assert out.getvalue().splitlines() == [
         "step     3  loss 0.500000  0.250 s",
@@ -51,7 +51,7 @@ def test_a_table_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     master, slave = pty.openpty()
     with os.fdopen(slave, "w") as out:
         take = view(2, 2, quiet=False, stream=out)
-        for message in (GENERATION, ROW, recovery("1:1 was killed"), {"type": "hello"}):
+        for message in (GENERATION, ROW, recovery("1:1 was killed"), Hello(5, 0)):
             take(message)
     drawn = os.read(master, 1 << 16).decode()
     os.close(master)
@@ -65,7 +65,7 @@ def test_a_table_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_events() -> None:
     assert event_of(ROW) is None
     assert event_of(recovery("start")) is None
-    assert event_of({"type": "event", "event": "1:1 starts again"}) == "1:1 starts again"
+    assert event_of(JobEvent("1:1 starts again")) == "1:1 starts again"
 
 
 def test_nothing_to_sum_up() -> None:

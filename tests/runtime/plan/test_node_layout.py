@@ -1,7 +1,5 @@
 """Which worker runs on which node: one order for the coordinator, `recyclec launch` and the simulator."""
 
-from typing import Any
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,6 +7,7 @@ from recycle_compiler.fleet.machines import lay_out as simulated_nodes
 from recycle_runtime.coordinator.agents import Agents
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.node_layout import fill_nodes, placement_order, stages_on_one_node
+from recycle_runtime.protocol.messages import AgentJoin, StartProcess, ToAgent
 
 
 class Node:
@@ -17,10 +16,10 @@ class Node:
     def __init__(self) -> None:
         self.started: list[Worker] = []
 
-    def send(self, message: dict[str, Any]) -> None:
-        pipeline, stage = message["place"]
-        if (pipeline, stage) not in self.started:
-            self.started.append((pipeline, stage))
+    def send(self, message: ToAgent) -> None:
+        assert isinstance(message, StartProcess)
+        if message.member.tp_rank == 0:
+            self.started.append(message.member.worker)
 
     def close(self) -> None:
         pass
@@ -44,8 +43,8 @@ def test_the_coordinator_fills_nodes_like_that(
     expected = fill_nodes(placement_order(grid(pipelines, stages)), per_node)
     agents, nodes = Agents(tensor), [Node() for _ in expected]
     for node in nodes:
-        agents.arrive(node, {"slots": per_node * tensor + tensor - 1})
+        agents.arrive(node, AgentJoin("", per_node * tensor + tensor - 1, ()))
     for worker in placement_order(grid(pipelines, stages)):
-        assert agents.start(worker, [])
+        assert agents.start(worker, ())
     assert tuple(tuple(node.started) for node in nodes) == expected
     assert simulated_nodes(pipelines, stages, tensor, per_node * tensor).places == expected

@@ -1,136 +1,137 @@
 """The store that groups meet at."""
 
 import base64
-from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recycle_runtime.protocol.framing import Message
+from recycle_runtime.protocol.messages import (
+    StoreAdd,
+    StoreAnswer,
+    StoreCheck,
+    StoreDone,
+    StoreFolder,
+    StoreGet,
+    StoreNumber,
+    StoreRefusal,
+    StoreRemove,
+    StoreRequest,
+    StoreSee,
+    StoreSet,
+    StoreValue,
+)
 from recycle_runtime.protocol.store_table import StoreTable
 
 
-def ask(table: StoreTable, operation: str, *keys: str, value: Any = None) -> list[Message]:
+def ask(table: StoreTable, request: StoreRequest) -> list[StoreAnswer]:
     """The answers, of which there is one unless the request waits."""
-    answers: list[Message] = []
-    table.request({"op": operation, "keys": list(keys), "value": value}, answers.append)
+    answers: list[StoreAnswer] = []
+    table.request(request, answers.append)
     return answers
 
 
 def test_values() -> None:
     table = StoreTable()
-    assert ask(table, "set", "a", value="YQ==") == [{}]
-    assert ask(table, "get", "a") == [{"values": ["YQ=="]}]
-    assert ask(table, "check", "a") == [{"value": True}]
-    assert ask(table, "check", "a", "b") == [{"value": False}]
-    assert ask(table, "remove", "a") == [{"value": True}]
-    assert ask(table, "remove", "a") == [{"value": False}]
-    assert ask(table, "add", "n", value=2) == [{"value": 2}]
-    assert ask(table, "add", "n", value=3) == [{"value": 5}]
-    assert ask(table, "get", "n") == [{"values": [base64.b64encode(b"5").decode()]}]
-    (answer,) = ask(table, "fly", "n")
-    assert "error" in answer
+    assert ask(table, StoreSet("a", "YQ==")) == [StoreDone()]
+    assert ask(table, StoreGet("a")) == [StoreValue("YQ==")]
+    assert ask(table, StoreCheck(("a",))) == [StoreNumber(1)]
+    assert ask(table, StoreCheck(("a", "b"))) == [StoreNumber(0)]
+    assert ask(table, StoreRemove("a")) == [StoreNumber(1)]
+    assert ask(table, StoreRemove("a")) == [StoreNumber(0)]
+    assert ask(table, StoreAdd("n", 2)) == [StoreNumber(2)]
+    assert ask(table, StoreAdd("n", 3)) == [StoreNumber(5)]
+    assert ask(table, StoreGet("n")) == [StoreValue(base64.b64encode(b"5").decode())]
 
 
 def test_waiting() -> None:
     table = StoreTable()
-    both, values = ask(table, "wait", "a", "b"), ask(table, "get", "b")
-    ask(table, "set", "a", value="1")
-    assert both == values == []
-    ask(table, "set", "b", value="2")
-    assert (both, values) == ([{}], [{"values": ["2"]}])
+    values = ask(table, StoreGet("b"))
+    ask(table, StoreSet("a", "1"))
+    assert values == []
+    ask(table, StoreSet("b", "2"))
+    assert values == [StoreValue("2")]
 
 
 def test_what_lies_beside_a_key_comes_with_it() -> None:
     table = StoreTable()
-
-    def see(key: str, known: int = 0) -> list[Message]:
-        answers: list[Message] = []
-        table.request({"op": "see", "keys": [key], "known": known}, answers.append)
-        return answers
-
-    later = see("all/2")
+    later = ask(table, StoreSee("all/2", 0))
     for number, name in enumerate(("all/0", "peers/0", "all/1")):
-        ask(table, "set", name, value=str(number))
+        ask(table, StoreSet(name, str(number)))
     assert later == []
-    assert see("all/0") == [{"told": [["all/0", "0"], ["all/1", "2"]]}]
-    ask(table, "set", "all/2", value="3")
-    assert later == [{"told": [["all/0", "0"], ["all/1", "2"], ["all/2", "3"]]}]
-    assert see("all/2", known=2) == [{"told": [["all/2", "3"]]}]
-    ask(table, "remove", "all/0")
-    assert see("all/1") == [{"told": [["all/0", None], ["all/1", "2"], ["all/2", "3"]]}]
-    old = see("g1/all/1")
+    assert ask(table, StoreSee("all/0", 0)) == [StoreFolder((("all/0", "0"), ("all/1", "2")))]
+    ask(table, StoreSet("all/2", "3"))
+    assert later == [StoreFolder((("all/0", "0"), ("all/1", "2"), ("all/2", "3")))]
+    assert ask(table, StoreSee("all/2", 2)) == [StoreFolder((("all/2", "3"),))]
+    ask(table, StoreRemove("all/0"))
+    assert ask(table, StoreSee("all/1", 0)) == [
+        StoreFolder((("all/0", None), ("all/1", "2"), ("all/2", "3")))
+    ]
+    old = ask(table, StoreSee("g1/all/1", 0))
     table.begin(2)
-    assert "error" in old[0] and "error" in see("g1/all/0")[0]
+    assert isinstance(old[0], StoreRefusal)
+    assert isinstance(ask(table, StoreSee("g1/all/0", 0))[0], StoreRefusal)
 
 
 def test_whoever_waits_for_the_past_is_told_so() -> None:
     table = StoreTable()
-    old, new, other = ask(table, "wait", "g1/a"), ask(table, "wait", "g2/a"), ask(table, "wait", "g1x")
+    old, new, other = (ask(table, StoreGet(key)) for key in ("g1/a", "g2/a", "g1x"))
     table.begin(2)
-    assert "error" in old[0]
+    assert isinstance(old[0], StoreRefusal)
     assert new == other == []
     # What comes too late is not kept, and not waited for.
-    ask(table, "set", "g1/a", value="1")
-    assert ask(table, "check", "g1/a") == [{"value": False}]
-    assert "error" in ask(table, "get", "g1/a")[0]
-    ask(table, "set", "g2/a", value="1")
-    assert new == [{}]
+    ask(table, StoreSet("g1/a", "1"))
+    assert ask(table, StoreCheck(("g1/a",))) == [StoreNumber(0)]
+    assert isinstance(ask(table, StoreGet("g1/a"))[0], StoreRefusal)
+    ask(table, StoreSet("g2/a", "1"))
+    assert new == [StoreValue("1")]
 
 
 def test_those_who_are_gone_are_not_answered() -> None:
     table = StoreTable()
-    answers: list[Message] = []
+    answers: list[StoreAnswer] = []
     answer = answers.append
-    table.request({"op": "wait", "keys": ["a"]}, answer)
+    table.request(StoreGet("a"), answer)
     table.forget(answer)
-    ask(table, "set", "a", value="1")
+    ask(table, StoreSet("a", "1"))
     assert answers == []
 
 
 KEYS = st.sampled_from(["a", "b", "g1/a", "g2/a", "g3/b"])
-
-
-@given(
-    st.lists(
-        st.tuples(st.sampled_from(["set", "get", "see", "wait", "check", "remove", "begin"]), KEYS),
-        max_size=40,
-    )
+REQUESTS = st.one_of(
+    st.builds(StoreSet, KEYS, st.just("1")),
+    st.builds(StoreGet, KEYS),
+    st.builds(StoreSee, KEYS, st.just(0)),
+    st.builds(StoreCheck, st.tuples(KEYS)),
+    st.builds(StoreRemove, KEYS),
+    st.none(),
 )
-def test_everybody_is_answered_once(requests: list[tuple[str, str]]) -> None:
+
+
+@given(st.lists(REQUESTS, max_size=40))
+def test_everybody_is_answered_once(requests: list[StoreRequest | None]) -> None:
+    """None: a new generation begins."""
     table = StoreTable()
-    waiting: list[list[Message]] = []
+    waiting: list[list[StoreAnswer]] = []
     generation = 0
-    for operation, key in requests:
-        if operation == "begin":
+    for request in requests:
+        if request is None:
             generation += 1
             table.begin(generation)
         else:
-            waiting.append(ask(table, operation, key, value="1"))
-            assert len(waiting[-1]) == 1 or operation in ("get", "see", "wait")
+            waiting.append(ask(table, request))
+            assert len(waiting[-1]) == 1 or isinstance(request, StoreGet | StoreSee)
     for key in ("a", "b", "g1/a", "g2/a", "g3/b"):
-        ask(table, "set", key, value="1")
+        ask(table, StoreSet(key, "1"))
     table.begin(99)
     assert all(len(answers) == 1 for answers in waiting)
 
 
-def test_requests_that_make_no_sense_are_answered_with_an_error() -> None:
+def test_requests_that_make_no_sense_are_answered() -> None:
     table = StoreTable()
-    ask(table, "set", "text", value="YQ==")
+    ask(table, StoreSet("text", "YQ=="))
     table.begin(3)
-    senseless: list[Message] = [
-        {"op": "set", "keys": []},
-        {"op": "set", "keys": ["a"]},
-        {"op": "see", "keys": []},
-        {"op": "see", "keys": ["text"], "known": "z"},
-        {"op": "remove", "keys": []},
-        {"op": "add", "keys": ["n"], "value": "x"},
-        {"op": "add", "keys": ["text"], "value": 1},
-        {"op": "get", "keys": 3},
-    ]
-    for message in senseless:
-        answers: list[Message] = []
-        table.request(message, answers.append)
-        assert len(answers) == 1 and "error" in answers[0], message
-    for key in ("g²/x", "g" + 5000 * "1" + "/x"):
-        assert ask(table, "set", key, value="1") == [{}]
+    assert ask(table, StoreAdd("text", 1)) == [StoreRefusal("text holds no number")]
+    assert ask(table, StoreCheck(())) == [StoreNumber(1)]
+    for key in ("g\u00b2/x", "g" + 5000 * "1" + "/x", "", "/"):
+        assert ask(table, StoreSet(key, "1")) == [StoreDone()]
+        assert ask(table, StoreSee(key, 99)) == [StoreFolder(())]

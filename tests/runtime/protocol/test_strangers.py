@@ -13,16 +13,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recycle_runtime.protocol import server as server_module
+from recycle_runtime.protocol.channel import Channel
+from recycle_runtime.protocol.codec import WireError
 from recycle_runtime.protocol.framing import (
     MOST_BYTES,
-    Channel,
-    Message,
-    WireError,
+    Challenge,
+    Refused,
+    Response,
+    Welcome,
     frame,
+    frame_handshake,
     new_token,
     proof,
     unframe,
+    unframe_handshake,
 )
+from recycle_runtime.protocol.messages import VERSION, Done, GroupBroken, Heartbeat, Message, StoreSet
 from recycle_runtime.protocol.server import Connection, Server
 
 TOKEN = new_token()
@@ -69,8 +75,8 @@ class Running:
         """A proper client is served."""
         assert not self._error, self._error
         client = Channel("127.0.0.1", self.port, TOKEN)
-        client.send({"type": "hello", "n": 1})
-        assert client.receive() == {"type": "hello", "n": 1}
+        client.send(StoreSet("hello", "1"))
+        assert client.receive() == StoreSet("hello", "1")
         client.close()
 
     def end(self) -> None:
@@ -104,9 +110,8 @@ def everything(sock: socket.socket) -> bytes:
 
 def only_a_nonce(data: bytes) -> None:
     buffer = bytearray(data)
-    message = unframe(buffer)
-    assert message is None or message.keys() == {"nonce"}
-    assert not buffer or message is None
+    challenge = unframe_handshake(Challenge, buffer)
+    assert not buffer or challenge is None
 
 
 @settings(max_examples=60)
@@ -120,6 +125,11 @@ def test_random_bytes(running: Running, data: bytes, ends: bool) -> None:
     running.check()
 
 
+def in_a_frame(value: object) -> bytes:
+    text = json.dumps(value).encode()
+    return LENGTH.pack(len(text)) + text
+
+
 texts = st.text(alphabet=st.characters(), max_size=30)
 
 
@@ -129,9 +139,9 @@ texts = st.text(alphabet=st.characters(), max_size=30)
         {}, optional={"nonce": texts | st.integers() | st.none(), "proof": texts | st.booleans()}
     )
 )
-def test_wrong_proofs(running: Running, message: Message) -> None:
+def test_wrong_proofs(running: Running, message: dict[str, object]) -> None:
     with stranger(running) as sock:
-        sock.sendall(frame(message))
+        sock.sendall(in_a_frame(message | {"version": VERSION}))
         only_a_nonce(everything(sock))
     running.check()
 
@@ -172,14 +182,15 @@ def test_a_proof_is_good_for_one_connection(running: Running) -> None:
     with stranger(running) as first, stranger(running) as second:
         nonces: list[str] = []
         for sock in (first, second):
-            message = unframe(bytearray(sock.recv(4096)))
-            assert message is not None
-            nonces.append(message["nonce"])
-        answer = {"nonce": "n", "proof": proof(TOKEN, "client", nonces[0], "n")}
-        second.sendall(frame(answer))
+            challenge = unframe_handshake(Challenge, bytearray(sock.recv(4096)))
+            assert challenge is not None and challenge.version == VERSION
+            nonces.append(challenge.nonce)
+        response = Response(VERSION, "n", proof(TOKEN, "client", VERSION, nonces[0], "n"))
+        second.sendall(frame_handshake(response))
         assert everything(second) == b""
         # Nor can the server's own proof be sent back to it.
-        first.sendall(frame({"nonce": "n", "proof": proof(TOKEN, "server", nonces[0], "n")}))
+        mirrored = Response(VERSION, "n", proof(TOKEN, "server", VERSION, nonces[0], "n"))
+        first.sendall(frame_handshake(mirrored))
         assert everything(first) == b""
 
 
@@ -193,16 +204,20 @@ def test_a_server_that_is_none() -> None:
     """A client tells whoever answers nothing but a proof, and believes nobody without one."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = int(listener.getsockname()[1])
-        answers = [{"nonce": 3}, {"hello": 1}, {"nonce": "a"}]
+        answers: list[dict[str, object]] = [
+            {"nonce": 3, "version": VERSION},
+            {"hello": 1},
+            {"nonce": "a", "version": VERSION},
+        ]
 
         def answer() -> None:
             for message in answers:
                 sock, _ = listener.accept()
                 with sock:
-                    sock.sendall(frame(message))
+                    sock.sendall(in_a_frame(message))
                     if message.get("nonce") == "a":
                         sock.recv(4096)
-                        sock.sendall(frame({"proof": "0" * 64}))
+                        sock.sendall(frame_handshake(Welcome("0" * 64)))
                         sock.recv(4096)
 
         thread = threading.Thread(target=answer, daemon=True)
@@ -241,26 +256,26 @@ def test_messages_in_pieces(running: Running) -> None:
     client = Channel("127.0.0.1", running.port, TOKEN)
     sock = socket.socket(fileno=socket.dup(client.fileno())) if hasattr(socket, "dup") else None
     assert sock is not None
-    for byte in frame({"type": "slow"}):
+    for byte in frame(Heartbeat()):
         sock.sendall(bytes([byte]))
         time.sleep(0.001)
-    assert client.receive() == {"type": "slow"}
+    assert client.receive() == Heartbeat()
     sock.close()
     client.close()
 
 
 def test_a_client_that_is_gone_has_its_last_words_heard() -> None:
     """Even if somebody else says first that it is gone."""
-    heard: list[str] = []
+    heard: list[type[object]] = []
 
     class Listening(Echo):
         def message(self, connection: Connection, message: Message) -> None:
-            if message["type"] == "gone":
+            if isinstance(message, GroupBroken):
                 others[0].drain()
-            elif message["type"] == "here":
+            elif isinstance(message, Heartbeat):
                 others.append(connection)
-                connection.send({})
-            heard.append(message["type"])
+                connection.send(message)
+            heard.append(type(message))
 
     others: list[Connection] = []
     server = Server("127.0.0.1", 0, TOKEN, Listening())
@@ -275,31 +290,55 @@ def test_a_client_that_is_gone_has_its_last_words_heard() -> None:
     thread = threading.Thread(target=loop, daemon=True)
     thread.start()
     agent, member = (Channel("127.0.0.1", server.port, TOKEN) for _ in range(2))
-    member.send({"type": "here"})
+    member.send(Heartbeat())
     member.receive()
     pause.set()
     time.sleep(0.1)
-    agent.send({"type": "gone"})
-    member.send({"type": "last words"})
+    agent.send(GroupBroken(1, "gone"))
+    member.send(Done())
     member.close()
     pause.clear()
-    while "gone" not in heard:
+    while GroupBroken not in heard:
         time.sleep(0.01)
     over.set()
     thread.join(10)
-    assert heard == ["here", "last words", "gone"]
+    assert heard == [Heartbeat, Done, GroupBroken]
     agent.close()
     server.close()
 
 
-@given(
-    st.recursive(
-        st.none() | st.booleans() | st.integers() | st.text(max_size=8),
-        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    )
-)
-def test_frames_survive(value: object) -> None:
-    message = {"value": value}
+def test_another_version_is_refused_with_both_numbers(running: Running) -> None:
+    with stranger(running) as sock:
+        challenge = unframe_handshake(Challenge, bytearray(sock.recv(4096)))
+        assert challenge is not None
+        old = Response(VERSION + 4, "n", proof(TOKEN, "client", VERSION + 4, challenge.nonce, "n"))
+        sock.sendall(frame_handshake(old))
+        refused = unframe_handshake(Refused, bytearray(everything(sock)))
+    assert refused is not None
+    assert f"version {VERSION} " in refused.why and refused.why.endswith(f"version {VERSION + 4}")
+    running.check()
+
+
+def test_a_coordinator_of_another_version_is_refused_too() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = int(listener.getsockname()[1])
+
+        def answer() -> None:
+            sock, _ = listener.accept()
+            with sock:
+                sock.sendall(frame_handshake(Challenge(VERSION + 1, "n")))
+                sock.recv(4096)
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        with pytest.raises(WireError, match=rf"version {VERSION + 1} of .* version {VERSION}$"):
+            Channel("127.0.0.1", port, TOKEN)
+        thread.join(10)
+
+
+@given(st.text(max_size=30), st.text(max_size=30))
+def test_frames_survive(key: str, value: str) -> None:
+    message = StoreSet(key, value)
     whole = frame(message)
     buffer = bytearray()
     for byte in whole[:-1]:
@@ -307,4 +346,4 @@ def test_frames_survive(value: object) -> None:
         assert unframe(buffer) is None
     buffer.append(whole[-1])
     assert unframe(buffer) == message
-    assert json.loads(whole[4:]) == message
+    assert json.loads(whole[4:]) == {"type": "store_set", "key": key, "value": value}

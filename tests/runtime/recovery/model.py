@@ -6,19 +6,36 @@ step only when everybody in its generation has begun it, as with real sums.
 
 import random
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 from recycle_runtime.coordinator.coordinator import Coordinator
-from recycle_runtime.coordinator.decision import Member, Report
 from recycle_runtime.coordinator.journal import Remembered
 from recycle_runtime.coordinator.recoveries import Recovery
-from recycle_runtime.coordinator.step_metrics import Row
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.plan_book import Assignment, PlanBook
+from recycle_runtime.protocol.messages import (
+    AtBoundary,
+    Began,
+    CaughtUp,
+    End,
+    FromWorker,
+    Go,
+    GroupBroken,
+    Handlers,
+    Hold,
+    Holding,
+    Join,
+    Leave,
+    LeftGroup,
+    LossShare,
+    Member,
+    Recall,
+    Report,
+    StepDone,
+    StepRow,
+    ToWorker,
+)
 from tests.runtime.recovery.plans_for_tests import fake_bundle, fewest
-
-Message = dict[str, Any]
 
 
 class Process:
@@ -27,10 +44,10 @@ class Process:
     def __init__(self, world: "World", member: Member) -> None:
         self.world, self.member = world, member
         self.is_connected = True
-        self.incoming: deque[Message] = deque()
-        self.outgoing: deque[Message] = deque()
-        self.orders: deque[Message] = deque()
-        self.made: list[Message] = []
+        self.incoming: deque[ToWorker] = deque()
+        self.outgoing: deque[FromWorker] = deque()
+        self.orders: deque[ToWorker] = deque()
+        self.made: list[StepDone] = []
         self.asked = self.generation = self.step = 0
         self.applied: int | None = 0
         self.is_fresh = True
@@ -43,10 +60,10 @@ class Process:
         """It makes steps with the others, and has no state to apply them to yet."""
         self.made_steps = 0
         """Up to now, whether or not it has a state."""
-        self.say({"type": "join"})
+        self.say(self._hello())
 
-    def say(self, message: Message) -> None:
-        if message["type"] == "step":
+    def say(self, message: FromWorker) -> None:
+        if isinstance(message, StepDone):
             self.made.append(message)
         if self.is_connected:
             self.outgoing.append(message)
@@ -54,19 +71,21 @@ class Process:
     def hear(self) -> None:
         """What the listening thread does with one message."""
         message = self.incoming.popleft()
-        kind = message["type"]
-        if kind == "hold":
-            self.hold_at = message["step"]
-            self.say({"type": "holding", "request": message["request"], "step": self.step})
-        elif kind == "recall":
-            for row in [row for row in self.made if row["step"] >= message["step"]]:
-                if self.is_connected:
-                    self.outgoing.append(row)
-            return
-        elif kind == "go":
-            self.hold_at = message["until"]
-        elif kind == "leave":
-            self.asked = max(self.asked, message["generation"])
+        match message:
+            case Hold(step, request):
+                self.hold_at = step
+                self.say(Holding(request, self.step))
+            case Recall(step):
+                for row in [row for row in self.made if row.step >= step]:
+                    if self.is_connected:
+                        self.outgoing.append(row)
+                return
+            case Go():
+                self.hold_at = message.until
+            case Leave(generation):
+                self.asked = max(self.asked, generation)
+            case _:
+                pass
         self.orders.append(message)
 
     def act(self) -> bool:
@@ -82,13 +101,13 @@ class Process:
             return self._wait_at_boundary()
         if self.is_learning and self.world.chance.random() < 0.1:
             self.is_learning, self.applied = False, self.made_steps
-            self.say({"type": "caught_up", "generation": self.generation})
+            self.say(CaughtUp(self.generation))
         if self.step >= self.hold_at:
             self.is_waiting = True
-            self.say({"type": "boundary", "step": self.step})
+            self.say(AtBoundary(self.step))
         else:
             self.is_in_step = True
-            self.say({"type": "loss", "step": self.step, "loss": 1.0})
+            self.say(LossShare(self.step, 1.0))
         return True
 
     def break_connection(self) -> None:
@@ -99,55 +118,54 @@ class Process:
 
     def connect(self) -> None:
         self.is_connected = True
-        self.say(
-            {
-                "type": "reconnect",
-                "generation": self.generation,
-                "is_training": self.is_training,
-                "asked": self.asked,
-            }
-        )
+        self.say(self._hello())
+
+    def _hello(self) -> Join:
+        return Join(self.member, 1, self.generation, self.asked, self.is_training)
 
     def _obey(self) -> bool:
         if not self.orders:
             return False
         order = self.orders.popleft()
-        if order["type"] == "leave":
-            self._report(order["generation"])
-        elif order["type"] == "go" and order["generation"] >= self.asked:
-            self._begin(order)
-        elif order["type"] == "end":
-            self.world.dismissed[self.member] = order["ok"]
+        match order:
+            case Leave(generation):
+                self._report(generation)
+            case Go() if order.generation >= self.asked:
+                self._begin(order)
+            case End(ok):
+                self.world.dismissed[self.member] = ok
+            case _:
+                pass
         return True
 
-    def _begin(self, order: Message) -> None:
-        step = order["step"]
-        self.generation = order["generation"]
-        if order["from"] is not None:
+    def _begin(self, order: Go) -> None:
+        step = order.step
+        self.generation = order.generation
+        if order.copy_from is not None:
             if self.world.chance.random() < 0.2:
                 # Broken off while the state was on its way.
                 self.applied = None
                 self.is_fresh = False
-                self.say({"type": "broken", "generation": self.generation})
+                self.say(GroupBroken(self.generation, "broken"))
                 return
             self.applied = step
-        elif order["learn"] is not None:
+        elif order.donor is not None:
             self.applied = None
         elif self.applied == step + 1:
             self.applied = step
-        self.made_steps, self.is_learning = step, order["learn"] is not None
+        self.made_steps, self.is_learning = step, order.donor is not None
         assert self.is_learning or self.applied == step, f"{self.member} has {self.applied} steps, not {step}"
         self.is_fresh = False
-        self.made = [row for row in self.made if row["step"] < step]
+        self.made = [row for row in self.made if row.step < step]
         self.step, self.is_training, self.is_waiting, self.is_in_step = step, True, False, False
         self.world.begun.setdefault(self.generation, {})[self.member] = step
-        self.say({"type": "began", "generation": self.generation})
+        self.say(Began(self.generation, 0, None))
 
     def _finish_step(self) -> bool:
         group = self.world.groups[self.generation]
         if any(self.world.has_left(member, self.generation) for member in group):
             self._stop_training()
-            self.say({"type": "broken", "generation": self.generation})
+            self.say(GroupBroken(self.generation, "broken"))
             return True
         if self.made_steps == self.step:
             begun = self.world.begun.get(self.generation, {})
@@ -166,22 +184,22 @@ class Process:
         return True
 
     def _tell_step(self) -> None:
-        self.say({"type": "step", "step": self.step, "loss": 1.0, "seconds": 0.0})
+        self.say(StepDone(self.step, 1.0, 0.0, 0, {}))
 
     def _wait_at_boundary(self) -> bool:
         if not self.orders:
             return False
         order = self.orders.popleft()
-        if order["type"] == "end":
-            self.world.dismissed[self.member] = order["ok"]
+        if isinstance(order, End):
+            self.world.dismissed[self.member] = order.ok
             self.is_training = False
-        elif order["type"] == "leave":
+        elif isinstance(order, Leave):
             self._stop_training()
-            self._report(order["generation"])
+            self._report(order.generation)
         elif self.hold_at > self.step:
             self.is_waiting = False
         else:
-            self.say({"type": "boundary", "step": self.step})
+            self.say(AtBoundary(self.step))
         return True
 
     def _stop_training(self) -> None:
@@ -191,9 +209,7 @@ class Process:
         self.is_training = self.is_waiting = self.is_in_step = False
 
     def _report(self, generation: int) -> None:
-        self.say(
-            {"type": "report", "generation": generation, "applied": self.applied, "fresh": self.is_fresh}
-        )
+        self.say(LeftGroup(generation, Report(self.applied, self.is_fresh)))
 
 
 class World:
@@ -203,7 +219,7 @@ class World:
         self.chance = random.Random(seed)
         self.steps = steps
         self.book = PlanBook(fake_bundle(stages, pipelines, [[], fewest(stages, pipelines)]))
-        self.rows: list[Row] = []
+        self.rows: list[StepRow] = []
         self.generations: list[int] = []
         self.written: dict[int, tuple[Worker, ...]] = {}
         """Who works in a generation, as the journal has it."""
@@ -228,7 +244,7 @@ class World:
 
     def has_left(self, member: Member, generation: int) -> bool:
         """Whether its sockets of that generation are closed."""
-        process = self.processes.get(member.place)
+        process = self.processes.get(member.worker)
         if process is None:
             return True
         if process.generation > generation:
@@ -241,7 +257,7 @@ class World:
 
     def is_before(self, member: Member, generation: int, step: int) -> bool:
         """Whether it has not begun a step."""
-        process = self.processes[member.place]
+        process = self.processes[member.worker]
         return process.generation == generation and process.step == step and not process.is_in_step
 
     def _new_coordinator(self) -> Coordinator:
@@ -274,36 +290,32 @@ class World:
     def deliver(self, process: Process) -> None:
         """One message to the coordinator."""
         message, member = process.outgoing.popleft(), process.member
-        coordinator = self.coordinator
-        step, generation = int(message.get("step", 0)), int(message.get("generation", 0))
-        deliveries: dict[str, Callable[[], object]] = {
-            "join": lambda: coordinator.join(member),
-            "reconnect": lambda: self._reconnect(member, message),
-            "report": lambda: coordinator.report(
-                member, generation, Report(message["applied"], message["fresh"])
-            ),
-            "step": lambda: coordinator.step(member, step, message["loss"], message["seconds"]),
-            "loss": lambda: coordinator.loss(member, step, message["loss"]),
-            "began": lambda: coordinator.began(member, generation),
-            "holding": lambda: coordinator.holding(message["request"], step),
-            "boundary": lambda: coordinator.boundary(member, step),
-            "caught_up": lambda: coordinator.caught_up(member, generation),
-            "broken": lambda: coordinator.broken(member, generation, "broken"),
-        }
-        deliveries[message["type"]]()
+        handlers, coordinator = Handlers[Member](), self.coordinator
+        handlers.on(Join, self._join)
+        handlers.on(LeftGroup, lambda member, said: coordinator.report(member, said.generation, said.report))
+        handlers.on(
+            StepDone, lambda member, said: coordinator.step(member, said.step, said.loss, said.seconds)
+        )
+        handlers.on(LossShare, lambda member, said: coordinator.loss(member, said.step, said.loss))
+        handlers.on(Began, lambda member, said: coordinator.began(member, said.generation))
+        handlers.on(Holding, lambda member, said: coordinator.holding(said.request, said.step))
+        handlers.on(AtBoundary, lambda member, said: coordinator.boundary(member, said.step))
+        handlers.on(CaughtUp, lambda member, said: coordinator.caught_up(member, said.generation))
+        handlers.on(GroupBroken, lambda member, said: coordinator.broken(member, said.generation, said.why))
+        handlers.handle(member, message)
 
-    def _reconnect(self, member: Member, message: Message) -> None:
+    def _join(self, member: Member, message: Join) -> None:
         """As the service does."""
-        coordinator, generation, asked = self.coordinator, message["generation"], message["asked"]
-        recall: Message = {"type": "recall", "step": coordinator.rows.next}
+        coordinator, generation, asked = self.coordinator, message.generation, message.asked
+        recall = Recall(coordinator.rows.next)
         if member in self.returning:
-            is_training = message["is_training"] and generation == coordinator.number
+            is_training = message.is_training and generation == coordinator.number
             self.order(member, recall)
             coordinator.rejoin(member, is_training=is_training, asked=asked)
             self._returned(member)
         elif member in coordinator.roster:
             self.order(member, recall)
-            coordinator.reconnect(member, generation, message["is_training"])
+            coordinator.reconnect(member, generation, message.is_training)
         else:
             coordinator.join(member, has_trained=generation > 0, asked=asked)
 
@@ -321,7 +333,7 @@ class World:
     def give_up_waiting(self) -> None:
         """For those who will not come back."""
         for member in sorted(self.returning):
-            self.coordinator.lose(member.place, "did not come back")
+            self.coordinator.lose(member.worker, "did not come back")
         self.returning.clear()
         self.coordinator.all_are_back()
 
@@ -344,7 +356,7 @@ class World:
             found.append(process.act)
         if self.losses:
             found.append(self.tell_loss)
-        elif self.returning and not any(member.place in self.processes for member in self.returning):
+        elif self.returning and not any(member.worker in self.processes for member in self.returning):
             found.append(self.give_up_waiting)
         if self.wanted_plans:
             found.append(self.make_plan)
@@ -360,20 +372,20 @@ class World:
 
     # The coordinator's outbox.
 
-    def order(self, member: Member, message: Message) -> None:
-        if message["type"] == "go":
-            self.groups.setdefault(message["generation"], []).append(member)
-        process = self.processes.get(member.place)
+    def order(self, member: Member, message: ToWorker) -> None:
+        if isinstance(message, Go):
+            self.groups.setdefault(message.generation, []).append(member)
+        process = self.processes.get(member.worker)
         if process is not None and process.is_connected:
-            process.incoming.append(dict(message))
+            process.incoming.append(message)
 
     def fence(self, member: Member, why: str) -> None:
-        process = self.processes.pop(member.place, None)
+        process = self.processes.pop(member.worker, None)
         assert process is None, f"{member} lives, and is killed: {why}"
 
     def moved(self, member: Member, target: Member) -> None: ...
 
-    def row(self, row: Row) -> None:
+    def row(self, row: StepRow) -> None:
         self.rows.append(row)
 
     def gathering(self, number: int) -> None: ...

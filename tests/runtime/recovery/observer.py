@@ -5,20 +5,23 @@ import os
 import sys
 import time
 
-from recycle_runtime.protocol.framing import TOKEN, Channel, WireError
+from recycle_runtime.protocol.channel import Channel
+from recycle_runtime.protocol.codec import WireError
+from recycle_runtime.protocol.framing import TOKEN
+from recycle_runtime.protocol.messages import JobEnded, Observe, to_fields
 
 
 def main(host: str, port: int) -> None:
     channel = Channel(host, port, os.environ[TOKEN])
-    channel.send({"type": "observe", "next": 0})
-    kind = ""
-    while kind != "ended":
+    channel.send(Observe(0))
+    is_over = False
+    while not is_over:
         try:
             message = channel.receive()
         except WireError:
             return
-        kind = message["type"]
-        print(json.dumps(message | {"at": time.monotonic()}), flush=True)
+        is_over = isinstance(message, JobEnded)
+        print(json.dumps([time.monotonic(), to_fields(message)]), flush=True)
 
 
 if __name__ == "__main__":

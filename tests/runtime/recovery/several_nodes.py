@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from recycle_runtime.protocol.framing import Message, new_token
+from recycle_runtime.protocol.framing import new_token
 from recycle_runtime.protocol.heartbeat_board import Board
+from recycle_runtime.protocol.messages import JobEnded, Message, StepRow, ToObserver, from_fields
 from tests.runtime.recovery.nodes import Node
 from tests.runtime.recovery.watched import TINY, Outcome, check
 from tests.runtime.training.alone import train_alone
@@ -94,7 +95,7 @@ class SeveralNodes:
     def live(self) -> int:
         """Workers that took part in the last step told."""
         self.listen()
-        return self.outcome.rows[-1]["live"] if self.outcome.rows else 0
+        return self.outcome.rows[-1].live if self.outcome.rows else 0
 
     def until(self, is_so: Callable[[], bool], what: str) -> float:
         """Wait for it; when that was. Fails with the state of everybody if the job stands still."""
@@ -117,7 +118,7 @@ class SeveralNodes:
         """Seconds from a moment to the first step told that so many workers made."""
         row = lambda: next(  # noqa: E731
             (at for (_, at), told in zip(self.moments, self.outcome.rows, strict=True)
-             if at > moment and told["live"] == live), None)  # fmt: skip
+             if at > moment and told.live == live), None)  # fmt: skip
         self.until(lambda: row() is not None, f"a step of {live} workers")
         return (row() or 0.0) - moment
 
@@ -160,7 +161,8 @@ class SeveralNodes:
                 if not line.endswith(b"\n"):
                     break
                 self._read += len(line)
-                self._take(json.loads(line))
+                at, fields = json.loads(line)
+                self._take(at, from_fields(fields))
 
     def fail(self, why: str) -> None:
         """With what everybody does now."""
@@ -200,14 +202,15 @@ class SeveralNodes:
                 found.append(pid)
         return found
 
-    def _take(self, message: Message) -> None:
+    def _take(self, at: float, message: Message) -> None:
+        assert isinstance(message, ToObserver)
         self.outcome.take(message)
-        if message["type"] == "row":
+        if isinstance(message, StepRow):
             self._told = time.monotonic()
-            self.moments.append((message["step"], message["at"]))
-            if not self._is_finishing and message["step"] in self._slower:
-                self._set_pace(self._slower[message["step"]])
-        elif message["type"] == "ended":
+            self.moments.append((message.step, at))
+            if not self._is_finishing and message.step in self._slower:
+                self._set_pace(self._slower[message.step])
+        elif isinstance(message, JobEnded):
             self.is_over = True
 
     def _set_pace(self, seconds: float) -> None:

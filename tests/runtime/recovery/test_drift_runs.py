@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -13,6 +12,7 @@ from recycle_compiler.planner.compile import compile_job
 from recycle_runtime.coordinator.adaptation import AdaptationOptions
 from recycle_runtime.launcher.local import RunOptions, run_local
 from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.protocol.messages import JobEvent, StepRow, ToObserver
 from tests.runtime.recovery.programs.sleepy import sleepy_program
 from tests.runtime.training.alone import train_alone
 from tests.runtime.training.compare import MLP, check
@@ -44,12 +44,12 @@ class News:
         self.plans: list[str] = []
         self._is_enough = is_enough
 
-    def __call__(self, message: dict[str, Any]) -> None:
-        if message["type"] == "event" and message["event"].startswith(_OWN_ACCORD):
-            self.events.append(message["event"])
-        elif message["type"] == "row":
-            self.losses.append(message["loss"])
-            self.plans.append(message["plan"])
+    def __call__(self, message: ToObserver) -> None:
+        if isinstance(message, JobEvent) and message.text.startswith(_OWN_ACCORD):
+            self.events.append(message.text)
+        elif isinstance(message, StepRow):
+            self.losses.append(message.loss)
+            self.plans.append(message.plan)
         if self._is_enough(self):
             raise Enough
 

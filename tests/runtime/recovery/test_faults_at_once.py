@@ -10,7 +10,7 @@ import pytest
 
 from recycle_runtime.launcher.supervisor import Supervisor
 from recycle_runtime.plan.bundle import Bundle
-from recycle_runtime.protocol.framing import Message
+from recycle_runtime.protocol.messages import Generation, Hello, JobEvent, StepRow, ToObserver
 from tests.runtime.recovery.watched import TINY, Drive, Outcome, check, processes_of, run
 from tests.runtime.training.alone import train_alone
 
@@ -108,10 +108,10 @@ def both(supervisor: Supervisor) -> None:
     coordinator(supervisor)
 
 
-def once_when(is_time: Callable[[Message], bool], harm: Harm) -> Drive:
-    done: list[Message] = []
+def once_when(is_time: Callable[[ToObserver], bool], harm: Harm) -> Drive:
+    done: list[ToObserver] = []
 
-    def drive(supervisor: Supervisor, message: Message) -> None:
+    def drive(supervisor: Supervisor, message: ToObserver) -> None:
         if not done and is_time(message):
             done.append(message)
             harm(supervisor)
@@ -119,21 +119,21 @@ def once_when(is_time: Callable[[Message], bool], harm: Harm) -> Drive:
     return drive
 
 
-def at_step(step: int) -> Callable[[Message], bool]:
-    return lambda message: message["type"] == "row" and message["step"] == step
+def at_step(step: int) -> Callable[[ToObserver], bool]:
+    return lambda message: isinstance(message, StepRow) and message.step == step
 
 
-def at_generation(number: int) -> Callable[[Message], bool]:
+def at_generation(number: int) -> Callable[[ToObserver], bool]:
     """It has been ordered, and nobody has begun yet."""
-    return lambda message: message["type"] == "generation" and message["number"] >= number
+    return lambda message: isinstance(message, Generation) and message.number >= number
 
 
-def at_event(words: str) -> Callable[[Message], bool]:
-    return lambda message: message["type"] == "event" and words in message["event"]
+def at_event(words: str) -> Callable[[ToObserver], bool]:
+    return lambda message: isinstance(message, JobEvent) and words in message.text
 
 
-def at_start(message: Message) -> bool:
-    return message["type"] == "hello"
+def at_start(message: ToObserver) -> bool:
+    return isinstance(message, Hello)
 
 
 HARMS: list[Harm] = [coordinator, agent, both]
@@ -153,9 +153,9 @@ def test_only_workers_are_left(tmp_path: Path, square: str) -> None:
     """Of a run that goes on while the coordinator, the agent and both of them start again."""
     harms = {4: coordinator, 14: agent, 24: both}
 
-    def drive(supervisor: Supervisor, message: Message) -> None:
-        if message["type"] == "row" and message["step"] in harms:
-            harms[message["step"]](supervisor)
+    def drive(supervisor: Supervisor, message: ToObserver) -> None:
+        if isinstance(message, StepRow) and message.step in harms:
+            harms[message.step](supervisor)
 
     disturbed(tmp_path, square, 40, ["kill=1:0@9"], ["1:0@16"], drive)
 
@@ -171,8 +171,8 @@ def test_only_workers_are_left_then(tmp_path: Path, square: str, harm: Harm, mom
 @pytest.mark.slow
 @pytest.mark.parametrize("harm", HARMS, ids=lambda harm: harm.__name__)
 def test_again_and_again(tmp_path: Path, square: str, harm: Harm) -> None:
-    def drive(supervisor: Supervisor, message: Message) -> None:
-        if message["type"] == "row" and message["step"] % 40 == 20 and message["step"] < 200:
+    def drive(supervisor: Supervisor, message: ToObserver) -> None:
+        if isinstance(message, StepRow) and message.step % 40 == 20 and message.step < 200:
             harm(supervisor)
 
     disturbed(tmp_path, square, 220, ["kill=1:0@30", "kill=0:1@90"], ["1:0@50", "0:1@110"], drive)

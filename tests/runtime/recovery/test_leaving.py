@@ -1,10 +1,8 @@
 """Members that do not come out of their group: given up while their stage has others, else waited for."""
 
-from typing import Any
-
 from recycle_runtime.coordinator.adaptation import AdaptationOptions
-from recycle_runtime.coordinator.decision import Member
 from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.protocol.messages import Leave, Member, ToWorker
 from tests.runtime.coordinator.fake_job import FakeJob
 
 STEPS = 30
@@ -16,8 +14,8 @@ class DeafJob(FakeJob):
 
     deaf: frozenset[Worker] = frozenset()
 
-    def order(self, member: Member, message: dict[str, Any]) -> None:
-        if member.place not in self.deaf:
+    def order(self, member: Member, message: ToWorker) -> None:
+        if member.worker not in self.deaf:
             super().order(member, message)
 
     def wait(self, seconds: float) -> None:
@@ -49,7 +47,7 @@ def test_the_last_of_a_stage_is_waited_for() -> None:
     job.wait(60)
     assert job.result is None and Member((0, 1), 0) in job.members
     job.deaf = frozenset()
-    job.order(Member((0, 1), 0), {"type": "leave", "generation": job.coordinator.number})
+    job.order(Member((0, 1), 0), Leave(job.coordinator.number))
     job.run(2 * STEPS)
     assert job.result == (None,) and job.rows == list(range(STEPS))
 

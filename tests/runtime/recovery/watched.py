@@ -16,8 +16,17 @@ import torch
 
 from recycle_runtime.launcher.supervisor import Job, Supervisor, SupervisorError, supervised
 from recycle_runtime.plan.bundle import Bundle
-from recycle_runtime.protocol.framing import Message
 from recycle_runtime.protocol.heartbeat_board import Board
+from recycle_runtime.protocol.messages import (
+    Generation,
+    Hello,
+    InjectedFault,
+    JobEnded,
+    JobEvent,
+    Recovered,
+    StepRow,
+    ToObserver,
+)
 from tests.runtime.training.alone import Alone
 
 PROGRAMS = Path(__file__).resolve().parent / "programs"
@@ -27,7 +36,7 @@ BUFFERS_AND_DROPOUT = str(PROGRAMS / "buffers_and_dropout.py")
 _STILL = 60.0
 """Seconds without any news after which a run counts as hung; start-up on a busy machine takes half of it."""
 
-Drive = Callable[[Supervisor, Message], None]
+Drive = Callable[[Supervisor, ToObserver], None]
 """Called with all news of a run, to do harm from outside."""
 
 
@@ -35,32 +44,34 @@ Drive = Callable[[Supervisor, Message], None]
 class Outcome:
     """What is known of a run that has ended."""
 
-    rows: list[Message] = field(default_factory=list[Message])
-    recoveries: list[Message] = field(default_factory=list[Message])
+    rows: list[StepRow] = field(default_factory=list[StepRow])
+    recoveries: list[Recovered] = field(default_factory=list[Recovered])
     generations: list[int] = field(default_factory=list[int])
     events: list[str] = field(default_factory=list[str])
-    faults: list[tuple[str, int, int]] = field(default_factory=list[tuple[str, int, int]])
-    """That have happened: kind, step, position."""
+    faults: list[InjectedFault] = field(default_factory=list[InjectedFault])
+    """That have happened."""
     error: str | None = None
 
     @property
     def causes(self) -> list[str]:
-        return [cause for recovery in self.recoveries for cause in recovery["causes"]]
+        return [cause for recovery in self.recoveries for cause in recovery.causes]
 
-    def take(self, message: Message) -> None:
-        kind = message["type"]
-        if kind == "row":
-            self.rows.append(message)
-        elif kind == "recovery":
-            self.recoveries.append(message)
-        elif kind == "generation":
-            self.generations.append(message["number"])
-        elif kind == "event":
-            self.events.append(message["event"])
-            if "fault" in message:
-                self.faults.append((*message["fault"],))
-        elif kind == "ended":
-            self.error = message["error"]
+    def take(self, message: ToObserver) -> None:
+        match message:
+            case StepRow():
+                self.rows.append(message)
+            case Recovered():
+                self.recoveries.append(message)
+            case Generation():
+                self.generations.append(message.number)
+            case JobEvent():
+                self.events.append(message.text)
+                if message.fault is not None:
+                    self.faults.append(message.fault)
+            case JobEnded():
+                self.error = message.error
+            case _:
+                pass
 
 
 def run(
@@ -112,14 +123,14 @@ def check(folder: Path, outcome: Outcome, alone: Alone) -> None:
     steps = len(alone.losses)
     said = (folder / "stderr").read_text(errors="replace")[-5_000:]
     assert outcome.error is None, said
-    assert [row["step"] for row in outcome.rows] == list(range(steps)), said
-    losses = [row["loss"] for row in outcome.rows]
+    assert [row.step for row in outcome.rows] == list(range(steps)), said
+    losses = [row.loss for row in outcome.rows]
     assert not any(map(math.isnan, losses))
     assert losses == pytest.approx(alone.losses, rel=1e-9)
     assert outcome.generations == sorted(set(outcome.generations))
     saved = sorted((folder / "saved").glob("worker-*.pt"))
     # Whoever was learning may have learned enough in the last steps.
-    assert len(saved) >= outcome.rows[-1]["live"], (saved, said)
+    assert len(saved) >= outcome.rows[-1].live, (saved, said)
     for path in saved:
         stage = int(path.name.split("-")[2])
         state: dict[str, torch.Tensor] = torch.load(path, weights_only=True)["model"]
@@ -141,9 +152,9 @@ class _Watchdog:
         self._heard = time.monotonic()
         self._over = threading.Event()
 
-    def news(self, message: Message) -> None:
+    def news(self, message: ToObserver) -> None:
         # Only steps are a sign that the run goes on: groups that form and break up for ever are not.
-        if message["type"] in ("row", "ended", "hello"):
+        if isinstance(message, StepRow | JobEnded | Hello):
             self._heard = time.monotonic()
 
     def __enter__(self) -> "_Watchdog":

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recycle_runtime.coordinator.decision import Member
 from recycle_runtime.coordinator.step_metrics import StepRows
+from recycle_runtime.protocol.messages import Member, StepRow
 from recycle_runtime.testing import faults as of_members
 from recycle_runtime.testing.chaos import chaos
 from recycle_runtime.testing.faults import Fault, Harm
@@ -58,10 +58,10 @@ def test_any_words(word: str) -> None:
 
 def test_a_fault_happens_once() -> None:
     planned = Timetable((PlannedFault("kill", (0, 0), 3), PlannedFault("kill", (0, 0), 9)))
-    assert planned.faults((0, 0)) == [["kill", 3, -1], ["kill", 9, -1]]
-    assert planned.faults((1, 0)) == []
-    planned.harmed((0, 0), "kill", 3, -1)
-    assert planned.faults((0, 0)) == [["kill", 9, -1]]
+    assert planned.faults((0, 0)) == (Fault("kill", 3, -1), Fault("kill", 9, -1))
+    assert planned.faults((1, 0)) == ()
+    planned.injected((0, 0), Fault("kill", 3, -1))
+    assert planned.faults((0, 0)) == (Fault("kill", 9, -1),)
 
 
 def test_a_worker_returns_as_often_as_it_should() -> None:
@@ -81,7 +81,7 @@ def test_what_was_before_a_restart_has_happened() -> None:
         (PlannedReturn((0, 0), 4), PlannedReturn((1, 0), 5), PlannedReturn((0, 0), 12)),
     )
     planned.resume(7, [(0, 0)])
-    assert planned.faults((0, 0)) == [["kill", 9, -1]]
+    assert planned.faults((0, 0)) == (Fault("kill", 9, -1),)
     assert planned.due_to_join(8) == [(1, 0)]
     assert planned.due_to_join(12) == [(1, 0), (0, 0)]
 
@@ -137,7 +137,7 @@ def test_rows_come_in_order_when_everybody_has_spoken() -> None:
     assert rows.add(last, 1, 0.25, 1.0) == []
     assert [row.step for row in rows.add(first, 0, None, 3.0)] == [0]
     (row,) = rows.add(first, 1, None, 2.0)
-    assert row == (1, 0.25, 2.0, 2, "0 0")
+    assert row == StepRow(1, 0.25, 2.0, 2, "0 0")
     assert rows.add(first, 0, None, 9.0) == []
 
 
@@ -150,7 +150,7 @@ def test_a_step_that_counts_has_a_row_though_its_workers_are_gone() -> None:
     rows.add(first, 0, None, 1.0)
     rows.add(first, 1, None, 1.0)
     (row,) = rows.begin(1, frozenset({one, first}), 2, "0 2")
-    assert row == (0, 0.75, 1.0, 3, "0 1")
+    assert row == StepRow(0, 0.75, 1.0, 3, "0 1")
     # What was said about step 1 is void.
     assert rows.add(one, 1, 0.5, 1.0) == []
     assert [row.loss for row in rows.add(first, 1, None, 1.0)] == [0.5]

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from recycle_runtime.protocol.framing import WireError
+from recycle_runtime.protocol.codec import WireError
 from recycle_runtime.transport.gloo import CalledOffError, call_off, meet
 
 LONG = timedelta(seconds=120)

@@ -4,10 +4,11 @@ import queue
 import threading
 from typing import Any
 
-from recycle_runtime.protocol.framing import Message
+from recycle_runtime.protocol.messages import Join, Leave, Member, Message
 from recycle_runtime.worker.link import Link
 
 SECONDS = 30.0
+HELLO = Join(Member((0, 0), 0), pid=1, generation=0, asked=0, is_training=False)
 
 
 class Coordinator:
@@ -25,23 +26,23 @@ class Coordinator:
 
 def test_whoever_is_to_leave_is_broken_off_until_it_has_left() -> None:
     coordinator: Any = Coordinator()
-    link = Link(lambda: coordinator, lambda: {"type": "hello"}, SECONDS)
+    link = Link(lambda: coordinator, lambda: HELLO, SECONDS)
     link.generation = 1
     often = threading.Semaphore(0)
     link.on_leave = often.release
-    coordinator.messages.put({"type": "leave", "generation": 2})
+    coordinator.messages.put(Leave(2))
     assert all(often.acquire(timeout=SECONDS) for _ in range(3))
     link.on_leave = None
-    assert link.order(SECONDS) == {"type": "leave", "generation": 2}
+    assert link.order(SECONDS) == Leave(2)
 
 
 def test_whoever_trains_in_the_newest_generation_is_left_alone() -> None:
     coordinator: Any = Coordinator()
-    link = Link(lambda: coordinator, lambda: {"type": "hello"}, SECONDS)
+    link = Link(lambda: coordinator, lambda: HELLO, SECONDS)
     link.generation = 1
     called = threading.Event()
     link.on_leave = called.set
-    coordinator.messages.put({"type": "leave", "generation": 2})
+    coordinator.messages.put(Leave(2))
     assert called.wait(SECONDS)
     link.on_leave, link.generation = None, 2
     again = threading.Event()

@@ -3,7 +3,6 @@
 from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from recycle_runtime.cli.options.addresses import add_address_argument, address, token
 from recycle_runtime.cli.options.training import add_plan_argument, add_program_arguments, check_device
@@ -60,11 +59,10 @@ def run(arguments: Namespace, output: Output) -> int:
     from recycle_runtime.agent.agent import Agent, AgentOptions
     from recycle_runtime.agent.preload import preload
     from recycle_runtime.agent.watch import Limits
-    from recycle_runtime.coordinator.decision import Member
-    from recycle_runtime.protocol.framing import WireError
+    from recycle_runtime.protocol.codec import WireError
     from recycle_runtime.protocol.heartbeat_board import Board
     from recycle_runtime.protocol.identity import node_number
-    from recycle_runtime.testing.faults import Fault
+    from recycle_runtime.protocol.messages import InjectedFault, Member
     from recycle_runtime.transport.choose import local_device
     from recycle_runtime.worker.lifecycle import work
     from recycle_runtime.worker.static import WorkerOptions
@@ -96,11 +94,10 @@ def run(arguments: Namespace, output: Output) -> int:
 
     gpus = torch.cuda.device_count() if arguments.device == "cuda" else 1
 
-    def life(member: Member, line: int, faults: list[Any], board: Board) -> int:
-        injected = [Fault(str(kind), int(step), int(position)) for kind, step, position in faults]
+    def life(member: Member, line: int, faults: tuple[InjectedFault, ...], board: Board) -> int:
         device = local_device(line, gpus) if arguments.device == "cuda" else arguments.device
         mine = replace(told, worker=replace(told.worker, device=device))
-        return work(mine, member.place, member.part, line, injected, board)
+        return work(mine, member.worker, member.tp_rank, line, faults, board)
 
     limits = Limits(silent=arguments.heartbeat_timeout, stuck=arguments.instruction_timeout)
     options = AgentOptions(host, port, secret, arguments.workers_per_node, Path(arguments.state), limits)

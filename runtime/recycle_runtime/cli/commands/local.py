@@ -24,7 +24,7 @@ from recycle_runtime.launcher.local import RunError, RunOptions, check_beginning
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.chrome_trace import chrome_trace
 from recycle_runtime.plan.plan_choice import NoPlanError
-from recycle_runtime.protocol.framing import Message
+from recycle_runtime.protocol.messages import StepRow, ToObserver
 
 
 def add_arguments(parser: Arguments) -> None:
@@ -76,7 +76,7 @@ def run(arguments: Namespace, output: Output) -> int:
             metrics = stack.enter_context(open(arguments.metrics, "w")) if arguments.metrics else None
             record = _Metrics(metrics)
 
-            def take(message: Message) -> None:
+            def take(message: ToObserver) -> None:
                 record.take(message)
                 show(message)
 
@@ -106,19 +106,19 @@ class _Metrics:
         self._file = file
         self._events: list[str] = []
 
-    def take(self, message: Message) -> None:
+    def take(self, message: ToObserver) -> None:
         if self._file is None:
             return
-        if message["type"] != "row":
+        if not isinstance(message, StepRow):
             if (words := event_of(message)) is not None:
                 self._events.append(words)
             return
         row = {
-            "step": message["step"],
-            "loss": message["loss"],
-            "seconds": round(message["seconds"], 6),
-            "live": message["live"],
-            "plan": message["plan"],
+            "step": message.step,
+            "loss": message.loss,
+            "seconds": round(message.seconds, 6),
+            "live": message.live,
+            "plan": message.plan,
             "event": "; ".join(self._events) or None,
         }
         self._events.clear()

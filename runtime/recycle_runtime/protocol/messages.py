@@ -1,0 +1,657 @@
+"""Everything that the processes of a job say to each other. Standard library only.
+
+Each message is a frozen dataclass; on the wire it is a JSON object whose `type` is the name of its class in
+small letters (`AtBoundary` is `at_boundary`). docs/protocol.md shows who says what when.
+
+    worker process -> coordinator    FromWorker      the first one is Join
+    coordinator -> worker process    ToWorker
+    agent -> coordinator             FromAgent       the first one is AgentJoin
+    coordinator -> agent             ToAgent
+    observer -> coordinator          FromObserver
+    coordinator -> observer          ToObserver      everything that happens in the job
+    store request, and its answer    StoreRequest, StoreAnswer, on a connection of their own
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Generic, NamedTuple, TypeVar, cast, get_args
+
+from recycle_runtime.plan.trace_event import Event
+from recycle_runtime.protocol.codec import Natural, ProtocolError, decode, encode
+
+VERSION: Final = 1
+"""Of what is said here; both ends of a connection must have the same."""
+
+# Values that messages carry.
+
+GridWorker = tuple[Natural, Natural]
+"""A worker, by its place in the job's grid: (pipeline, stage)."""
+
+
+class Member(NamedTuple):
+    """One process of the job: its worker, and which of the worker's tensor-parallel processes it is."""
+
+    worker: GridWorker
+    tp_rank: Natural
+
+
+class Sums(NamedTuple):
+    """The two numbers that judge a step: see `optimizer.Totals`."""
+
+    squares: float
+    not_finite: float
+
+
+class Report(NamedTuple):
+    """What a worker process holds when it has left its group."""
+
+    applied: Natural | None
+    """Steps that its parameters have seen; None: it holds nothing that can be used, such as half of a state
+    that it was being sent."""
+    is_fresh: bool
+    """As built from the seed: good before the first step, and wherever else a peer's state replaces it."""
+    settled: Sums | None = None
+    """Of the last step whose verdict is known."""
+    settled_steps: Natural = 0
+    """How many steps there were up to that one."""
+    unsettled: Sums | None = None
+    """What this process has put into the sums of the last step, if its verdict is open."""
+
+
+class InjectedFault(NamedTuple):
+    """What a worker process is told to do to itself, and before which instruction of which step."""
+
+    kind: str
+    step: Natural
+    position: int
+    """An instruction, or a moment outside the stream: see `testing.timetable`."""
+
+
+class Copied(NamedTuple):
+    """A state that a worker process has received."""
+
+    size: Natural
+    """Bytes."""
+    seconds: float
+
+
+class CheckpointOrder(NamedTuple):
+    """A part of a checkpoint to write."""
+
+    step: Natural
+    name: str
+
+
+class CheckpointPath(NamedTuple):
+    """A complete checkpoint."""
+
+    path: str
+    step: Natural
+
+
+class RunningProcess(NamedTuple):
+    """A worker process that an agent watches."""
+
+    member: Member
+    pid: Natural
+
+
+# A worker process to the coordinator.
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Here I am: the first message on a connection, and again on each new one."""
+
+    member: Member
+    pid: Natural
+    """Its number among all processes of the job: see `identity`."""
+    generation: Natural
+    """The last one that it has trained in; 0: none."""
+    asked: Natural
+    """The newest one that it has heard of."""
+    is_training: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LeftGroup:
+    """I have left my group for this generation, and hold this."""
+
+    generation: Natural
+    report: Report
+
+
+@dataclass(frozen=True, slots=True)
+class Began:
+    """I run in this generation."""
+
+    generation: Natural
+    state_bytes: Natural
+    """About what a copy of its state takes."""
+    copied: Copied | None
+    """What it had to receive for that."""
+
+
+@dataclass(frozen=True, slots=True)
+class LossShare:
+    """I am about to make this step, and add this to its loss."""
+
+    step: Natural
+    loss: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class StepDone:
+    """I have made this step."""
+
+    step: Natural
+    loss: float | None
+    seconds: float
+    repeated: Natural
+    """How often it was run again because of a late validation."""
+    times: Mapping[str, float]
+    """Measured seconds of each kind of op."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """I know where to stop; I am in this step now."""
+
+    request: Natural
+    step: Natural
+
+
+@dataclass(frozen=True, slots=True)
+class AtBoundary:
+    """I wait before this step."""
+
+    step: Natural
+
+
+@dataclass(frozen=True, slots=True)
+class CaughtUp:
+    """The state I was sent has arrived: I can work."""
+
+    generation: Natural
+
+
+@dataclass(frozen=True, slots=True)
+class GroupBroken:
+    """I cannot talk to somebody in my group."""
+
+    generation: Natural
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """My own work raised an error; I end."""
+
+    step: Natural
+    why: str
+    is_injected: bool
+    is_hopeless: bool
+    """Whether it would fail everywhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class FaultInjected:
+    """I do now what I was told to do to myself."""
+
+    fault: InjectedFault
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointWritten:
+    """My part of this checkpoint is on disk."""
+
+    name: str
+    crc32: Natural
+    seed: Natural
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointMissed:
+    """I was past the step of this checkpoint when I was asked for it."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFailed:
+    """My part of this checkpoint cannot be written."""
+
+    name: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class BundleRequest:
+    """I need the plans with this number."""
+
+    number: Natural
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What I ran, and when."""
+
+    events: tuple[Event, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Addresses of my host, and those of hosts that do not answer me."""
+
+    here: tuple[str, ...]
+    unanswered: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """I have saved what I should, and end."""
+
+
+# The coordinator to a worker process.
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """Leave your group, and say what you hold: this generation is next."""
+
+    generation: Natural
+
+
+@dataclass(frozen=True, slots=True)
+class Go:
+    """A generation begins: your role in its plan, and whose state goes where."""
+
+    generation: Natural
+    step: Natural
+    """The first one."""
+    bundle: Natural
+    plan: Natural
+    role: GridWorker
+    """The worker whose stream it runs."""
+    grid: tuple[GridWorker, ...]
+    """The roles of all, in the order of ranks."""
+    sums: Sums | None
+    """Of the step before the first, for those who lack them."""
+    copy_from: GridWorker | None
+    """Whose state to take before training goes on."""
+    copy_to: tuple[GridWorker, ...]
+    donor: GridWorker | None
+    """Whose state to take while the others train."""
+    joiners: tuple[GridWorker, ...]
+    """Whom to send one's state meanwhile."""
+    restore: str | None
+    """The checkpoint that everybody reads first."""
+    until: Natural
+    """The step before which to stop."""
+    is_spared: bool
+    """Whether injected faults that may wait have to wait."""
+    first_step: Natural
+    """Where the run began, and the number of its first micro-batch."""
+    first_item: Natural
+    checkpoint: CheckpointOrder | None
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Stop before this step; said again with a later one if somebody had passed it."""
+
+    step: Natural
+    request: Natural
+
+
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """Say again what you said of steps from this one on."""
+
+    step: Natural
+
+
+@dataclass(frozen=True, slots=True)
+class TakeCheckpoint:
+    """Write your part of this checkpoint when you stand at this step."""
+
+    step: Natural
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """From now on you are this worker."""
+
+    worker: GridWorker
+
+
+@dataclass(frozen=True, slots=True)
+class BundleData:
+    """The plans you asked for."""
+
+    number: Natural
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The job is over, or you are not part of it."""
+
+    ok: bool
+
+
+# An agent and the coordinator.
+
+
+@dataclass(frozen=True, slots=True)
+class AgentJoin:
+    """A node has room for so many worker processes; these run there already."""
+
+    name: str
+    """Of the agent, so that it is known again when its connection is a new one."""
+    processes: Natural
+    running: tuple[RunningProcess, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """I live."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessEnded:
+    """A worker process is gone."""
+
+    member: Member
+    pid: Natural
+    how: str
+    fault_at: Natural
+    """When it did to itself what it was told to, in nanoseconds of the machine's monotonic clock; or 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartProcess:
+    member: Member
+    faults: tuple[InjectedFault, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KillProcess:
+    """So that it cannot come back half alive."""
+
+    member: Member
+
+
+@dataclass(frozen=True, slots=True)
+class RenameProcess:
+    """A process is another worker from now on."""
+
+    member: Member
+    to: Member
+
+
+@dataclass(frozen=True, slots=True)
+class JobOver:
+    """End, and everything you watch."""
+
+
+# An observer and the coordinator.
+
+
+@dataclass(frozen=True, slots=True)
+class Observe:
+    """Tell me everything; rows from this step on that I have missed."""
+
+    next: Natural | None
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """The job has so many steps; the first one that is not complete is this."""
+
+    steps: Natural
+    next: Natural
+
+
+@dataclass(frozen=True, slots=True)
+class StepRow:
+    """A step of the whole job."""
+
+    step: Natural
+    loss: float
+    """NaN if a share of it died with a worker."""
+    seconds: float
+    """Of the worker that took longest."""
+    live: Natural
+    """Workers."""
+    plan: str
+    """Failures on each stage, as the plan has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """A new generation has been ordered."""
+
+    number: Natural
+    step: Natural
+    plan: str
+    workers: tuple[GridWorker, ...]
+    standbys: Natural
+    """How many of them run no micro-batches."""
+    period: Natural
+    """As planned, in ticks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """A change of generation is complete; times in seconds."""
+
+    generation: Natural
+    causes: tuple[str, ...]
+    step: Natural
+    """Where training goes on."""
+    undone: Natural
+    """How many workers took a step back."""
+    repeated: float
+    """Of training that is run again."""
+    plan: str
+    detection: float
+    leaving: float
+    regroup: float
+    total: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobEvent:
+    """Something has happened."""
+
+    text: str
+    period: Natural | None = None
+    """Of a plan, if one was made."""
+    fault: InjectedFault | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerTrace:
+    """What a worker ran, and when."""
+
+    worker: GridWorker
+    events: tuple[Event, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnded:
+    """The job is over."""
+
+    error: str | None
+    no_plan: bool
+    """Whether that is why."""
+    checkpoint: CheckpointPath | None
+
+
+# The store that process groups meet at.
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOpen:
+    """Requests to the store follow."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSet:
+    key: str
+    value: str
+    """Base64, as all values of the store."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreGet:
+    """Answered when the key is there."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSee:
+    """As StoreGet, with all that lies in the same folder beyond the first `known` keys."""
+
+    key: str
+    known: Natural
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCheck:
+    """Whether all of these are there."""
+
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreAdd:
+    key: str
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreRemove:
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoreDone:
+    """A value is set."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreValue:
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFolder:
+    """Keys and values in the order in which they came; None for one that was removed."""
+
+    entries: tuple[tuple[str, str | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreNumber:
+    """A sum; of checks and removals, 1 for yes and 0 for no."""
+
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreRefusal:
+    """There is no answer, and this is why."""
+
+    why: str
+
+
+CheckpointReply = CheckpointWritten | CheckpointMissed | CheckpointFailed
+FromWorker = (
+    Join
+    | LeftGroup
+    | Began
+    | LossShare
+    | StepDone
+    | Holding
+    | AtBoundary
+    | CaughtUp
+    | GroupBroken
+    | Failed
+    | FaultInjected
+    | CheckpointWritten
+    | CheckpointMissed
+    | CheckpointFailed
+    | BundleRequest
+    | Trace
+    | Reach
+    | Done
+)
+ToWorker = Leave | Go | Hold | Recall | TakeCheckpoint | Move | BundleData | End
+FromAgent = AgentJoin | Heartbeat | ProcessEnded
+ToAgent = StartProcess | KillProcess | RenameProcess | JobOver
+FromObserver = Observe
+ToObserver = Hello | StepRow | Generation | Recovered | JobEvent | WorkerTrace | JobEnded
+StoreRequest = StoreSet | StoreGet | StoreSee | StoreCheck | StoreAdd | StoreRemove
+StoreAnswer = StoreDone | StoreValue | StoreFolder | StoreNumber | StoreRefusal
+Message = (
+    FromWorker
+    | ToWorker
+    | FromAgent
+    | ToAgent
+    | FromObserver
+    | ToObserver
+    | StoreOpen
+    | StoreRequest
+    | StoreAnswer
+)
+
+
+def type_name(kind: type[object]) -> str:
+    """As it stands on the wire."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
+
+
+KINDS: Final[Mapping[str, type[Message]]] = {type_name(kind): kind for kind in get_args(Message)}
+_NAMES: Final[Mapping[type[object], str]] = {kind: name for name, kind in KINDS.items()}
+
+
+def to_fields(message: Message) -> dict[str, object]:
+    """What travels."""
+    return {"type": _NAMES[type(message)], **encode(message)}
+
+
+def from_fields(fields: Mapping[str, object]) -> Message:
+    """The message that has arrived; ProtocolError if it is none."""
+    name = fields.get("type")
+    if not isinstance(name, str) or name not in KINDS:
+        raise ProtocolError(f"there is no message of type {str(name)[:40]!r}")
+    rest = {key: value for key, value in fields.items() if key != "type"}
+    return decode(KINDS[name], rest, name)
+
+
+Context = TypeVar("Context")
+Kind = TypeVar("Kind", bound=Message)
+
+
+class Handlers(Generic[Context]):
+    """Which function handles which message: the one place where that is said. `Context` is who sent it."""
+
+    def __init__(self) -> None:
+        self._handlers: dict[type[object], Callable[[Context, Any], None]] = {}
+
+    def on(self, kind: type[Kind], handler: Callable[[Context, Kind], None]) -> None:
+        if kind in self._handlers:
+            raise ValueError(f"{kind.__name__} is handled already")
+        self._handlers[kind] = handler
+
+    def handle(self, context: Context, message: Message) -> None:
+        """ProtocolError if nobody expects this message here."""
+        handler = self._handlers.get(type(message))
+        if handler is None:
+            raise ProtocolError(f"{_NAMES[type(message)]} is not expected here")
+        handler(context, cast(Any, message))

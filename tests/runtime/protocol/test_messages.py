@@ -1,0 +1,158 @@
+"""Messages: every one survives the wire, and whatever is none is refused with a sentence."""
+
+import dataclasses
+import json
+from typing import Any, get_args, get_type_hints
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recycle_runtime.protocol import messages
+from recycle_runtime.protocol.codec import Natural, ProtocolError, decode
+from recycle_runtime.protocol.messages import (
+    KINDS,
+    FromAgent,
+    FromWorker,
+    Go,
+    Handlers,
+    Hold,
+    Join,
+    Leave,
+    LossShare,
+    Member,
+    Message,
+    StepDone,
+    ToAgent,
+    ToObserver,
+    ToWorker,
+    from_fields,
+    to_fields,
+)
+
+NATURALS = st.integers(0, (1 << 63) - 1)
+
+
+def some(kind: Any) -> st.SearchStrategy[Any]:
+    """Values of a type that messages have."""
+    if kind == Natural:
+        return NATURALS
+    if isinstance(kind, type) and (dataclasses.is_dataclass(kind) or hasattr(kind, "_fields")):
+        hints = get_type_hints(kind, include_extras=True)
+        return st.builds(kind, **{name: some(hint) for name, hint in hints.items()})
+    plain: dict[Any, st.SearchStrategy[Any]] = {
+        int: st.integers(-(1 << 62), 1 << 62),
+        float: st.floats(allow_nan=False),
+        bool: st.booleans(),
+        str: st.text(max_size=8),
+        bytes: st.binary(max_size=8),
+    }
+    if kind in plain:
+        return plain[kind]
+    arguments = get_args(kind)
+    if type(None) in arguments:
+        return st.none() | some(next(one for one in arguments if one is not type(None)))
+    if arguments[1:] == (Ellipsis,):
+        return st.lists(some(arguments[0]), max_size=3).map(tuple)
+    if "Mapping" in str(kind):
+        return st.dictionaries(st.text(max_size=3), some(arguments[1]), max_size=3)
+    return st.tuples(*(some(one) for one in arguments))
+
+
+ANY_MESSAGE = st.sampled_from(sorted(KINDS)).flatmap(lambda name: some(KINDS[name]))
+
+
+@given(ANY_MESSAGE)
+def test_every_message_survives(message: Message) -> None:
+    assert from_fields(json.loads(json.dumps(to_fields(message)))) == message
+
+
+def test_every_message_says_who_sends_it() -> None:
+    directions = (
+        FromWorker,
+        ToWorker,
+        FromAgent,
+        ToAgent,
+        ToObserver,
+        messages.StoreRequest,
+        messages.StoreAnswer,
+    )
+    sent = [kind for direction in directions for kind in get_args(direction)]
+    sent += [messages.Observe, messages.StoreOpen]
+    assert sorted(kind.__name__ for kind in sent) == sorted(kind.__name__ for kind in KINDS.values())
+    for kind in KINDS.values():
+        assert getattr(kind, "__dataclass_params__").frozen and hasattr(kind, "__slots__")  # noqa: B009
+
+
+STEP = to_fields(StepDone(3, None, 0.5, 0, {"F": 0.25}))
+JOIN = to_fields(Join(Member((0, 1), 0), 7, 0, 0, False))
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({}, "there is no message of type 'None'"),
+        ({"type": "fly"}, "there is no message of type 'fly'"),
+        ({"type": ["join"]}, "there is no message of type"),
+        ({"type": "join"}, "join has no field asked, generation, is_training, member, pid"),
+        (STEP | {"more": 1}, "step_done has a field that nobody knows: more"),
+        (STEP | {"step": "3"}, "step_done.step is '3', not a whole number"),
+        (STEP | {"step": True}, "step_done.step is True, not a whole number"),
+        (STEP | {"step": 3.0}, "step_done.step is 3.0, not a whole number"),
+        (STEP | {"step": None}, "step_done.step is None, not a whole number"),
+        (STEP | {"step": -1}, "step_done.step is -1, not from 0 to "),
+        (STEP | {"step": 1 << 63}, "step_done.step is 9223372036854775808, not from 0 to "),
+        (STEP | {"seconds": 10**400}, "step_done.seconds is too large for a number"),
+        (STEP | {"seconds": "1"}, "step_done.seconds is '1', not a number"),
+        (STEP | {"loss": []}, r"step_done.loss is \[\], not a number"),
+        (STEP | {"times": []}, r"step_done.times is \[\], not an object"),
+        (STEP | {"times": {"F": "x"}}, r"step_done.times\[F\] is 'x', not a number"),
+        (JOIN | {"is_training": 1}, "join.is_training is 1, not true or false"),
+        (JOIN | {"member": [[0, 1]]}, "join.member has 1 values, not 2"),
+        (JOIN | {"member": [[0, 1, 2], 0]}, r"join.member\[0\] has 3 values, not 2"),
+        (JOIN | {"member": [[0, -1], 0]}, r"join.member\[0\]\[1\] is -1, not from 0 to "),
+        (JOIN | {"member": "0:1"}, "join.member is '0:1', not an array"),
+        ({"type": "bundle_data", "number": 1, "data": "*"}, r"bundle_data.data is '\*', not bytes in base64"),
+        ({"type": "observe", "next": {}}, "observe.next is {}, not a whole number"),
+        ({"type": "reach", "here": [1], "unanswered": []}, r"reach.here\[0\] is 1, not a text"),
+    ],
+)
+def test_what_is_no_message(fields: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ProtocolError, match=sentence):
+        from_fields(fields)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["type", "step", "generation", "member", "pid", "x"]),
+        st.none() | st.booleans() | st.integers() | st.text(max_size=8) | st.sampled_from(sorted(KINDS)),
+    )
+)
+def test_anything_is_a_message_or_refused(fields: dict[str, object]) -> None:
+    try:
+        assert to_fields(from_fields(fields)) == fields
+    except ProtocolError as error:
+        assert "\n" not in str(error)
+
+
+def test_a_long_value_is_not_repeated_whole() -> None:
+    with pytest.raises(ProtocolError) as caught:
+        decode(Leave, {"generation": "x" * 10_000})
+    assert len(str(caught.value)) < 200
+
+
+def test_a_message_has_one_handler() -> None:
+    heard: list[tuple[str, int]] = []
+    handlers = Handlers[str]()
+    handlers.on(Leave, lambda who, said: heard.append((who, said.generation)))
+    handlers.handle("coordinator", Leave(7))
+    assert heard == [("coordinator", 7)]
+    with pytest.raises(ProtocolError, match="hold is not expected here"):
+        handlers.handle("coordinator", Hold(1, 1))
+    with pytest.raises(ValueError, match="Leave is handled already"):
+        handlers.on(Leave, lambda who, said: None)
+
+
+def test_names_on_the_wire() -> None:
+    assert to_fields(LossShare(4, None)) == {"type": "loss_share", "step": 4, "loss": None}
+    assert KINDS["go"] is Go
