@@ -5,11 +5,10 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from recycle_compiler.diagnostics import CompileError
-from recycle_compiler.frontend.gpt_model import GptModel
+from recycle_compiler.frontend.check import read_names
+from recycle_compiler.frontend.diagnostics import Report
+from recycle_compiler.frontend.gpt_model import MOST_LAYERS, GptModel
 from recycle_compiler.frontend.load import parse_for_format
-from recycle_compiler.frontend.model_block import MOST_LAYERS
-from recycle_compiler.frontend.names import read_names
-from recycle_compiler.frontend.report import Report
 from recycle_compiler.frontend.shape import read_shape
 from recycle_compiler.frontend.values import read_whole
 from recycle_compiler.ir.job import JobSpec

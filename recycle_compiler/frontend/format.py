@@ -4,20 +4,14 @@ A block goes on one line where it fits and has no comments inside; in a longer b
 in lines as they were. Order, spelling of numbers, units, comments and single blank lines are kept.
 """
 
-from collections.abc import Sequence
+import re
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
 
 from recycle_compiler.diagnostics import Span
-from recycle_compiler.frontend.comments import Comments
-from recycle_compiler.frontend.format_lines import (
-    WIDTH,
-    Line,
-    align_comments,
-    fill,
-    head_of,
-    one_line,
-    rows_of,
-    with_next,
-)
 from recycle_compiler.frontend.load import parse_for_format
 from recycle_compiler.frontend.syntax import (
     Block,
@@ -25,14 +19,154 @@ from recycle_compiler.frontend.syntax import (
     Entry,
     Job,
     Listing,
+    Name,
+    Quantity,
+    Quoted,
     Setting,
+    Value,
     end_of,
     end_of_value,
     start_of,
 )
 
+_TEXT_OR_COMMENT = re.compile(r'"[^"\n]*"|#[^\n]*')
+_Item = TypeVar("_Item")
+WIDTH = 100
+_COMMENT_COLUMN = 60
+"""Code that is longer than this does not push the comments of other lines further right."""
 _INDENT = "  "
 _END_OF_FILE = Span(1 << 62, 1, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Comment:
+    """One comment, from its `#` to the end of its line."""
+
+    line: int
+    column: int
+    text: str
+
+    @property
+    def place(self) -> tuple[int, int]:
+        return self.line, self.column
+
+
+class Comments:
+    """The comments of a file, to be taken out one after another as the text around them is printed."""
+
+    def __init__(self, source: str) -> None:
+        found = _find_comments(source)
+        self._places = [comment.place for comment in found]
+        self._waiting = deque(found)
+
+    def are_between(self, start: Span, end: Span) -> bool:
+        """Whether any comment, taken or not, stands between two places."""
+        index = bisect_right(self._places, _place(start))
+        return index < len(self._places) and self._places[index] < _place(end)
+
+    def take_before(self, place: Span) -> list[Comment]:
+        """Take the comments that stand before a place."""
+        taken: list[Comment] = []
+        while self._waiting and self._waiting[0].place < _place(place):
+            taken.append(self._waiting.popleft())
+        return taken
+
+    def take_behind(self, end: Span, following: Span) -> str | None:
+        """Take the comment on the line where something ends, unless something else follows there first."""
+        if not self._waiting:
+            return None
+        first = self._waiting[0]
+        if first.line != end.line or first.place > _place(following):
+            return None
+        return self._waiting.popleft().text
+
+
+def _place(span: Span) -> tuple[int, int]:
+    return span.line, span.column
+
+
+def _find_comments(source: str) -> list[Comment]:
+    found: list[Comment] = []
+    for number, line in enumerate(source.split("\n"), start=1):
+        for match in _TEXT_OR_COMMENT.finditer(line):
+            if match[0].startswith("#"):
+                found.append(Comment(number, match.start() + 1, match[0].rstrip()))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of output: code, and the comment behind it."""
+
+    code: str
+    comment: str | None = None
+
+
+def one_line(piece: Entry | Value | Braces) -> str:
+    """Any piece of syntax on a single line, without its comments."""
+    if isinstance(piece, Setting):
+        return f"{piece.key.text} = {one_line(piece.value)}"
+    if isinstance(piece, Name):
+        return piece.text
+    if isinstance(piece, Quantity):
+        return str(piece)
+    if isinstance(piece, Quoted):
+        return f'"{piece.text}"'
+    if isinstance(piece, Listing):
+        return f"[{', '.join(map(one_line, piece.items))}]"
+    if isinstance(piece, Block):
+        return f"{head_of(piece)} {one_line(piece.braces)}" if piece.braces else head_of(piece)
+    inside = "  ".join(map(one_line, piece.entries))
+    return f"{{ {inside} }}" if inside else "{ }"
+
+
+def head_of(block: Block) -> str:
+    """What stands before the braces of a block."""
+    if block.file:
+        return f'{block.head.text} from "{block.file.text}"'
+    return f"{block.head.text} {block.variant.text}" if block.variant else block.head.text
+
+
+def rows_of(entries: Sequence[Entry]) -> list[list[Entry]]:
+    """Entries that stood on one line together; a block is always by itself."""
+    rows: list[list[Entry]] = []
+    for entry in entries:
+        joins = (
+            bool(rows)
+            and not isinstance(entry, Block)
+            and not isinstance(rows[-1][-1], Block)
+            and end_of(rows[-1][-1]).line == start_of(entry).line
+        )
+        if joins:
+            rows[-1].append(entry)
+        else:
+            rows.append([entry])
+    return rows
+
+
+def with_next(items: Sequence[_Item]) -> Iterator[tuple[_Item, _Item | None]]:
+    """Each item and the one after it; None after the last."""
+    return zip(items, (*items[1:], None), strict=False)
+
+
+def fill(items: Iterable[Value], indent: str) -> Iterator[str]:
+    """The items of a long list, as many on a line as fit."""
+    line = indent
+    words = [one_line(item) for item in items]
+    for word in [*(f"{word}," for word in words[:-1]), *words[-1:]]:
+        if line != indent and len(line) + 1 + len(word) > WIDTH:
+            yield line
+            line = indent
+        line += word if line == indent else f" {word}"
+    yield line
+
+
+def align_comments(lines: Sequence[Line]) -> Iterator[str]:
+    """Lines of text, the comments behind code in one column."""
+    widths = [len(line.code) for line in lines if line.comment]
+    column = max((width for width in widths if width <= _COMMENT_COLUMN), default=0)
+    for line in lines:
+        yield f"{line.code.ljust(column)}  {line.comment}" if line.comment else line.code
 
 
 def format_job(source: str, file_name: str) -> str:

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from recycle_compiler.diagnostics import CompileError, Diagnostic, Span
-from recycle_compiler.frontend.names import read_names, report_nested
+from recycle_compiler.frontend.check import read_names, report_nested
+from recycle_compiler.frontend.diagnostics import Report
 from recycle_compiler.frontend.parse import parse_syntax
 from recycle_compiler.frontend.read_file import ReadError, decode, read_bytes
-from recycle_compiler.frontend.report import Report
 from recycle_compiler.frontend.resolve import resolve
 from recycle_compiler.frontend.syntax import Block, Job
 from recycle_compiler.ir.job import JobSpec

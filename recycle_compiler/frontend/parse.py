@@ -7,13 +7,14 @@ an odd token is left out), and reading goes on, so that one run shows all mistak
 import re
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import Any, cast
 
 from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedInput
 
 from recycle_compiler.diagnostics import Diagnostic, Span
 from recycle_compiler.frontend import syntax_errors
-from recycle_compiler.frontend.grammar import grammar_path
+from recycle_compiler.frontend.diagnostics import quote
 from recycle_compiler.frontend.schema import BLOCKS
 from recycle_compiler.frontend.syntax import (
     Block,
@@ -27,8 +28,8 @@ from recycle_compiler.frontend.syntax import (
     Value,
 )
 from recycle_compiler.frontend.syntax_errors import Words
-from recycle_compiler.frontend.wording import quote
 
+_PACKAGE = Path(__file__).resolve().parent.parent
 _MISSING_BEFORE = {
     "NUMBER": ("EQUAL", "COMMA"),
     "STRING": ("EQUAL",),
@@ -44,6 +45,12 @@ _HEAD = re.compile(r"(?:\s|#[^\n]*\n)*job[ \t]+(?P<name>[^{}#\n]*?)[ \t]*\{")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _MOST_MENDED = 100
 """After this many places that had to be mended the rest is not worth reading."""
+
+
+def grammar_path(name: str) -> Path:
+    """The path of a file of the grammar folder."""
+    installed = _PACKAGE / "_grammar" / name
+    return installed if installed.is_file() else _PACKAGE.parent / "grammar" / name
 
 
 @dataclass(frozen=True, slots=True)

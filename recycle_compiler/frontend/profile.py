@@ -1,4 +1,4 @@
-"""Measured costs from a JSON file: `profile from "gpt3.a100.json"`.
+"""What each stage costs: the `profile` block, or measured costs from a file, `profile from "gpt3.a100.json"`.
 
     {"format": "recycle-profile", "version": 1, "device": "NVIDIA A100", "unit": "ns",
      "stages": [{"forward": 1200000, "backward_input": 1300000, "backward_weight": 1100000,
@@ -10,23 +10,32 @@ Keys that are not named here are left to whoever wrote them.
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, cast
 
-from recycle_compiler.frontend.costs import Costs
+from recycle_compiler.diagnostics import Span
+from recycle_compiler.frontend.check import Section
+from recycle_compiler.frontend.diagnostics import Report, count, quote, shorten, spell
 from recycle_compiler.frontend.read_file import ReadError, read_text
-from recycle_compiler.frontend.report import Report
-from recycle_compiler.frontend.syntax import Quoted
-from recycle_compiler.frontend.values import LARGEST
-from recycle_compiler.frontend.wording import count, quote, shorten
+from recycle_compiler.frontend.syntax import Quoted, Setting
+from recycle_compiler.frontend.values import (
+    LARGEST,
+    item_span,
+    memory_unit_of,
+    read_amounts,
+    read_times,
+    read_unit,
+)
+from recycle_compiler.ir.job import MEMORY_SCALE, STRICTLY_POSITIVE
 
+TIMES = ("forward", "backward_input", "backward_weight", "optimizer", "reduce", "transfer")
 FORMAT = "recycle-profile"
 VERSION = 1
 DISPLAY_UNIT = "ms"
 """Times are measured in nanoseconds; people read iterations in milliseconds."""
 _MOST_BYTES = 4 << 20
 _MOST_SHOWN = 10
-
 _FIELDS = {
     "forward": ("forward", 1),
     "backward_input": ("backward_input", 1),
@@ -40,9 +49,37 @@ _FIELDS = {
 }
 """Key in the file: field of the costs, least value."""
 _REQUIRED = ("forward", "backward_input", "backward_weight", "activation_bytes")
-
-
 _LOOKS_LIKE = f'a profile is JSON that begins {{"format": "{FORMAT}", "version": {VERSION}, ...'
+_MEMORY = ("activation", "kept_for_weight")
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Per stage, in ticks and in bytes or thousandths of an activation, as a JobSpec has them."""
+
+    unit: str
+    memory_unit: str
+    forward: tuple[int, ...]
+    backward_input: tuple[int, ...]
+    backward_weight: tuple[int, ...]
+    optimizer: tuple[int, ...]
+    reduce: tuple[int, ...]
+    transfer: tuple[int, ...]
+    activation: tuple[int, ...]
+    kept_for_weight: tuple[int, ...]
+    parameters: tuple[int, ...]
+    """What a worker that moves to the stage must copy, in bytes."""
+    resident: tuple[int, ...]
+    """What of the capacity is taken before the first activation, in bytes."""
+    span: Span = field(compare=False)
+    """Where the job says where its costs come from."""
+
+    def per_stage(self) -> dict[str, tuple[int, ...]]:
+        """The tuples that go into a JobSpec as they are, by field name."""
+        kept = (
+            one.name for one in fields(self) if one.name not in ("unit", "memory_unit", "resident", "span")
+        )
+        return {name: getattr(self, name) for name in kept}
 
 
 class _ProfileError(Exception):
@@ -161,3 +198,74 @@ def _spell_value(value: Any) -> str:
     if isinstance(value, dict | list):
         return "an object" if isinstance(value, dict) else "a list"
     return shorten(json.dumps(value))
+
+
+def read_profile_block(
+    section: Section, capacity: Setting | None, stages: int | None, report: Report
+) -> Costs | None:
+    """The costs that a profile block states; the capacity has a say in what memory is counted in."""
+    settings = section.settings
+    unit = read_unit(settings.get("unit"), report)
+    times = {key: _times_or_zero(section, key, unit, stages, report) for key in TIMES}
+    stated = [settings[key] for key in _MEMORY if key in settings]
+    memory_unit = memory_unit_of([*stated, capacity] if capacity else stated)
+    activation = _activation(section, capacity, memory_unit, stages, report)
+    kept = activation
+    if setting := settings.get("kept_for_weight"):
+        kept = read_amounts(setting, memory_unit, stages, report)
+        _check_kept(kept, activation, setting, report)
+    if unit is None or stages is None or activation is None or kept is None:
+        return None
+    known_times = {key: values for key, values in times.items() if values is not None}
+    if len(known_times) < len(times):
+        return None
+    nothing = (0,) * stages
+    return Costs(
+        unit=unit,
+        memory_unit=memory_unit,
+        activation=activation,
+        kept_for_weight=kept,
+        parameters=nothing,
+        resident=nothing,
+        span=section.span,
+        **known_times,
+    )
+
+
+def _times_or_zero(
+    section: Section, key: str, unit: str | None, stages: int | None, report: Report
+) -> tuple[int, ...] | None:
+    """Ticks per stage; nothing stated is zero, where that is allowed."""
+    setting = section.settings.get(key)
+    least = 1 if key in STRICTLY_POSITIVE else 0
+    transfer = key == "transfer"
+    if setting is None:
+        return None if least or stages is None else (0,) * (stages - transfer)
+    # Nothing is sent from the last stage, so its transfer may be given and is not used.
+    times = read_times(setting, unit, stages, least, report, spare=int(transfer))
+    return times[: stages - 1] if transfer and times and stages else times
+
+
+def _activation(
+    section: Section, capacity: Setting | None, memory_unit: str, stages: int | None, report: Report
+) -> tuple[int, ...] | None:
+    if setting := section.settings.get("activation"):
+        return read_amounts(setting, memory_unit, stages, report)
+    if section.names("activation"):
+        return None
+    if memory_unit == "byte":
+        message = "block `profile` has no setting `activation`, and memory is in bytes"
+        report.error("missing", message, section.span, "write `activation = 96 MiB`")
+        return None
+    return None if stages is None else (MEMORY_SCALE["count"],) * stages
+
+
+def _check_kept(
+    kept: tuple[int, ...] | None, activation: tuple[int, ...] | None, setting: Setting, report: Report
+) -> None:
+    for stage, (part, whole) in enumerate(zip(kept or (), activation or (), strict=False)):
+        if part > whole:
+            message = f"kept_for_weight cannot exceed activation on stage {stage}, got {spell(setting.value)}"
+            hint = "it is the part of the activation that stays after the input gradient"
+            report.error("range", message, item_span(setting, stage), hint)
+            return

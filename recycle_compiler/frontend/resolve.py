@@ -2,22 +2,32 @@
 
 from pathlib import Path
 
-from recycle_compiler.frontend.amounts import memory_unit_of
-from recycle_compiler.frontend.capacity import capacity_setting, for_activations, read_capacity
-from recycle_compiler.frontend.check import check_totals
-from recycle_compiler.frontend.costs import Costs
-from recycle_compiler.frontend.model_block import read_model
-from recycle_compiler.frontend.names import Sections, read_names, report_missing
-from recycle_compiler.frontend.options import read_failures, read_solver, read_techniques
-from recycle_compiler.frontend.profile import read_profile_file
-from recycle_compiler.frontend.profile_block import read_profile_block
-from recycle_compiler.frontend.report import Report
-from recycle_compiler.frontend.shape import Shape, read_shape
-from recycle_compiler.frontend.syntax import Job
-from recycle_compiler.frontend.wording import quote
-from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.diagnostics import Span
+from recycle_compiler.frontend.check import Sections, read_names, report_missing
+from recycle_compiler.frontend.diagnostics import Report, count, quote, spell
+from recycle_compiler.frontend.gpt_model import read_model
+from recycle_compiler.frontend.profile import Costs, read_profile_block, read_profile_file
+from recycle_compiler.frontend.schema import MEMORY_UNITS
+from recycle_compiler.frontend.shape import MOST_GPUS, Shape, read_shape
+from recycle_compiler.frontend.syntax import Job, Listing, Name, Quantity, Setting
+from recycle_compiler.frontend.values import (
+    item_span,
+    items_of,
+    memory_unit_of,
+    per_stage,
+    read_amount,
+    read_duration,
+    read_share,
+    read_whole,
+)
+from recycle_compiler.ir.job import MEMORY_SCALE, JobSpec, SolverOptions, Techniques
 
 _LONGEST_NAME = 100
+_MOST_SECONDS = 7 * 24 * 3600
+_LARGEST_SEED = (1 << 31) - 1
+Capacity = tuple[int | None, ...]
+LARGEST_TOTAL = 1 << 54
+"""Sums over a whole iteration stay below this, so that 64-bit columns never overflow."""
 
 
 def resolve(job: Job, folder: Path, report: Report) -> JobSpec | None:
@@ -88,3 +98,174 @@ def _check_forms(job: Job, sections: Sections, report: Report) -> None:
         if section.block.file and name != "profile":
             hint = f"write `{name} {{ ... }}`"
             report.error("conflict", f"block `{name}` cannot come from a file", section.block.file.span, hint)
+
+
+def read_techniques(sections: Sections) -> Techniques:
+    """The techniques that are on: all, unless the job lists some."""
+    section = sections.get("techniques")
+    if section is None:
+        return Techniques()
+    on = section.switches
+    return Techniques("adaptive" in on, "decouple" in on, "stagger" in on)
+
+
+def read_solver(sections: Sections, report: Report) -> SolverOptions | None:
+    """The options of the solver; what is not said keeps its default."""
+    default = SolverOptions()
+    section = sections.get("solver")
+    if section is None:
+        return default
+    settings = section.settings
+    time_limit: int | None = default.time_limit_ns
+    gap: int | None = default.gap_ppm
+    seed: int | None = default.seed
+    if setting := settings.get("time_limit"):
+        time_limit = read_duration(setting, 1, _MOST_SECONDS * 10**9, report)
+    if setting := settings.get("gap"):
+        share = read_share(setting, report)
+        gap = share.floor_of(10_000) if share else None
+    if setting := settings.get("seed"):
+        seed = read_whole(setting, report, 0, _LARGEST_SEED)
+    if time_limit is None or gap is None or seed is None:
+        return None
+    return SolverOptions(time_limit, gap, seed)
+
+
+def most_failures(stages: int, pipelines: int) -> int:
+    """How many failures a plan can be made for: every stage keeps one live worker.
+
+    That holds without re-routing too: peers are renamed so that failures share pipelines.
+    """
+    return stages * (pipelines - 1)
+
+
+def read_failures(sections: Sections, shape: Shape, report: Report) -> int | None:
+    """How many workers may fail; none unless the job says so."""
+    section = sections.get("tolerate")
+    setting = section.settings.get("failures") if section else None
+    if setting is None:
+        return 0
+    share = isinstance(setting.value, Quantity) and setting.value.unit is not None
+    if share:
+        percent = read_share(setting, report)
+        number = None
+        if percent and shape.stages and shape.pipelines:
+            number = percent.floor_of(shape.stages * shape.pipelines) // 100
+    else:
+        number = read_whole(setting, report, 0, MOST_GPUS)
+    if number is not None and shape.stages and shape.pipelines:
+        _check_survivable(number, shape.stages, shape.pipelines, setting, report)
+    return number
+
+
+def _check_survivable(failures: int, stages: int, pipelines: int, setting: Setting, report: Report) -> None:
+    most = most_failures(stages, pipelines)
+    if failures <= most:
+        return
+    size = f"{count(stages, 'stage')} x {count(pipelines, 'pipeline')}"
+    message = f"{size} survive at most {count(most, 'failure')}, got {failures:,}"
+    hint = "every stage needs one live worker: lower `failures` or raise `data`"
+    report.error("too-many-failures", message, setting.value.span, hint, no_plan=True)
+
+
+def capacity_setting(sections: Sections) -> Setting | None:
+    """The `capacity` of the `memory` block, if there is one."""
+    memory = sections.get("memory")
+    return memory.settings.get("capacity") if memory else None
+
+
+def read_capacity(
+    setting: Setting | None, memory_unit: str, stages: int | None, report: Report
+) -> Capacity | None:
+    """Capacity per stage as stated, in the scale of the memory unit; None per stage is unlimited."""
+    if setting is None:
+        return None if stages is None else (None,) * stages
+    items = items_of(setting.value)
+    if items is None:
+        hint = "write `80 GiB`, a plain count, or `unlimited`"
+        message = f"capacity must be an amount, got {spell(setting.value)}"
+        report.error("type", message, setting.value.span, hint)
+        return None
+    amounts: list[int | None] = []
+    good = True
+    for item in items:
+        if isinstance(item, Name):
+            amounts.append(None)
+            good = _check_unlimited(item, report) and good
+            continue
+        amount = read_amount(item, "capacity", memory_unit, report)
+        amounts.append(amount)
+        good = amount is not None and good
+    return per_stage(setting, tuple(amounts), stages, report) if good else None
+
+
+def for_activations(capacity: Capacity, costs: Costs, setting: Setting | None, report: Report) -> Capacity:
+    """Capacity less what is resident; reports stages that cannot hold one micro-batch."""
+    if setting is None:
+        return capacity
+    left = tuple(
+        None if whole is None else whole - taken
+        for whole, taken in zip(capacity, costs.resident, strict=True)
+    )
+    short = {
+        stage: needed - rest
+        for stage, (rest, needed) in enumerate(zip(left, costs.activation, strict=True))
+        if rest is not None and rest < needed
+    }
+    # One value for all stages is one mistake: the stage that needs most shows it.
+    shown = (
+        short if isinstance(setting.value, Listing) else sorted(short, key=lambda stage: -short[stage])[:1]
+    )
+    for stage in shown:
+        _report_short(stage, capacity[stage] or 0, costs, setting, report)
+    return left
+
+
+def _report_short(stage: int, whole: int, costs: Costs, setting: Setting, report: Report) -> None:
+    unit, resident = costs.memory_unit, costs.resident[stage]
+    needs = f"one micro-batch on stage {stage} needs {spell_amount(costs.activation[stage], unit)}"
+    if resident:
+        needs += f" besides {spell_amount(resident, unit)} of weights, gradients and optimizer state"
+    message = f"{needs}, capacity is {spell_amount(whole, unit)}"
+    hint = "raise the capacity, or use smaller micro-batches or more stages"
+    report.error("memory-too-small", message, item_span(setting, stage), hint, no_plan=True)
+
+
+def spell_amount(amount: int, memory_unit: str) -> str:
+    """An amount as people write it; bytes are rounded to two decimals of the largest fitting unit."""
+    if memory_unit == "count":
+        whole, rest = divmod(amount, MEMORY_SCALE["count"])
+        return f"{whole}.{rest:03}".rstrip("0").rstrip(".")
+    name, size = [pair for pair in MEMORY_UNITS.items() if pair[1] <= max(amount, 1)][-1]
+    hundredths = (100 * amount + size // 2) // size
+    whole, rest = divmod(hundredths, 100)
+    return f"{whole}.{rest:02}".rstrip("0").rstrip(".") + f" {name}"
+
+
+def _check_unlimited(word: Name, report: Report) -> bool:
+    if word.text == "unlimited":
+        return True
+    message = f"capacity must be an amount or `unlimited`, got {quote(word.text)}"
+    report.error("type", message, word.span, "did you mean `unlimited`?")
+    return False
+
+
+def check_totals(spec: JobSpec, span: Span, report: Report) -> None:
+    """Report a job whose iteration, run op after op by one worker, could not be counted."""
+    units = spec.pipelines * spec.microbatches
+    per_unit = (
+        sum(spec.forward) + sum(spec.backward_input) + sum(spec.backward_weight) + 2 * sum(spec.transfer)
+    )
+    ticks = units * per_unit + sum(spec.reduce) + sum(spec.optimizer)
+    if ticks > LARGEST_TOTAL:
+        longest = LARGEST_TOTAL // spec.ticks_per_unit
+        got = ticks // spec.ticks_per_unit
+        message = f"the ops of an iteration may add up to {longest:,} {spec.unit}, got {got:,}"
+        report.error("too-large", message, span, "check the unit of the times")
+    amount = units * sum(spec.activation)
+    if amount > LARGEST_TOTAL:
+        largest = LARGEST_TOTAL // spec.memory_scale
+        message = (
+            f"the activations of an iteration may add up to {largest:,}, got {amount // spec.memory_scale:,}"
+        )
+        report.error("too-large", message, span, "check the unit of `activation`")

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from recycle_compiler.diagnostics import Span
-from recycle_compiler.frontend.names import Section, Sections
-from recycle_compiler.frontend.report import Report
+from recycle_compiler.frontend.check import Section, Sections
+from recycle_compiler.frontend.diagnostics import Report
 from recycle_compiler.frontend.syntax import Setting
 from recycle_compiler.frontend.values import read_whole
 

@@ -4,9 +4,6 @@ from collections.abc import Sequence
 from io import StringIO
 from typing import Protocol
 
-from rich.console import Console
-from rich.table import Table
-
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.units import percent, time_text
 
@@ -42,6 +39,10 @@ class Row(Protocol):
 
 def summary_table(job: JobSpec, rows: Sequence[Row], color: bool) -> str:
     """One line per plan; periods in the unit of the job."""
+    # Loaded only where the table is wanted.
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("failures", "failed per stage", f"period ({job.unit})", "bound", "gap", "status"):
         table.add_column(
@@ -68,7 +69,7 @@ def summary_table(job: JobSpec, rows: Sequence[Row], color: bool) -> str:
 
 
 def per_stage_text(per_stage: tuple[int, ...]) -> str:
-    """`0 0 1 0`; on many stages only those that lost somebody: `2:1 17:3`."""
+    """`0 0 1 0`; on many stages only those with failures: `2:1 17:3`."""
     if len(per_stage) <= _WHOLE_VECTOR:
         return " ".join(map(str, per_stage))
     return " ".join(f"{stage}:{count}" for stage, count in enumerate(per_stage) if count) or "-"

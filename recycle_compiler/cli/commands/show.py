@@ -6,7 +6,7 @@ from recycle_compiler.backends.torch_csv import TorchCsvError, torch_csv
 from recycle_compiler.cli.bundles import schedule_of
 from recycle_compiler.cli.options.plans import add_plan_arguments, pick_plan
 from recycle_compiler.cli.options.views import FORMATS, add_view_arguments, deliver_view
-from recycle_compiler.viz.planned_trace import planned_trace
+from recycle_compiler.viz.trace import planned_trace
 from recycle_runtime.cli.output import DONE, Output, UserError, check_target
 
 

@@ -31,7 +31,7 @@ from recycle_compiler.fleet.setting import (
 from recycle_compiler.fleet.traces.generated import Machines, generate, is_words, parse_words
 from recycle_compiler.fleet.traces.read import read_trace
 from recycle_compiler.fleet.traces.trace import Grid, Trace, seconds_of
-from recycle_compiler.frontend.model_block import MOST_LAYERS
+from recycle_compiler.frontend.gpt_model import MOST_LAYERS
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.planner.compile import PlanSummary, compile_job
 from recycle_runtime.cli.output import (

@@ -13,8 +13,7 @@ from datetime import datetime
 
 from recycle_compiler.fleet.traces.lines import Field, Order, fields, meaningful, whole_line
 from recycle_compiler.fleet.traces.trace import MOST_NODES, Event, Trace, natural_names
-from recycle_compiler.frontend.report import Report
-from recycle_compiler.frontend.wording import quote
+from recycle_compiler.frontend.diagnostics import Report, quote
 
 _EXAMPLE = "write `2021-12-11, 11:15:50, 54`: date, time, number of machines"
 LOOKS_LIKE = re.compile(r"\s*\d{1,4}-\d{1,2}-\d{1,2}\s*,")

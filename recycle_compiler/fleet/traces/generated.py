@@ -17,8 +17,7 @@ from typing import NamedTuple
 
 from recycle_compiler.diagnostics import CompileError, Diagnostic, Span
 from recycle_compiler.fleet.traces.trace import UNITS, Event, Trace, natural_names, seconds_of
-from recycle_compiler.frontend.report import Report
-from recycle_compiler.frontend.wording import closest, did_you_mean, one_of, quote
+from recycle_compiler.frontend.diagnostics import Report, closest, did_you_mean, one_of, quote
 
 KINDS = ("none", "every", "poisson")
 _OPTIONS = {

@@ -28,8 +28,7 @@ from recycle_compiler.fleet.traces.trace import (
     natural_names,
     seconds_of,
 )
-from recycle_compiler.frontend.report import Report
-from recycle_compiler.frontend.wording import did_you_mean, quote, shorten
+from recycle_compiler.frontend.diagnostics import Report, did_you_mean, quote, shorten
 
 _EXAMPLE = 'write `{"at": "1h30m", "lost": ["node3"], "returned": []}`'
 _KEYS = ("at", "lost", "returned")

@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 from recycle_compiler.diagnostics import Span
 from recycle_compiler.fleet.traces.trace import LONGEST, MOST_NODES, duration_text
-from recycle_compiler.frontend.report import Report
-from recycle_compiler.frontend.wording import quote
+from recycle_compiler.frontend.diagnostics import Report, quote
 
 
 class Field(NamedTuple):

@@ -12,8 +12,7 @@ import re
 from recycle_compiler.diagnostics import Span
 from recycle_compiler.fleet.traces.lines import Field, Order, Presence, fields, meaningful, whole_line
 from recycle_compiler.fleet.traces.trace import Event, Trace
-from recycle_compiler.frontend.report import Report
-from recycle_compiler.frontend.wording import did_you_mean, quote
+from recycle_compiler.frontend.diagnostics import Report, did_you_mean, quote
 
 _KINDS = ("add", "remove")
 _EXAMPLE = "write `1800000,remove,node7`: milliseconds, `add` or `remove`, a name"

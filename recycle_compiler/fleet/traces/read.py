@@ -6,8 +6,8 @@ from recycle_compiler.diagnostics import CompileError, Diagnostic
 from recycle_compiler.fleet.traces import count_samples, json_lines, node_events
 from recycle_compiler.fleet.traces.lines import meaningful, whole_line
 from recycle_compiler.fleet.traces.trace import Grid, Trace
+from recycle_compiler.frontend.diagnostics import Report
 from recycle_compiler.frontend.read_file import ReadError, read_text
-from recycle_compiler.frontend.report import Report
 
 MOST_BYTES = 32 << 20
 _FORMATS = (

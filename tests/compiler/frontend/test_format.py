@@ -7,8 +7,7 @@ from hypothesis import given
 
 from recycle_compiler.diagnostics import CompileError, Span
 from recycle_compiler.frontend import format_job, parse_job_text
-from recycle_compiler.frontend.comments import Comments
-from recycle_compiler.frontend.format_lines import WIDTH
+from recycle_compiler.frontend.format import WIDTH, Comments
 from tests.compiler.frontend.job_texts import job_sources
 
 ROOT = Path(__file__).resolve().parents[3]

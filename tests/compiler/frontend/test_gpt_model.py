@@ -7,8 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recycle_compiler.frontend import load_job
-from recycle_compiler.frontend.devices import DEFAULT_EFFICIENCY_PPM, DEVICES
-from recycle_compiler.frontend.gpt_model import STATE_BYTES, GptModel, Run, stage_costs, stage_work
+from recycle_compiler.frontend.gpt_model import (
+    DEFAULT_EFFICIENCY_PPM,
+    DEVICES,
+    STATE_BYTES,
+    GptModel,
+    Run,
+    stage_costs,
+    stage_work,
+)
 from tests.compiler.frontend.job_texts import codes, errors, marked, parse
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from recycle_compiler.diagnostics import CompileError
 from recycle_compiler.frontend import format_job, load_job, parse_job_text
-from recycle_compiler.frontend.grammar import grammar_path
 from recycle_compiler.frontend.load import MOST_BYTES
+from recycle_compiler.frontend.parse import grammar_path
 from tests.compiler.frontend.job_texts import TOKENS, codes, errors_of, job_text
 
 GOOD = job_text().encode()
@@ -117,7 +117,7 @@ def test_the_grammar_is_found_in_a_checkout_and_in_a_wheel(
     package = tmp_path / "recycle_compiler"
     (package / "_grammar").mkdir(parents=True)
     (package / "_grammar" / "job.lark").write_text("")
-    monkeypatch.setattr(sys.modules["recycle_compiler.frontend.grammar"], "_PACKAGE", package)
+    monkeypatch.setattr(sys.modules["recycle_compiler.frontend.parse"], "_PACKAGE", package)
     assert grammar_path("job.lark") == package / "_grammar" / "job.lark"
     assert grammar_path("ir.lark") == tmp_path / "grammar" / "ir.lark"
 

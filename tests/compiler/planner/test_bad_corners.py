@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from recycle_compiler.backends.bundle import bundle_bytes
-from recycle_compiler.frontend.check import LARGEST_TOTAL
+from recycle_compiler.frontend.resolve import LARGEST_TOTAL
 from recycle_compiler.ir.failure import failure_set
 from recycle_compiler.ir.job import JobSpec, SolverOptions
 from recycle_compiler.planner.compile import plan_failed

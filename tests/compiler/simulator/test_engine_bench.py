@@ -8,7 +8,7 @@ from bench.engine_beside_runs import GRID_PLANS, beside_trace, measured_in, on_t
 from bench.report import ROOT
 from recycle_compiler.analysis.trace_diff.trace_file import parse_trace
 from recycle_compiler.backends.replay import replay
-from recycle_compiler.viz.planned_trace import planned_trace
+from recycle_compiler.viz.trace import planned_trace
 from tests.compiler.simulator.engine_plans import bundle_of, golden_plan
 
 

@@ -6,8 +6,8 @@ from recycle_compiler.diagnostics import CompileError
 from recycle_compiler.fleet.policies.layers import MOST_BLOCKS, layers_of
 from recycle_compiler.fleet.policies.oobleck import Oobleck
 from recycle_compiler.fleet.setting import Known, make_setting, read_said
+from recycle_compiler.frontend.gpt_model import MOST_LAYERS
 from recycle_compiler.frontend.load import parse_job_text
-from recycle_compiler.frontend.model_block import MOST_LAYERS
 from tests.support.jobs import unit_job
 
 MODEL = """job big {

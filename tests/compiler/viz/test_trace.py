@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 from recycle_compiler.ir.schedule import Schedule
-from recycle_compiler.viz.planned_trace import planned_trace
+from recycle_compiler.viz.trace import planned_trace
 
 
 def test_a_slot_is_a_millisecond_and_a_track_is_a_worker(tiny: Schedule) -> None:
