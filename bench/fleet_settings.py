@@ -7,7 +7,7 @@ from dataclasses import replace
 from bench.report import job_path
 from recycle_compiler.fleet.course import Start, lead
 from recycle_compiler.fleet.policy import Change, Policy, Worker
-from recycle_compiler.fleet.setting import ChangeCosts, Known, OurPlan, Setting, make_setting, read_said
+from recycle_compiler.fleet.setting import ChangeCosts, Known, Setting, make_setting, read_said
 from recycle_compiler.frontend import load_job
 from recycle_compiler.ir.failure import failed_per_stage
 from recycle_compiler.ir.job import JobSpec
@@ -16,6 +16,7 @@ from recycle_compiler.planner.compile import compile_job, plan_count
 from recycle_compiler.planner.placement import measure_costs
 from recycle_compiler.planner.worker_processes import running
 from recycle_compiler.scheduling.deadline import Deadline
+from recycle_runtime.plan.plan_choice import Planned
 
 SHARED_DATA = job_path("any").parent.parent.parent.parent / "shared" / "data"
 """Published traces and curves; not part of the project, and read in place."""
@@ -25,7 +26,7 @@ _PLAN_LIMIT = 120_000_000_000
 
 
 def setting_of(
-    name: str, plans: tuple[OurPlan, ...] | None = None, costs: ChangeCosts | None = None
+    name: str, plans: tuple[Planned, ...] | None = None, costs: ChangeCosts | None = None
 ) -> Setting:
     """The setting of a benchmark job, with all its plans unless some are given."""
     loaded = load_job(str(job_path(name)))
@@ -47,15 +48,15 @@ def calibrated(setting: Setting, samples: int, fault_free: float) -> Setting:
     return replace(setting, second_ticks=setting.one_f_one_b * fault_free / samples)
 
 
-def plans_for(job: JobSpec, counts: Collection[int]) -> tuple[OurPlan, ...]:
+def plans_for(job: JobSpec, counts: Collection[int]) -> tuple[Planned, ...]:
     """Our plans for these numbers of failures alone: a large job has no time for all of them."""
     with running(1) as run:
         costs = measure_costs(job, max(counts), run, _PLAN_LIMIT)
     return tuple(our_plan(plan_count(job, count, costs, Deadline(_PLAN_LIMIT))) for count in sorted(counts))
 
 
-def our_plan(program: Program) -> OurPlan:
-    return OurPlan(failed_per_stage(program.failed, program.job.stages), program.claims.period)
+def our_plan(program: Program) -> Planned:
+    return Planned(failed_per_stage(program.failed, program.job.stages), program.claims.period)
 
 
 def shuffled_workers(job: JobSpec) -> list[Worker]:

@@ -104,7 +104,7 @@ def _outcome(
         gpu_hours_lost=(1 - share) * comparison.gpus * comparison.hours,
         still=course.still / _HOUR,
         iterations=course.kept,
-        redone=course.lost,
+        redone=course.redone,
         timeline=tuple(_timeline(course, lives, scale)),
         log=tuple(_log(course, comparison.setting.job.workers, scale)),
     )

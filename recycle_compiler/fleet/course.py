@@ -2,7 +2,7 @@
 
 A policy is asked at every change, and, if it has something in mind for later (a copy that will have arrived,
 a plan that will be ready), also then. A pause that is under way is not forgotten by a change in it: the
-longer one counts. Work that is lost is taken off where it was done: the last of it first.
+longer one counts. Work that has to be redone is taken off where it was done: the last of it first.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -45,14 +45,14 @@ class Logged(NamedTuple):
 
 @dataclass(slots=True)
 class Stretch:
-    """A time in which nothing changes. What is lost of it later is its end."""
+    """A time in which nothing changes. What is undone later is the end of it."""
 
     begin: float
     end: float
     rate: float
     """Iterations a second."""
     kept_until: float
-    """From here to the end the work was lost later."""
+    """From here to the end the work is redone later."""
 
     @property
     def kept(self) -> float:
@@ -60,7 +60,7 @@ class Stretch:
         return (self.kept_until - self.begin) * self.rate
 
     @property
-    def lost(self) -> float:
+    def redone(self) -> float:
         return (self.end - self.kept_until) * self.rate
 
 
@@ -73,12 +73,12 @@ class Course(NamedTuple):
 
     @property
     def kept(self) -> float:
-        """Iterations done that were not lost."""
+        """Iterations that did not have to be redone."""
         return sum(stretch.kept for stretch in self.stretches)
 
     @property
-    def lost(self) -> float:
-        return sum(stretch.lost for stretch in self.stretches)
+    def redone(self) -> float:
+        return sum(stretch.redone for stretch in self.stretches)
 
     @property
     def still(self) -> float:
@@ -155,7 +155,7 @@ class _Record:
             # Nothing has changed, and a trace may have very many changes that are none for this policy.
             return
         self._pass(at)
-        self._lose(reaction.redone)
+        self._undo(reaction.redone)
         self._paused_until = max(self._paused_until, at + reaction.pause)
         self._rate = reaction.rate
         self._log.append(Logged(at, down, reaction))
@@ -179,7 +179,7 @@ class _Record:
         if rate > 0:
             self._with_work.append(stretch)
 
-    def _lose(self, seconds: float) -> None:
+    def _undo(self, seconds: float) -> None:
         while seconds > _LEAST and self._with_work:
             last = self._with_work[-1]
             length = last.kept_until - last.begin
@@ -209,15 +209,15 @@ def _after_start_up(changes: Iterable[Change], start_up: float) -> Iterator[Chan
     spare = 0
     for change in changes:
         yield from _started(ready, change.at, down, spare)
-        lost = change.lost - ready.keys()
-        for worker in change.lost:
+        failed = change.failed - ready.keys()
+        for worker in change.failed:
             ready.pop(worker, None)
         returned = frozenset(worker for worker, at in ready.items() if at <= change.at)
         for worker in returned:
             del ready[worker]
         ready.update(dict.fromkeys(sorted(change.returned), change.at + start_up))
-        if lost or returned or change.spare != spare:
-            yield Change(change.at, lost, returned, change.down | ready.keys(), change.spare)
+        if failed or returned or change.spare != spare:
+            yield Change(change.at, failed, returned, change.down | ready.keys(), change.spare)
         down, spare = change.down, change.spare
     yield from _started(ready, float("inf"), down, spare)
 

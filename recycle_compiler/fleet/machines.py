@@ -2,8 +2,8 @@
 
 Machines get places in order: one machine carries the workers of so many neighbouring places, or, where a
 worker has more GPUs than a machine, several machines carry one worker. Machines beyond that are spare; if
-there are too few, the last places are down from the start. A machine that is lost takes its workers with it.
-If there is a spare one, it takes the place at the same moment: its workers are then lost and returned in one
+there are too few, the last places are down from the start. A machine that fails takes its workers with it.
+If there is a spare one, it takes the place at the same moment: its workers then fail and return in one
 change, for what the old machine held is gone. One that returns gets its old place if that is free, else the
 free place where it helps most: the one whose stage has fewest live workers.
 """
@@ -57,7 +57,7 @@ class _Move(NamedTuple):
     """A change without all those who are down, which are many more than those who come and go."""
 
     at: float
-    lost: frozenset[Worker]
+    failed: frozenset[Worker]
     returned: frozenset[Worker]
     spare: int
 
@@ -76,9 +76,9 @@ class Fleet:
     def changes(self) -> Iterator[Change]:
         """What happens after time 0 and concerns the job or its spares."""
         (down, _), moves = self._course
-        for at, lost, returned, spare in moves:
-            down = (down | lost) - returned
-            yield Change(at, lost, returned, down, spare)
+        for at, failed, returned, spare in moves:
+            down = (down | failed) - returned
+            yield Change(at, failed, returned, down, spare)
 
     @cached_property
     def _course(self) -> tuple[Start, list[_Move]]:
@@ -145,11 +145,11 @@ class _Seats:
             self._seat(node, self._best_free(), before)
         touched = {worker for place in before for worker in self._layout.places[place]}
         changed = {worker for worker in touched if self._differs(worker, before)}
-        lost = frozenset(worker for worker in changed if self._was_live(worker, before))
+        failed = frozenset(worker for worker in changed if self._was_live(worker, before))
         returned = frozenset(worker for worker in changed if worker not in self.down)
-        if not lost and not returned and spare == self.spare:
+        if not failed and not returned and spare == self.spare:
             return None
-        return _Move(at, lost, returned, self.spare)
+        return _Move(at, failed, returned, self.spare)
 
     def _arrive(self, node: str, before: dict[int, int | None]) -> None:
         home = self._home.get(node)

@@ -7,7 +7,7 @@ where that is quick; else the period is estimated from bounds.
 from dataclasses import replace
 from functools import cached_property
 
-from recycle_compiler.fleet.setting import OurPlan, Setting
+from recycle_compiler.fleet.setting import Setting
 from recycle_compiler.ir.failure import failed_per_stage, failure_set, normal_form
 from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.standard import GRAPH_PASSES
@@ -17,13 +17,12 @@ from recycle_compiler.scheduling.problem import Problem, problem_of
 from recycle_compiler.simulator.engine import simulate
 from recycle_compiler.simulator.jitter import Jitter
 from recycle_runtime.plan.bundle import Bundle
-from recycle_runtime.plan.moves import even_counts
-
-Counts = tuple[int, ...]
+from recycle_runtime.plan.moves import Counts, even_counts
+from recycle_runtime.plan.plan_choice import Planned, best_placement, quickest_fit
 
 
 class OurPeriods:
-    """Periods in ticks, by losses on each stage. A stage without a live worker is nothing to ask about."""
+    """Periods in ticks, by failures on each stage. A stage without a live worker is nothing to ask about."""
 
     def __init__(self, setting: Setting) -> None:
         self._job, self._plans, self._planned_left = setting.job, setting.plans, setting.exact_plans
@@ -37,34 +36,27 @@ class OurPeriods:
     def healthy(self) -> float:
         return self.exact((0,) * self._job.stages)
 
-    def best(self, lost: Counts) -> OurPlan:
-        """As many losses where the bundle has them, or spread evenly where it was not made for so many."""
-        for plan in self._plans:
-            if sum(plan.counts) == sum(lost):
-                return plan
-        even = even_counts(lost)
-        return OurPlan(even, round(self.exact(even)))
+    def best(self, failed: Counts) -> Planned:
+        """As many failures where the bundle has them, or spread evenly where it was not made for so many."""
+        if best := best_placement(self._plans, sum(failed)):
+            return best
+        even = even_counts(failed)
+        return Planned(even, round(self.exact(even)))
 
-    def is_foreseen(self, losses: int) -> bool:
-        """Whether the bundle says where so many losses lie best."""
-        return any(sum(plan.counts) == losses for plan in self._plans)
+    def is_planned(self, failures: int) -> bool:
+        """Whether the bundle says where so many failures lie best."""
+        return any(sum(plan.counts) == failures for plan in self._plans)
 
     def in_bundle(self, counts: Counts) -> bool:
         return counts in self._in_bundle
 
     def at_once(self, counts: Counts) -> float | None:
-        """Of the fastest plan of the bundle for these losses or more; whom it has no work for watches."""
-        if counts in self._in_bundle:
-            return self._in_bundle[counts]
-        fitting = (
-            plan.period
-            for plan in self._plans
-            if all(has >= must for has, must in zip(plan.counts, counts, strict=True))
-        )
-        return min(fitting, default=None)
+        """Of the plan of the bundle that a running job would take for these failures."""
+        found = quickest_fit(self._plans, counts)
+        return None if found is None else self._plans[found].period
 
     def exact(self, counts: Counts) -> float:
-        """Of a plan for exactly these losses, or of one of the bundle for more where that is faster."""
+        """Of a plan for exactly these failures, or of one of the bundle for more where that is faster."""
         if counts not in self._found:
             if self._planned_left > 0:
                 self._planned_left -= 1
@@ -80,13 +72,13 @@ class OurPeriods:
         return max((plan.period / self._bound(plan.counts) for plan in self._plans), default=1.0)
 
     def _bound(self, counts: Counts) -> int:
-        """What the slowest stage imposes. It is close: losses on several stages add little to each other."""
-        return max(self._stage_bound(stage, losses) for stage, losses in enumerate(counts))
+        """What the slowest stage imposes; failures on several stages add little to each other."""
+        return max(self._stage_bound(stage, failures) for stage, failures in enumerate(counts))
 
-    def _stage_bound(self, stage: int, losses: int) -> int:
-        key = stage, losses
+    def _stage_bound(self, stage: int, failures: int) -> int:
+        key = stage, failures
         if key not in self._bounds:
-            counts = tuple(losses if other == stage else 0 for other in range(self._job.stages))
+            counts = tuple(failures if other == stage else 0 for other in range(self._job.stages))
             hosts = Target(self._job, normal_form(counts, self._job.pipelines)).hosts
             bounds = stage_bounds(replace(self._problem, hosts=hosts), stage)
             self._bounds[key] = max(bound.period for bound in bounds)
@@ -94,7 +86,7 @@ class OurPeriods:
 
     @cached_property
     def _problem(self) -> Problem:
-        """The timing problem without losses."""
+        """The timing problem without failures."""
         return problem_of(self._job, (), GRAPH_PASSES.run(Target(self._job, ())).ops)
 
 
@@ -102,10 +94,10 @@ _ITERATIONS = 9
 """The mean of eight iterations counts."""
 
 
-def plans_of(bundle: Bundle) -> list[OurPlan]:
+def plans_of(bundle: Bundle) -> list[Planned]:
     """What the bundle's plans claim."""
     return [
-        OurPlan(failed_per_stage(failure_set(plan.failed), bundle.stages), plan.period)
+        Planned(failed_per_stage(failure_set(plan.failed), bundle.stages), plan.period)
         for plan in bundle.plans
     ]
 
@@ -124,7 +116,7 @@ def with_jitter(setting: Setting, bundle: Bundle, variation: float, seed: int) -
     fewest = min(range(len(claimed)), key=lambda number: sum(claimed[number].counts))
     longer = periods[fewest] / claimed[fewest].period
     measured = zip(claimed, periods, strict=True)
-    plans = [OurPlan(plan.counts, round(period / longer)) for plan, period in measured]
+    plans = [Planned(plan.counts, round(period / longer)) for plan, period in measured]
     return replace(
         setting,
         plans=tuple(sorted(plans, key=lambda plan: (sum(plan.counts), plan.period))),

@@ -19,11 +19,11 @@ Worker = tuple[int, int]
 
 
 class Change(NamedTuple):
-    """Workers are lost or come back, at one moment."""
+    """Workers fail or come back, at one moment."""
 
     at: float
     """Seconds from the beginning of the trace."""
-    lost: frozenset[Worker]
+    failed: frozenset[Worker]
     returned: frozenset[Worker]
     down: frozenset[Worker]
     """Everybody who is down from now on."""
@@ -39,7 +39,7 @@ class Reaction(NamedTuple):
     pause: float = 0.0
     """Seconds without progress. A change in the pause is answered anew; the pause that ends later counts."""
     redone: float = 0.0
-    """Seconds of work from before the change that are lost, at the rate that it was done with."""
+    """Seconds of work from before the change that have to be redone, at the rate that it was done with."""
     why: str = ""
     """A few words for the log."""
 

@@ -18,7 +18,7 @@ class Point(NamedTuple):
     live: int
     """Workers of the job whose machine is up; spare machines do not count."""
     throughput: float
-    """In the report's unit. Work that was lost later counts as none from when it was done."""
+    """In the report's unit. Work that had to be redone counts as none from when it was done."""
 
 
 class Entry(NamedTuple):
@@ -29,7 +29,7 @@ class Entry(NamedTuple):
     pause: float
     """Seconds without progress from here on."""
     redone: float
-    """Seconds of earlier work that were lost by it."""
+    """Seconds of earlier work that have to be redone."""
     throughput: float
     """Once the pause is over, in the report's unit."""
     why: str
@@ -54,7 +54,7 @@ class Outcome:
     iterations: float = 0.0
     """Done and kept."""
     redone: float = 0.0
-    """Iterations that were done and then lost."""
+    """Iterations that had to be done again."""
     timeline: tuple[Point, ...] = ()
     """Begins at 0 and ends at the report's hours; its integral is iterations x the unit per iteration."""
     log: tuple[Entry, ...] = ()
@@ -133,7 +133,7 @@ def _legend(report: Report) -> str:
         f"100 % is our plan without failures: {report.reference:,.4g} {report.unit}.",
         f"GPU-hours lost: what is missing to 100 %, of {total:,.1f} GPU-hours in all; "
         f"machines of the job were down for {report.gpu_hours_down:,.1f}.",
-        "Hours still: pauses, and times when the job could not run. Done twice: iterations that were lost.",
+        "Hours still: pauses, and times when the job could not run. Done twice: iterations to be redone.",
     ]
     if any(outcome.share is not None and outcome.share > _ABOVE for outcome in report.outcomes):
         lines.append(

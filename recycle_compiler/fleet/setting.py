@@ -13,6 +13,7 @@ from recycle_compiler.frontend.shape import read_shape
 from recycle_compiler.frontend.values import read_whole
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.planner.baseline import one_f_one_b_period
+from recycle_runtime.plan.plan_choice import Planned
 
 LAYERS_PER_STAGE = 8
 """Where the job does not say: what a policy may cut anew. GPT-3 3.35B and 6.7B have 7 to 8 on four stages."""
@@ -23,15 +24,6 @@ _SMALL_MODEL, _LARGE_MODEL = 0.35e9, 6.7e9
 _QUICK_OPS = 5_000
 _FEW_PLANS = 8
 """A plan on demand takes up to a second in a job of so many ops, longer in larger ones."""
-
-
-class OurPlan(NamedTuple):
-    """One plan of ours."""
-
-    counts: tuple[int, ...]
-    """Failed workers on each stage."""
-    period: int
-    """Ticks from one iteration to the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +38,7 @@ class ChangeCosts:
     0.103 after a kill, 0.046 after a hang, and 0.050 to 0.078 when a worker comes back. Several nodes were
     never measured."""
     undone: float = 0.5
-    """Ours: share of an iteration that is done again after a loss. It breaks off at any moment, so half."""
+    """Ours: share of an iteration that is redone after a failure. It breaks off at any moment, so half."""
     copy_rate: float = 1e9
     """Bytes a second that one worker gets from another when it moves or comes back; what the runtime reckons
     with before it has seen a copy (docs/replanning.md)."""
@@ -54,7 +46,7 @@ class ChangeCosts:
     """Until the process of a returned or spare machine has started and built its stage; the others train.
     Restarts of whole jobs include it."""
     planning: float = 1.7
-    """Ours: to make a plan for exactly the losses that there are, in the background. Median of
+    """Ours: to make a plan for exactly the failures that there are, in the background. Median of
     `recyclec plan` on 2,048 GPUs (docs/benchmarks.md)."""
     expected_change: float = 3600.0
     """Ours: seconds to the next change, as expected in the beginning (`recycle-run --mtbf`)."""
@@ -71,7 +63,7 @@ class ChangeCosts:
     reconfiguration: float | None = None
     """Oobleck: seconds to re-instantiate pipelines; None: 2 to 10 by the model's size, as published."""
     rendezvous: float = 30.0
-    """Bamboo: seconds of the global rendezvous when too many are lost, as published."""
+    """Bamboo: seconds of the global rendezvous when too many fail, as published."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +71,7 @@ class Setting:
     """Everything that a policy may know about the job before it begins."""
 
     job: JobSpec
-    plans: tuple[OurPlan, ...]
+    plans: tuple[Planned, ...]
     """Ours, for each number of failures that the bundle has plans for, fewest first."""
     layers: tuple[int, ...]
     """Layers on each stage, for policies that cut the model anew."""
@@ -142,7 +134,7 @@ class Known:
     """None: a few where plans are made quickly, none in larger jobs."""
 
 
-def make_setting(job: JobSpec, plans: Sequence[OurPlan], known: Known | None = None) -> Setting:
+def make_setting(job: JobSpec, plans: Sequence[Planned], known: Known | None = None) -> Setting:
     """A setting of a job and its plans."""
     known = known or Known()
     return Setting(

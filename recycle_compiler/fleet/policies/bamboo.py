@@ -3,10 +3,10 @@
 - The redundant forward hides in the bubbles of 1F1B; what does not fit there slows every iteration. The
   gradients of the copy are reduced and its weights stepped as well, so that it stays like the original.
 - The successor's weights and optimizer state must fit as well, with one activation of it in the making.
-- A lost worker's predecessor takes its stage over at once. Its pipeline then has a worker that runs both, and
-  all wait for it; so where full pipelines of the live workers are faster, they are formed at a global
-  rendezvous, and workers that are left over stand by for the next loss. The same happens where two neighbours
-  are lost, so that nobody in the pipeline holds a stage any more.
+- A failed worker's predecessor takes its stage over at once. Its pipeline then has a worker that runs both,
+  and all wait for it; so where full pipelines of the live workers are faster, they are formed at a global
+  rendezvous, and workers that are left over stand by for the next failure. The same happens where two
+  neighbours fail, so that nobody in the pipeline holds a stage any more.
 - A stage is forgotten where all its workers and all their predecessors are gone; then the job goes on from a
   checkpoint. Checkpoints cost nothing.
 """
@@ -48,16 +48,16 @@ class Bamboo:
     def react(self, change: Change) -> Reaction:
         costs, before = self._setting.costs, self._rate()
         self._clock.pass_to(change.at, before)
-        if not change.lost and not change.returned:
+        if not change.failed and not change.returned:
             return Reaction(before)
-        self._holders.lose(change.lost, self._clock.is_paused)
+        self._holders.fail(change.failed, self._clock.is_paused)
         if self._holders.forgotten(next_too=True):
             return self._from_checkpoint(change.down)
-        if not change.returned and self._take_over(change.lost):
+        if not change.returned and self._take_over(change.failed):
             self._place(change.down)
             return self._answer(costs.detection + costs.regroup, 0.0, "taken over")
         self._rendezvous(change.down)
-        redone = min(0.5 / before, self._clock.since_pause) if before and change.lost else 0.0
+        redone = min(0.5 / before, self._clock.since_pause) if before and change.failed else 0.0
         if self._grouped:
             self._place(change.down)
         return self._answer(costs.rendezvous, redone, f"rendezvous, {self._words}")
@@ -91,16 +91,17 @@ class Bamboo:
     def _place(self, down: frozenset[Worker]) -> None:
         self._holders.place(self._grid - down, [self._grouped] * self._setting.job.stages)
 
-    def _take_over(self, lost: frozenset[Worker]) -> bool:
+    def _take_over(self, failed: frozenset[Worker]) -> bool:
         """Whether the others can go on without a rendezvous, and do at least as well without it."""
         job = self._setting.job
-        if any((pipeline, (stage + 1) % job.stages) in lost for pipeline, stage in lost) and job.stages > 1:
+        successors = {(pipeline, (stage + 1) % job.stages) for pipeline, stage in failed}
+        if job.stages > 1 and successors & failed:
             return False
-        if len(lost) <= self._standing_by:
-            self._standing_by -= len(lost)
+        if len(failed) <= self._standing_by:
+            self._standing_by -= len(failed)
             return True
-        live = self._grouped * job.stages + self._standing_by - self._broken - len(lost)
-        broken = self._broken + len(lost) - self._standing_by
+        live = self._grouped * job.stages + self._standing_by - self._broken - len(failed)
+        broken = self._broken + len(failed) - self._standing_by
         if broken > self._grouped or self._stretched(self._grouped) > self._period(live // job.stages):
             return False
         self._standing_by, self._broken = 0, broken

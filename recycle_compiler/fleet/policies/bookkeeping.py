@@ -41,10 +41,10 @@ class Holders:
         self._before: dict[Worker, int] = {}
         """What was in memory when the last copies began."""
 
-    def lose(self, lost: Collection[Worker], is_copying: bool) -> None:
+    def fail(self, failed: Collection[Worker], is_copying: bool) -> None:
         """These are gone; copies that are under way are in vain."""
         self._serves = dict(self._before if is_copying else self._serves)
-        for worker in lost:
+        for worker in failed:
             self._serves.pop(worker, None)
         self._before = dict(self._serves)
 
@@ -75,7 +75,7 @@ class Holders:
 class WorkClock:
     """Seconds of work. What a return to a checkpoint costs is an expected value: half a cycle.
 
-    Where in a cycle a loss falls is chance, and should not hang on whether a trace's times and those of
+    Where in a cycle a failure falls is chance, and should not hang on whether a trace's times and those of
     checkpoints have a common divisor.
     """
 
@@ -108,10 +108,10 @@ class WorkClock:
         return min(self._worked, max(0.0, self.now - self.busy_until))
 
     def back_to_checkpoint(self) -> float:
-        """Work since the last checkpoint, on average, which is lost now."""
-        lost = min(self._worked, self._cycle / 2)
+        """Work since the last checkpoint, on average, which has to be redone."""
+        redone = min(self._worked, self._cycle / 2)
         self._worked = 0.0
-        return lost
+        return redone
 
     def checkpoint(self) -> None:
         """One is taken now, besides the regular ones."""

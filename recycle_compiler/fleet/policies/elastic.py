@@ -39,8 +39,8 @@ class Elastic:
         before = self._hit
         if self._rate and not self._clock.is_paused:
             self._current = self._whole()
-        self._current -= change.lost
-        struck = _pipelines(change.lost) - before
+        self._current -= change.failed
+        struck = _pipelines(change.failed) - before
         redone = 0.0
         if struck:
             # An iteration at the rate so far.

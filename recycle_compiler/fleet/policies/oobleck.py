@@ -1,7 +1,8 @@
 """Oobleck: pipelines from templates of several sizes; a failure shrinks its pipeline by a template.
 
-On a loss a pipeline goes on with what it has left, if there is a template for that; else it borrows a worker
-from one that can spare it; else it merges with another. When workers come back, all are put together anew.
+After a failure a pipeline goes on with what it has left, if there is a template for that; else it borrows a
+worker from one that can spare it; else it merges with another. When workers come back, all are put together
+anew.
 The batch is split so that pipelines finish together. Every change costs a reconfiguration, in which the
 layers that a worker lacks are copied, and half an iteration. If layers are in nobody's memory, the job goes
 on from a checkpoint; checkpoints cost nothing.
@@ -49,7 +50,7 @@ class Oobleck:
         least = min(self.templates, default=0)
         self.note = (
             f"pipelines of {least} workers or more; a change costs {self._reconfiguration:.1f} s, "
-            "a loss half an iteration besides"
+            "a failure half an iteration besides"
         )
 
     def begin(self, down: frozenset[Worker], spare: int) -> float:
@@ -62,16 +63,16 @@ class Oobleck:
     def react(self, change: Change) -> Reaction:
         before = self._rate()
         self._clock.pass_to(change.at, before)
-        if not change.lost and not change.returned:
+        if not change.failed and not change.returned:
             return Reaction(before)
-        if self._forgets(change.lost):
+        if self._forgets(change.failed):
             return self._from_checkpoint(change.down)
         if change.returned:
             self._put_together(change.down)
         else:
-            self._shrink(change.lost)
+            self._shrink(change.failed)
         self._copy()
-        redone = min(0.5 / before, self._clock.since_pause) if before and change.lost else 0.0
+        redone = min(0.5 / before, self._clock.since_pause) if before and change.failed else 0.0
         self._clock.pause(self._reconfiguration)
         return Reaction(self._rate(), self._reconfiguration, redone, self._words)
 
@@ -88,11 +89,11 @@ class Oobleck:
         why = f"layers are in nobody's memory: from a checkpoint, {self._words}"
         return Reaction(self._rate(), pause, redone, why)
 
-    def _forgets(self, lost: frozenset[Worker]) -> bool:
-        """Whether some layers are lost with these; copies that are under way are in vain."""
+    def _forgets(self, failed: frozenset[Worker]) -> bool:
+        """Whether some layers are gone with these; copies that are under way are in vain."""
         held = self._held if self._clock.is_paused else self._holds
         self._holds = dict(held)
-        for worker in lost:
+        for worker in failed:
             self._holds.pop(worker, None)
         # Many hold the same layers.
         return len(set[int]().union(*set(self._holds.values()))) < self._layers
@@ -131,9 +132,9 @@ class Oobleck:
             self._pipelines.append(set(live[:size]))
             del live[:size]
 
-    def _shrink(self, lost: frozenset[Worker]) -> None:
-        """Drop the lost; borrow or merge where too few are left."""
-        self._pipelines = [left for pipeline in self._pipelines if (left := pipeline - lost)]
+    def _shrink(self, failed: frozenset[Worker]) -> None:
+        """Drop the failed workers; borrow or merge where too few are left."""
+        self._pipelines = [left for pipeline in self._pipelines if (left := pipeline - failed)]
         while short := next((one for one in self._pipelines if len(one) not in self.templates), None):
             giver = max((one for one in self._pipelines if one is not short), key=len, default=None)
             if giver is None:

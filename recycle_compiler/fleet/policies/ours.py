@@ -1,7 +1,7 @@
 """Ours: the bundle's plans, plans on demand, moves and re-joins, as the runtime does them.
 
-After a loss everybody stops, regroups and begins the step anew, with the best plan that is there for the
-losses as they are. A better one may come a little later from planning on demand; and workers move to other
+After a failure everybody stops, regroups and begins the step anew, with the best plan that is there for the
+failures as they are. A better one may come a little later from planning on demand; and workers move to other
 stages where the runtime's own rule says that this pays. Whoever comes back copies its state while the others
 train; that costs two regroupings. If nobody is left on a stage the job starts again from a checkpoint, with
 everybody where they serve best.
@@ -16,10 +16,8 @@ from recycle_compiler.fleet.policies.bookkeeping import WorkClock, own_stages_fi
 from recycle_compiler.fleet.policy import Change, Reaction, Worker
 from recycle_compiler.fleet.setting import Setting
 from recycle_compiler.ir.units import plural
-from recycle_runtime.plan.moves import ChangeRate, CostOfMoves, least_moves, weigh
+from recycle_runtime.plan.moves import STEPS_BEFORE_MOVES, ChangeRate, CostOfMoves, least_moves, weigh
 
-_STEPS_BEFORE_MOVES = 4
-"""Of a generation, before the coordinator weighs moves."""
 _STEPS_LEFT = 1 << 40
 _NEVER = float("inf")
 
@@ -33,7 +31,7 @@ class Ours:
         costs, job = setting.costs, setting.job
         most = max((sum(plan.counts) for plan in setting.plans), default=0)
         self.note = (
-            f"plans of the bundle for up to {plural(most, 'failure')}, others on demand; a loss takes "
+            f"plans of the bundle for up to {plural(most, 'failure')}, others on demand; a failure takes "
             f"{costs.detection + costs.regroup:.3g} s and {costs.undone:g} iterations"
         )
         self._setting, self._costs, self._job = setting, costs, job
@@ -42,13 +40,13 @@ class Ours:
         self._serves: dict[Worker, int] = {}
         """The stage of each machine that has work."""
         self._counted: Counts | None = None
-        """Losses on each stage; None when they have to be counted again."""
-        self._watches: dict[Worker, int] = {}
+        """Failures on each stage; None when they have to be counted again."""
+        self._standby: dict[Worker, int] = {}
         """The stage of each machine that is being sent its state."""
         self._idle: set[Worker] = set()
         """Who is there while the job stands still."""
         self._arrived: set[Worker] = set()
-        """Who has started, and is let in once a loss has been dealt with."""
+        """Who has started, and is let in once a failure has been dealt with."""
         self._copied: list[tuple[float, Worker]] = []
         """When who will have its state."""
         self._plan_ready = self._weigh_at = _NEVER
@@ -70,19 +68,19 @@ class Ours:
     def react(self, change: Change) -> Reaction:
         at = change.at
         self._clock.pass_to(at, self._rate)
-        is_member = change.lost & (self._serves.keys() | self._watches.keys())
-        self._forget(change.lost)
+        is_member = change.failed & (self._serves.keys() | self._standby.keys())
+        self._forget(change.failed)
         if not self._serves and not is_member:
-            self._idle = (self._idle - change.lost) | change.returned
+            self._idle = (self._idle - change.failed) | change.returned
             return self._start_again("enough workers for every stage")
         self._arrived |= change.returned
         if is_member:
             self._changes.change()
-            ahead = self._is_planned_ahead(at, change.lost)
+            ahead = self._is_planned_ahead(at, change.failed)
             self._last_change = at
             if max(self._counts) == self._job.pipelines:
                 return self._give_up()
-            return self._recover(change.lost, ahead)
+            return self._recover(change.failed, ahead)
         return self._let_in(at) if change.returned else Reaction(self._rate)
 
     def due(self) -> float | None:
@@ -102,50 +100,50 @@ class Ours:
             return self._give_work(at)
         if self._plan_ready <= at:
             self._plan_ready = _NEVER
-            return self._take_up("a plan for exactly these losses is ready")
+            return self._take_up("a plan for exactly these failures is ready")
         self._weigh_at = _NEVER
         return self._consider_moves(at)
 
     # After a change.
 
-    def _forget(self, lost: frozenset[Worker]) -> None:
+    def _forget(self, failed: frozenset[Worker]) -> None:
         self._counted = None
-        for machine in lost:
+        for machine in failed:
             self._serves.pop(machine, None)
-            self._watches.pop(machine, None)
-        self._arrived -= lost
-        self._copied = [entry for entry in self._copied if entry[1] not in lost]
+            self._standby.pop(machine, None)
+        self._arrived -= failed
+        self._copied = [entry for entry in self._copied if entry[1] not in failed]
         heapq.heapify(self._copied)
 
-    def _is_planned_ahead(self, at: float, lost: frozenset[Worker]) -> bool:
-        """The next loss on every stage is planned for in the background, one stage after the other."""
-        return len(lost) == 1 and at - self._last_change >= self._costs.planning * self._job.stages
+    def _is_planned_ahead(self, at: float, failed: frozenset[Worker]) -> bool:
+        """The next failure on every stage is planned for in the background, one stage after the other."""
+        return len(failed) == 1 and at - self._last_change >= self._costs.planning * self._job.stages
 
-    def _recover(self, lost: frozenset[Worker], ahead: bool) -> Reaction:
-        """Go on with a plan for the losses as they are."""
+    def _recover(self, failed: frozenset[Worker], ahead: bool) -> Reaction:
+        """Go on with a plan for the failures as they are."""
         redone = min(self._costs.undone * self._setting.seconds(self._period), self._clock.since_pause)
         pause = self._costs.detection + self._costs.regroup
-        counts, words = self._counts, "the plan for these losses"
+        counts, words = self._counts, "the plan for these failures"
         quick = self._periods.at_once(counts)
         self._plan_ready = _NEVER
         if self._periods.in_bundle(counts) or ahead:
             self._period = self._periods.exact(counts)
         elif quick is not None:
-            self._period, words = quick, "a plan for more losses, until there is one for these"
+            self._period, words = quick, "a plan for more failures, until there is one for these"
             self._plan_ready = self._clock.now + pause + self._costs.planning
         else:
-            self._period, words = self._periods.exact(counts), "waits for a plan for these losses"
+            self._period, words = self._periods.exact(counts), "waits for a plan for these failures"
             pause += self._costs.planning
         self._clock.pause(pause)
         self._expect_moves()
-        return Reaction(self._rate, pause, redone, f"lost {_names(lost)}: {words}")
+        return Reaction(self._rate, pause, redone, f"{_names(failed)} failed: {words}")
 
     def _give_up(self) -> Reaction:
         """Nobody alive holds the state of some stage."""
-        self._idle = {*self._serves, *self._watches, *self._arrived}
-        self._watches, self._arrived, self._copied = {}, set(), []
+        self._idle = {*self._serves, *self._standby, *self._arrived}
+        self._standby, self._arrived, self._copied = {}, set(), []
         redone = self._clock.back_to_checkpoint()
-        return self._start_again("a stage has lost everybody")._replace(redone=redone)
+        return self._start_again("a stage has no live worker")._replace(redone=redone)
 
     def _start_again(self, why: str) -> Reaction:
         """From a checkpoint, if there is somebody for every stage."""
@@ -162,11 +160,11 @@ class Ours:
     # Of its own accord.
 
     def _let_in(self, at: float) -> Reaction:
-        """Who has started becomes a member that watches while it gets its state."""
+        """Who has started becomes a standby while it gets its state."""
         arrived, self._arrived = sorted(self._arrived), set()
         for machine in arrived:
             stage = self._neediest(machine[1])
-            self._watches[machine] = stage
+            self._standby[machine] = stage
             copy = self._job.parameters[stage] / self._costs.copy_rate
             heapq.heappush(self._copied, (at + self._costs.regroup + copy, machine))
         return self._pause(self._costs.regroup, f"{_names(arrived)} in, copying")
@@ -176,7 +174,7 @@ class Ours:
         self._counted = None
         while self._copied and self._copied[0][0] <= at:
             machine = heapq.heappop(self._copied)[1]
-            self._serves[machine] = self._watches.pop(machine)
+            self._serves[machine] = self._standby.pop(machine)
             joined.append(machine)
         self._changes.change()
         self._last_change = at
@@ -191,14 +189,13 @@ class Ours:
         return reaction
 
     def _consider_moves(self, at: float) -> Reaction:
-        lost = self._counts
-        best = self._periods.best(lost)
-        if best.counts == lost:
+        failed = self._counts
+        best = self._periods.best(failed)
+        if best.counts == failed:
             return Reaction(self._rate)
-        places = [
-            (number, stage) for stage, gone in enumerate(lost) for number in range(self._job.pipelines - gone)
-        ]
-        moves = least_moves(places, best.counts, self._job.pipelines)
+        pipelines = self._job.pipelines
+        places = [(number, stage) for stage, gone in enumerate(failed) for number in range(pipelines - gone)]
+        moves = least_moves(places, best.counts, pipelines)
         weighed = weigh(
             moves,
             (round(self._period), best.period),
@@ -224,7 +221,7 @@ class Ours:
 
     @property
     def _counts(self) -> Counts:
-        """Losses on each stage."""
+        """Failures on each stage."""
         if self._counted is None:
             there = Counter(self._serves.values())
             self._counted = tuple(self._job.pipelines - there[stage] for stage in range(self._job.stages))
@@ -233,15 +230,15 @@ class Ours:
     def _neediest(self, own: int) -> int:
         """The stage that lacks most workers, those on their way counted; its own one among equals."""
         left = list(self._counts)
-        for stage in self._watches.values():
+        for stage in self._standby.values():
             left[stage] -= 1
         return max(range(len(left)), key=lambda stage: (left[stage], stage == own, -stage))
 
     def _place(self, machines: Collection[Worker]) -> None:
-        """Everybody where the bundle's plan for so many losses wants them; nobody has a state to keep."""
-        losses = self._job.workers - len(machines)
+        """Everybody where the bundle's plan for so many failures wants them; nobody has a state to keep."""
+        failures = self._job.workers - len(machines)
         self._serves, self._counted, self._period = {}, None, _NEVER
-        if losses > self._job.stages * (self._job.pipelines - 1):
+        if failures > self._job.stages * (self._job.pipelines - 1):
             return
         counts = [self._job.pipelines] * self._job.stages
         for _, stage in machines:
@@ -256,9 +253,9 @@ class Ours:
         begins = max(self._clock.now, self._clock.busy_until)
         self._weigh_at = _NEVER
         if self._rate > 0 and any(self._counts):
-            wait = _STEPS_BEFORE_MOVES * self._setting.seconds(self._period)
-            if not self._periods.is_foreseen(sum(self._counts)):
-                # The next loss on every stage is planned for first.
+            wait = STEPS_BEFORE_MOVES * self._setting.seconds(self._period)
+            if not self._periods.is_planned(sum(self._counts)):
+                # The next failure on every stage is planned for first.
                 wait = max(wait, (self._job.stages + 1) * self._costs.planning)
             self._weigh_at = begins + wait
 

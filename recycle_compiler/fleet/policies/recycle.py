@@ -1,10 +1,10 @@
-"""ReCycle as published: micro-batches of the lost go to peers; the speed depends on the count alone.
+"""ReCycle as published: micro-batches of failed workers go to peers; the speed depends on the count alone.
 
 Failure normalization: for every number of failures there is one plan, and workers move between stages until
-the losses lie as it has them. A worker that moves, or comes back, copies the stage's parameters from a peer
+the failures lie as it has them. A worker that moves, or comes back, copies the stage's parameters from a peer
 while the others wait; copies run side by side. What noticing and regrouping takes is not published and is
-taken to be as quick as ours; half an iteration is done again after a loss. Where nobody is left who has the
-state of a stage, the job goes on from a checkpoint; checkpoints cost nothing.
+taken to be as quick as ours; half an iteration is done again after a failure. Where nobody is left who has
+the state of a stage, the job goes on from a checkpoint; checkpoints cost nothing.
 """
 
 from functools import lru_cache
@@ -40,9 +40,9 @@ class Recycle:
 
     def react(self, change: Change) -> Reaction:
         self._clock.pass_to(change.at, self._rate)
-        if not change.lost and not change.returned:
+        if not change.failed and not change.returned:
             return Reaction(self._rate)
-        self._holders.lose(change.lost, self._clock.is_paused)
+        self._holders.fail(change.failed, self._clock.is_paused)
         if self._holders.forgotten():
             return self._from_checkpoint(change)
         return self._go_on(change)
@@ -51,11 +51,11 @@ class Recycle:
         costs, plan = self._setting.costs, self._plan(len(change.down))
         assert plan is not None and self._period is not None
         noticed, redone = 0.0, 0.0
-        if change.lost:
+        if change.failed:
             noticed = costs.detection
             redone = min(costs.undone * self._setting.seconds(self._period), self._clock.since_pause)
-        self._period, lost = plan
-        copied = self._holders.place(self._grid - change.down, self._wanted(lost))
+        self._period, failed = plan
+        copied = self._holders.place(self._grid - change.down, self._wanted(failed))
         copying = max((self._setting.job.parameters[stage] for stage in copied), default=0) / costs.copy_rate
         pause = noticed + costs.regroup + copying
         self._clock.pause(pause)
@@ -82,15 +82,15 @@ class Recycle:
             self._period = None
             self._holders.clear()
             return
-        self._period, lost = plan
-        self._holders.start(self._grid - down, self._wanted(lost))
+        self._period, failed = plan
+        self._holders.start(self._grid - down, self._wanted(failed))
 
     @property
     def _rate(self) -> float:
         return 0.0 if self._period is None else self._setting.rate(self._period)
 
-    def _wanted(self, lost: Counts) -> list[int]:
-        return [self._setting.job.pipelines - gone for gone in lost]
+    def _wanted(self, failed: Counts) -> list[int]:
+        return [self._setting.job.pipelines - gone for gone in failed]
 
     def _make_plan(self, failures: int) -> tuple[float, Counts] | None:
         job = self._setting.job

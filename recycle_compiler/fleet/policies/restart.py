@@ -1,4 +1,4 @@
-"""Restart: stop at every loss, put spare machines in place, go on from the last checkpoint.
+"""Restart: stop at every failure, put spare machines in place, go on from the last checkpoint.
 
 Machines are interchangeable in a restart, so as many whole pipelines run as there are machines for; a machine
 that is left over waits. The rate is that of 1F1B times pipelines / D, less the time for checkpoints. Whether
@@ -39,12 +39,12 @@ class Restart:
         now = self._rate(self._pipelines)
         self._clock.pass_to(change.at, now)
         self._changes.change()
-        if change.lost & self._used:
+        if change.failed & self._used:
             redone = self._clock.back_to_checkpoint()
             self._man(change.down)
             if not self._pipelines:
                 return Reaction(0.0, 0.0, redone, "too few machines for a pipeline")
-            return self._answer(self._costs.detection + self._again, redone, "restarts after a loss")
+            return self._answer(self._costs.detection + self._again, redone, "restarts after a failure")
         after = self._rate(self._possible(change.down))
         save = self._setting.checkpoint_save if now else 0.0
         gain = (after - now) * self._changes.seconds(change.at)

@@ -1,8 +1,8 @@
 """Varuna: checkpoints, and after every change a restart in the best shape for those who live.
 
 A shape is a number of stages and a number of equal pipelines; workers beyond that stay idle. Saving a
-checkpoint stops training, which lowers the rate at all times. What was done since the last one is lost with a
-worker; before one who comes back is taken in, a checkpoint is made, so that nothing is.
+checkpoint stops training, which lowers the rate at all times. What was done since the last one is redone
+when a worker fails; before one who comes back is taken in, a checkpoint is made, so that nothing is.
 """
 
 from functools import lru_cache
@@ -47,12 +47,12 @@ class Varuna:
         return self._rate
 
     def react(self, change: Change) -> Reaction:
-        if not change.lost and not change.returned:
+        if not change.failed and not change.returned:
             return Reaction(self._rate)
         self._clock.pass_to(change.at, self._rate)
         pause = self._setting.costs.restart + self._setting.checkpoint_load
         redone = 0.0
-        if change.lost:
+        if change.failed:
             redone = self._clock.back_to_checkpoint()
         elif self._rate:
             self._clock.checkpoint()

@@ -1,14 +1,14 @@
 """Traces of our own: one JSON object a line.
 
     {"nodes": 24}
-    {"at": "30m", "lost": ["node3", "node4"]}
-    {"at": "1h30m", "returned": ["node3"], "lost": ["node9"]}
+    {"at": "30m", "failed": ["node3", "node4"]}
+    {"at": "1h30m", "returned": ["node3"], "failed": ["node9"]}
     {"at": "12h"}
 
 Times are seconds or such as `1h30m`. The first line may say which machines there are: a number (then they
 are called node0, node1, ...) or a list of names. Without it the job has all its machines in the beginning,
-and those that are lost before they return are among them. Names like `1:2` are workers of the job, pipeline
-and stage, and need no first line. A line without losses and returns says how long the trace lasts.
+and those that fail before they return are among them. Names like `1:2` are workers of the job, pipeline
+and stage, and need no first line. A line without failures and returns says how long the trace lasts.
 """
 
 import json
@@ -30,8 +30,8 @@ from recycle_compiler.fleet.traces.trace import (
 )
 from recycle_compiler.frontend.diagnostics import Report, did_you_mean, quote, shorten
 
-_EXAMPLE = 'write `{"at": "1h30m", "lost": ["node3"], "returned": []}`'
-_KEYS = ("at", "lost", "returned")
+_EXAMPLE = 'write `{"at": "1h30m", "failed": ["node3"], "returned": []}`'
+_KEYS = ("at", "failed", "returned")
 _WORKER = re.compile(r"(\d{1,9}):(\d{1,9})", re.ASCII)
 LOOKS_LIKE = re.compile(r"\s*\{")
 
@@ -51,7 +51,7 @@ class _Reader:
         self._nodes: list[str] | None = None
         """As the first line has them."""
         self._mentioned: list[str] = []
-        """Machines of the beginning that only their loss tells of."""
+        """Machines of the beginning that only their failure tells of."""
         self._seen: set[str] = set()
         self._events: list[Event] = []
         self._by_worker: bool | None = None
@@ -89,7 +89,7 @@ class _Reader:
         at = self._time(entry, text, span)
         if at is None or not self._order.check(at, _find(text, entry["at"], span)):
             return
-        for key, added in (("lost", False), ("returned", True)):
+        for key, added in (("failed", False), ("returned", True)):
             for node in self._names(entry.get(key, []), key, text, span):
                 self._event(at, node, added, _find(text, node, span))
 

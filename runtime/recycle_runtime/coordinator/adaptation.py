@@ -23,11 +23,10 @@ from recycle_runtime.coordinator.replanning import (
     why_replan,
 )
 from recycle_runtime.plan.assembly import Worker
-from recycle_runtime.plan.moves import ChangeRate, CostOfMoves, Counts, least_moves, weigh
+from recycle_runtime.plan.moves import STEPS_BEFORE_MOVES, ChangeRate, CostOfMoves, Counts, least_moves, weigh
 from recycle_runtime.plan.plan_book import Assignment, Fitted
 from recycle_runtime.protocol.messages import Copied, Member, StepRow
 
-_ROWS_FOR_MOVES = 4
 _ROWS_FOR_PLANS = 10
 """Steps of a generation before anything is considered; the first of them is warm-up."""
 _ROWS_BETWEEN_LOOKS = 5
@@ -152,12 +151,12 @@ class Adaptation:
         if is_planning or not self._coordinator.is_steady:
             return
         best = self.book.best_placement(sum(self.book.counts(self._live)))
-        is_new = best is not None and best[0] != self._weighed
+        is_new = best is not None and best.counts != self._weighed
         # Moves are weighed as if all were equally fast.
-        if is_new and self._seen >= _ROWS_FOR_MOVES and not self.ops.slow(self._live, _TOO_SLOW):
+        if is_new and self._seen >= STEPS_BEFORE_MOVES and not self.ops.slow(self._live, _TOO_SLOW):
             assert best is not None
-            self._weighed = best[0]
-            self._weigh_moves(*best)
+            self._weighed = best.counts
+            self._weigh_moves(best.counts, best.period)
         elif self._seen >= self._look_at and not self._replanner.is_busy:
             self._look_at = self._seen + _ROWS_BETWEEN_LOOKS
             self._consider_plans()

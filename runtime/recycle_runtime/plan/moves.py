@@ -23,6 +23,8 @@ Counts = tuple[int, ...]
 Moves = dict[Worker, Worker]
 """From a worker to the failed one whose place it takes."""
 
+STEPS_BEFORE_MOVES = 4
+"""Steps of a generation before moves are weighed; the first of them is warm-up."""
 _BYTES_A_SECOND = 1e9
 _REGROUP_SECONDS = 2.0
 """Both as long as nothing was measured."""

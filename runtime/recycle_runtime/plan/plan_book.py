@@ -14,6 +14,7 @@ from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import Instruction, Opcode
 from recycle_runtime.plan.moves import Counts, failed_counts
+from recycle_runtime.plan.plan_choice import Planned, best_placement, quickest_fit
 
 _WITHOUT_MICROBATCHES = frozenset({Opcode.BARRIER, Opcode.REDUCE, Opcode.OPTIMIZER, Opcode.VALIDATE})
 
@@ -119,16 +120,16 @@ class PlanBook:
             taken.add(roles[place])
         return roles
 
-    def best_placement(self, failures: int) -> tuple[Counts, int] | None:
+    def best_placement(self, failures: int) -> Planned | None:
         """Where so many failures lie best, and the period then: by the first bundle, or a plan made since."""
         original = self.bundles[0].job_text
         _, *others = (bundle for _, bundle in self._for_anybody())
         made_since = [bundle for bundle in others if bundle.job_text == original]
         for bundles in (self.bundles[:1], made_since):
-            entries = [entry for bundle in bundles for entry in bundle.plans if len(entry.failed) == failures]
-            if entries:
-                best = min(entries, key=lambda entry: entry.period)
-                return _counts(best.failed, self.stages), best.period
+            entries = (entry for bundle in bundles for entry in bundle.plans)
+            plans = (Planned(_counts(entry.failed, self.stages), entry.period) for entry in entries)
+            if best := best_placement(plans, failures):
+                return best
         return None
 
     def is_planned(self, failures: int) -> bool:
@@ -138,14 +139,15 @@ class PlanBook:
     def _choose(self, failed: Counts) -> tuple[int, int] | None:
         """The numbers of a bundle and of a plan in it."""
         jobs = list(dict.fromkeys(bundle.job_text for bundle in self.bundles))
-        fitting: list[tuple[bool, int, int, int, int]] = []
+        numbers: list[tuple[int, int]] = []
+        plans: list[Planned] = []
         for number, bundle in self._for_anybody():
+            age = -jobs.index(bundle.job_text)
             for plan, entry in enumerate(bundle.plans):
-                counts = _counts(entry.failed, self.stages)
-                if all(has >= must for has, must in zip(counts, failed, strict=True)):
-                    age = -jobs.index(bundle.job_text) if counts == failed else 0
-                    fitting.append((counts != failed, age, entry.period, number, plan))
-        return min(fitting)[3:] if fitting else None
+                numbers.append((number, plan))
+                plans.append(Planned(_counts(entry.failed, self.stages), entry.period, age))
+        found = quickest_fit(plans, failed)
+        return None if found is None else numbers[found]
 
     def _for_anybody(self) -> Iterator[tuple[int, Bundle]]:
         for number, bundle in enumerate(self.bundles):

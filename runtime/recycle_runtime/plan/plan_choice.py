@@ -4,11 +4,12 @@ Peers of a stage are interchangeable, so a plan for one failed worker of stage 2
 failed: those that are left take the roles that the plan has, in order.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.plan.moves import Counts
 
 
 class NoPlanError(ValueError):
@@ -25,6 +26,40 @@ class Choice(NamedTuple):
     plan: int
     roles: dict[Worker, Worker]
     """From a worker's place to the worker whose stream it runs."""
+
+
+class Planned(NamedTuple):
+    """What a choice between plans needs to know of each."""
+
+    counts: Counts
+    """Failures on each stage that it is for."""
+    period: int
+    """Ticks."""
+    age: int = 0
+    """Of its op times; newer ones are smaller."""
+
+
+def quickest_fit(plans: Iterable[Planned], failed: Counts) -> int | None:
+    """The number of the plan to use with these failures on each stage; None if none has few enough workers.
+
+    One for exactly these failures is best, then the one with the newest op times, then the quickest. Else it
+    is the quickest of those for more failures: whoever has no work in it is a standby.
+    """
+    fitting: list[tuple[bool, int, int, int]] = []
+    for number, (counts, period, age) in enumerate(plans):
+        if all(has >= must for has, must in zip(counts, failed, strict=True)):
+            is_exact = counts == failed
+            fitting.append((not is_exact, age if is_exact else 0, period, number))
+    return min(fitting)[-1] if fitting else None
+
+
+def best_placement(plans: Iterable[Planned], failures: int) -> Planned | None:
+    """The quickest plan for so many failures, wherever it has them; the first of equals."""
+    return min((plan for plan in plans if sum(plan.counts) == failures), key=_period, default=None)
+
+
+def _period(plan: Planned) -> int:
+    return plan.period
 
 
 def choose_plan(bundle: Bundle, failed: Collection[Worker]) -> Choice:

@@ -69,7 +69,7 @@ def test_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (reference["share"], reference["gpu_hours_lost"]) == (1.0, 0.0)
     ours = found["policies"]["ours"]
     assert ours["gpu_hours_lost"] == pytest.approx((1 - ours["share"]) * 4)
-    assert ours["log"][0]["why"].startswith("lost 0:1")
+    assert ours["log"][0]["why"].startswith("0:1 failed")
 
 
 def test_all_policies_are_asked(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -148,7 +148,7 @@ def test_too_few_plans_are_mentioned(folder: Path, capsys: pytest.CaptureFixture
 
 
 def test_more_losses_than_any_plan_can_have(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "all.csv").write_text('{"at": 60, "lost": ["0:0", "0:1", "1:0", "1:1"]}\n{"at": 90}\n')
+    (folder / "all.csv").write_text('{"at": 60, "failed": ["0:0", "0:1", "1:0", "1:1"]}\n{"at": 90}\n')
     assert simulate(folder, "--against", "ours", trace="all.csv") == 0
     said = capsys.readouterr().err
     assert "would give us those for up to 2, and with more down there are too few for every stage" in said
@@ -164,7 +164,7 @@ def test_options_without_effect_are_mentioned(folder: Path, capsys: pytest.Captu
 
 
 def test_layers_and_machines_without_effect(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "workers.jsonl").write_text('{"at": 60, "lost": ["0:0"]}\n{"at": 90}\n')
+    (folder / "workers.jsonl").write_text('{"at": 60, "failed": ["0:0"]}\n{"at": 90}\n')
     more = ("--layers", "8", "--gpus-per-node", "2")
     assert simulate(folder, "--against", "fault-free", *more, trace="workers.jsonl") == 0
     said = capsys.readouterr().err

@@ -7,10 +7,11 @@ from recycle_compiler.fleet.course import Course, as_seen_by, lead
 from recycle_compiler.fleet.machines import Fleet, lay_out
 from recycle_compiler.fleet.policy import Policy
 from recycle_compiler.fleet.report import Report
-from recycle_compiler.fleet.setting import ChangeCosts, Known, OurPlan, Setting, make_setting
+from recycle_compiler.fleet.setting import ChangeCosts, Known, Setting, make_setting
 from recycle_compiler.fleet.traces.generated import Machines, generate, parse_words
 from recycle_compiler.fleet.traces.read import parse_trace
 from recycle_compiler.fleet.traces.trace import Grid, Trace
+from recycle_runtime.plan.plan_choice import Planned
 from tests.support.jobs import figure3
 
 COSTS = ChangeCosts(
@@ -37,7 +38,7 @@ PERIODS = {
 def setting(costs: ChangeCosts = COSTS, parameters: int = 0) -> Setting:
     """The running example: 3 pipelines of 4 stages, without a limit of memory."""
     job = replace(figure3(None), parameters=(parameters,) * 4)
-    plans = [OurPlan(counts, period) for counts, period in PERIODS.items()]
+    plans = [Planned(counts, period) for counts, period in PERIODS.items()]
     return make_setting(job, plans, Known(costs=costs, exact_plans=0))
 
 

@@ -1,4 +1,4 @@
-"""Leading a policy through a trace: pauses, lost work, and that nothing is counted twice."""
+"""Leading a policy through a trace: pauses, failed work, and that nothing is counted twice."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -55,7 +55,7 @@ def course(first: float, moments: Sequence[float], *answers: Reaction, span: flo
 
 def test_nothing_happens() -> None:
     result = course(2.0, [])
-    assert (result.kept, result.lost, result.still, result.rates()) == (200.0, 0.0, 0.0, [(0.0, 2.0)])
+    assert (result.kept, result.redone, result.still, result.rates()) == (200.0, 0.0, 0.0, [(0.0, 2.0)])
 
 
 def test_a_pause_and_another_rate() -> None:
@@ -67,18 +67,18 @@ def test_a_pause_and_another_rate() -> None:
 def test_work_is_lost_where_it_was_done() -> None:
     result = course(2.0, [10], Reaction(1.0, pause=5, redone=4))
     assert result.rates() == [(0.0, 2.0), (6, 0.0), (15, 1.0)]
-    assert (result.kept, result.lost) == (12 + 85, 8)
+    assert (result.kept, result.redone) == (12 + 85, 8)
 
 
 def test_lost_work_reaches_back_over_pauses_at_the_rates_of_then() -> None:
     result = course(2.0, [10, 20], Reaction(1.0, pause=5), Reaction(1.0, redone=8))
-    assert result.lost == 5 * 1.0 + 3 * 2.0
+    assert result.redone == 5 * 1.0 + 3 * 2.0
     assert result.rates() == [(0.0, 2.0), (7, 0.0), (20, 1.0)]
 
 
 def test_more_cannot_be_lost_than_was_done() -> None:
     result = course(2.0, [10, 20], Reaction(1.0, redone=1000), Reaction(1.0, redone=1000))
-    assert (result.kept, result.lost) == (80, 30)
+    assert (result.kept, result.redone) == (80, 30)
 
 
 def test_a_change_in_a_pause() -> None:
@@ -135,5 +135,5 @@ def test_the_timeline_adds_up(script: list[tuple[float, Reaction]], first: float
     integral = sum(rate * (end - begin) for (begin, rate), (end, _) in pairwise(steps))
     done = sum((stretch.end - stretch.begin) * stretch.rate for stretch in result.stretches)
     assert integral == pytest.approx(result.kept, abs=1e-6)
-    assert done - result.lost == pytest.approx(result.kept, abs=1e-6)
+    assert done - result.redone == pytest.approx(result.kept, abs=1e-6)
     assert sum(stretch.end - stretch.begin for stretch in result.stretches) == pytest.approx(100.0)

@@ -93,7 +93,7 @@ def test_a_machine_takes_all_its_workers() -> None:
 
 def test_a_worker_on_several_machines_needs_them_all() -> None:
     one = fleet("abcdefgh", (1, "-a"), (2, "-b"), (3, "+a"), (4, "+b"), tensor=2, gpus_per_node=1)
-    assert [(change.at, sorted(change.lost), sorted(change.returned)) for change in one.changes()] == [
+    assert [(change.at, sorted(change.failed), sorted(change.returned)) for change in one.changes()] == [
         (1, [(0, 0)], []),
         (4, [], [(0, 0)]),
     ]
@@ -106,17 +106,17 @@ def test_events_at_the_beginning_belong_to_it() -> None:
 
 
 def test_workers_by_name() -> None:
-    trace = parse_trace('{"at": 0, "lost": ["1:1"]}\n{"at": 5, "lost": ["0:1"]}\n{"at": 9}', "t", GRID)
+    trace = parse_trace('{"at": 0, "failed": ["1:1"]}\n{"at": 5, "failed": ["0:1"]}\n{"at": 9}', "t", GRID)
     one = Fleet(trace, lay_out(2, 2, 1, 4))
     assert one.start.down == workers("11")
     assert list(one.changes()) == [Change(5, workers("01"), frozenset(), workers("01", "11"), 0)]
 
 
 def test_machines_that_nobody_names_are_there() -> None:
-    trace = parse_trace('{"at": 5, "lost": ["x"]}\n{"at": 9}', "t", GRID)
+    trace = parse_trace('{"at": 5, "failed": ["x"]}\n{"at": 9}', "t", GRID)
     one = Fleet(trace, lay_out(2, 2, 1))
     assert one.start == (frozenset(), 0)
-    assert next(one.changes()).lost == workers("00")
+    assert next(one.changes()).failed == workers("00")
 
 
 @given(
@@ -136,9 +136,9 @@ def test_changes_add_up(
     down = one.start.down
     assert down == frozenset()
     for change in one.changes():
-        assert change.lost <= grid - down
-        assert change.down == (down | change.lost) - change.returned
-        assert change.returned <= down | change.lost
+        assert change.failed <= grid - down
+        assert change.down == (down | change.failed) - change.returned
+        assert change.returned <= down | change.failed
         assert change.spare >= 0
         assert not (change.down and change.spare and gpus != (2, 1))
         down = change.down

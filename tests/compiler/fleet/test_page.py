@@ -36,7 +36,7 @@ class Balance(HTMLParser):
 
 def report(job: str = "figure3", policy: str = "oobleck", points: int = 3) -> Report:
     timeline = tuple(Point(12 * i / points, 12 - i % 3, 5.0 - i % 4) for i in range(points))
-    log = (Entry(4.0, 11, 0.2, 0.5, 4.0, "1:2 lost"),)
+    log = (Entry(4.0, 11, 0.2, 0.5, 4.0, "1:2 failed"),)
     return Report(
         job=job,
         trace="every 4h",
@@ -60,7 +60,7 @@ def test_whole_and_with_everything_in_it() -> None:
     balance = Balance()
     balance.feed(text)
     assert not balance.open and balance.seen.count("path") == 3
-    for words in ("figure3", "every 4h", "cannot run: out of memory", "+28.8", "1:2 lost", "90.0 %"):
+    for words in ("figure3", "every 4h", "cannot run: out of memory", "+28.8", "1:2 failed", "90.0 %"):
         assert words in text
     assert page(report()) == text
 

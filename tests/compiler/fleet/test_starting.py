@@ -7,8 +7,8 @@ from tests.compiler.fleet.settings import read_fleet
 A, B = (0, 0), (0, 1)
 
 
-def change(at: float, lost: set[Worker], returned: set[Worker], down: set[Worker]) -> Change:
-    return Change(at, frozenset(lost), frozenset(returned), frozenset(down), 0)
+def change(at: float, failed: set[Worker], returned: set[Worker], down: set[Worker]) -> Change:
+    return Change(at, frozenset(failed), frozenset(returned), frozenset(down), 0)
 
 
 def seen(*changes: Change, policy: str = "recycle") -> list[Change]:
@@ -16,14 +16,14 @@ def seen(*changes: Change, policy: str = "recycle") -> list[Change]:
 
 
 def test_a_return_is_seen_later() -> None:
-    lost, back = change(10, {A}, set(), {A}), change(50, set(), {A}, set())
-    assert seen(lost, back) == [lost, back._replace(at=70)]
-    assert seen(lost, back, policy="restart") == [lost, back]
+    failed, back = change(10, {A}, set(), {A}), change(50, set(), {A}, set())
+    assert seen(failed, back) == [failed, back._replace(at=70)]
+    assert seen(failed, back, policy="restart") == [failed, back]
 
 
 def test_who_is_lost_while_it_starts_was_never_there() -> None:
-    lost = change(10, {A}, set(), {A})
-    assert seen(lost, change(50, set(), {A}, set()), change(60, {A}, set(), {A})) == [lost]
+    failed = change(10, {A}, set(), {A})
+    assert seen(failed, change(50, set(), {A}, set()), change(60, {A}, set(), {A})) == [failed]
 
 
 def test_a_spare_machine_starts_as_well() -> None:
@@ -40,7 +40,7 @@ def test_what_happens_at_one_moment_is_one_change() -> None:
 
 def test_nobody_is_down_for_longer_than_that() -> None:
     fleet = read_fleet(
-        '{"at": 10, "lost": ["0:0", "1:1"]}',
+        '{"at": 10, "failed": ["0:0", "1:1"]}',
         '{"at": 20, "returned": ["0:0"]}',
         '{"at": 30, "returned": ["1:1"]}',
         '{"at": 99}',

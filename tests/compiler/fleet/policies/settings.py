@@ -28,9 +28,9 @@ def sized_job(stages: int, pipelines: int, capacity: int, parameters: int) -> Jo
     )
 
 
-def loss(at: float, lost: set[Worker], down: set[Worker]) -> Change:
-    """These are lost; `down` is everybody who is, with them."""
-    return Change(at, frozenset(lost), frozenset(), frozenset(down), 0)
+def failure(at: float, failed: set[Worker], down: set[Worker]) -> Change:
+    """These fail; `down` is everybody who is, with them."""
+    return Change(at, frozenset(failed), frozenset(), frozenset(down), 0)
 
 
 def comeback(at: float, returned: set[Worker], down: set[Worker]) -> Change:

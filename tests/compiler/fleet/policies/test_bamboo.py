@@ -7,7 +7,7 @@ import pytest
 from recycle_compiler.fleet.policies.bamboo import Bamboo
 from recycle_compiler.fleet.policy import CannotRunError, Reaction
 from recycle_compiler.fleet.setting import make_setting
-from tests.compiler.fleet.policies.settings import comeback, loss, sized_job, unit_setting
+from tests.compiler.fleet.policies.settings import comeback, failure, sized_job, unit_setting
 from tests.support.jobs import unit_job
 
 
@@ -42,7 +42,7 @@ def test_what_it_holds_may_not_be_known() -> None:
 def test_a_loss_with_nobody_to_stand_in_ends_in_a_rendezvous() -> None:
     policy = Bamboo(unit_setting(4, 3, 12))
     healthy = policy.begin(frozenset(), 0)
-    reaction = policy.react(loss(1, {(0, 1)}, {(0, 1)}))
+    reaction = policy.react(failure(1, {(0, 1)}, {(0, 1)}))
     assert reaction.pause == 30
     assert 0 < reaction.rate < healthy
 
@@ -50,8 +50,8 @@ def test_a_loss_with_nobody_to_stand_in_ends_in_a_rendezvous() -> None:
 def test_workers_that_are_left_over_stand_by() -> None:
     policy = Bamboo(unit_setting(4, 3, 12))
     policy.begin(frozenset(), 0)
-    first = policy.react(loss(1, {(0, 1)}, {(0, 1)}))
-    second = policy.react(loss(2, {(1, 1)}, {(0, 1), (1, 1)}))
+    first = policy.react(failure(1, {(0, 1)}, {(0, 1)}))
+    second = policy.react(failure(2, {(1, 1)}, {(0, 1), (1, 1)}))
     assert second.rate == first.rate
     assert second.pause < 1
 
@@ -60,7 +60,7 @@ def test_a_predecessor_takes_over_where_that_is_better() -> None:
     """With one pipeline there is nothing to regroup."""
     policy = Bamboo(unit_setting(4, 1, 6))
     healthy = policy.begin(frozenset(), 0)
-    reaction = policy.react(loss(1, {(0, 1)}, {(0, 1)}))
+    reaction = policy.react(failure(1, {(0, 1)}, {(0, 1)}))
     assert reaction.pause < 1
     assert 0 < reaction.rate < healthy
 
@@ -68,7 +68,7 @@ def test_a_predecessor_takes_over_where_that_is_better() -> None:
 def test_neighbours_that_are_lost_together_stop_a_single_pipeline() -> None:
     policy = Bamboo(unit_setting(4, 1, 6))
     policy.begin(frozenset(), 0)
-    assert policy.react(loss(1, {(0, 1), (0, 2)}, {(0, 1), (0, 2)})).rate == 0
+    assert policy.react(failure(1, {(0, 1), (0, 2)}, {(0, 1), (0, 2)})).rate == 0
     assert policy.react(comeback(9, {(0, 1), (0, 2)}, set())).rate > 0
 
 
@@ -76,10 +76,10 @@ def test_predecessors_have_one_lost_stage_but_not_two_neighbours() -> None:
     one = {(pipeline, 2) for pipeline in range(3)}
     two = one | {(pipeline, 1) for pipeline in range(3)}
     answers: list[Reaction] = []
-    for lost in (one, two):
+    for failed in (one, two):
         policy = Bamboo(unit_setting(4, 3, 12))
         policy.begin(frozenset(), 0)
-        answers.append(policy.react(loss(2100, lost, lost)))
+        answers.append(policy.react(failure(2100, failed, failed)))
     assert "rendezvous" in answers[0].why and answers[0].redone < 60
     assert "from a checkpoint" in answers[1].why and answers[1].redone == 300
 

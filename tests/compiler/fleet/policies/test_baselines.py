@@ -36,20 +36,20 @@ def rates(course: Course) -> list[tuple[float, Any]]:
 
 
 def test_those_who_never_fail() -> None:
-    trace = read_fleet('{"at": 1000, "lost": ["1:0"]}', '{"at": 2100}')
+    trace = read_fleet('{"at": 1000, "failed": ["1:0"]}', '{"at": 2100}')
     assert course_of(fault_free(setting()), trace).kept == pytest.approx(70)
     assert course_of(zero_bubble(setting()), trace).kept == pytest.approx(100)
 
 
 def test_fault_scaled_goes_with_the_workers() -> None:
-    trace = read_fleet('{"at": 1000, "lost": ["1:0", "1:1", "2:0"]}', '{"at": 2000}')
+    trace = read_fleet('{"at": 1000, "failed": ["1:0", "1:1", "2:0"]}', '{"at": 2000}')
     assert rates(course_of(FaultScaled(setting()), trace)) == [(0, WHOLE), (1000, WHOLE * 9 / 12)]
 
 
 def test_elastic_drops_a_pipeline_and_takes_it_back() -> None:
     trace = read_fleet(
-        '{"at": 1000, "lost": ["1:0"]}',
-        '{"at": 1500, "lost": ["1:3"]}',
+        '{"at": 1000, "failed": ["1:0"]}',
+        '{"at": 1500, "failed": ["1:3"]}',
         '{"at": 2000, "returned": ["1:0"]}',
         '{"at": 2500, "returned": ["1:3"]}',
         '{"at": 3000}',
@@ -60,7 +60,7 @@ def test_elastic_drops_a_pipeline_and_takes_it_back() -> None:
 
 def test_elastic_stands_still_when_every_pipeline_is_hit() -> None:
     trace = read_fleet(
-        '{"at": 1000, "lost": ["0:0", "1:1", "2:2"]}', '{"at": 2000, "returned": ["1:1"]}', '{"at": 3000}'
+        '{"at": 1000, "failed": ["0:0", "1:1", "2:2"]}', '{"at": 2000, "returned": ["1:1"]}', '{"at": 3000}'
     )
     course = course_of(Elastic(setting()), trace)
     assert rates(course) == [(0, WHOLE), (985, 0), (2022, WHOLE / 3)]
@@ -68,7 +68,7 @@ def test_elastic_stands_still_when_every_pipeline_is_hit() -> None:
 
 def test_elastic_goes_back_to_a_checkpoint_when_a_stage_is_lost() -> None:
     trace = read_fleet(
-        '{"at": 1050, "lost": ["0:0", "1:0", "2:0"]}', '{"at": 2000, "returned": ["1:0"]}', '{"at": 3000}'
+        '{"at": 1050, "failed": ["0:0", "1:0", "2:0"]}', '{"at": 2000, "returned": ["1:0"]}', '{"at": 3000}'
     )
     course = course_of(Elastic(setting()), trace)
     assert rates(course) == [(0, WHOLE), (1000, 0), (2060, WHOLE / 3)]
@@ -76,11 +76,11 @@ def test_elastic_goes_back_to_a_checkpoint_when_a_stage_is_lost() -> None:
 
 
 def test_elastic_cannot_use_what_a_waiting_pipeline_remembers() -> None:
-    """Two pipelines have stood by for a while when the last one loses a stage."""
+    """Two pipelines have stood by for a while when a stage of the last one fails."""
     trace = read_fleet(
-        '{"at": 1000, "lost": ["0:1"]}',
-        '{"at": 2000, "lost": ["1:2"]}',
-        '{"at": 3000, "lost": ["2:0"]}',
+        '{"at": 1000, "failed": ["0:1"]}',
+        '{"at": 2000, "failed": ["1:2"]}',
+        '{"at": 3000, "failed": ["2:0"]}',
         '{"at": 4000, "returned": ["0:1"]}',
         '{"at": 5000}',
     )
@@ -88,7 +88,7 @@ def test_elastic_cannot_use_what_a_waiting_pipeline_remembers() -> None:
 
 
 def test_restart_loses_what_no_checkpoint_has() -> None:
-    trace = read_fleet('{"at": 1050, "lost": ["0:0"]}', '{"at": 3000}')
+    trace = read_fleet('{"at": 1050, "failed": ["0:0"]}', '{"at": 3000}')
     whole = WHOLE * 100 / 110
     assert rates(course_of(Restart(setting()), trace)) == [
         (0, whole),
@@ -99,15 +99,15 @@ def test_restart_loses_what_no_checkpoint_has() -> None:
 
 @pytest.mark.parametrize("at", [1099, 1100, 1101])
 def test_what_a_restart_loses_does_not_hang_on_the_second(at: int) -> None:
-    course = course_of(Restart(setting()), read_fleet(f'{{"at": {at}, "lost": ["0:0"]}}', '{"at": 3000}'))
+    course = course_of(Restart(setting()), read_fleet(f'{{"at": {at}, "failed": ["0:0"]}}', '{"at": 3000}'))
     assert course.log[0].reaction.redone == 55
 
 
 def test_no_more_is_lost_than_was_done_since_the_last_restart() -> None:
     trace = read_fleet(
-        '{"at": 20, "lost": ["0:0"]}',
-        '{"at": 91, "lost": ["0:1"]}',
-        '{"at": 92, "lost": ["0:2", "0:3", "1:0"]}',
+        '{"at": 20, "failed": ["0:0"]}',
+        '{"at": 91, "failed": ["0:1"]}',
+        '{"at": 92, "failed": ["0:2", "0:3", "1:0"]}',
         '{"at": 300}',
     )
     course = course_of(Restart(setting()), trace)
@@ -116,22 +116,22 @@ def test_no_more_is_lost_than_was_done_since_the_last_restart() -> None:
 
 def test_restart_uses_spares() -> None:
     names = ", ".join(f'"n{number}"' for number in range(13))
-    trace = read_fleet(f'{{"nodes": [{names}]}}', '{"at": 1050, "lost": ["n0"]}', '{"at": 3000}')
+    trace = read_fleet(f'{{"nodes": [{names}]}}', '{"at": 1050, "failed": ["n0"]}', '{"at": 3000}')
     whole = WHOLE * 100 / 110
     assert rates(course_of(Restart(setting()), trace))[-1] == (1091, whole)
 
 
 def test_restart_does_not_mind_the_loss_of_a_machine_that_waits() -> None:
-    trace = read_fleet('{"at": 1000, "lost": ["0:0"]}', '{"at": 1500, "lost": ["2:3"]}', '{"at": 3000}')
+    trace = read_fleet('{"at": 1000, "failed": ["0:0"]}', '{"at": 1500, "failed": ["2:3"]}', '{"at": 3000}')
     assert len(course_of(Restart(setting()), trace).rates()) == 3
 
 
 def test_restart_takes_back_machines_where_that_pays() -> None:
-    lines = ('{"at": 1000, "lost": ["0:0"]}', '{"at": 1500, "returned": ["0:0"]}', '{"at": 9000}')
+    lines = ('{"at": 1000, "failed": ["0:0"]}', '{"at": 1500, "returned": ["0:0"]}', '{"at": 9000}')
     course = course_of(Restart(setting()), read_fleet(*lines))
     assert course.rates()[-1] == (1550, pytest.approx(WHOLE * 100 / 110))
     rushed = replace(COSTS, expected_change=0.001)
-    soon = read_fleet('{"at": 1, "lost": ["0:0"]}', '{"at": 150, "returned": ["0:0"]}', '{"at": 9000}')
+    soon = read_fleet('{"at": 1, "failed": ["0:0"]}', '{"at": 150, "returned": ["0:0"]}', '{"at": 9000}')
     assert course_of(Restart(setting(rushed)), soon).rates()[-1][1] < WHOLE * 0.7
 
 

@@ -1,4 +1,4 @@
-"""Templates, coins and what Oobleck makes of losses."""
+"""Templates, coins and what Oobleck makes of failures."""
 
 import json
 from itertools import combinations, pairwise
@@ -14,7 +14,7 @@ from recycle_compiler.fleet.policies.oobleck import Oobleck, best_pipelines, ite
 from recycle_compiler.fleet.policies.templates import Cutter, Template, templates_of
 from recycle_compiler.fleet.policy import CannotRunError
 from recycle_compiler.fleet.setting import Known, make_setting
-from tests.compiler.fleet.policies.settings import comeback, loss, sized_job, unit_setting
+from tests.compiler.fleet.policies.settings import comeback, failure, sized_job, unit_setting
 
 TIMES = st.lists(st.integers(1, 9), min_size=1, max_size=8)
 
@@ -85,7 +85,7 @@ def test_pipelines_get_shares_with_which_they_finish_together() -> None:
 def test_a_pipeline_that_lost_a_worker_goes_on_with_a_shorter_template() -> None:
     policy = Oobleck(unit_setting(4, 3, 6), least=3)
     healthy = policy.begin(frozenset(), 0)
-    reaction = policy.react(loss(10, {(1, 2)}, {(1, 2)}))
+    reaction = policy.react(failure(10, {(1, 2)}, {(1, 2)}))
     assert 0 < reaction.rate < healthy
     assert reaction.pause == 2
     assert "1 x 3" in reaction.why or "x 5" in reaction.why
@@ -94,7 +94,7 @@ def test_a_pipeline_that_lost_a_worker_goes_on_with_a_shorter_template() -> None
 def test_a_pipeline_that_is_too_short_borrows_or_merges() -> None:
     policy = Oobleck(unit_setting(4, 3, 6), least=4)
     policy.begin(frozenset(), 0)
-    reaction = policy.react(loss(10, {(1, 2)}, {(1, 2)}))
+    reaction = policy.react(failure(10, {(1, 2)}, {(1, 2)}))
     assert reaction.rate > 0
     assert sum(policy.sizes()) == 11
     assert min(policy.sizes()) >= 4
@@ -103,14 +103,14 @@ def test_a_pipeline_that_is_too_short_borrows_or_merges() -> None:
 def test_everybody_coming_back_restores_the_rate() -> None:
     policy = Oobleck(unit_setting())
     healthy = policy.begin(frozenset(), 0)
-    policy.react(loss(10, {(1, 2)}, {(1, 2)}))
+    policy.react(failure(10, {(1, 2)}, {(1, 2)}))
     assert policy.react(comeback(20, {(1, 2)}, set())).rate == healthy
 
 
 def test_too_few_workers_stand_still() -> None:
     policy = Oobleck(unit_setting(4, 1, 6))
     policy.begin(frozenset(), 0)
-    assert policy.react(loss(10, {(0, 1)}, {(0, 1)})).rate == 0
+    assert policy.react(failure(10, {(0, 1)}, {(0, 1)})).rate == 0
 
 
 def test_layers_that_nobody_holds_come_from_a_checkpoint() -> None:
@@ -118,7 +118,7 @@ def test_layers_that_nobody_holds_come_from_a_checkpoint() -> None:
     policy.begin(frozenset(), 0)
     assert policy.sizes() == (4, 4, 4)
     ends = {(pipeline, stage) for pipeline in range(3) for stage in (2, 3)}
-    reaction = policy.react(loss(2100, ends, ends))
+    reaction = policy.react(failure(2100, ends, ends))
     assert reaction.rate > 0 and reaction.redone == 300
     assert "from a checkpoint" in reaction.why
 
@@ -133,7 +133,7 @@ def test_memory_says_how_short_a_pipeline_may_be() -> None:
 def test_more_workers_are_never_slower() -> None:
     setting = unit_setting(4, 4, 6, layers=4)
     workers = [(pipeline, stage) for pipeline in range(4) for stage in range(4)]
-    rates = [Oobleck(setting, least=3).begin(frozenset(workers[:lost]), 0) for lost in range(13)]
+    rates = [Oobleck(setting, least=3).begin(frozenset(workers[:failed]), 0) for failed in range(13)]
     assert rates == sorted(rates, reverse=True)
 
 

@@ -1,4 +1,4 @@
-"""Our own policy: what it makes of losses, returns, moves and lost stages."""
+"""Our own policy: what it makes of failures, returns, moves and failed stages."""
 
 import pytest
 from hypothesis import given, settings
@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from recycle_compiler.fleet.course import Course
 from recycle_compiler.fleet.our_plans import OurPeriods
 from recycle_compiler.fleet.policies.ours import Ours
-from recycle_compiler.fleet.setting import Known, OurPlan, make_setting
+from recycle_compiler.fleet.setting import Known, make_setting
+from recycle_runtime.plan.plan_choice import Planned
 from tests.compiler.fleet.settings import PERIODS, course_of, made_fleet, read_fleet, setting
 from tests.support.jobs import figure3
 
@@ -22,42 +23,42 @@ def run(*lines: str, parameters: int = 0) -> Course:
 
 
 def test_a_loss_where_the_bundle_has_it() -> None:
-    course = run('{"at": 1000, "lost": ["1:0"]}', '{"at": 2000}')
-    assert log(course) == [(1000, 3.0, 10.5, "lost 1:0: the plan for these losses")]
+    course = run('{"at": 1000, "failed": ["1:0"]}', '{"at": 2000}')
+    assert log(course) == [(1000, 3.0, 10.5, "1:0 failed: the plan for these failures")]
     assert course.rates() == [(0, 1 / 21), (989.5, 0), (1003, 1 / 30)]
 
 
 def test_a_loss_elsewhere_is_planned_for_and_then_moved() -> None:
-    course = run('{"at": 1000, "lost": ["1:2"]}', '{"at": 9000}')
+    course = run('{"at": 1000, "failed": ["1:2"]}', '{"at": 9000}')
     assert [(at, pause, why) for at, pause, _, why in log(course)] == [
-        (1000, 3.0, "lost 1:2: the plan for these losses"),
+        (1000, 3.0, "1:2 failed: the plan for these failures"),
         (pytest.approx(1003 + 4 * 33, abs=20), 2.0, "1 moved to other stages"),
     ]
     assert course.rates()[-1][1] == 1 / 30
 
 
 def test_nobody_moves_where_copies_take_too_long() -> None:
-    course = run('{"at": 1000, "lost": ["1:2"]}', '{"at": 9000}', parameters=10**15)
-    assert [why for *_, why in log(course)] == ["lost 1:2: the plan for these losses"]
+    course = run('{"at": 1000, "failed": ["1:2"]}', '{"at": 9000}', parameters=10**15)
+    assert [why for *_, why in log(course)] == ["1:2 failed: the plan for these failures"]
 
 
 def test_two_losses_at_once_wait_for_a_plan_with_one_for_more() -> None:
-    course = run('{"at": 1000, "lost": ["1:0", "0:2"]}', '{"at": 1100}')
+    course = run('{"at": 1000, "failed": ["1:0", "0:2"]}', '{"at": 1100}')
     assert [(at, pause, why) for at, pause, _, why in log(course)] == [
-        (1000, 3.0, "lost 0:2, 1:0: a plan for more losses, until there is one for these"),
-        (1007, 2.0, "a plan for exactly these losses is ready"),
+        (1000, 3.0, "0:2, 1:0 failed: a plan for more failures, until there is one for these"),
+        (1007, 2.0, "a plan for exactly these failures is ready"),
     ]
     assert course.rates()[2] == (1003, 1 / 32)
 
 
 def test_two_losses_at_once_that_no_plan_covers_wait_for_one() -> None:
-    course = run('{"at": 1000, "lost": ["1:3", "0:2"]}', '{"at": 1100}')
-    assert log(course)[0][1:] == (7.0, 10.5, "lost 0:2, 1:3: waits for a plan for these losses")
+    course = run('{"at": 1000, "failed": ["1:3", "0:2"]}', '{"at": 1100}')
+    assert log(course)[0][1:] == (7.0, 10.5, "0:2, 1:3 failed: waits for a plan for these failures")
 
 
 def test_a_return_costs_two_regroupings_and_no_waiting() -> None:
     course = run(
-        '{"at": 1000, "lost": ["1:0"]}',
+        '{"at": 1000, "failed": ["1:0"]}',
         '{"at": 2000, "returned": ["1:0"]}',
         '{"at": 3000}',
         parameters=7 * 10**9,
@@ -69,34 +70,36 @@ def test_a_return_costs_two_regroupings_and_no_waiting() -> None:
     assert course.rates()[-3:] == [(2022, 1 / 30), (2029, 0.0), (2031, 1 / 21)]
 
 
-def test_a_return_that_is_lost_again_on_its_way() -> None:
+def test_a_return_that_fails_again_on_its_way() -> None:
     course = run(
-        '{"at": 1000, "lost": ["1:0"]}', '{"at": 2000, "returned": ["1:0"]}', '{"at": 2010, "lost": ["1:0"]}'
+        '{"at": 1000, "failed": ["1:0"]}',
+        '{"at": 2000, "returned": ["1:0"]}',
+        '{"at": 2010, "failed": ["1:0"]}',
     )
-    assert [why for *_, why in log(course)] == ["lost 1:0: the plan for these losses"]
+    assert [why for *_, why in log(course)] == ["1:0 failed: the plan for these failures"]
 
 
 def test_a_spare_machine_comes_in_like_any_other() -> None:
     names = [f"n{number}" for number in range(13)]
     header = f'{{"nodes": {names!r}}}'.replace("'", '"')
-    course = run(header, '{"at": 1000, "lost": ["n4"]}', '{"at": 2000}')
+    course = run(header, '{"at": 1000, "failed": ["n4"]}', '{"at": 2000}')
     assert [why for *_, why in log(course)] == [
-        "lost 1:0: the plan for these losses",
+        "1:0 failed: the plan for these failures",
         "1:0 in, copying",
         "1:0 at work",
     ]
 
 
 def test_a_lost_stage_goes_back_to_the_checkpoint() -> None:
-    course = run('{"at": 1050, "lost": ["0:1", "1:1", "2:1"]}', '{"at": 3000}')
+    course = run('{"at": 1050, "failed": ["0:1", "1:1", "2:1"]}', '{"at": 3000}')
     (entry,) = log(course)
-    assert entry == (1050, 41.0, 50.0, "a stage has lost everybody: starts from a checkpoint")
+    assert entry == (1050, 41.0, 50.0, "a stage has no live worker: starts from a checkpoint")
     assert course.rates() == [(0, 1 / 21), (1000, 0.0), (1091, 1 / 32)]
 
 
 def test_too_few_for_every_stage_stand_still_until_somebody_comes() -> None:
     gone = ", ".join(f'"{pipeline}:{stage}"' for pipeline in range(3) for stage in range(3))
-    course = run(f'{{"at": 1000, "lost": [{gone}]}}', '{"at": 2000, "returned": ["0:0"]}', '{"at": 3000}')
+    course = run(f'{{"at": 1000, "failed": [{gone}]}}', '{"at": 2000, "returned": ["0:0"]}', '{"at": 3000}')
     assert [why for *_, why in log(course)] == [
         "too few workers for every stage: stands still",
         "enough workers for every stage: starts from a checkpoint",
@@ -107,13 +110,13 @@ def test_too_few_for_every_stage_stand_still_until_somebody_comes() -> None:
 
 def test_whoever_has_started_when_another_is_lost_comes_in_after_that() -> None:
     course = run(
-        '{"at": 1000, "lost": ["1:0"]}',
+        '{"at": 1000, "failed": ["1:0"]}',
         '{"at": 2000, "returned": ["1:0"]}',
-        '{"at": 2020, "lost": ["0:0"]}',
+        '{"at": 2020, "failed": ["0:0"]}',
         '{"at": 3000}',
     )
     assert [(at, why) for at, _, _, why in log(course)][1:] == [
-        (2020, "lost 0:0: the plan for these losses"),
+        (2020, "0:0 failed: the plan for these failures"),
         (2023, "1:0 in, copying"),
         (2025, "1:0 at work"),
     ]
@@ -140,7 +143,7 @@ def test_periods_grow_with_losses() -> None:
 
 def test_estimates_are_no_better_than_plans() -> None:
     job = figure3(None)
-    known = [OurPlan((0, 0, 0, 0), 21_000)]
+    known = [Planned((0, 0, 0, 0), 21_000)]
     planned = OurPeriods(make_setting(job, known, Known(exact_plans=4)))
     estimated = OurPeriods(make_setting(job, known, Known(exact_plans=0)))
     for counts in ((1, 1, 1, 1), (2, 0, 0, 0)):
@@ -151,11 +154,11 @@ def test_more_losses_than_the_bundle_was_made_for_lie_best_when_they_are_even() 
     given = setting()
     most = max(sum(plan.counts) for plan in given.plans)
     periods = OurPeriods(given)
-    lost = (most + 1, *(0 for _ in range(given.job.stages - 1)))
-    best = periods.best(lost)
-    assert not periods.is_foreseen(most + 1) and sum(best.counts) == most + 1
+    failed = (most + 1, *(0 for _ in range(given.job.stages - 1)))
+    best = periods.best(failed)
+    assert not periods.is_planned(most + 1) and sum(best.counts) == most + 1
     assert max(best.counts) - min(best.counts) <= 1
-    assert periods.best((most, *lost[1:])) in given.plans
+    assert periods.best((most, *failed[1:])) in given.plans
 
 
 @settings(max_examples=25)
@@ -177,4 +180,4 @@ def test_any_trace_is_survived(words: str, seed: int) -> None:
     course = course_of(Ours(setting()), fleet)
     best = fleet.trace.span / 21
     assert 0 <= course.kept <= best * (1 + 1e-9)
-    assert course.lost >= 0
+    assert course.redone >= 0

@@ -13,7 +13,7 @@ from recycle_compiler.ir.job import Techniques
 from recycle_compiler.planner.baseline import one_f_one_b_period
 from recycle_compiler.planner.recycle_schedules import best_placement, period_with, problem_with, spread
 from recycle_compiler.scheduling.bounds import lower_bound
-from tests.compiler.fleet.policies.settings import comeback, loss, sized_job, unit_setting
+from tests.compiler.fleet.policies.settings import comeback, failure, sized_job, unit_setting
 from tests.support.jobs import unit_job
 
 STEPS = (Techniques(True, False, False), Techniques(True, True, False), Techniques(True, True, True))
@@ -61,8 +61,8 @@ def test_a_loss_costs_half_an_iteration_and_a_comeback_a_copy() -> None:
     costs = ChangeCosts(copy_rate=GIB)
     policy = Recycle(make_setting(job, (), Known(costs=costs)))
     healthy = policy.begin(frozenset(), 0)
-    lost = policy.react(loss(100, {(1, 1)}, {(1, 1)}))
-    assert lost.redone == pytest.approx(0.5 / healthy)
+    failed = policy.react(failure(100, {(1, 1)}, {(1, 1)}))
+    assert failed.redone == pytest.approx(0.5 / healthy)
     back = policy.react(comeback(200, {(1, 1)}, set()))
     assert back.rate == healthy
     assert back.pause == pytest.approx(costs.regroup + 7)
@@ -73,14 +73,14 @@ def test_losses_that_lie_badly_are_moved() -> None:
     job = replace(unit_job(2, 4, 4), parameters=(10**9, 10**9))
     policy = Recycle(make_setting(job, ()))
     policy.begin(frozenset(), 0)
-    assert policy.react(loss(1, {(0, 0), (1, 0)}, {(0, 0), (1, 0)})).pause > 1
+    assert policy.react(failure(1, {(0, 0), (1, 0)}, {(0, 0), (1, 0)})).pause > 1
 
 
 def test_a_stage_without_workers_stops_everything() -> None:
     policy = Recycle(unit_setting(2, 2, 3))
     policy.begin(frozenset(), 0)
     everybody = {(0, 0), (1, 0), (0, 1)}
-    assert policy.react(loss(1, everybody, everybody)).rate == 0
+    assert policy.react(failure(1, everybody, everybody)).rate == 0
 
 
 def test_a_stage_that_nobody_holds_comes_from_a_checkpoint() -> None:
@@ -88,7 +88,7 @@ def test_a_stage_that_nobody_holds_comes_from_a_checkpoint() -> None:
     policy = Recycle(setting)
     policy.begin(frozenset(), 0)
     stage = {(0, 2), (1, 2), (2, 2)}
-    reaction = policy.react(loss(2100, stage, stage))
+    reaction = policy.react(failure(2100, stage, stage))
     assert "from a checkpoint" in reaction.why
     assert reaction.redone == 300
     costs = setting.costs
@@ -102,16 +102,16 @@ def test_a_stage_that_could_not_be_copied_in_time_comes_from_a_checkpoint() -> N
     soon, late = Recycle(make_setting(job, ())), Recycle(make_setting(job, ()))
     for policy in (soon, late):
         policy.begin(frozenset(), 0)
-        assert "copies" in policy.react(loss(5000, first, first)).why
-    assert "from a checkpoint" in soon.react(loss(5900, last, first | last)).why
-    assert "from a checkpoint" not in late.react(loss(9000, last, first | last)).why
+        assert "copies" in policy.react(failure(5000, first, first)).why
+    assert "from a checkpoint" in soon.react(failure(5900, last, first | last)).why
+    assert "from a checkpoint" not in late.react(failure(9000, last, first | last)).why
 
 
 def test_it_stands_still_until_there_is_somebody_for_every_stage() -> None:
     policy = Recycle(unit_setting(2, 2, 3))
     policy.begin(frozenset(), 0)
     everybody = {(0, 0), (1, 0), (0, 1)}
-    assert policy.react(loss(1000, everybody, everybody)).redone == 300
+    assert policy.react(failure(1000, everybody, everybody)).redone == 300
     reaction = policy.react(comeback(2000, {(0, 0)}, everybody - {(0, 0)}))
     assert reaction.rate > 0 and reaction.redone == 0
     assert "from a checkpoint" in reaction.why
@@ -125,5 +125,5 @@ def test_the_more_techniques_the_faster() -> None:
 
 def test_a_large_job_is_interpolated_between_plans() -> None:
     policy = Recycle(unit_setting(8, 16, 56))
-    rates = [policy.begin(frozenset((0, stage) for stage in range(lost)), 0) for lost in (2, 3, 4)]
+    rates = [policy.begin(frozenset((0, stage) for stage in range(failed)), 0) for failed in (2, 3, 4)]
     assert 1 / rates[1] == pytest.approx((1 / rates[0] + 1 / rates[2]) / 2)

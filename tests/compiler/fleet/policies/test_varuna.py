@@ -4,7 +4,7 @@ import pytest
 
 from recycle_compiler.fleet.policies.varuna import Varuna
 from recycle_compiler.fleet.setting import ChangeCosts, Known, make_setting
-from tests.compiler.fleet.policies.settings import comeback, loss, unit_setting
+from tests.compiler.fleet.policies.settings import comeback, failure, unit_setting
 from tests.support.jobs import unit_job
 
 COSTS = ChangeCosts(checkpoint_every=600, checkpoint_save=100, checkpoint_load=40, restart=60)
@@ -26,7 +26,7 @@ def test_checkpoints_cost_their_share_at_all_times() -> None:
 def test_a_loss_costs_what_was_done_since_the_checkpoint_and_a_restart() -> None:
     policy = varuna()
     healthy = policy.begin(frozenset(), 0)
-    reaction = policy.react(loss(1000, {(0, 0)}, {(0, 0)}))
+    reaction = policy.react(failure(1000, {(0, 0)}, {(0, 0)}))
     assert reaction.redone == pytest.approx(350)
     assert reaction.pause == 100
     assert 0 < reaction.rate < healthy
@@ -35,7 +35,7 @@ def test_a_loss_costs_what_was_done_since_the_checkpoint_and_a_restart() -> None
 def test_a_comeback_loses_nothing() -> None:
     policy = varuna()
     healthy = policy.begin(frozenset(), 0)
-    policy.react(loss(1000, {(0, 0)}, {(0, 0)}))
+    policy.react(failure(1000, {(0, 0)}, {(0, 0)}))
     reaction = policy.react(comeback(2000, {(0, 0)}, set()))
     assert reaction.redone == 0
     assert reaction.pause == 200
@@ -44,7 +44,7 @@ def test_a_comeback_loses_nothing() -> None:
 
 def test_more_workers_are_never_slower() -> None:
     workers = [(pipeline, stage) for pipeline in range(3) for stage in range(4)]
-    rates = [varuna().begin(frozenset(workers[:lost]), 0) for lost in range(13)]
+    rates = [varuna().begin(frozenset(workers[:failed]), 0) for failed in range(13)]
     assert rates == sorted(rates, reverse=True)
     assert rates[-1] == 0
 

@@ -9,7 +9,7 @@ from recycle_compiler.fleet.traces.read import parse_trace, read_trace
 from recycle_compiler.fleet.traces.trace import Event, Grid, Trace
 
 GRID = Grid(pipelines=3, stages=4)
-REAL = Path(__file__).parents[4] / "shared" / "data" / "traces"
+REAL = Path(__file__).parents[5] / "shared" / "data" / "traces"
 EXAMPLES = Path(__file__).parents[4] / "examples" / "traces"
 
 
@@ -63,7 +63,7 @@ def test_counts_with_another_seed_take_other_machines() -> None:
 
 def test_json_lines_with_a_number_of_machines() -> None:
     trace = parsed(
-        '{"nodes": 3}\n{"at": "1m30s", "lost": ["node1", 2]}\n{"at": 100, "returned": ["node1"]}\n'
+        '{"nodes": 3}\n{"at": "1m30s", "failed": ["node1", 2]}\n{"at": 100, "returned": ["node1"]}\n'
     )
     assert (trace.nodes, trace.span, trace.whole) == (("node0", "node1", "node2"), 100.0, False)
     assert trace.events == (
@@ -74,13 +74,13 @@ def test_json_lines_with_a_number_of_machines() -> None:
 
 
 def test_json_lines_without_machines_have_those_of_the_job() -> None:
-    trace = parsed('{"at": "1h", "lost": ["a"]}\n{"at": "2h", "returned": ["b", "a"]}\n{"at": "3h"}\n')
+    trace = parsed('{"at": "1h", "failed": ["a"]}\n{"at": "2h", "returned": ["b", "a"]}\n{"at": "3h"}\n')
     assert (trace.nodes, trace.whole, trace.span) == (("a",), True, 10800.0)
     assert "the job has all its own" in trace.about
 
 
 def test_json_lines_of_workers() -> None:
-    trace = parsed('{"at": 0, "lost": ["2:3"]}\n{"at": 60, "returned": ["2:3"], "lost": ["0:00"]}\n')
+    trace = parsed('{"at": 0, "failed": ["2:3"]}\n{"at": 60, "returned": ["2:3"], "failed": ["0:00"]}\n')
     assert trace.by_worker
     assert trace.events == (Event(0.0, "2:3", False), Event(60.0, "0:0", False), Event(60.0, "2:3", True))
 
@@ -125,39 +125,51 @@ def test_json_lines_of_workers() -> None:
         ('{"at": 5\n', "a.trace:1:9: error[syntax]", "this is no JSON"),
         ('{"at": NaN}\n', "a.trace:1:1: error[syntax]", "no JSON that can be read"),
         ('{"at": 5}\n[1]\n', "a.trace:2:1: error[type]", "a line is a JSON object, got [1]"),
-        ('{"lost": []}\n', "a.trace:1:1: error[missing]", "no `at`"),
+        ('{"failed": []}\n', "a.trace:1:1: error[missing]", "no `at`"),
         ('{"at": "soon"}\n', "a.trace:1:8: error[type]", 'a time, got "soon"'),
         ('{"at": true}\n', "a.trace:1:8: error[type]", "a time, got true"),
         ('{"at": -1}\n', "a.trace:1:8: error[range]", "at least 0, got -1"),
-        ('{"at": 1, "last": []}\n', "a.trace:1:11: error[unknown-key]", "did you mean `lost`?"),
-        ('{"at": 1, "lost": "a"}\n', "a.trace:1:19: error[type]", 'must be a list, got "a"'),
-        ('{"at": 1, "lost": [1.5]}\n', "a.trace:1:20: error[type]", "names of machines or workers, got 1.5"),
-        ('{"at": 1, "lost": ["3:0"]}\n', "a.trace:1:20: error[range]", "pipelines are 0 to 2, stages 0 to 3"),
-        ('{"at": 1, "lost": ["0:0", "a"]}\n', "a.trace:1:27: error[mixed]", "`a` is a machine"),
+        ('{"at": 1, "faild": []}\n', "a.trace:1:11: error[unknown-key]", "did you mean `failed`?"),
+        ('{"at": 1, "failed": "a"}\n', "a.trace:1:21: error[type]", 'must be a list, got "a"'),
+        (
+            '{"at": 1, "failed": [1.5]}\n',
+            "a.trace:1:22: error[type]",
+            "names of machines or workers, got 1.5",
+        ),
+        (
+            '{"at": 1, "failed": ["3:0"]}\n',
+            "a.trace:1:22: error[range]",
+            "pipelines are 0 to 2, stages 0 to 3",
+        ),
+        ('{"at": 1, "failed": ["0:0", "a"]}\n', "a.trace:1:29: error[mixed]", "`a` is a machine"),
         (
             '{"at": 1, "returned": ["0:0"]}\n',
             "a.trace:1:24: error[duplicate]",
             "it is there from the beginning",
         ),
-        ('{"at": 1, "lost": ["a", "a"]}\n', "a.trace:1:20: error[impossible]", "removed on line 1 already"),
+        ('{"at": 1, "failed": ["a", "a"]}\n', "a.trace:1:22: error[impossible]", "removed on line 1 already"),
         ('{"nodes": -1}\n', "a.trace:1:11: error[range]", "nodes must be from 0"),
         ('{"nodes": "all"}\n', "a.trace:1:11: error[type]", "a number or a list of names"),
         ('{"nodes": ["a", "a"]}\n', "a.trace:1:12: error[duplicate]", "`a` cannot be added"),
-        ('{"nodes": 2}\n{"at": 1, "lost": ["node2"]}\n', "a.trace:2:20: error[impossible]", "no line before"),
+        (
+            '{"nodes": 2}\n{"at": 1, "failed": ["node2"]}\n',
+            "a.trace:2:22: error[impossible]",
+            "no line before",
+        ),
         (
             '{"at": 1}\n{"nodes": 2}\n',
             "a.trace:2:2: error[unknown-key]",
             "`nodes` stands alone on the first line",
         ),
         (
-            '{"nodes": 2}\n{"at": 1, "lost": ["n1"]}\n',
-            "a.trace:2:20: error",
+            '{"nodes": 2}\n{"at": 1, "failed": ["n1"]}\n',
+            "a.trace:2:22: error",
             "calls the machines node0 to node1",
         ),
         (
-            '{"at": 1, "lost": ["a"], "lost": ["b"]}\n',
-            "a.trace:1:26: error[duplicate]",
-            "`lost` is given twice",
+            '{"at": 1, "failed": ["a"], "failed": ["b"]}\n',
+            "a.trace:1:28: error[duplicate]",
+            "`failed` is given twice",
         ),
         (
             "2026-01-10, 08:40:00, 3\n2026-01-10, 08:30:00, 2\n",
@@ -166,7 +178,7 @@ def test_json_lines_of_workers() -> None:
         ),
         ('{"nodes": 2}\n', "a.trace: error[no-time]", "nothing happens after time 0"),
         ("0,add,a\n1e400,remove,a\n", "a.trace:2:1: error[range]", "got a time without end"),
-        ('{"at": 1e999, "lost": ["a"]}\n', "a.trace:1:1: error[range]", "got a time without end"),
+        ('{"at": 1e999, "failed": ["a"]}\n', "a.trace:1:1: error[range]", "got a time without end"),
         ('{"at": ' + "9" * 400 + "}\n", "a.trace:1:8: error[range]", "got a time without end"),
         ('{"at": -' + "9" * 400 + "}\n", "a.trace:1:8: error[range]", "must be at least 0"),
         ("0,add,a\n-0,remove,a\n", "a.trace:1:1: error[no-time]", "all events happen at one moment"),
