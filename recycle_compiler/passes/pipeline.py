@@ -8,6 +8,8 @@ the same, and leaves what it was given as it was. Passes that do not fit each ot
 value is verified after the pass that made it; dumps and the like are observers, of which passes know nothing.
 """
 
+import logging
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,6 +21,7 @@ In = TypeVar("In", bound=Level, contravariant=True)
 Out = TypeVar("Out", bound=Level, covariant=True)
 Next = TypeVar("Next", bound=Level)
 
+_LOGGER = logging.getLogger(__name__)
 _NOT_OURS = (MemoryError, OSError)
 """With these a pass has not crashed: the machine is too small, or something is wrong with it."""
 
@@ -96,6 +99,7 @@ def run_passes(passes: tuple[AnyPass, ...], value: Level, observers: Sequence[Ob
     """The value after passes whose levels are known to fit."""
     for number, step in enumerate(passes, start=1):
         before, rest = value, passes[number - 1 :]
+        began = time.perf_counter()
         try:
             value = cast(Pass[Level, Level], step).run(before)
         except (*_NOT_OURS, PassError):
@@ -105,6 +109,7 @@ def run_passes(passes: tuple[AnyPass, ...], value: Level, observers: Sequence[Ob
             raise PassError(repr(cause), before, rest) from cause
         if broken := tuple(value.verify()):
             raise PassError("; ".join(broken[:5]), before, rest)
+        _LOGGER.debug("pass %s: %.6f s", step.name, time.perf_counter() - began)
         for observe in observers:
             observe(Step(number, step, value, rest[1:]))
     return value

@@ -15,6 +15,8 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any, TypeAlias
 
+from recycle_runtime import logs
+
 Run = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
 """Apply a function to each task; results come as they are done, in any order."""
 
@@ -88,7 +90,7 @@ class _Pool:
 
     def _start(self) -> _Pipe:
         ours, theirs = _SPAWN.Pipe()
-        process = _SPAWN.Process(target=_serve, args=(theirs,), daemon=True)
+        process = _SPAWN.Process(target=_serve, args=(theirs, logs.settings()), daemon=True)
         try:
             process.start()
         except OSError as error:
@@ -130,11 +132,12 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _serve(pipe: _Pipe) -> None:
+def _serve(pipe: _Pipe, settings: logs.Settings) -> None:
     """In a process of its own: do what comes through the pipe until it closes."""
     # A lock that some library makes has no name then, and nothing of it stays when we are killed.
     multiprocessing.set_start_method("fork", force=True)
     _depend_on_parent()
+    logs.configure(settings.level, settings.file)
     while True:
         try:
             function, task = pipe.recv()

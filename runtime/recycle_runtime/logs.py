@@ -101,7 +101,7 @@ class LineFormatter(logging.Formatter):
 
 
 class _Stderr(logging.StreamHandler):  # pyright: ignore[reportMissingTypeArgument]
-    """Writes to what stderr is at that time; one that cannot be written to stops nobody."""
+    """Writes to what stderr is at that time; one that cannot be written to is no error."""
 
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = sys.stderr

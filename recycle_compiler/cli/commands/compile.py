@@ -20,7 +20,7 @@ from recycle_compiler.cli.options.planning import (
 from recycle_compiler.cli.progress import is_shown, plan_progress
 from recycle_compiler.cli.values import count, positive
 from recycle_compiler.ir.job import JobSpec
-from recycle_compiler.ir.units import in_unit
+from recycle_compiler.ir.units import in_unit, plural
 from recycle_compiler.planner.compile import PlanSummary, compile_job
 from recycle_compiler.viz.table import summary_table
 from recycle_runtime.cli.output import DONE, STANDARD, Output, UsageError
@@ -32,7 +32,11 @@ _LOGGER = logging.getLogger(__name__)
 def add_arguments(parser: Arguments) -> None:
     add_job_argument(parser)
     parser.add_argument(
-        "-o", dest="out", metavar="PLAN", help="the bundle to write; required unless --json is given"
+        "-o",
+        "--output",
+        dest="out",
+        metavar="PLAN",
+        help="the bundle to write; required unless --json is given",
     )
     parser.add_argument(
         "--failures", type=count, metavar="N", help="plan for 0..N failures (default: the job's tolerance)"
@@ -90,9 +94,9 @@ def run(arguments: Namespace, output: Output) -> int:
 
 def _log(job: JobSpec, summary: PlanSummary) -> None:
     _LOGGER.info(
-        "job %s, %d failures: period %s %s, gap %.4f, %s, %.3f s",
+        "job %s, plan for %s: period %s %s, gap %.4f, %s, %.3f s",
         job.name,
-        summary.failures,
+        plural(summary.failures, "failure"),
         in_unit(job, summary.period),
         job.unit,
         summary.gap,

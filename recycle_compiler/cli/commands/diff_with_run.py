@@ -27,8 +27,8 @@ def compare_bundle(path: str, trace_path: str, step: int | None) -> Comparison:
     schedule = schedule_of(read_plan(bundle, path, choice.plan), path)
     if measured(schedule) != (schedule.claims.makespan, schedule.claims.period):
         raise UserError(f"{path}: the plan does not take as long as it claims; `recyclec verify` says more")
-    parts = {Worker(*place): Worker(*part) for place, part in choice.roles.items()}
-    return _compare(renamed(schedule, parts), trace, trace_path, step)
+    roles = {Worker(*place): Worker(*role) for place, role in choice.roles.items()}
+    return _compare(renamed(schedule, roles), trace, trace_path, step)
 
 
 def compare_text(schedule: Schedule, path: str, trace_path: str, step: int | None) -> Comparison:

@@ -38,7 +38,11 @@ def add_arguments(parser: Arguments) -> None:
         help=f"worker processes per node (default: {_WORKERS_PER_NODE})",
     )
     parser.add_argument(
-        "--device", type=one_of(("cuda", "cpu")), default="cuda", metavar="cuda|cpu", help="(default: cuda)"
+        "--device",
+        type=one_of(("cuda", "cpu")),
+        default="cuda",
+        metavar="cuda|cpu",
+        help="device to train on (default: cuda)",
     )
     parser.add_argument(
         "--checkpoint", metavar="DIR", help="save checkpoints in DIR and resume from the newest one"

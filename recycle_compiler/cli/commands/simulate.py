@@ -138,7 +138,7 @@ def _add_cost_arguments(parser: argparse.ArgumentParser) -> None:
         "--layers",
         type=_whole(1, MOST_LAYERS),
         metavar="N",
-        help="layers of the model, for policies that cut it anew",
+        help="layers of the model, for policies that partition it again",
     )
     parser.add_argument(
         "--slot",
@@ -263,26 +263,28 @@ def _say_what_has_no_effect(
     if arguments.slot is not None and job.unit != "slot":
         output.say(f"note: --slot has no effect: {job.name} has its times in {job.unit}, not in slots")
     if arguments.layers is not None and not _CUT_ANEW & set(arguments.against):
-        output.say(f"note: --layers has no effect: only {' and '.join(sorted(_CUT_ANEW))} cut the model anew")
+        output.say(
+            f"note: --layers has no effect: only {' and '.join(sorted(_CUT_ANEW))} partition the model again"
+        )
     if trace.by_worker and (arguments.gpus_per_node is not None or arguments.layout != LAYOUTS[0]):
         options = "--gpus-per-node and --layout"
         output.say(f"note: {options} have no effect: {trace.name} names workers, not machines")
 
 
 def _say_what_is_missing(bundle: Bundle, fleet: Fleet, source: str, output: Output) -> None:
-    """Beyond the bundle's plans nobody moves to a better stage, which costs more than it must."""
+    """Beyond the bundle's plans no worker moves to a better stage, which costs more than it must."""
     planned = max(len(plan.failed) for plan in bundle.plans)
     down = max(len(fleet.start.down), max((len(change.down) for change in fleet.changes()), default=0))
     possible = bundle.stages * (bundle.pipelines - 1)
     most = min(down, possible)
     if most <= planned:
         return
-    others = "the others"
+    others = "the rest"
     if down > possible:
         others = f"those for up to {possible}, and with more down there are too few for every stage"
     output.say(
         f"note: up to {down} workers are down at once, and {source} has plans for {planned}; "
-        f"`--failures {most}` when it is compiled would give us {others}"
+        f"`--failures {most}` when it is compiled would add {others}"
     )
 
 

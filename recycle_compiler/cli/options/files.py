@@ -15,4 +15,6 @@ def add_bundle_argument(parser: Arguments) -> None:
 
 def add_output_argument(parser: Arguments, note: str = "") -> None:
     """Where the result goes."""
-    parser.add_argument("-o", dest="out", metavar="FILE", help=f"write to FILE instead of stdout{note}")
+    parser.add_argument(
+        "-o", "--output", dest="out", metavar="FILE", help=f"write to FILE instead of stdout{note}"
+    )

@@ -14,7 +14,7 @@ import pytest
 from recycle_compiler.cli.main import main
 
 Recyclec = Callable[..., tuple[int, str, str]]
-ODD = """a 'b' "c" $(touch harm) `touch harm` ; touch harm # ü\\.py"""
+ODD = """a 'b' "c" $(touch injected) `touch injected` ; touch injected # ü\\.py"""
 RECYCLE_RUN = """#!/bin/bash
 [ "${#RECYCLE_TOKEN}" = 64 ] || touch no-token
 printf '%s\\0' "$@" > new.$$
@@ -78,7 +78,7 @@ def test_no_gpus_without_cuda(bundle: str, recyclec: Recyclec) -> None:
         assert "checkpoint" not in text
 
 
-@pytest.mark.parametrize("checkpoint", [None, "-kept $HOME $(touch harm)"])
+@pytest.mark.parametrize("checkpoint", [None, "-kept $HOME $(touch injected)"])
 def test_the_script_runs_what_was_asked_for(
     bundle: str, recyclec: Recyclec, tmp_path: Path, checkpoint: str | None
 ) -> None:
@@ -88,7 +88,7 @@ def test_the_script_runs_what_was_asked_for(
     script.write_text(launch(recyclec, "slurm", plan, "--nodes", "2", *options, program=ODD))
     subprocess.run(["bash", "-n", str(script)], check=True)
     calls = _calls(script)
-    assert not (tmp_path / "harm").exists()
+    assert not (tmp_path / "injected").exists()
     assert not (tmp_path / "no-token").exists()
     kept = [] if checkpoint is None else ["--checkpoint", f"./{checkpoint}"]
     coordinator = ["coordinator", plan, "--steps", "50", "--listen", "0.0.0.0:20007"]

@@ -142,7 +142,7 @@ def test_jitter_slows_everybody(folder: Path, capsys: pytest.CaptureFixture[str]
 
 def test_too_few_plans_are_mentioned(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert simulate(folder, "--against", "ours", "--hours", "2.5", trace="every 1h") == 0
-    assert "`--failures 2` when it is compiled would give us the others" in capsys.readouterr().err
+    assert "`--failures 2` when it is compiled would add the rest" in capsys.readouterr().err
     assert simulate(folder, "--against", "ours", "--quiet", trace="every 1h") == 0
     assert capsys.readouterr().err == ""
 
@@ -151,7 +151,7 @@ def test_more_losses_than_any_plan_can_have(folder: Path, capsys: pytest.Capture
     (folder / "all.csv").write_text('{"at": 60, "failed": ["0:0", "0:1", "1:0", "1:1"]}\n{"at": 90}\n')
     assert simulate(folder, "--against", "ours", trace="all.csv") == 0
     said = capsys.readouterr().err
-    assert "would give us those for up to 2, and with more down there are too few for every stage" in said
+    assert "would add those for up to 2, and with more down there are too few for every stage" in said
 
 
 def test_options_without_effect_are_mentioned(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -168,7 +168,7 @@ def test_layers_and_machines_without_effect(folder: Path, capsys: pytest.Capture
     more = ("--layers", "8", "--gpus-per-node", "2")
     assert simulate(folder, "--against", "fault-free", *more, trace="workers.jsonl") == 0
     said = capsys.readouterr().err
-    assert "note: --layers has no effect: only oobleck and varuna cut the model anew" in said
+    assert "note: --layers has no effect: only oobleck and varuna partition the model again" in said
     assert "note: --gpus-per-node and --layout have no effect: workers.jsonl names workers" in said
     assert simulate(folder, "--against", "varuna", *more) == 0
     assert "no effect" not in capsys.readouterr().err

@@ -14,7 +14,9 @@ from recycle_runtime.files import check_writable, write_whole
 def add_arguments(parser: Arguments) -> None:
     add_program_arguments(parser)
     parser.add_argument("--stages", required=True, type=_positive, metavar="S", help="stages of the pipeline")
-    parser.add_argument("-o", "--output", required=True, metavar="PROFILE.json", help="the profile to write")
+    parser.add_argument(
+        "-o", "--output", dest="out", required=True, metavar="PROFILE.json", help="the profile to write"
+    )
     parser.add_argument(
         "--repeat", type=_positive, default=20, metavar="N", help="measurements per op (default: 20)"
     )
@@ -48,7 +50,7 @@ def run(arguments: Namespace, output: Output) -> int:
     from recycle_runtime.program.errors import ProgramError
     from recycle_runtime.program.loading import load_program
 
-    path = Path(arguments.output)
+    path = Path(arguments.out)
     options = Options(
         stages=arguments.stages,
         device=arguments.device,
@@ -68,7 +70,7 @@ def run(arguments: Namespace, output: Output) -> int:
     except ProgramError as error:
         raise UserError(str(error) + (f"\nhint: {error.hint}" if error.hint else "")) from None
     write_whole(path, measured.to_text().encode("utf-8"))
-    output.written.append(arguments.output)
+    output.written.append(arguments.out)
     if not output.quiet:
         output.words(f"{table(measured)}\n")
     if unsteady := measured.unsteady():

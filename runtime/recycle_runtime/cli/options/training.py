@@ -21,7 +21,9 @@ def add_program_arguments(parser: Arguments) -> None:
     parser.add_argument(
         "--program", required=True, metavar="FILE", help="the Python file that defines what to train"
     )
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="(default: cpu)")
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cpu", help="device to train on (default: cpu)"
+    )
     parser.add_argument(
         "--seed",
         type=int,
