@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from recycle_compiler.ir.failure import FailureSet, worker_number
 from recycle_compiler.ir.job import JobSpec
@@ -38,24 +40,42 @@ class Graph:
             return
         if len(self.lag) and self.lag.min() < 0:
             yield "an edge has a negative lag"
-        if left := _left_in_cycles(count, self.before, self.after):
-            yield f"{left} ops wait for each other in a cycle"
+        left = _left_in_cycles(count, self.before, self.after)
+        if left.any():
+            yield f"{left.sum()} ops are in or after a cycle: {_a_cycle(self, left)}"
         yield from _wrong_microbatch_ops(self)
         yield from _wrong_workers(self)
 
 
-def _left_in_cycles(count: int, before: Column, after: Column) -> int:
-    """How many ops remain when ops without a predecessor are taken away, again and again."""
+def _left_in_cycles(count: int, before: Column, after: Column) -> NDArray[np.bool_]:
+    """Which ops remain when ops without a predecessor are taken away, again and again."""
     left = np.ones(count, dtype=bool)
     while True:
         blocked = np.zeros(count, dtype=bool)
         blocked[after[left[before]]] = True
         fresh = left & ~blocked
         if not fresh.any():
-            return int(left.sum())
+            return left
         left &= ~fresh
         keep = left[before]
         before, after = before[keep], after[keep]
+
+
+def _a_cycle(graph: Graph, left: NDArray[np.bool_]) -> str:
+    """One cycle among these ops, op by op, for whoever wrote the pass that made it."""
+    # Only a broken graph has one, and loading the library takes longer than verifying a good one.
+    import networkx as nx  # pyright: ignore[reportMissingTypeStubs]
+
+    between = left[graph.before] & left[graph.after]
+    edges = zip(graph.before[between].tolist(), graph.after[between].tolist(), strict=True)
+    networkx = cast(Any, nx)
+    found: list[tuple[int, int]] = networkx.find_cycle(networkx.DiGraph(edges))
+    ops = graph.ops
+    names = [
+        f"{OpKind(ops.kind[op]).name}{ops.pipeline[op]}.{ops.microbatch[op]} of chunk {ops.chunk[op]}"
+        for op in [found[0][0], *(after for _, after in found)]
+    ]
+    return " -> ".join(names)
 
 
 def _wrong_microbatch_ops(graph: Graph) -> Iterator[str]:

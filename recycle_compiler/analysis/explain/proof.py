@@ -1,12 +1,201 @@
-"""Bounds and what they are made of: which one the plan claims, and what else its stage imposes."""
+"""A bound taken apart: the numbers that add up to what no plan can beat.
 
-from dataclasses import dataclass
+Bounds are known by their reason, `load of stage 2` or `tail of stage 2 through stage 0`. The parts follow the
+arguments of scheduling/bounds.py and scheduling/pool_bounds.py; what they do not account for is stated as the
+rest, so parts always add up to the bound. A reason that is not known here has no parts.
+"""
 
-from recycle_compiler.analysis.explain.parts import Part, parts_of, period_of, stage_of
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.streams import Claims
-from recycle_compiler.scheduling.bounds import Bound, stage_bounds
-from recycle_compiler.scheduling.problem import Problem
+from recycle_compiler.ir.units import memory_text, plural, time_text
+from recycle_compiler.scheduling.bounds import Bound, ramp_up, round_trip, stage_bounds
+from recycle_compiler.scheduling.pool_bounds import pooled_losses
+from recycle_compiler.scheduling.problem import UNLIMITED, Problem
+
+_REASON = re.compile(r"(?P<kind>[\w ]+) of stage (?P<stage>\d+)(?: through stage (?P<first>\d+))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A share of a bound; below zero where it makes the bound smaller."""
+
+    ticks: int
+    what: str
+
+
+def stage_of(problem: Problem, reason: str) -> int | None:
+    """The stage that a reason names, if it names one of the problem."""
+    named = _REASON.search(reason)
+    if named is None or int(named["stage"]) >= problem.stages:
+        return None
+    return int(named["stage"])
+
+
+def period_of(problem: Problem, stage: int, reason: str) -> int | None:
+    """What the bound of this name says; None if the stage has no such bound."""
+    return next((bound.period for bound in stage_bounds(problem, stage) if bound.reason == reason), None)
+
+
+def parts_of(problem: Problem, job: JobSpec, bound: Bound) -> tuple[Part, ...]:
+    """The parts of a bound, without those that are zero."""
+    named = _REASON.fullmatch(bound.reason)
+    if named is None or named["kind"] not in _TAKEN_APART:
+        return ()
+    stage = int(named["stage"])
+    first = int(named["first"] or stage)
+    known, rest = _TAKEN_APART[named["kind"]](problem, job, stage, first, bound)
+    parts = (*known, *_ends(problem, stage, first))
+    left = bound.period - sum(part.ticks for part in parts)
+    return tuple(part for part in (*parts, Part(left, rest)) if part.ticks)
+
+
+def _load(
+    problem: Problem, job: JobSpec, stage: int, first: int, bound: Bound
+) -> tuple[tuple[Part, ...], str]:
+    parts = (
+        _work(problem, job, stage),
+        _ramp_up(problem, job, stage),
+        _waiting_in_rounds(problem, stage, bound),
+    )
+    return parts, "drain: idle time after the last F"
+
+
+def _tail(
+    problem: Problem, job: JobSpec, stage: int, first: int, bound: Bound
+) -> tuple[tuple[Part, ...], str]:
+    way_up = sum(problem.backward[j] + problem.transfer[j] for j in range(first, stage))
+    parts = (
+        _work(problem, job, stage),
+        _ramp_up(problem, job, stage),
+        _waiting_in_rounds(problem, stage, bound),
+        Part(way_up, f"the last backward on its way up to stage {first}"),
+        Part(problem.weight[first], f"W of stage {first} after it"),
+    )
+    known = sum(part.ticks for part in (*parts, *_ends(problem, stage, first)))
+    if known > bound.period:
+        return parts, f"less the work that stage {stage} can leave for that time"
+    return parts, "drain: idle time after the last F"
+
+
+def _both_ends(
+    problem: Problem, job: JobSpec, stage: int, first: int, bound: Bound
+) -> tuple[tuple[Part, ...], str]:
+    live = len(problem.hosts[stage])
+    at_start, at_end = pooled_losses(problem, stage)
+    work = problem.units * sum(_times(problem, stage))
+    # Rounded up one after another, so that they add up to the whole rounded up.
+    sums = [-(-ticks // live) for ticks in (work, work + at_start, work + at_start + at_end)]
+    what = f"work: {plural(problem.units, 'micro-batch')} x ({_each(problem, job, stage)})"
+    parts = (
+        Part(sums[0], what if live == 1 else f"{what}, shared by {live} workers"),
+        Part(sums[1] - sums[0], "idle at the start, for want of work that has arrived or fits in memory"),
+        Part(sums[2] - sums[1], "idle at the end, for want of work that can be left until then"),
+    )
+    return parts, "the rest"
+
+
+def _memory(
+    problem: Problem, job: JobSpec, stage: int, first: int, bound: Bound
+) -> tuple[tuple[Part, ...], str]:
+    share = _share(problem, stage)
+    held = problem.forward[stage] + round_trip(problem, stage) + problem.backward[stage]
+    rounds = -(-share // max(1, min(share, _fitting(problem, stage))))
+    last_weight = problem.weight[stage]
+    if problem.kept[stage] == problem.activation[stage]:
+        held, last_weight = held + last_weight, 0
+    in_turn = rounds * held + last_weight
+    if in_turn + sum(part.ticks for part in _ends(problem, stage, first)) == bound.period:
+        each = f"each for {time_text(job, held)}"
+        what = f"{plural(rounds, 'activation')} one after another in the same place, {each}"
+        return (Part(rounds * held, what), Part(last_weight, "the last W")), "the rest"
+    room = memory_text(job, problem.capacity[stage])
+    return (), f"{plural(share, 'activation')} in memory for their round trips, in a capacity of {room}"
+
+
+def _work(problem: Problem, job: JobSpec, stage: int) -> Part:
+    share = _share(problem, stage)
+    what = f"work: {plural(share, 'micro-batch')} x ({_each(problem, job, stage)})"
+    return Part(share * sum(_times(problem, stage)), what)
+
+
+def _each(problem: Problem, job: JobSpec, stage: int) -> str:
+    """`F 1 + I 1 + W 1`: the ops of one micro-batch."""
+    names = ("F", "I", "W") if problem.split[stage] else ("F", "B")
+    times = zip(names, _times(problem, stage), strict=False)
+    return " + ".join(f"{name} {time_text(job, time)}" for name, time in times)
+
+
+def _times(problem: Problem, stage: int) -> tuple[int, int, int]:
+    return problem.forward[stage], problem.backward[stage], problem.weight[stage]
+
+
+def _ramp_up(problem: Problem, job: JobSpec, stage: int) -> Part:
+    share = _share(problem, stage)
+    ahead = min(share, _fitting(problem, stage)) - 1
+    trip = time_text(job, round_trip(problem, stage))
+    return Part(ramp_up(problem, stage, share), f"ramp-up: a round trip of {trip} less {ahead} further F")
+
+
+def _waiting_in_rounds(problem: Problem, stage: int, bound: Bound) -> Part:
+    """What the bound owes to a stage with fewer workers, which those of this one have to pass in rounds."""
+    everyone = tuple(range(problem.units))
+
+    def period(narrow: int) -> int:
+        """The bound, if every stage but this one and `narrow` had a worker for each micro-batch."""
+        kept = (stage, narrow)
+        hosts = tuple(own if other in kept else everyone for other, own in enumerate(problem.hosts))
+        return period_of(replace(problem, hosts=hosts), stage, bound.reason) or 0
+
+    waiting = bound.period - period(stage)
+    if waiting == 0:
+        return Part(0, "no waiting in rounds")
+    where = max((other for other in range(problem.stages) if other != stage), key=period)
+    crowd = plural(_full_shares(problem, stage), "micro-batch")
+    live = plural(len(problem.hosts[where]), "worker")
+    return Part(waiting, f"waiting in rounds at stage {where}: {crowd} at a time for {live}")
+
+
+def _full_shares(problem: Problem, stage: int) -> int:
+    """Workers that must run as many micro-batches as any, if nobody runs more than the fair share."""
+    live = len(problem.hosts[stage])
+    return problem.units - live * (_share(problem, stage) - 1)
+
+
+def _ends(problem: Problem, stage: int, first: int) -> tuple[Part, Part]:
+    """What lies before the work of a stage, and after everybody's, in the window that opens at `first`."""
+    begin = first if problem.staggered else 0
+    down = sum(problem.forward[j] + problem.transfer[j] for j in range(begin, stage))
+    finish = problem.finish[first] if problem.staggered else max(problem.finish)
+    return (
+        Part(down, f"the first F on its way down from stage {begin}"),
+        Part(finish, "reduction and optimizer"),
+    )
+
+
+def _share(problem: Problem, stage: int) -> int:
+    """Micro-batches that some worker of the stage must run."""
+    return -(-problem.units // len(problem.hosts[stage]))
+
+
+def _fitting(problem: Problem, stage: int) -> int:
+    """Activations that fit at once."""
+    if problem.capacity[stage] == UNLIMITED or problem.activation[stage] == 0:
+        return problem.units
+    return problem.capacity[stage] // problem.activation[stage]
+
+
+_TakeApart = Callable[[Problem, JobSpec, int, int, Bound], tuple[tuple[Part, ...], str]]
+_TAKEN_APART: dict[str, _TakeApart] = {
+    "load": _load,
+    "tail": _tail,
+    "memory": _memory,
+    "both ends": _both_ends,
+}
+"""For each kind of bound, its parts between the ends of the window, and what the rest is called."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,17 +13,17 @@ import numpy as np
 from recycle_compiler.analysis.trace_diff.breakdown import (
     LateOp,
     OpTime,
+    Reason,
     WorkerTime,
     latest_ops,
     op_times,
+    reasons,
     typical_times,
     worker_times,
 )
 from recycle_compiler.analysis.trace_diff.matching import Floats, Measured, OtherOrder, match
-from recycle_compiler.analysis.trace_diff.network import network_of, steady_step
-from recycle_compiler.analysis.trace_diff.reasons import Reason, reasons
+from recycle_compiler.analysis.trace_diff.network import network_of, steady_step, waiting_inside
 from recycle_compiler.analysis.trace_diff.trace_file import Trace, TraceError
-from recycle_compiler.analysis.trace_diff.waiting import waiting_inside
 from recycle_compiler.ir.schedule import Schedule
 
 _MICROSECONDS_PER_TICK = 0.001

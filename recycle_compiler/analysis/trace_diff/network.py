@@ -1,18 +1,24 @@
 """What each op of a plan waits for, and how long a step takes when ops take as long as they are told to.
 
 Steps follow each other: a worker begins the next one when its optimizer step has ended, and the reduction of
-a stage begins when the last of its workers is done. A step then takes, on average over many, as long as the
-slowest loop through the ends of stages: the largest mean of a cycle, found as Karp does. For the times of the
-profile that is the period of the plan. Without stagger all stages end together, as the plan counts it.
+a stage begins when the last of its workers is done. A step then takes, on average over many, the maximum
+cycle mean of the graph between the ends of stages, found by Karp's algorithm. For the times of the profile
+that is the period of the plan. Without stagger all stages end together, as the plan counts it.
+
+A network also tells what of an op's time was waiting that a trace did not set apart. All workers of a trace
+have one clock, so an op that starts before its input exists has waited inside: for the op that makes its
+input, or for the last peer to begin a reduction. A run that knew what its ops waited for leaves
+little to find.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from recycle_compiler.analysis.trace_diff.matching import Floats
-from recycle_compiler.ir.failure import Worker
+from recycle_compiler.analysis.trace_diff.matching import Floats, Measured
+from recycle_compiler.ir.failure import Worker, worker_number
+from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.ops import Column, OpKind, OpTable
 from recycle_compiler.ir.schedule import Schedule
 
@@ -147,3 +153,54 @@ def _largest_cycle_mean(length: Floats) -> float:
         walks.append((walks[-1][:, None] + length).max(axis=0))
     shorter, count = np.array(walks[:-1]), size - np.arange(size)[:, None]
     return float(((walks[-1] - shorter) / count).min(axis=0).max())
+
+
+def retimed_step(schedule: Schedule, job: JobSpec, slow: Mapping[Worker, float]) -> float:
+    """Ticks of a step if ops and messages take the times of this job of the same shape.
+
+    A slow worker takes so many times longer for all that it computes. Sums over peers are not its work.
+    """
+    network = network_of(replace(schedule, job=job))
+    planned = network_of(schedule)
+    ops = schedule.ops
+    whole = steady_step(planned, ops.duration.astype(np.float64), planned.lag.astype(np.float64))
+    # For nearly all plans this is the period itself; one that could be faster keeps what it gives away.
+    share = schedule.claims.period / whole
+    return share * steady_step(network, _durations(schedule, job, slow), network.lag.astype(np.float64))
+
+
+def _durations(schedule: Schedule, job: JobSpec, slow: Mapping[Worker, float]) -> Floats:
+    ops = schedule.ops
+    forward, back, weight, reduce, step = (
+        np.array(values, dtype=np.float64)
+        for values in (job.forward, job.backward_input, job.backward_weight, job.reduce, job.optimizer)
+    )
+    times = {
+        OpKind.F: forward,
+        OpKind.B: back + weight,
+        OpKind.I: back,
+        OpKind.W: weight,
+        OpKind.R: reduce,
+        OpKind.O: step,
+    }
+    durations = np.zeros(len(ops))
+    for kind, per_chunk in times.items():
+        rows = ops.kind == kind
+        durations[rows] = per_chunk[ops.chunk[rows]]
+    for worker, factor in slow.items():
+        own = (ops.worker == worker_number(worker, job.pipelines)) & (ops.kind != OpKind.R)
+        durations[own] *= factor
+    return durations
+
+
+def waiting_inside(network: Network, measured: Measured) -> Floats:
+    """How long each op of each step waited after it had started."""
+    ready = np.full_like(measured.start, -np.inf)
+    fed = np.flatnonzero(network.source != NOTHING)
+    ready[:, fed] = measured.end[:, network.source[fed]]
+    for stage in range(network.stages):
+        reductions = network.reduction[network.stage == stage]
+        ready[:, reductions] = measured.start[:, reductions].max(axis=1, keepdims=True)
+    # One that has ended before that did not wait for it, whatever the plan says.
+    waited = (measured.start < ready) & (ready <= measured.end)
+    return np.where(waited, ready - measured.start, 0.0)

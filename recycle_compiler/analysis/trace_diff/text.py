@@ -1,11 +1,52 @@
 """A comparison in words: a verdict in one line, then the tables behind it."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from recycle_compiler.analysis.trace_diff.amounts import Scale, percentage, scale_for
+from recycle_compiler.analysis.trace_diff.breakdown import Reason, main_reasons
 from recycle_compiler.analysis.trace_diff.comparison import Comparison
-from recycle_compiler.analysis.trace_diff.reasons import Reason, main_reasons
 from recycle_compiler.ir.units import percent, plural, time_text, unit_name
+
+_UNITS = (("us", 1.0, 1e3), ("ms", 1e3, 1e7))
+"""Each with its length in microseconds, and the time from which on it is too small."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """A unit, and how many decimals of it are shown."""
+
+    unit: str
+    microseconds: float
+    decimals: int
+
+    def number(self, time: float) -> str:
+        """`58.1`."""
+        return f"{self.rounded(time):.{self.decimals}f}"
+
+    def amount(self, time: float) -> str:
+        """`58.1 ms`."""
+        return f"{self.number(time)} {self.unit}"
+
+    def change(self, time: float) -> str:
+        """`+4.6 ms`."""
+        return f"{self.rounded(time):+.{self.decimals}f} {self.unit}"
+
+    def rounded(self, time: float) -> float:
+        # Adding zero turns the zero below zero into a plain one.
+        return round(time / self.microseconds, self.decimals) + 0.0
+
+
+def scale_for(time: float) -> Scale:
+    """For a report about this time: milliseconds, unless they are too small or too large to read."""
+    unit, size = next(((unit, size) for unit, size, end in _UNITS if time < end), ("s", 1e6))
+    value = time / size
+    return Scale(unit, size, 1 if value >= 10 else 3)
+
+
+def percentage(share: float) -> str:
+    """`+13.9 %`."""
+    return f"{100 * share + 0.0:+.1f} %"
+
 
 _LISTED = 16
 """Lines of a table of steps or workers, and failed workers named."""

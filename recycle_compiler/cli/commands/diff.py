@@ -10,8 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from recycle_compiler.analysis.plan_diff import PlanDiff, changed_streams, compare
-from recycle_compiler.analysis.plan_diff_text import difference_lines, difference_object, plan_title
+from recycle_compiler.analysis.plan_diff import (
+    PlanDiff,
+    changed_streams,
+    compare,
+    difference_lines,
+    difference_object,
+    plan_title,
+)
 from recycle_compiler.analysis.trace_diff.document import comparison_document
 from recycle_compiler.analysis.trace_diff.text import comparison_text
 from recycle_compiler.analysis.trace_diff.trace_file import begins_like_a_trace

@@ -3,8 +3,8 @@
 import json
 from argparse import ArgumentParser, Namespace
 
-from recycle_compiler.analysis.trace_diff.amounts import percentage
-from recycle_compiler.analysis.trace_diff.retimed import retimed_step
+from recycle_compiler.analysis.trace_diff.network import retimed_step
+from recycle_compiler.analysis.trace_diff.text import percentage
 from recycle_compiler.cli.bundles import schedule_of
 from recycle_compiler.cli.options.planning import add_slow_argument
 from recycle_compiler.cli.options.plans import add_plan_arguments, check_workers, pick_plan

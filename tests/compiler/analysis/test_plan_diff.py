@@ -1,7 +1,6 @@
 """What `recyclec diff` finds between two plans."""
 
-from recycle_compiler.analysis.plan_diff import Moved, Shifted, compare
-from recycle_compiler.analysis.plan_diff_text import difference_lines, difference_object
+from recycle_compiler.analysis.plan_diff import Moved, Shifted, compare, difference_lines, difference_object
 from recycle_compiler.ir.failure import Worker
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.text import parse_schedule

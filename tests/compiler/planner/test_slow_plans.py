@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recycle_compiler.analysis.trace_diff.retimed import retimed_step
+from recycle_compiler.analysis.trace_diff.network import retimed_step
 from recycle_compiler.backends.bundle import bundle_bytes
 from recycle_compiler.backends.replay import replay
 from recycle_compiler.ir.failure import FailureSet, Worker, failure_set, worker_at

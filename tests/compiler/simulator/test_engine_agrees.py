@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recycle_compiler.analysis.trace_diff.retimed import retimed_step
+from recycle_compiler.analysis.trace_diff.network import retimed_step
 from recycle_compiler.backends.replay import replay
 from recycle_compiler.ir.failure import Worker
 from recycle_compiler.ir.streams import Program

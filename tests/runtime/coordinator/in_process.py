@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from recycle_compiler.analysis.trace_diff.retimed import retimed_step
+from recycle_compiler.analysis.trace_diff.network import retimed_step
 from recycle_compiler.backends.bundle import bundle_bytes, read_program
 from recycle_compiler.backends.replay import replay
 from recycle_compiler.frontend.load import parse_job_text

@@ -4,8 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from recycle_compiler.analysis.explain.changes import Change, changes_to
-from recycle_compiler.analysis.explain.what_if import BOUNDS, NONE, PLANS, Outcome, mode_for, what_if
+from recycle_compiler.analysis.explain.what_if import (
+    BOUNDS,
+    NONE,
+    PLANS,
+    Change,
+    Outcome,
+    changes_to,
+    mode_for,
+    what_if,
+)
 from recycle_compiler.backends.replay import replay
 from recycle_compiler.cli.commands.explain import WHAT_IF
 from recycle_compiler.ir.failure import failure_set

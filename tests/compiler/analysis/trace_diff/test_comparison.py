@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from recycle_compiler.analysis.trace_diff.breakdown import main_reasons
 from recycle_compiler.analysis.trace_diff.comparison import Comparison, NoSuchStep, compare_with_run
 from recycle_compiler.analysis.trace_diff.matching import failed_in, renamed
-from recycle_compiler.analysis.trace_diff.reasons import main_reasons
 from recycle_compiler.analysis.trace_diff.text import comparison_text, verdict
 from recycle_compiler.analysis.trace_diff.trace_file import Ran, Trace, TraceError
 from recycle_compiler.backends.replay import replay
