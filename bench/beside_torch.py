@@ -18,7 +18,7 @@ from bench.measure import RECYCLEC, run
 from bench.models import MICROBATCHES, MODELS, Model
 from bench.report import Section, job_path
 from bench.turns import PROCESSES, Pair, Setting, Turn, TurnError, share, take_turns
-from recycle_compiler.backends.bundle import read_program
+from recycle_compiler.backends.bundle import read_streams
 from recycle_compiler.backends.torch_csv import torch_csv
 from recycle_runtime.plan.bundle import Bundle
 
@@ -134,7 +134,7 @@ def compile_plans(folder: Path, program: Path, profiled: bool) -> None:
         run([RECYCLE_RUN, "profile", "--program", program, "--stages", str(PROCESSES), "-o", profile])
         job.write_text(profiled_job(profile.name, profile.read_text(encoding="utf-8")), encoding="utf-8")
     run([RECYCLEC, "compile", job, "--techniques", "decouple,stagger", "-o", plan])
-    schedule = torch_csv(read_program(Bundle.read(str(plan)), 0))
+    schedule = torch_csv(read_streams(Bundle.read(str(plan)), 0))
     (folder / "zero-bubble.csv").write_text(schedule, encoding="utf-8")
 
 

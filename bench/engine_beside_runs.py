@@ -20,7 +20,7 @@ from bench.models import gpt_text
 from bench.report import ROOT, Section
 from recycle_compiler.analysis.trace_diff.comparison import Comparison, compare_with_run
 from recycle_compiler.analysis.trace_diff.trace_file import Trace, read_trace
-from recycle_compiler.backends.bundle import read_program
+from recycle_compiler.backends.bundle import read_streams
 from recycle_compiler.backends.replay import replay
 from recycle_compiler.ir.bundled_job import read_job
 from recycle_compiler.ir.ops import OpKind
@@ -124,7 +124,7 @@ def on_this_machine() -> Iterator[Beside]:
 def beside_trace(plan: str, bundle: Bundle, trace: Trace, load: float) -> Beside:
     """The only plan of a bundle beside a trace of it; steps before WARM_UP do not count."""
     late = replace(trace, ops=tuple(op for op in trace.ops if op.step >= WARM_UP - 1))
-    run = compare_with_run(replay(read_program(bundle, 0)), late)
+    run = compare_with_run(replay(read_streams(bundle, 0)), late)
     return Beside(
         "CPU",
         plan,

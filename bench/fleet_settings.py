@@ -11,7 +11,7 @@ from recycle_compiler.fleet.setting import ChangeCosts, Known, Setting, make_set
 from recycle_compiler.frontend import load_job
 from recycle_compiler.ir.failure import failed_per_stage
 from recycle_compiler.ir.job import JobSpec
-from recycle_compiler.ir.streams import Program
+from recycle_compiler.ir.streams import Streams
 from recycle_compiler.planner.compile import compile_job, plan_count
 from recycle_compiler.planner.placement import measure_costs
 from recycle_compiler.planner.worker_processes import running
@@ -55,7 +55,7 @@ def plans_for(job: JobSpec, counts: Collection[int]) -> tuple[Planned, ...]:
     return tuple(our_plan(plan_count(job, count, costs, Deadline(_PLAN_LIMIT))) for count in sorted(counts))
 
 
-def our_plan(program: Program) -> Planned:
+def our_plan(program: Streams) -> Planned:
     return Planned(failed_per_stage(program.failed, program.job.stages), program.claims.period)
 
 

@@ -59,7 +59,7 @@ def stream_of(case: Case) -> tuple[Instruction, ...]:
     """The stream of the case's worker, planned now."""
     job = load_job(str(job_path(case.job))).spec
     program = plan_failed(job, failure_set([case.failed]))
-    return next(stream for worker, stream in program.streams() if tuple(worker) == case.worker)
+    return next(stream for worker, stream in program.items() if tuple(worker) == case.worker)
 
 
 def per_instruction(
@@ -84,8 +84,8 @@ def _row(case: Case) -> tuple[str, ...]:
     stream = stream_of(case)
     empty = dict.fromkeys(Opcode, _nothing)
     tracer = Tracer(torch.device("cpu"))
-    bare = per_instruction(Interpreter(stream, empty, case.worker, 0))
-    traced = per_instruction(Interpreter(stream, tracer.around(empty), case.worker, 0), tracer.begin)
+    bare = per_instruction(Interpreter(stream, empty, case.worker, 0, 1))
+    traced = per_instruction(Interpreter(stream, tracer.around(empty), case.worker, 0, 1), tracer.begin)
     name = f"{case.job}, {_name(case.failed)} failed, worker {_name(case.worker)}"
     return (name, f"{len(stream):,}", f"{bare:.2f}", f"{traced:.2f}", _NONE)
 

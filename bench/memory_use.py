@@ -146,7 +146,7 @@ def measure(program_file: str, techniques: Techniques, failed: Sequence[Worker])
         bytes_of = measure_stages(program_file, 4)
         job = job_in_bytes(bytes_of, techniques)
         path = Path(folder) / "memory.plan"
-        write_bundle(path, source="", programs=[plan_failed(job, failure_set(failed))])
+        write_bundle(path, source="", plans=[plan_failed(job, failure_set(failed))])
         bundle = Bundle.read(str(path))
         program = _with_data_made_before(Path(folder), program_file, STEPS * job.pipelines * job.microbatches)
         meters = _run(bundle, str(path), program, bytes_of)
@@ -183,7 +183,7 @@ class Meter:
         self._held = held
         old = worker.session.interpreter
         table = {opcode: self._around(handler) for opcode, handler in worker.session.handlers.table().items()}
-        worker.session.interpreter = Interpreter(old.stream, table, old.worker, old.plan)
+        worker.session.interpreter = Interpreter(old.stream, table, old.worker, old.plan, old.pipelines)
 
     def _around(self, handler: Handler) -> Handler:
         def run(instruction: Instruction) -> None:
@@ -215,7 +215,7 @@ class Meter:
             self._to_send.add(unit)
         elif opcode is Opcode.SEND_GRADIENT:
             self._to_send.discard(unit)
-            self._receivers.add(instruction.peer)
+            self._receivers.add(instruction.neighbour)
 
     def _compare(self) -> None:
         self.sent = [(reference, size) for reference, size in self.sent if not reference.expired()]

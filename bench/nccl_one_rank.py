@@ -102,7 +102,7 @@ def plan_of_one(stack: ExitStack) -> str:
     except ImportError as error:
         raise SystemExit(f"the compiler is not installed ({error}); give --plan FILE of one worker") from None
     path = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "one.plan"
-    write_bundle(path, source="", programs=[plan_failed(unit_job(1, 1, 4), ())])
+    write_bundle(path, source="", plans=[plan_failed(unit_job(1, 1, 4), ())])
     return str(path)
 
 

@@ -13,7 +13,7 @@ from recycle_compiler.ir.failure import FailureSet, Worker, worker_at
 from recycle_compiler.ir.job import JobSpec, SolverOptions, Techniques
 from recycle_compiler.ir.ops import Column, OpKind
 from recycle_compiler.ir.schedule import Schedule
-from recycle_compiler.ir.streams import Program
+from recycle_compiler.ir.streams import Streams
 from recycle_compiler.ir.text import op_name
 from recycle_compiler.ir.units import in_memory_unit, in_unit, memory_text, plural, time_text, unit_name
 
@@ -87,9 +87,9 @@ def compare(before: Schedule, after: Schedule, streams: tuple[Worker, ...] = ())
     )
 
 
-def changed_streams(before: Program, after: Program) -> tuple[Worker, ...]:
+def changed_streams(before: Streams, after: Streams) -> tuple[Worker, ...]:
     """Workers of both programs that are told different things."""
-    old, new = dict(before.streams()), dict(after.streams())
+    old, new = dict(before.items()), dict(after.items())
     return tuple(worker for worker in sorted(old.keys() & new.keys()) if old[worker] != new[worker])
 
 

@@ -1,5 +1,6 @@
-"""Programs of all plans to one bundle file, and back to columns."""
+"""The streams of all plans of a job to one bundle file, and back to columns."""
 
+import hashlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,39 +8,38 @@ from pathlib import Path
 import numpy as np
 
 from recycle_compiler import __version__
-from recycle_compiler.backends.stream_encoder import absolute_columns, encode_program
 from recycle_compiler.ir.bundled_job import read_job
 from recycle_compiler.ir.failure import Worker, failure_set
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.job_text import print_job
-from recycle_compiler.ir.streams import Claims, Program
-from recycle_compiler.stream_machines import machine_for
+from recycle_compiler.ir.ops import Column
+from recycle_compiler.ir.streams import Claims, Streams
 from recycle_runtime.files import write_whole
-from recycle_runtime.plan.bundle import Bundle, BundleError, PlanEntry, join_bundle
-from recycle_runtime.plan.bundle_index import Blob, Index
-from recycle_runtime.plan.codec import decode_fields
+from recycle_runtime.plan.bundle import Bundle, BundleError, Layout, PlanEntry, join_bundle
+from recycle_runtime.plan.bundle_index import Index
+from recycle_runtime.plan.codec import LARGEST_NUMBER, LARGEST_PLAN, NEIGHBOUR, PIPELINE, TYPE_CODES, Shape
+from recycle_runtime.plan.isa import (
+    CONSUMES,
+    NONE,
+    RECEIVES,
+    USES_BUFFER,
+    USES_CHUNK,
+    USES_MICROBATCH,
+    USES_NEIGHBOUR,
+    Instruction,
+    Opcode,
+)
 
 
-def write_bundle(path: str | os.PathLike[str], *, source: str, programs: Sequence[Program]) -> None:
+def write_bundle(path: str | os.PathLike[str], *, source: str, plans: Sequence[Streams]) -> None:
     """Write a bundle; whatever happens, `path` is the old file or the whole new one."""
-    write_whole(Path(path), bundle_bytes(source=source, programs=programs))
+    write_whole(Path(path), bundle_bytes(source=source, plans=plans))
 
 
-def bundle_bytes(*, source: str, programs: Sequence[Program]) -> bytes:
-    """The bundle of these plans of one job, in this order: the same bytes on any machine."""
-    job = _common_job(programs)
-    machine = machine_for(sum(len(program.opcode) for program in programs))
-    numbers: dict[tuple[bytes, int], int] = {}
-    references: list[tuple[int, ...]] = []
-    for program in programs:
-        lengths: list[int] = np.diff(program.offsets).tolist()
-        streams = zip(encode_program(program, machine), lengths, strict=True)
-        references.append(tuple(numbers.setdefault(stream, len(numbers)) for stream in streams))
-    offset = 0
-    blobs: list[Blob] = []
-    for data, instructions in numbers:
-        blobs.append(Blob(offset, len(data), instructions))
-        offset += len(data)
+def bundle_bytes(*, source: str, plans: Sequence[Streams]) -> bytes:
+    """The bundle of these plans of one job, in this order: the same content on any machine."""
+    job = _common_job(plans)
+    encoded = [encode_columns(plan) for plan in plans]
     index = Index(
         compiler_version=__version__,
         job_source=source,
@@ -48,51 +48,113 @@ def bundle_bytes(*, source: str, programs: Sequence[Program]) -> bytes:
         pipelines=job.pipelines,
         tensor=job.tensor,
         microbatches=job.microbatches,
-        plans=tuple(map(_entry, programs)),
-        blobs=tuple(blobs),
-        references=tuple(references),
+        chunk_stages=job.chunk_stages,
+        plans=tuple(map(_entry, plans)),
+        layouts=tuple(layout for layout, _ in encoded),
     )
-    return join_bundle(index, b"".join(data for data, _ in numbers))
+    return join_bundle(index, [data for _, data in encoded])
 
 
-def read_program(bundle: Bundle, plan_index: int) -> Program:
-    """One plan, back in columns; BundleError when one of its streams cannot be decoded."""
+def encode_columns(streams: Streams) -> tuple[Layout, bytes]:
+    """The columns of a plan as the codec has them; ValueError when an instruction is not well formed."""
+    check_fields(streams)
+    columns = _counted_from_home(streams.columns, streams.workers, streams.offsets, streams.job.pipelines, -1)
+    widths = tuple(_width(int(column.max(initial=0))) for column in columns)
+    stored = ((column + 1).astype(f"<u{width}") for column, width in zip(columns, widths, strict=True))
+    data = b"".join(column.tobytes() for column in stored)
+    if len(data) > LARGEST_PLAN:
+        raise ValueError(f"a plan would have {len(data)} bytes, allowed are {LARGEST_PLAN}")
+    lengths = tuple(np.diff(streams.offsets).tolist())
+    return Layout(widths, lengths, hashlib.sha256(data).digest()), data
+
+
+def read_streams(bundle: Bundle, plan_index: int) -> Streams:
+    """One plan, back in columns; BundleError when its streams cannot be decoded."""
     job = read_job(bundle)
     entry = bundle.plans[plan_index]
     workers = tuple(Worker(*worker) for worker in bundle.workers(plan_index))
-    machine = machine_for(bundle.instructions)
-    streams: list[Sequence[int]] = []
-    lengths = [0]
-    for worker in workers:
-        data, count = bundle.encoded(plan_index, worker)
-        fields = decode_fields(data, count, bundle.frame(worker), machine)
-        if fields is None:
-            raise BundleError(bundle.undecodable(plan_index, worker))
-        streams.append(fields)
-        lengths.append(count)
+    offsets = np.cumsum([0, *bundle.layouts[plan_index].lengths], dtype=np.int64)
+    columns = _counted_from_home(_stored(bundle, plan_index), workers, offsets, job.pipelines, 1)
     claims = Claims(entry.makespan, entry.period, entry.lower_bound, entry.reason, entry.cut_short)
-    offsets = np.cumsum(lengths, dtype=np.int64)
-    columns = absolute_columns(streams, workers, offsets, job.pipelines)
-    return Program(job, failure_set(entry.failed), entry.release, claims, workers, offsets, *columns)
+    return Streams(job, failure_set(entry.failed), entry.release, claims, workers, offsets, *columns)
 
 
-def _common_job(programs: Sequence[Program]) -> JobSpec:
-    if not programs:
+def _stored(bundle: Bundle, plan_index: int) -> list[Column]:
+    """The columns of a plan as numbers, every one of them in range."""
+    data, widths, rows = bundle.columns(plan_index)
+    found: list[Column] = []
+    start = 0
+    for name, width, limit in zip(Instruction._fields, widths, bundle.shape.limits, strict=True):
+        column = np.frombuffer(data, dtype=f"<u{width}", count=rows, offset=start).astype(np.int64) - 1
+        least = 1 if name == "opcode" else NONE
+        if rows and not least <= int(column.min()) <= int(column.max()) < limit:
+            raise BundleError(f"damaged: plan {plan_index} has an instruction with a {name} out of range")
+        found.append(column)
+        start += rows * width
+    return found
+
+
+def _counted_from_home(
+    columns: Sequence[Column], workers: Sequence[Worker], offsets: Column, pipelines: int, sign: int
+) -> list[Column]:
+    """Pipelines and those of neighbours with the worker's own pipeline added, or taken away."""
+    home = sign * np.repeat([worker.pipeline for worker in workers], np.diff(offsets))
+    found = list(columns)
+    for place in (PIPELINE, NEIGHBOUR):
+        column = columns[place]
+        moved = column - column % pipelines + (column + home) % pipelines
+        found[place] = np.where(column == NONE, NONE, moved)
+    return found
+
+
+def _width(largest: int) -> int:
+    """Bytes of a column whose numbers go up to this."""
+    return next(width for width in TYPE_CODES if largest + 1 < 1 << 8 * width)
+
+
+def check_fields(streams: Streams) -> None:
+    """An opcode must have the fields it uses, in range, and no others."""
+    job, opcode = streams.job, streams.opcode
+    if not np.isin(opcode, list(Opcode)).all():
+        raise ValueError("an instruction has an unknown opcode")
+    # A chunk at the end of the pipeline consumes no message.
+    no_inbox = np.isin(opcode, sorted(CONSUMES)) & (streams.inbox == NONE)
+    limits = Shape(job.chunks, job.stages, job.pipelines, job.microbatches).limits
+    for name, values, users, end in zip(
+        Instruction._fields[1:],
+        (*streams.columns[1:5], np.where(no_inbox, 0, streams.inbox), streams.neighbour),
+        (USES_CHUNK, USES_MICROBATCH, USES_MICROBATCH, USES_BUFFER, RECEIVES | CONSUMES, USES_NEIGHBOUR),
+        limits[1:],
+        strict=True,
+    ):
+        used = np.isin(opcode, sorted(users))
+        bad = np.where(used, (values < 0) | (values >= end), values != NONE)
+        if bad.any():
+            row = int(bad.argmax())
+            culprit = Opcode(int(opcode[row])).name
+            raise ValueError(f"instruction {row}, {culprit}, has {name} {int(values[row])}")
+
+
+def _common_job(plans: Sequence[Streams]) -> JobSpec:
+    if not plans:
         raise ValueError("a bundle needs at least one plan")
-    job = programs[0].job
-    for program in programs:
-        if program.job != job:
+    job = plans[0].job
+    shape = (job.stages, job.pipelines, job.tensor, job.microbatches)
+    if max(shape) > LARGEST_NUMBER:
+        raise ValueError(f"a bundle cannot hold a job of {shape}, allowed are {LARGEST_NUMBER} of each")
+    for streams in plans:
+        if streams.job != job:
             raise ValueError("the plans of a bundle must be of one job")
         grid = (Worker(pipeline, stage) for stage in range(job.stages) for pipeline in range(job.pipelines))
-        if program.workers != tuple(worker for worker in grid if worker not in program.failed):
+        if streams.workers != tuple(worker for worker in grid if worker not in streams.failed):
             raise ValueError("a plan must have a stream for every worker that has not failed")
-    if len({program.failed for program in programs}) < len(programs):
+    if len({streams.failed for streams in plans}) < len(plans):
         raise ValueError("two plans are for the same failed workers")
     return job
 
 
-def _entry(program: Program) -> PlanEntry:
-    claims = program.claims
-    failed = tuple((worker.pipeline, worker.stage) for worker in program.failed)
+def _entry(streams: Streams) -> PlanEntry:
+    claims = streams.claims
+    failed = tuple((worker.pipeline, worker.stage) for worker in streams.failed)
     times = (claims.makespan, claims.period, claims.lower_bound)
-    return PlanEntry(failed, program.release, *times, claims.reason, claims.cut_short)
+    return PlanEntry(failed, streams.release, *times, claims.reason, claims.cut_short)

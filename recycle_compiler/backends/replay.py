@@ -1,15 +1,15 @@
-"""What a program does when nothing disturbs it: the schedule that its streams stand for.
+"""What the streams of a plan do when nothing disturbs them: the schedule that they stand for.
 
 A bundle keeps no times. Every op starts when the one before it on its worker has ended, its message has
-arrived and the window of its stage is open; that gives back exactly the schedule the program was made from.
+arrived and the window of its stage is open; that gives back exactly the schedule the streams were made from.
 """
 
 import numpy as np
 
 from recycle_compiler.ir.failure import Worker, worker_number
-from recycle_compiler.ir.ops import UNSET, Op, OpKind, op_table
+from recycle_compiler.ir.ops import UNSET, Op, OpKind, op_duration, op_table
 from recycle_compiler.ir.schedule import Schedule, schedule_order
-from recycle_compiler.ir.streams import Program
+from recycle_compiler.ir.streams import Streams
 from recycle_runtime.plan.isa import Opcode
 
 _KINDS = {
@@ -20,21 +20,24 @@ _KINDS = {
 }
 
 
-def replay(program: Program) -> Schedule:
-    """The schedule of a program; raises ValueError if its streams wait for each other."""
-    queues = {worker: _ops(program, worker, index) for index, worker in enumerate(program.workers)}
+_FINISH = {Opcode.REDUCE: OpKind.R, Opcode.OPTIMIZER: OpKind.O}
+
+
+def replay(streams: Streams) -> Schedule:
+    """The schedule of a plan; raises ValueError if its streams wait for each other."""
+    queues = {worker: _ops(streams, worker, index) for index, worker in enumerate(streams.workers)}
     ends: dict[tuple[OpKind, int, int, int], int] = {}
-    clock = {worker: program.release[worker.stage] for worker in program.workers}
-    position = dict.fromkeys(program.workers, 0)
+    clock = {worker: streams.release[worker.stage] for worker in streams.workers}
+    position = dict.fromkeys(streams.workers, 0)
     waiting: dict[tuple[OpKind, int, int, int], Worker] = {}
-    runnable = list(program.workers)
+    runnable = list(streams.workers)
     timed: list[tuple[Op, int]] = []
     while runnable:
         worker = runnable.pop()
         queue = queues[worker]
         while position[worker] < len(queue):
             op = queue[position[worker]]
-            need, lag = _need(program, op)
+            need, lag = _need(streams, op)
             if need is not None and need not in ends:
                 waiting[need] = worker
                 break
@@ -48,21 +51,18 @@ def replay(program: Program) -> Schedule:
                 runnable.append(waiting.pop(key))
     if any(position[worker] < len(queue) for worker, queue in queues.items()):
         raise ValueError("the streams wait for each other")
-    return _schedule(program, timed, clock)
+    return _schedule(streams, timed, clock)
 
 
-def _ops(program: Program, worker: Worker, index: int) -> list[Op]:
-    job, stage = program.job, worker.stage
-    forward, back, weight = job.forward[stage], job.backward_input[stage], job.backward_weight[stage]
-    durations = {OpKind.F: forward, OpKind.B: back + weight, OpKind.I: back, OpKind.W: weight}
-    number = worker_number(worker, job.pipelines)
-    rows = slice(int(program.offsets[index]), int(program.offsets[index + 1]))
-    fields = zip(*(column[rows].tolist() for column in program.columns[:3]), strict=True)
+def _ops(streams: Streams, worker: Worker, index: int) -> list[Op]:
+    number = worker_number(worker, streams.job.pipelines)
     found: list[Op] = []
-    for opcode, pipeline, microbatch in fields:
-        kind = _KINDS.get(Opcode(opcode))
+    for instruction in streams.stream(index):
+        kind = _KINDS.get(instruction.opcode)
         if kind is not None:
-            found.append(Op(kind, pipeline, microbatch, stage, number, durations[kind]))
+            _, chunk, pipeline, microbatch, *_ = instruction
+            duration = op_duration(streams.job, kind, chunk)
+            found.append(Op(kind, pipeline, microbatch, chunk, number, duration))
     return found
 
 
@@ -71,9 +71,9 @@ def _chain(kind: OpKind) -> OpKind:
     return OpKind.I if kind is OpKind.B else kind
 
 
-def _need(program: Program, op: Op) -> tuple[tuple[OpKind, int, int, int] | None, int]:
+def _need(streams: Streams, op: Op) -> tuple[tuple[OpKind, int, int, int] | None, int]:
     """The op that this one waits for, and the time its message takes."""
-    job, place = program.job, (op.pipeline, op.microbatch)
+    job, place = streams.job, (op.pipeline, op.microbatch)
     if op.kind is OpKind.F:
         if op.chunk == 0:
             return None, 0
@@ -85,19 +85,22 @@ def _need(program: Program, op: Op) -> tuple[tuple[OpKind, int, int, int] | None
     return (OpKind.I, *place, op.chunk + 1), job.transfer[op.chunk]
 
 
-def _schedule(program: Program, timed: list[tuple[Op, int]], clock: dict[Worker, int]) -> Schedule:
+def _schedule(streams: Streams, timed: list[tuple[Op, int]], clock: dict[Worker, int]) -> Schedule:
     """Reductions and optimizer steps added, rows sorted."""
-    job = program.job
-    last = [max(clock[w] for w in program.workers if w.stage == stage) for stage in range(job.stages)]
+    job = streams.job
+    last = [max(clock[w] for w in streams.workers if w.stage == stage) for stage in range(job.stages)]
     if not job.techniques.stagger:
         last = [max(last)] * job.stages
-    for worker in program.workers:
-        stage, begin = worker.stage, last[worker.stage]
-        number = worker_number(worker, job.pipelines)
-        reduction = Op(OpKind.R, UNSET, UNSET, stage, number, job.reduce[stage])
-        step = Op(OpKind.O, UNSET, UNSET, stage, number, job.optimizer[stage])
-        timed += [(reduction, begin), (step, begin + job.reduce[stage])]
+    for index, worker in enumerate(streams.workers):
+        number, now = worker_number(worker, job.pipelines), last[worker.stage]
+        for instruction in streams.stream(index):
+            # Holders of a chunk hold the same chunks, and reduce them in the same order.
+            if instruction.opcode in _FINISH:
+                kind, chunk = _FINISH[instruction.opcode], instruction.chunk
+                op = Op(kind, UNSET, UNSET, chunk, number, op_duration(job, kind, chunk))
+                timed.append((op, now))
+                now += op.duration
     ops = op_table([op for op, _ in timed])
     start = np.array([start for _, start in timed], dtype=np.int64)
     order = schedule_order(ops, start)
-    return Schedule(job, program.failed, ops.take(order), start[order], program.release, program.claims)
+    return Schedule(job, streams.failed, ops.take(order), start[order], streams.release, streams.claims)

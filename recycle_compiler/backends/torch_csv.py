@@ -10,7 +10,7 @@ the numbers are, so micro-batches are numbered anew in that order. It has no wor
 
 from collections.abc import Sequence
 
-from recycle_compiler.ir.streams import Program
+from recycle_compiler.ir.streams import Streams
 from recycle_runtime.plan.isa import Instruction, Opcode
 
 _LETTERS = {
@@ -25,24 +25,24 @@ class TorchCsvError(ValueError):
     """A plan that torch.distributed.pipelining cannot run; the sentence says why."""
 
 
-def torch_csv(program: Program, pipeline: int = 0) -> str:
+def torch_csv(streams: Streams, pipeline: int = 0) -> str:
     """The schedule of one pipeline; a healthy plan has one for each, and any of them fits all."""
-    if not 0 <= pipeline < program.job.pipelines:
-        raise ValueError(f"there is no pipeline {pipeline}: the job has {program.job.pipelines}")
-    _check(program)
-    rows = [stream for worker, stream in program.streams() if worker.pipeline == pipeline]
+    if not 0 <= pipeline < streams.job.pipelines:
+        raise ValueError(f"there is no pipeline {pipeline}: the job has {streams.job.pipelines}")
+    _check(streams)
+    rows = [stream for worker, stream in streams.items() if worker.pipeline == pipeline]
     numbers = _renumbered(rows[-1])
     return "".join(f"{','.join(_actions(stage, row, numbers))}\n" for stage, row in enumerate(rows))
 
 
-def _check(program: Program) -> None:
-    if program.failed:
-        names = ", ".join(f"{worker.pipeline}:{worker.stage}" for worker in program.failed)
+def _check(streams: Streams) -> None:
+    if streams.failed:
+        names = ", ".join(f"{worker.pipeline}:{worker.stage}" for worker in streams.failed)
         raise TorchCsvError(
             f"this plan is for failed workers ({names}): torch.distributed.pipelining has no words for "
             "micro-batches that another pipeline takes over; only a plan without failures fits into its CSV"
         )
-    for worker, stream in program.streams():
+    for worker, stream in streams.items():
         for instruction in stream:
             if instruction.opcode in _LETTERS and instruction.pipeline != worker.pipeline:
                 raise TorchCsvError(

@@ -1,11 +1,11 @@
 """Read a bundle and its plans; what is wrong with the file is the user's to hear, in one sentence."""
 
-from recycle_compiler.backends.bundle import read_program
+from recycle_compiler.backends.bundle import read_streams
 from recycle_compiler.backends.replay import replay
 from recycle_compiler.ir.bundled_job import read_job
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.schedule import Schedule
-from recycle_compiler.ir.streams import Program
+from recycle_compiler.ir.streams import Streams
 from recycle_runtime.cli.output import UserError
 from recycle_runtime.plan.bundle import Bundle, BundleError
 
@@ -26,15 +26,15 @@ def read_bundle_job(bundle: Bundle, path: str) -> JobSpec:
         raise UserError(f"{path}: {error}") from error
 
 
-def read_plan(bundle: Bundle, path: str, index: int) -> Program:
+def read_plan(bundle: Bundle, path: str, index: int) -> Streams:
     """One plan; damage that shows only now is still the file's fault."""
     try:
-        return read_program(bundle, index)
+        return read_streams(bundle, index)
     except BundleError as error:
         raise UserError(f"{path}: {error}") from error
 
 
-def schedule_of(program: Program, path: str) -> Schedule:
+def schedule_of(program: Streams, path: str) -> Schedule:
     """When each op runs; a stream that cannot run to its end is the file's fault too."""
     try:
         return replay(program)

@@ -1,1 +1,1 @@
-"""Levels of the compiler: job, graph, schedule, program; values, each with a text and a verifier."""
+"""Levels of the compiler: job, graph, schedule, streams; values, each with a text and a verifier."""

@@ -11,7 +11,7 @@ def read_job(bundle: Bundle) -> JobSpec:
         job = parse_job(bundle.job_text.splitlines())
     except TextError as cause:
         raise BundleError(f"damaged: its job cannot be read: {cause}") from cause
-    shape = (bundle.stages, bundle.pipelines, bundle.tensor, bundle.microbatches)
-    if (job.stages, job.pipelines, job.tensor, job.microbatches) != shape:
+    shape = (bundle.stages, bundle.pipelines, bundle.tensor, bundle.microbatches, bundle.chunk_stages)
+    if (job.stages, job.pipelines, job.tensor, job.microbatches, job.chunk_stages) != shape:
         raise BundleError("damaged: its job and its index do not have the same shape")
     return job

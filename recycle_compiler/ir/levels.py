@@ -6,8 +6,8 @@ from typing import Any
 from recycle_compiler.ir.graph import Graph
 from recycle_compiler.ir.job_text import TextError
 from recycle_compiler.ir.schedule import Schedule
-from recycle_compiler.ir.streams import Program
-from recycle_compiler.ir.streams_text import parse_program, print_program
+from recycle_compiler.ir.streams import Streams
+from recycle_compiler.ir.streams_text import parse_streams, print_streams
 from recycle_compiler.ir.target import Target
 from recycle_compiler.ir.text import (
     parse_graph,
@@ -18,19 +18,19 @@ from recycle_compiler.ir.text import (
     print_target,
 )
 
-Level = Target | Graph | Schedule | Program
+Level = Target | Graph | Schedule | Streams
 
 _PRINTERS: dict[type, Callable[[Any], str]] = {
     Target: print_target,
     Graph: print_graph,
     Schedule: print_schedule,
-    Program: print_program,
+    Streams: print_streams,
 }
 _PARSERS: dict[str, Callable[[str], Level]] = {
     "target": parse_target,
     "graph": parse_graph,
     "schedule": parse_schedule,
-    "program": parse_program,
+    "streams": parse_streams,
 }
 
 

@@ -33,7 +33,7 @@ class Claims:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Program:
+class Streams:
     """The streams of one plan. Rows of the columns are sorted by worker, then by position in its stream."""
 
     job: JobSpec
@@ -46,15 +46,25 @@ class Program:
     offsets: Column
     """Rows offsets[i] to offsets[i + 1] are the stream of workers[i]."""
     opcode: Column
+    chunk: Column
     pipeline: Column
     microbatch: Column
     buffer: Column
     inbox: Column
-    peer: Column
+    neighbour: Column
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        return (self.opcode, self.pipeline, self.microbatch, self.buffer, self.inbox, self.peer)
+        """In the order of the fields of Instruction."""
+        return (
+            self.opcode,
+            self.chunk,
+            self.pipeline,
+            self.microbatch,
+            self.buffer,
+            self.inbox,
+            self.neighbour,
+        )
 
     def verify(self) -> Iterator[str]:
         """Yield every broken invariant of the table; `recyclec verify` judges what the streams do."""
@@ -73,6 +83,7 @@ class Program:
         fields = (column[rows].tolist() for column in self.columns)
         return tuple(Instruction(Opcode(opcode), *rest) for opcode, *rest in zip(*fields, strict=True))
 
-    def streams(self) -> Iterator[tuple[Worker, tuple[Instruction, ...]]]:
+    def items(self) -> Iterator[tuple[Worker, tuple[Instruction, ...]]]:
+        """Each worker and its stream."""
         for index, worker in enumerate(self.workers):
             yield worker, self.stream(index)

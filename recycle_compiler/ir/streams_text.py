@@ -1,6 +1,6 @@
-"""Text of a program: its head, then the streams of its workers as assembly; read back exactly.
+"""Text of streams: their head, then the stream of each worker as assembly; read back exactly.
 
-program
+streams
 job figure3
 ...
 failed 1:2
@@ -25,46 +25,47 @@ from recycle_compiler.ir.head_text import (
     split_text,
 )
 from recycle_compiler.ir.job_text import TextError
-from recycle_compiler.ir.streams import Program
+from recycle_compiler.ir.streams import Streams
 from recycle_runtime.plan.assembly import AssemblyError, assemble, disassemble
 from recycle_runtime.plan.isa import Instruction
 
 
-def print_program(program: Program) -> str:
+def print_streams(streams: Streams) -> str:
     """One line per instruction."""
-    unit = program.job.ticks_per_unit
-    head = ["program", print_head(program.job, program.failed).rstrip("\n")]
-    head += [print_release(program.release, unit), print_claims(program.claims, unit)]
-    return (
-        "\n".join(head) + "\n" + "".join(disassemble(stream, worker) for worker, stream in program.streams())
-    )
+    unit = streams.job.ticks_per_unit
+    head = ["streams", print_head(streams.job, streams.failed).rstrip("\n")]
+    head += [print_release(streams.release, unit), print_claims(streams.claims, unit)]
+    bodies = (disassemble(stream, worker, streams.job.pipelines) for worker, stream in streams.items())
+    return "\n".join(head) + "\n" + "".join(bodies)
 
 
-def parse_program(text: str) -> Program:
-    """Inverse of `print_program`."""
-    job, failed, rest = split_text(text, "program")
+def parse_streams(text: str) -> Streams:
+    """Inverse of `print_streams`."""
+    job, failed, rest = split_text(text, "streams")
     unit = job.ticks_per_unit
     if [words[0] for _, words in rest[:2]] != ["release", "claims"]:
-        raise TextError(0, "a program needs its release and claims lines")
+        raise TextError(0, "streams need their release and claims lines")
     try:
         release = tuple(parse_time(word, unit) for word in rest[0][1][1:])
         claims = parse_claims(rest[1][1][1:], unit)
     except (ValueError, IndexError) as cause:
-        raise TextError(rest[0][0], f"not a line of a program: {cause}") from cause
+        raise TextError(rest[0][0], f"not a line of streams: {cause}") from cause
     lines = text.splitlines()
     workers: list[Worker] = []
     streams: list[tuple[Instruction, ...]] = []
     for first, last in _blocks(rest):
         try:
-            worker, stream = assemble("\n".join(lines[first - 1 : last]))
+            worker, stream = assemble("\n".join(lines[first - 1 : last]), job.pipelines)
         except AssemblyError as cause:
             raise TextError(first - 1 + cause.line, cause.what) from cause
         workers.append(Worker(*worker))
         streams.append(stream)
-    table = np.array([row for stream in streams for row in stream], dtype=np.int64).reshape(-1, 6)
+    table = np.array([row for stream in streams for row in stream], dtype=np.int64).reshape(
+        -1, len(Instruction._fields)
+    )
     offsets = np.array([0, *accumulate(len(stream) for stream in streams)], dtype=np.int64)
-    columns = (np.ascontiguousarray(table[:, index]) for index in range(6))
-    return Program(job, failed, release, claims, tuple(workers), offsets, *columns)
+    columns = (np.ascontiguousarray(column) for column in table.T)
+    return Streams(job, failed, release, claims, tuple(workers), offsets, *columns)
 
 
 def _blocks(rest: list[tuple[int, list[str]]]) -> list[tuple[int, int]]:

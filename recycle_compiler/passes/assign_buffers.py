@@ -3,8 +3,8 @@
     load p0 m0           -->    load p0 m0 b0
     forward p0 m0               forward p0 m0 b0 <- i2
 
-A micro-batch keeps one buffer from its load or forward to the end of its backward; a message keeps one
-inbox from the posting of its receive to the start of the op that consumes it. The lowest free number is
+A micro-batch keeps one buffer per chunk from its load or forward to the end of its backward; a message keeps
+one inbox from the posting of its receive to the start of the op that consumes it. The lowest free number is
 taken, so a worker needs no more of them than it ever uses at once: while none is free, the numbers in use
 are the first ones.
 """
@@ -15,7 +15,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from recycle_compiler.ir.streams import Program
+from recycle_compiler.ir.streams import Streams
 from recycle_compiler.passes.pipeline import Pass
 from recycle_runtime.plan.isa import CONSUMES, NONE, RECEIVES, USES_BUFFER, Opcode
 
@@ -28,22 +28,24 @@ _SEND_GRADIENT = int(Opcode.SEND_GRADIENT)
 
 
 @dataclass(frozen=True, slots=True)
-class AssignBuffers(Pass[Program, Program]):
+class AssignBuffers(Pass[Streams, Streams]):
     """Fill in `buffer` and `inbox`."""
 
     name = "assign-buffers"
 
-    def run(self, program: Program) -> Program:
-        unit = (program.pipeline * program.job.microbatches + program.microbatch).tolist()
-        opcode = program.opcode.tolist()
+    def run(self, streams: Streams) -> Streams:
+        job = streams.job
+        unit = streams.pipeline * job.microbatches + streams.microbatch
+        unit = (unit * job.chunks + streams.chunk).tolist()
+        opcode = streams.opcode.tolist()
         buffer = [NONE] * len(opcode)
         inbox = [NONE] * len(opcode)
-        limits = program.offsets.tolist()
+        limits = streams.offsets.tolist()
         for first, last in pairwise(limits):
             _number_buffers(opcode, unit, buffer, first, last)
             _number_inboxes(opcode, unit, inbox, first, last)
         return replace(
-            program, buffer=np.array(buffer, dtype=np.int64), inbox=np.array(inbox, dtype=np.int64)
+            streams, buffer=np.array(buffer, dtype=np.int64), inbox=np.array(inbox, dtype=np.int64)
         )
 
 

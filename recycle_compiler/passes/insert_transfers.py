@@ -1,24 +1,28 @@
-"""Turn the schedule into instructions, with a send and a receive for all that crosses a stage boundary.
+"""Turn the schedule into instructions, with a send and a receive for all that goes from chunk to chunk.
 
-    F(s) on 0:1, then F(s+1) on 2:2    -->    0:1  forward, send-activation -> 2:2
+    F(c) on 0:1, then F(c+1) on 2:2    -->    0:1  forward, send-activation -> 2:2
                                               2:2  recv-activation <- 0:1, ..., forward
 
 A send stands right after the op that makes the message; its receive is posted on the other worker at the
 time of that send, before anything that starts then. Receives on a pair of workers are therefore in the
 order of its sends, and even if every send had to wait for its receive there would be no deadlock: in order
-of (time; receive, send, compute), each instruction waits only for earlier ones.
+of (time; receive, send, compute), each instruction waits only for earlier ones. A worker that has two chunks
+in a row sends to itself, by the same instructions.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from recycle_compiler.ir.failure import Worker
 from recycle_compiler.ir.ops import Column, OpKind
 from recycle_compiler.ir.schedule import Schedule
-from recycle_compiler.ir.streams import Program
+from recycle_compiler.ir.streams import Streams
 from recycle_compiler.passes.pipeline import Pass
-from recycle_runtime.plan.isa import NONE, Opcode
+from recycle_runtime.plan.isa import NONE, USES_CHUNK, Opcode
+
+Mask = NDArray[np.bool_]
 
 _RECEIVE, _SEND, _LOAD, _COMPUTE, _BARRIER, _REDUCE, _OPTIMIZER, _VALIDATE = range(8)
 """Rank among instructions of one worker at one time."""
@@ -33,31 +37,32 @@ class _Rows:
     """Instructions before they are sorted into streams."""
 
     worker: Column
-    """stage * pipelines + pipeline."""
     time: Column
     rank: Column
     opcode: Column
+    chunk: Column
     pipeline: Column
     microbatch: Column
-    peer: Column
+    neighbour: Column
 
 
 @dataclass(frozen=True, slots=True)
-class InsertTransfers(Pass[Schedule, Program]):
-    """Schedule -> Program whose buffers and inboxes have no numbers yet."""
+class InsertTransfers(Pass[Schedule, Streams]):
+    """Schedule -> Streams whose buffers and inboxes have no numbers yet."""
 
     name = "insert-transfers"
 
-    def run(self, schedule: Schedule) -> Program:
+    def run(self, schedule: Schedule) -> Streams:
         rows = _concatenate(
             [_compute(schedule), _loads(schedule), *_transfers(schedule), *_endings(schedule)]
         )
-        order = np.lexsort((rows.microbatch, rows.pipeline, rows.rank, rows.time, rows.worker))
+        order = np.lexsort((rows.chunk, rows.microbatch, rows.pipeline, rows.rank, rows.time, rows.worker))
         owner = rows.worker[order]
         present = np.unique(owner)
         pipelines = schedule.job.pipelines
         unset = np.full(len(order), NONE, dtype=np.int64)
-        return Program(
+        works_on_a_chunk = np.isin(rows.opcode[order], sorted(USES_CHUNK))
+        return Streams(
             schedule.job,
             schedule.failed,
             schedule.release,
@@ -65,11 +70,12 @@ class InsertTransfers(Pass[Schedule, Program]):
             tuple(Worker(number % pipelines, number // pipelines) for number in present.tolist()),
             np.append(np.searchsorted(owner, present), len(owner)),
             rows.opcode[order],
+            np.where(works_on_a_chunk, rows.chunk[order], NONE),
             rows.pipeline[order],
             rows.microbatch[order],
             unset,
             unset,
-            rows.peer[order],
+            rows.neighbour[order],
         )
 
 
@@ -80,7 +86,7 @@ def _compute(schedule: Schedule) -> _Rows:
 
 
 def _loads(schedule: Schedule) -> _Rows:
-    """The first stage reads inputs, the last one targets."""
+    """The first chunk needs inputs, the last one targets."""
     ops = schedule.ops
     edge = (ops.chunk == 0) | (ops.chunk == schedule.job.chunks - 1)
     chosen = (ops.kind == OpKind.F) & edge
@@ -88,7 +94,7 @@ def _loads(schedule: Schedule) -> _Rows:
 
 
 def _transfers(schedule: Schedule) -> list[_Rows]:
-    """Activations to the next stage and gradients to the one before."""
+    """Activations to the next chunk and gradients to the one before."""
     job, ops = schedule.job, schedule.ops
     host = np.empty((job.pipelines, job.microbatches, job.chunks), dtype=np.int64)
     forwards = ops.kind == OpKind.F
@@ -103,7 +109,7 @@ def _transfers(schedule: Schedule) -> list[_Rows]:
         target = ops.chunk[chosen] + step
         other = host[pipeline, microbatch, target]
         sent = schedule.end[chosen]
-        found.append(_rows(schedule, chosen, sent, _SEND, send, other % job.pipelines))
+        found.append(_rows(schedule, chosen, sent, _SEND, send, other))
         size = len(sent)
         found.append(
             _Rows(
@@ -111,16 +117,17 @@ def _transfers(schedule: Schedule) -> list[_Rows]:
                 sent,
                 np.full(size, _RECEIVE),
                 np.full(size, int(receive)),
+                target,
                 pipeline,
                 microbatch,
-                ops.worker[chosen] % job.pipelines,
+                ops.worker[chosen],
             )
         )
     return found
 
 
 def _endings(schedule: Schedule) -> list[_Rows]:
-    """Reduction and optimizer, behind a barrier or before a validation."""
+    """Reduction and optimizer of every chunk, behind one barrier or before one validation of the worker."""
     ops = schedule.ops
     reductions, steps = ops.kind == OpKind.R, ops.kind == OpKind.O
     found = [
@@ -128,17 +135,29 @@ def _endings(schedule: Schedule) -> list[_Rows]:
         _rows(schedule, steps, schedule.start[steps], _OPTIMIZER, Opcode.OPTIMIZER),
     ]
     if schedule.job.techniques.stagger:
-        return [*found, _rows(schedule, steps, schedule.end[steps], _VALIDATE, Opcode.VALIDATE)]
-    return [*found, _rows(schedule, reductions, schedule.start[reductions], _BARRIER, Opcode.BARRIER)]
+        last = _first_of_each_worker(schedule, steps, -schedule.end)
+        return [*found, _rows(schedule, last, schedule.end[last], _VALIDATE, Opcode.VALIDATE)]
+    first = _first_of_each_worker(schedule, reductions, schedule.start)
+    return [*found, _rows(schedule, first, schedule.start[first], _BARRIER, Opcode.BARRIER)]
+
+
+def _first_of_each_worker(schedule: Schedule, chosen: Mask, time: Column) -> Mask:
+    """Of the chosen ops, the one of each worker whose time is least."""
+    rows = np.flatnonzero(chosen)
+    rows = rows[np.lexsort((time[rows], schedule.ops.worker[rows]))]
+    _, first = np.unique(schedule.ops.worker[rows], return_index=True)
+    found = np.zeros(len(chosen), dtype=np.bool_)
+    found[rows[first]] = True
+    return found
 
 
 def _rows(
     schedule: Schedule,
-    chosen: np.ndarray[tuple[int], np.dtype[np.bool_]],
+    chosen: Mask,
     time: Column,
     rank: int,
     opcode: Opcode | Column,
-    peer: Column | int = NONE,
+    neighbour: Column | int = NONE,
 ) -> _Rows:
     """Instructions on the workers of the chosen ops."""
     ops, size = schedule.ops, int(chosen.sum())
@@ -147,9 +166,10 @@ def _rows(
         time,
         np.full(size, rank),
         np.broadcast_to(np.asarray(opcode, dtype=np.int64), size),
+        ops.chunk[chosen],
         ops.pipeline[chosen],
         ops.microbatch[chosen],
-        np.broadcast_to(np.asarray(peer, dtype=np.int64), size),
+        np.broadcast_to(np.asarray(neighbour, dtype=np.int64), size),
     )
 
 

@@ -14,11 +14,10 @@ import numpy as np
 from recycle_compiler.ir.failure import FailureSet, Worker, failed_per_stage, normal_form
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.ops import Column
-from recycle_compiler.ir.streams import Program
+from recycle_compiler.ir.streams import Streams
 from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.pipeline import Pass
 from recycle_compiler.scheduling.slow_workers import SlowWorkers
-from recycle_runtime.plan.isa import Opcode
 
 Roles = Mapping[Worker, int]
 """Of the workers that are not like all others, a number for those that are interchangeable."""
@@ -50,43 +49,42 @@ def normal_slow(slow: SlowWorkers, failed: FailureSet, pipelines: int) -> SlowWo
 
 
 def relabel(
-    program: Program, failed: FailureSet, planned_slow: SlowWorkers = (), slow: SlowWorkers = ()
-) -> Program:
+    streams: Streams, failed: FailureSet, planned_slow: SlowWorkers = (), slow: SlowWorkers = ()
+) -> Streams:
     """The same plan with workers renamed inside their stages, so that exactly `failed` are missing.
 
     And so that the slow workers of the plan are those that are really slow.
     """
-    job = program.job
-    if failed_per_stage(failed, job.stages) != failed_per_stage(program.failed, job.stages):
+    job = streams.job
+    if failed_per_stage(failed, job.stages) != failed_per_stage(streams.failed, job.stages):
         raise ValueError("the plan is for other counts of failures per stage")
-    if failed == program.failed and planned_slow == slow:
-        return program
+    if failed == streams.failed and planned_slow == slow:
+        return streams
     planned, actual = (
         {**{one.worker: 1 + number for number, one in enumerate(some)}, **dict.fromkeys(gone, _GONE)}
-        for some, gone in ((planned_slow, program.failed), (slow, failed))
+        for some, gone in ((planned_slow, streams.failed), (slow, failed))
     )
     pipeline_names, worker_names = _names(planned, actual, job)
-    stage = np.repeat([worker.stage for worker in program.workers], np.diff(program.offsets))
-    forward_peer = (program.opcode == Opcode.SEND_ACTIVATION) | (program.opcode == Opcode.RECV_GRADIENT)
-    other_stage = np.clip(stage + np.where(forward_peer, 1, -1), 0, job.stages - 1)
-    peer = np.where(program.peer >= 0, worker_names[other_stage, program.peer], program.peer)
-    pipeline = np.where(program.pipeline >= 0, pipeline_names[program.pipeline], program.pipeline)
-    renamed = [Worker(int(worker_names[w.stage, w.pipeline]), w.stage) for w in program.workers]
+    numbers = (worker_names + job.pipelines * np.arange(job.stages)[:, None]).reshape(-1)
+    neighbour = np.where(streams.neighbour >= 0, numbers[streams.neighbour], streams.neighbour)
+    pipeline = np.where(streams.pipeline >= 0, pipeline_names[streams.pipeline], streams.pipeline)
+    renamed = [Worker(int(worker_names[w.stage, w.pipeline]), w.stage) for w in streams.workers]
     order = sorted(range(len(renamed)), key=lambda index: (renamed[index].stage, renamed[index].pipeline))
-    limits: list[int] = program.offsets.tolist()
+    limits: list[int] = streams.offsets.tolist()
     rows = np.concatenate([np.arange(limits[index], limits[index + 1]) for index in order])
-    lengths = np.diff(program.offsets)[order]
+    lengths = np.diff(streams.offsets)[order]
     return replace(
-        program,
+        streams,
         failed=failed,
         workers=tuple(renamed[index] for index in order),
         offsets=np.concatenate([[0], np.cumsum(lengths)]),
-        opcode=program.opcode[rows],
+        opcode=streams.opcode[rows],
+        chunk=streams.chunk[rows],
         pipeline=pipeline[rows],
-        microbatch=program.microbatch[rows],
-        buffer=program.buffer[rows],
-        inbox=program.inbox[rows],
-        peer=peer[rows],
+        microbatch=streams.microbatch[rows],
+        buffer=streams.buffer[rows],
+        inbox=streams.inbox[rows],
+        neighbour=neighbour[rows],
     )
 
 

@@ -2,7 +2,7 @@
 
 from recycle_compiler.ir.graph import Graph
 from recycle_compiler.ir.schedule import Schedule
-from recycle_compiler.ir.streams import Program
+from recycle_compiler.ir.streams import Streams
 from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.assign_buffers import AssignBuffers
 from recycle_compiler.passes.assign_slots import AssignSlots
@@ -20,10 +20,10 @@ GRAPH_PASSES: Pipeline[Target, Graph] = (
 )
 """What must happen, and where."""
 
-LOWERING_PASSES: Pipeline[Schedule, Program] = CanonicalizeSchedule() >> InsertTransfers() >> AssignBuffers()
+LOWERING_PASSES: Pipeline[Schedule, Streams] = CanonicalizeSchedule() >> InsertTransfers() >> AssignBuffers()
 """From times to instructions."""
 
 
-def all_passes(assign_slots: AssignSlots | None = None) -> Pipeline[Target, Program]:
+def all_passes(assign_slots: AssignSlots | None = None) -> Pipeline[Target, Streams]:
     """From a target to streams."""
     return GRAPH_PASSES >> (assign_slots or AssignSlots()) >> LOWERING_PASSES

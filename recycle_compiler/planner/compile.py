@@ -8,7 +8,7 @@ from typing import NamedTuple
 from recycle_compiler.ir.failure import FailureSet, failed_per_stage, normal_form
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.schedule import Schedule
-from recycle_compiler.ir.streams import Program
+from recycle_compiler.ir.streams import Streams
 from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.assign_slots import AssignSlots, Effort
 from recycle_compiler.passes.normalize_failures import NormalizeFailures, relabel
@@ -55,7 +55,7 @@ def compile_job(
     processes: int = 1,
     on_plan: OnPlan | None = None,
     observers: Sequence[Observer] = (),
-) -> list[Program]:
+) -> list[Streams]:
     """Plans for 0 up to `failures` failed workers (default: the job's tolerance).
 
     Each plan is made on its own, so the result does not depend on the number of processes. Where one is
@@ -66,7 +66,7 @@ def compile_job(
     check_survivable(job, total - 1)
     end = time.monotonic_ns() + job.solver.time_limit_ns
     baseline = one_f_one_b_period(job)
-    programs: dict[int, Program] = {}
+    programs: dict[int, Streams] = {}
     processes = 1 if observers or total == 1 else processes
     with running(processes) as run:
         # A quarter of the time limit is for comparing stages, the rest is shared by the plans.
@@ -103,7 +103,7 @@ def plan_failed(
     observers: Sequence[Observer] = (),
     effort: Effort | None = None,
     deadline: Deadline | None = None,
-) -> Program:
+) -> Streams:
     """The plan for exactly these failed workers; nobody moves to another stage.
 
     Without an effort given, somebody is waiting for it.
@@ -144,11 +144,11 @@ def plan_slow(
 
 def plan_count(
     job: JobSpec, failures: int, costs: Costs, deadline: Deadline, observers: Sequence[Observer] = ()
-) -> Program:
+) -> Streams:
     """The plan for this many failures, on the stages that carry them best."""
     if failures == 0:
         return plan_failed(job, (), observers, Effort(), deadline)
-    best: Program | None = None
+    best: Streams | None = None
     for counts, bound in ranked_placements(job, failures, costs, Effort(), deadline):
         if best is not None and (bound >= best.claims.period or deadline.passed()):
             continue
@@ -159,7 +159,7 @@ def plan_count(
     return plan_failed(job, best.failed, observers, Effort(), deadline) if observers else best
 
 
-def _is_slower(program: Program, more: Program) -> bool:
+def _is_slower(program: Streams, more: Streams) -> bool:
     """Whether a plan for more failures is faster, and a worker could be added to it."""
     return program.job.techniques.adaptive and program.claims.period > more.claims.period
 
@@ -179,7 +179,7 @@ def _counted(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-def summary(program: Program, seconds: float, baseline: int) -> PlanSummary:
+def summary(program: Streams, seconds: float, baseline: int) -> PlanSummary:
     """What a plan is worth, against fault-free 1F1B."""
     claims = program.claims
     return PlanSummary(
@@ -197,7 +197,7 @@ def summary(program: Program, seconds: float, baseline: int) -> PlanSummary:
 
 
 class _Made(NamedTuple):
-    program: Program
+    program: Streams
     seconds: float
     excess: int
     """Nanoseconds beyond those it was given."""

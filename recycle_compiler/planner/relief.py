@@ -17,7 +17,7 @@ from recycle_compiler.ir.failure import FailureSet, worker_number
 from recycle_compiler.ir.graph import Graph
 from recycle_compiler.ir.ops import Column, OpKind
 from recycle_compiler.ir.schedule import Schedule
-from recycle_compiler.ir.streams import Program
+from recycle_compiler.ir.streams import Streams
 from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.assign_slots import Plan, schedule_from
 from recycle_compiler.passes.pipeline import Observer, Pass
@@ -57,7 +57,7 @@ class _GivenSlots(Pass[Graph, Schedule]):
         return schedule_from(graph, self.plan)
 
 
-def relieved(program: Program, wanted: FailureSet = (), observers: Sequence[Observer] = ()) -> Program:
+def relieved(program: Streams, wanted: FailureSet = (), observers: Sequence[Observer] = ()) -> Streams:
     """A plan for one failure fewer, on the stage where that helps most; its period is no longer.
 
     Where several are equal, the failures that are wanted; else those where least can still be gained.
@@ -80,14 +80,14 @@ def relieved(program: Program, wanted: FailureSet = (), observers: Sequence[Obse
     return passes.run(Target(job, failed), observers)
 
 
-def _with_one_fewer(program: Program) -> Iterator[FailureSet]:
+def _with_one_fewer(program: Streams) -> Iterator[FailureSet]:
     """Failures without the first one of a stage, for every stage that has any."""
     for stage in sorted({worker.stage for worker in program.failed}):
         lives = min(worker for worker in program.failed if worker.stage == stage)
         yield tuple(worker for worker in program.failed if worker != lives)
 
 
-def _rows(program: Program) -> tuple[Column, Column, Column, Column, Column]:
+def _rows(program: Streams) -> tuple[Column, Column, Column, Column, Column]:
     """Of every op in the streams: kind, unit, stage, the number of its worker, and its row."""
     kinds = np.full(max(Opcode) + 1, -1)
     kinds[list(_KIND)] = list(_KIND.values())
@@ -99,7 +99,7 @@ def _rows(program: Program) -> tuple[Column, Column, Column, Column, Column]:
     return kinds[program.opcode[rows]], unit, number // pipelines, number, rows
 
 
-def _hosts(program: Program) -> Column:
+def _hosts(program: Streams) -> Column:
     """host[unit, stage]: the number of the worker that runs it."""
     kind, unit, stage, worker, _ = _rows(program)
     job = program.job
@@ -108,7 +108,7 @@ def _hosts(program: Program) -> Column:
     return host
 
 
-def _starts(program: Program, problem: Problem) -> Column:
+def _starts(program: Streams, problem: Problem) -> Column:
     """Numbers that rise along every stream, as start[kind, unit, stage]; -1 where there is no such op."""
     kind, unit, stage, _, rows = _rows(program)
     start = np.full((3, problem.units, problem.stages), -1, dtype=np.int64)

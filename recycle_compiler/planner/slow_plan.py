@@ -18,7 +18,7 @@ from recycle_compiler.ir.graph import Graph
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.ops import OpKind
 from recycle_compiler.ir.schedule import Schedule
-from recycle_compiler.ir.streams import Program
+from recycle_compiler.ir.streams import Streams
 from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.assign_slots import AssignSlots, Effort, slow_order
 from recycle_compiler.passes.canonicalize_schedule import CanonicalizeSchedule, starts_of
@@ -42,7 +42,7 @@ _CLOSE = 106
 class SlowPlan:
     """A plan, and how long its step takes with the slow workers; in ticks."""
 
-    program: Program
+    program: Streams
     step: int
     equal_step: int
     """Of the plan that knows nothing of them."""
@@ -70,7 +70,7 @@ class _Found:
 
 
 def best_for_slow(
-    equal: Program, schedule: Schedule, slow: SlowWorkers, effort: Effort, deadline: Deadline
+    equal: Streams, schedule: Schedule, slow: SlowWorkers, effort: Effort, deadline: Deadline
 ) -> SlowPlan:
     """The best of several shares; `equal` and its schedule are the plan for workers of equal speed."""
     job, failed = equal.job, equal.failed

@@ -29,11 +29,14 @@ class Streams:
     offsets: Column
     """Rows offsets[i] to offsets[i + 1] are the stream of workers[i]."""
     opcode: Column
+    chunk: Column
     pipeline: Column
     microbatch: Column
     buffer: Column
     inbox: Column
-    peer: Column
+    neighbour: Column
+    pipelines: int
+    """Of the job: how workers are numbered depends on it."""
 
     def __len__(self) -> int:
         return len(self.opcode)
@@ -61,12 +64,12 @@ class Streams:
 
     def text(self, row: int) -> str:
         """The instruction in words."""
-        columns = (self.pipeline, self.microbatch, self.buffer, self.inbox, self.peer)
-        fields = (int(column[row]) for column in columns)
-        return describe(Instruction(Opcode(int(self.opcode[row])), *fields), self.place(row)[0])
+        fields = (int(getattr(self, name)[row]) for name in Instruction._fields[1:])
+        instruction = Instruction(Opcode(int(self.opcode[row])), *fields)
+        return describe(instruction, self.place(row)[0], self.pipelines)
 
 
-def streams_from(streams: Mapping[Worker, Sequence[Instruction]]) -> Streams:
+def streams_from(streams: Mapping[Worker, Sequence[Instruction]], pipelines: int) -> Streams:
     """Columns from values."""
     workers = tuple(sorted(streams, key=lambda worker: (worker.stage, worker.pipeline)))
     lengths = [len(streams[worker]) for worker in workers]
@@ -74,4 +77,4 @@ def streams_from(streams: Mapping[Worker, Sequence[Instruction]]) -> Streams:
     width = len(Instruction._fields)
     rows = np.fromiter(values, dtype=np.int64, count=sum(lengths) * width).reshape(-1, width)
     columns = (np.ascontiguousarray(rows[:, field]) for field in range(width))
-    return Streams(workers, np.cumsum([0, *lengths], dtype=np.int64), *columns)
+    return Streams(workers, np.cumsum([0, *lengths], dtype=np.int64), *columns, pipelines)

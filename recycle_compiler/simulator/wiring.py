@@ -15,8 +15,6 @@ from recycle_compiler.simulator.streams import WORK, Mask, Streams
 from recycle_runtime.plan.isa import CONSUMES, NONE, RECEIVES, Opcode
 
 SENDS = (Opcode.SEND_ACTIVATION, Opcode.SEND_GRADIENT)
-_DOWN = (Opcode.SEND_ACTIVATION, Opcode.RECV_GRADIENT)
-"""The other end of these is on the next stage; of the other two, on the previous one."""
 _NOBODY = -1
 
 
@@ -73,13 +71,12 @@ def wire(streams: Streams, job: JobSpec) -> Wiring:
 
 def _messages(streams: Streams, job: JobSpec) -> tuple[Column, Column]:
     """For every row that receives the row that sends, else NEVER; and the sends that are left over."""
-    worker_at = np.full((job.pipelines, job.stages + 2), _NOBODY, dtype=np.int64)
+    # Nobody is the last of them: what -1 finds.
+    worker_at = np.full(job.workers + 1, _NOBODY, dtype=np.int64)
     for index, worker in enumerate(streams.workers):
-        worker_at[worker.pipeline, worker.stage] = index
+        worker_at[worker.stage * job.pipelines + worker.pipeline] = index
     here = streams.worker
-    # There is nobody above the first stage, nor below the last: index -1 is the last column.
-    stage = streams.stages[here] + np.where(streams.is_any(_DOWN), 1, -1)
-    there = worker_at[streams.peer, stage]
+    there = worker_at[np.where(streams.neighbour < job.workers, streams.neighbour, NONE)]
     send, receive = np.flatnonzero(streams.is_any(SENDS)), np.flatnonzero(streams.is_any(RECEIVES))
     count = len(streams.workers)
     sent = _numbered(here[send] * (count + 1) + there[send] + 1, len(streams))

@@ -29,19 +29,18 @@ def _steps(plan: Plan, both: tuple[Link, Link]) -> Steps:
     action = np.full(len(table), MISSING, dtype=np.int64)
     other = np.full(len(table), MISSING, dtype=np.int64)
     channel, rank = channels(plan, both)
-    worker_at = np.full((plan.job.pipelines, plan.job.stages), MISSING, dtype=np.int64)
-    for index, (pipeline, stage) in enumerate(table.workers):
-        worker_at[pipeline, stage] = index
+    worker_at = np.full(plan.job.workers, MISSING, dtype=np.int64)
+    worker_at[table.number] = table.worker
     for link in both:
         action[link.receive_rows] = Action.POST
         action[link.send_rows] = Action.SEND
-        other[link.send_rows] = worker_at[table.peer[link.send_rows], table.stage[link.send_rows] + link.step]
+        other[link.send_rows] = worker_at[table.neighbour[link.send_rows]]
         fed = (link.receive >= 0) & (link.consumer >= 0)
         fed &= table.worker[link.receive] == table.worker[link.consumer]
         takes, receives = link.consumer[fed], link.receive[fed]
         action[takes] = Action.TAKE
         channel[takes], rank[takes] = channel[receives], rank[receives]
-        other[takes] = worker_at[table.peer[receives], table.stage[receives] - link.step]
+        other[takes] = worker_at[table.neighbour[receives]]
     for opcode in (Opcode.BARRIER, Opcode.REDUCE):
         rows = np.flatnonzero(table.opcode == opcode)
         action[rows] = Action.GATHER

@@ -8,7 +8,16 @@ from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.verifier.plan import where
 from recycle_compiler.verifier.report import Rule, Violation
 from recycle_compiler.verifier.table import Column, Mask, StreamTable
-from recycle_runtime.plan.isa import CONSUMES, NONE, RECEIVES, USES_BUFFER, USES_MICROBATCH, USES_PEER, Opcode
+from recycle_runtime.plan.isa import (
+    CONSUMES,
+    NONE,
+    RECEIVES,
+    USES_BUFFER,
+    USES_CHUNK,
+    USES_MICROBATCH,
+    USES_NEIGHBOUR,
+    Opcode,
+)
 
 _WITH_PREVIOUS_STAGE = (Opcode.RECV_ACTIVATION, Opcode.SEND_GRADIENT)
 _WITH_NEXT_STAGE = (Opcode.SEND_ACTIVATION, Opcode.RECV_GRADIENT)
@@ -45,6 +54,7 @@ def _limits(table: StreamTable, job: JobSpec, known: Mask) -> Iterator[tuple[str
     opcode = np.where(known, table.opcode, 0)
     units = job.pipelines * job.microbatches
     with_microbatch = _among(opcode, USES_MICROBATCH)
+    yield "chunk", table.chunk, _among(opcode, USES_CHUNK), job.stages
     yield "pipeline", table.pipeline, with_microbatch, job.pipelines
     yield "micro-batch", table.microbatch, with_microbatch, job.microbatches
     # A worker never needs more buffers than there are micro-batches, nor more inboxes than messages.
@@ -52,7 +62,7 @@ def _limits(table: StreamTable, job: JobSpec, known: Mask) -> Iterator[tuple[str
     needs_message = table.stage != np.where(opcode == Opcode.FORWARD, 0, job.stages - 1)
     takes_inbox = _among(opcode, RECEIVES) | (_among(opcode, CONSUMES) & needs_message)
     yield "inbox", table.inbox, takes_inbox, 2 * units
-    yield "peer", table.peer, _among(opcode, USES_PEER), job.pipelines
+    yield "neighbour", table.neighbour, _among(opcode, USES_NEIGHBOUR), job.workers
 
 
 def _misplaced(table: StreamTable, job: JobSpec, known: Mask) -> Iterator[tuple[Rule, Mask, str]]:

@@ -93,7 +93,7 @@ def _matches(plan: Plan, link: Link) -> Iterator[Violation]:
         ("send", link.send, link.producer, link.consumer),
         ("receive", link.receive, link.consumer, link.producer),
     )
-    worker, host, peer = plan.table.worker, plan.table.host, plan.table.peer
+    worker, number, neighbour = plan.table.worker, plan.table.number, plan.table.neighbour
     for name, end, here, there in ends:
         for unit, stage in cells((here >= 0) & (there >= 0) & (end < 0)):
             op = plan.table.name(int(here[unit, stage]))
@@ -103,12 +103,12 @@ def _matches(plan: Plan, link: Link) -> Iterator[Violation]:
             row = int(end[unit, stage])
             message = f"{plan.table.name(row)} stands on a worker that does not run the op it goes with"
             yield plan.at(Rule.MESSAGE_MATCH, row, message)
-        for unit, stage in cells((there >= 0) & (end >= 0) & (peer[end] != host[there])):
+        for unit, stage in cells((there >= 0) & (end >= 0) & (neighbour[end] != number[there])):
             row = int(end[unit, stage])
-            message = (
-                f"{plan.table.name(row)} names pipeline {peer[row]}, the other end is on pipeline "
-                f"{host[there[unit, stage]]}"
+            named, right = (
+                plan.worker_text(int(each)) for each in (neighbour[row], number[there[unit, stage]])
             )
+            message = f"{plan.table.name(row)} names worker {named}, the other end is on worker {right}"
             yield plan.at(Rule.MESSAGE_MATCH, row, message)
 
 
@@ -137,9 +137,9 @@ def _order(plan: Plan, link: Link) -> Iterator[Violation]:
     table = plan.table
     send, receive = link.send, link.receive
     met = (send >= 0) & (receive >= 0)
-    met &= (table.peer[send] == table.host[receive]) & (table.host[send] == table.peer[receive])
+    met &= (table.neighbour[send] == table.number[receive]) & (table.number[send] == table.neighbour[receive])
     send, receive = send[met], receive[met]
-    pair = table.worker[send] * plan.job.pipelines + table.peer[send]
+    pair = table.number[send] * plan.job.workers + table.neighbour[send]
     by_send = np.lexsort((send, pair))
     by_receive = np.lexsort((receive, pair))
     # Both orders list the pairs alike, so they agree everywhere or the pair is out of order.
@@ -157,16 +157,14 @@ def channels(plan: Plan, both: tuple[Link, Link]) -> tuple[Column, Column]:
     table = plan.table
     channel = np.full(len(table), MISSING, dtype=np.int64)
     rank = np.full(len(table), MISSING, dtype=np.int64)
-    for direction, link in enumerate(both):
-        ends = (
-            (link.send_rows, 0, table.host, table.peer),
-            (link.receive_rows, link.step, table.peer, table.host),
-        )
-        for rows, step, sender, receiver in ends:
-            stage_and_direction = (table.stage[rows] - step) * 2 + direction
-            pair = sender[rows] * plan.job.pipelines + receiver[rows]
-            channel[rows] = stage_and_direction * plan.job.pipelines**2 + pair
-            rank[rows] = rank_within(channel[rows])
+    sends = np.sort(np.concatenate([link.send_rows for link in both]))
+    receives = np.sort(np.concatenate([link.receive_rows for link in both]))
+    for rows, sender, receiver in (
+        (sends, table.number, table.neighbour),
+        (receives, table.neighbour, table.number),
+    ):
+        channel[rows] = sender[rows] * plan.job.workers + receiver[rows]
+        rank[rows] = rank_within(channel[rows])
     return channel, rank
 
 

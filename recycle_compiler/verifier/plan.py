@@ -64,6 +64,11 @@ class Plan:
     def overall(self, rule: Rule, message: str) -> Violation:
         return Violation(rule, self.index, None, None, message)
 
+    def worker_text(self, number: int) -> str:
+        """A worker, of those that neighbours may name, in words: `0:2`."""
+        stage, pipeline = divmod(number, self.job.pipelines)
+        return f"{pipeline}:{stage}"
+
     def cell(self, unit: int, stage: int) -> str:
         """A unit on a stage in words: `p0 m3 on stage 2`."""
         pipeline, microbatch = divmod(unit, self.job.microbatches)

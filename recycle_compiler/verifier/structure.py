@@ -75,7 +75,7 @@ def _whole_pipelines(plan: Plan) -> Iterator[Violation]:
     table = plan.table
     rows = table.opcode == Opcode.FORWARD
     hosts = np.full((plan.units, plan.job.stages), -1, dtype=np.int64)
-    hosts[plan.unit()[rows], table.stage[rows]] = table.host[rows]
+    hosts[plan.unit()[rows], table.stage[rows]] = table.number[rows] % plan.job.pipelines
     routes = len(np.unique(hosts, axis=0))
     whole = min(live_hosts(plan.job, plan.failed))
     if routes > whole:

@@ -30,16 +30,17 @@ class StreamTable:
     worker: Column
     """Index into `workers`."""
     stage: Column
-    host: Column
-    """The pipeline of the worker."""
+    number: Column
+    """Of the worker, as neighbours name it."""
     position: Column
     """In the stream as it was read: rows that could not be understood are left out of the table."""
     opcode: Column
+    chunk: Column
     pipeline: Column
     microbatch: Column
     buffer: Column
     inbox: Column
-    peer: Column
+    neighbour: Column
 
     def __len__(self) -> int:
         return len(self.opcode)
@@ -66,15 +67,24 @@ class StreamTable:
         if sound.all():
             return self
         kept_before = np.concatenate(([0], np.cumsum(sound)))
-        columns = (self.worker, self.stage, self.host, self.position, *self.fields)
+        columns = (self.worker, self.stage, self.number, self.position, *self.fields)
         return StreamTable(self.workers, kept_before[self.offsets], *(column[sound] for column in columns))
 
     @property
     def fields(self) -> tuple[Column, ...]:
-        return (self.opcode, self.pipeline, self.microbatch, self.buffer, self.inbox, self.peer)
+        """In the order of the fields of Instruction."""
+        return (
+            self.opcode,
+            self.chunk,
+            self.pipeline,
+            self.microbatch,
+            self.buffer,
+            self.inbox,
+            self.neighbour,
+        )
 
 
-def stream_table(streams: Sequence[tuple[Worker, Sequence[Instruction]]]) -> StreamTable:
+def stream_table(streams: Sequence[tuple[Worker, Sequence[Instruction]]], pipelines: int) -> StreamTable:
     """Columns from streams."""
     ordered = sorted(streams, key=lambda item: (item[0].stage, item[0].pipeline))
     workers = tuple(worker for worker, _ in ordered)
@@ -87,14 +97,9 @@ def stream_table(streams: Sequence[tuple[Worker, Sequence[Instruction]]]) -> Str
         offsets=offsets,
         worker=worker,
         stage=np.array([worker.stage for worker in workers], dtype=np.int64)[worker],
-        host=np.array([worker.pipeline for worker in workers], dtype=np.int64)[worker],
+        number=np.array([w.stage * pipelines + w.pipeline for w in workers], dtype=np.int64)[worker],
         position=np.arange(int(offsets[-1])) - offsets[worker],
-        opcode=fields[0],
-        pipeline=fields[1],
-        microbatch=fields[2],
-        buffer=fields[3],
-        inbox=fields[4],
-        peer=fields[5],
+        **dict(zip(Instruction._fields, fields, strict=True)),
     )
 
 

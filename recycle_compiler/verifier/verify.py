@@ -43,7 +43,7 @@ def verify_plan(source: PlanSource, index: int) -> PlanReport:
         broken = (Violation(Rule.INDEX_STATE, index, None, None, what) for what in errors)
         return PlanReport(index, tuple(broken))
     violations, streams = _read(source, index, job)
-    table = stream_table(streams)
+    table = stream_table(streams, job.pipelines)
     instructions = len(table)
     broken_fields, sound = check_fields(table, job, index)
     violations += broken_fields

@@ -121,7 +121,7 @@ def test_streams_run_as_often_as_asked() -> None:
     stream = (Instruction(Opcode.REDUCE), Instruction(Opcode.OPTIMIZER))
     steps: list[int] = []
     per_instruction(
-        Interpreter(stream, dict.fromkeys(Opcode, seen.append), (0, 0), 0), steps.append, repeats=3
+        Interpreter(stream, dict.fromkeys(Opcode, seen.append), (0, 0), 0, 1), steps.append, repeats=3
     )
     assert seen == [*stream] * 3
     assert steps == [0, 1, 2]

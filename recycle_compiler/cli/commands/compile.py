@@ -83,7 +83,7 @@ def run(arguments: Namespace, output: Output) -> int:
         )
     summaries.sort(key=lambda summary: summary.failures)
     if arguments.out is not None:
-        write_bundle(Path(arguments.out), source=loaded.source, programs=programs)
+        write_bundle(Path(arguments.out), source=loaded.source, plans=programs)
         output.written.append(arguments.out)
     if not output.quiet:
         output.words(summary_table(job, summaries, color=output.colored(sys.stderr)))

@@ -26,7 +26,7 @@ from recycle_compiler.cli.commands.diff_with_run import compare_bundle, compare_
 from recycle_compiler.cli.values import count
 from recycle_compiler.ir.job_text import TextError
 from recycle_compiler.ir.schedule import Schedule
-from recycle_compiler.ir.streams import Program
+from recycle_compiler.ir.streams import Streams
 from recycle_compiler.ir.text import parse_schedule
 from recycle_runtime.cli.output import DONE, Output, UsageError, UserError
 from recycle_runtime.plan.bundle import MAGIC
@@ -59,7 +59,7 @@ class Side:
     """One of the two inputs: its plans, read when they are needed, and the failures each is for."""
 
     counts: tuple[int, ...]
-    read: Callable[[int], tuple[Schedule, Program | None]]
+    read: Callable[[int], tuple[Schedule, Streams | None]]
 
 
 def run(arguments: Namespace, output: Output) -> int:
@@ -116,7 +116,7 @@ def _words(diff: PlanDiff) -> str:
     return title + "".join(f"{line}\n" for line in difference_lines(diff))
 
 
-def _compare(before: tuple[Schedule, Program | None], after: tuple[Schedule, Program | None]) -> PlanDiff:
+def _compare(before: tuple[Schedule, Streams | None], after: tuple[Schedule, Streams | None]) -> PlanDiff:
     (old, old_program), (new, new_program) = before, after
     streams = changed_streams(old_program, new_program) if old_program and new_program else ()
     return compare(old, new, streams)
@@ -145,7 +145,7 @@ def _bundle_side(path: str) -> Side:
     bundle = read_bundle(path)
     counts = tuple(len(plan.failed) for plan in bundle.plans)
 
-    def read(count: int) -> tuple[Schedule, Program]:
+    def read(count: int) -> tuple[Schedule, Streams]:
         program = read_plan(bundle, path, counts.index(count))
         return schedule_of(program, path), program
 

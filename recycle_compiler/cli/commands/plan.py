@@ -73,7 +73,7 @@ def run(arguments: Namespace, output: Output) -> int:
         above = f"; the plan is at most {percent(claims.gap)} above optimal"
         output.say(f"the time limit cut the search short{'' if slow else above}")
     if into_bundle:
-        write_bundle(Path(out), source=loaded.source, programs=[program])
+        write_bundle(Path(out), source=loaded.source, plans=[program])
         output.written.append(out)
         output.say(f"wrote {out}")
     else:

@@ -250,7 +250,7 @@ def _compile(job: JobSpec, source: str, arguments: Namespace, output: Output) ->
         programs = compile_job(
             job, failures=failures, processes=arguments.jobs or os.cpu_count() or 1, on_plan=on_plan
         )
-    return Bundle.parse(bundle_bytes(source=source, programs=programs))
+    return Bundle.parse(bundle_bytes(source=source, plans=programs))
 
 
 def _say_what_has_no_effect(

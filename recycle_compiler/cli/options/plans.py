@@ -7,7 +7,7 @@ from recycle_compiler.cli.options.files import add_bundle_argument
 from recycle_compiler.cli.values import count, workers
 from recycle_compiler.ir.failure import FailureSet, Worker, failed_per_stage, failure_set
 from recycle_compiler.ir.job import JobSpec
-from recycle_compiler.ir.streams import Program
+from recycle_compiler.ir.streams import Streams
 from recycle_compiler.ir.units import plural
 from recycle_compiler.passes.normalize_failures import relabel
 from recycle_runtime.cli.output import NO_PLAN, Output, UsageError, UserError
@@ -27,7 +27,7 @@ def add_plan_arguments(parser: ArgumentParser) -> None:
     )
 
 
-def pick_plan(arguments: Namespace, output: Output) -> Program:
+def pick_plan(arguments: Namespace, output: Output) -> Streams:
     """The plan for a number of failures, or for exactly these workers."""
     path: str = arguments.bundle
     bundle = read_bundle(path)
@@ -74,7 +74,7 @@ def _index_for(bundle: Bundle, failures: int | None) -> int:
     return counts.index(failures)
 
 
-def _moves(program: Program, wanted: FailureSet) -> dict[Worker, Worker]:
+def _moves(program: Streams, wanted: FailureSet) -> dict[Worker, Worker]:
     """Who takes which failed worker's place so that the plan fits: what a running job would do."""
     job = program.job
     grid = (Worker(pipeline, stage) for stage in range(job.stages) for pipeline in range(job.pipelines))
@@ -88,7 +88,7 @@ def _after(moves: dict[Worker, Worker], wanted: FailureSet) -> FailureSet:
     return failure_set((set(wanted) - set(moves.values())) | set(moves))
 
 
-def _advice(program: Program, moves: dict[Worker, Worker]) -> str:
+def _advice(program: Streams, moves: dict[Worker, Worker]) -> str:
     """How to get from the actual failures to those that the plan is for."""
     planned = failed_per_stage(program.failed, program.job.stages)
     becomes = ", ".join(f"worker {mover} becomes {place}" for mover, place in moves.items())

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from recycle_compiler.cli.bundles import schedule_of
 from recycle_compiler.cli.options.files import add_output_argument
 from recycle_compiler.cli.values import one_of, positive
-from recycle_compiler.ir.streams import Program
-from recycle_compiler.ir.streams_text import print_program
+from recycle_compiler.ir.streams import Streams
+from recycle_compiler.ir.streams_text import print_streams
 from recycle_compiler.ir.text import print_schedule
 from recycle_compiler.viz.document import document
 from recycle_compiler.viz.grid import grid
@@ -35,14 +35,14 @@ def add_view_arguments(parser: Arguments, formats: Sequence[str] = FORMATS, file
     )
 
 
-def deliver_view(program: Program, origin: str, arguments: Namespace, output: Output) -> None:
+def deliver_view(program: Streams, origin: str, arguments: Namespace, output: Output) -> None:
     """Write the plan to `-o` or stdout; `origin` is the file to blame if it cannot be replayed."""
     output.deliver(_view(program, origin, arguments, output), arguments.out)
 
 
-def _view(program: Program, origin: str, arguments: Namespace, output: Output) -> str:
+def _view(program: Streams, origin: str, arguments: Namespace, output: Output) -> str:
     if arguments.format == "asm":
-        return print_program(program)
+        return print_streams(program)
     schedule = schedule_of(program, origin)
     if arguments.format == "json":
         return document(schedule)

@@ -20,8 +20,8 @@ from recycle_runtime.execution.interpreter import Handler, RunAgain
 from recycle_runtime.execution.kept_buffers import BufferHistory
 from recycle_runtime.execution.shapes import Shapes, as_tuple
 from recycle_runtime.execution.split_backward import Split, WeightWork
-from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.isa import NONE, Instruction, Opcode
+from recycle_runtime.plan.worker_ids import Worker, numbered_worker
 from recycle_runtime.program.microbatches import MicroBatches
 from recycle_runtime.transport.interface import Arrival, Pending, Transport
 
@@ -141,12 +141,12 @@ class StageHandlers:
 
     def recv_activation(self, instruction: Instruction) -> None:
         specs = self._shapes.arriving(self._signature(instruction))
-        self._inboxes[instruction.inbox] = self._transport.receive((instruction.peer, self._stage - 1), specs)
+        self._inboxes[instruction.inbox] = self._transport.receive(self._neighbour(instruction), specs)
 
     def recv_gradient(self, instruction: Instruction) -> None:
         leaving = self._shapes.leaving(self._signature(instruction))
         specs = [spec for spec in leaving if spec.dtype.is_floating_point]
-        self._inboxes[instruction.inbox] = self._transport.receive((instruction.peer, self._stage + 1), specs)
+        self._inboxes[instruction.inbox] = self._transport.receive(self._neighbour(instruction), specs)
 
     def forward(self, instruction: Instruction) -> None:
         slot = self._buffers.setdefault(instruction.buffer, Slot())
@@ -171,7 +171,7 @@ class StageHandlers:
     def send_activation(self, instruction: Instruction) -> None:
         slot = self._buffers[instruction.buffer]
         outputs = [tensor.detach() for tensor in slot.outputs]
-        slot.sent = self._transport.send((instruction.peer, self._stage + 1), outputs)
+        slot.sent = self._transport.send(self._neighbour(instruction), outputs)
 
     def backward_input(self, instruction: Instruction) -> None:
         slot = self._buffers[instruction.buffer]
@@ -181,11 +181,11 @@ class StageHandlers:
     def send_gradient(self, instruction: Instruction) -> None:
         slot = self._buffers[instruction.buffer]
         gradients, slot.gradients = slot.gradients, []
-        sent = self._transport.send((instruction.peer, self._stage - 1), gradients)
+        sent = self._transport.send(self._neighbour(instruction), gradients)
         if slot.work is None:
             del self._buffers[instruction.buffer]
         if sent is not None:
-            under_way = self._gradients_sent.setdefault(instruction.peer, deque())
+            under_way = self._gradients_sent.setdefault(instruction.neighbour, deque())
             under_way.append(sent)
             if len(under_way) > GRADIENTS_UNDER_WAY:
                 under_way.popleft().wait()
@@ -234,6 +234,10 @@ class StageHandlers:
         if not self._is_first:
             slot.gradients = [_gradient(tensor) for tensor in slot.inputs if tensor.is_floating_point()]
         slot.inputs = ()
+
+    def _neighbour(self, instruction: Instruction) -> Worker:
+        """The worker at the other end of a message."""
+        return numbered_worker(instruction.neighbour, self._job.pipelines)
 
     def _signature(self, instruction: Instruction) -> str:
         return self._data.signature(self._now, self._index(instruction))

@@ -25,11 +25,14 @@ class Interpreter:
         handlers: Mapping[Opcode, Handler],
         worker: Worker,
         plan: int,
+        pipelines: int,
         before: Callable[[int], None] | None = None,
     ) -> None:
         self.stream = stream
         self.worker = worker
         self.plan = plan
+        self.pipelines = pipelines
+        """Of the job: neighbours have numbers that depend on it."""
         self.position = 0
         """The instruction that runs now, or the one that failed."""
         self._before = before
@@ -59,4 +62,4 @@ class Interpreter:
             f"worker {pipeline}:{stage}, step {step}, plan {self.plan}, instruction {position}: "
             f"{type(cause).__name__}: {cause}"
         )
-        return f"{head}\n{window(self.stream, position, self.worker)}"
+        return f"{head}\n{window(self.stream, position, self.worker, self.pipelines)}"

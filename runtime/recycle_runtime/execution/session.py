@@ -72,7 +72,7 @@ class Session:
             table = op_times.around(table)
         if tracer is not None:
             table = tracer.around(table)
-        self.interpreter = Interpreter(stream, table, role, plan, before)
+        self.interpreter = Interpreter(stream, table, role, plan, bundle.pipelines, before)
 
     def run(self, step: int) -> StepReport:
         """One step, as often as it takes to make it properly."""

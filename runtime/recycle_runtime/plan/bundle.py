@@ -3,33 +3,51 @@
     magic       8 bytes
     version     2 bytes; all numbers here have their lowest byte first
     checksum    4 bytes: CRC-32 of everything that follows
-    sizes       of index and body, 4 bytes each
-    index       what is known about the plans, and where the streams lie: see bundle_index
-    body        the encoded streams, each distinct one once: see codec
+    hash        32 bytes: SHA-256 of the index, which has that of every plan
+    sizes       4 bytes each: the index before it was packed; how many plans; the packed index, every packed
+                plan
+    index       what is known about the plans, and how their streams lie: see bundle_index
+    plans       the columns of each, packed one by one: see codec
 
-The checksum is looked at before anything else is believed, and every number of the index before it is used.
-A stream is decoded when it is asked for.
+Packing is zlib's. The hash is of what was packed: the same job, version and seed give the same hash
+everywhere, even where another zlib packs the same bytes differently. The checksum is looked at before
+anything else is believed, every size before anything is unpacked, and every number of the index before it is
+used. A plan is unpacked, and its hash looked at, when one of its streams is asked for.
 """
 
+import hashlib
 import os
 import stat
 import struct
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
+from itertools import accumulate, pairwise
 from pathlib import Path
 
-from recycle_runtime.plan.bundle_index import BundleError, Index, PlanEntry, pack_index, unpack_index
-from recycle_runtime.plan.codec import Frame, decode_stream
+from recycle_runtime.plan.bundle_index import (
+    BundleError,
+    Index,
+    Layout,
+    PlanEntry,
+    pack_index,
+    unpack_index,
+)
+from recycle_runtime.plan.codec import Columns, decode_stream, unpack_bytes
 from recycle_runtime.plan.isa import Instruction
+from recycle_runtime.plan.worker_ids import Worker, worker_text
 
-__all__ = ["FORMAT_VERSION", "Bundle", "BundleError", "PlanEntry", "join_bundle"]
+__all__ = ["FORMAT_VERSION", "Bundle", "BundleError", "Layout", "PlanEntry", "join_bundle"]
 
 MAGIC = b"\x89plan\r\n\x1a"
 """No text file starts like this, and one that went through a change of line ends does not either."""
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 LARGEST_FILE = 1 << 30
-_PREFIX = struct.Struct("<8sHIII")
+LARGEST_INDEX = 1 << 28
+"""Before it is packed."""
+PACKING = 6
+"""The level of zlib: 9 takes six times as long for 4 % fewer bytes."""
+_PREFIX = struct.Struct("<8sHI32sII")
 _CHECKED_FROM = 14
 
 
@@ -38,7 +56,11 @@ class Bundle(Index):
     """A bundle that has been read. Workers are (pipeline, stage)."""
 
     format_version: int
-    body: bytes
+    content_hash: str
+    """Of everything in the bundle, as 64 hexadecimal digits: equal hashes, equal plans."""
+    packed_plans: tuple[bytes, ...]
+    _unpacked: dict[int, Columns] = field(default_factory=dict[int, Columns], repr=False)
+    """The plan that was asked for last."""
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> "Bundle":
@@ -53,35 +75,27 @@ class Bundle(Index):
     @classmethod
     def parse(cls, data: bytes) -> "Bundle":
         """The bundle in these bytes; BundleError when they are not one as it was written."""
-        if not data:
-            raise BundleError("not a bundle: it is empty")
-        if data[: len(MAGIC)] != MAGIC[: len(data)]:
-            raise BundleError("not a bundle: it does not begin like one")
-        if len(data) < _PREFIX.size:
-            raise BundleError(f"truncated: {len(data)} bytes long, at least {_PREFIX.size} expected")
-        _, version, checksum, index_size, body_size = _PREFIX.unpack_from(data)
-        if version > FORMAT_VERSION:
+        blocks = _split(data)
+        _, version, _, digest, index_size, _ = _PREFIX.unpack_from(data)
+        unpacked = unpack_bytes(blocks[0], index_size)
+        if unpacked is None:
+            raise BundleError("damaged: the index cannot be unpacked")
+        if hashlib.sha256(unpacked).digest() != digest:
+            raise BundleError("damaged: its content does not have the hash that it states")
+        index = unpack_index(unpacked)
+        if len(index.plans) != len(blocks) - 1:
             raise BundleError(
-                f"made by a newer recyclec: format {version}, this one reads up to {FORMAT_VERSION}"
+                f"damaged: {len(index.plans)} plans in its index, {len(blocks) - 1} in the file"
             )
-        if version < 1:
-            raise BundleError(f"damaged: format {version} does not exist")
-        expected = _PREFIX.size + index_size + body_size
-        if len(data) < expected:
-            raise BundleError(f"truncated: {len(data)} bytes long, expected {expected}")
-        if len(data) > expected:
-            raise BundleError(f"followed by other bytes: {len(data)} bytes long, expected {expected}")
-        if zlib.crc32(data[_CHECKED_FROM:]) != checksum:
-            raise BundleError("damaged: the checksum does not match")
-        body = _PREFIX.size + index_size
-        index = unpack_index(data[_PREFIX.size : body], body_size)
-        values = {field.name: getattr(index, field.name) for field in fields(index)}
-        return cls(format_version=version, body=data[body:], **values)
+        values = {each.name: getattr(index, each.name) for each in fields(index)}
+        return cls(
+            format_version=version, content_hash=digest.hex(), packed_plans=tuple(blocks[1:]), **values
+        )
 
     @property
     def instructions(self) -> int:
         """How many instructions all streams of all plans hold together."""
-        return sum(self.blobs[number].instructions for row in self.references for number in row)
+        return sum(sum(layout.lengths) for layout in self.layouts)
 
     def find(self, failed_per_stage: Sequence[int]) -> int | None:
         """The first plan for so many failures in each stage, whichever workers they are."""
@@ -93,45 +107,101 @@ class Bundle(Index):
                 return number
         return None
 
-    def workers(self, plan: int) -> tuple[tuple[int, int], ...]:
+    def workers(self, plan: int) -> tuple[Worker, ...]:
         """The live workers of a plan, by stage, then pipeline."""
         failed = set(self.plans[plan].failed)
         grid = ((pipeline, stage) for stage in range(self.stages) for pipeline in range(self.pipelines))
         return tuple(worker for worker in grid if worker not in failed)
 
-    def stream(self, plan: int, worker: tuple[int, int]) -> tuple[Instruction, ...]:
+    def stream(self, plan: int, worker: Worker) -> tuple[Instruction, ...]:
         """What the worker runs in this plan; KeyError when the plan has no such live worker."""
-        data, count = self.encoded(plan, worker)
-        stream = decode_stream(data, count, self.frame(worker))
+        place = self._place(plan, worker)
+        lengths = self.layouts[plan].lengths
+        first = sum(lengths[:place])
+        stream = decode_stream(self.columns(plan), first, first + lengths[place], worker, self.shape)
         if stream is None:
-            raise BundleError(self.undecodable(plan, worker))
+            raise BundleError(
+                f"damaged: worker {worker_text(worker)} of plan {plan} has a number out of range"
+            )
         return stream
 
-    def encoded(self, plan: int, worker: tuple[int, int]) -> tuple[bytes, int]:
-        """The bytes of a worker's stream, and how many instructions they stand for."""
+    def length(self, plan: int, worker: Worker) -> int:
+        """How many instructions the stream of a worker has."""
+        return self.layouts[plan].lengths[self._place(plan, worker)]
+
+    def columns(self, plan: int) -> Columns:
+        """All streams of a plan, as they lie in the bundle."""
+        if (known := self._unpacked.get(plan)) is not None:
+            return known
+        layout = self.layouts[plan]
+        rows = sum(layout.lengths)
+        data = unpack_bytes(self.packed_plans[plan], sum(layout.widths) * rows)
+        if data is None or hashlib.sha256(data).digest() != layout.digest:
+            raise BundleError(f"damaged: the streams of plan {plan} cannot be unpacked")
+        self._unpacked.clear()
+        found = self._unpacked[plan] = Columns(data, layout.widths, rows)
+        return found
+
+    def _place(self, plan: int, worker: Worker) -> int:
+        """Which of the live workers of a plan it is."""
         pipeline, stage = worker
         failed = self.plans[plan].failed
         if worker in failed or not (0 <= pipeline < self.pipelines and 0 <= stage < self.stages):
-            raise KeyError(f"plan {plan} has no live worker {pipeline}:{stage}")
-        gone = sum(1 for lost in failed if (lost[1], lost[0]) < (stage, pipeline))
-        blob = self.blobs[self.references[plan][stage * self.pipelines + pipeline - gone]]
-        return self.body[blob.offset : blob.offset + blob.length], blob.instructions
-
-    def frame(self, worker: tuple[int, int]) -> Frame:
-        """What the codec must know about a worker."""
-        pipeline, stage = worker
-        return Frame(pipeline, stage == self.stages - 1, self.pipelines, self.microbatches)
-
-    def undecodable(self, plan: int, worker: tuple[int, int]) -> str:
-        """The sentence for a stream that its bytes do not stand for."""
-        return f"damaged: the stream of worker {worker[0]}:{worker[1]} in plan {plan} cannot be decoded"
+            raise KeyError(f"plan {plan} has no live worker {worker_text(worker)}")
+        gone = sum(1 for other in failed if (other[1], other[0]) < (stage, pipeline))
+        return stage * self.pipelines + pipeline - gone
 
 
-def join_bundle(index: Index, body: bytes) -> bytes:
-    """The bytes of a whole bundle; `Bundle.parse` is the inverse."""
-    packed = pack_index(index)
-    if (size := _PREFIX.size + len(packed) + len(body)) > LARGEST_FILE:
+def join_bundle(index: Index, plans: Sequence[bytes]) -> bytes:
+    """The bytes of a whole bundle with these columns of its plans; `Bundle.parse` is the inverse."""
+    content = pack_index(index)
+    blocks = [zlib.compress(block, PACKING) for block in (content, *plans)]
+    tail = b"".join((*(struct.pack("<I", len(block)) for block in blocks), *blocks))
+    if (size := _PREFIX.size + len(tail)) > LARGEST_FILE:
         raise ValueError(f"the bundle would have {size} bytes, allowed are {LARGEST_FILE}")
-    sizes = struct.pack("<II", len(packed), len(body))
-    checksum = zlib.crc32(sizes + packed + body)
-    return _PREFIX.pack(MAGIC, FORMAT_VERSION, checksum, len(packed), len(body)) + packed + body
+    if len(content) > LARGEST_INDEX:
+        raise ValueError(f"the index would have {len(content)} bytes, allowed are {LARGEST_INDEX}")
+    digest = hashlib.sha256(content).digest()
+    checked = digest + struct.pack("<II", len(content), len(plans)) + tail
+    return MAGIC + struct.pack("<HI", FORMAT_VERSION, zlib.crc32(checked)) + checked
+
+
+def _split(data: bytes) -> list[bytes]:
+    """The packed index and the packed plans, all bytes of the file accounted for and undamaged."""
+    if not data:
+        raise BundleError("not a bundle: it is empty")
+    if data[: len(MAGIC)] != MAGIC[: len(data)]:
+        raise BundleError("not a bundle: it does not begin like one")
+    _check_version(data)
+    if len(data) < _PREFIX.size:
+        raise BundleError(f"truncated: {len(data)} bytes long, at least {_PREFIX.size} expected")
+    _, _, checksum, _, index_size, plans = _PREFIX.unpack_from(data)
+    start = _PREFIX.size + 4 * (1 + plans)
+    if len(data) < start:
+        raise BundleError(f"truncated: {len(data)} bytes long, at least {start} expected")
+    sizes = struct.unpack_from(f"<{1 + plans}I", data, _PREFIX.size)
+    if len(data) < (expected := start + sum(sizes)):
+        raise BundleError(f"truncated: {len(data)} bytes long, expected {expected}")
+    if len(data) > expected:
+        raise BundleError(f"followed by other bytes: {len(data)} bytes long, expected {expected}")
+    if zlib.crc32(data[_CHECKED_FROM:]) != checksum:
+        raise BundleError("damaged: the checksum does not match")
+    if index_size > LARGEST_INDEX:
+        raise BundleError(f"damaged: an index of {index_size} bytes, allowed are {LARGEST_INDEX}")
+    return [data[first:last] for first, last in pairwise(accumulate(sizes, initial=start))]
+
+
+def _check_version(data: bytes) -> None:
+    """Before anything else: what follows depends on it."""
+    if len(data) < _CHECKED_FROM:
+        raise BundleError(f"truncated: {len(data)} bytes long, at least {_PREFIX.size} expected")
+    (version,) = struct.unpack_from("<H", data, len(MAGIC))
+    if version > FORMAT_VERSION:
+        raise BundleError(
+            f"made by a newer recyclec: format {version}, this one reads up to {FORMAT_VERSION}"
+        )
+    if version < 1:
+        raise BundleError(f"damaged: format {version} does not exist")
+    if version < FORMAT_VERSION:
+        this = f"this one reads {FORMAT_VERSION}"
+        raise BundleError(f"made by an older recyclec: format {version}, {this}; compile the job again")

@@ -2,30 +2,27 @@
 
 Numbers are written seven bits to a byte, the lowest first; the upper bit says that more follow. In order:
 
-    texts       how many, the length of each, the length of them all as packed, the packed bytes:
-                compiler version, job source, resolved job, then every reason once
+    texts       how many, the length of each, their bytes: compiler version, job source, resolved job, then
+                every reason once
     shape       stages, pipelines, tensor, micro-batches
-    blobs       how many; of each its length and how many instructions it holds
+    chunks      0 when chunk c is on stage c; else how many, and the stage of each
     plans       how many; of each
                   how many workers failed, and the cells skipped before each, cells counted along pipelines
                   the release of every stage
                   makespan, period, lower bound, number of its reason, 1 when cut short
-                  of every live worker, by stage then pipeline, its blob: 0 is the next one not yet
-                  mentioned, n > 0 the one n before that
+                  the width of every column of its streams
+                  of every live worker, by stage then pipeline, how many instructions its stream has
+                  the SHA-256 of the columns, 32 bytes
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
-from recycle_runtime.plan.codec import can_hold
-from recycle_runtime.plan.range_coder import LARGEST_NUMBER
-from recycle_runtime.plan.text_codec import decode_text, encode_text
+from recycle_runtime.plan.codec import LARGEST_NUMBER, LARGEST_PLAN, TYPE_CODES, Shape
 
+DIGEST_SIZE = 32
 LARGEST_VALUE = (1 << 63) - 1
-LONGEST_PACKED_TEXT = 1 << 14
-"""Longer texts are kept as they are, for packing is slow."""
 
 
 class BundleError(Exception):
@@ -47,12 +44,14 @@ class PlanEntry(NamedTuple):
     cut_short: bool
 
 
-class Blob(NamedTuple):
-    """Where one encoded stream lies in the body, and how many instructions it holds."""
+class Layout(NamedTuple):
+    """How the streams of a plan lie in its columns."""
 
-    offset: int
-    length: int
-    instructions: int
+    widths: tuple[int, ...]
+    lengths: tuple[int, ...]
+    """Instructions of each live worker, by stage then pipeline."""
+    digest: bytes
+    """SHA-256 of the columns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -68,56 +67,54 @@ class Index:
     pipelines: int
     tensor: int
     microbatches: int
+    chunk_stages: tuple[int, ...]
+    """The stage whose workers hold each chunk of the model."""
     plans: tuple[PlanEntry, ...]
-    blobs: tuple[Blob, ...]
-    references: tuple[tuple[int, ...], ...]
-    """For each plan, the blob of each live worker, by stage then pipeline."""
+    layouts: tuple[Layout, ...]
+    """Of each plan."""
+
+    @property
+    def shape(self) -> Shape:
+        """What the codec must know."""
+        return Shape(len(self.chunk_stages), self.stages, self.pipelines, self.microbatches)
 
 
 def pack_index(index: Index) -> bytes:
     """The bytes of an index; `unpack_index` is the inverse."""
-    shape = (index.stages, index.pipelines, index.tensor, index.microbatches)
+    shape = (index.stages, index.pipelines, index.tensor, index.microbatches, len(index.chunk_stages))
     if max(shape) > LARGEST_NUMBER:
         raise ValueError(f"a bundle cannot hold a job of {shape}, allowed are {LARGEST_NUMBER} of each")
     reasons = list(dict.fromkeys(plan.reason for plan in index.plans))
     texts = [text.encode() for text in (index.compiler_version, index.job_source, index.job_text, *reasons)]
-    packed = _pack_text(b"".join(texts))
-    head = [len(texts), *map(len, texts), len(packed)]
-    numbers = [*shape, len(index.blobs)]
-    for blob in index.blobs:
-        numbers += (blob.length, blob.instructions)
-    numbers.append(len(index.plans))
-    mentioned = 0
-    for plan, references in zip(index.plans, index.references, strict=True):
+    packed = _pack_numbers([len(texts), *map(len, texts)]) + b"".join(texts)
+    one_each = index.chunk_stages == tuple(range(index.stages))
+    chunks = [0] if one_each else [len(index.chunk_stages), *index.chunk_stages]
+    packed += _pack_numbers([*shape[:4], *chunks, len(index.plans)])
+    for plan, layout in zip(index.plans, index.layouts, strict=True):
         cells = [pipeline * index.stages + stage for pipeline, stage in plan.failed]
-        numbers += (len(cells), *(cell - last - 1 for last, cell in zip([-1, *cells], cells, strict=False)))
-        numbers += (*plan.release, plan.makespan, plan.period, plan.lower_bound)
-        numbers += (reasons.index(plan.reason), int(plan.cut_short))
-        for reference in references:
-            numbers.append(mentioned - reference)
-            mentioned = max(mentioned, reference + 1)
-    return _pack_numbers(head) + packed + _pack_numbers(numbers)
+        skipped = (cell - last - 1 for last, cell in zip([-1, *cells], cells, strict=False))
+        claims = (plan.makespan, plan.period, plan.lower_bound, reasons.index(plan.reason), plan.cut_short)
+        packed += _pack_numbers([len(cells), *skipped, *plan.release, *map(int, claims)])
+        packed += _pack_numbers([*layout.widths, *layout.lengths]) + layout.digest
+    return packed
 
 
-def unpack_index(data: bytes, body: int) -> Index:
-    """Read an index of a body of so many bytes; BundleError when anything in it is out of place."""
+def unpack_index(data: bytes) -> Index:
+    """Read an index; BundleError when anything in it is out of place."""
     numbers = _Numbers(data)
     texts = _unpack_texts(numbers)
     stages = numbers.next("the number of stages", 1, LARGEST_NUMBER)
     pipelines = numbers.next("the number of pipelines", 1, LARGEST_NUMBER)
     tensor = numbers.next("the tensor width", 1, LARGEST_NUMBER)
     microbatches = numbers.next("the number of micro-batches", 1, LARGEST_NUMBER)
-    blobs = tuple(_unpack_blobs(numbers, body))
+    chunk_stages = _unpack_chunks(numbers, stages)
     plans: list[PlanEntry] = []
-    references: list[tuple[int, ...]] = []
-    mentioned = 0
+    layouts: list[Layout] = []
     for _ in range(numbers.count("plans", least=1)):
         plans.append(_unpack_plan(numbers, stages, pipelines, texts[3:]))
-        live = stages * pipelines - len(plans[-1].failed)
-        references.append(_unpack_references(numbers, live, mentioned, len(blobs)))
-        mentioned = max(mentioned, 1 + max(references[-1]))
-    if mentioned < len(blobs) or numbers.left:
-        raise BundleError("damaged: the index has parts that nothing refers to")
+        layouts.append(_unpack_layout(numbers, stages * pipelines - len(plans[-1].failed)))
+    if numbers.left:
+        raise BundleError("damaged: the index does not end where it should")
     if len({plan.failed for plan in plans}) < len(plans):
         raise BundleError("damaged: two plans are for the same failed workers")
     return Index(
@@ -128,18 +125,16 @@ def unpack_index(data: bytes, body: int) -> Index:
         pipelines=pipelines,
         tensor=tensor,
         microbatches=microbatches,
+        chunk_stages=chunk_stages,
         plans=tuple(plans),
-        blobs=blobs,
-        references=tuple(references),
+        layouts=tuple(layouts),
     )
 
 
 def _unpack_texts(numbers: "_Numbers") -> list[str]:
     count = numbers.count("texts", least=3)
     lengths = [numbers.next("the length of a text", 0, LARGEST_VALUE) for _ in range(count)]
-    total = sum(lengths)
-    packed = numbers.take(numbers.next("the length of the texts", 0, total))
-    text = _unpack_text(packed, total)
+    text = numbers.take(sum(lengths))
     try:
         ends = list(accumulate(lengths))
         return [str(text[end - length : end], "utf-8") for length, end in zip(lengths, ends, strict=True)]
@@ -147,32 +142,17 @@ def _unpack_texts(numbers: "_Numbers") -> list[str]:
         raise BundleError("damaged: its texts are not UTF-8") from cause
 
 
-def _pack_text(text: bytes) -> bytes:
-    if len(text) > LONGEST_PACKED_TEXT:
-        return text
-    return min(encode_text(text), text, key=len)
-
-
-def _unpack_text(packed: bytes, length: int) -> bytes:
-    if len(packed) == length:
-        return packed
-    text = decode_text(packed, length) if length <= LONGEST_PACKED_TEXT else None
-    if text is None:
-        raise BundleError(f"damaged: its texts cannot be {length} bytes long")
-    return text
-
-
-def _unpack_blobs(numbers: "_Numbers", body: int) -> Iterator[Blob]:
-    offset = 0
-    for _ in range(numbers.count("streams")):
-        length = numbers.next("the length of a stream", 1, body - offset)
-        instructions = numbers.next("the number of instructions", 0, LARGEST_VALUE)
-        if not can_hold(length, instructions):
-            raise BundleError(f"damaged: {length} bytes cannot hold {instructions} instructions")
-        yield Blob(offset, length, instructions)
-        offset += length
-    if offset != body:
-        raise BundleError(f"damaged: its streams are {offset} bytes long, expected {body}")
+def _unpack_chunks(numbers: "_Numbers", stages: int) -> tuple[int, ...]:
+    count = numbers.count("chunks")
+    if count == 0:
+        if stages > numbers.left:
+            # Every plan has a release for each of them.
+            raise BundleError(f"damaged: it ends before the release of {stages} stages")
+        return tuple(range(stages))
+    chunk_stages = tuple(numbers.next("the stage of a chunk", 0, stages - 1) for _ in range(count))
+    if len(set(chunk_stages)) < stages:
+        raise BundleError("damaged: a stage has no chunk")
+    return chunk_stages
 
 
 def _unpack_plan(numbers: "_Numbers", stages: int, pipelines: int, reasons: list[str]) -> PlanEntry:
@@ -190,16 +170,18 @@ def _unpack_plan(numbers: "_Numbers", stages: int, pipelines: int, reasons: list
     return PlanEntry(tuple(failed), release, makespan, period, lower_bound, reasons[reason], bool(cut_short))
 
 
-def _unpack_references(numbers: "_Numbers", live: int, mentioned: int, blobs: int) -> tuple[int, ...]:
+def _unpack_layout(numbers: "_Numbers", live: int) -> Layout:
+    widths = tuple(
+        numbers.next("the width of a column", 1, max(TYPE_CODES)) for _ in Shape(1, 1, 1, 1).limits
+    )
+    if not set(widths) <= set(TYPE_CODES):
+        raise BundleError(f"damaged: the columns of a plan cannot be {widths} bytes wide")
     if not 1 <= live <= numbers.left:
         raise BundleError(f"damaged: it ends before the streams of {live} workers")
-    references: list[int] = []
-    for _ in range(live):
-        # The next blob may be mentioned only if there is one.
-        reference = mentioned - numbers.next("a stream", int(mentioned == blobs), mentioned)
-        references.append(reference)
-        mentioned = max(mentioned, reference + 1)
-    return tuple(references)
+    lengths = tuple(numbers.next("the length of a stream", 0, LARGEST_PLAN) for _ in range(live))
+    if (size := sum(widths) * sum(lengths)) > LARGEST_PLAN:
+        raise BundleError(f"damaged: a plan of {size} bytes, allowed are {LARGEST_PLAN}")
+    return Layout(widths, lengths, numbers.take(DIGEST_SIZE))
 
 
 def _pack_numbers(numbers: list[int]) -> bytes:

@@ -1,145 +1,95 @@
-"""One worker's stream as bytes, and back. Standard library only; the same bytes on any machine."""
+"""The streams of one plan as bytes, and back. Standard library only.
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+The streams of all workers lie in columns, one for each field of an instruction: first all opcodes, worker
+after worker, then all chunks, and so on. A number takes one, two or four bytes, the lowest first, as its
+column needs; it is stored one higher than it is, so that NONE is 0. Pipelines, and those of neighbours, count
+from the worker's own: workers that do the same have the same bytes, and zlib leaves little of them.
+"""
 
-from recycle_runtime.plan import stream_layout as layout
+import sys
+import zlib
+from array import array
+from typing import NamedTuple
+
 from recycle_runtime.plan.isa import NONE, Instruction, Opcode
-from recycle_runtime.plan.range_coder import (
-    EVEN,
-    LIKELY,
-    code_symbol,
-    ended_exactly,
-    finish,
-    start_decoding,
-    start_encoding,
-)
-from recycle_runtime.plan.stream_model import code_stream, opcode_context
+from recycle_runtime.plan.worker_ids import Worker
 
-MOST_INSTRUCTIONS = 1 << 20
-MOST_INSTRUCTIONS_PER_BYTE = 400
-"""The four bits of an opcode cost at least 1/178 of a bit each: 355 opcodes would fill a byte."""
+OPCODE, CHUNK, PIPELINE, MICROBATCH, BUFFER, INBOX, NEIGHBOUR = range(len(Instruction._fields))
+"""The columns, in the order of the fields of Instruction."""
+LARGEST_NUMBER = (1 << 20) - 1
+"""Of any field, and of what a job has of anything."""
+LARGEST_PLAN = 1 << 28
+"""Bytes of the columns of a plan. One for 16,384 GPUs has 4 million."""
+MOST_UNPACKED = 1032
+"""Bytes that one packed byte can stand for: the format of zlib allows no more."""
+TYPE_CODES = {1: "B", 2: "H", 4: "I"}
+"""Of the array module, by the width of a column."""
 
 
-class Frame(NamedTuple):
-    """Whose stream it is: what the codec must know before the first instruction."""
+class Shape(NamedTuple):
+    """Of a job, as far as streams depend on it."""
 
-    home: int
-    """The worker's own pipeline."""
-    is_last_stage: bool
+    chunks: int
+    stages: int
     pipelines: int
     microbatches: int
 
-
-class Machine(NamedTuple):
-    """What runs the model: plain functions on lists here, compiled ones on arrays in the compiler."""
-
-    zeros: Callable[[int], Any]
-    contexts: Sequence[int]
-    start_encoding: Callable[[Any, int, int], None]
-    start_decoding: Callable[[Any, int, int], None]
-    code_stream: Callable[[Any], bool]
-    finish: Callable[[Any], int]
+    @property
+    def limits(self) -> tuple[int, ...]:
+        """What the numbers of each column must stay below."""
+        workers = self.stages * self.pipelines
+        many = LARGEST_NUMBER + 1
+        return (max(Opcode) + 1, self.chunks, self.pipelines, self.microbatches, many, many, workers)
 
 
-def can_hold(length: int, count: int) -> bool:
-    """Whether so many bytes can stand for so many instructions."""
-    return count <= min(MOST_INSTRUCTIONS, MOST_INSTRUCTIONS_PER_BYTE * length)
+class Columns(NamedTuple):
+    """All streams of a plan, as they lie in memory."""
+
+    data: bytes
+    widths: tuple[int, ...]
+    """Bytes that a number takes in each column."""
+    rows: int
+    """Instructions of all streams together."""
+
+    def slices(self, first: int, last: int) -> list[list[int]]:
+        """Some rows of every column, as stored."""
+        found: list[list[int]] = []
+        start = 0
+        for width in self.widths:
+            numbers = array(TYPE_CODES[width], self.data[start + first * width : start + last * width])
+            if sys.byteorder == "big":
+                numbers.byteswap()
+            found.append(numbers.tolist())
+            start += self.rows * width
+        return found
 
 
-def decode_stream(data: bytes, count: int, frame: Frame) -> tuple[Instruction, ...] | None:
-    """The `count` instructions that the bytes stand for; None when they do not stand for so many."""
-    fields = decode_fields(data, count, frame, PLAIN)
-    if fields is None:
+def unpack_bytes(packed: bytes, size: int) -> bytes | None:
+    """What zlib packed into these bytes; None if that is not exactly so many. Never unpacks more."""
+    if size > MOST_UNPACKED * len(packed):
         return None
-    columns = [fields[field :: layout.FIELDS] for field in range(layout.FIELDS)]
-    for field in (layout.PIPELINE, layout.PEER):
-        columns[field] = [
-            NONE if value == NONE else (value + frame.home) % frame.pipelines for value in columns[field]
-        ]
-    return tuple(map(Instruction, map(Opcode, columns[layout.OPCODE]), *columns[1:]))
-
-
-def encode_fields(fields: Sequence[int], frame: Frame, machine: Machine) -> bytes:
-    """The bytes of a stream given as layout.FIELDS numbers per instruction, pipelines relative to home."""
-    room = len(fields) + 1
-    while True:
-        memory = _new_memory(len(fields) // layout.FIELDS, room, frame, machine)
-        start = len(memory) - room
-        memory[start - len(fields) : start] = fields
-        machine.start_encoding(memory, start, len(memory))
-        machine.code_stream(memory)
-        length = machine.finish(memory) - start
-        if length <= room:
-            return bytes(map(int, memory[start : start + length]))
-        room = length
-
-
-def decode_fields(data: bytes, count: int, frame: Frame, machine: Machine) -> Any:
-    """The inverse, as a list or an array; None when the bytes do not stand for so many instructions."""
-    if not can_hold(len(data), count):
+    unpacker = zlib.decompressobj()
+    try:
+        data = unpacker.decompress(packed, size + 1)
+    except zlib.error:
         return None
-    memory = _new_memory(count, len(data), frame, machine)
-    start = len(memory) - len(data)
-    memory[start:] = list(data)
-    machine.start_decoding(memory, start, len(memory))
-    if not machine.code_stream(memory) or not ended_exactly(memory):
+    return data if len(data) == size and unpacker.eof and not unpacker.unused_data else None
+
+
+def decode_stream(
+    columns: Columns, first: int, last: int, worker: Worker, shape: Shape
+) -> tuple[Instruction, ...] | None:
+    """The stream that lies in these rows; None if a number in it is out of range."""
+    stored = columns.slices(first, last)
+    if any(max(column, default=0) > limit for column, limit in zip(stored, shape.limits, strict=True)):
         return None
-    return memory[start - count * layout.FIELDS : start]
-
-
-def _new_memory(count: int, room: int, frame: Frame, machine: Machine) -> Any:
-    """Memory for a stream of so many instructions; the last `room` numbers are for its bytes."""
-    routes = layout.FIXED
-    units = routes + layout.ROUTES * frame.pipelines
-    queues = units + layout.UNIT_FIELDS * count
-    rows = queues + layout.QUEUES * count
-    memory = machine.zeros(rows + layout.FIELDS * count + room)
-    told = (count, frame.pipelines, frame.microbatches, int(frame.is_last_stage), rows, routes, queues, units)
-    memory[layout.SIZE : layout.SIZE + len(told)] = told
-    memory[layout.IS_DUE : layout.FIXED] = machine.contexts
-    return memory
-
-
-def _zeros(size: int) -> list[int]:
-    return [0] * size
-
-
-_USUAL_WORDS = {
-    "load": Opcode.LOAD,
-    "ra": Opcode.RECV_ACTIVATION,
-    "F": Opcode.FORWARD,
-    "sa": Opcode.SEND_ACTIVATION,
-    "rg": Opcode.RECV_GRADIENT,
-    "B": Opcode.BACKWARD,
-    "I": Opcode.BACKWARD_INPUT,
-    "W": Opcode.BACKWARD_WEIGHT,
-    "sg": Opcode.SEND_GRADIENT,
-    "reduce": Opcode.REDUCE,
-    "step": Opcode.OPTIMIZER,
-    "check": Opcode.VALIDATE,
-}
-# A middle, a first and a last stage. They are part of the format, like all of the model.
-_USUAL_STREAMS = (
-    "ra F ra sa F ra sa rg I sg W F rg sa I ra sg W F rg sa B ra sg F rg sa B ra sg rg I sg W"
-    " reduce step check",
-    "load F sa load F sa rg I W load F rg sa I W load F rg sa B load F rg sa B rg I W W reduce step check",
-    "ra load F ra I sg W load F I ra sg W load F I ra sg W load F B ra sg load F B sg reduce step check",
-)
-
-
-def _first_contexts() -> tuple[int, ...]:
-    """What the model knows at the start: that surprises are rare, and how streams usually go."""
-    likely = [LIKELY] * (layout.IS_HOME - layout.IS_DUE)
-    memory = _zeros(layout.IS_DUE) + likely + [EVEN] * (layout.FIXED - layout.IS_HOME)
-    start_encoding(memory, layout.FIXED, layout.FIXED)
-    for line in _USUAL_STREAMS:
-        before = previous = 0
-        for word in line.split():
-            opcode = _USUAL_WORDS[word].value
-            code_symbol(memory, opcode_context(before, previous), layout.OPCODE_BITS, opcode)
-            before, previous = previous, opcode
-    return tuple(memory[layout.IS_DUE :])
-
-
-PLAIN = Machine(_zeros, _first_contexts(), start_encoding, start_decoding, code_stream, finish)
+    if min(stored[OPCODE], default=2) < 2:
+        return None
+    home, pipelines = worker[0], shape.pipelines
+    fields = [[number - 1 for number in column] for column in stored]
+    fields[PIPELINE] = [NONE if each == NONE else (each + home) % pipelines for each in fields[PIPELINE]]
+    fields[NEIGHBOUR] = [
+        NONE if each == NONE else each - each % pipelines + (each + home) % pipelines
+        for each in fields[NEIGHBOUR]
+    ]
+    return tuple(map(Instruction, map(Opcode, fields[OPCODE]), *fields[1:]))

@@ -13,31 +13,31 @@ class Opcode(IntEnum):
     """One kind of instruction; the number is part of the bundle format and never changes."""
 
     LOAD = 1
-    """Read the micro-batch (input on the first stage, target on the last) into a buffer."""
+    """Read the micro-batch (input for the first chunk, target for the last) into a buffer."""
     RECV_ACTIVATION = 2
-    """Post the receive of an activation from a peer of the previous stage into an inbox."""
+    """Post the receive of an activation of the previous chunk into an inbox."""
     FORWARD = 3
-    """Wait for the inbox (none on the first stage), run forward, keep what backward needs in the buffer."""
+    """Wait for the inbox (none for the first chunk), run forward, keep what backward needs in the buffer."""
     SEND_ACTIVATION = 4
-    """Post the send of the buffer's output to a peer of the next stage."""
+    """Post the send of the buffer's output to the worker that runs the next chunk."""
     RECV_GRADIENT = 5
-    """Post the receive of an output gradient from a peer of the next stage into an inbox."""
+    """Post the receive of an output gradient of the next chunk into an inbox."""
     BACKWARD = 6
-    """Wait for the inbox (none on the last stage), run the whole backward, free the buffer."""
+    """Wait for the inbox (none for the last chunk), run the whole backward, free the buffer."""
     BACKWARD_INPUT = 7
-    """Wait for the inbox (none on the last stage), compute the gradient of the input."""
+    """Wait for the inbox (none for the last chunk), compute the gradient of the input."""
     BACKWARD_WEIGHT = 8
     """Compute the gradient of the weights, free the buffer."""
     SEND_GRADIENT = 9
-    """Post the send of the buffer's input gradient to a peer of the previous stage."""
+    """Post the send of the buffer's input gradient to the worker that runs the previous chunk."""
     BARRIER = 10
-    """Wait until every worker of every stage is here."""
+    """Wait until every worker is here."""
     REDUCE = 11
-    """Sum gradients over the live peers of this stage."""
+    """Sum the gradients of a chunk over all live workers that hold it."""
     OPTIMIZER = 12
-    """Step the optimizer."""
+    """Step the optimizer of a chunk."""
     VALIDATE = 13
-    """Compare with the gradient norm of all stages; undo and redo the step when it must be."""
+    """Compare with the gradient norm of all chunks; undo and redo the step when it must be."""
 
 
 NONE = -1
@@ -48,6 +48,8 @@ class Instruction(NamedTuple):
     """One step of a stream. A field that the opcode does not use is NONE."""
 
     opcode: Opcode
+    chunk: int = NONE
+    """Which range of layers it works on, or sends or receives for."""
     pipeline: int = NONE
     """The pipeline that the micro-batch belongs to, wherever it runs."""
     microbatch: int = NONE
@@ -55,10 +57,12 @@ class Instruction(NamedTuple):
     """Holds one micro-batch's activation from forward to the end of backward."""
     inbox: int = NONE
     """Holds one received message until the compute instruction that consumes it starts."""
-    peer: int = NONE
-    """The pipeline of the worker at the other end; its stage is one down or one up."""
+    neighbour: int = NONE
+    """The number of the worker at the other end of a message; it may be the worker itself."""
 
 
+USES_CHUNK = frozenset(Opcode) - {Opcode.BARRIER, Opcode.VALIDATE}
+"""The others stand once for a worker, whatever it holds."""
 USES_MICROBATCH = frozenset(Opcode) - {Opcode.BARRIER, Opcode.REDUCE, Opcode.OPTIMIZER, Opcode.VALIDATE}
 USES_BUFFER = frozenset(
     {
@@ -71,9 +75,9 @@ USES_BUFFER = frozenset(
         Opcode.SEND_GRADIENT,
     }
 )
-USES_PEER = frozenset(
+USES_NEIGHBOUR = frozenset(
     {Opcode.SEND_ACTIVATION, Opcode.SEND_GRADIENT, Opcode.RECV_ACTIVATION, Opcode.RECV_GRADIENT}
 )
 RECEIVES = frozenset({Opcode.RECV_ACTIVATION, Opcode.RECV_GRADIENT})
 CONSUMES = frozenset({Opcode.FORWARD, Opcode.BACKWARD, Opcode.BACKWARD_INPUT})
-"""These take an inbox, unless the stage is the first (FORWARD) or the last (backwards)."""
+"""These take an inbox, unless the chunk is the first (FORWARD) or the last (backwards)."""

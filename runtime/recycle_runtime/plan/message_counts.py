@@ -2,20 +2,18 @@
 
 from collections.abc import Sequence
 
-from recycle_runtime.plan.assembly import Worker
-from recycle_runtime.plan.isa import CONSUMES, NONE, Instruction, Opcode
-
-_FROM = {Opcode.RECV_ACTIVATION: -1, Opcode.RECV_GRADIENT: 1}
+from recycle_runtime.plan.isa import CONSUMES, NONE, RECEIVES, Instruction
+from recycle_runtime.plan.worker_ids import Worker, numbered_worker
 
 
-def most_waiting(stream: Sequence[Instruction], stage: int) -> dict[Worker, int]:
+def most_waiting(stream: Sequence[Instruction], pipelines: int) -> dict[Worker, int]:
     """For each neighbour: the most messages asked for and not yet used, at any time."""
     waiting: dict[Worker, int] = {}
     most: dict[Worker, int] = {}
     sender_of: dict[int, Worker] = {}
     for instruction in stream:
-        if instruction.opcode in _FROM:
-            sender = (instruction.peer, stage + _FROM[instruction.opcode])
+        if instruction.opcode in RECEIVES:
+            sender = numbered_worker(instruction.neighbour, pipelines)
             sender_of[instruction.inbox] = sender
             waiting[sender] = waiting.get(sender, 0) + 1
             most[sender] = max(most.get(sender, 0), waiting[sender])

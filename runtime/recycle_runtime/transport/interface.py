@@ -75,9 +75,11 @@ class Transport(Protocol):
 class Grid:
     """Who is who: the rank of every live worker, each of them `tensor` processes."""
 
-    def __init__(self, workers: Sequence[Worker], tensor: int) -> None:
+    def __init__(self, workers: Sequence[Worker], tensor: int, pipelines: int) -> None:
         self.workers = tuple(workers)
         self.tensor = tensor
+        self.pipelines = pipelines
+        """Of the whole job, failed workers included: neighbours in streams have numbers that depend on it."""
         self._number = {worker: number for number, worker in enumerate(self.workers)}
 
     @property

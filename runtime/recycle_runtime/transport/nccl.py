@@ -33,16 +33,13 @@ from typing import Any, NamedTuple, Protocol
 import torch
 import torch.distributed as dist
 
-from recycle_runtime.plan.assembly import Worker
-from recycle_runtime.plan.isa import Instruction, Opcode
+from recycle_runtime.plan.isa import RECEIVES, USES_NEIGHBOUR, Instruction
 from recycle_runtime.plan.message_counts import most_waiting
+from recycle_runtime.plan.worker_ids import Worker, numbered_worker
 from recycle_runtime.transport.gloo import GlooTransport
 from recycle_runtime.transport.interface import Arrival, Grid, Pending, TensorSpec
 from recycle_runtime.transport.messages import InOrder, packed_size, pieces, spans
 from recycle_runtime.transport.user_group import user_group
-
-_TO = {Opcode.SEND_ACTIVATION: 1, Opcode.SEND_GRADIENT: -1}
-_FROM = {Opcode.RECV_ACTIVATION: -1, Opcode.RECV_GRADIENT: 1}
 
 
 class Channel(NamedTuple):
@@ -52,16 +49,17 @@ class Channel(NamedTuple):
     receiver: Worker
 
 
-def channels_of(stream: Sequence[Instruction], worker: Worker) -> list[Channel]:
-    """Those that the worker's stream uses, and no others."""
+def channels_of(stream: Sequence[Instruction], worker: Worker, pipelines: int) -> list[Channel]:
+    """Those that the worker's stream uses, and no others; what a worker sends itself needs none."""
     found: set[Channel] = set()
-    stage = worker[1]
     for instruction in stream:
-        if instruction.opcode in _TO:
-            found.add(Channel(worker, (instruction.peer, stage + _TO[instruction.opcode])))
-        elif instruction.opcode in _FROM:
-            found.add(Channel((instruction.peer, stage + _FROM[instruction.opcode]), worker))
-    return sorted(found, key=joining_order)
+        if instruction.opcode in USES_NEIGHBOUR:
+            neighbour = numbered_worker(instruction.neighbour, pipelines)
+            if instruction.opcode in RECEIVES:
+                found.add(Channel(neighbour, worker))
+            else:
+                found.add(Channel(worker, neighbour))
+    return sorted((each for each in found if each.sender != each.receiver), key=joining_order)
 
 
 def joining_order(channel: Channel) -> tuple[int, int, int, int, bool]:
@@ -181,8 +179,8 @@ class NcclTransport:
         self.tensor_group: Any = None if tensor_group is None else groups.for_users(tensor_group)
         self._in: dict[Worker, _Inbound] = {}
         self._out: dict[Worker, _Outbound] = {}
-        waiting = most_waiting(stream, worker[1])
-        for channel in channels_of(stream, worker):
+        waiting = most_waiting(stream, grid.pipelines)
+        for channel in channels_of(stream, worker, grid.pipelines):
             self._join_channel(channel, waiting)
         self._last_use: Any = None
         """A mark: where the last computation that used a message begins."""
@@ -316,7 +314,7 @@ def join_over_nccl(
     """The transport of a worker that has this GPU to itself."""
     if not dist.is_nccl_available():
         raise RuntimeError("every worker has a GPU of its own, but this torch was built without NCCL")
-    channels = len(channels_of(stream, worker))
+    channels = len(channels_of(stream, worker, grid.pipelines))
     wanted = [f"{key}={value}" for key, value in ENVIRONMENT.items() if os.environ.get(key) != value]
     if channels and wanted:
         said = f"messages over NCCL may hang unless the environment has {' '.join(wanted)}"

@@ -57,7 +57,7 @@ def connect(
     device, rank = device_of(options), grid.rank(options.worker, options.part)
     if choose_way(store, "first", rank, grid.size, place_of(device), patience) is Way.NCCL:
         return join_over_nccl(*common, device, stream)
-    return CudaIpcTransport(*common, CudaSharedDevice(device), most_waiting(stream, options.worker[1]))
+    return CudaIpcTransport(*common, CudaSharedDevice(device), most_waiting(stream, grid.pipelines))
 
 
 class TrainingWorker:
@@ -69,7 +69,7 @@ class TrainingWorker:
         program = load_program(options.program)
         device = device_of(options)
         stream = bundle.stream(options.plan, options.worker)
-        grid = Grid(bundle.workers(options.plan), bundle.tensor)
+        grid = Grid(bundle.workers(options.plan), bundle.tensor, bundle.pipelines)
         self.transport = join(options, store, grid, stream)
         self.tracer = Tracer(device) if options.trace else None
         self.stage = Stage(

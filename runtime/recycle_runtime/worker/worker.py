@@ -210,7 +210,7 @@ class MemberProcess:
             else:
                 self._stage.is_whole = False
         plan = order.plan
-        grid = Grid(order.grid, bundle.tensor)
+        grid = Grid(order.grid, bundle.tensor, bundle.pipelines)
         stream = stream_of(bundle, plan, role)
         own: Any = dist.PrefixStore(f"g{generation}", store)
         # Groups keep only the part of a store that is not Python, and need the other too.

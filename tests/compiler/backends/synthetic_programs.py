@@ -12,7 +12,7 @@ import numpy as np
 
 from recycle_compiler.ir.failure import FailureSet, Worker, failure_set
 from recycle_compiler.ir.job import JobSpec, SolverOptions, Techniques
-from recycle_compiler.ir.streams import Claims, Program
+from recycle_compiler.ir.streams import Claims, Streams
 from recycle_runtime.plan.isa import CONSUMES, NONE, Instruction, Opcode
 
 Unit = tuple[int, int]
@@ -51,7 +51,7 @@ def job(stages: int, pipelines: int, microbatches: int) -> JobSpec:
 
 def program(
     spec: JobSpec, failed: Iterable[tuple[int, int]] = (), *, split: bool = True, seed: int | None = None
-) -> Program:
+) -> Streams:
     """The streams of a greedy plan; work of failed workers goes round, or at random when there is a seed."""
     gone = failure_set(failed)
     hosts = _hosts(spec, gone, seed)
@@ -61,23 +61,23 @@ def program(
     return program_from(spec, {worker: streams[worker] for worker in workers}, gone)
 
 
-def program_from(spec: JobSpec, streams: dict[Worker, list[Instruction]], failed: FailureSet = ()) -> Program:
+def program_from(spec: JobSpec, streams: dict[Worker, list[Instruction]], failed: FailureSet = ()) -> Streams:
     """A program of these very streams; the workers must come sorted by stage, then pipeline."""
     rows = [tuple(map(int, instruction)) for stream in streams.values() for instruction in stream]
-    columns = np.array(rows, dtype=np.int64).reshape(len(rows), 6)
+    columns = np.array(rows, dtype=np.int64).reshape(len(rows), 7)
     lengths = [0, *(len(stream) for stream in streams.values())]
-    return Program(
+    return Streams(
         spec,
         failed,
         tuple(1000 * stage for stage in range(spec.stages)),
         Claims(27000 + len(failed), 30000 + len(failed), 30000, f"load of stage {len(failed)}"),
         tuple(streams),
         np.cumsum(lengths, dtype=np.int64),
-        *(np.ascontiguousarray(columns[:, index]) for index in range(6)),
+        *(np.ascontiguousarray(columns[:, index]) for index in range(7)),
     )
 
 
-def compute_ops(programs: Iterable[Program]) -> int:
+def compute_ops(programs: Iterable[Streams]) -> int:
     """How many F, B, I and W the streams hold."""
     compute = [Opcode.FORWARD, Opcode.BACKWARD, Opcode.BACKWARD_INPUT, Opcode.BACKWARD_WEIGHT]
     return sum(int(np.isin(program.opcode, compute).sum()) for program in programs)
@@ -175,7 +175,7 @@ def _stream(
         if opcode is Opcode.FORWARD:
             buffers[unit] = _lowest_free(buffers)
             if worker.stage in (0, spec.stages - 1):
-                stream.append(Instruction(Opcode.LOAD, *unit, buffer=buffers[unit]))
+                stream.append(Instruction(Opcode.LOAD, worker.stage, *unit, buffer=buffers[unit]))
         source = worker.stage - 1 if opcode is Opcode.FORWARD else worker.stage + 1
         if opcode in CONSUMES and 0 <= source < spec.stages and unit not in inboxes:
             origin = Worker(hosts(unit, source), source)
@@ -184,16 +184,24 @@ def _stream(
                 arriving = waiting.popleft()
                 inboxes[arriving] = _lowest_free(inboxes)
                 stream.append(
-                    Instruction(_message(opcode), *arriving, inbox=inboxes[arriving], peer=origin.pipeline)
+                    Instruction(
+                        _message(opcode),
+                        worker.stage,
+                        *arriving,
+                        inbox=inboxes[arriving],
+                        neighbour=origin.stage * spec.pipelines + origin.pipeline,
+                    )
                 )
         inbox = inboxes.pop(unit, NONE) if opcode in CONSUMES else NONE
-        stream.append(Instruction(opcode, *unit, buffer=buffers[unit], inbox=inbox))
+        stream.append(Instruction(opcode, worker.stage, *unit, buffer=buffers[unit], inbox=inbox))
         if (target := _target(spec, worker, opcode, unit, hosts)) is not None:
             send = Opcode.SEND_ACTIVATION if opcode is Opcode.FORWARD else Opcode.SEND_GRADIENT
-            stream.append(Instruction(send, *unit, buffer=buffers[unit], peer=target.pipeline))
+            neighbour = target.stage * spec.pipelines + target.pipeline
+            stream.append(Instruction(send, worker.stage, *unit, buffer=buffers[unit], neighbour=neighbour))
         if opcode in (Opcode.BACKWARD, Opcode.BACKWARD_WEIGHT):
             del buffers[unit]
-    return [*stream, Instruction(Opcode.REDUCE), Instruction(Opcode.OPTIMIZER), Instruction(Opcode.VALIDATE)]
+    ending = (Instruction(Opcode.REDUCE, worker.stage), Instruction(Opcode.OPTIMIZER, worker.stage))
+    return [*stream, *ending, Instruction(Opcode.VALIDATE)]
 
 
 def _lowest_free(taken: dict[Unit, int]) -> int:

@@ -41,7 +41,7 @@ def test_every_op_of_the_pipeline_is_there_once(
 
 def test_micro_batches_are_numbered_by_the_last_stage() -> None:
     def stream(*ops: tuple[Opcode, int]) -> list[Instruction]:
-        return [Instruction(opcode, 0, microbatch, 0) for opcode, microbatch in ops]
+        return [Instruction(opcode, 0, 0, microbatch, 0) for opcode, microbatch in ops]
 
     forward, backward = Opcode.FORWARD, Opcode.BACKWARD
     plan = program_from(
@@ -65,7 +65,7 @@ def test_plans_for_failed_workers_are_refused() -> None:
 
 def test_work_of_another_pipeline_is_refused() -> None:
     spec = job(1, 2, 1)
-    moved = [Instruction(Opcode.FORWARD, 0, 0, 0), Instruction(Opcode.FORWARD, 1, 0, 0)]
+    moved = [Instruction(Opcode.FORWARD, 0, 0, 0, 0), Instruction(Opcode.FORWARD, 0, 1, 0, 0)]
     plan = program_from(spec, {Worker(0, 0): moved, Worker(1, 0): []})
     with pytest.raises(TorchCsvError, match=r"worker 0:0 runs micro-batch 0 of pipeline 1"):
         torch_csv(plan)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from recycle_compiler.backends.bundle import read_program, write_bundle
+from recycle_compiler.backends.bundle import read_streams, write_bundle
 from recycle_compiler.cli.main import main, parse_arguments
 from recycle_runtime.plan.bundle import Bundle
 
@@ -77,10 +77,10 @@ def test_a_file_that_is_no_bundle(small_job: str, recyclec: Recyclec) -> None:
 
 
 def test_a_plan_that_lies_about_its_period(small_bundle: str, recyclec: Recyclec, tmp_path: Path) -> None:
-    program = read_program(Bundle.read(small_bundle), 0)
+    program = read_streams(Bundle.read(small_bundle), 0)
     liar = replace(program, claims=replace(program.claims, period=program.claims.period + 1))
     path = tmp_path / "liar.plan"
-    write_bundle(path, source="", programs=[liar])
+    write_bundle(path, source="", plans=[liar])
     code, data, words = recyclec("explain", str(path))
     assert (code, data) == (1, "")
     assert words == (

@@ -203,7 +203,7 @@ def test_passes_can_be_watched(small_job: str, recyclec: Recyclec, tmp_path: Pat
     dumps = sorted((tmp_path / "ir" / "1-failed").iterdir())
     assert [path.name[:2] for path in dumps] == [f"{number:02}" for number in range(1, len(dumps) + 1)]
     levels = [type(parse_reproducer(path.read_text())[0]).__name__ for path in dumps]
-    assert list(dict.fromkeys(levels)) == ["Target", "Graph", "Schedule", "Program"]
+    assert list(dict.fromkeys(levels)) == ["Target", "Graph", "Schedule", "Streams"]
     # The first pass leaves the failures as they are, since they are in normal form already.
     assert words.count("after 01 normalize-failures:\n") == 2
     assert words.count(":\nschedule\n") >= 2

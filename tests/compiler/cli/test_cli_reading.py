@@ -8,7 +8,7 @@ import pytest
 
 from recycle_compiler.ir.levels import parse_level
 from recycle_compiler.ir.schedule import Schedule
-from recycle_compiler.ir.streams import Program
+from recycle_compiler.ir.streams import Streams
 
 Recyclec = Callable[..., tuple[int, str, str]]
 
@@ -71,7 +71,7 @@ def test_plans_that_are_not_in_the_bundle(
 def test_texts_parse_back(small_bundle: str, recyclec: Recyclec) -> None:
     program = parse_level(recyclec("show", small_bundle, "--failures", "2", "--format", "asm")[1])
     schedule = parse_level(recyclec("show", small_bundle, "--failures", "2", "--format", "schedule")[1])
-    assert isinstance(program, Program)
+    assert isinstance(program, Streams)
     assert isinstance(schedule, Schedule)
     assert program.failed == schedule.failed
 

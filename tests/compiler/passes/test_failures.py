@@ -30,7 +30,7 @@ def test_a_renamed_plan_is_the_same_plan(target: Target) -> None:
     renamed = relabel(planned, target.failed)
     assert renamed.failed == target.failed
     assert renamed.claims == planned.claims
-    bundle = Bundle.parse(bundle_bytes(source="", programs=[renamed]))
+    bundle = Bundle.parse(bundle_bytes(source="", plans=[renamed]))
     assert [str(violation) for violation in verify_bundle(bundle)] == []
 
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 
 from recycle_compiler.backends.replay import replay
 from recycle_compiler.ir.schedule import Schedule
-from recycle_compiler.ir.streams_text import print_program
+from recycle_compiler.ir.streams_text import print_streams
 from recycle_compiler.ir.target import Target
 from recycle_compiler.ir.text import parse_schedule, print_schedule
 from recycle_compiler.passes.assign_buffers import AssignBuffers
@@ -18,7 +18,7 @@ from tests.support.jobs import routed, small_targets
 
 
 def lowered(schedule: Schedule) -> str:
-    return print_program(AssignBuffers().run(InsertTransfers().run(schedule)))
+    return print_streams(AssignBuffers().run(InsertTransfers().run(schedule)))
 
 
 def test_two_stages_with_a_lost_worker(tiny: Schedule, golden: Callable[[str, str], None]) -> None:
@@ -58,7 +58,7 @@ def test_replaying_the_streams_gives_the_schedule_back(target: Target) -> None:
 def test_no_more_buffers_than_micro_batches_held_at_once(target: Target) -> None:
     schedule = AssignSlots(effort=Effort(rules=1, op_moves=0)).run(routed(target.job, target.failed))
     program = AssignBuffers().run(InsertTransfers().run(CanonicalizeSchedule().run(schedule)))
-    for _, stream in program.streams():
+    for _, stream in program.items():
         held: set[tuple[int, int]] = set()
         most = 0
         for instruction in stream:

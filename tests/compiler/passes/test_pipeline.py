@@ -8,7 +8,7 @@ import pytest
 
 from recycle_compiler.ir.graph import Graph
 from recycle_compiler.ir.schedule import Schedule
-from recycle_compiler.ir.streams import Program
+from recycle_compiler.ir.streams import Streams
 from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.assign_slots import AssignSlots, Effort
 from recycle_compiler.passes.build_graph import BuildGraph
@@ -45,8 +45,8 @@ class Fail(Pass[Graph, Graph]):
 
 def test_passes_compose_by_level() -> None:
     assert_type(NormalizeFailures() >> BuildGraph(), Pipeline[Target, Graph])
-    assert_type(GRAPH_PASSES >> AssignSlots() >> LOWERING_PASSES, Pipeline[Target, Program])
-    assert_type(all_passes().run(Target(unit_job(1, 1, 1), ())), Program)
+    assert_type(GRAPH_PASSES >> AssignSlots() >> LOWERING_PASSES, Pipeline[Target, Streams])
+    assert_type(all_passes().run(Target(unit_job(1, 1, 1), ())), Streams)
     # What does not fit is refused before anything runs.
     BuildGraph() >> CanonicalizeSchedule()  # pyright: ignore[reportOperatorIssue, reportUnusedExpression]
     GRAPH_PASSES >> LOWERING_PASSES  # pyright: ignore[reportOperatorIssue, reportUnusedExpression]

@@ -52,7 +52,7 @@ CORNERS = {
 
 def violations(job: JobSpec, failed: tuple[tuple[int, int], ...]) -> list[str]:
     program = plan_failed(job, failure_set(failed))
-    bundle = Bundle.parse(bundle_bytes(source="", programs=[program]))
+    bundle = Bundle.parse(bundle_bytes(source="", plans=[program]))
     return [str(violation) for violation in verify_bundle(bundle)]
 
 

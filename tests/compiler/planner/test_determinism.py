@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from recycle_compiler.ir.failure import failure_set
-from recycle_compiler.ir.streams_text import print_program
+from recycle_compiler.ir.streams_text import print_streams
 from recycle_compiler.planner.compile import plan_failed
 from recycle_compiler.scheduling import loops
 from tests.support.jobs import unit_job
@@ -47,4 +47,4 @@ def test_plain_and_compiled_loops_agree(
     plain = plan_failed(job, failure_set(failed))
     monkeypatch.setattr(loops, "LARGE", 0)
     compiled = plan_failed(job, failure_set(failed))
-    assert print_program(compiled) == print_program(plain)
+    assert print_streams(compiled) == print_streams(plain)

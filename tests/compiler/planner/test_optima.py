@@ -23,7 +23,7 @@ PARTS = 8
 def planned(entry: Optimum) -> Claims:
     """The claims of a plan that the verifier has found nothing wrong with."""
     program = plan_failed(entry.job, normal_form(entry.failed_per_stage, entry.job.pipelines))
-    bundle = Bundle.parse(bundle_bytes(source="", programs=[program]))
+    bundle = Bundle.parse(bundle_bytes(source="", plans=[program]))
     violations = [str(violation) for violation in verify_bundle(bundle)]
     assert not violations, (entry.seed, violations)
     return program.claims

@@ -2,9 +2,9 @@
 
 from hypothesis import given, settings
 
-from recycle_compiler.backends.bundle import bundle_bytes, read_program
+from recycle_compiler.backends.bundle import bundle_bytes, read_streams
 from recycle_compiler.backends.replay import replay
-from recycle_compiler.ir.streams_text import parse_program, print_program
+from recycle_compiler.ir.streams_text import parse_streams, print_streams
 from recycle_compiler.ir.target import Target
 from recycle_compiler.ir.text import print_schedule
 from recycle_compiler.planner.compile import plan_failed
@@ -17,7 +17,7 @@ from tests.support.jobs import small_targets
 @given(small_targets().filter(lambda target: all(target.hosts)))
 def test_every_plan_passes_the_verifier(target: Target) -> None:
     program = plan_failed(target.job, target.failed)
-    bundle = Bundle.parse(bundle_bytes(source="", programs=[program]))
+    bundle = Bundle.parse(bundle_bytes(source="", plans=[program]))
     assert [str(violation) for violation in verify_bundle(bundle)] == []
-    assert print_schedule(replay(read_program(bundle, 0))) == print_schedule(replay(program))
-    assert print_program(parse_program(print_program(program))) == print_program(program)
+    assert print_schedule(replay(read_streams(bundle, 0))) == print_schedule(replay(program))
+    assert print_streams(parse_streams(print_streams(program))) == print_streams(program)

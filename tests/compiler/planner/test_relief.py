@@ -7,7 +7,7 @@ from hypothesis import given, settings
 
 from recycle_compiler.backends.bundle import bundle_bytes
 from recycle_compiler.ir.failure import failed_per_stage, normal_form
-from recycle_compiler.ir.streams import Program
+from recycle_compiler.ir.streams import Streams
 from recycle_compiler.ir.target import Target
 from recycle_compiler.planner import compile as compiler
 from recycle_compiler.planner.compile import compile_job, plan_failed
@@ -30,7 +30,7 @@ def test_one_worker_more_is_never_slower(target: Target) -> None:
     assert len(fewer.failed) == len(program.failed) - 1
     assert set(fewer.failed) < set(program.failed)
     assert fewer.claims.lower_bound <= fewer.claims.period <= program.claims.period
-    bundle = Bundle.parse(bundle_bytes(source="", programs=[fewer]))
+    bundle = Bundle.parse(bundle_bytes(source="", plans=[fewer]))
     assert [str(violation) for violation in verify_bundle(bundle)] == []
 
 
@@ -38,7 +38,7 @@ def test_a_slow_plan_gives_way_to_the_next_one(monkeypatch: pytest.MonkeyPatch) 
     job = unit_job(2, 4, 3, capacity=2)
     plan_count = compiler.plan_count
 
-    def worse(*arguments: object) -> Program:
+    def worse(*arguments: object) -> Streams:
         program = plan_count(*arguments)  # type: ignore[arg-type]
         slow = replace(program.claims, period=10 * program.claims.period)
         return replace(program, claims=slow) if len(program.failed) in (0, 1) else program

@@ -9,7 +9,7 @@ from recycle_compiler.backends.bundle import bundle_bytes
 from recycle_compiler.backends.replay import replay
 from recycle_compiler.ir.failure import FailureSet, Worker, failure_set, worker_at
 from recycle_compiler.ir.job import JobSpec
-from recycle_compiler.ir.streams import Program
+from recycle_compiler.ir.streams import Streams
 from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.assign_slots import Effort
 from recycle_compiler.planner.compile import plan_failed, plan_slow
@@ -39,13 +39,13 @@ SHORT = Effort().prompt().quick()
 """Enough for plans that need not be good."""
 
 
-def forwards(program: Program, worker: Worker) -> int:
+def forwards(program: Streams, worker: Worker) -> int:
     stream = program.stream(program.workers.index(worker))
     return sum(instruction.opcode is Opcode.FORWARD for instruction in stream)
 
 
-def violations(program: Program) -> list[str]:
-    bundle = Bundle.parse(bundle_bytes(source="", programs=[program]))
+def violations(program: Streams) -> list[str]:
+    bundle = Bundle.parse(bundle_bytes(source="", plans=[program]))
     return [str(violation) for violation in verify_bundle(bundle)]
 
 
@@ -63,9 +63,7 @@ def test_a_plan_for_slow_workers_is_a_good_plan(case: tuple[Target, dict[Worker,
     assert found.step <= found.equal_step
     assert found.shares == tuple(forwards(found.program, worker) for worker in sorted(slow))
     again = plan_slow(job, failed, slow_workers(slow.items()), SHORT)
-    assert bundle_bytes(source="", programs=[again.program]) == bundle_bytes(
-        source="", programs=[found.program]
-    )
+    assert bundle_bytes(source="", plans=[again.program]) == bundle_bytes(source="", plans=[found.program])
 
 
 @settings(max_examples=40)
@@ -112,8 +110,8 @@ def test_which_peer_is_slow_does_not_matter() -> None:
 def test_equal_shares_stay_where_nothing_is_better() -> None:
     job = figure3((4, 4, 4, 4))
     found = planned(job, (), {Worker(1, 2): 1.0})
-    plain = bundle_bytes(source="", programs=[plan_failed(job, ())])
-    assert bundle_bytes(source="", programs=[found.program]) == plain
+    plain = bundle_bytes(source="", plans=[plan_failed(job, ())])
+    assert bundle_bytes(source="", plans=[found.program]) == plain
 
 
 def test_a_large_job_deals_out_all_of_a_stage() -> None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from recycle_compiler.backends.bundle import bundle_bytes
 from recycle_compiler.ir.failure import Worker
-from recycle_compiler.ir.streams import Program
+from recycle_compiler.ir.streams import Streams
 from recycle_compiler.ir.target import Target
 from recycle_compiler.ir.text import parse_schedule
 from recycle_compiler.passes.assign_buffers import AssignBuffers
@@ -20,40 +20,40 @@ from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import Instruction, Opcode
 from tests.support.jobs import small_targets
 
-Streams = dict[Worker, list[Instruction]]
+Lists = dict[Worker, list[Instruction]]
 SCHEDULES = Path(__file__).resolve().parents[3] / "golden" / "schedules"
 
 
-def quick_plan(target: Target) -> Program:
+def quick_plan(target: Target) -> Streams:
     """A plan that little work went into."""
     return plan_failed(target.job, target.failed, effort=Effort().glance())
 
 
-def quick_plans() -> st.SearchStrategy[Program]:
+def quick_plans() -> st.SearchStrategy[Streams]:
     """Of jobs with any techniques, failures, transfers and uneven times."""
     return small_targets().filter(lambda target: all(target.hosts)).map(quick_plan)
 
 
-def golden_plan(name: str) -> Program:
+def golden_plan(name: str) -> Streams:
     """The plan of a schedule that was planned once and for all."""
     schedule = parse_schedule((SCHEDULES / f"{name}.txt").read_text(encoding="utf-8"))
     return AssignBuffers().run(InsertTransfers().run(schedule))
 
 
-def bundle_of(program: Program) -> Bundle:
-    return Bundle.parse(bundle_bytes(source="", programs=[program]))
+def bundle_of(program: Streams) -> Bundle:
+    return Bundle.parse(bundle_bytes(source="", plans=[program]))
 
 
-def streams_of(program: Program) -> Streams:
-    return {worker: list(stream) for worker, stream in program.streams()}
+def streams_of(program: Streams) -> Lists:
+    return {worker: list(stream) for worker, stream in program.items()}
 
 
-def run(program: Program, streams: Streams) -> Outcome:
+def run(program: Streams, streams: Lists) -> Outcome:
     """The plan with other streams."""
-    return run_streams(streams_from(streams), program.job, program.release)
+    return run_streams(streams_from(streams, program.job.pipelines), program.job, program.release)
 
 
-def places(streams: Streams, *opcodes: Opcode) -> list[tuple[Worker, int]]:
+def places(streams: Lists, *opcodes: Opcode) -> list[tuple[Worker, int]]:
     """Every instruction with one of these opcodes: the worker, and the position in its stream."""
     return [
         (worker, position)

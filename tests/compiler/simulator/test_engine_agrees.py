@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from recycle_compiler.analysis.trace_diff.network import retimed_step
 from recycle_compiler.backends.replay import replay
 from recycle_compiler.ir.failure import Worker
-from recycle_compiler.ir.streams import Program
+from recycle_compiler.ir.streams import Streams
 from recycle_compiler.ir.target import Target
-from recycle_compiler.simulator import decode, machine
+from recycle_compiler.simulator import machine
 from recycle_compiler.simulator.costs import costs_of
 from recycle_compiler.simulator.engine import simulate
 from recycle_runtime.plan.isa import Opcode
@@ -22,7 +22,7 @@ from tests.support.jobs import SLOT, figure3, unit_job
 
 @settings(max_examples=100)
 @given(quick_plans())
-def test_periods_makespans_memory_and_times(program: Program) -> None:
+def test_periods_makespans_memory_and_times(program: Streams) -> None:
     outcome = simulate(bundle_of(program), 0)
     schedule = replay(program)
     assert (outcome.period, outcome.makespan) == (program.claims.period, program.claims.makespan)
@@ -35,7 +35,7 @@ def test_periods_makespans_memory_and_times(program: Program) -> None:
 
 @settings(max_examples=40)
 @given(quick_plans())
-def test_no_iteration_takes_longer_than_the_period(program: Program) -> None:
+def test_no_iteration_takes_longer_than_the_period(program: Streams) -> None:
     outcome = simulate(bundle_of(program), 0, iterations=6)
     assert len(outcome.ends) == len(outcome.ops.end) == 6
     assert outcome.ops.end.max(axis=1).tolist() == list(outcome.ends)
@@ -45,7 +45,7 @@ def test_no_iteration_takes_longer_than_the_period(program: Program) -> None:
 
 @settings(max_examples=60)
 @given(quick_plans(), st.data())
-def test_slow_workers_as_another_method_sees_them(program: Program, data: st.DataObject) -> None:
+def test_slow_workers_as_another_method_sees_them(program: Streams, data: st.DataObject) -> None:
     """The other one adds up longest ways between the ends of stages, and knows nothing of streams."""
     workers = st.sampled_from(program.workers)
     slow = data.draw(st.dictionaries(workers, st.sampled_from([1.0, 2.0, 3.0]), max_size=3))
@@ -56,7 +56,7 @@ def test_slow_workers_as_another_method_sees_them(program: Program, data: st.Dat
 
 @settings(max_examples=40)
 @given(quick_plans(), st.data())
-def test_a_slower_worker_never_helps(program: Program, data: st.DataObject) -> None:
+def test_a_slower_worker_never_helps(program: Streams, data: st.DataObject) -> None:
     worker = data.draw(st.sampled_from(program.workers))
     factors = sorted(data.draw(st.lists(st.floats(1.0, 4.0), min_size=2, max_size=3)))
     bundle = bundle_of(program)
@@ -93,7 +93,7 @@ def test_one_worker_alone() -> None:
 
 @settings(max_examples=20)
 @given(quick_plans(), st.data())
-def test_measured_times_in_place_of_those_of_the_job(program: Program, data: st.DataObject) -> None:
+def test_measured_times_in_place_of_those_of_the_job(program: Streams, data: st.DataObject) -> None:
     job = program.job
     stage = data.draw(st.integers(0, job.stages - 1))
     longer = tuple(time * 3 if each == stage else time for each, time in enumerate(job.forward))
@@ -106,9 +106,8 @@ def test_the_compiled_engine_sees_the_same(monkeypatch: pytest.MonkeyPatch) -> N
     bundle = bundle_of(golden_plan("figure3.3"))
     slow = {Worker(0, 0): 1.7}
     plain = simulate(bundle, 0, iterations=3, slow=slow)
-    for module in (decode, machine):
-        monkeypatch.setattr(module, "COMPILE_FROM", 0)
-        monkeypatch.setattr(module, "LOADED_FROM", 0)
+    monkeypatch.setattr(machine, "COMPILE_FROM", 0)
+    monkeypatch.setattr(machine, "LOADED_FROM", 0)
     compiled = simulate(bundle, 0, iterations=3, slow=slow)
     assert (plain.period, plain.ends, plain.busy) == (compiled.period, compiled.ends, compiled.busy)
     assert np.array_equal(plain.ops.start, compiled.ops.start)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from recycle_compiler.ir.streams import Program
+from recycle_compiler.ir.streams import Streams
 from recycle_compiler.simulator.engine import simulate
 from recycle_compiler.simulator.jitter import Jitter
 from recycle_runtime.plan.isa import Opcode
@@ -13,7 +13,7 @@ from tests.compiler.simulator.engine_plans import bundle_of, golden_plan, quick_
 
 @settings(max_examples=20)
 @given(quick_plans())
-def test_no_variation_is_no_jitter(program: Program) -> None:
+def test_no_variation_is_no_jitter(program: Streams) -> None:
     bundle = bundle_of(program)
     still, none = (
         simulate(bundle, 0, iterations=3, jitter=Jitter(0.0, seed=7)),
@@ -25,7 +25,7 @@ def test_no_variation_is_no_jitter(program: Program) -> None:
 
 @settings(max_examples=20)
 @given(quick_plans())
-def test_the_same_seed_gives_the_same_run(program: Program) -> None:
+def test_the_same_seed_gives_the_same_run(program: Streams) -> None:
     bundle = bundle_of(program)
     one, again = (simulate(bundle, 0, iterations=4, jitter=Jitter(0.2, seed=3)) for _ in range(2))
     assert (one.period, one.spread, one.ends) == (again.period, again.spread, again.ends)

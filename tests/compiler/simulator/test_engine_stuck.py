@@ -7,13 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recycle_compiler.ir.failure import Worker
-from recycle_compiler.ir.streams import Program
+from recycle_compiler.ir.streams import Streams
 from recycle_compiler.simulator.engine import run_streams
 from recycle_compiler.simulator.errors import DeadlockError, StreamError, WrongMessageError
 from recycle_compiler.simulator.streams import streams_from
 from recycle_runtime.plan.assembly import assemble
-from recycle_runtime.plan.isa import RECEIVES, USES_PEER, Opcode
-from tests.compiler.simulator.engine_plans import Streams, golden_plan, places, run, streams_of
+from recycle_runtime.plan.isa import RECEIVES, USES_NEIGHBOUR, Opcode
+from recycle_runtime.plan.worker_ids import numbered_worker
+from tests.compiler.simulator.engine_plans import Lists, golden_plan, places, run, streams_of
 from tests.support.jobs import unit_job
 
 PROGRAMS = [golden_plan(name) for name in ("staggered-equal-memory", "adaptive", "uneven-bytes.1")]
@@ -25,32 +26,35 @@ class Place(NamedTuple):
     position: int
 
 
-def channels(streams: Streams) -> dict[tuple[Worker, Opcode, int], list[Place]]:
+def channels(streams: Lists) -> dict[tuple[Worker, Opcode, int], list[Place]]:
     """The sends, and the receives, of each pair of workers."""
     found: dict[tuple[Worker, Opcode, int], list[Place]] = {}
-    for worker, position in places(streams, *USES_PEER):
+    for worker, position in places(streams, *USES_NEIGHBOUR):
         instruction = streams[worker][position]
-        found.setdefault((worker, instruction.opcode, instruction.peer), []).append(Place(worker, position))
+        found.setdefault((worker, instruction.opcode, instruction.neighbour), []).append(
+            Place(worker, position)
+        )
     return found
 
 
 @settings(max_examples=60)
 @given(programs, st.data())
-def test_a_send_or_a_receive_that_is_missing(program: Program, data: st.DataObject) -> None:
+def test_a_send_or_a_receive_that_is_missing(program: Streams, data: st.DataObject) -> None:
     streams = streams_of(program)
-    worker, position = data.draw(st.sampled_from(places(streams, *USES_PEER)))
+    worker, position = data.draw(st.sampled_from(places(streams, *USES_NEIGHBOUR)))
     lost = streams[worker].pop(position)
     with pytest.raises(DeadlockError) as caught:
         run(program, streams)
-    step = 1 if lost.opcode in (Opcode.SEND_ACTIVATION, Opcode.RECV_GRADIENT) else -1
-    receiver = worker if lost.opcode in RECEIVES else Worker(lost.peer, worker.stage + step)
+    receiver = (
+        worker if lost.opcode in RECEIVES else Worker(*numbered_worker(lost.neighbour, program.job.pipelines))
+    )
     assert receiver in {each.worker for each in caught.value.blocked}
     assert all(str(each) in str(caught.value) for each in caught.value.blocked[:8])
 
 
 @settings(max_examples=60)
 @given(programs, st.data())
-def test_two_of_a_pair_in_the_wrong_order(program: Program, data: st.DataObject) -> None:
+def test_two_of_a_pair_in_the_wrong_order(program: Streams, data: st.DataObject) -> None:
     streams = streams_of(program)
     pairs = [listed for listed in channels(streams).values() if len(listed) > 1]
     listed = data.draw(st.sampled_from(pairs))
@@ -128,9 +132,9 @@ worker 0:1
 
 
 def test_two_workers_that_wait_for_each_other() -> None:
-    streams = {Worker(*worker): list(stream) for worker, stream in map(assemble, CROSSED)}
+    streams = {Worker(*worker): list(stream) for worker, stream in (assemble(each, 1) for each in CROSSED)}
     with pytest.raises(DeadlockError) as caught:
-        run_streams(streams_from(streams), unit_job(2, 1, 2), (0, 0))
+        run_streams(streams_from(streams, 1), unit_job(2, 1, 2), (0, 0))
     assert [str(each) for each in caught.value.blocked] == [
         "0:0 at 4 (backward p0 m0 b0 <- i0) waits for the send of 0:1 at 5",
         "0:1 at 3 (forward p0 m1 b0 <- i1) waits for the send of 0:0 at 7",

@@ -6,20 +6,36 @@ from typing import Any
 
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.job_text import print_job
-from recycle_runtime.plan.isa import Instruction, Opcode
+from recycle_runtime.plan.isa import USES_CHUNK, Instruction, Opcode
 
 Cell = tuple[int, int]
 """(pipeline, stage) of a worker."""
 Streams = dict[Cell, tuple[Instruction, ...]]
 
-_FIELDS = {"p": "pipeline", "m": "microbatch", "b": "buffer", "i": "inbox", "@": "peer"}
+_FIELDS = {"c": "chunk", "p": "pipeline", "m": "microbatch", "b": "buffer", "i": "inbox", "#": "neighbour"}
+_AWAY = {
+    Opcode.SEND_ACTIVATION: 1,
+    Opcode.RECV_GRADIENT: 1,
+    Opcode.RECV_ACTIVATION: -1,
+    Opcode.SEND_GRADIENT: -1,
+}
 
 
-def instruction(text: str) -> Instruction:
-    """`forward p0 m1 b0 i2` or `send_activation p0 m1 b0 @1` as a value."""
+def instruction(text: str, worker: Cell, pipelines: int) -> Instruction:
+    """`forward p0 m1 b0 i2` or `send_activation p0 m1 b0 @1` as a value.
+
+    `@1` is the worker of pipeline 1 on the next or the previous stage, `#5` the worker with that number;
+    where no chunk is given, it is that of the worker's stage.
+    """
     name, *words = text.split()
-    fields = {_FIELDS[word[0]]: int(word[1:]) for word in words}
-    return Instruction(Opcode[name.upper()], **fields)
+    opcode = Opcode[name.upper()]
+    fields = {_FIELDS[word[0]]: int(word[1:]) for word in words if word[0] != "@"}
+    for word in words:
+        if word[0] == "@":
+            fields["neighbour"] = (worker[1] + _AWAY.get(opcode, 0)) * pipelines + int(word[1:])
+    if opcode in USES_CHUNK:
+        fields.setdefault("chunk", worker[1])
+    return Instruction(opcode, **fields)
 
 
 @dataclass(frozen=True)
@@ -83,21 +99,25 @@ class MemoryBundle:
     def without(self, worker: Cell, text: str) -> "MemoryBundle":
         """One instruction less."""
         stream = list(self.streams[0][worker])
-        stream.remove(instruction(text))
+        stream.remove(self._instruction(text, worker))
         return self.with_stream(worker, stream)
 
     def replaced(self, worker: Cell, old: str, new: str) -> "MemoryBundle":
         """One instruction for another."""
         stream = list(self.streams[0][worker])
-        stream[stream.index(instruction(old))] = instruction(new)
+        stream[stream.index(self._instruction(old, worker))] = self._instruction(new, worker)
         return self.with_stream(worker, stream)
 
     def inserted(self, worker: Cell, new: str, before: str) -> "MemoryBundle":
         """One instruction more."""
         stream = list(self.streams[0][worker])
-        stream.insert(stream.index(instruction(before)), instruction(new))
+        place = stream.index(self._instruction(before, worker))
+        stream.insert(place, self._instruction(new, worker))
         return self.with_stream(worker, stream)
 
     def moved(self, worker: Cell, text: str, before: str) -> "MemoryBundle":
         """One instruction somewhere else."""
         return self.without(worker, text).inserted(worker, text, before)
+
+    def _instruction(self, text: str, worker: Cell) -> Instruction:
+        return instruction(text, worker, self.job.pipelines)

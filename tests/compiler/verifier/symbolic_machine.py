@@ -68,6 +68,9 @@ class SymbolicMachine:
             if any(buffer.in_use for buffer in worker.buffers.values()) or worker.inboxes:
                 self._fail("something is left over")
 
+    def _named(self, neighbour: int) -> Cell:
+        return neighbour % self.job.pipelines, neighbour // self.job.pipelines
+
     def _fail(self, what: str) -> NoReturn:
         raise WrongResultError(what)
 
@@ -159,8 +162,7 @@ class SymbolicMachine:
         if step.inbox in worker.inboxes:
             self._fail("an inbox is overwritten")
         worker.inboxes[step.inbox] = None
-        stage = worker.stage - 1 if step.opcode == Opcode.RECV_ACTIVATION else worker.stage + 1
-        pair = (step.peer, stage), (worker.pipeline, worker.stage)
+        pair = self._named(step.neighbour), (worker.pipeline, worker.stage)
         self.posts.setdefault(pair, []).append(step.inbox)
         return True
 
@@ -170,7 +172,7 @@ class SymbolicMachine:
         made = buffer.activation if going_down else buffer.gradient
         if made is None or made[1:3] != (step.pipeline, step.microbatch):
             self._fail("nothing to send")
-        there = (step.peer, worker.stage + (1 if going_down else -1))
+        there = self._named(step.neighbour)
         posted = self.posts.get(((worker.pipeline, worker.stage), there), [])
         if not posted:
             return False

@@ -4,7 +4,7 @@ import numpy as np
 
 from recycle_compiler.backends.bundle import bundle_bytes
 from recycle_compiler.ir.failure import Worker, failure_set
-from recycle_compiler.ir.streams import Claims, Program
+from recycle_compiler.ir.streams import Claims, Streams
 from recycle_compiler.verifier.report import Rule
 from recycle_compiler.verifier.source import PlanSource
 from recycle_compiler.verifier.verify import verify_bundle, verify_plan
@@ -18,7 +18,7 @@ def _written(bundle: MemoryBundle) -> PlanSource:
     entry, streams = bundle.plans[0], bundle.streams[0]
     workers = tuple(Worker(*cell) for cell in sorted(streams, key=lambda cell: (cell[1], cell[0])))
     rows = np.array([step for worker in workers for step in streams[worker]], dtype=np.int64)
-    program = Program(
+    program = Streams(
         bundle.job,
         failure_set(entry.failed),
         entry.release,
@@ -27,7 +27,7 @@ def _written(bundle: MemoryBundle) -> PlanSource:
         np.cumsum([0, *(len(streams[worker]) for worker in workers)]),
         *(np.ascontiguousarray(column) for column in rows.T),
     )
-    return Bundle.parse(bundle_bytes(source="", programs=[program]))
+    return Bundle.parse(bundle_bytes(source="", plans=[program]))
 
 
 def test_what_passes_in_memory_passes_from_a_file() -> None:

@@ -47,7 +47,7 @@ def test_a_message_that_is_sent_twice() -> None:
 def test_a_message_to_the_wrong_worker() -> None:
     bundle = split_plan().replaced((0, 1), "send_gradient p1 m0 b1 @1", "send_gradient p1 m0 b1 @0")
     (violation,) = found(bundle, Rule.MESSAGE_MATCH)
-    assert violation.message == "send gradient p1 m0 names pipeline 0, the other end is on pipeline 1"
+    assert violation.message == "send gradient p1 m0 names worker 0:0, the other end is on worker 1:0"
 
 
 def test_a_message_from_a_worker_that_did_not_make_it() -> None:

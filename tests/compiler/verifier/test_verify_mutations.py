@@ -90,7 +90,7 @@ def changed(draw: st.DrawFn) -> MemoryBundle:
         case "opcode":
             stream[here] = stream[here]._replace(opcode=draw(st.sampled_from(Opcode)))
         case _:
-            field = draw(st.sampled_from(("pipeline", "microbatch", "buffer", "inbox", "peer")))
+            field = draw(st.sampled_from(("chunk", "pipeline", "microbatch", "buffer", "inbox", "neighbour")))
             stream[here] = stream[here]._replace(**{field: draw(_values)})
     return bundle.with_stream(worker, stream)
 

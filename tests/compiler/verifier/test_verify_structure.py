@@ -40,7 +40,7 @@ def test_parts_on_two_workers() -> None:
     orders = {**COUPLED_ORDERS, (0, 1): "F00 B00 F01", (1, 1): "F10 B10 F11 B11"}
     bundle = coupled_plan()
     streams = streams_from_orders(bundle.job, orders)
-    streams[1, 1] = (Instruction(Opcode.BACKWARD, 0, 1, 1), *streams[1, 1])
+    streams[1, 1] = (Instruction(Opcode.BACKWARD, 1, 0, 1, 1), *streams[1, 1])
     (violation,) = found(MemoryBundle(bundle.job, bundle.plans, (streams,)), Rule.OP_HOST)
     assert violation.worker == (1, 1)
     assert violation.message == "backward of p0 m1 on stage 1 runs here, its forward on worker 0:1"
@@ -88,7 +88,7 @@ def test_work_on_a_broken_pipeline_when_adaptive_is_off() -> None:
             (0, 0),
             "send_activation p0 m1 b1 @0",
             "send_activation p0 m1 b1 @7",
-            "peer must be between 0 and 1, got 7",
+            "neighbour must be between 0 and 3, got 9",
         ),
         ((0, 0), "reduce", "reduce p0", "pipeline is not used here and must be -1, got 0"),
         (

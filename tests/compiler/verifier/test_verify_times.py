@@ -19,7 +19,7 @@ from tests.compiler.verifier.tiny_plans import coupled_plan, found, split_plan, 
 
 
 def _replayed(bundle: MemoryBundle) -> tuple[Plan, Timeline]:
-    table = stream_table([(Worker(*worker), stream) for worker, stream in bundle.streams[0].items()])
+    table = stream_table([(Worker(*worker), stream) for worker, stream in bundle.streams[0].items()], 2)
     grids = (locate(table, bundle.job, opcode) for opcode in _COMPUTE)
     entry = bundle.plans[0]
     plan = Plan(0, bundle.job, entry, failure_set(entry.failed), entry.release, table, *grids)

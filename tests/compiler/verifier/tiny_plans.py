@@ -6,7 +6,7 @@ from typing import Any
 from recycle_compiler.ir.job import JobSpec, SolverOptions, Techniques
 from recycle_compiler.verifier.report import Rule, Violation
 from recycle_compiler.verifier.verify import verify_bundle
-from recycle_runtime.plan.isa import NONE, Instruction, Opcode
+from recycle_runtime.plan.isa import NONE, USES_CHUNK, Instruction, Opcode
 from tests.compiler.verifier.memory_bundle import Cell, Entry, MemoryBundle, Streams, instruction
 
 Orders = Mapping[Cell, str]
@@ -62,16 +62,16 @@ def found(bundle: MemoryBundle, rule: Rule) -> list[Violation]:
     return [violation for violation in verify_bundle(bundle) if violation.rule is rule]
 
 
-def streams_from_text(text: str) -> Streams:
+def streams_from_text(text: str, pipelines: int = 2) -> Streams:
     """Streams as people write them: a line `worker P:S`, then one instruction a line."""
     streams: dict[Cell, list[Instruction]] = {}
-    current: list[Instruction] = []
+    worker = (0, 0)
     for line in filter(None, map(str.strip, text.splitlines())):
         if line.startswith("worker "):
             pipeline, stage = line.removeprefix("worker ").split(":")
-            current = streams.setdefault((int(pipeline), int(stage)), [])
+            worker = (int(pipeline), int(stage))
         else:
-            current.append(instruction(line))
+            streams.setdefault(worker, []).append(instruction(line, worker, pipelines))
     return {worker: tuple(stream) for worker, stream in streams.items()}
 
 
@@ -101,21 +101,21 @@ def _body(
         if letter == "F":
             buffers[unit] = min(set(range(len(ops))) - set(buffers.values()))
             if stage in (0, job.stages - 1):
-                body.append(Instruction(Opcode.LOAD, *unit, buffers[unit]))
-        body.append(Instruction(_OPCODES[letter], *unit, buffers[unit]))
+                body.append(Instruction(Opcode.LOAD, stage, *unit, buffers[unit]))
+        body.append(Instruction(_OPCODES[letter], stage, *unit, buffers[unit]))
         if letter == "F" and stage < job.stages - 1:
-            peer = hosts[(*unit, stage + 1)]
-            body.append(Instruction(Opcode.SEND_ACTIVATION, *unit, buffers[unit], NONE, peer))
+            number = (stage + 1) * job.pipelines + hosts[(*unit, stage + 1)]
+            body.append(Instruction(Opcode.SEND_ACTIVATION, stage, *unit, buffers[unit], NONE, number))
         if letter in "BI" and stage > 0:
-            peer = hosts[(*unit, stage - 1)]
-            body.append(Instruction(Opcode.SEND_GRADIENT, *unit, buffers[unit], NONE, peer))
+            number = (stage - 1) * job.pipelines + hosts[(*unit, stage - 1)]
+            body.append(Instruction(Opcode.SEND_GRADIENT, stage, *unit, buffers[unit], NONE, number))
         if letter in "BW":
             del buffers[unit]
     if job.techniques.stagger:
         tail = (Opcode.REDUCE, Opcode.OPTIMIZER, Opcode.VALIDATE)
     else:
         tail = (Opcode.BARRIER, Opcode.REDUCE, Opcode.OPTIMIZER)
-    return [*body, *map(Instruction, tail)]
+    return [*body, *(Instruction(each, stage if each in USES_CHUNK else NONE) for each in tail)]
 
 
 def _with_receives(
@@ -126,11 +126,12 @@ def _with_receives(
     for (host, stage), body in sorted(bodies.items()):
         for sent in body:
             step = {Opcode.SEND_ACTIVATION: 1, Opcode.SEND_GRADIENT: -1}.get(sent.opcode, 0)
-            if step == 0 or (sent.peer, stage + step) != worker:
+            if step == 0 or sent.neighbour != worker[1] * job.pipelines + worker[0]:
                 continue
             inbox = inboxes.setdefault((step > 0, sent.pipeline, sent.microbatch), len(inboxes))
             opcode = Opcode.RECV_ACTIVATION if step > 0 else Opcode.RECV_GRADIENT
-            receives.append(Instruction(opcode, sent.pipeline, sent.microbatch, NONE, inbox, host))
+            unit, number = (sent.pipeline, sent.microbatch), stage * job.pipelines + host
+            receives.append(Instruction(opcode, worker[1], *unit, NONE, inbox, number))
     filled: list[Instruction] = []
     for step in bodies[worker]:
         consumes = step.opcode in (Opcode.FORWARD, Opcode.BACKWARD, Opcode.BACKWARD_INPUT)

@@ -39,7 +39,7 @@ def with_dropout(folder: Path, more: str = "") -> str:
 def plans(path: Path, job: JobSpec, *failed: Failed) -> str:
     """A bundle for no losses, and for these."""
     programs = [plan_failed(job, failure_set(losses)) for losses in ([], *failed)]
-    write_bundle(path, source="", programs=programs)
+    write_bundle(path, source="", plans=programs)
     return str(path)
 
 

@@ -16,7 +16,7 @@ PROGRAM = str(Path(__file__).resolve().parents[3] / "examples" / "programs" / "m
 @pytest.fixture
 def plan(tmp_path: Path) -> str:
     path = tmp_path / "one.plan"
-    write_bundle(path, source="", programs=[plan_failed(unit_job(2, 1, 2), ())])
+    write_bundle(path, source="", plans=[plan_failed(unit_job(2, 1, 2), ())])
     return str(path)
 
 

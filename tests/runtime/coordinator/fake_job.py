@@ -53,13 +53,13 @@ ORDER_SECONDS = 0.3
 @cache
 def heavy_bundle() -> Bundle:
     job = parse_job_text(HEAVY, "heavy.job")
-    return Bundle.parse(bundle_bytes(source=HEAVY, programs=compile_job(job)))
+    return Bundle.parse(bundle_bytes(source=HEAVY, plans=compile_job(job)))
 
 
 @cache
 def planned(failed: tuple[Worker, ...]) -> Bundle:
     job = parse_job_text(HEAVY, "heavy.job")
-    return Bundle.parse(bundle_bytes(source=HEAVY, programs=[plan_failed(job, failure_set(failed))]))
+    return Bundle.parse(bundle_bytes(source=HEAVY, plans=[plan_failed(job, failure_set(failed))]))
 
 
 class FakeMember:

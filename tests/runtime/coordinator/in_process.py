@@ -4,13 +4,13 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from recycle_compiler.analysis.trace_diff.network import retimed_step
-from recycle_compiler.backends.bundle import bundle_bytes, read_program
+from recycle_compiler.backends.bundle import bundle_bytes, read_streams
 from recycle_compiler.backends.replay import replay
 from recycle_compiler.frontend.load import parse_job_text
 from recycle_compiler.ir.failure import Worker as Place
 from recycle_compiler.ir.failure import failure_set
 from recycle_compiler.ir.job import JobSpec
-from recycle_compiler.ir.streams import Program
+from recycle_compiler.ir.streams import Streams
 from recycle_compiler.planner.compile import plan_failed, plan_slow
 from recycle_compiler.scheduling.slow_workers import slow_workers
 from recycle_runtime.coordinator.plan_files import PlanFiles
@@ -49,7 +49,7 @@ class InProcess(Replanner):
 
         def step(bundle: Bundle, plan: int, slow: Mapping[Worker, float]) -> float:
             factors = {Place(*worker): by for worker, by in slow.items()}
-            return retimed_step(replay(read_program(bundle, plan)), times, factors)
+            return retimed_step(replay(read_streams(bundle, plan)), times, factors)
 
         now = step(bundle, number, in_use.slow)
         self._answer = []
@@ -63,7 +63,7 @@ class InProcess(Replanner):
             candidates.append(Candidate(here / "standby", counted, tuple(sorted(slow))))
         for candidate in candidates:
             program = _planned(times, candidate)
-            made = Bundle.parse(bundle_bytes(source=job, programs=[program]))
+            made = Bundle.parse(bundle_bytes(source=job, plans=[program]))
             working = {worker: by for worker, by in slow.items() if worker not in candidate.standby}
             self._answer.append(Offer(candidate, made, 1 - step(made, 0, working) / now))
 
@@ -75,7 +75,7 @@ class InProcess(Replanner):
         self._answer = None
 
 
-def _planned(job: JobSpec, candidate: Candidate) -> Program:
+def _planned(job: JobSpec, candidate: Candidate) -> Streams:
     failed = failure_set(candidate.failed)
     if not candidate.lighter:
         return plan_failed(job, failed)

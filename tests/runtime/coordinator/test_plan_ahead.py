@@ -14,7 +14,7 @@ from tests.support.jobs import unit_job
 def book(folder: Path, *states: list[tuple[int, int]]) -> PlanBook:
     path = folder / "test.plan"
     job = unit_job(2, 2, 2)
-    write_bundle(path, source="", programs=[plan_failed(job, failure_set(state)) for state in states])
+    write_bundle(path, source="", plans=[plan_failed(job, failure_set(state)) for state in states])
     return PlanBook(Bundle.read(path))
 
 
@@ -41,7 +41,7 @@ def test_more_failures_than_the_bundle_was_made_for_are_spread_evenly(tmp_path: 
     path = tmp_path / "test.plan"
     job = unit_job(2, 4, 2)
     states: list[list[tuple[int, int]]] = [[], [(0, 0)]]
-    write_bundle(path, source="", programs=[plan_failed(job, failure_set(state)) for state in states])
+    write_bundle(path, source="", plans=[plan_failed(job, failure_set(state)) for state in states])
     plans = PlanBook(Bundle.read(path))
     failed = [(0, 1), (1, 1)]
     live = [place for place in plans.grid if place not in failed]

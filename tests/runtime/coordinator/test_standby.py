@@ -88,9 +88,7 @@ def test_a_plan_for_certain_workers_is_theirs_alone() -> None:
 
 def test_a_coordinator_that_starts_again_knows_it_too(tmp_path: Path) -> None:
     path = tmp_path / "made.plan"
-    path.write_bytes(
-        bundle_bytes(source=HEAVY, programs=[plan_failed(parse_job_text(HEAVY, "heavy.job"), ())])
-    )
+    path.write_bytes(bundle_bytes(source=HEAVY, plans=[plan_failed(parse_job_text(HEAVY, "heavy.job"), ())]))
     book, journal = PlanBook(heavy_bundle()), Journal(tmp_path / "journal")
     files = PlanFiles("first", book, journal)
     journal.write(generation=1, step=0, places=book.grid)

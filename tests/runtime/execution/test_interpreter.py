@@ -10,17 +10,17 @@ from recycle_runtime.plan.isa import Instruction, Opcode
 from recycle_runtime.plan.message_counts import most_waiting
 
 STREAM = (
-    Instruction(Opcode.LOAD, 0, 0, 0),
-    Instruction(Opcode.FORWARD, 0, 0, 0),
-    Instruction(Opcode.BACKWARD, 0, 0, 0),
-    Instruction(Opcode.REDUCE),
-    Instruction(Opcode.OPTIMIZER),
+    Instruction(Opcode.LOAD, 0, 0, 0, 0),
+    Instruction(Opcode.FORWARD, 0, 0, 0, 0),
+    Instruction(Opcode.BACKWARD, 0, 0, 0, 0),
+    Instruction(Opcode.REDUCE, 0),
+    Instruction(Opcode.OPTIMIZER, 0),
 )
 
 
 def test_every_instruction_reaches_its_handler_in_order() -> None:
     seen: list[Instruction] = []
-    Interpreter(STREAM, dict.fromkeys(Opcode, seen.append), (0, 0), 0).run(3)
+    Interpreter(STREAM, dict.fromkeys(Opcode, seen.append), (0, 0), 0, 3).run(3)
     assert seen == list(STREAM)
 
 
@@ -29,7 +29,7 @@ def test_a_failure_shows_the_stream_around_it() -> None:
         if instruction.opcode is Opcode.BACKWARD:
             raise ValueError("out of luck")
 
-    interpreter = Interpreter(STREAM, dict.fromkeys(Opcode, handler), (1, 2), 4)
+    interpreter = Interpreter(STREAM, dict.fromkeys(Opcode, handler), (1, 2), 4, 3)
     with pytest.raises(StreamError) as caught:
         interpreter.run(7)
     head, *rest = str(caught.value).splitlines()
@@ -45,19 +45,19 @@ def test_running_again_is_not_a_failure() -> None:
             raise RunAgain
 
     with pytest.raises(RunAgain):
-        Interpreter(STREAM, dict.fromkeys(Opcode, handler), (0, 0), 0).run(0)
+        Interpreter(STREAM, dict.fromkeys(Opcode, handler), (0, 0), 0, 3).run(0)
 
 
 def test_messages_that_wait_at_once() -> None:
     stream = (
-        Instruction(Opcode.RECV_ACTIVATION, 0, 0, inbox=0, peer=0),
-        Instruction(Opcode.RECV_ACTIVATION, 0, 1, inbox=1, peer=0),
-        Instruction(Opcode.FORWARD, 0, 0, 0, 0),
-        Instruction(Opcode.RECV_ACTIVATION, 1, 0, inbox=0, peer=1),
-        Instruction(Opcode.RECV_GRADIENT, 0, 0, inbox=2, peer=0),
-        Instruction(Opcode.BACKWARD_INPUT, 0, 0, 0, 2),
+        Instruction(Opcode.RECV_ACTIVATION, 1, 0, 0, inbox=0, neighbour=0),
+        Instruction(Opcode.RECV_ACTIVATION, 1, 0, 1, inbox=1, neighbour=0),
+        Instruction(Opcode.FORWARD, 1, 0, 0, 0, 0),
+        Instruction(Opcode.RECV_ACTIVATION, 1, 1, 0, inbox=0, neighbour=1),
+        Instruction(Opcode.RECV_GRADIENT, 1, 0, 0, inbox=2, neighbour=4),
+        Instruction(Opcode.BACKWARD_INPUT, 1, 0, 0, 0, 2),
     )
-    assert most_waiting(stream, 1) == {(0, 0): 2, (1, 0): 1, (0, 2): 1}
+    assert most_waiting(stream, 2) == {(0, 0): 2, (1, 0): 1, (0, 2): 1}
 
 
 def test_a_trace_has_a_track_for_each_worker() -> None:

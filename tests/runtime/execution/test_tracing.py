@@ -89,7 +89,7 @@ def test_waiting_for_messages_and_for_everybody_is_set_apart(clock: Clock) -> No
 
     table = tracer.around({Opcode.FORWARD: forward, Opcode.REDUCE: reduce})
     tracer.begin(3)
-    table[Opcode.FORWARD](Instruction(Opcode.FORWARD, 1, 2))
+    table[Opcode.FORWARD](Instruction(Opcode.FORWARD, 0, 1, 2))
     table[Opcode.REDUCE](Instruction(Opcode.REDUCE))
     assert tracer.events == [Event("F1.2", 3, 0, 140, 40), Event("R", 3, 140, 152, 5)]
     assert transport.start_sum(torch.ones(0)) is None

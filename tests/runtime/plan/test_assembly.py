@@ -12,16 +12,16 @@ from tests.compiler.backends.instruction_lists import streams
 from tests.conftest import GOLDEN
 
 STREAM = (
-    Instruction(Opcode.RECV_ACTIVATION, 1, 3, inbox=2, peer=1),
-    Instruction(Opcode.FORWARD, 1, 3, 0, 2),
-    Instruction(Opcode.SEND_ACTIVATION, 1, 3, 0, peer=0),
-    Instruction(Opcode.LOAD, 0, 12, 1),
-    Instruction(Opcode.FORWARD, 0, 12, 1),
-    Instruction(Opcode.RECV_GRADIENT, 1, 3, inbox=0, peer=0),
-    Instruction(Opcode.BACKWARD_INPUT, 1, 3, 0, 0),
-    Instruction(Opcode.SEND_GRADIENT, 1, 3, 0, peer=1),
-    Instruction(Opcode.BACKWARD_WEIGHT, 1, 3, 0),
-    Instruction(Opcode.OPTIMIZER),
+    Instruction(Opcode.RECV_ACTIVATION, 1, 1, 3, inbox=2, neighbour=1),
+    Instruction(Opcode.FORWARD, 1, 1, 3, 0, 2),
+    Instruction(Opcode.SEND_ACTIVATION, 1, 1, 3, 0, neighbour=6),
+    Instruction(Opcode.LOAD, 1, 0, 12, 1),
+    Instruction(Opcode.FORWARD, 1, 0, 12, 1),
+    Instruction(Opcode.RECV_GRADIENT, 1, 1, 3, inbox=0, neighbour=6),
+    Instruction(Opcode.BACKWARD_INPUT, 1, 1, 3, 0, 0),
+    Instruction(Opcode.SEND_GRADIENT, 1, 1, 3, 0, neighbour=1),
+    Instruction(Opcode.BACKWARD_WEIGHT, 1, 1, 3, 0),
+    Instruction(Opcode.OPTIMIZER, 1),
 )
 TEXT = """\
 worker 0:1
@@ -39,17 +39,37 @@ worker 0:1
 
 
 def test_one_line_for_each_instruction() -> None:
-    assert disassemble(STREAM, (0, 1)) == TEXT
-    assert assemble(TEXT) == ((0, 1), STREAM)
+    assert disassemble(STREAM, (0, 1), 3) == TEXT
+    assert assemble(TEXT, 3) == ((0, 1), STREAM)
 
 
-@given(streams(3, 200), st.tuples(st.integers(0, 2), st.integers(0, 40)))
+@given(streams(4, 5, 3, 200), st.tuples(st.integers(0, 2), st.integers(0, 40)))
 def test_every_stream_reads_back(stream: list[Instruction], worker: tuple[int, int]) -> None:
-    assert assemble(disassemble(stream, worker)) == (worker, tuple(stream))
+    assert assemble(disassemble(stream, worker, 3), 3) == (worker, tuple(stream))
+
+
+def test_a_chunk_is_written_where_it_is_not_that_of_the_stage() -> None:
+    stream = (
+        Instruction(Opcode.FORWARD, 3, 0, 12, 1, 0),
+        Instruction(Opcode.SEND_ACTIVATION, 3, 0, 12, 1, neighbour=5),
+        Instruction(Opcode.REDUCE, 1),
+        Instruction(Opcode.REDUCE, 3),
+        Instruction(Opcode.VALIDATE),
+    )
+    text = """\
+worker 2:1
+    0  forward           p0 m12 c3 b1 <- i0
+    1  send-activation   p0 m12 c3 b1 -> 2:1
+    2  reduce
+    3  reduce            c3
+    4  validate
+"""
+    assert disassemble(stream, (2, 1), 3) == text
+    assert assemble(text, 3) == ((2, 1), stream)
 
 
 def test_a_window_has_an_arrow() -> None:
-    assert window(STREAM, 2, (0, 1), around=1) == (
+    assert window(STREAM, 2, (0, 1), 3, around=1) == (
         "      1  forward           p1 m3    b0 <- i2\n"
         "->    2  send-activation   p1 m3    b0 -> 0:2\n"
         "      3  load              p0 m12   b1"
@@ -57,12 +77,12 @@ def test_a_window_has_an_arrow() -> None:
 
 
 def test_a_window_at_an_end_is_shorter() -> None:
-    assert window(STREAM, 9, around=2) == (
-        "      7  send-gradient     p1 m3    b0 -> 1:previous\n"
+    assert window(STREAM, 9, (0, 1), 3, around=2) == (
+        "      7  send-gradient     p1 m3    b0 -> 1:0\n"
         "      8  backward-weight   p1 m3    b0\n"
         "->    9  optimizer"
     )
-    assert window(STREAM, 0).startswith("->    0  recv-activation")
+    assert window(STREAM, 0, (0, 1), 3).startswith("->    0  recv-activation")
 
 
 @pytest.mark.parametrize(
@@ -76,12 +96,17 @@ def test_a_window_at_an_end_is_shorter() -> None:
         ("worker 0:1\n  0 reduce b1", "line 2: reduce takes no buffer"),
         ("worker 0:1\n  0 load p0 m1", "line 2: load needs a buffer"),
         ("worker 0:1\n  0 forward b1", "line 2: forward needs a microbatch"),
-        ("worker 0:1\n  0 recv-gradient p0 m1 i1 <- 0:0", "line 2: the peer's stage must be 2, got 0"),
+        ("worker 0:1\n  0 validate c1", "line 2: validate takes no chunk"),
+        ("worker 0:1\n  0 recv-gradient p0 m1 i1", "line 2: recv-gradient needs a neighbour"),
+        (
+            "worker 0:1\n  0 recv-gradient p0 m1 i1 <- 3:0",
+            "line 2: the job has 3 pipelines, there is no 3:0",
+        ),
     ],
 )
 def test_what_cannot_be_read_is_named(text: str, message: str) -> None:
     with pytest.raises(AssemblyError) as caught:
-        assemble(text)
+        assemble(text, 3)
     assert str(caught.value) == message
 
 

@@ -1,31 +1,38 @@
 """Reading bundles with the standard library alone: what is there, and what is refused."""
 
+import hashlib
 import struct
 import subprocess
 import sys
 import tracemalloc
 import zlib
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from recycle_runtime.plan import bundle as reader
-from recycle_runtime.plan.bundle import Bundle, BundleError, PlanEntry, join_bundle
-from recycle_runtime.plan.bundle_index import Blob, Index, pack_index
-from recycle_runtime.plan.codec import PLAIN, Frame, encode_fields
+from recycle_runtime.plan.bundle import Bundle, BundleError, Layout, PlanEntry, join_bundle
+from recycle_runtime.plan.bundle_index import Index, pack_index
+from recycle_runtime.plan.codec import LARGEST_PLAN
 from recycle_runtime.plan.isa import NONE, Instruction, Opcode
 
 RUNTIME = Path(reader.__file__).resolve().parents[2]
-FRAME = Frame(home=0, is_last_stage=False, pipelines=2, microbatches=1)
+WIDTHS = (1,) * 7
 
 
 def encode(*stream: Instruction) -> bytes:
-    return encode_fields([int(field) for instruction in stream for field in instruction], FRAME, PLAIN)
+    return bytes(number + 1 for column in zip(*stream, strict=True) for number in column)
 
 
-FORWARD = encode(Instruction(Opcode.LOAD, 0, 0, 0), Instruction(Opcode.FORWARD, 0, 0, 0))
-STEP = encode(Instruction(Opcode.OPTIMIZER))
+def layout(data: bytes, *lengths: int) -> Layout:
+    return Layout(WIDTHS, lengths, hashlib.sha256(data).digest())
+
+
+FORWARD = (Instruction(Opcode.LOAD, 0, 0, 0, 0), Instruction(Opcode.FORWARD, 0, 0, 0, 0))
+STEP = Instruction(Opcode.OPTIMIZER, 1)
+PLANS = (encode(*FORWARD, *FORWARD, STEP, STEP), encode(*FORWARD, STEP, STEP))
 HEALTHY = PlanEntry((), (0, 5), 10, 12, 12, "load of stage 0", False)
 INDEX = Index(
     compiler_version="1.2",
@@ -35,24 +42,28 @@ INDEX = Index(
     pipelines=2,
     tensor=1,
     microbatches=1,
+    chunk_stages=(0, 1),
     plans=(HEALTHY, HEALTHY._replace(failed=((1, 0),), cut_short=True)),
-    blobs=(Blob(0, len(FORWARD), 2), Blob(len(FORWARD), len(STEP), 1)),
-    references=((0, 0, 1, 1), (0, 1, 1)),
+    layouts=(layout(PLANS[0], 2, 2, 1, 1), layout(PLANS[1], 2, 1, 1)),
 )
-DATA = join_bundle(INDEX, FORWARD + STEP)
+DATA = join_bundle(INDEX, PLANS)
 
 
 def test_what_is_there() -> None:
     bundle = Bundle.parse(DATA)
-    assert bundle.format_version == 1
+    assert bundle.format_version == 2
+    assert bundle.chunk_stages == (0, 1)
+    assert bundle.content_hash == hashlib.sha256(pack_index(INDEX)).hexdigest()
     assert bundle.plans == INDEX.plans
     assert bundle.workers(0) == ((0, 0), (1, 0), (0, 1), (1, 1))
     assert bundle.workers(1) == ((0, 0), (0, 1), (1, 1))
     assert bundle.stream(0, (1, 0)) == (
-        Instruction(Opcode.LOAD, 1, 0, 0),
-        Instruction(Opcode.FORWARD, 1, 0, 0, NONE, NONE),
+        Instruction(Opcode.LOAD, 0, 1, 0, 0),
+        Instruction(Opcode.FORWARD, 0, 1, 0, 0, NONE, NONE),
     )
-    assert bundle.stream(1, (1, 1)) == (Instruction(Opcode.OPTIMIZER),)
+    assert bundle.stream(1, (1, 1)) == (Instruction(Opcode.OPTIMIZER, 1),)
+    assert [bundle.length(1, worker) for worker in bundle.workers(1)] == [2, 1, 1]
+    assert bundle.instructions == 10
     assert bundle.find((0, 0)) == 0
     assert bundle.find([1, 0]) == 1
     assert bundle.find([0, 1]) is None
@@ -81,7 +92,7 @@ def test_a_file_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(BundleError, match=f"too large: {len(DATA)} bytes, allowed are 50"):
         Bundle.read(path)
     with pytest.raises(ValueError, match="allowed are 50"):
-        join_bundle(INDEX, FORWARD + STEP)
+        join_bundle(INDEX, PLANS)
 
 
 @pytest.mark.parametrize(
@@ -91,10 +102,14 @@ def test_a_file_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         (b"job figure3 {", "not a bundle: it does not begin like one"),
         (b"PK\x03\x04" + bytes(100), "not a bundle: it does not begin like one"),
         (DATA.replace(b"\r\n", b"\n", 1), "not a bundle: it does not begin like one"),
-        (DATA[:5], "truncated: 5 bytes long, at least 22 expected"),
+        (DATA[:5], "truncated: 5 bytes long, at least 54 expected"),
         (DATA[:-1], f"truncated: {len(DATA) - 1} bytes long, expected {len(DATA)}"),
         (DATA + b"\0", f"followed by other bytes: {len(DATA) + 1} bytes long, expected {len(DATA)}"),
-        (DATA[:8] + b"\2\0" + DATA[10:], "made by a newer recyclec: format 2, this one reads up to 1"),
+        (DATA[:8] + b"\3\0" + DATA[10:], "made by a newer recyclec: format 3, this one reads up to 2"),
+        (
+            DATA[:8] + b"\1\0" + DATA[10:],
+            "made by an older recyclec: format 1, this one reads 2; compile the job again",
+        ),
         (DATA[:8] + b"\0\0" + DATA[10:], "damaged: format 0 does not exist"),
         (DATA[:-1] + bytes([DATA[-1] ^ 1]), "damaged: the checksum does not match"),
     ],
@@ -116,12 +131,17 @@ def test_every_truncation_and_every_flipped_bit_is_refused() -> None:
             Bundle.parse(bytes(flipped))
 
 
-def sealed(index: bytes, body: bytes) -> bytes:
-    rest = struct.pack("<II", len(index), len(body)) + index + body
+def sealed(content: bytes, packed: Sequence[bytes]) -> bytes:
+    """A bundle of this index and these packed plans, with sizes, a hash and a checksum that are right."""
+    blocks = [zlib.compress(content), *packed]
+    sizes = struct.pack(f"<{len(blocks)}I", *map(len, blocks))
+    head = hashlib.sha256(content).digest() + struct.pack("<II", len(content), len(packed))
+    rest = head + sizes + b"".join(blocks)
     return DATA[:10] + struct.pack("<I", zlib.crc32(rest)) + rest
 
 
-BODY = FORWARD + STEP
+PACKED = [zlib.compress(plan) for plan in PLANS]
+LAYOUT = INDEX.layouts[0]
 
 
 @pytest.mark.parametrize(
@@ -129,62 +149,83 @@ BODY = FORWARD + STEP
     [
         (replace(INDEX, stages=0), "the number of stages is 0, which must be from 1 to 1048575"),
         (replace(INDEX, pipelines=1 << 19), "it ends before the streams of"),
-        (replace(INDEX, plans=(), references=()), "the number of plans is 0"),
-        (replace(INDEX, plans=(HEALTHY, HEALTHY), references=((0, 0, 1, 1),) * 2), "the same failed workers"),
-        (replace(INDEX, blobs=INDEX.blobs[:1]), "a stream is 0|its streams are"),
-        (replace(INDEX, references=((0, 0, 0, 0), (0, 0, 0))), "nothing refers to"),
-        (
-            replace(INDEX, blobs=(Blob(0, len(BODY), 1 << 40), Blob(0, 1, 1))),
-            "bytes cannot hold 1099511627776",
-        ),
-        (replace(INDEX, blobs=(Blob(0, len(BODY) + 9, 1), Blob(0, 1, 1))), "the length of a stream is"),
-        (replace(INDEX, references=((0, 0, 1), (0, 1, 1))), "damaged: "),
+        (replace(INDEX, stages=1 << 19), "a stage has no chunk"),
+        (replace(INDEX, stages=1 << 19, chunk_stages=tuple(range(1 << 19))), "ends before the release of"),
+        (replace(INDEX, plans=(), layouts=(), chunk_stages=(0, 1, 1)), "the number of plans is 0"),
+        (replace(INDEX, plans=(HEALTHY, HEALTHY), layouts=(LAYOUT, LAYOUT)), "the same failed workers"),
+        (replace(INDEX, plans=(HEALTHY,), layouts=(LAYOUT,)), "1 plans in its index, 2 in the file"),
+        (replace(INDEX, chunk_stages=(0, 0, 0)), "a stage has no chunk"),
+        (replace(INDEX, chunk_stages=(0, 1, 2)), "the stage of a chunk is 2"),
+        (replace(INDEX, layouts=(LAYOUT._replace(widths=(1, 3, *WIDTHS[2:])), LAYOUT)), "bytes wide"),
+        (replace(INDEX, layouts=(LAYOUT._replace(widths=(9, *WIDTHS[1:])), LAYOUT)), "the width of a column"),
+        (replace(INDEX, layouts=(LAYOUT._replace(lengths=(1 << 28, 1, 1, 1)), LAYOUT)), "a plan of"),
+        (replace(INDEX, layouts=(LAYOUT._replace(lengths=(1 << 40, 1, 1, 1)), LAYOUT)), "the length of a"),
+        (replace(INDEX, layouts=(LAYOUT._replace(digest=b"short"), LAYOUT)), "damaged: "),
         (replace(INDEX, plans=(HEALTHY, HEALTHY._replace(failed=((9, 9),)))), "a failed worker is"),
     ],
 )
 def test_an_index_that_makes_no_sense_is_refused(index: Index, message: str) -> None:
     with pytest.raises(BundleError, match=f"^damaged: .*({message.removeprefix('damaged: ')})"):
-        Bundle.parse(sealed(pack_index(index), BODY))
+        Bundle.parse(sealed(pack_index(index), PACKED))
 
 
 def test_texts_that_make_no_sense_are_refused() -> None:
     packed = pack_index(INDEX)
     for texts, message in (
-        (b"\4\1\1\1\1\4\xff\xff\xff\xff", "its texts are not UTF-8"),
-        (
-            b"\3\xff\xff\xff\xff\xff\xff\xff\xff\x7f\1\1\1a",
-            "its texts cannot be 9223372036854775809 bytes long",
-        ),
-        (b"\3\1\1\1\4aaaa", "the length of the texts is 4"),
-        (b"\3\1\1\1\3a", "1 bytes where 3 are needed"),
+        (b"\4\1\1\1\1\xff\xff\xff\xff", "its texts are not UTF-8"),
+        (b"\3\xff\xff\xff\xff\xff\xff\xff\xff\x7f\1\1a", "where 9223372036854775809 are needed"),
+        (b"\3\1\1\1a", "1 bytes where 3 are needed"),
         (b"\3\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\1", "does not end where it should"),
         (b"\x7f", "the number of texts is 127"),
     ):
         with pytest.raises(BundleError, match=message):
-            Bundle.parse(sealed(texts, b""))
-    assert Bundle.parse(sealed(packed, BODY)).job_text == "job tiny"
+            Bundle.parse(sealed(texts, []))
+    assert Bundle.parse(sealed(packed, PACKED)).job_text == "job tiny"
 
 
-def test_a_stream_that_cannot_be_decoded_is_refused_when_asked_for() -> None:
-    bundle = Bundle.parse(sealed(pack_index(INDEX), FORWARD + bytes([STEP[0] ^ 255]) + STEP[1:]))
+def test_an_index_that_does_not_have_its_hash_is_refused() -> None:
+    other = sealed(pack_index(replace(INDEX, job_text="job tinier")), PACKED)
+    assert Bundle.parse(other).job_text == "job tinier"
+    rest = DATA[14:46] + other[46:]
+    with pytest.raises(BundleError, match=r"^damaged: its content does not have the hash that it states$"):
+        Bundle.parse(DATA[:10] + struct.pack("<I", zlib.crc32(rest)) + rest)
+
+
+def test_streams_that_do_not_have_their_hash_are_refused_when_asked_for() -> None:
+    bundle = Bundle.parse(sealed(pack_index(INDEX), [PACKED[0], zlib.compress(PLANS[1][:-1] + b"\1")]))
     assert len(bundle.stream(0, (0, 0))) == 2
-    with pytest.raises(BundleError, match=r"^damaged: the stream of worker 0:1 in plan 1 cannot be decoded$"):
+    with pytest.raises(BundleError, match=r"^damaged: the streams of plan 1 cannot be unpacked$"):
         bundle.stream(1, (0, 1))
 
 
+def test_a_number_out_of_range_is_refused_when_asked_for() -> None:
+    odd = encode(*FORWARD, *FORWARD, STEP, STEP._replace(chunk=2))
+    index = replace(INDEX, layouts=(layout(odd, 2, 2, 1, 1), INDEX.layouts[1]))
+    bundle = Bundle.parse(join_bundle(index, [odd, PLANS[1]]))
+    assert bundle.stream(0, (0, 1)) == (STEP,)
+    with pytest.raises(BundleError, match=r"^damaged: worker 1:1 of plan 0 has a number out of range$"):
+        bundle.stream(0, (1, 1))
+
+
 def test_claiming_much_does_not_take_much_memory() -> None:
-    greedy = replace(
-        INDEX, blobs=(Blob(0, len(FORWARD), 400 * len(FORWARD)), Blob(0, len(STEP), 400 * len(STEP)))
-    )
-    bundle = Bundle.parse(sealed(pack_index(greedy), BODY))
+    rows = LARGEST_PLAN // 7 - 6
+    greedy = replace(INDEX, layouts=(LAYOUT._replace(lengths=(rows, 2, 1, 1)), INDEX.layouts[1]))
+    bundle = Bundle.parse(sealed(pack_index(greedy), PACKED))
     tracemalloc.start()
     try:
         with pytest.raises(BundleError):
             bundle.stream(0, (0, 0))
+        with pytest.raises(BundleError):
+            Bundle.parse(sealed(bytes(60), PACKED)[:46] + struct.pack("<II", 1 << 28, 2) + DATA[54:])
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert peak < 4 << 20
+
+
+def test_chunks_that_are_not_the_stages_are_stored() -> None:
+    index = replace(INDEX, chunk_stages=(0, 1, 1, 0))
+    assert Bundle.parse(join_bundle(index, PLANS)).chunk_stages == (0, 1, 1, 0)
 
 
 def test_reading_needs_the_standard_library_alone() -> None:

@@ -16,9 +16,7 @@ from tests.support.jobs import figure3
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     path = tmp_path_factory.mktemp("plans") / "two.plan"
     job = figure3(None)
-    write_bundle(
-        path, source="", programs=[plan_failed(job, failure_set(failed)) for failed in ([], [(0, 2)])]
-    )
+    write_bundle(path, source="", plans=[plan_failed(job, failure_set(failed)) for failed in ([], [(0, 2)])])
     return Bundle.read(path)
 
 

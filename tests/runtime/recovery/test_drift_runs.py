@@ -58,7 +58,7 @@ def bundle(folder: Path, slots: list[int], microbatches: int) -> str:
     """With a plan for one loss on stage 0, where it costs nothing."""
     text = _JOB.format(stages=len(slots), microbatches=microbatches, slots=slots)
     path = folder / "heavy.plan"
-    write_bundle(path, source=text, programs=compile_job(parse_job_text(text, "heavy.job"), failures=1))
+    write_bundle(path, source=text, plans=compile_job(parse_job_text(text, "heavy.job"), failures=1))
     assert [stage for _, stage in Bundle.read(path).plans[1].failed] == [0]
     return str(path)
 

@@ -35,7 +35,7 @@ def changed(folder: Path, program: str, change: str) -> str:
 
 def plan_file(folder: Path, job: JobSpec, failed: Failed) -> str:
     path = folder / "test.plan"
-    write_bundle(path, source="", programs=[plan_failed(job, failure_set(failed))])
+    write_bundle(path, source="", plans=[plan_failed(job, failure_set(failed))])
     return str(path)
 
 

@@ -8,18 +8,12 @@ from hypothesis import HealthCheck, given, settings
 
 from recycle_compiler.ir.target import Target
 from recycle_runtime.execution.handlers import GRADIENTS_UNDER_WAY
-from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.bundle import Bundle
-from recycle_runtime.plan.isa import CONSUMES, NONE, Instruction, Opcode
+from recycle_runtime.plan.isa import CONSUMES, NONE, USES_NEIGHBOUR, Instruction, Opcode
+from recycle_runtime.plan.worker_ids import Worker, numbered_worker
 from tests.runtime.training.compare import Failed, plan_file
 from tests.support.jobs import figure3, small_targets
 
-TOWARDS = {
-    Opcode.SEND_ACTIVATION: 1,
-    Opcode.RECV_GRADIENT: 1,
-    Opcode.SEND_GRADIENT: -1,
-    Opcode.RECV_ACTIVATION: -1,
-}
 SENDS = (Opcode.SEND_ACTIVATION, Opcode.SEND_GRADIENT)
 
 
@@ -28,7 +22,7 @@ class Run:
 
     def __init__(self, bundle: Bundle, limit: int) -> None:
         self._streams = {worker: bundle.stream(0, worker) for worker in bundle.workers(0)}
-        self._limit = limit
+        self._limit, self._pipelines = limit, bundle.pipelines
         self._next = dict.fromkeys(self._streams, 0)
         self._sent: dict[tuple[Worker, Worker], int] = defaultdict(int)
         self._asked: dict[tuple[Worker, Worker], int] = defaultdict(int)
@@ -57,27 +51,27 @@ class Run:
         return moved
 
     def _can_run(self, worker: Worker, instruction: Instruction) -> bool:
-        opcode, stage = instruction.opcode, worker[1]
+        opcode, chunk = instruction.opcode, instruction.chunk
         unit = (instruction.pipeline, instruction.microbatch)
         if worker in self._waiting_to_leave:
             pair, number = self._waiting_to_leave[worker]
             if self._asked[pair] < number:
                 return False
             del self._waiting_to_leave[worker]
-        if opcode is Opcode.RECV_ACTIVATION and (*unit, stage - 1) not in self._forwarded:
+        if opcode is Opcode.RECV_ACTIVATION and (*unit, chunk - 1) not in self._forwarded:
             return False
         if opcode in CONSUMES and instruction.inbox != NONE:
             pair, number = self._inboxes[worker, instruction.inbox]
             if self._sent[pair] < number:
                 return False
         if opcode is Opcode.FORWARD:
-            self._forwarded.add((*unit, stage))
-        if opcode in TOWARDS:
+            self._forwarded.add((*unit, chunk))
+        if opcode in USES_NEIGHBOUR:
             self._post(worker, instruction)
         return True
 
     def _post(self, worker: Worker, instruction: Instruction) -> None:
-        other = (instruction.peer, worker[1] + TOWARDS[instruction.opcode])
+        other = numbered_worker(instruction.neighbour, self._pipelines)
         if instruction.opcode not in SENDS:
             pair = (other, worker)
             self._asked[pair] += 1

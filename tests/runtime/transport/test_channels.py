@@ -9,29 +9,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recycle_compiler.ir.failure import failure_set
-from recycle_compiler.ir.streams import Program
+from recycle_compiler.ir.streams import Streams
 from recycle_compiler.ir.target import Target
 from recycle_compiler.planner.compile import plan_failed
-from recycle_runtime.plan.assembly import Worker
-from recycle_runtime.plan.isa import RECEIVES, USES_PEER, Instruction, Opcode
+from recycle_runtime.plan.isa import RECEIVES, USES_NEIGHBOUR, Instruction, Opcode
+from recycle_runtime.plan.worker_ids import Worker, numbered_worker
 from recycle_runtime.transport.nccl import Channel, channels_of, joining_order
 from tests.support.jobs import figure3, small_targets
 
 FAILED = [[], [(1, 2)], [(1, 2), (0, 0)], [(1, 2), (0, 0), (2, 2)]]
-Streams = dict[Worker, tuple[Instruction, ...]]
+Lists = dict[Worker, tuple[Instruction, ...]]
 COMPUTES = frozenset({Opcode.FORWARD, Opcode.BACKWARD, Opcode.BACKWARD_INPUT, Opcode.BACKWARD_WEIGHT})
 
 
-def streams_of(program: Program) -> Streams:
-    return {(worker.pipeline, worker.stage): stream for worker, stream in program.streams()}
+def streams_of(program: Streams) -> Lists:
+    return {(worker.pipeline, worker.stage): stream for worker, stream in program.items()}
 
 
-def planned(failed: list[tuple[int, int]]) -> Streams:
+def planned(failed: list[tuple[int, int]]) -> Lists:
     return _planned(tuple(failed))
 
 
 @cache
-def _planned(failed: tuple[tuple[int, int], ...]) -> Streams:
+def _planned(failed: tuple[tuple[int, int], ...]) -> Lists:
     return streams_of(plan_failed(figure3((4, 3, 2, 1)), failure_set(failed)))
 
 
@@ -49,7 +49,7 @@ def rounds_to_join(wanted: dict[Worker, list[Channel]]) -> int:
     return rounds
 
 
-def waits(streams: Streams) -> TopologicalSorter[object]:
+def waits(streams: Lists, pipelines: int) -> TopologicalSorter[object]:
     """What waits for what if each worker had one queue for receives, one for sends and one for the rest."""
     graph: TopologicalSorter[object] = TopologicalSorter()
     for worker, stream in streams.items():
@@ -58,10 +58,9 @@ def waits(streams: Streams) -> TopologicalSorter[object]:
         computed: object = None
         last: dict[str, object] = {}
         for position, instruction in enumerate(stream):
-            if instruction.opcode in USES_PEER:
+            if instruction.opcode in USES_NEIGHBOUR:
                 receives = instruction.opcode in RECEIVES
-                down = instruction.opcode in (Opcode.RECV_GRADIENT, Opcode.SEND_ACTIVATION)
-                other = (instruction.peer, worker[1] + (1 if down else -1))
+                other = numbered_worker(instruction.neighbour, pipelines)
                 channel = Channel(other, worker) if receives else Channel(worker, other)
                 message = (channel, counts[channel])
                 counts[channel] += 1
@@ -83,20 +82,20 @@ def waits(streams: Streams) -> TopologicalSorter[object]:
 @pytest.mark.parametrize("failed", FAILED)
 def test_both_ends_know_of_a_channel(failed: list[tuple[int, int]]) -> None:
     streams = planned(failed)
-    ends = Counter(channel for worker, stream in streams.items() for channel in channels_of(stream, worker))
+    ends = Counter(channel for worker in streams for channel in channels_of(streams[worker], worker, 3))
     assert set(ends.values()) == {2}
     assert len({joining_order(channel) for channel in ends}) == len(ends)
 
 
 def test_a_plan_without_failures_needs_its_neighbours_alone() -> None:
     streams = planned([])
-    assert [len(channels_of(streams[0, stage], (0, stage))) for stage in range(4)] == [2, 4, 4, 2]
+    assert [len(channels_of(streams[0, stage], (0, stage), 3)) for stage in range(4)] == [2, 4, 4, 2]
 
 
 @pytest.mark.parametrize(("failed", "most"), list(zip(FAILED, (4, 12, 16, 16), strict=True)))
 def test_all_join(failed: list[tuple[int, int]], most: int) -> None:
     streams = planned(failed)
-    wanted = {worker: channels_of(stream, worker) for worker, stream in streams.items()}
+    wanted = {worker: channels_of(stream, worker, 3) for worker, stream in streams.items()}
     assert rounds_to_join(wanted) <= most
 
 
@@ -114,7 +113,7 @@ def test_joining_does_not_take_longer_with_more_stages() -> None:
 
 @pytest.mark.parametrize("failed", FAILED)
 def test_two_queues_for_all_channels_would_not_lock(failed: list[tuple[int, int]]) -> None:
-    waits(planned(failed)).prepare()
+    waits(planned(failed), 3).prepare()
 
 
 @settings(max_examples=20)
@@ -123,5 +122,6 @@ def test_random_plans_would_not_lock(target: Target, data: st.DataObject) -> Non
     del data
     failed = failure_set([(worker.pipeline, worker.stage) for worker in target.failed])
     streams = streams_of(plan_failed(target.job, failed))
-    waits(streams).prepare()
-    rounds_to_join({worker: channels_of(stream, worker) for worker, stream in streams.items()})
+    pipelines = target.job.pipelines
+    waits(streams, pipelines).prepare()
+    rounds_to_join({worker: channels_of(stream, worker, pipelines) for worker, stream in streams.items()})

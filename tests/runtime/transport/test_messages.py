@@ -19,7 +19,7 @@ from tests.runtime.transport.shared_host import SharedHost
 from tests.runtime.transport.workers import in_threads
 
 FIRST, SECOND = (0, 0), (0, 1)
-GRID = Grid([FIRST, SECOND], 1)
+GRID = Grid([FIRST, SECOND], 1, 1)
 SLOTS = 3
 PATIENCE = timedelta(seconds=20)
 Talk = Callable[[Any, Any], None]
@@ -28,12 +28,13 @@ Talk = Callable[[Any, Any], None]
 def receiving(count: int) -> list[Instruction]:
     """A stream in which so many messages of the first worker wait at once."""
     return [
-        Instruction(Opcode.RECV_ACTIVATION, 0, number, inbox=number, peer=0) for number in range(count)
-    ] + [Instruction(Opcode.FORWARD, 0, number, 0, number) for number in range(count)]
+        Instruction(Opcode.RECV_ACTIVATION, 1, 0, number, inbox=number, neighbour=0)
+        for number in range(count)
+    ] + [Instruction(Opcode.FORWARD, 1, 0, number, 0, number) for number in range(count)]
 
 
 def sending() -> list[Instruction]:
-    return [Instruction(Opcode.SEND_ACTIVATION, 0, 0, 0, peer=0)]
+    return [Instruction(Opcode.SEND_ACTIVATION, 0, 0, 0, 0, neighbour=1)]
 
 
 class Nccl:

@@ -31,5 +31,5 @@ def test_one_worker_equals_gloo() -> None:
 @pytest.mark.parametrize("failed", [[], [(1, 2)]])
 def test_slots_and_streams_between_threads(tmp_path: Path, failed: list[tuple[int, int]]) -> None:
     path = tmp_path / "figure3.plan"
-    write_bundle(path, source="", programs=[plan_failed(figure3((4, 3, 2, 1)), failure_set(failed))])
+    write_bundle(path, source="", plans=[plan_failed(figure3((4, 3, 2, 1)), failure_set(failed))])
     compare_threads(str(path), DEVICE)

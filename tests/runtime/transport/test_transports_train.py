@@ -52,7 +52,7 @@ def over_nccl(groups: LoopbackGroups) -> Join:
 
 def over_shared_memory(device: SharedHost) -> Join:
     def join(store: dist.Store, grid: Grid, worker: Worker, stream: Sequence[Instruction]) -> Any:
-        waiting = most_waiting(stream, worker[1])
+        waiting = most_waiting(stream, grid.pipelines)
         return CudaIpcTransport(store, "first", grid, worker, 0, _PATIENCE, device, waiting)
 
     return join
@@ -61,7 +61,7 @@ def over_shared_memory(device: SharedHost) -> Join:
 def check(join: Join, folder: Path, failed: list[tuple[int, int]], program: str = MLP) -> None:
     job = figure3((4, 3, 2, 1))
     path = folder / "test.plan"
-    write_bundle(path, source="", programs=[plan_failed(job, failure_set(failed))])
+    write_bundle(path, source="", plans=[plan_failed(job, failure_set(failed))])
     alone = train_alone(program, job.stages, job.pipelines * job.microbatches, STEPS)
     losses, workers = train_over(join, str(path), program, STEPS)
     assert len(workers) == 12 - len(failed)

@@ -43,7 +43,7 @@ def train_over(
 ) -> tuple[list[float], dict[Worker, TrainingWorker]]:
     """Losses of the steps, and the workers as they are at the end."""
     bundle, store = Bundle.read(bundle_file), dist.HashStore()
-    grid = Grid(bundle.workers(0), bundle.tensor)
+    grid = Grid(bundle.workers(0), bundle.tensor, bundle.pipelines)
     workers: dict[Worker, TrainingWorker] = {}
     reports: list[StepReport] = []
     # Initial parameters come from random numbers that all threads share, so stages are built one by one.

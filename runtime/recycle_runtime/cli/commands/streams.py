@@ -25,12 +25,12 @@ def run(arguments: Namespace, output: Output) -> int:
     plan = _plan_for(bundle, arguments.failures or 0)
     if arguments.worker is None:
         for worker in bundle.workers(plan):
-            output.data(f"worker {_name(worker)}  {bundle.encoded(plan, worker)[1]} instructions\n")
+            output.data(f"worker {_name(worker)}  {bundle.length(plan, worker)} instructions\n")
         return DONE
     worker = _worker(arguments.worker)
     if worker not in bundle.workers(plan):
         raise UsageError(f"worker {arguments.worker} has no stream in this plan: it failed or does not exist")
-    output.data(disassemble(bundle.stream(plan, worker), worker))
+    output.data(disassemble(bundle.stream(plan, worker), worker, bundle.pipelines))
     return DONE
 
 
