@@ -6,8 +6,7 @@ from bench.fleet_settings import plans_for
 from bench.report import Section, job_path
 from recycle_compiler.frontend import load_job
 from recycle_compiler.ir.job import JobSpec, Techniques
-from recycle_compiler.planner.baseline import one_f_one_b_period
-from recycle_compiler.planner.recycle_schedules import best_placement
+from recycle_compiler.planner.baselines import best_placement, one_f_one_b_period
 
 TITLE = "Ablation"
 FAILURES = {"figure3": (1, 2, 4), "gpt3-3.35b-24": (1, 2, 4, 5, 8), "scale-2048": (2, 12, 25)}

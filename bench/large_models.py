@@ -12,7 +12,7 @@ from recycle_compiler.fleet.policies import oobleck
 from recycle_compiler.fleet.policy import CannotRunError, Policy, make_policy
 from recycle_compiler.fleet.setting import Setting
 from recycle_compiler.frontend import load_job
-from recycle_compiler.planner.recycle_schedules import best_placement
+from recycle_compiler.planner.baselines import best_placement
 
 TITLE = "Large models"
 SIZES = ("18.4b", "39.1b", "76.1b", "145.6b")

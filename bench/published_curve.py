@@ -4,9 +4,8 @@ from functools import cache
 
 from bench.report import Section, job_path
 from recycle_compiler.frontend import load_job
-from recycle_compiler.planner.baseline import one_f_one_b_period
+from recycle_compiler.planner.baselines import best_placement, one_f_one_b_period
 from recycle_compiler.planner.compile import compile_job
-from recycle_compiler.planner.recycle_schedules import best_placement
 
 TITLE = "The published curve"
 JOB = "gpt3-3.35b-24"

@@ -7,8 +7,7 @@ from bench.plans import compiled
 from bench.report import Section, job_path, percent
 from recycle_compiler.frontend import load_job
 from recycle_compiler.ir.job import JobSpec
-from recycle_compiler.planner.baseline import one_f_one_b_period
-from recycle_compiler.planner.recycle_schedules import recycle_period
+from recycle_compiler.planner.baselines import one_f_one_b_period, recycle_period
 
 TITLE = "Throughput with failed workers"
 NAMES = {"scale-2048": "1F1B's", "scale-2048-roomy": "1.5 times that"}

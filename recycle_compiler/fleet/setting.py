@@ -12,7 +12,7 @@ from recycle_compiler.frontend.load import parse_for_format
 from recycle_compiler.frontend.shape import read_shape
 from recycle_compiler.frontend.values import read_whole
 from recycle_compiler.ir.job import JobSpec
-from recycle_compiler.planner.baseline import one_f_one_b_period
+from recycle_compiler.planner.baselines import one_f_one_b_period
 from recycle_runtime.plan.plan_choice import Planned
 
 LAYERS_PER_STAGE = 8

@@ -24,12 +24,16 @@ class SplitBackward(Pass[Graph, Graph]):
     """Replace `B` by an `I` on its edges and a `W` that follows it, on the chunks where that can pay."""
 
     name = "split-backward"
+    chunks: tuple[int, ...] | None = None
+    """These and no others, whatever the job says; None is where it can pay, if the job decouples at all."""
 
     def run(self, graph: Graph) -> Graph:
         job, ops = graph.job, graph.ops
-        if not job.techniques.decouple:
+        if self.chunks is None and not job.techniques.decouple:
             return graph
-        chosen = np.array([_pays(job, chunk) for chunk in range(job.chunks)])
+        given = self.chunks
+        pays = (_pays(job, chunk) if given is None else chunk in given for chunk in range(job.chunks))
+        chosen = np.array(list(pays))
         split = (ops.kind == OpKind.B) & chosen[ops.chunk]
         rows = np.flatnonzero(split)
         weight_row = np.full(len(ops), -1)

@@ -10,14 +10,14 @@ from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.streams import Streams
 from recycle_compiler.ir.target import Target
+from recycle_compiler.passes.add_worker import AddWorker
 from recycle_compiler.passes.assign_slots import AssignSlots, Effort
 from recycle_compiler.passes.normalize_failures import NormalizeFailures, relabel
 from recycle_compiler.passes.pipeline import Observer, Step
-from recycle_compiler.passes.standard import all_passes
-from recycle_compiler.planner.baseline import one_f_one_b_period
+from recycle_compiler.passes.standard import LOWERING_PASSES, all_passes
+from recycle_compiler.planner.baselines import one_f_one_b_period
 from recycle_compiler.planner.placement import Costs, measure_costs, ranked_placements
-from recycle_compiler.planner.relief import relieved
-from recycle_compiler.planner.slow_plan import SlowPlan, best_for_slow
+from recycle_compiler.planner.slow_workers import SlowPlan, best_for_slow
 from recycle_compiler.planner.worker_processes import running
 from recycle_compiler.scheduling.deadline import Deadline
 from recycle_compiler.scheduling.slow_workers import SlowWorkers
@@ -90,7 +90,9 @@ def compile_job(
                 more = programs.get(next_count + 1)
                 has_time = time.monotonic_ns() + excess * next_count // processes < end
                 if more is not None and _is_slower(program, more) and has_time:
-                    program = relieved(more, program.failed, observers)
+                    # One failure fewer is never slower.
+                    relief = AddWorker(program.failed) >> LOWERING_PASSES
+                    program = relief.run(more, observers)
                 programs[next_count] = program
                 if on_plan is not None:
                     on_plan(summary(program, seconds, baseline), len(programs), total)

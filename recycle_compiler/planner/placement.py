@@ -1,24 +1,24 @@
 """Which stages should carry the failures: what a plan there really costs decides.
 
 First the cost of losing 1, 2, ... workers is measured on every stage alone, with quick plans (in a large job
-it is the bound of such a plan). The dynamic program turns these into counts per stage for any total. Losses
+it is the bound of such a plan). A dynamic program turns these into counts per stage for any total. Losses
 on several stages can get into each other's way, so the best few counts are compared by quick plans of their
 own, with the even spread among them. Quick plans err at times: every placement that could still be better
 than the best plan gets a whole plan as well; in a large job only if its bound promises clearly more.
 """
 
 from dataclasses import replace
+from itertools import accumulate
 from typing import NamedTuple
 
 from recycle_compiler.ir.failure import normal_form
 from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.ir.streams import Claims
 from recycle_compiler.ir.target import Target
-from recycle_compiler.passes.assign_slots import Effort, Plan, plan
-from recycle_compiler.passes.route_microbatches import routes
+from recycle_compiler.passes.assign_slots import AssignSlots, Effort
 from recycle_compiler.passes.standard import GRAPH_PASSES
-from recycle_compiler.planner.place_failures import Counts, place_failures, stage_costs
 from recycle_compiler.planner.worker_processes import Run
-from recycle_compiler.scheduling.bounds import lower_bound
+from recycle_compiler.scheduling.bounds import lower_bound, stage_bounds
 from recycle_compiler.scheduling.deadline import Deadline
 from recycle_compiler.scheduling.problem import Problem, problem_of
 
@@ -26,6 +26,10 @@ _LARGE = 20_000
 """Ops from which on bounds stand for plans: a quick plan takes long there, and bounds are close."""
 _PROMISING = 998
 """In thousandths of the bound of the placement that came first: below it, another is worth a plan too."""
+
+
+Counts = tuple[int, ...]
+"""Failed workers of each stage."""
 
 
 class Costs(NamedTuple):
@@ -51,7 +55,7 @@ def measure_costs(job: JobSpec, failures: int, run: Run, nanoseconds: int) -> Co
     most = -(-failures // job.stages) + 1 if failures else 0
     tasks = [(stage, losses) for stage, row in enumerate(bounds) for losses in range(1, len(row))[:most]]
     each = nanoseconds // max(1, len(tasks))
-    found = dict(run(_measure, [(job, problem, stage, losses, each) for stage, losses in tasks]))
+    found = dict(run(_measure, [(job, stage, losses, each) for stage, losses in tasks]))
     measured: list[list[int]] = []
     for stage, row in enumerate(bounds):
         costs = [row[0]]
@@ -80,9 +84,9 @@ def ranked_placements(
     for counts in candidates:
         if found and (bounds[counts] >= min(found)[0] or deadline.passed()):
             continue
-        made = _quick_plan(job, costs.healthy, counts, quick, deadline)
+        made = _quick_plan(job, counts, quick, deadline.nanoseconds_left)
         # Of equal plans, the one that may yet become better.
-        found.append((made.timed.period, made.bound.period, counts))
+        found.append((made.period, made.lower_bound, counts))
     first, *others = (counts for _, _, counts in sorted(found, key=lambda entry: entry[:2]))
     worth = [counts for counts in others if not large or bounds[counts] * 1000 < bounds[first] * _PROMISING]
     return [(counts, bounds[counts]) for counts in (first, *worth)]
@@ -95,17 +99,16 @@ def _candidates(job: JobSpec, failures: int, costs: Costs, most: int) -> list[Co
     return list(dict.fromkeys([*by_plans, *by_bounds, _even_spread(failures, job.stages)]))
 
 
-def _measure(task: tuple[JobSpec, Problem, int, int, int]) -> tuple[tuple[int, int], int]:
-    job, healthy, stage, losses, nanoseconds = task
+def _measure(task: tuple[JobSpec, int, int, int]) -> tuple[tuple[int, int], int]:
+    job, stage, losses, nanoseconds = task
     counts = tuple(losses if other == stage else 0 for other in range(job.stages))
-    quick = _quick_plan(job, healthy, counts, Effort().glance(), Deadline(nanoseconds))
-    return (stage, losses), quick.timed.period
+    return (stage, losses), _quick_plan(job, counts, Effort().glance(), nanoseconds).period
 
 
-def _quick_plan(job: JobSpec, healthy: Problem, counts: Counts, effort: Effort, deadline: Deadline) -> Plan:
-    hosts = Target(job, normal_form(counts, job.pipelines)).hosts
-    host = routes(job, hosts).reshape(-1, job.chunks)
-    return plan(replace(healthy, hosts=hosts, host=host), job.solver, effort, deadline)
+def _quick_plan(job: JobSpec, counts: Counts, effort: Effort, nanoseconds: int) -> Claims:
+    """What a plan with these losses claims."""
+    passes = GRAPH_PASSES >> AssignSlots(effort, nanoseconds)
+    return passes.run(Target(job, normal_form(counts, job.pipelines))).claims
 
 
 def _bound(job: JobSpec, costs: Costs, counts: Counts) -> int:
@@ -118,3 +121,64 @@ def _even_spread(failures: int, stages: int) -> Counts:
     """As equal as can be; what does not divide goes to the first stages, which hold most memory as a rule."""
     each, more = divmod(failures, stages)
     return (each + 1,) * more + (each,) * (stages - more)
+
+
+def stage_costs(problem: Problem, failures: int) -> list[list[int]]:
+    """costs[stage][losses]: the period that this stage alone imposes.
+
+    As far as placing up to this many failures can need it: spread evenly they cost something, and nothing
+    that costs more is worth a look.
+    """
+    everyone = tuple(range(problem.pipelines))
+
+    def cost(stage: int, losses: int) -> int:
+        hosts = tuple(everyone[losses:] if other == stage else everyone for other in range(problem.stages))
+        changed = replace(problem, hosts=hosts)
+        return max(bound.period for bound in stage_bounds(changed, stage))
+
+    even = -(-failures // problem.stages)
+    rows = [[cost(stage, losses) for losses in range(even + 1)] for stage in range(problem.stages)]
+    ceiling = max(row[-1] for row in rows)
+    for stage, row in enumerate(rows):
+        while len(row) <= min(failures, problem.pipelines - 1) and (more := cost(stage, len(row))) <= ceiling:
+            row.append(more)
+    return rows
+
+
+def place_failures(costs: list[list[int]], total: int, most: int) -> list[tuple[int, Counts]]:
+    """Up to `most` counts per stage with this total, each with the bound of its slowest stage, best first.
+
+    A healthy worker may move to another stage, so a total can be turned into any counts that add up to it.
+    A plan is as slow as its slowest stage: the dynamic program looks for the smallest such maximum and,
+    under it, for the least sum. Several answers are returned, because a bound is not yet a plan.
+
+    Empty if every way to place them leaves some stage without a worker.
+    """
+    found: list[tuple[int, Counts]] = []
+    for ceiling in sorted({value for row in costs for value in row}):
+        for counts in _under(costs, total, ceiling, most):
+            bound = max(row[losses] for row, losses in zip(costs, counts, strict=True))
+            if (bound, counts) not in found:
+                found.append((bound, counts))
+        if len(found) >= most:
+            break
+    return found[:most]
+
+
+def _under(costs: list[list[int]], total: int, ceiling: int, most: int) -> list[Counts]:
+    """The counts with the least sum of costs, when no stage may cost more than the ceiling."""
+    room = [sum(1 for value in row if value <= ceiling) - 1 for row in costs]
+    room_after = [*list(accumulate(reversed(room)))[::-1], 0]
+    if min(room) < 0 or room_after[0] < total:
+        return []
+    # partial[n]: the best ways to give n failures to the stages so far, as (sum of costs, counts).
+    partial: dict[int, list[tuple[int, Counts]]] = {0: [(0, ())]}
+    for stage, row in enumerate(costs):
+        grown: dict[int, list[tuple[int, Counts]]] = {}
+        for used, ways in partial.items():
+            least = max(0, total - used - room_after[stage + 1])
+            for losses in range(least, min(room[stage], total - used) + 1):
+                added = [(cost + row[losses], (*counts, losses)) for cost, counts in ways]
+                grown.setdefault(used + losses, []).extend(added)
+        partial = {used: sorted(ways)[:most] for used, ways in grown.items()}
+    return [counts for _, counts in partial[total]]

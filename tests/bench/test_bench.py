@@ -18,8 +18,7 @@ from bench.run import HEAD, with_section
 from recycle_compiler.frontend import load_job
 from recycle_compiler.frontend.format import format_job
 from recycle_compiler.ir.failure import failed_per_stage
-from recycle_compiler.planner.recycle_schedules import problem_with, recycle_period
-from recycle_compiler.planner.textbook import textbook_schedule
+from recycle_compiler.planner.baselines import problem_with, recycle_period, textbook_schedule
 from recycle_compiler.scheduling.bounds import lower_bound
 from tests.support.jobs import SLOT, figure3, unit_job
 

@@ -11,7 +11,7 @@ from recycle_compiler.analysis.explain.timeline import Timeline, timeline_of
 from recycle_compiler.analysis.explain.what_if import WhatIf, mode_for, what_if
 from recycle_compiler.ir.ops import OpKind
 from recycle_compiler.ir.schedule import Schedule
-from recycle_compiler.planner.baseline import one_f_one_b_period
+from recycle_compiler.planner.baselines import one_f_one_b_period
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from recycle_compiler.ir.failure import FailureSet, failure_set
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.units import percent, time_text, unit_name
 from recycle_compiler.planner.compile import plan_failed, plan_slow
-from recycle_compiler.planner.slow_plan import SlowPlan
+from recycle_compiler.planner.slow_workers import SlowPlan
 from recycle_compiler.scheduling.slow_workers import SlowWorkers, slow_workers
 from recycle_runtime.cli.output import DONE, STANDARD, Output, UsageError, UserError
 from recycle_runtime.cli.parser import Arguments

@@ -13,7 +13,7 @@ from recycle_compiler.fleet.policies.bookkeeping import Holders, WorkClock, grid
 from recycle_compiler.fleet.policy import Change, Reaction, Worker
 from recycle_compiler.fleet.setting import Setting
 from recycle_compiler.ir.job import Techniques
-from recycle_compiler.planner.recycle_schedules import ALL, Counts, best_placement, is_large, spread
+from recycle_compiler.planner.baselines import ALL, Counts, best_placement, is_large, spread
 
 _PLANS_OF_LARGE = 48
 """Numbers of failures that are planned for in a large job; between two of them the period is interpolated."""

@@ -15,10 +15,11 @@ from recycle_compiler.ir.job_text import TextError
 from recycle_compiler.ir.levels import Level, print_level
 from recycle_compiler.ir.target import Target
 from recycle_compiler.passes import text as pass_text
+from recycle_compiler.passes.add_worker import AddWorker
 from recycle_compiler.passes.assign_slots import AssignSlots, Effort
 from recycle_compiler.passes.pipeline import AnyPass, PassError
 from recycle_compiler.passes.route_microbatches import RouteMicrobatches
-from recycle_compiler.passes.standard import all_passes
+from recycle_compiler.passes.standard import LOWERING_PASSES, all_passes
 from recycle_compiler.passes.text import (
     PASSES,
     parse_pass,
@@ -31,6 +32,7 @@ from recycle_compiler.passes.text import (
     reproduce,
     write_reproducer,
 )
+from recycle_compiler.planner.baselines import one_f_one_b_period
 from recycle_compiler.scheduling.slow_workers import SlowWorker
 from tests.support.jobs import unit_job
 
@@ -152,11 +154,16 @@ def test_the_lines_of_the_ir_are_counted_from_the_top(tiny_text: str) -> None:
     assert alone.value.line and below.value.line == alone.value.line + 2
 
 
+SLOTS = AssignSlots(Effort(rules=1, op_moves=0), 10**9)
+
+
 @pytest.mark.parametrize("name", PASSES)
 def test_a_crash_is_reproduced_in_the_same_pass_with_the_same_options(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kind = pass_class(name)
+    # It needs a plan to add a worker to, which is made while nothing crashes.
+    plan = all_passes(SLOTS).run(Target(unit_job(2, 2, 2), (Worker(0, 1),)))
     ran: list[AnyPass] = []
 
     def crash(self: AnyPass, before: Level) -> Level:
@@ -166,9 +173,14 @@ def test_a_crash_is_reproduced_in_the_same_pass_with_the_same_options(
     crash.__annotations__ = kind.run.__annotations__
     monkeypatch.setattr(kind, "run", crash)
     monkeypatch.setattr(pass_text.tempfile, "tempdir", str(tmp_path))
-    slots = AssignSlots(Effort(rules=1, op_moves=0), 10**9)
     with pytest.raises(PassError, match=f"{name}: .*on purpose") as first:
-        all_passes(slots).run(Target(unit_job(2, 2, 2), (Worker(0, 1),)))
+        match name:
+            case "add-worker":
+                (AddWorker((Worker(1, 0),)) >> LOWERING_PASSES).run(plan)
+            case "one-f-one-b":
+                one_f_one_b_period(unit_job(2, 2, 2))
+            case _:
+                all_passes(SLOTS).run(Target(unit_job(2, 2, 2), (Worker(0, 1),)))
     path = write_reproducer(first.value)
     assert path.parent == tmp_path and path.name.startswith(f"recyclec-{name}-")
     with pytest.raises(PassError) as again:

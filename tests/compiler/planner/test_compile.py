@@ -6,7 +6,7 @@ import pytest
 
 from recycle_compiler.ir.failure import failure_set
 from recycle_compiler.ir.job import SolverOptions
-from recycle_compiler.planner.baseline import one_f_one_b_period
+from recycle_compiler.planner.baselines import one_f_one_b_period
 from recycle_compiler.planner.compile import NoPlanError, PlanSummary, compile_job, plan_failed
 from tests.support.jobs import ALL, SLOT, figure3, unit_job
 

@@ -7,11 +7,14 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from recycle_compiler.ir.failure import failed_per_stage, normal_form
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.planner.compile import compile_job, plan_failed
-from tests.support.jobs import SLOT, unit_job
+from recycle_compiler.planner.placement import place_failures, stage_costs
+from tests.support.jobs import SLOT, figure3, routed_problem, unit_job
 
 Times = tuple[int, ...]
 Counts = tuple[int, ...]
@@ -89,3 +92,39 @@ def test_no_other_placement_gives_a_better_plan(name: str) -> None:
         period, placements = best[failures]
         counts = failed_per_stage(program.failed, job.stages)
         assert program.claims.period <= period, f"{counts} was chosen, {placements} would be better"
+
+
+COSTS = st.lists(
+    st.lists(st.integers(1, 20), min_size=3, max_size=3).map(lambda row: sorted(row)), min_size=1, max_size=4
+)
+
+
+@given(COSTS, st.integers(0, 9))
+def test_placement_is_the_best_of_all(costs: list[list[int]], total: int) -> None:
+    every = [counts for counts in product(range(3), repeat=len(costs)) if sum(counts) == total]
+    found = place_failures(costs, total, 4)
+    if not every:
+        assert found == []
+        return
+
+    def cost(counts: tuple[int, ...]) -> tuple[int, int]:
+        each = [row[losses] for row, losses in zip(costs, counts, strict=True)]
+        return max(each), sum(each)
+
+    assert cost(found[0][1]) == min(map(cost, every))
+    assert all(bound == cost(counts)[0] for bound, counts in found)
+    assert [bound for bound, _ in found] == sorted(bound for bound, _ in found)
+    # Whatever is left out is bounded by no less than what is proposed.
+    left_out = [cost(counts)[0] for counts in every if counts not in [counts for _, counts in found]]
+    assert len(found) == len(every) or min(left_out) >= found[0][0]
+
+
+def test_the_middle_carries_a_failure_best_when_memory_is_equal() -> None:
+    """Stage 1 idles for a slot at its start, stage 2 for more at its end, the first and the last for most."""
+    costs = stage_costs(routed_problem(figure3(4)), 8)
+    assert place_failures(costs, 1, 4) == [
+        (31_000, (0, 1, 0, 0)),
+        (31_500, (0, 0, 1, 0)),
+        (33_000, (0, 0, 0, 1)),
+        (33_000, (1, 0, 0, 0)),
+    ]

@@ -10,8 +10,13 @@ from bench.published_curve import FAULT_FREE, PUBLISHED, our_shares, recycle_sha
 from recycle_compiler.fleet.policies.recycle import Recycle
 from recycle_compiler.fleet.setting import ChangeCosts, Known, make_setting
 from recycle_compiler.ir.job import Techniques
-from recycle_compiler.planner.baseline import one_f_one_b_period
-from recycle_compiler.planner.recycle_schedules import best_placement, period_with, problem_with, spread
+from recycle_compiler.planner.baselines import (
+    best_placement,
+    one_f_one_b_period,
+    period_with,
+    problem_with,
+    spread,
+)
 from recycle_compiler.scheduling.bounds import lower_bound
 from tests.compiler.fleet.policies.settings import comeback, failure, sized_job, unit_setting
 from tests.support.jobs import unit_job

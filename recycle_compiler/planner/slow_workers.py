@@ -20,10 +20,11 @@ from recycle_compiler.ir.ops import OpKind
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.streams import Streams
 from recycle_compiler.ir.target import Target
-from recycle_compiler.passes.assign_slots import AssignSlots, Effort, slow_order
+from recycle_compiler.passes.assign_slots import AssignSlots, Effort
 from recycle_compiler.passes.canonicalize_schedule import CanonicalizeSchedule, starts_of
 from recycle_compiler.passes.normalize_failures import normal_slow, planned_names, relabel
-from recycle_compiler.passes.route_microbatches import RouteMicrobatches, routes
+from recycle_compiler.passes.pipeline import Pipeline
+from recycle_compiler.passes.route_microbatches import RouteMicrobatches
 from recycle_compiler.passes.standard import GRAPH_PASSES, LOWERING_PASSES
 from recycle_compiler.scheduling.deadline import Deadline
 from recycle_compiler.scheduling.problem import problem_of, slowed
@@ -186,15 +187,14 @@ class _Search:
     def _try(self, shares: Shares) -> int:
         """How long a step takes with these shares and a quick plan."""
         if shares not in self._quick:
-            job, problem = self._graph.job, self._problem
-            host = routes(job, problem.hosts, self._given(shares)).reshape(-1, job.chunks)
-            late = slowed(replace(problem, host=host), job, bearable(self.slow))
-            quick = slow_order(late, job.solver, self._effort.quick(), self._deadline)
-            self._quick[shares] = quick.period
+            schedule = self._passes(shares, self._effort.quick()).run(self._graph)
+            self._quick[shares] = slow_step(schedule, bearable(self.slow))
         return self._quick[shares]
 
     def _planned(self, shares: Shares) -> _Found:
-        slow = self._given(shares)
-        slots = AssignSlots(self._effort, self._deadline.nanoseconds_left, slow)
-        passes = RouteMicrobatches(slow) >> slots >> CanonicalizeSchedule()
+        passes = self._passes(shares, self._effort) >> CanonicalizeSchedule()
         return _Found(passes.run(self._graph), self.slow)
+
+    def _passes(self, shares: Shares, effort: Effort) -> Pipeline[Graph, Schedule]:
+        slow = self._given(shares)
+        return RouteMicrobatches(slow) >> AssignSlots(effort, self._deadline.nanoseconds_left, slow)

@@ -13,7 +13,7 @@ from recycle_compiler.ir.streams import Streams
 from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.assign_slots import Effort
 from recycle_compiler.planner.compile import plan_failed, plan_slow
-from recycle_compiler.planner.slow_plan import SlowPlan, slow_step
+from recycle_compiler.planner.slow_workers import SlowPlan, slow_step
 from recycle_compiler.scheduling.slow_workers import slow_workers
 from recycle_compiler.verifier.verify import verify_bundle
 from recycle_runtime.plan.bundle import Bundle

@@ -9,9 +9,10 @@ from recycle_compiler.backends.bundle import bundle_bytes
 from recycle_compiler.ir.failure import failed_per_stage, normal_form
 from recycle_compiler.ir.streams import Streams
 from recycle_compiler.ir.target import Target
+from recycle_compiler.passes.add_worker import AddWorker
+from recycle_compiler.passes.standard import LOWERING_PASSES
 from recycle_compiler.planner import compile as compiler
 from recycle_compiler.planner.compile import compile_job, plan_failed
-from recycle_compiler.planner.relief import relieved
 from recycle_compiler.verifier.verify import verify_bundle
 from recycle_runtime.plan.bundle import Bundle
 from tests.support.jobs import ALL, small_targets, unit_job
@@ -26,7 +27,7 @@ def has_failures(target: Target) -> bool:
 def test_one_worker_more_is_never_slower(target: Target) -> None:
     counts = failed_per_stage(target.failed, target.job.stages)
     program = plan_failed(target.job, normal_form(counts, target.job.pipelines))
-    fewer = relieved(program)
+    fewer = (AddWorker() >> LOWERING_PASSES).run(program)
     assert len(fewer.failed) == len(program.failed) - 1
     assert set(fewer.failed) < set(program.failed)
     assert fewer.claims.lower_bound <= fewer.claims.period <= program.claims.period

@@ -8,7 +8,7 @@ The worker that lives after all takes every second micro-batch of the peer that 
 had there. So nothing gets later, memory has more room, and ops may even move forward.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,8 +20,8 @@ from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.streams import Streams
 from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.assign_slots import Plan, schedule_from
-from recycle_compiler.passes.pipeline import Observer, Pass
-from recycle_compiler.passes.standard import GRAPH_PASSES, LOWERING_PASSES
+from recycle_compiler.passes.pipeline import Pass
+from recycle_compiler.passes.standard import GRAPH_PASSES
 from recycle_compiler.scheduling.bounds import lower_bound
 from recycle_compiler.scheduling.problem import Problem, problem_of
 from recycle_compiler.scheduling.timing import Clock
@@ -31,53 +31,42 @@ _KIND = {Opcode.FORWARD: 0, Opcode.BACKWARD: 1, Opcode.BACKWARD_INPUT: 1, Opcode
 
 
 @dataclass(frozen=True, slots=True)
-class _Reroute(Pass[Graph, Graph]):
-    """Graph -> Graph with every micro-batch on the worker that is said."""
+class AddWorker(Pass[Streams, Schedule]):
+    """Streams -> Schedule for one failure fewer, on the stage where that helps most."""
 
-    name = "share-with-worker"
-    host: Column
+    name = "add-worker"
+    wanted: FailureSet = ()
+    """Where several stages gain as much, these failures stay; else those where least can still be gained."""
 
-    def run(self, graph: Graph) -> Graph:
-        ops = graph.ops
-        work = ops.kind <= OpKind.W
-        unit = ops.pipeline[work] * graph.job.microbatches + ops.microbatch[work]
-        worker = ops.worker.copy()
-        worker[work] = self.host[unit, ops.chunk[work]]
-        return replace(graph, ops=replace(ops, worker=worker))
-
-
-@dataclass(frozen=True, slots=True)
-class _GivenSlots(Pass[Graph, Schedule]):
-    """Graph -> Schedule with times that are known."""
-
-    name = "keep-slots"
-    plan: Plan
-
-    def run(self, graph: Graph) -> Schedule:
-        return schedule_from(graph, self.plan)
+    def run(self, program: Streams) -> Schedule:
+        job, claims = program.job, program.claims
+        crowded = replace(_problem(GRAPH_PASSES.run(Target(job, program.failed))), host=_hosts(program))
+        start = _starts(program, crowded)
+        found: list[tuple[int, bool, int, Clock, FailureSet]] = []
+        for failed in _with_one_fewer(program):
+            clock = Clock(_shared(crowded, Target(job, failed).hosts))
+            # A stage that opens later may make the period shorter than this, but hardly change which is best.
+            at_once = clock.time_at_once(clock.order_of(start)).period
+            found.append((at_once, failed != self.wanted, -lower_bound(clock.problem).period, clock, failed))
+        *_, clock, failed = min(found, key=lambda entry: entry[:3])
+        timed = clock.time(clock.order_of(start), claims.period)
+        assert timed is not None, "one more worker made a plan slower"
+        graph = _on_workers(GRAPH_PASSES.run(Target(job, failed)), clock.problem.host)
+        return schedule_from(graph, Plan(timed, lower_bound(clock.problem), claims.cut_short))
 
 
-def relieved(program: Streams, wanted: FailureSet = (), observers: Sequence[Observer] = ()) -> Streams:
-    """A plan for one failure fewer, on the stage where that helps most; its period is no longer.
+def _problem(graph: Graph) -> Problem:
+    return problem_of(graph.job, graph.failed, graph.ops)
 
-    Where several are equal, the failures that are wanted; else those where least can still be gained.
-    """
-    job, period = program.job, program.claims.period
-    graph = GRAPH_PASSES.run(Target(job, program.failed))
-    crowded = replace(problem_of(job, program.failed, graph.ops), host=_hosts(program))
-    start = _starts(program, crowded)
-    found: list[tuple[int, bool, int, Clock, FailureSet]] = []
-    for failed in _with_one_fewer(program):
-        clock = Clock(_shared(crowded, Target(job, failed).hosts))
-        # A stage that opens later may make the period shorter than this, but hardly change which is best.
-        at_once = clock.time_at_once(clock.order_of(start)).period
-        found.append((at_once, failed != wanted, -lower_bound(clock.problem).period, clock, failed))
-    *_, clock, failed = min(found, key=lambda entry: entry[:3])
-    timed = clock.time(clock.order_of(start), period)
-    assert timed is not None, "one more worker made a plan slower"
-    best, problem = Plan(timed, lower_bound(clock.problem), program.claims.cut_short), clock.problem
-    passes = GRAPH_PASSES >> _Reroute(problem.host) >> _GivenSlots(best) >> LOWERING_PASSES
-    return passes.run(Target(job, failed), observers)
+
+def _on_workers(graph: Graph, host: Column) -> Graph:
+    """The graph with every micro-batch on the worker that host[unit, stage] says."""
+    ops = graph.ops
+    work = ops.kind <= OpKind.W
+    unit = ops.pipeline[work] * graph.job.microbatches + ops.microbatch[work]
+    worker = ops.worker.copy()
+    worker[work] = host[unit, ops.chunk[work]]
+    return replace(graph, ops=replace(ops, worker=worker))
 
 
 def _with_one_fewer(program: Streams) -> Iterator[FailureSet]:

@@ -1,0 +1,32 @@
+"""Give every op a start in the order of 1F1B: the schedule that plans are compared with.
+
+    Graph  -->  Schedule
+
+Stage s of S runs S - s forwards ahead (fewer where memory holds fewer), then one backward and one forward in
+turn. Nothing is searched for.
+"""
+
+from dataclasses import dataclass
+
+from recycle_compiler.ir.graph import Graph
+from recycle_compiler.ir.schedule import Schedule
+from recycle_compiler.passes.assign_slots import Plan, schedule_from
+from recycle_compiler.passes.pipeline import Pass
+from recycle_compiler.scheduling.bounds import Bound
+from recycle_compiler.scheduling.problem import problem_of
+from recycle_compiler.scheduling.rules import Setting, greedy_priority, rule_of
+from recycle_compiler.scheduling.timing import Clock
+
+
+@dataclass(frozen=True, slots=True)
+class OneFOneB(Pass[Graph, Schedule]):
+    """Backward as soon as it can be."""
+
+    name = "one-f-one-b"
+
+    def run(self, graph: Graph) -> Schedule:
+        problem = problem_of(graph.job, graph.failed, graph.ops)
+        clock = Clock(problem)
+        timed = clock.time(clock.loops.place(greedy_priority(problem), rule_of(problem, Setting(ahead=0))))
+        assert timed is not None
+        return schedule_from(graph, Plan(timed, Bound(clock.floor, "load of the busiest worker")))
