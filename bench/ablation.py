@@ -25,14 +25,14 @@ def section() -> Section:
         title=TITLE,
         command="python -m bench.ablation",
         words=(
-            "Throughput as a share of fault-free 1F1B. `adaptive` re-routes the micro-batches of failed "
-            "workers to their peers; `+ decouple` splits backward on stages with losses; `+ stagger` "
-            "lets each stage step on its own: ReCycle as published. Ours splits everywhere, chooses "
-            "where failures lie and searches for the order; `dropped` is what is left when every "
-            "failure costs its pipeline. Orders of the first three follow a greedy rule in place of the "
-            "published MILP: on figure3 with one failure re-routing alone takes 42 slots so, where 39 "
-            "are possible. Staggering adds next to nothing to them: a first stage with whole backwards is "
-            "busy from the first op to the last."
+            "Throughput relative to fault-free 1F1B. `adaptive` re-routes the micro-batches of failed "
+            "workers to their peers; `+ decouple` splits backward on stages with failures; `+ stagger` "
+            "lets each stage run its optimizer step on its own: ReCycle as published. Ours splits backward "
+            "everywhere, chooses the placement of failures and searches for the order of ops; `dropped` is "
+            "what remains when every failure costs its pipeline. The orders of the first three follow a "
+            "greedy rule instead of the published MILP: on figure3 with one failure re-routing alone takes "
+            "42 slots this way, where 39 are possible. Staggering adds next to nothing to them: a first "
+            "stage with whole backwards is busy from the first op to the last."
         ),
         columns=("job", "failed", "workers", "dropped", "adaptive", "+ decouple", "+ stagger", "ours"),
         rows=tuple(row for name, counts in FAILURES.items() for row in _rows(name, counts)),

@@ -1,4 +1,4 @@
-"""The published figures and ours beside them, into docs/comparison.md: `python -m bench.comparison [names]`.
+"""The published figures compared with ours, into docs/comparison.md: `python -m bench.comparison [names]`.
 
 Sections that are not made again stay as they are.
 """
@@ -15,11 +15,11 @@ MODULES = (published_curve, table_1, large_models, real_traces, ablation)
 SECTIONS: dict[str, Callable[[], Section]] = {
     module.__name__.removeprefix("bench."): module.section for module in MODULES
 }
-HEAD = """# Beside other systems
+HEAD = """# Compared with other fault-tolerance systems
 
-What ReCycle, Oobleck, Bamboo and Varuna would do with the same jobs and failures, by our models of them
-(`recycle_compiler/fleet/policies/`, written after their publications), and how close these models come to
-what was published. `python -m bench.comparison` writes this page. Nothing here was measured on the others.
+How ReCycle, Oobleck, Bamboo and Varuna would handle the same jobs and failures, by our models of them
+(`recycle_compiler/fleet/policies/`, written from their publications), and how close these models come to the
+published results. `python -m bench.comparison` writes this page. None of these systems was run.
 """
 
 

@@ -70,20 +70,20 @@ def section(names: Sequence[str] = JOBS) -> Section:
         title=TITLE,
         command=" ".join(("python -m bench.large_models", *(names if tuple(names) != JOBS else ()))),
         words=(
-            "![policies by failed workers](large-models.svg) "
-            "Throughput as a multiple of fault-free 1F1B, once a policy has adapted to the losses; what "
-            "the way there costs is not part of it. Models, batches, tensor width and GPUs are "
-            "Megatron-LM's published ones; first with its pipelines (1, 2, 4 and 8 stages), then on as "
-            "many stages as ReCycle simulated, up to 64. A worker is eight GPUs. Failed workers are drawn "
-            "once; ours and ReCycle move workers so that losses lie where they do best. Oobleck has "
-            "pipelines no shorter than the job's, as all others, and beside it those that it would choose "
-            "if it is free to: where memory allows shorter ones they have fewer bubbles, and the job was "
-            "better cut that way in the first place. So may Varuna choose, which pays for its checkpoints "
-            "at all times. Our model of Oobleck is in its favour: pipelines that are cut differently "
-            "reduce gradients as quickly as equal ones. It is ahead of ours where re-routing has to "
-            "round: with few stages or few micro-batches for each worker, the micro-batches of one lost "
-            "worker make one or two more for some of its peers, and all wait for these, while Oobleck "
-            "cuts pipelines anew. Ours is ahead where pipelines are deep and their bubbles large."
+            "![policies by failed workers](large-models.svg) Throughput relative to fault-free 1F1B after "
+            "a policy has adapted to the failures; the cost of adapting is not included. Models, batches, "
+            "tensor-parallel width and GPUs are those published for Megatron-LM; first with its pipelines "
+            "(1, 2, 4 and 8 stages), then on as many stages as ReCycle simulated, up to 64. A worker is "
+            "eight GPUs. Failed workers are drawn once; ours and ReCycle move workers to the best "
+            "placement of the failures. Oobleck has pipelines no shorter than the job's, like all other "
+            "systems; a second column shows the pipelines it would choose freely: where memory allows "
+            "shorter ones they have fewer bubbles, and the job should have been partitioned that way in "
+            "the first place. Varuna chooses freely too, and pays for its checkpoints at all times. Our "
+            "model of Oobleck is optimistic: pipelines with different partitions reduce gradients as "
+            "quickly as equal ones. It is ahead of ours where re-routing has to round: with few stages or "
+            "few micro-batches per worker, the micro-batches of one failed worker add one or two to some "
+            "of its peers, and all others wait for these, while Oobleck partitions pipelines anew. Ours is "
+            "ahead where pipelines are deep and their bubbles large."
         ),
         columns=("job", "GPUs", "stages", "failed", *NAMES),
         rows=tuple(row for result in results for row in _rows(result)),

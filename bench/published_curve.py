@@ -38,17 +38,17 @@ def section() -> Section:
         title=TITLE,
         command="python -m bench.published_curve",
         words=(
-            "GPT-3 3.35B on 24 GPUs (6 pipelines of 4 stages), throughput as a share of fault-free 1F1B. "
-            "What was published says nothing of micro-batches, stage times or memory. They were searched "
-            "for at random and then around what came closest: micro-batches (3 to 12), how 28 layers are "
-            "cut, the weight of embedding and head, F : I : W, transfers, optimizer and memory; "
-            "bench/jobs/gpt3-3.35b-24.job is among the closest that were found and has round numbers, at "
-            f"most off by {100 * worst:.1f} points: 6 micro-batches, stages of 8, 8, 6 and 6 layers, four "
-            "activations on every worker. Uneven stages make the first failures cheap, and tight memory "
-            "is why more of them cost what they do: with room for more activations the published "
-            "techniques would do better than was published. Fitted so, the ten values show that our model "
-            "of ReCycle can have the published shape, not that it predicts it. Fault-scaled is the share "
-            "of workers that live."
+            "GPT-3 3.35B on 24 GPUs (6 pipelines of 4 stages), throughput relative to fault-free 1F1B. The "
+            "publication does not state micro-batches, stage times or memory. They were fitted, first by "
+            "random search and then around the closest results: micro-batches (3 to 12), the partition of "
+            "28 layers, the weight of embedding and head, F : I : W, transfers, optimizer and memory. "
+            "bench/jobs/gpt3-3.35b-24.job is among the closest fits and has round numbers; its largest "
+            f"error is {100 * worst:.1f} points: 6 micro-batches, stages of 8, 8, 6 and 6 layers, four "
+            "activations on every worker. Uneven stages make the first failures cheap, and tight memory makes further "
+            "ones expensive: with room for more activations the published techniques would do better than "
+            "published. Because it is fitted, the agreement of the ten values shows that our model of "
+            "ReCycle can have the published shape, not that it predicts it. Fault-scaled is the share of "
+            "live workers."
         ),
         columns=("failed", "published", "ReCycle, our model", "difference", "ours", "fault-scaled"),
         rows=tuple(
