@@ -45,7 +45,7 @@ JOB = """job two {{
 }}
 """
 TECHNIQUES = {"1F1B": "", "zero-bubble": "adaptive  decouple  stagger"}
-GRID_PLANS = ("1F1B", "zero-bubble", "1:2 lost")
+GRID_PLANS = ("1F1B", "zero-bubble", "1:2 failed")
 """In the order of the numbers that bench/gpu_grid.py gives them."""
 _OPCODES = {
     OpKind.F: Opcode.FORWARD,

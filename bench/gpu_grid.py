@@ -43,7 +43,7 @@ JOB = """job grid {{
 PLANS = {
     "1F1B": ("", ""),
     "zero-bubble": ("adaptive  decouple  stagger", ""),
-    "1:2 lost": ("adaptive  decouple  stagger", "1:2"),
+    "1:2 failed": ("adaptive  decouple  stagger", "1:2"),
 }
 
 
@@ -103,9 +103,9 @@ def run(folder: Path) -> None:
                 if isinstance(message, StepRow):
                     ends.append(time.perf_counter())
 
-            lost = ((1, 2),) if failed else ()
+            gone = ((1, 2),) if failed else ()
             plan = str(folder / f"{number}.plan")
-            result = run_local(RunOptions(plan, PROGRAM, STEPS, lost, device="cuda", silent=20.0), take)
+            result = run_local(RunOptions(plan, PROGRAM, STEPS, gone, device="cuda", silent=20.0), take)
             apart = [1000 * (later - one) for one, later in pairwise(ends)][LEFT_OUT:]
             off = max(
                 abs(step.loss - one) / one
@@ -115,7 +115,7 @@ def run(folder: Path) -> None:
             rows.append(
                 (
                     name,
-                    str(WORKERS - len(lost)),
+                    str(WORKERS - len(gone)),
                     f"{predicted[name]:.1f}",
                     f"{step:.1f}",
                     f"{min(apart):.1f}-{max(apart):.1f}",

@@ -1,9 +1,9 @@
-"""Losing a worker and getting it back with 12 CUDA workers on one GPU: `python -m bench.gpu_recovery DIR`.
+"""A worker fails and returns, with 12 CUDA workers on one GPU: `python -m bench.gpu_recovery DIR`.
 
 DIR is that of `bench.gpu_grid`, with its profile; a plan with one failure is made from it unless it is there.
 The first run kills a worker and starts it again, the second stops one, so that it hangs. Step times are what
 rows are apart, beside what the plans predict. With `--series` there are three other runs instead: six workers
-are lost in different ways and come back, and nothing happens, twice; their losses are compared.
+fail in different ways and return, and nothing happens, twice; their losses are compared.
 """
 
 import argparse
@@ -51,7 +51,7 @@ def run(folder: Path) -> None:
     from bench.mps import mps
 
     plans: list[dict[str, Any]] = json.loads((folder / "recovery.json").read_text())["plans"]
-    stage = next(number for number, lost in enumerate(plans[1]["failed_per_stage"]) if lost)
+    stage = next(number for number, failed in enumerate(plans[1]["failed_per_stage"]) if failed)
     periods = [float(plan["period"]) for plan in plans]
     with mps(WORKERS):
         for kind in ("kill", "stop"):
@@ -84,7 +84,7 @@ def _losses(folder: Path, faults: tuple[str, ...] = (), returns: tuple[str, ...]
     plan = str(folder / "series.plan")
     options = RunOptions(plan, PROGRAM, SERIES_STEPS, device="cuda", faults=faults, returns=returns)
     steps = run_local(options, lambda message: None).steps
-    assert [step.step for step in steps] == list(range(SERIES_STEPS)), "steps were lost or counted twice"
+    assert [step.step for step in steps] == list(range(SERIES_STEPS)), "steps were skipped or counted twice"
     return [step.loss for step in steps]
 
 
@@ -106,7 +106,7 @@ def _one_run(folder: Path, kind: str, place: str, periods: list[float]) -> None:
         faults=(f"{kind}={place}@{HARM}",), returns=(f"{place}@{BACK}",),
     )  # fmt: skip
     result = run_local(options, take)
-    assert [step.step for step in result.steps] == list(range(STEPS)), "steps were lost or counted twice"
+    assert [step.step for step in result.steps] == list(range(STEPS)), "steps were skipped or counted twice"
     changed = [row.step for row in result.recoveries if row.causes != ("start",)]
     spans = [(4, HARM), (HARM + 2, BACK), (changed[-1] + 3, STEPS)]
     print(f"{kind} of {place} in step {HARM}, started again in step {BACK}")
@@ -125,7 +125,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--compile", action="store_true", help="make the plan and stop")
-    parser.add_argument("--series", action="store_true", help="many losses and returns instead")
+    parser.add_argument("--series", action="store_true", help="many failures and returns instead")
     arguments = parser.parse_args()
     if arguments.compile or not (arguments.folder / "recovery.plan").exists():
         compile_plan(arguments.folder)

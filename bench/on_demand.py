@@ -42,8 +42,8 @@ def pattern(job: JobSpec, count: int, seed: int) -> FailureSet:
     grid = [(pipeline, stage) for pipeline in range(job.pipelines) for stage in range(job.stages)]
     while True:
         failed = failure_set(random.sample(grid, count))
-        lost = [sum(worker.stage == stage for worker in failed) for stage in range(job.stages)]
-        if max(lost) < job.pipelines:
+        counts = [sum(worker.stage == stage for worker in failed) for stage in range(job.stages)]
+        if max(counts) < job.pipelines:
             return failed
 
 

@@ -44,11 +44,11 @@ def section() -> Section:
             "28 layers, the weight of embedding and head, F : I : W, transfers, optimizer and memory. "
             "bench/jobs/gpt3-3.35b-24.job is among the closest fits and has round numbers; its largest "
             f"error is {100 * worst:.1f} points: 6 micro-batches, stages of 8, 8, 6 and 6 layers, four "
-            "activations on every worker. Uneven stages make the first failures cheap, and tight memory makes further "
-            "ones expensive: with room for more activations the published techniques would do better than "
-            "published. Because it is fitted, the agreement of the ten values shows that our model of "
-            "ReCycle can have the published shape, not that it predicts it. Fault-scaled is the share of "
-            "live workers."
+            "activations on every worker. Uneven stages make the first failures cheap, and tight memory "
+            "makes further ones expensive: with room for more activations the published techniques would "
+            "do better than published. Because it is fitted, the agreement of the ten values shows that "
+            "our model of ReCycle can have the published shape, not that it predicts it. Fault-scaled is "
+            "the share of live workers."
         ),
         columns=("failed", "published", "ReCycle, our model", "difference", "ours", "fault-scaled"),
         rows=tuple(

@@ -1,4 +1,4 @@
-"""How long losses and returns of workers take: `python -m bench.recovery`.
+"""How long failures and returns of workers take: `python -m bench.recovery`.
 
 The running example's 12 workers on this machine. Each event happens in the middle of a step, to a worker of
 another stage each time; the next one comes when the last is long over.
@@ -16,7 +16,7 @@ from bench.report import ROOT, Section
 from recycle_runtime.launcher.local import RunOptions, RunResult, run_local
 from recycle_runtime.protocol.messages import Recovered
 
-TITLE = "Losing workers"
+TITLE = "Failures and returns"
 PROGRAM = str(ROOT / "examples" / "programs" / "mlp.py")
 EVENTS = 12
 APART = 32
@@ -32,21 +32,21 @@ def section() -> Section:
         killed = _run(plan, "kill")
         stopped = _run(plan, "stop")
     rows = (
-        _row("killed (SIGKILL)", killed, _is_loss),
-        _row("hangs (SIGSTOP)", stopped, _is_loss),
-        _row("comes back: it watches", [*killed, *stopped], _is_arrival),
-        _row("comes back: it works", [*killed, *stopped], _is_return),
+        _row("killed (SIGKILL)", killed, _is_failure),
+        _row("hangs (SIGSTOP)", stopped, _is_failure),
+        _row("returns: joins as a standby", [*killed, *stopped], _is_arrival),
+        _row("returns: gets micro-batches", [*killed, *stopped], _is_return),
     )
     return Section(
         title=TITLE,
         command="python -m bench.recovery",
         words=(
             "The running example's 12 workers on this machine, training the MLP example. Total is from the "
-            "harm to the first instruction of the new plan on the last survivor. Detection of one that hangs "
-            "includes the 1.5 s after which it counts as hung. A worker that comes back makes the others "
-            "stop twice between two steps: when it begins to watch them, and when it has its state. Those "
-            "totals count from the moment when all have stopped. The last column is what an undisturbed "
-            "step takes. No step was lost or counted twice."
+            "injected fault to the first instruction of the new plan on the last survivor. Detection of a "
+            "hang includes the heartbeat timeout of 1.5 s. A worker that returns makes the others stop twice "
+            "between two steps: when it joins as a standby, and when it has its state. These totals count "
+            "from the moment when all have stopped. The last column is the time of an undisturbed step. No "
+            "step was skipped or counted twice."
         ),
         columns=COLUMNS,
         rows=rows,
@@ -70,10 +70,10 @@ def _run(plan: str, kind: str) -> list[tuple[Recovered, float]]:
 
 def _check(result: RunResult, steps: int) -> None:
     if [step.step for step in result.steps] != list(range(steps)):
-        sys.exit("steps were lost or counted twice")
+        sys.exit("steps were skipped or counted twice")
 
 
-def _is_loss(row: Recovered) -> bool:
+def _is_failure(row: Recovered) -> bool:
     return any("killed" in cause for cause in row.causes)
 
 

@@ -24,8 +24,8 @@ def section() -> Section:
         command="python -m bench.throughput",
         words=(
             "Iterations per hour on 2,048 GPUs, and as a multiple of fault-free 1F1B. Fault-scaled is "
-            "fault-free 1F1B times the share of workers that live. ReCycle as published re-routes in turn, "
-            "splits backward only on stages with losses, staggers the optimizer and keeps 1F1B's order."
+            "fault-free 1F1B times the share of live workers. ReCycle as published re-routes in turn, "
+            "splits backward only on stages with failures, staggers the optimizer and keeps 1F1B's order."
         ),
         columns=(
             "memory", "failed", "workers", "iterations/h", "ours", "fault-scaled", "ReCycle as published",
