@@ -12,8 +12,8 @@ import torch
 
 from recycle_runtime.execution.interpreter import Handler
 from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.plan.chrome_trace import Event
 from recycle_runtime.plan.isa import Instruction, Opcode
-from recycle_runtime.plan.trace_event import Event
 from recycle_runtime.transport.interface import Arrival, Pending, TensorSpec, Transport
 
 _LETTERS = {

@@ -13,8 +13,8 @@ from recycle_runtime.coordinator.adaptation import AdaptationOptions
 from recycle_runtime.launcher.supervisor import Job, SupervisorError, supervised
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.plan.chrome_trace import Event
 from recycle_runtime.plan.plan_choice import MissingPlanError, NoPlanError, choose_plan
-from recycle_runtime.plan.trace_event import Event
 from recycle_runtime.protocol.messages import (
     CheckpointPath,
     Hello,

@@ -11,15 +11,27 @@ lie side by side, and `recyclec diff PLAN TRACE` reads it.
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 WORK, WAIT = "step", "wait"
 """Categories of events."""
 
 _COLOURS = {"F": "good", "I": "bad", "B": "bad", "W": "olive", "R": "grey", "O": "black"}
 
-Row = tuple[str, int, int, int] | tuple[str, int, int, int, int]
-"""Name of the op, step, start and end in nanoseconds, and how long of it was waiting."""
+
+class Event(NamedTuple):
+    """A compute instruction as it ran; times in nanoseconds of the machine's monotonic clock."""
+
+    name: str
+    step: int
+    start: int
+    end: int
+    waited: int = 0
+    """Of the time between start and end."""
+
+
+Row = Event | tuple[str, int, int, int] | tuple[str, int, int, int, int]
+"""An event, or the same as a plain tuple."""
 
 
 def chrome_trace(
