@@ -4,9 +4,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from recycle_compiler.verifier.plan import MISSING, Plan
+from recycle_compiler.verifier.plan import MISSING, Column, Plan
 from recycle_compiler.verifier.report import Rule, Violation
-from recycle_compiler.verifier.table import Column
 from recycle_runtime.plan.isa import NONE, RECEIVES, USES_BUFFER, Opcode
 
 _TAKES = (Opcode.LOAD, Opcode.FORWARD)
@@ -14,7 +13,7 @@ _FREES = (Opcode.BACKWARD, Opcode.BACKWARD_WEIGHT)
 _SENDS = (Opcode.SEND_ACTIVATION, Opcode.SEND_GRADIENT)
 
 _Use = tuple[int, int, int, int]
-"""Row, opcode, unit, and the slot: a buffer or inbox of one worker, as a number."""
+"""Row, opcode, unit and chunk as a number, and the slot: a buffer or inbox of one worker, as a number."""
 
 
 def check_buffers(plan: Plan) -> Iterator[Violation]:
@@ -64,7 +63,8 @@ def _uses(plan: Plan, number: Column, rows: Column) -> Iterator[_Use]:
     """In stream order, worker after worker."""
     numbers = number[rows]
     slot = plan.table.worker[rows] * (int(numbers.max(initial=0)) + 1) + numbers
-    columns = (rows, plan.table.opcode[rows], plan.unit()[rows], slot)
+    work = plan.unit()[rows] * plan.job.chunks + plan.table.chunk[rows]
+    columns = (rows, plan.table.opcode[rows], work, slot)
     return zip(*(column.tolist() for column in columns), strict=True)
 
 

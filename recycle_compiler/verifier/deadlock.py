@@ -1,19 +1,119 @@
-"""Freedom from deadlock, whatever the buffering; and who waits for whom when there is none."""
+"""Freedom from deadlock, whatever the buffering; and who waits for whom when there is none.
+
+The streams run on a machine without any buffering. A receive is posted and goes on. A send holds its worker
+until the receive that it meets has been posted. An op holds its worker until its message has been sent, a
+gathering until the whole group is there. What finishes here finishes with any amount of buffering.
+"""
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import IntEnum
 
 import numpy as np
 
-from recycle_compiler.ir.failure import Worker
-from recycle_compiler.verifier.machine import Action, Machine, Steps
 from recycle_compiler.verifier.messages import Link, channels, rank_within
 from recycle_compiler.verifier.plan import MISSING, Plan
 from recycle_compiler.verifier.report import Rule, Violation
 from recycle_runtime.plan.isa import Opcode
 
+
+class Action(IntEnum):
+    """What a step of the machine does."""
+
+    POST = 0
+    SEND = 1
+    TAKE = 2
+    GATHER = 3
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Steps:
+    """The instructions that can wait or wake others, worker after worker."""
+
+    row: list[int]
+    """Of the table."""
+    action: list[int]
+    channel: list[int]
+    """The ordered pair of workers that a message travels on, or the group that gathers."""
+    rank: list[int]
+    """Which message of its channel, which gathering of its group; from 0."""
+    other: list[int]
+    """The worker at the other end of a message, or MISSING."""
+    bounds: list[int]
+    """Steps bounds[i] to bounds[i + 1] belong to worker i."""
+    group_size: list[int]
+
+
+@dataclass(slots=True)
+class Machine:
+    """How far each worker has come, and who sleeps until what."""
+
+    steps: Steps
+    cursor: list[int] = field(default_factory=list[int])
+    """The step that each worker is at."""
+    gathered: dict[tuple[int, int], list[int]] = field(default_factory=dict[tuple[int, int], list[int]])
+    """Group and rank to the workers that have arrived."""
+    _ready: list[int] = field(default_factory=list[int])
+    _posted: dict[int, int] = field(default_factory=dict[int, int])
+    _sent: dict[int, int] = field(default_factory=dict[int, int])
+    _senders: dict[int, int] = field(default_factory=dict[int, int])
+    _takers: dict[int, int] = field(default_factory=dict[int, int])
+
+    def run(self) -> list[int]:
+        """Go as far as possible; the workers that did not reach their end."""
+        action, channel, rank, bounds = (
+            self.steps.action,
+            self.steps.channel,
+            self.steps.rank,
+            self.steps.bounds,
+        )
+        handlers = (self._post, self._send, self._take, self._gather)
+        self.cursor = bounds[:-1]
+        self._ready = list(range(len(self.cursor)))
+        while self._ready:
+            worker = self._ready.pop()
+            step, stop = self.cursor[worker], bounds[worker + 1]
+            while step < stop and handlers[action[step]](worker, channel[step], rank[step]):
+                step += 1
+            self.cursor[worker] = step
+        return [worker for worker, step in enumerate(self.cursor) if step < bounds[worker + 1]]
+
+    def _post(self, worker: int, channel: int, rank: int) -> bool:
+        self._posted[channel] = rank
+        if channel in self._senders:
+            self._ready.append(self._senders.pop(channel))
+        return True
+
+    def _send(self, worker: int, channel: int, rank: int) -> bool:
+        if self._posted.get(channel, MISSING) < rank:
+            self._senders[channel] = worker
+            return False
+        self._sent[channel] = rank
+        if channel in self._takers:
+            self._ready.append(self._takers.pop(channel))
+        return True
+
+    def _take(self, worker: int, channel: int, rank: int) -> bool:
+        if self._sent.get(channel, MISSING) < rank:
+            self._takers[channel] = worker
+            return False
+        return True
+
+    def _gather(self, worker: int, group: int, rank: int) -> bool:
+        present = self.gathered.setdefault((group, rank), [])
+        present.append(worker)
+        if len(present) < self.steps.group_size[group]:
+            return False
+        # The last one to arrive takes the others along.
+        for other in present[:-1]:
+            self.cursor[other] += 1
+            self._ready.append(other)
+        return True
+
+
 _NAMED_IN_A_CHAIN = 6
 _EVERYBODY = 0
-"""The group that meets at a barrier; the peers of stage s are group s + 1."""
+"""The group that meets at a barrier; those who hold chunk c are group c + 1."""
 
 
 def check_deadlock(plan: Plan, both: tuple[Link, Link]) -> Iterator[Violation]:
@@ -44,10 +144,11 @@ def _steps(plan: Plan, both: tuple[Link, Link]) -> Steps:
     for opcode in (Opcode.BARRIER, Opcode.REDUCE):
         rows = np.flatnonzero(table.opcode == opcode)
         action[rows] = Action.GATHER
-        channel[rows] = _EVERYBODY if opcode is Opcode.BARRIER else table.stage[rows] + 1
-        rank[rows] = rank_within(table.worker[rows])
+        channel[rows] = _EVERYBODY if opcode is Opcode.BARRIER else table.chunk[rows] + 1
+        rank[rows] = rank_within(table.worker[rows] * (plan.job.chunks + 1) + channel[rows])
     rows = np.flatnonzero(action >= 0)
-    peers = np.bincount([worker.stage for worker in table.workers], minlength=plan.job.stages)
+    here = np.bincount([worker.stage for worker in table.workers], minlength=plan.job.stages)
+    holders = here[list(plan.job.chunk_stages)]
     return Steps(
         row=rows.tolist(),
         action=action[rows].tolist(),
@@ -55,7 +156,7 @@ def _steps(plan: Plan, both: tuple[Link, Link]) -> Steps:
         rank=rank[rows].tolist(),
         other=other[rows].tolist(),
         bounds=np.searchsorted(rows, table.offsets).tolist(),
-        group_size=[len(table.workers), *peers.tolist()],
+        group_size=[len(table.workers), *holders.tolist()],
     )
 
 
@@ -71,14 +172,20 @@ def _waits(plan: Plan, machine: Machine, stuck: list[int]) -> dict[int, int]:
             continue
         gathering = steps.channel[step], steps.rank[step]
         if gathering not in absent:
-            absent[gathering] = _first_absent(plan.table.workers, gathering[0], machine.gathered[gathering])
+            absent[gathering] = _first_absent(plan, gathering[0], machine.gathered[gathering])
         waits[worker] = absent[gathering]
     return waits
 
 
-def _first_absent(workers: tuple[Worker, ...], group: int, present: list[int]) -> int:
+def _first_absent(plan: Plan, group: int, present: list[int]) -> int:
     arrived = set(present)
-    members = (i for i, worker in enumerate(workers) if group in (_EVERYBODY, worker.stage + 1))
+    everybody = range(len(plan.table.workers))
+    stages = plan.job.chunk_stages
+    members = (
+        worker
+        for worker in everybody
+        if group == _EVERYBODY or plan.table.workers[worker].stage == stages[group - 1]
+    )
     return next((member for member in members if member not in arrived), MISSING)
 
 

@@ -6,10 +6,8 @@ import numpy as np
 
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.job_text import TextError, parse_job
-from recycle_compiler.verifier.claims import live_hosts
+from recycle_compiler.verifier.plan import LARGEST, PlanSource, live_hosts
 from recycle_compiler.verifier.report import Rule, Violation
-from recycle_compiler.verifier.source import PlanSource
-from recycle_compiler.verifier.table import LARGEST
 
 _LARGEST_GRID = 1_000_000
 """More workers than any job has; keeps a nonsensical header from asking for gigabytes."""
@@ -37,10 +35,10 @@ def verify_index(source: PlanSource) -> Iterator[Violation]:
     if isinstance(job, str):
         yield Violation(Rule.INDEX_SHAPE, None, None, None, job)
         return
-    for name in ("stages", "pipelines", "tensor", "microbatches"):
+    for name in ("stages", "pipelines", "tensor", "microbatches", "chunk_stages"):
         stated, in_job = getattr(source, name), getattr(job, name)
         if stated != in_job:
-            message = f"the bundle states {stated} {name}, its job has {in_job}"
+            message = f"the bundle states {stated} {name.replace('_', ' ')}, its job has {in_job}"
             yield Violation(Rule.INDEX_SHAPE, None, None, None, message)
     yield from _states(source)
     yield from _bounds(source, job)

@@ -8,19 +8,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from recycle_compiler.verifier.plan import MISSING, Grid, Plan, cells
+from recycle_compiler.verifier.plan import COMPUTE, MISSING, Column, Grid, Plan, cells
 from recycle_compiler.verifier.report import Rule, Violation
-from recycle_compiler.verifier.table import COMPUTE, Column
 from recycle_runtime.plan.isa import Opcode
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Link:
-    """One direction of traffic. Grids hold a table row, or MISSING, for each unit and sending stage."""
+    """One direction of traffic. Grids hold a table row, or MISSING, for each unit and sending chunk."""
 
     name: str
     step: int
-    """From the stage of the sender to the stage of the receiver."""
+    """From the chunk of the sender to the chunk of the receiver."""
     producer: Grid
     consumer: Grid
     send: Grid
@@ -38,7 +37,7 @@ def links(plan: Plan) -> tuple[Link, Link]:
 
 def _link(plan: Plan, name: str, step: int, ops: Grid, sends: Opcode, receives: Opcode) -> Link:
     producer = ops.copy()
-    # The last stage in the direction of travel sends to nobody.
+    # The last chunk in the direction of travel sends to nobody.
     producer[:, -1 if step > 0 else 0] = MISSING
     send_rows = np.flatnonzero(plan.table.opcode == sends)
     receive_rows = np.flatnonzero(plan.table.opcode == receives)
@@ -46,7 +45,7 @@ def _link(plan: Plan, name: str, step: int, ops: Grid, sends: Opcode, receives: 
         name=name,
         step=step,
         producer=producer,
-        consumer=_one_stage_on(ops, step),
+        consumer=_one_chunk_on(ops, step),
         send=_rows_by_message(plan, send_rows, 0),
         receive=_rows_by_message(plan, receive_rows, step),
         send_rows=send_rows,
@@ -54,8 +53,8 @@ def _link(plan: Plan, name: str, step: int, ops: Grid, sends: Opcode, receives: 
     )
 
 
-def _one_stage_on(ops: Grid, step: int) -> Grid:
-    """At each sending stage, what stands at the receiving one."""
+def _one_chunk_on(ops: Grid, step: int) -> Grid:
+    """At each sending chunk, what stands at the receiving one."""
     shifted = np.full_like(ops, MISSING)
     if step > 0:
         shifted[:, :-1] = ops[:, 1:]
@@ -65,9 +64,9 @@ def _one_stage_on(ops: Grid, step: int) -> Grid:
 
 
 def _rows_by_message(plan: Plan, rows: Column, step: int) -> Grid:
-    grid = np.full((plan.units, plan.job.stages), MISSING, dtype=np.int64)
+    grid = np.full((plan.units, plan.job.chunks), MISSING, dtype=np.int64)
     backwards = rows[::-1]
-    grid[plan.unit()[backwards], plan.table.stage[backwards] - step] = backwards
+    grid[plan.unit()[backwards], plan.table.chunk[backwards] - step] = backwards
     return grid
 
 
@@ -78,11 +77,11 @@ def check_messages(plan: Plan, both: tuple[Link, Link]) -> Iterator[Violation]:
         yield from _repeated(plan, link.receive_rows, link.receive, link.step)
         yield from _matches(plan, link)
         yield from _places(plan, link)
-        yield from _order(plan, link)
+    yield from _order(plan, both)
 
 
 def _repeated(plan: Plan, rows: Column, first: Grid, step: int) -> Iterator[Violation]:
-    again = first[plan.unit()[rows], plan.table.stage[rows] - step] != rows
+    again = first[plan.unit()[rows], plan.table.chunk[rows] - step] != rows
     for row in rows[again].tolist():
         yield plan.at(Rule.MESSAGE_MATCH, row, f"{plan.table.name(row)} is a repetition")
 
@@ -95,18 +94,18 @@ def _matches(plan: Plan, link: Link) -> Iterator[Violation]:
     )
     worker, number, neighbour = plan.table.worker, plan.table.number, plan.table.neighbour
     for name, end, here, there in ends:
-        for unit, stage in cells((here >= 0) & (there >= 0) & (end < 0)):
-            op = plan.table.name(int(here[unit, stage]))
+        for unit, chunk in cells((here >= 0) & (there >= 0) & (end < 0)):
+            op = plan.table.name(int(here[unit, chunk]))
             message = f"{op} has no {name} of the {link.name} that goes with it"
-            yield plan.at(Rule.MESSAGE_MATCH, int(here[unit, stage]), message)
-        for unit, stage in cells((here >= 0) & (end >= 0) & (worker[here] != worker[end])):
-            row = int(end[unit, stage])
+            yield plan.at(Rule.MESSAGE_MATCH, int(here[unit, chunk]), message)
+        for unit, chunk in cells((here >= 0) & (end >= 0) & (worker[here] != worker[end])):
+            row = int(end[unit, chunk])
             message = f"{plan.table.name(row)} stands on a worker that does not run the op it goes with"
             yield plan.at(Rule.MESSAGE_MATCH, row, message)
-        for unit, stage in cells((there >= 0) & (end >= 0) & (neighbour[end] != number[there])):
-            row = int(end[unit, stage])
+        for unit, chunk in cells((there >= 0) & (end >= 0) & (neighbour[end] != number[there])):
+            row = int(end[unit, chunk])
             named, right = (
-                plan.worker_text(int(each)) for each in (neighbour[row], number[there[unit, stage]])
+                plan.worker_text(int(each)) for each in (neighbour[row], number[there[unit, chunk]])
             )
             message = f"{plan.table.name(row)} names worker {named}, the other end is on worker {right}"
             yield plan.at(Rule.MESSAGE_MATCH, row, message)
@@ -120,22 +119,23 @@ def _places(plan: Plan, link: Link) -> Iterator[Violation]:
     # Row -1 stands in for MISSING; the masks take it out again.
     same = (link.producer >= 0) & (link.send >= 0)
     same &= table.worker[link.producer] == table.worker[link.send]
-    for unit, stage in cells(same & (latest_op[link.send] != link.producer)):
-        row, op = int(link.send[unit, stage]), int(link.producer[unit, stage])
+    for unit, chunk in cells(same & (latest_op[link.send] != link.producer)):
+        row, op = int(link.send[unit, chunk]), int(link.producer[unit, chunk])
         message = f"{table.name(row)} does not stand between {table.name(op)} and the op after that"
         yield plan.at(Rule.MESSAGE_PLACE, row, message)
     same = (link.consumer >= 0) & (link.receive >= 0)
     same &= table.worker[link.consumer] == table.worker[link.receive]
-    for unit, stage in cells(same & (link.receive > link.consumer)):
-        row, op = int(link.receive[unit, stage]), int(link.consumer[unit, stage])
+    for unit, chunk in cells(same & (link.receive > link.consumer)):
+        row, op = int(link.receive[unit, chunk]), int(link.consumer[unit, chunk])
         message = f"{table.name(row)} stands behind {table.name(op)}, which waits for it"
         yield plan.at(Rule.MESSAGE_PLACE, row, message)
 
 
-def _order(plan: Plan, link: Link) -> Iterator[Violation]:
+def _order(plan: Plan, both: tuple[Link, Link]) -> Iterator[Violation]:
     """On each ordered pair, receives stand in the order of the sends. One violation per pair."""
     table = plan.table
-    send, receive = link.send, link.receive
+    send = np.concatenate([link.send.reshape(-1) for link in both])
+    receive = np.concatenate([link.receive.reshape(-1) for link in both])
     met = (send >= 0) & (receive >= 0)
     met &= (table.neighbour[send] == table.number[receive]) & (table.number[send] == table.neighbour[receive])
     send, receive = send[met], receive[met]

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from recycle_compiler.verifier.plan import MISSING, Plan
+from recycle_compiler.verifier.plan import COMPUTE, MISSING, Column, Mask, Plan
 from recycle_compiler.verifier.report import Rule, Violation
-from recycle_compiler.verifier.table import COMPUTE, Column, Mask
 from recycle_runtime.plan.isa import Opcode
 
 
@@ -25,7 +24,7 @@ class Timeline:
     """MISSING where the replay got stuck; so is the end."""
     end: Column
     reduce_start: tuple[int, ...]
-    """Per stage; the same for all its live workers, since a reduction is done together."""
+    """Per stage; the same for all its live workers, since they reduce together, chunk after chunk."""
     optimizer_end: tuple[int, ...]
 
     @property
@@ -50,31 +49,31 @@ def replay(plan: Plan) -> tuple[list[Violation], Timeline]:
 def _waits(plan: Plan, rows: Column) -> tuple[Column, Column]:
     """For each compute instruction, which one (an index into `rows`) it hears from, and the transfer time."""
     table = plan.table
-    opcode, stage, unit = table.opcode[rows], table.stage[rows], plan.unit()[rows]
+    opcode, chunk, unit = table.opcode[rows], table.chunk[rows], plan.unit()[rows]
     producer = np.full(len(rows), MISSING, dtype=np.int64)
     lag = np.zeros(len(rows), dtype=np.int64)
     transfer = np.array([*plan.job.transfer, 0], dtype=np.int64)
     index_of_row = np.full(len(table) + 1, MISSING, dtype=np.int64)
     index_of_row[rows] = np.arange(len(rows))
 
-    fed = (opcode == Opcode.FORWARD) & (stage > 0)
-    producer[fed] = index_of_row[plan.forward[unit[fed], stage[fed] - 1]]
-    lag[fed] = transfer[stage[fed] - 1]
+    fed = (opcode == Opcode.FORWARD) & (chunk > 0)
+    producer[fed] = index_of_row[plan.forward[unit[fed], chunk[fed] - 1]]
+    lag[fed] = transfer[chunk[fed] - 1]
     backward = (opcode == Opcode.BACKWARD) | (opcode == Opcode.BACKWARD_INPUT)
-    fed = backward & (stage < plan.job.stages - 1)
-    producer[fed] = index_of_row[plan.gradient[unit[fed], stage[fed] + 1]]
-    lag[fed] = transfer[stage[fed]]
+    fed = backward & (chunk < plan.job.chunks - 1)
+    producer[fed] = index_of_row[plan.gradient[unit[fed], chunk[fed] + 1]]
+    lag[fed] = transfer[chunk[fed]]
     return producer, lag
 
 
 def _durations(plan: Plan, rows: Column) -> Column:
     job = plan.job
-    by_opcode = np.zeros((max(Opcode) + 1, job.stages), dtype=np.int64)
+    by_opcode = np.zeros((max(Opcode) + 1, job.chunks), dtype=np.int64)
     by_opcode[Opcode.FORWARD] = job.forward
     by_opcode[Opcode.BACKWARD_INPUT] = job.backward_input
     by_opcode[Opcode.BACKWARD_WEIGHT] = job.backward_weight
     by_opcode[Opcode.BACKWARD] = np.add(job.backward_input, job.backward_weight)
-    return by_opcode[plan.table.opcode[rows], plan.table.stage[rows]]
+    return by_opcode[plan.table.opcode[rows], plan.table.chunk[rows]]
 
 
 def _run(plan: Plan, rows: Column, producer: Column, arrival_lag: Column) -> tuple[Column, Column]:
@@ -127,11 +126,13 @@ def _stuck(plan: Plan, rows: Column, producer: Column, end: Column) -> Iterator[
 
 
 def _finish(plan: Plan, rows: Column, end: Column) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """When each stage's reduction starts and its optimizer ends."""
+    """When the workers of each stage start to reduce their chunks, and when they have stepped all of them."""
     job = plan.job
     stage = plan.table.stage[rows]
     last = [int(end[stage == each].max(initial=0)) for each in range(job.stages)]
     if not job.techniques.stagger:
         last = [max(last)] * job.stages
-    ends = (start + job.reduce[each] + job.optimizer[each] for each, start in enumerate(last))
+    ends = list(last)
+    for chunk, holder in enumerate(job.chunk_stages):
+        ends[holder] += job.reduce[chunk] + job.optimizer[chunk]
     return tuple(last), tuple(ends)

@@ -1,14 +1,102 @@
-"""Each micro-batch exactly once per stage, on one live worker, with the techniques that the job allows."""
+"""What streams hold: fields in range, each micro-batch once per chunk on one worker, steps at the end."""
 
 from collections.abc import Iterator
 
 import numpy as np
 
-from recycle_compiler.verifier.claims import live_hosts
-from recycle_compiler.verifier.plan import Grid, Plan, cells, where
+from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.verifier.plan import (
+    COMPUTE,
+    Column,
+    Grid,
+    Mask,
+    Plan,
+    StreamTable,
+    cells,
+    live_hosts,
+    where,
+)
 from recycle_compiler.verifier.report import Rule, Violation
-from recycle_compiler.verifier.table import COMPUTE, Mask
-from recycle_runtime.plan.isa import Opcode
+from recycle_runtime.plan.isa import (
+    CONSUMES,
+    NONE,
+    RECEIVES,
+    USES_BUFFER,
+    USES_CHUNK,
+    USES_MICROBATCH,
+    USES_NEIGHBOUR,
+    Opcode,
+)
+
+_WITH_PREVIOUS = (Opcode.RECV_ACTIVATION, Opcode.SEND_GRADIENT)
+_WITH_NEXT = (Opcode.SEND_ACTIVATION, Opcode.RECV_GRADIENT)
+
+
+def check_fields(table: StreamTable, job: JobSpec, index: int) -> tuple[list[Violation], Mask]:
+    """What is out of range, and which rows the other checks can work with."""
+    known = (table.opcode >= min(Opcode)) & (table.opcode <= max(Opcode))
+    violations = [
+        _violation(table, index, Rule.FIELD_RANGE, row, f"unknown opcode {table.opcode[row]}")
+        for row in where(~known)
+    ]
+    sound = known.copy()
+    for name, values, used, limit in _limits(table, job, known):
+        outside = known & used & ((values < 0) | (values >= limit))
+        filled = known & ~used & (values != NONE)
+        sound &= ~outside & ~filled
+        for row in where(outside):
+            message = f"{table.name(row)}: {name} must be between 0 and {limit - 1}, got {values[row]}"
+            violations.append(_violation(table, index, Rule.FIELD_RANGE, row, message))
+        for row in where(filled):
+            message = f"{table.name(row)}: {name} is not used here and must be {NONE}, got {values[row]}"
+            violations.append(_violation(table, index, Rule.FIELD_RANGE, row, message))
+    for rule, misplaced, why in _misplaced(table, job, known):
+        sound &= ~misplaced
+        for row in where(misplaced):
+            message = f"{table.name(row)} on stage {table.stage[row]}: {why}"
+            violations.append(_violation(table, index, rule, row, message))
+    return violations, sound
+
+
+def _limits(table: StreamTable, job: JobSpec, known: Mask) -> Iterator[tuple[str, Column, Mask, int]]:
+    """Name of a field, its values, where it is used, and below what it must stay there."""
+    opcode = np.where(known, table.opcode, 0)
+    units = job.pipelines * job.microbatches
+    with_microbatch = _among(opcode, USES_MICROBATCH)
+    yield "chunk", table.chunk, _among(opcode, USES_CHUNK), job.chunks
+    yield "pipeline", table.pipeline, with_microbatch, job.pipelines
+    yield "micro-batch", table.microbatch, with_microbatch, job.microbatches
+    # A worker never needs more buffers than there are micro-batches, nor more inboxes than messages.
+    most = units * max(np.bincount(job.chunk_stages).tolist())
+    yield "buffer", table.buffer, _among(opcode, USES_BUFFER), most
+    needs_message = table.chunk != np.where(opcode == Opcode.FORWARD, 0, job.chunks - 1)
+    takes_inbox = _among(opcode, RECEIVES) | (_among(opcode, CONSUMES) & needs_message)
+    yield "inbox", table.inbox, takes_inbox, 2 * most
+    yield "neighbour", table.neighbour, _among(opcode, USES_NEIGHBOUR), job.workers
+
+
+def _misplaced(table: StreamTable, job: JobSpec, known: Mask) -> Iterator[tuple[Rule, Mask, str]]:
+    opcode = np.where(known, table.opcode, 0)
+    uses_chunk = _among(opcode, USES_CHUNK) & (table.chunk >= 0) & (table.chunk < job.chunks)
+    holder = np.array(job.chunk_stages, dtype=np.int64)[np.where(uses_chunk, table.chunk, 0)]
+    yield Rule.OP_HOST, uses_chunk & (holder != table.stage), "the worker does not hold this chunk"
+    first, last = table.chunk == 0, table.chunk == job.chunks - 1
+    inner = ~first & ~last
+    noun = "stage" if job.has_chunk_per_stage else "chunk"
+    yield Rule.LOAD_PLACE, (opcode == Opcode.LOAD) & inner, f"only the first and the last {noun} load"
+    yield Rule.MESSAGE_MATCH, _among(opcode, _WITH_PREVIOUS) & first, f"there is no previous {noun}"
+    yield Rule.MESSAGE_MATCH, _among(opcode, _WITH_NEXT) & last, f"there is no next {noun}"
+
+
+def _among(opcode: Column, opcodes: frozenset[Opcode] | tuple[Opcode, ...]) -> Mask:
+    wanted = np.zeros(max(Opcode) + 1, dtype=np.bool_)
+    wanted[sorted(opcodes)] = True
+    return wanted[opcode]
+
+
+def _violation(table: StreamTable, index: int, rule: Rule, row: int, message: str) -> Violation:
+    worker, position = table.place(row)
+    return Violation(rule, index, worker, position, message)
 
 
 def check_structure(plan: Plan) -> Iterator[Violation]:
@@ -24,25 +112,25 @@ def check_structure(plan: Plan) -> Iterator[Violation]:
 
 def _counts(plan: Plan) -> Iterator[Violation]:
     forward, backward, by_input, by_weight = (_count(plan, opcode) for opcode in COMPUTE)
-    for unit, stage in cells(forward != 1):
+    for unit, chunk in cells(forward != 1):
         yield plan.overall(
-            Rule.OP_COUNT, f"{plan.cell(unit, stage)} needs 1 forward, found {forward[unit, stage]}"
+            Rule.OP_COUNT, f"{plan.cell(unit, chunk)} needs 1 forward, found {forward[unit, chunk]}"
         )
     coupled = (backward == 1) & (by_input == 0) & (by_weight == 0)
     split = (backward == 0) & (by_input == 1) & (by_weight == 1)
-    for unit, stage in cells(~coupled & ~split):
+    for unit, chunk in cells(~coupled & ~split):
         yield plan.overall(
             Rule.OP_COUNT,
-            f"{plan.cell(unit, stage)} needs 1 backward, or 1 backward input and 1 backward weight, found "
-            f"{backward[unit, stage]}, {by_input[unit, stage]} and {by_weight[unit, stage]}",
+            f"{plan.cell(unit, chunk)} needs 1 backward, or 1 backward input and 1 backward weight, found "
+            f"{backward[unit, chunk]}, {by_input[unit, chunk]} and {by_weight[unit, chunk]}",
         )
 
 
 def _count(plan: Plan, opcode: Opcode) -> Grid:
-    stages = plan.job.stages
+    chunks = plan.job.chunks
     rows = plan.table.opcode == opcode
-    keys = plan.unit()[rows] * stages + plan.table.stage[rows]
-    return np.bincount(keys, minlength=plan.units * stages).reshape(plan.units, stages)
+    keys = plan.unit()[rows] * chunks + plan.table.chunk[rows]
+    return np.bincount(keys, minlength=plan.units * chunks).reshape(plan.units, chunks)
 
 
 def _follows(plan: Plan, earlier: str, before: Grid, later: str, after: Grid) -> Iterator[Violation]:
@@ -51,14 +139,14 @@ def _follows(plan: Plan, earlier: str, before: Grid, later: str, after: Grid) ->
     worker = plan.table.worker
     # The last row stands in for MISSING; `both` masks it out.
     apart = both & (worker[before] != worker[after])
-    for unit, stage in cells(apart):
-        other = plan.table.workers[int(worker[before[unit, stage]])]
-        message = f"{later} of {plan.cell(unit, stage)} runs here, its {earlier} on worker {other}"
-        yield plan.at(Rule.OP_HOST, int(after[unit, stage]), message)
-    for unit, stage in cells(both & ~apart & (after < before)):
-        _, position = plan.table.place(int(before[unit, stage]))
-        message = f"{later} of {plan.cell(unit, stage)} stands before its {earlier} at {position}"
-        yield plan.at(Rule.OP_ORDER, int(after[unit, stage]), message)
+    for unit, chunk in cells(apart):
+        other = plan.table.workers[int(worker[before[unit, chunk]])]
+        message = f"{later} of {plan.cell(unit, chunk)} runs here, its {earlier} on worker {other}"
+        yield plan.at(Rule.OP_HOST, int(after[unit, chunk]), message)
+    for unit, chunk in cells(both & ~apart & (after < before)):
+        _, position = plan.table.place(int(before[unit, chunk]))
+        message = f"{later} of {plan.cell(unit, chunk)} stands before its {earlier} at {position}"
+        yield plan.at(Rule.OP_ORDER, int(after[unit, chunk]), message)
 
 
 def _techniques(plan: Plan) -> Iterator[Violation]:
@@ -74,8 +162,8 @@ def _whole_pipelines(plan: Plan) -> Iterator[Violation]:
     """Without adaptive pipelining a micro-batch keeps to one pipeline, and a failure takes that out."""
     table = plan.table
     rows = table.opcode == Opcode.FORWARD
-    hosts = np.full((plan.units, plan.job.stages), -1, dtype=np.int64)
-    hosts[plan.unit()[rows], table.stage[rows]] = table.number[rows] % plan.job.pipelines
+    hosts = np.full((plan.units, plan.job.chunks), -1, dtype=np.int64)
+    hosts[plan.unit()[rows], table.chunk[rows]] = table.number[rows] % plan.job.pipelines
     routes = len(np.unique(hosts, axis=0))
     whole = min(live_hosts(plan.job, plan.failed))
     if routes > whole:
@@ -86,10 +174,11 @@ def _whole_pipelines(plan: Plan) -> Iterator[Violation]:
 
 
 def _loads(plan: Plan) -> Iterator[Violation]:
-    """On the first and the last stage, each forward has its load directly before it."""
+    """For the first and the last chunk, each forward has its load directly before it."""
     table = plan.table
     loads = table.opcode == Opcode.LOAD
-    reads = (table.opcode == Opcode.FORWARD) & ((table.stage == 0) | (table.stage == plan.job.stages - 1))
+    edge = (table.chunk == 0) | (table.chunk == plan.job.chunks - 1)
+    reads = (table.opcode == Opcode.FORWARD) & edge
     goes_with_next = np.zeros(len(table), dtype=np.bool_)
     goes_with_next[:-1] = loads[:-1] & reads[1:] & _same_unit_as_next(plan)
     has_load = np.zeros(len(table), dtype=np.bool_)
@@ -101,5 +190,41 @@ def _loads(plan: Plan) -> Iterator[Violation]:
 
 
 def _same_unit_as_next(plan: Plan) -> Mask:
-    unit, worker = plan.unit(), plan.table.worker
-    return (unit[:-1] == unit[1:]) & (worker[:-1] == worker[1:])
+    columns = (plan.unit(), plan.table.chunk, plan.table.worker)
+    return np.all([column[:-1] == column[1:] for column in columns], axis=0)
+
+
+_FINISH = (Opcode.BARRIER, Opcode.REDUCE, Opcode.OPTIMIZER, Opcode.VALIDATE)
+
+
+def check_finish(plan: Plan) -> Iterator[Violation]:
+    """Each live worker ends with exactly the steps of its kind of plan, behind everything else."""
+    table = plan.table
+    staggered = plan.job.techniques.stagger
+    kind = "staggered" if staggered else "non-staggered"
+    opcodes = _FINISH[1:] if staggered else _FINISH[:-1]
+    held = [plan.chunks_of(worker.stage) for worker in table.workers]
+    complete = np.ones(len(table.workers), dtype=np.bool_)
+    for opcode in _FINISH:
+        found = np.bincount(table.worker[table.opcode == opcode], minlength=len(table.workers))
+        per_chunk = opcode in USES_CHUNK
+        wanted = np.array([(len(chunks) if per_chunk else 1) * (opcode in opcodes) for chunks in held])
+        complete &= found == wanted
+        for worker in where(found != wanted):
+            message = f"a {kind} stream has {wanted[worker]} {opcode.name.lower()}, found {found[worker]}"
+            yield plan.of_worker(Rule.FINISH_STEPS, worker, message)
+    for worker in where(complete):
+        expected = [each for each in opcodes for _ in range(len(held[worker]) if each in USES_CHUNK else 1)]
+        stop = int(table.offsets[worker + 1])
+        rows = slice(stop - len(expected), stop)
+        if table.opcode[rows].tolist() != expected or not _each_chunk_once(plan, rows, held[worker]):
+            words = ", ".join(opcode.name.lower() for opcode in expected)
+            yield plan.of_worker(Rule.FINISH_STEPS, worker, f"a {kind} stream must end with {words}")
+
+
+def _each_chunk_once(plan: Plan, rows: slice, held: tuple[int, ...]) -> bool:
+    """Whether the reductions are those of all chunks of the worker, and so the optimizer steps."""
+    opcode, chunk = plan.table.opcode[rows], plan.table.chunk[rows]
+    return all(
+        sorted(chunk[opcode == each].tolist()) == list(held) for each in (Opcode.REDUCE, Opcode.OPTIMIZER)
+    )

@@ -5,20 +5,29 @@ from collections.abc import Iterator, Sequence
 from recycle_compiler.ir.failure import Worker, failure_set
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.verifier.buffers import check_buffers, check_inboxes
-from recycle_compiler.verifier.claims import check_claims, replayed_makespan, replayed_period
 from recycle_compiler.verifier.deadlock import check_deadlock
-from recycle_compiler.verifier.dependencies import check_dependencies
-from recycle_compiler.verifier.fields import check_fields
-from recycle_compiler.verifier.finish import check_finish
 from recycle_compiler.verifier.index import failure_state_errors, read_job, verify_index
-from recycle_compiler.verifier.memory import check_memory, peak_memory
 from recycle_compiler.verifier.messages import check_messages, links
-from recycle_compiler.verifier.plan import Plan, locate
+from recycle_compiler.verifier.plan import (
+    LARGEST,
+    Plan,
+    PlanClaims,
+    PlanSource,
+    StreamTable,
+    locate,
+    stream_table,
+)
 from recycle_compiler.verifier.replay import replay
 from recycle_compiler.verifier.report import PlanReport, Rule, Violation
-from recycle_compiler.verifier.source import PlanClaims, PlanSource
-from recycle_compiler.verifier.structure import check_structure
-from recycle_compiler.verifier.table import LARGEST, StreamTable, stream_table
+from recycle_compiler.verifier.structure import check_fields, check_finish, check_structure
+from recycle_compiler.verifier.times import (
+    check_claims,
+    check_dependencies,
+    check_memory,
+    peak_memory,
+    replayed_makespan,
+    replayed_period,
+)
 from recycle_runtime.plan.bundle import BundleError
 from recycle_runtime.plan.isa import Instruction, Opcode
 
@@ -126,7 +135,7 @@ def _read(source: PlanSource, index: int, job: JobSpec) -> tuple[list[Violation]
 
 def _too_few(table: StreamTable, job: JobSpec) -> str | None:
     """A plan far from complete is not looked at further: grids for absent ops could fill any memory."""
-    needed = job.pipelines * job.microbatches * job.stages
+    needed = job.pipelines * job.microbatches * job.chunks
     if len(table) and needed <= 8 * len(table) + 4096:
         return None
     return f"{needed} forwards are needed, found {len(table)} usable instructions in all"

@@ -76,6 +76,10 @@ class MemoryBundle:
         return self.job.microbatches
 
     @property
+    def chunk_stages(self) -> Sequence[int]:
+        return self.job.chunk_stages
+
+    @property
     def job_text(self) -> str:
         return print_job(self.job) if self.text is None else self.text
 

@@ -12,7 +12,7 @@ from recycle_runtime.plan.isa import Instruction, Opcode
 from tests.compiler.verifier.memory_bundle import Cell, Streams
 
 Value = tuple[str, int, int, int]
-"""`activation` or `gradient`, pipeline, micro-batch, and the stage that made it."""
+"""`activation` or `gradient`, pipeline, micro-batch, and the chunk that made it."""
 _COMPUTE = (Opcode.FORWARD, Opcode.BACKWARD, Opcode.BACKWARD_INPUT, Opcode.BACKWARD_WEIGHT)
 
 
@@ -22,8 +22,8 @@ class WrongResultError(Exception):
 
 @dataclass
 class _Buffer:
-    loaded: tuple[int, int] | None = None
-    unit: tuple[int, int] | None = None
+    loaded: tuple[int, int, int] | None = None
+    unit: tuple[int, int, int] | None = None
     activation: Value | None = None
     gradient: Value | None = None
     in_use: bool = False
@@ -38,7 +38,7 @@ class _Worker:
     buffers: dict[int, _Buffer] = field(default_factory=dict[int, _Buffer])
     inboxes: dict[int, Value | None] = field(default_factory=dict[int, Value | None])
     """None while the message has not come."""
-    summed: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    summed: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
     finish: list[Opcode] = field(default_factory=list[Opcode])
 
     @property
@@ -55,14 +55,16 @@ class SymbolicMachine:
         self.posts: dict[tuple[Cell, Cell], list[int]] = {}
 
     def run(self) -> None:
-        """Raise WrongResultError unless every stage sums the gradient of every micro-batch exactly once."""
+        """Raise WrongResultError unless every chunk sums the gradient of every micro-batch exactly once."""
         while any(not worker.ended for worker in self.workers.values()):
             if not any([self._advance(worker) for worker in self.workers.values()]):
                 self._fail("stuck")
         units = [(p, m) for p in range(self.job.pipelines) for m in range(self.job.microbatches)]
-        for stage in range(self.job.stages):
-            peers = [worker for worker in self.workers.values() if worker.stage == stage]
-            if sorted(unit for peer in peers for unit in peer.summed) != units:
+        for chunk, stage in enumerate(self.job.chunk_stages):
+            summed = [
+                each for worker in self.workers.values() if worker.stage == stage for each in worker.summed
+            ]
+            if sorted(each[:2] for each in summed if each[2] == chunk) != units:
                 self._fail("a gradient is missing or counted twice")
         for worker in self.workers.values():
             if any(buffer.in_use for buffer in worker.buffers.values()) or worker.inboxes:
@@ -100,32 +102,32 @@ class SymbolicMachine:
         buffer = worker.buffers.setdefault(step.buffer, _Buffer())
         if buffer.in_use:
             self._fail("a buffer is overwritten")
-        worker.buffers[step.buffer] = _Buffer(loaded=(step.pipeline, step.microbatch), in_use=True)
+        worker.buffers[step.buffer] = _Buffer(loaded=_unit(step), in_use=True)
         return True
 
     def _forward(self, worker: _Worker, step: Instruction) -> bool:
-        unit = step.pipeline, step.microbatch
-        if worker.stage > 0 and not self._take(worker, step, ("activation", *unit, worker.stage - 1)):
+        unit, chunk = _unit(step), step.chunk
+        if chunk > 0 and not self._take(worker, step, ("activation", *unit[:2], chunk - 1)):
             return False
         buffer = worker.buffers.setdefault(step.buffer, _Buffer())
-        if worker.stage in (0, self.job.stages - 1):
+        if chunk in (0, self.job.chunks - 1):
             if buffer.loaded != unit or buffer.unit is not None:
                 self._fail("forward without its data")
         elif buffer.in_use:
             self._fail("a buffer is overwritten")
-        made = ("activation", *unit, worker.stage)
+        made = ("activation", *unit)
         worker.buffers[step.buffer] = _Buffer(unit, unit, made, in_use=True)
         return True
 
     def _backward(self, worker: _Worker, step: Instruction) -> bool:
-        unit = step.pipeline, step.microbatch
-        needs_message = worker.stage < self.job.stages - 1
-        if needs_message and not self._take(worker, step, ("gradient", *unit, worker.stage + 1)):
+        unit = _unit(step)
+        needs_message = step.chunk < self.job.chunks - 1
+        if needs_message and not self._take(worker, step, ("gradient", *unit[:2], step.chunk + 1)):
             return False
         buffer = self._held(worker, step)
         if buffer.gradient is not None:
             self._fail("backward twice")
-        buffer.gradient = ("gradient", *unit, worker.stage)
+        buffer.gradient = ("gradient", *unit)
         if step.opcode == Opcode.BACKWARD:
             worker.summed.append(unit)
             buffer.in_use = False
@@ -137,13 +139,13 @@ class SymbolicMachine:
         buffer = self._held(worker, step)
         if buffer.gradient is None:
             self._fail("weight gradient before input gradient")
-        worker.summed.append((step.pipeline, step.microbatch))
+        worker.summed.append(_unit(step))
         buffer.in_use = False
         return True
 
     def _held(self, worker: _Worker, step: Instruction) -> _Buffer:
         buffer = worker.buffers.get(step.buffer, _Buffer())
-        if not buffer.in_use or buffer.unit != (step.pipeline, step.microbatch):
+        if not buffer.in_use or buffer.unit != _unit(step):
             self._fail("a buffer does not hold what is expected")
         return buffer
 
@@ -170,7 +172,7 @@ class SymbolicMachine:
         buffer = worker.buffers.get(step.buffer, _Buffer())
         going_down = step.opcode == Opcode.SEND_ACTIVATION
         made = buffer.activation if going_down else buffer.gradient
-        if made is None or made[1:3] != (step.pipeline, step.microbatch):
+        if made is None or made[1:] != _unit(step):
             self._fail("nothing to send")
         there = self._named(step.neighbour)
         posted = self.posts.get(((worker.pipeline, worker.stage), there), [])
@@ -181,17 +183,19 @@ class SymbolicMachine:
 
     def _finish(self, worker: _Worker, step: Instruction) -> bool:
         """Everybody does the same steps at the end; the order of those is all there is to check."""
-        wanted = (
-            [Opcode.REDUCE, Opcode.OPTIMIZER, Opcode.VALIDATE]
-            if self.job.techniques.stagger
-            else [Opcode.BARRIER, Opcode.REDUCE, Opcode.OPTIMIZER]
-        )
+        held = self.job.chunk_stages.count(worker.stage)
+        wanted = [Opcode.REDUCE] * held + [Opcode.OPTIMIZER] * held
+        wanted = [*wanted, Opcode.VALIDATE] if self.job.techniques.stagger else [Opcode.BARRIER, *wanted]
         if len(worker.finish) == len(wanted) or step.opcode != wanted[len(worker.finish)]:
             self._fail("an unexpected step at the end")
         if len(worker.stream) - worker.at != len(wanted) - len(worker.finish):
             self._fail("an incomplete end")
         worker.finish.append(step.opcode)
         return True
+
+
+def _unit(step: Instruction) -> tuple[int, int, int]:
+    return step.pipeline, step.microbatch, step.chunk
 
 
 @dataclass(frozen=True)
@@ -220,30 +224,33 @@ def slow_times(job: JobSpec, release: tuple[int, ...], streams: Streams) -> Time
             clock = release[stage]
             spans[host, stage] = []
             for step in queue:
-                start = max(clock, _arrival(job, ends, stage, step))
-                clock = start + lengths[step.opcode][stage]
+                start = max(clock, _arrival(job, ends, step))
+                clock = start + lengths[step.opcode][step.chunk]
                 spans[host, stage].append((step, start, clock))
                 letter = {Opcode.FORWARD: "F", Opcode.BACKWARD_WEIGHT: "W"}.get(step.opcode, "B")
-                ends[letter, step.pipeline, step.microbatch, stage] = clock
+                ends[letter, *_unit(step)] = clock
         if before == ends:
             break
     starts = [start for listed in spans.values() for _, start, _ in listed]
     makespan = max(ends.values()) - min(starts)
-    peaks = {cell: _peak(job, cell[1], listed) for cell, listed in spans.items()}
+    peaks = {cell: _peak(job, listed) for cell, listed in spans.items()}
     return Times(makespan, _period(job, makespan, spans), peaks)
 
 
-def _arrival(job: JobSpec, ends: dict[tuple[str, int, int, int], int], stage: int, step: Instruction) -> int:
-    if step.opcode == Opcode.FORWARD and stage > 0:
-        return ends.get(("F", step.pipeline, step.microbatch, stage - 1), 0) + job.transfer[stage - 1]
+def _arrival(job: JobSpec, ends: dict[tuple[str, int, int, int], int], step: Instruction) -> int:
+    chunk = step.chunk
+    if step.opcode == Opcode.FORWARD and chunk > 0:
+        return ends.get(("F", step.pipeline, step.microbatch, chunk - 1), 0) + job.transfer[chunk - 1]
     backward = step.opcode in (Opcode.BACKWARD, Opcode.BACKWARD_INPUT)
-    if backward and stage < job.stages - 1:
-        return ends.get(("B", step.pipeline, step.microbatch, stage + 1), 0) + job.transfer[stage]
+    if backward and chunk < job.chunks - 1:
+        return ends.get(("B", step.pipeline, step.microbatch, chunk + 1), 0) + job.transfer[chunk]
     return 0
 
 
 def _period(job: JobSpec, makespan: int, spans: dict[Cell, list[tuple[Instruction, int, int]]]) -> int:
-    finish = [reduce + step for reduce, step in zip(job.reduce, job.optimizer, strict=True)]
+    finish = [0] * job.stages
+    for chunk, stage in enumerate(job.chunk_stages):
+        finish[stage] += job.reduce[chunk] + job.optimizer[chunk]
     if not job.techniques.stagger:
         return makespan + max(finish)
     windows: list[int] = []
@@ -254,12 +261,12 @@ def _period(job: JobSpec, makespan: int, spans: dict[Cell, list[tuple[Instructio
     return max(windows)
 
 
-def _peak(job: JobSpec, stage: int, listed: list[tuple[Instruction, int, int]]) -> int:
-    whole, kept = job.activation[stage], job.kept_for_weight[stage]
+def _peak(job: JobSpec, listed: list[tuple[Instruction, int, int]]) -> int:
     held_at: list[int] = []
     for moment in sorted({start for _, start, _ in listed}):
         held = 0
         for step, start, end in listed:
+            whole, kept = job.activation[step.chunk], job.kept_for_weight[step.chunk]
             if step.opcode == Opcode.FORWARD:
                 held += whole * (start <= moment)
             elif step.opcode == Opcode.BACKWARD:

@@ -5,8 +5,8 @@ import numpy as np
 from recycle_compiler.backends.bundle import bundle_bytes
 from recycle_compiler.ir.failure import Worker, failure_set
 from recycle_compiler.ir.streams import Claims, Streams
+from recycle_compiler.verifier.plan import PlanSource
 from recycle_compiler.verifier.report import Rule
-from recycle_compiler.verifier.source import PlanSource
 from recycle_compiler.verifier.verify import verify_bundle, verify_plan
 from recycle_runtime.plan.bundle import Bundle
 from tests.compiler.verifier.memory_bundle import MemoryBundle

@@ -6,12 +6,10 @@ import numpy as np
 
 from recycle_compiler.ir.failure import Worker, failure_set
 from recycle_compiler.ir.job import Techniques
-from recycle_compiler.verifier.claims import check_claims
-from recycle_compiler.verifier.dependencies import check_dependencies
-from recycle_compiler.verifier.plan import Plan, locate
+from recycle_compiler.verifier.plan import Plan, locate, stream_table
 from recycle_compiler.verifier.replay import Timeline, replay
 from recycle_compiler.verifier.report import Rule
-from recycle_compiler.verifier.table import stream_table
+from recycle_compiler.verifier.times import check_claims, check_dependencies
 from recycle_compiler.verifier.verify import verify_plan
 from recycle_runtime.plan.isa import Opcode
 from tests.compiler.verifier.memory_bundle import Entry, MemoryBundle
