@@ -3,6 +3,8 @@
     0F0,0F1,0I0,0W0,0F2,...        rank 0 runs stage 0
     1F0,1I0,1F1,1I1,1W0,...        rank 1 runs stage 1
 
+What torch calls a stage is a chunk; a rank with several of them has them all in its row.
+
 Torch adds sends, receives and the reduction itself, and steps after all micro-batches: barriers, reductions
 and optimizer steps are left out. It looks losses up by their place among the last stage's forwards, whatever
 the numbers are, so micro-batches are numbered anew in that order. It has no words for re-routed work.
@@ -31,8 +33,8 @@ def torch_csv(streams: Streams, pipeline: int = 0) -> str:
         raise ValueError(f"there is no pipeline {pipeline}: the job has {streams.job.pipelines}")
     _check(streams)
     rows = [stream for worker, stream in streams.items() if worker.pipeline == pipeline]
-    numbers = _renumbered(rows[-1])
-    return "".join(f"{','.join(_actions(stage, row, numbers))}\n" for stage, row in enumerate(rows))
+    numbers = _renumbered(rows, streams.job.chunks - 1)
+    return "".join(f"{','.join(_actions(row, numbers))}\n" for row in rows)
 
 
 def _check(streams: Streams) -> None:
@@ -51,15 +53,16 @@ def _check(streams: Streams) -> None:
                 )
 
 
-def _renumbered(last_stage: Sequence[Instruction]) -> dict[int, int]:
-    """New numbers of micro-batches: their place among the forwards of the last stage."""
-    forwards = [each.microbatch for each in last_stage if each.opcode is Opcode.FORWARD]
-    return {microbatch: place for place, microbatch in enumerate(forwards)}
+def _renumbered(rows: Sequence[Sequence[Instruction]], last_chunk: int) -> dict[int, int]:
+    """New numbers of micro-batches: their place among the forwards of the last chunk."""
+    forwards = (each for row in rows for each in row if each.opcode is Opcode.FORWARD)
+    ordered = (each.microbatch for each in forwards if each.chunk == last_chunk)
+    return {microbatch: place for place, microbatch in enumerate(ordered)}
 
 
-def _actions(stage: int, stream: Sequence[Instruction], numbers: dict[int, int]) -> list[str]:
+def _actions(stream: Sequence[Instruction], numbers: dict[int, int]) -> list[str]:
     return [
-        f"{stage}{_LETTERS[each.opcode]}{numbers[each.microbatch]}"
+        f"{each.chunk}{_LETTERS[each.opcode]}{numbers[each.microbatch]}"
         for each in stream
         if each.opcode in _LETTERS
     ]

@@ -14,8 +14,8 @@ from recycle_compiler.passes.standard import GRAPH_PASSES
 from recycle_compiler.planner.compile import plan_failed
 from recycle_compiler.scheduling.bounds import stage_bounds
 from recycle_compiler.scheduling.problem import Problem, problem_of
+from recycle_compiler.simulator.costs import Jitter
 from recycle_compiler.simulator.engine import simulate
-from recycle_compiler.simulator.jitter import Jitter
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.moves import Counts, even_counts
 from recycle_runtime.plan.plan_choice import Planned, best_placement, quickest_fit

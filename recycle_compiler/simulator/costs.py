@@ -1,7 +1,8 @@
-"""How long things take: the times of a job, or others that were measured."""
+"""How long things take: the times of a job, or others that were measured, with jitter or without."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import log1p, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """In ticks, one value for each stage."""
+    """In ticks, one value for each chunk."""
 
     forward: tuple[float, ...]
     backward: tuple[float, ...]
@@ -26,13 +27,13 @@ class Costs:
     reduce: tuple[float, ...]
     optimizer: tuple[float, ...]
     transfer: tuple[float, ...]
-    """From each stage to the next and back; one fewer than there are stages."""
+    """From each chunk to the next and back; one fewer than there are chunks."""
 
     def measured(self, times: Mapping[tuple[Opcode, int], float]) -> "Costs":
-        """These costs but for what was measured: ticks by opcode and stage."""
+        """These costs but for what was measured: ticks by opcode and chunk."""
         values = {name: list(getattr(self, name)) for name in {opcode.name.lower() for opcode, _ in times}}
-        for (opcode, stage), ticks in times.items():
-            values[opcode.name.lower()][stage] = ticks
+        for (opcode, chunk), ticks in times.items():
+            values[opcode.name.lower()][chunk] = ticks
         return replace(self, **{name: tuple(row) for name, row in values.items()})
 
 
@@ -60,7 +61,8 @@ def durations(streams: Streams, costs: Costs, slow: Mapping[Worker, float]) -> F
     table[Opcode.REDUCE] = costs.reduce
     table[Opcode.OPTIMIZER] = costs.optimizer
     worker = streams.worker
-    found = table[streams.opcode, streams.stages[worker]]
+    # What has no chunk takes no time.
+    found = table[streams.opcode, streams.chunk]
     if not slow:
         return found
     factor = np.array([slow.get(each, 1.0) for each in streams.workers])
@@ -70,3 +72,26 @@ def durations(streams: Streams, costs: Costs, slow: Mapping[Worker, float]) -> F
 def in_ticks(times: Floats) -> Column:
     """Whole ticks, the nearest ones."""
     return np.rint(times).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Jitter:
+    """Lognormal factors with mean 1. Workers that sum gradients together take the same time for it."""
+
+    variation: float
+    """Standard deviation over mean; 0 is none at all."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.variation < float("inf"):
+            raise ValueError(f"the variation must be at least 0 and finite, got {self.variation}")
+        if self.seed < 0:
+            raise ValueError(f"the seed must be at least 0, got {self.seed}")
+
+    def factors(self, iteration: int, count: int) -> Floats:
+        """One for each of so many rows, in one iteration."""
+        if self.variation == 0:
+            return np.ones(count)
+        spread = log1p(self.variation**2)
+        random = np.random.default_rng((self.seed, iteration))
+        return random.lognormal(-spread / 2, sqrt(spread), count)

@@ -8,6 +8,7 @@ are. Nothing of the planner is used, and nothing that a plan says of itself is b
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import isfinite
 
 import numpy as np
@@ -16,18 +17,54 @@ from recycle_compiler.ir.bundled_job import read_job
 from recycle_compiler.ir.failure import Worker
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.ops import Column
-from recycle_compiler.simulator.costs import Costs, costs_of, durations
-from recycle_compiler.simulator.decode import read_streams
-from recycle_compiler.simulator.jitter import Jitter
-from recycle_compiler.simulator.labels import check_labels
+from recycle_compiler.simulator.costs import Costs, Jitter, costs_of, durations
+from recycle_compiler.simulator.errors import check_labels
 from recycle_compiler.simulator.machine import Iteration, Machine
-from recycle_compiler.simulator.memory import peak_memory
-from recycle_compiler.simulator.outcome import Ops, Outcome
-from recycle_compiler.simulator.pace import Pace, pace_of
-from recycle_compiler.simulator.steady import steady_period
-from recycle_compiler.simulator.streams import TIMED, WORK, Streams
+from recycle_compiler.simulator.pace import Pace, pace_of, steady_period
+from recycle_compiler.simulator.streams import TIMED, WORK, Streams, peak_memory, read_streams
 from recycle_compiler.simulator.wiring import Wiring, wire
 from recycle_runtime.plan.bundle import Bundle
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ops:
+    """Everything that takes time, in columns: a row for each, by worker, in the order in which it runs."""
+
+    worker: Column
+    """Which of the outcome's workers."""
+    opcode: Column
+    chunk: Column
+    pipeline: Column
+    microbatch: Column
+    start: Column
+    """A row for each iteration that was kept, a column for each op; so is the end."""
+    end: Column
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    """A plan that has been run."""
+
+    workers: tuple[Worker, ...]
+    """By stage, then pipeline."""
+    ops: Ops
+    ends: tuple[int, ...]
+    """When the last worker was done with each iteration."""
+    period: float
+    """Of an iteration in the long run. Exact without jitter, else the mean over those that were run."""
+    spread: float
+    """Standard deviation of the time from end to end; 0 without jitter."""
+    makespan: int
+    """Of the first iteration: from the start of its first work on a micro-batch to the end of the last."""
+    peak_memory: tuple[tuple[Worker, int], ...]
+    """The most of activations that each worker holds."""
+    busy: tuple[tuple[Worker, float], ...]
+    """What each worker works in an iteration, sums over peers and optimizer steps included."""
+
+    @property
+    def idle(self) -> tuple[tuple[Worker, float], ...]:
+        """What is left of the period."""
+        return tuple((worker, self.period - time) for worker, time in self.busy)
 
 
 def simulate(
@@ -128,6 +165,7 @@ class _Record:
             Ops(
                 self._worker,
                 streams.opcode[rows],
+                streams.chunk[rows],
                 streams.pipeline[rows],
                 streams.microbatch[rows],
                 start,

@@ -1,8 +1,17 @@
-"""What can be wrong with streams that are run: somebody waits for ever, or gets what is not meant for him."""
+"""What can be wrong with streams that are run: a worker waits for ever, or gets what is not meant for it."""
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
+import numpy as np
+
 from recycle_compiler.ir.failure import Worker
+from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.ir.ops import Column
+from recycle_compiler.simulator.kernel import COMPUTE, FREE, NEVER
+from recycle_compiler.simulator.streams import Streams
+from recycle_compiler.simulator.wiring import Wiring
+from recycle_runtime.plan.isa import Opcode
 
 _NAMED = 8
 """Workers that a message names; the exception has them all."""
@@ -41,3 +50,62 @@ class DeadlockError(StreamError):
         if len(blocked) > _NAMED:
             named.append(f"and {len(blocked) - _NAMED} more")
         super().__init__(f"deadlock in iteration {iteration}: {'; '.join(named)}")
+
+
+_DOWN = (Opcode.SEND_ACTIVATION, Opcode.RECV_ACTIVATION, Opcode.FORWARD)
+"""What has to do with activations, not gradients."""
+_AFTER = (
+    (Opcode.SEND_ACTIVATION, (Opcode.FORWARD,)),
+    (Opcode.SEND_GRADIENT, (Opcode.BACKWARD, Opcode.BACKWARD_INPUT)),
+    (Opcode.BACKWARD, (Opcode.FORWARD,)),
+    (Opcode.BACKWARD_INPUT, (Opcode.FORWARD,)),
+    (Opcode.BACKWARD_WEIGHT, (Opcode.BACKWARD_INPUT,)),
+)
+"""What works on a micro-batch only after one of these has, in the same stream."""
+
+
+def check_labels(streams: Streams, wiring: Wiring, job: JobSpec) -> None:
+    """Raise WrongMessageError for the first thing that is wrong."""
+    for what in _wrong(streams, wiring, job):
+        raise WrongMessageError(what)
+
+
+def _wrong(streams: Streams, wiring: Wiring, job: JobSpec) -> Iterator[str]:
+    unit = streams.pipeline * job.microbatches + streams.microbatch
+    down = streams.is_any(_DOWN)
+    steps = np.flatnonzero((wiring.kind == COMPUTE) & (wiring.source > FREE))
+    receives = np.flatnonzero(wiring.send_of_receive > NEVER)
+    taker = np.concatenate((wiring.row[steps], receives))
+    giver = np.concatenate((wiring.row[wiring.source[steps]], wiring.send_of_receive[receives]))
+    other = (unit[taker] != unit[giver]) | (down[taker] != down[giver])
+    other |= streams.chunk[taker] != streams.chunk[giver] + np.where(down[giver], 1, -1)
+    for here, there in zip(taker[other].tolist(), giver[other].tolist(), strict=True):
+        yield f"{_at(streams, here)} gets what {_at(streams, there)} sends"
+    for row in wiring.unreceived.tolist():
+        yield f"{_at(streams, row)} sends what nobody receives"
+    work = unit * job.chunks + streams.chunk
+    for opcode, sooner in _AFTER:
+        for row in _too_early(streams, work, np.flatnonzero(streams.opcode == opcode), sooner).tolist():
+            names = " or ".join(each.name.lower().replace("_", "-") for each in sooner)
+            yield f"{_at(streams, row)} has no {names} before it"
+
+
+def _too_early(streams: Streams, work: Column, rows: Column, sooner: tuple[Opcode, ...]) -> Column:
+    """Rows of a micro-batch and chunk without an earlier row of these opcodes in the same stream."""
+    makers = np.flatnonzero(streams.is_any(sooner))
+    if not len(makers):
+        return rows
+    most = int(work.max(initial=0)) + 1
+    worker = streams.worker
+    keys = worker[makers] * most + work[makers]
+    # Backwards, so that of several the first is the one that stays.
+    keys, index = np.unique(keys[::-1], return_index=True)
+    first = makers[len(makers) - 1 - index]
+    wanted = worker[rows] * most + work[rows]
+    place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    return rows[(keys[place] != wanted) | (first[place] > rows)]
+
+
+def _at(streams: Streams, row: int) -> str:
+    worker, position = streams.place(row)
+    return f"{worker} at {position} ({' '.join(streams.text(row).split())})"

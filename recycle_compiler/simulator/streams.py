@@ -1,4 +1,4 @@
-"""All streams of one plan in columns, one row for each instruction."""
+"""All streams of one plan in columns, one row for each instruction; and the memory that they take."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,9 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recycle_compiler.ir.failure import Worker
+from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.ops import Column
 from recycle_runtime.plan.assembly import describe
-from recycle_runtime.plan.isa import Instruction, Opcode
+from recycle_runtime.plan.bundle import Bundle, BundleError
+from recycle_runtime.plan.isa import NONE, Instruction, Opcode
 
 Mask = NDArray[np.bool_]
 
@@ -78,3 +80,47 @@ def streams_from(streams: Mapping[Worker, Sequence[Instruction]], pipelines: int
     rows = np.fromiter(values, dtype=np.int64, count=sum(lengths) * width).reshape(-1, width)
     columns = (np.ascontiguousarray(rows[:, field]) for field in range(width))
     return Streams(workers, np.cumsum([0, *lengths], dtype=np.int64), *columns, pipelines)
+
+
+def read_streams(bundle: Bundle, plan: int) -> Streams:
+    """The streams of one plan; BundleError when one of them cannot be decoded."""
+    workers = tuple(Worker(*worker) for worker in bundle.workers(plan))
+    lengths = bundle.layouts[plan].lengths
+    homes = np.repeat([worker.pipeline for worker in workers], lengths)
+    data, widths, rows = bundle.columns(plan)
+    columns: dict[str, Column] = {}
+    start = 0
+    for name, width, limit in zip(Instruction._fields, widths, bundle.shape.limits, strict=True):
+        stored = np.frombuffer(data, f"<u{width}", rows, start).astype(np.int64)
+        if rows and (int(stored.max()) > limit or (name == "opcode" and int(stored.min()) < 2)):
+            raise BundleError(f"damaged: plan {plan} has an instruction with a {name} out of range")
+        columns[name] = stored - 1
+        start += rows * width
+    for name in ("pipeline", "neighbour"):
+        # A stream counts pipelines from its worker's own; of a neighbour, the stage stays as it is.
+        relative = columns[name]
+        stage, pipeline = np.divmod(relative, bundle.pipelines)
+        absolute = stage * bundle.pipelines + (pipeline + homes) % bundle.pipelines
+        columns[name] = np.where(relative == NONE, NONE, absolute)
+    offsets = np.cumsum([0, *lengths], dtype=np.int64)
+    return Streams(workers, offsets, *columns.values(), bundle.pipelines)
+
+
+def peak_memory(streams: Streams, job: JobSpec) -> tuple[tuple[Worker, int], ...]:
+    """The most that each worker holds of activations.
+
+    A forward takes memory as it starts, the others give it back as they end. Workers do one thing after
+    another, so no times are needed for it.
+    """
+    worker = streams.worker
+    whole = np.array(job.activation, dtype=np.int64)[streams.chunk]
+    kept = np.array(job.kept_for_weight, dtype=np.int64)[streams.chunk]
+    opcode = streams.opcode
+    taken = np.where(opcode == Opcode.FORWARD, whole, 0)
+    ends = [opcode == each for each in (Opcode.BACKWARD, Opcode.BACKWARD_INPUT, Opcode.BACKWARD_WEIGHT)]
+    freed = np.select(ends, [whole, whole - kept, kept], 0)
+    total = np.cumsum(taken - freed)
+    before = np.concatenate(([0], total))[streams.offsets[:-1]]
+    peak = np.zeros(len(streams.workers), dtype=np.int64)
+    np.maximum.at(peak, worker, total + freed - before[worker])
+    return tuple(zip(streams.workers, peak.tolist(), strict=True))

@@ -28,7 +28,7 @@ class Wiring:
     source: Column
     """The step that sends what this one consumes; FREE if it needs nothing, NEVER if nobody sends it."""
     border: Column
-    """Between which stages that message travels: the upper one's number; FREE where there is none."""
+    """Between which chunks that message travels: the earlier one's number; FREE where there is none."""
     gathering: Column
     bounds: Column
     """Steps bounds[i] to bounds[i + 1] are those of worker i."""
@@ -53,14 +53,13 @@ def wire(streams: Streams, job: JobSpec) -> Wiring:
     send_of_receive, unreceived = _messages(streams, job)
     source_row = _sources(streams, job, send_of_receive)
     source = np.where(source_row >= 0, step_of_row[source_row], source_row)
-    stage = streams.stages[streams.worker]
-    upper = np.where(opcode == Opcode.FORWARD, stage - 1, stage)
-    gathering, members = _gatherings(streams, gathers)
+    earlier = np.where(opcode == Opcode.FORWARD, streams.chunk - 1, streams.chunk)
+    gathering, members = _gatherings(streams, job, gathers)
     return Wiring(
         row,
         np.select([sends[row], gathers[row]], [SEND, GATHER], COMPUTE),
         source[row],
-        np.where(source_row >= 0, upper, FREE)[row],
+        np.where(source_row >= 0, earlier, FREE)[row],
         gathering[row],
         np.searchsorted(row, streams.offsets),
         members,
@@ -103,10 +102,8 @@ def _numbered(key: Column, rows: int) -> Column:
 
 def _sources(streams: Streams, job: JobSpec, send_of_receive: Column) -> Column:
     """For every row the send whose message it consumes; FREE where it needs none, NEVER where none comes."""
-    opcode, stage = streams.opcode, streams.stages[streams.worker]
     consumes = streams.is_any(CONSUMES)
-    forward = opcode == Opcode.FORWARD
-    alone = (forward & (stage == 0)) | (~forward & (stage == job.stages - 1))
+    alone = streams.chunk == np.where(streams.opcode == Opcode.FORWARD, 0, job.chunks - 1)
     source = np.full(len(streams), FREE, dtype=np.int64)
     source[consumes & ~(alone & (streams.inbox == NONE))] = NEVER
     uses = np.flatnonzero((consumes | streams.is_any(RECEIVES)) & (streams.inbox != NONE))
@@ -119,18 +116,18 @@ def _sources(streams: Streams, job: JobSpec, send_of_receive: Column) -> Column:
     return source
 
 
-def _gatherings(streams: Streams, gathers: Mask) -> tuple[Column, Column]:
-    """The number of each gathering, and who takes part: peers in a sum, everybody at a barrier."""
+def _gatherings(streams: Streams, job: JobSpec, gathers: Mask) -> tuple[Column, Column]:
+    """The number of each gathering, and who takes part: holders of the chunk in a sum, all at a barrier."""
     rows = np.flatnonzero(gathers)
     worker, stages = streams.worker[rows], streams.stages
-    barrier = streams.opcode[rows] == Opcode.BARRIER
-    group = np.where(barrier, 0, stages[worker] + 1)
-    nth = _numbered(worker * 2 + barrier, len(streams)) % (len(streams) + 1)
+    # Group 0 is everybody, group c + 1 those who hold chunk c.
+    group = np.where(streams.opcode[rows] == Opcode.BARRIER, 0, streams.chunk[rows] + 1)
+    nth = _numbered(worker * (job.chunks + 1) + group, len(streams)) % (len(streams) + 1)
     key = group * (len(streams) + 1) + nth
     keys, number = np.unique(key, return_inverse=True)
     gathering = np.full(len(streams), _NOBODY, dtype=np.int64)
     gathering[rows] = number
-    stage = keys // (len(streams) + 1) - 1
-    first = np.where(stage < 0, 0, np.searchsorted(stages, stage))
-    after = np.where(stage < 0, len(stages), np.searchsorted(stages, stage, side="right"))
+    holder = np.array([_NOBODY, *job.chunk_stages], dtype=np.int64)[keys // (len(streams) + 1)]
+    first = np.where(holder == _NOBODY, 0, np.searchsorted(stages, holder))
+    after = np.where(holder == _NOBODY, len(stages), np.searchsorted(stages, holder, side="right"))
     return gathering, np.stack((first, after), axis=1).reshape(-1)

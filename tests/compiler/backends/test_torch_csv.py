@@ -40,18 +40,18 @@ def test_every_op_of_the_pipeline_is_there_once(
 
 
 def test_micro_batches_are_numbered_by_the_last_stage() -> None:
-    def stream(*ops: tuple[Opcode, int]) -> list[Instruction]:
-        return [Instruction(opcode, 0, 0, microbatch, 0) for opcode, microbatch in ops]
+    def stream(chunk: int, *ops: tuple[Opcode, int]) -> list[Instruction]:
+        return [Instruction(opcode, chunk, 0, microbatch, 0) for opcode, microbatch in ops]
 
     forward, backward = Opcode.FORWARD, Opcode.BACKWARD
     plan = program_from(
         job(2, 1, 3),
         {
             Worker(0, 0): stream(
-                (forward, 0), (forward, 1), (forward, 2), (backward, 2), (backward, 0), (backward, 1)
+                0, (forward, 0), (forward, 1), (forward, 2), (backward, 2), (backward, 0), (backward, 1)
             ),
             Worker(0, 1): stream(
-                (forward, 2), (backward, 2), (forward, 0), (forward, 1), (backward, 0), (backward, 1)
+                1, (forward, 2), (backward, 2), (forward, 0), (forward, 1), (backward, 0), (backward, 1)
             ),
         },
     )

@@ -13,8 +13,7 @@ from recycle_compiler.passes.assign_buffers import AssignBuffers
 from recycle_compiler.passes.assign_slots import Effort
 from recycle_compiler.passes.insert_transfers import InsertTransfers
 from recycle_compiler.planner.compile import plan_failed
-from recycle_compiler.simulator.engine import run_streams
-from recycle_compiler.simulator.outcome import Outcome
+from recycle_compiler.simulator.engine import Outcome, run_streams
 from recycle_compiler.simulator.streams import streams_from
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import Instruction, Opcode

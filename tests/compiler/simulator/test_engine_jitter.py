@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 
 from recycle_compiler.ir.streams import Streams
+from recycle_compiler.simulator.costs import Jitter
 from recycle_compiler.simulator.engine import simulate
-from recycle_compiler.simulator.jitter import Jitter
 from recycle_runtime.plan.isa import Opcode
 from tests.compiler.simulator.engine_plans import bundle_of, golden_plan, quick_plans
 
