@@ -105,7 +105,9 @@ def run(folder: Path) -> None:
 
             gone = ((1, 2),) if failed else ()
             plan = str(folder / f"{number}.plan")
-            result = run_local(RunOptions(plan, PROGRAM, STEPS, gone, device="cuda", silent=20.0), take)
+            result = run_local(
+                RunOptions(plan, PROGRAM, STEPS, gone, device="cuda", heartbeat_timeout=20.0), take
+            )
             apart = [1000 * (later - one) for one, later in pairwise(ends)][LEFT_OUT:]
             off = max(
                 abs(step.loss - one) / one

@@ -1,6 +1,6 @@
-"""One process on every node: it starts worker processes, watches them, and tells the coordinator.
+"""One process on every node: it starts worker processes, watches them, and reports to the coordinator.
 
-board       signs of life, in memory that the processes share
 watch       which of them has ended or hangs
 agent       the loop
+preload     what all of them would load, loaded once before they are forked
 """

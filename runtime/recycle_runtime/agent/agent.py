@@ -1,10 +1,11 @@
-"""The loop of an agent: orders from the coordinator, ends of processes, signs of life.
+"""The loop of an agent: orders from the coordinator, ends of processes, heartbeats.
 
 Workers are forked from this process, which has loaded torch and nothing else, so a new one is there in
 milliseconds. There is one thread, and it never waits for a worker.
 """
 
 import json
+import logging
 import os
 import secrets
 import selectors
@@ -36,8 +37,9 @@ from recycle_runtime.protocol.messages import (
     StartProcess,
 )
 
+_LOGGER = logging.getLogger(__name__)
 _LOOK_EVERY = 0.1
-_BEAT_EVERY = 0.5
+_HEARTBEAT_EVERY = 0.5
 _KNOCK_EVERY = 0.1
 _KNOCK_FOR = 30.0
 
@@ -49,7 +51,7 @@ class AgentOptions:
     host: str
     port: int
     token: str
-    slots: int
+    workers_per_node: int
     """Worker processes that this node has room for."""
     state: Path
     """A folder for the board, and for what an agent that starts again has to know."""
@@ -69,7 +71,7 @@ class Agent:
         self._node = node_number(options.state)
         self._name = secrets.token_hex(8)
         """So that the coordinator knows this agent when its connection is a new one."""
-        self._board = Board(options.state / "board", options.slots)
+        self._board = Board(options.state / "board", options.workers_per_node)
         self._watch = Watch(self._board, options.limits)
         self._lines: dict[Member, int] = {}
         self._untold: list[ProcessEnded] = []
@@ -92,7 +94,7 @@ class Agent:
                 if time.monotonic() - looked > _LOOK_EVERY:
                     looked = time.monotonic()
                     self._watch.look()
-                    self._beat(looked)
+                    self._send_heartbeat(looked)
         finally:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             for line in list(self._watch.processes):
@@ -100,8 +102,8 @@ class Agent:
             self._forget()
         return 0
 
-    def _beat(self, now: float) -> None:
-        if now - self._told > _BEAT_EVERY:
+    def _send_heartbeat(self, now: float) -> None:
+        if now - self._told > _HEARTBEAT_EVERY:
             self._told = now
             self._say(Heartbeat())
 
@@ -118,8 +120,9 @@ class Agent:
             self._channel.fill()
             while (message := self._channel.waiting()) is not None:
                 self._obey(message)
-        except WireError:
+        except WireError as error:
             if not self._is_over:
+                _LOGGER.info("connects to the coordinator again: %s", error)
                 self._channel = self._connect()
 
     def _obey(self, message: Message) -> None:
@@ -140,7 +143,7 @@ class Agent:
 
     def _start(self, member: Member, faults: tuple[InjectedFault, ...]) -> None:
         taken = set(self._lines.values())
-        line = next(number for number in range(self._options.slots) if number not in taken)
+        line = next(number for number in range(self._options.workers_per_node) if number not in taken)
         self._board.clear(line)
         sys.stdout.flush()
         sys.stderr.flush()
@@ -150,6 +153,7 @@ class Agent:
         self._lines[member] = line
         self._watch.add(line, pid)
         self._remember()
+        _LOGGER.info("process %d: starts as tensor-parallel rank %d", pid, member.tp_rank, extra=_of(member))
 
     def _become_worker(self, member: Member, line: int, faults: tuple[InjectedFault, ...]) -> None:
         status = 1
@@ -174,6 +178,7 @@ class Agent:
                 continue
             del self._lines[member]
             self._remember()
+            _LOGGER.info("process %d: %s", ended.pid, ended.how, extra=_of(member))
             self._say(self._gone(member, ended.pid, ended.how, ended.fault))
 
     def _say(self, message: FromAgent) -> None:
@@ -193,7 +198,7 @@ class Agent:
                     for member, line in self._lines.items()
                     if line in self._watch.processes
                 )
-                channel.send(AgentJoin(self._name, self._options.slots, running))
+                channel.send(AgentJoin(self._name, self._options.workers_per_node, running))
                 while self._untold:
                     channel.send(self._untold[0])
                     del self._untold[0]
@@ -221,11 +226,12 @@ class Agent:
             rows = json.loads((self._options.state / "processes.json").read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError):
             return
-        for place, part, line, pid in rows:
-            member = Member((int(place[0]), int(place[1])), int(part))
+        for place, tp_rank, line, pid in rows:
+            member = Member((int(place[0]), int(place[1])), int(tp_rank))
             if _is_ours(int(pid)):
                 self._lines[member] = int(line)
                 self._watch.add(int(line), int(pid))
+                _LOGGER.info("process %d: adopted", int(pid), extra=_of(member))
             else:
                 self._untold.append(self._gone(member, int(pid), "ended unwatched", 0))
 
@@ -246,6 +252,11 @@ def _is_ours(pid: int) -> bool:
     except OSError:
         return False
     return started == Path("/proc/self/cmdline").read_bytes()
+
+
+def _of(member: Member) -> dict[str, str]:
+    """The worker that a log line is about."""
+    return {"worker": "{}:{}".format(*member.worker)}
 
 
 def _leave(*_: object) -> None:

@@ -1,8 +1,8 @@
 """Which processes of a node have ended, and which hang. Standard library only.
 
 The end of a process is seen through its pidfd, so an agent that starts again can watch processes that are not
-its children. A process hangs when its beat stands still, or when it has been in the same instruction for very
-long without waiting for anybody; then it is killed, and its end is told like any other.
+its children. A process hangs when its heartbeat stops, or when it has been in the same instruction for very
+long without waiting for another worker; then it is killed, and its end is reported like any other.
 """
 
 import os
@@ -19,12 +19,12 @@ from recycle_runtime.protocol.heartbeat_board import Board
 class Limits:
     """Seconds after which a process counts as hung."""
 
-    silent: float = 1.5
-    """Without a beat, once it trains."""
-    silent_at_start: float = 120.0
-    """Without a beat, before that."""
-    stuck: float = 60.0
-    """In one instruction, without waiting for others."""
+    heartbeat: float = 1.5
+    """Without a heartbeat, once it trains."""
+    first_heartbeat: float = 120.0
+    """Without a heartbeat, before that."""
+    instruction: float = 60.0
+    """In one instruction, without waiting for another worker."""
 
 
 class Process(NamedTuple):
@@ -92,17 +92,17 @@ class Watch:
         now = time.monotonic()
         for line in list(self.processes):
             shown = self._board.read(line)
-            silent = now - shown.beat / 1e9
-            limit = self._limits.silent if shown.is_up else self._limits.silent_at_start
-            if shown.beat and silent > limit:
-                self.kill(line, f"was silent for {silent:.1f} s and was killed")
+            since_heartbeat = now - shown.beat / 1e9
+            limit = self._limits.heartbeat if shown.is_up else self._limits.first_heartbeat
+            if shown.beat and since_heartbeat > limit:
+                self.kill(line, f"had no heartbeat for {since_heartbeat:.1f} s and was killed")
                 continue
             at = (shown.generation, shown.step, shown.position)
             seen, since = self._moved.get(line, (at, now))
             if seen != at or shown.is_waiting or not shown.is_up:
                 since = now
             self._moved[line] = (at, since)
-            if now - since > self._limits.stuck:
+            if now - since > self._limits.instruction:
                 self.kill(line, f"was stuck at instruction {shown.position} and was killed")
 
 

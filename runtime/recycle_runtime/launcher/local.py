@@ -47,13 +47,13 @@ class RunOptions:
     """Such as `kill=1:2@5`."""
     returns: tuple[str, ...] = ()
     """Such as `1:2@8`."""
-    silent: float = 1.5
-    """Seconds without a sign of life after which a worker is killed."""
-    stuck: float = 60.0
+    heartbeat_timeout: float = 1.5
+    """Seconds without a heartbeat after which a worker is killed."""
+    instruction_timeout: float = 60.0
     """Seconds in one instruction, without waiting for others, after which it is killed too."""
     checkpoint: str | None = None
     """A folder for checkpoints; None: none are taken."""
-    every: int = 100
+    checkpoint_every: int = 100
     """Steps from one checkpoint to the next."""
     resume: bool = False
     """Go on from the newest checkpoint."""
@@ -85,7 +85,7 @@ def run_local(options: RunOptions, on_news: Callable[[ToObserver], None] = lambd
             bundle=options.bundle,
             program=options.program,
             steps=options.steps,
-            slots=bundle.pipelines * bundle.stages * bundle.tensor,
+            workers_per_node=bundle.pipelines * bundle.stages * bundle.tensor,
             state=Path(options.state or temporary),
             device=options.device,
             seed=options.seed,
@@ -94,12 +94,12 @@ def run_local(options: RunOptions, on_news: Callable[[ToObserver], None] = lambd
             record=options.trace,
             faults=options.faults,
             returns=options.returns,
-            silent=options.silent,
+            heartbeat_timeout=options.heartbeat_timeout,
             checkpoint=options.checkpoint,
-            every=options.every,
+            checkpoint_every=options.checkpoint_every,
             resume=options.resume,
             adaptation=options.adaptation,
-            stuck=options.stuck,
+            instruction_timeout=options.instruction_timeout,
         )
         try:
             with supervised(job) as supervisor:
@@ -163,7 +163,11 @@ def _how_to_go_on(newest: CheckpointPath | None, options: RunOptions) -> str:
         return "; no checkpoint is complete yet"
     command = ["recycle-run", "local", options.bundle, "--program", options.program]
     command += ["--steps", str(options.steps), "--checkpoint", options.checkpoint, "--resume"]
-    for option, name in (("--checkpoint-every", "every"), ("--seed", "seed"), ("--device", "device")):
+    for option, name in (
+        ("--checkpoint-every", "checkpoint_every"),
+        ("--seed", "seed"),
+        ("--device", "device"),
+    ):
         if (value := getattr(options, name)) != getattr(_DEFAULTS, name):
             command += [option, str(value)]
     path, step = newest

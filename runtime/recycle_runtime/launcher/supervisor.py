@@ -37,7 +37,7 @@ class Job:
     bundle: str
     program: str
     steps: int
-    slots: int
+    workers_per_node: int
     state: Path
     device: str = "cpu"
     seed: int = 0
@@ -46,11 +46,11 @@ class Job:
     record: bool = False
     faults: tuple[str, ...] = ()
     returns: tuple[str, ...] = ()
-    silent: float = 1.5
-    stuck: float = 60.0
+    heartbeat_timeout: float = 1.5
+    instruction_timeout: float = 60.0
     adaptation: AdaptationOptions = field(default_factory=AdaptationOptions)
     checkpoint: str | None = None
-    every: int = 100
+    checkpoint_every: int = 100
     resume: bool = False
     environment: dict[str, str] = field(default_factory=dict[str, str])
 
@@ -179,7 +179,7 @@ class Supervisor:
         if job.failed:
             command += ["--failed", job.failed]
         if job.checkpoint is not None:
-            command += ["--checkpoint", job.checkpoint, "--checkpoint-every", str(job.every)]
+            command += ["--checkpoint", job.checkpoint, "--checkpoint-every", str(job.checkpoint_every)]
             command += ["--resume"] if job.resume else []
         for fault in job.faults:
             command += ["--fault", fault]
@@ -190,9 +190,16 @@ class Supervisor:
     def _agent(self) -> list[str]:
         job = self._job
         command = ["agent", job.bundle, "--program", job.program, "--coordinator", self._address]
-        command += ["--workers-per-node", str(job.slots), "--state", str(job.state / "node")]
-        command += ["--device", job.device, "--seed", str(job.seed), "--heartbeat-timeout", str(job.silent)]
-        command += ["--instruction-timeout", str(job.stuck)]
+        command += ["--workers-per-node", str(job.workers_per_node), "--state", str(job.state / "node")]
+        command += [
+            "--device",
+            job.device,
+            "--seed",
+            str(job.seed),
+            "--heartbeat-timeout",
+            str(job.heartbeat_timeout),
+        ]
+        command += ["--instruction-timeout", str(job.instruction_timeout)]
         if job.save is not None:
             command += ["--save", job.save]
         if job.checkpoint is not None:

@@ -67,7 +67,7 @@ class Node:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Generator[Node]:
-    found = Node(tmp_path, Limits(silent=0.5, silent_at_start=1.0, stuck=0.5))
+    found = Node(tmp_path, Limits(heartbeat=0.5, first_heartbeat=1.0, instruction=0.5))
     yield found
     found.end()
 
@@ -104,14 +104,14 @@ def test_one_that_never_beats_is_left_alone(node: Node) -> None:
 def test_one_that_falls_silent_before_its_first_generation(node: Node) -> None:
     node.start(0, sleep)
     node.show(0, is_up=0)
-    assert "silent" in node.wait_for_end().how
+    assert "no heartbeat" in node.wait_for_end().how
 
 
 def test_one_that_is_stopped(node: Node) -> None:
     pid = node.start(0, sleep)
     node.show(0)
     os.kill(pid, signal.SIGSTOP)
-    assert "silent" in node.wait_for_end().how
+    assert "no heartbeat" in node.wait_for_end().how
 
 
 def test_one_that_is_stuck(node: Node) -> None:

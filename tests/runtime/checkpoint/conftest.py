@@ -22,7 +22,7 @@ class Stopped(NamedTuple):
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Stopped:
     folder = tmp_path_factory.mktemp("stopped")
     bundle, program = plans(folder / "job.plan", JOB, LOST), with_dropout(folder)
-    _, events = run(bundle, program, 5, checkpoint=str(folder / "kept"), every=2)
+    _, events = run(bundle, program, 5, checkpoint=str(folder / "kept"), checkpoint_every=2)
     assert events[0].startswith("checkpoint of step 2: ")
     assert events[-1] == f"checkpoint of step 5: {folder / 'kept' / 'step-00000005'}"
     return Stopped(folder / "kept", bundle, program)

@@ -30,7 +30,7 @@ def test_a_worker_joins_a_run_with_steps_of_another_size(stopped: Stopped, tmp_p
         stopped.program,
         STEPS,
         checkpoint=str(tmp_path / "kept"),
-        every=30,
+        checkpoint_every=30,
         resume=True,
         faults=("kill=0:1@7",),
         returns=("0:1@9",),
@@ -47,10 +47,10 @@ def test_the_coordinator_dies_in_a_run_that_went_on(stopped: Stopped, tmp_path: 
         bundle=stopped.bundle,
         program=stopped.program,
         steps=40,
-        slots=4,
+        workers_per_node=4,
         state=tmp_path / "state",
         checkpoint=str(tmp_path / "kept"),
-        every=4,
+        checkpoint_every=4,
         resume=True,
     )
     found: dict[int, float] = {}

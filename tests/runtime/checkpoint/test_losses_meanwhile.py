@@ -40,7 +40,7 @@ def test_the_writer_dies_while_it_writes(tmp_path: Path) -> None:
     program = with_dropout(tmp_path, DIES_ONCE.format(what="writing", marker=str(marker)))
     bundle = plans(tmp_path / "job.plan", JOB, LOST)
     kept = tmp_path / "kept"
-    result, events = run(bundle, program, 12, checkpoint=str(kept), every=3)
+    result, events = run(bundle, program, 12, checkpoint=str(kept), checkpoint_every=3)
     assert marker.exists()
     expected, _ = train_in_turns(with_dropout(tmp_path), JOB.stages, [(12, 4)])
     assert losses(result) == pytest.approx(dict(enumerate(expected)), rel=1e-12)

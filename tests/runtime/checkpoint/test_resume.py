@@ -38,7 +38,13 @@ def test_other_pipelines_and_micro_batches(stopped: Stopped, tmp_path: Path) -> 
     shutil.copytree(kept, tmp_path / "kept")
     bundle = plans(tmp_path / "fewer.plan", FEWER)
     resumed, _ = run(
-        bundle, program, 7, save=str(tmp_path), checkpoint=str(tmp_path / "kept"), every=1, resume=True
+        bundle,
+        program,
+        7,
+        save=str(tmp_path),
+        checkpoint=str(tmp_path / "kept"),
+        checkpoint_every=1,
+        resume=True,
     )
     expected, states = train_in_turns(program, JOB.stages, [(5, 4), (2, 3)])
     assert losses(resumed) == pytest.approx({5: expected[5], 6: expected[6]}, rel=1e-12)
@@ -53,7 +59,15 @@ def test_every_peer_of_a_stage_is_lost(stopped: Stopped, tmp_path: Path) -> None
     shutil.copytree(stopped.kept, tmp_path / "kept")
     kept, bundle, program = str(tmp_path / "kept"), stopped.bundle, stopped.program
     with pytest.raises(RunError) as caught:
-        run(bundle, program, 40, checkpoint=kept, every=2, resume=True, faults=("kill=0:1@12", "kill=1:1@12"))
+        run(
+            bundle,
+            program,
+            40,
+            checkpoint=kept,
+            checkpoint_every=2,
+            resume=True,
+            faults=("kill=0:1@12", "kill=1:1@12"),
+        )
     said = str(caught.value)
     assert said.startswith("every worker of stage 1 is lost: ")
     names = sorted(

@@ -57,3 +57,5 @@ def test_every_process_of_a_job_logs_to_the_file(
     lines = log.read_text().splitlines()
     assert all(LINE.fullmatch(line) for line in lines)
     assert {"coordinator", "agent"} <= {line.split(": starts as ")[-1] for line in lines}
+    started = {line.split()[3] for line in lines if "recycle_runtime.agent.agent: process" in line}
+    assert started == {f"worker={pipeline}:{stage}" for pipeline in range(3) for stage in range(2)}

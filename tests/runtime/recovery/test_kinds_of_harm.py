@@ -14,7 +14,9 @@ def disturbed(folder: Path, bundle: str, steps: int, faults: list[str], returns:
     """A run with these faults that ends as if there had been none."""
     plan = Bundle.read(bundle)
     alone = train_alone(TINY, plan.stages, plan.pipelines * plan.microbatches, steps)
-    outcome = run(folder / "run", bundle, TINY, steps, faults, returns, silent=3.0, stuck=5.0)
+    outcome = run(
+        folder / "run", bundle, TINY, steps, faults, returns, heartbeat_timeout=3.0, instruction_timeout=5.0
+    )
     check(folder / "run", outcome, alone)
     return outcome
 

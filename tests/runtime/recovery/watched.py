@@ -82,8 +82,8 @@ def run(
     faults: list[str] | None = None,
     returns: list[str] | None = None,
     drive: Drive = lambda supervisor, message: None,
-    silent: float = 20.0,
-    stuck: float = 600.0,
+    heartbeat_timeout: float = 20.0,
+    instruction_timeout: float = 600.0,
 ) -> Outcome:
     """Train to the end; parameters are in `folder`/saved. Fails the test when nothing happens for long."""
     (folder / "saved").mkdir(parents=True)
@@ -92,13 +92,13 @@ def run(
         bundle=bundle,
         program=program,
         steps=steps,
-        slots=plan.pipelines * plan.stages,
+        workers_per_node=plan.pipelines * plan.stages,
         state=folder / "state",
         save=str(folder / "saved"),
         faults=tuple(faults or ()),
         returns=tuple(returns or ()),
-        silent=silent,
-        stuck=stuck,
+        heartbeat_timeout=heartbeat_timeout,
+        instruction_timeout=instruction_timeout,
     )
     outcome = Outcome()
     found: list[str] = []
@@ -174,8 +174,8 @@ class _Watchdog:
                 return
 
     def _look(self) -> str:
-        board = Board(self._job.state / "node" / "board", self._job.slots)
-        lines = [f"line {number}: {board.read(number)}" for number in range(self._job.slots)]
+        board = Board(self._job.state / "node" / "board", self._job.workers_per_node)
+        lines = [f"line {number}: {board.read(number)}" for number in range(self._job.workers_per_node)]
         board.close()
         for pid in processes_of(self._job.state):
             if pid not in (self._supervisor.coordinator.process.pid, self._supervisor.agent.process.pid):

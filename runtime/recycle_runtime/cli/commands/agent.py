@@ -99,7 +99,7 @@ def run(arguments: Namespace, output: Output) -> int:
         mine = replace(told, worker=replace(told.worker, device=device))
         return work(mine, member.worker, member.tp_rank, line, faults, board)
 
-    limits = Limits(silent=arguments.heartbeat_timeout, stuck=arguments.instruction_timeout)
+    limits = Limits(heartbeat=arguments.heartbeat_timeout, instruction=arguments.instruction_timeout)
     options = AgentOptions(host, port, secret, arguments.workers_per_node, Path(arguments.state), limits)
     preload(checkpoints=arguments.checkpoint is not None)
     try:

@@ -62,7 +62,7 @@ def run(arguments: Namespace, output: Output) -> int:
         faults=faults,
         returns=returns,
         checkpoint=arguments.checkpoint,
-        every=every,
+        checkpoint_every=every,
         resume=arguments.resume,
         adaptation=adaptation_options(arguments),
     )
