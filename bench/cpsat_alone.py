@@ -19,7 +19,6 @@ from bench.reference.cpsat_reference import _case_of, _state
 from recycle_compiler.ir.failure import FailureSet, failed_per_stage
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.target import Target
-from recycle_compiler.passes.normalize_failures import NormalizeFailures
 from recycle_compiler.passes.route_microbatches import routes
 
 CORES = 2
@@ -61,7 +60,7 @@ def attempt(job: JobSpec, failed: FailureSet, seconds: float, routed: bool) -> A
 def _fix_routes(model: cp_model.CpModel, target: Target) -> None:
     """Our routes, with units and workers numbered as the model wants them: by their first micro-batch."""
     job = target.job
-    table = routes(job, NormalizeFailures().run(target).hosts)
+    table = routes(job, target.normal.hosts)
     in_turn = table.transpose(1, 0, 2).reshape(-1, job.stages)
     number = {variable.name: index for index, variable in enumerate(model.proto.variables)}
     for stage in range(job.stages):

@@ -3,7 +3,14 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from recycle_compiler.ir.failure import FailureSet, failure_set, hosting_pipelines, live_pipelines
+from recycle_compiler.ir.failure import (
+    FailureSet,
+    failed_per_stage,
+    failure_set,
+    hosting_pipelines,
+    live_pipelines,
+    normal_form,
+)
 from recycle_compiler.ir.job import JobSpec
 
 
@@ -35,6 +42,12 @@ class Target:
             )
             for stage in job.chunk_stages
         )
+
+    @property
+    def normal(self) -> "Target":
+        """The representative of all failure sets with as many failures on each stage."""
+        counts = failed_per_stage(self.failed, self.job.stages)
+        return Target(self.job, normal_form(counts, self.job.pipelines))
 
     def verify(self) -> Iterator[str]:
         """Yield every broken invariant; a good target yields nothing."""

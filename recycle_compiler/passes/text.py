@@ -43,6 +43,7 @@ PASSES = (
     "canonicalize-schedule",
     "insert-transfers",
     "assign-buffers",
+    "rename-workers",
 )
 """Every pass; its file and its class have the same name, and are loaded when they are asked for."""
 
@@ -83,12 +84,17 @@ def parse_passes(text: str) -> tuple[AnyPass, ...]:
 def check_fit(passes: tuple[AnyPass, ...], given: type[Level]) -> None:
     """Raise ValueError unless the first takes what is given and each other what the one before it gives."""
     for step in passes:
-        hints = get_type_hints(step.run)
-        gives = hints.pop("return")
-        (takes,) = hints.values()
+        takes, gives = _levels(type(step))
         if given is not takes:
             raise ValueError(f"{step.name} takes a {takes.__name__.lower()}, not a {given.__name__.lower()}")
         given = gives
+
+
+def _levels(kind: type[AnyPass]) -> tuple[type[Level], type[Level]]:
+    """In and Out of a class that is a Pass[In, Out]."""
+    (base,) = cast(tuple[object], vars(kind)["__orig_bases__"])
+    takes, gives = get_args(base)
+    return takes, gives
 
 
 def print_reproducer(value: Level, rest: tuple[AnyPass, ...]) -> str:

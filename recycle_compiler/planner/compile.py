@@ -12,8 +12,8 @@ from recycle_compiler.ir.streams import Streams
 from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.add_worker import AddWorker
 from recycle_compiler.passes.assign_slots import AssignSlots, Effort
-from recycle_compiler.passes.normalize_failures import NormalizeFailures, relabel
 from recycle_compiler.passes.pipeline import Observer, Step
+from recycle_compiler.passes.rename_workers import RenameWorkers
 from recycle_compiler.passes.standard import LOWERING_PASSES, all_passes
 from recycle_compiler.planner.baselines import one_f_one_b_period
 from recycle_compiler.planner.placement import Costs, measure_costs, ranked_placements
@@ -110,13 +110,12 @@ def plan_failed(
 
     Without an effort given, somebody is waiting for it.
     """
-    target = Target(job, failed)
-    for stage, hosts in enumerate(NormalizeFailures().run(target).hosts):
+    for stage, hosts in enumerate(Target(job, failed).normal.hosts):
         if not hosts:
             lost = "its only worker" if job.pipelines == 1 else f"all {job.pipelines} of its workers"
             raise NoPlanError(f"stage {stage} has no live worker: {lost} failed")
     slots = AssignSlots(effort or Effort().prompt(), deadline and deadline.nanoseconds_left)
-    return relabel(all_passes(slots).run(target, observers), failed)
+    return (all_passes(slots) >> RenameWorkers(failed)).run(Target(job, failed), observers)
 
 
 def plan_slow(

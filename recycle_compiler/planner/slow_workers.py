@@ -22,8 +22,8 @@ from recycle_compiler.ir.streams import Streams
 from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.assign_slots import AssignSlots, Effort
 from recycle_compiler.passes.canonicalize_schedule import CanonicalizeSchedule, starts_of
-from recycle_compiler.passes.normalize_failures import normal_slow, planned_names, relabel
 from recycle_compiler.passes.pipeline import Pipeline
+from recycle_compiler.passes.rename_workers import RenameWorkers, normal_slow, planned_names
 from recycle_compiler.passes.route_microbatches import RouteMicrobatches
 from recycle_compiler.passes.standard import GRAPH_PASSES, LOWERING_PASSES
 from recycle_compiler.scheduling.deadline import Deadline
@@ -83,10 +83,10 @@ def best_for_slow(
     step, _, best = min(others, key=lambda entry: entry[:2])
     if equal_step <= step:
         return SlowPlan(equal, equal_step, equal_step, without.shares)
-    program = LOWERING_PASSES.run(best.schedule)
+    program = (LOWERING_PASSES >> RenameWorkers(failed, search.slow, slow)).run(best.schedule)
     # What was proven for equal shares holds for all.
     claims = replace(program.claims, lower_bound=equal.claims.lower_bound, reason=equal.claims.reason)
-    program = relabel(replace(program, claims=claims), failed, search.slow, slow)
+    program = replace(program, claims=claims)
     return SlowPlan(program, step, equal_step, best.shares)
 
 

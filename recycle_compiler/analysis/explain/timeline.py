@@ -13,7 +13,6 @@ from recycle_compiler.ir.failure import Worker, worker_at
 from recycle_compiler.ir.ops import Column, OpKind, OpTable
 from recycle_compiler.ir.schedule import Schedule, measured
 from recycle_compiler.ir.target import Target
-from recycle_compiler.passes.normalize_failures import NormalizeFailures
 from recycle_compiler.scheduling.problem import Problem, problem_of
 
 NOTHING = -1
@@ -69,7 +68,7 @@ def timeline_of(schedule: Schedule) -> Timeline:
     start = schedule.start[schedule.is_compute]
     end = start + ops.duration
     # Bounds count peers, and without adaptive pipelining only the normal form counts them right.
-    normal = NormalizeFailures().run(Target(schedule.job, schedule.failed))
+    normal = Target(schedule.job, schedule.failed).normal
     problem = problem_of(schedule.job, normal.failed, ops)
     makespan, period = measured(schedule)
     before = np.where(np.diff(ops.worker, prepend=-1) != 0, NOTHING, np.arange(len(ops)) - 1)

@@ -8,7 +8,6 @@ from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.target import Target
 from recycle_compiler.ir.units import plural
 from recycle_compiler.passes.assign_slots import Effort
-from recycle_compiler.passes.normalize_failures import NormalizeFailures
 from recycle_compiler.passes.standard import GRAPH_PASSES
 from recycle_compiler.planner.compile import plan_failed
 from recycle_compiler.scheduling.bounds import lower_bound
@@ -197,7 +196,7 @@ def _outcome(
 
 def _target(schedule: Schedule, job: JobSpec) -> Target:
     """The changed job in the failure state of the plan."""
-    return NormalizeFailures().run(Target(job, schedule.failed))
+    return Target(job, schedule.failed).normal
 
 
 def _bound(target: Target) -> int:

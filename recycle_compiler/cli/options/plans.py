@@ -9,7 +9,7 @@ from recycle_compiler.ir.failure import FailureSet, Worker, failed_per_stage, fa
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.streams import Streams
 from recycle_compiler.ir.units import plural
-from recycle_compiler.passes.normalize_failures import relabel
+from recycle_compiler.passes.rename_workers import RenameWorkers
 from recycle_runtime.cli.output import NO_PLAN, Output, UsageError, UserError
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.moves import least_moves
@@ -39,11 +39,11 @@ def pick_plan(arguments: Namespace, output: Output) -> Streams:
     exact = bundle.find(failed_per_stage(wanted, bundle.stages))
     if exact is not None:
         # Peers are interchangeable, so equal counts per stage are the same plan under other names.
-        return relabel(read_plan(bundle, path, exact), wanted)
+        return RenameWorkers(wanted).run(read_plan(bundle, path, exact))
     program = read_plan(bundle, path, _index_for(bundle, len(wanted)))
     moves = _moves(program, wanted)
     output.say(_advice(program, moves))
-    return relabel(program, _after(moves, wanted))
+    return RenameWorkers(_after(moves, wanted)).run(program)
 
 
 def check_workers(failed: FailureSet, pipelines: int, stages: int) -> None:

@@ -15,7 +15,9 @@ from recycle_compiler.cli import main as cli
 from recycle_compiler.cli.commands import check, compile
 from recycle_compiler.diagnostics import CompileError, Diagnostic, Span
 from recycle_compiler.ir.schedule import Schedule
+from recycle_compiler.ir.streams import Streams
 from recycle_compiler.passes.canonicalize_schedule import CanonicalizeSchedule
+from recycle_compiler.passes.insert_transfers import InsertTransfers
 from recycle_compiler.passes.pipeline import PassError
 from recycle_compiler.planner.worker_processes import ProcessError
 from recycle_runtime.cli.output import BUG, Output, UserError
@@ -147,6 +149,29 @@ def test_a_pass_that_crashes_leaves_a_reproducer(
     assert capsys.readouterr().err.startswith(
         f"recyclec: error: {reproducer}: not a reproducer: line 1: no pass is"
     )
+
+
+def test_a_crash_while_planning_is_reproduced(
+    small_job: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The reproducer of a plan on demand crashes in the same pass, with the same options."""
+
+    def crash(self: InsertTransfers, schedule: Schedule) -> Streams:
+        raise RuntimeError("on purpose")
+
+    monkeypatch.setattr(InsertTransfers, "run", crash)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert cli.main(["plan", small_job, "--slow", "1:1=3", "--failed", "0:0"]) == BUG
+    assert "insert-transfers: RuntimeError('on purpose')" in capsys.readouterr().err
+    (first,) = tmp_path.iterdir()
+    passes = "passes insert-transfers assign-buffers rename-workers{failed=[0:0]}\n"
+    assert first.read_text().startswith(f"{passes}schedule\n")
+    assert cli.main(["reproduce", str(first)]) == BUG
+    (second,) = set(tmp_path.iterdir()) - {first}
+    assert second.read_text() == first.read_text()
 
 
 def test_an_interrupt_after_writing_says_what_was_written(

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recycle_compiler.ir.failure import Worker, failure_set
-from recycle_compiler.passes.normalize_failures import normal_slow
+from recycle_compiler.passes.rename_workers import normal_slow
 from recycle_compiler.passes.route_microbatches import routes
 from recycle_compiler.scheduling.slow_workers import SlowWorker, shares, slow_workers, stage_shares
 from tests.support.jobs import unit_job
