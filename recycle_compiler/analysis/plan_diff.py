@@ -18,6 +18,11 @@ from recycle_compiler.ir.text import op_name
 from recycle_compiler.ir.units import in_memory_unit, in_unit, memory_text, plural, time_text, unit_name
 
 Rows = NDArray[np.intp]
+_TIMES = ("period", "makespan", "lower_bound")
+_TIME_FIELDS = ("forward", "backward_input", "backward_weight", "optimizer", "reduce", "transfer")
+_MEMORY_FIELDS = ("activation", "kept_for_weight", "capacity")
+_EXAMPLES = 5
+"""How many ops or workers of a kind are named before the rest is counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,13 +203,6 @@ def _changed_memory(before: Schedule, after: Schedule) -> tuple[tuple[Worker, in
 
 def _worker(schedule: Schedule, row: int) -> Worker:
     return worker_at(int(schedule.ops.worker[row]), schedule.job.pipelines)
-
-
-_TIMES = ("period", "makespan", "lower_bound")
-_TIME_FIELDS = ("forward", "backward_input", "backward_weight", "optimizer", "reduce", "transfer")
-_MEMORY_FIELDS = ("activation", "kept_for_weight", "capacity")
-_EXAMPLES = 5
-"""How many ops or workers of a kind are named before the rest is counted."""
 
 
 def plan_title(failures: int) -> str:

@@ -3,6 +3,10 @@
 A policy is asked at every change, and, if it has something in mind for later (a copy that will have arrived,
 a plan that will be ready), also then. A pause that is under way is not forgotten by a change in it: the
 longer one counts. Work that has to be redone is taken off where it was done: the last of it first.
+
+Machines that come have to start their processes first. A policy that starts all processes anew at every
+change has that time in its restarts, and sees a machine at once. All others see a worker as down until it has
+started, be it one that returns or one on a spare machine.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -13,6 +17,8 @@ from recycle_compiler.fleet.policy import Change, Policy, Reaction, Worker
 
 _LEAST = 1e-9
 """Seconds; what is shorter is rounding."""
+_AT_ONCE = frozenset({"restart", "varuna", "fault-scaled", "fault-free", "zero-bubble"})
+"""Policies whose restarts include it, and those for whom changes cost nothing."""
 
 
 @runtime_checkable
@@ -189,10 +195,6 @@ class _Record:
             last.kept_until = last.begin
             seconds -= length
             self._with_work.pop()
-
-
-_AT_ONCE = frozenset({"restart", "varuna", "fault-scaled", "fault-free", "zero-bubble"})
-"""Policies whose restarts include it, and those for whom changes cost nothing."""
 
 
 def as_seen_by(policy: str, changes: Iterable[Change], start_up: float) -> Iterator[Change]:

@@ -20,6 +20,9 @@ from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.moves import Counts, even_counts
 from recycle_runtime.plan.plan_choice import Planned, best_placement, quickest_fit
 
+_ITERATIONS = 9
+"""The mean of eight iterations counts."""
+
 
 class OurPeriods:
     """Periods in ticks, by failures on each stage. A stage without a live worker is nothing to ask about."""
@@ -88,10 +91,6 @@ class OurPeriods:
     def _problem(self) -> Problem:
         """The timing problem without failures."""
         return problem_of(self._job, (), GRAPH_PASSES.run(Target(self._job, ())).ops)
-
-
-_ITERATIONS = 9
-"""The mean of eight iterations counts."""
 
 
 def plans_of(bundle: Bundle) -> list[Planned]:

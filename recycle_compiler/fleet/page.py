@@ -10,6 +10,19 @@ from recycle_compiler.fleet.report import Outcome, Point, Report
 
 MOST_STEPS = 450
 """Of about two pixels each: shorter ones would be drawn over each other."""
+COLOURS = (
+    ("#0072b2", "#3aa0e0"), ("#d55e00", "#f07a2a"), ("#00875f", "#1fbf90"), ("#b8608f", "#e08fbc"),
+    ("#a86f00", "#f0b030"), ("#2f86bd", "#7cc8f5"), ("#7a5195", "#b08cd0"), ("#8c6d31", "#c8a468"),
+    ("#666666", "#a0a8b0"), ("#7d7d00", "#c8c840"),
+)  # fmt: skip
+"""On a light ground and on a dark one, ours first."""
+_DASHES = ("", "7 3", "2 3", "9 3 2 3")
+"""So that curves are not told apart by colour alone; ours is unbroken and thicker."""
+_LEFT, _WIDTH = 70.0, 860.0
+_ABOVE = 1.0005
+"""A share that shows as more than 100 %."""
+_MOST_EVENTS = 500
+"""In the log."""
 
 
 class Frame(NamedTuple):
@@ -100,21 +113,6 @@ def ticks(values: Sequence[float]) -> list[Tick]:
     while digits < 6 and abs(round(step, digits) - step) > 1e-9:
         digits += 1
     return [Tick(value, f"{value:,.{digits}f}") for value in values]
-
-
-COLOURS = (
-    ("#0072b2", "#3aa0e0"), ("#d55e00", "#f07a2a"), ("#00875f", "#1fbf90"), ("#b8608f", "#e08fbc"),
-    ("#a86f00", "#f0b030"), ("#2f86bd", "#7cc8f5"), ("#7a5195", "#b08cd0"), ("#8c6d31", "#c8a468"),
-    ("#666666", "#a0a8b0"), ("#7d7d00", "#c8c840"),
-)  # fmt: skip
-"""On a light ground and on a dark one, ours first."""
-_DASHES = ("", "7 3", "2 3", "9 3 2 3")
-"""So that curves are not told apart by colour alone; ours is unbroken and thicker."""
-_LEFT, _WIDTH = 70.0, 860.0
-_ABOVE = 1.0005
-"""A share that shows as more than 100 %."""
-_MOST_EVENTS = 500
-"""In the log."""
 
 
 def page(report: Report) -> str:

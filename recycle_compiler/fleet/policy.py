@@ -1,4 +1,4 @@
-"""What a way of surviving failures has to say, so that it can be led through a trace.
+"""What a fault-tolerance policy has to answer so that it can be led through a trace, and the table of them.
 
 A policy is asked once how fast the job runs in the beginning, and then at every change: how long nobody gets
 on, how much work is done again, and how fast the job runs after that. Rates are in iterations of the job as

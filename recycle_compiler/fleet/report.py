@@ -10,6 +10,12 @@ from rich.table import Table
 
 from recycle_compiler.ir.units import percent, plural
 
+_UNBROKEN = 10_000
+"""A width at which rich breaks no line."""
+_ABOVE = 1.0005
+"""A share that shows as more than 100 %."""
+_COLUMNS = ("of zero-bubble", "GPU-hours lost", "hours still", "iterations", "done twice")
+
 
 class Point(NamedTuple):
     """From here to the next point nothing changes."""
@@ -81,13 +87,6 @@ class Report:
     """GPU-hours that machines of the job were down, the same for all policies."""
     outcomes: tuple[Outcome, ...]
     """In the order of the table, ours first."""
-
-
-_UNBROKEN = 10_000
-"""A width at which rich breaks no line."""
-_ABOVE = 1.0005
-"""A share that shows as more than 100 %."""
-_COLUMNS = ("of zero-bubble", "GPU-hours lost", "hours still", "iterations", "done twice")
 
 
 def report_table(report: Report, color: bool = False) -> str:

@@ -28,6 +28,10 @@ _MEANING = {
     "dependency": "another stage had not yet produced the input of the worker's next op",
     "slack": "the stage was done with this iteration and waited for the next",
 }
+_SHOWN = 20
+"""Of more lines, the first and the last half of these are shown."""
+_WAY = 3
+"""As many stages make a way worth a line of its own."""
 
 
 def explanation_text(explanation: Explanation) -> str:
@@ -142,12 +146,6 @@ def _outcome(job: JobSpec, outcome: Outcome) -> str:
     if outcome.period is None:
         return f"{outcome.what}: {'at most' if outcome.gain > 0 else 'at least'} {speed} ({bound})"
     return f"{outcome.what}: {speed} (period {amount(job, outcome.period)}, {bound})"
-
-
-_SHOWN = 20
-"""Of more lines, the first and the last half of these are shown."""
-_WAY = 3
-"""As many stages make a way worth a line of its own."""
 
 
 def path_lines(explanation: Explanation) -> Iterator[str]:

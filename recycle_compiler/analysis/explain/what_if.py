@@ -15,6 +15,10 @@ from recycle_compiler.scheduling.problem import problem_of
 
 _MORE = (1, 2)
 """How many activations are added."""
+PLANS, BOUNDS, NONE = "plans", "bounds", "none"
+_FEW_OPS = 20_000
+"""Below, planning a dozen changes takes seconds."""
+_WORTH_TELLING = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +88,6 @@ def _one_more_microbatch(job: JobSpec) -> Change:
     more = job.microbatches + 1
     what = f"with {plural(more, 'micro-batch')} in each pipeline"
     return Change(what, replace(job, microbatches=more), relaxes=False)
-
-
-PLANS, BOUNDS, NONE = "plans", "bounds", "none"
-_FEW_OPS = 20_000
-"""Below, planning a dozen changes takes seconds."""
-_WORTH_TELLING = 0.001
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,8 @@ from recycle_compiler.ir.schedule import Schedule
 
 _LATEST = 5
 """Ops named as the latest."""
+_TRIED = 6
+"""Stages, and kinds on them, that are tried: those that differ most from their plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +119,6 @@ def latest_ops(schedule: Schedule, start: Floats, tick: float) -> tuple[LateOp, 
         )
         for row, op in ops
     )
-
-
-_TRIED = 6
-"""Stages, and kinds on them, that are tried: those that differ most from their plan."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,11 @@ from recycle_compiler.ir.units import percent, plural, time_text, unit_name
 
 _UNITS = (("us", 1.0, 1e3), ("ms", 1e3, 1e7))
 """Each with its length in microseconds, and the time from which on it is too small."""
+_LISTED = 16
+"""Lines of a table of steps or workers, and failed workers named."""
+_NOTICEABLE = 0.001
+"""Of the planned period: less is no difference worth words."""
+_AS_LONG = 0.0005
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +51,6 @@ def scale_for(time: float) -> Scale:
 def percentage(share: float) -> str:
     """`+13.9 %`."""
     return f"{100 * share + 0.0:+.1f} %"
-
-
-_LISTED = 16
-"""Lines of a table of steps or workers, and failed workers named."""
-_NOTICEABLE = 0.001
-"""Of the planned period: less is no difference worth words."""
-_AS_LONG = 0.0005
 
 
 def comparison_text(comparison: Comparison, origin: str) -> str:

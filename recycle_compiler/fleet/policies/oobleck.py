@@ -6,6 +6,11 @@ anew.
 The batch is split so that pipelines finish together. Every change costs a reconfiguration, in which the
 layers that a worker lacks are copied, and half an iteration. If layers are in nobody's memory, the job goes
 on from a checkpoint; checkpoints cost nothing.
+
+Pipelines of different sizes get different shares of the batch, so that they finish together. Of all multisets
+of templates that use exactly the live workers, the one with the shortest iteration wins. They are not listed
+one by one: whether some multiset can do the batch in a given time is a knapsack, and the time is found by
+bisection.
 """
 
 from collections import Counter
@@ -22,6 +27,8 @@ from recycle_compiler.fleet.setting import Setting
 
 _SMALL, _LARGE = 2.0, 10.0
 """Seconds of a reconfiguration, published for small models and for 6.7B; linear in parameters between."""
+_PRECISION = 1e-9
+"""Of the iteration's time; a share."""
 
 
 class Oobleck:
@@ -168,10 +175,6 @@ def _listed(sizes: Sequence[int]) -> str:
     """Sizes as people write them: 5 x 4, 1 x 3."""
     counts = {size: sizes.count(size) for size in sizes}
     return ", ".join(f"{count} x {size}" for size, count in sorted(counts.items(), reverse=True))
-
-
-_PRECISION = 1e-9
-"""Of the iteration's time; a share."""
 
 
 def iteration(pipelines: Sequence[Template], microbatches: int) -> float:

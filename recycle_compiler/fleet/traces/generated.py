@@ -1,10 +1,10 @@
-"""The words from which a trace is generated, such as `poisson mtbf=1000h repair=4h`.
+"""Traces generated from a few words, such as `poisson mtbf=1000h repair=4h`, and a seed.
 
     none
     every TIME [repair TIME] [spares N]
     poisson mtbf TIME [repair TIME] [node N[:SHARE]] [rack N[:SHARE]] [spares N]
 
-A word and its value may have a `=` between them.
+A word and its value may have a `=` between them. The same words, machines and seed give the same trace.
 """
 
 import heapq
@@ -35,6 +35,9 @@ DEFAULT_SHARE = 0.1
 _MOST_GPUS = 1 << 20
 _LEAST_TIME = 1e-3
 _WORD = re.compile(r"[^\s=]+|=")
+_MOST_EVENTS = 1_000_000
+_DIGITS = 3
+"""Of the seconds in a generated trace."""
 
 
 class Group(NamedTuple):
@@ -165,11 +168,6 @@ def _whole(text: str, span: Span, least: int, report: Report) -> int:
     message = f"this must be a whole number from {least} to {_MOST_GPUS:,}, got {quote(text)}"
     report.error("type", message, span)
     return least
-
-
-_MOST_EVENTS = 1_000_000
-_DIGITS = 3
-"""Of the seconds in a generated trace."""
 
 
 class Machines(NamedTuple):

@@ -1,4 +1,4 @@
-"""A trace: which machines there are in the beginning, and when which of them goes or comes."""
+"""A trace: which machines there are in the beginning, and when which of them fails or returns."""
 
 import re
 from collections.abc import Iterator
@@ -10,6 +10,11 @@ from typing import NamedTuple
 MOST_NODES = 1 << 20
 LONGEST = 10 * 366 * 86400.0
 """Seconds: ten years."""
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "y": 365 * 86400.0}
+UNITS = ", ".join(_SECONDS)
+_NUMBER = r"\d{1,15}(?:\.\d{1,9})?"
+_PART = re.compile(rf"({_NUMBER})\s*(ms|min|s|m|h|d|y)")
+_WHOLE = re.compile(rf"(?:{_NUMBER}|(?:{_NUMBER}\s*(?:ms|min|s|m|h|d|y)\s*)+)", re.ASCII)
 
 
 class Event(NamedTuple):
@@ -64,13 +69,6 @@ class Grid(NamedTuple):
 def natural_names(count: int, first: int = 0) -> list[str]:
     """`node0`, `node1`, ..."""
     return [f"node{number}" for number in range(first, first + count)]
-
-
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "y": 365 * 86400.0}
-UNITS = ", ".join(_SECONDS)
-_NUMBER = r"\d{1,15}(?:\.\d{1,9})?"
-_PART = re.compile(rf"({_NUMBER})\s*(ms|min|s|m|h|d|y)")
-_WHOLE = re.compile(rf"(?:{_NUMBER}|(?:{_NUMBER}\s*(?:ms|min|s|m|h|d|y)\s*)+)", re.ASCII)
 
 
 def seconds_of(text: str) -> float | None:
