@@ -22,6 +22,7 @@ from tempfile import TemporaryFile
 from types import MappingProxyType
 from typing import BinaryIO
 
+from recycle_runtime import logs
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.bundle import Bundle, BundleError
 
@@ -47,7 +48,7 @@ class Recyclec:
         source = os.open(os.devnull if stdin is None else stdin, os.O_RDONLY)
         try:
             self._process = subprocess.Popen(
-                [command, "--quiet", *arguments],
+                [command, "--quiet", *_log_options(), *arguments],
                 stdin=source,
                 stdout=self._output,
                 stderr=self._complaint,
@@ -105,6 +106,12 @@ def read_plan(path: Path) -> Bundle:
         return Bundle.read(path)
     except (OSError, BundleError) as error:
         raise OnDemandError(str(error)) from None
+
+
+def _log_options() -> list[str]:
+    """It logs to our file; to stderr it writes only what we report as its error."""
+    settings = logs.settings()
+    return settings.options() if settings.file is not None else []
 
 
 def _failed(workers: Collection[Worker]) -> list[str]:
