@@ -37,7 +37,7 @@ class Shelf:
         """Complete checkpoints, the newest first; and what is wrong with those that only seem to be."""
         found: list[Complete] = []
         damaged: list[str] = []
-        for name in reversed(self._names()):
+        for name in reversed(self.names()):
             if not (self.folder / name / FILE).exists():
                 continue
             try:
@@ -46,17 +46,10 @@ class Shelf:
                 damaged.append(str(error))
         return found, damaged
 
-    def begin(self, step: int) -> str:
-        """A new folder; its name."""
+    def make(self, name: str) -> None:
+        """A new folder; OSError if there cannot be one."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        attempt = 0
-        while True:
-            name = f"step-{step:08}" + (f".{attempt}" if attempt else "")
-            try:
-                (self.folder / name).mkdir()
-                return name
-            except FileExistsError:
-                attempt += 1
+        (self.folder / name).mkdir()
 
     def complete(self, name: str, manifest: Manifest) -> None:
         """From now on this is the newest one."""
@@ -65,7 +58,7 @@ class Shelf:
 
     def prune(self, name: str) -> None:
         """Delete what is older than this complete one, but for the last before it."""
-        names = self._names()
+        names = self.names()
         older = names[: names.index(name)]
         complete = [other for other in older if (self.folder / other / FILE).exists()]
         for other in older:
@@ -74,13 +67,18 @@ class Shelf:
                 (self.folder / other / FILE).unlink(missing_ok=True)
                 shutil.rmtree(self.folder / other, ignore_errors=True)
 
-    def _names(self) -> list[str]:
+    def names(self) -> list[str]:
         """Folders of checkpoints, the oldest first."""
         if not self.folder.is_dir():
             return []
         named = [(match, path) for path in self.folder.iterdir() if (match := _NAME.fullmatch(path.name))]
         keys = {path.name: (int(match[1]), int(match[2] or 0)) for match, path in named if path.is_dir()}
         return sorted(keys, key=lambda name: keys[name])
+
+
+def name_of(step: int, attempt: int = 0) -> str:
+    """Of a checkpoint; several attempts at one step have names of their own."""
+    return f"step-{step:08}" + (f".{attempt}" if attempt else "")
 
 
 def is_name(name: str) -> bool:

@@ -1,12 +1,15 @@
 """Who lives, where they stand, and what they do next. Standard library only; the coordinator never trains.
 
-decision        from what survivors hold to the step they go on from
-plan_book       which plan fits the workers that live, and who has which role in it
-roster          the members, their reports and where they wait
-coordinator     events in, orders out: the order of things
-step_rows       what workers say about a step, put together
-recoveries      how long each change took, and what was lost
-journal         what a coordinator that starts again has to know
-planner         plans on demand, by running the compiler as a process
-service         the coordinator as a process: sockets, store, journal
+service             the process: sockets, timers, files around the state machine
+state_machine       events in, orders out: the order of things
+events              what happens, and what has to be done about it
+regrouping          a new generation: the step to go on from, moves, what each member is told
+membership          the members, their reports and where they wait
+checkpoints         when checkpoints are taken; `checkpoint_files` touches the disk
+connections, agents, reach      who is connected, which node runs what, who reaches whom
+adaptation          what a job changes of its own accord; `drift`, `measured_job`, `replanning` serve it
+plans               plans on demand and ahead, and their files
+metrics             steps and recoveries, measured
+journal             what a coordinator that starts again has to know
+hooks               where tests inject faults; empty in production
 """

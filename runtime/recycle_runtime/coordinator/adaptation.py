@@ -4,28 +4,32 @@ Both are weighed once enough steps of a generation have been seen, and told in o
 Nothing is considered while a change is under way. Standard library only.
 """
 
-import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from statistics import median
 
-from recycle_runtime.coordinator.coordinator import Coordinator
 from recycle_runtime.coordinator.drift import OpTimes, calibrated, shift, todays_times
+from recycle_runtime.coordinator.events import MovesWanted, StopWanted
 from recycle_runtime.coordinator.measured_job import JobText, StageTimes
-from recycle_runtime.coordinator.plan_files import PlanFiles
-from recycle_runtime.coordinator.recoveries import Recovery
+from recycle_runtime.coordinator.metrics import Recovery
+from recycle_runtime.coordinator.plans import PlanFiles
 from recycle_runtime.coordinator.replanning import (
     InUse,
+    Offer,
     Replanner,
     best_offer,
     offers_text,
     outcome_text,
     why_replan,
 )
+from recycle_runtime.coordinator.state_machine import StateMachine
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.moves import STEPS_BEFORE_MOVES, ChangeRate, CostOfMoves, Counts, least_moves, weigh
-from recycle_runtime.plan.plan_book import Assignment, Fitted
-from recycle_runtime.protocol.messages import Copied, Member, StepRow
+from recycle_runtime.plan.plan_book import Assignment, Fitted, PlanBook
+from recycle_runtime.protocol.messages import Copied, JobEvent, Member, StepRow
+
+Wish = StopWanted | MovesWanted | JobEvent
+"""What should be done about it, or be told."""
 
 _ROWS_FOR_PLANS = 10
 """Steps of a generation before anything is considered; the first of them is warm-up."""
@@ -57,20 +61,12 @@ class AdaptationOptions:
 
 
 class Adaptation:
-    """Listens to a job and changes it where that pays. `tell` is told what is weighed."""
+    """Listens to a job, and says where it pays to change it, with a line for whatever is weighed."""
 
     def __init__(
-        self,
-        coordinator: Coordinator,
-        options: AdaptationOptions,
-        replanner: Replanner,
-        files: PlanFiles,
-        tell: Callable[[str], None],
-        clock: Callable[[], float] = time.monotonic,
+        self, book: PlanBook, options: AdaptationOptions, replanner: Replanner, files: PlanFiles
     ) -> None:
-        self._coordinator, self._options, self._files = coordinator, options, files
-        self._tell, self._clock = tell, clock
-        self.book = coordinator.book
+        self.book, self._options, self._files = book, options, files
         self.rate = ChangeRate(options.mtbf)
         self.costs = CostOfMoves()
         self.ops = OpTimes()
@@ -128,9 +124,9 @@ class Adaptation:
         self._rows, self._seen, self._look_at, self._copying = [], 0, _ROWS_FOR_PLANS, 0.0
         self._weighed = None
 
-    def recovered(self, recovery: Recovery) -> None:
+    def recovered(self, recovery: Recovery, now: float) -> None:
         """Everybody runs in it."""
-        self.rate.begin(self._clock())
+        self.rate.begin(now)
         if recovery.causes != ["start"]:
             # To leave takes longer after a loss than between two steps, where next time it will happen.
             self.costs.regrouped(recovery.going - recovery.left, self._copying)
@@ -145,49 +141,48 @@ class Adaptation:
         if self._seen > 1:
             self._rows = [*self._rows, row.seconds][-_ROWS_KEPT:]
 
-    def turn(self, is_planning: bool) -> None:
+    def turn(self, job: StateMachine, now: float, *, is_planning: bool) -> list[Wish]:
         """Now and then; nothing is begun while a plan for the losses is being made."""
-        self._take_offers()
-        if is_planning or not self._coordinator.is_steady:
-            return
+        if wishes := self._take_offers(job):
+            return wishes
+        if is_planning or not job.is_steady:
+            return []
         best = self.book.best_placement(sum(self.book.counts(self._live)))
         is_new = best is not None and best.counts != self._weighed
         # Moves are weighed as if all were equally fast.
         if is_new and self._seen >= STEPS_BEFORE_MOVES and not self.ops.slow(self._live, _TOO_SLOW):
             assert best is not None
             self._weighed = best.counts
-            self._weigh_moves(best.counts, best.period)
-        elif self._seen >= self._look_at and not self._replanner.is_busy:
+            return self._weigh_moves(job, now, best.counts, best.period)
+        if self._seen >= self._look_at and not self._replanner.is_busy:
             self._look_at = self._seen + _ROWS_BETWEEN_LOOKS
-            self._consider_plans()
+            self._consider_plans(job)
+        return []
 
     def stop(self) -> None:
         self._replanner.stop()
 
     # Moves.
 
-    def _weigh_moves(self, wanted: Counts, period_after: int) -> None:
+    def _weigh_moves(self, job: StateMachine, now: float, wanted: Counts, period_after: int) -> list[Wish]:
         lost = self.book.counts(self._live)
-        period = self._comparable_period()
+        period = self._comparable_period(job.assignment)
         if not sum(lost) or wanted == lost or period is None:
-            return
+            return []
         moves = least_moves(self._live, wanted, self.book.pipelines, self.book.standby)
         weighed = weigh(
             moves,
             (period, period_after),
             self._step,
             self.costs,
-            self.rate.seconds(self._clock()),
-            self._steps_left,
+            self.rate.seconds(now),
+            job.steps - job.rows.next,
         )
-        self._tell(str(weighed))
-        if weighed.pays:
-            for worker, place in moves.items():
-                self._coordinator.move(worker, place)
+        told = JobEvent(str(weighed))
+        return [told, MovesWanted(moves)] if weighed.pays else [told]
 
-    def _comparable_period(self) -> int | None:
+    def _comparable_period(self, assignment: Assignment | None) -> int | None:
         """Of the plan in use, or one for the same losses, with the times of the job as it was compiled."""
-        assignment = self._coordinator.assignment
         if assignment is None:
             return None
         original = self.book.bundles[0].job_text
@@ -197,9 +192,9 @@ class Adaptation:
 
     # Plans for measured op times.
 
-    def _consider_plans(self) -> None:
-        assignment, least = self._coordinator.assignment, self._options.replan
-        now, every = self._coordinator.rows.next, self._options.replan_every
+    def _consider_plans(self, job: StateMachine) -> None:
+        assignment, least = job.assignment, self._options.replan
+        now, every = job.rows.next, self._options.replan_every
         if least is None or assignment is None or not assignment.is_exact or now < self._asked_at + every:
             return
         self._tick = self._tick or calibrated(self._job, self.ops)
@@ -245,29 +240,34 @@ class Adaptation:
                 slow.setdefault(worker, self._slow.get(worker, _SLOW))
         return slow
 
-    def _take_offers(self) -> None:
+    def _take_offers(self, job: StateMachine) -> list[Wish]:
         offers = self._replanner.made()
+        if offers is None and not self._replanner.error:
+            return []
         if offers is None:
-            if self._replanner.error:
-                error, self._replanner.error = self._replanner.error, ""
-                self._patience = min(2 * self._patience, _MOST_PATIENCE)
-                self._tell(f"{self._about}: no plan for measured op times: {error}")
-            return
+            error, self._replanner.error = self._replanner.error, ""
+            self._patience = min(2 * self._patience, _MOST_PATIENCE)
+            return [JobEvent(f"{self._about}: no plan for measured op times: {error}")]
         least = self._options.replan
         assert least is not None
         best = best_offer(offers, least)
-        gain = 0.0 if best is None else best.saving * self._step * self._steps_left
-        if not self._coordinator.is_steady or gain <= self.costs.regroup:
+        gain = 0.0 if best is None else best.saving * self._step * (job.steps - job.rows.next)
+        if not job.is_steady or gain <= self.costs.regroup:
             best = None
-        self._tell(f"{self._about}: {offers_text(offers, self._step, least)}: {outcome_text(best)}")
+        told = JobEvent(f"{self._about}: {offers_text(offers, self._step, least)}: {outcome_text(best)}")
         if best is None:
             self._patience = min(2 * self._patience, _MOST_PATIENCE)
-            return
+            return [told]
+        self._use(best, job.rows.next)
+        return [told, StopWanted("a plan for measured op times")]
+
+    def _use(self, best: Offer, now: int) -> None:
+        """From the next change on."""
         self._patience, self._asked_for = 1, None
         standby = frozenset(best.candidate.standby)
         for worker in standby - self.book.standby:
             _, waited = self._back_from.get(worker, (0, self._options.replan_every // 2))
-            self._back_from[worker] = (self._coordinator.rows.next + 2 * waited, 2 * waited)
+            self._back_from[worker] = (now + 2 * waited, 2 * waited)
         if best.candidate.lighter:
             made_for = Fitted(self._live, dict(best.candidate.lighter))
             self._files.fit(best.candidate.path, best.bundle, made_for)
@@ -275,16 +275,11 @@ class Adaptation:
             self._files.unfit()
             self._files.add(best.candidate.path, best.bundle)
         self._files.keep_on_standby(standby)
-        self._coordinator.stop_at_boundary("a plan for measured op times")
 
     @property
     def _step(self) -> float:
         """Seconds."""
         return median(self._rows) if self._rows else 0.0
-
-    @property
-    def _steps_left(self) -> int:
-        return self._coordinator.steps - self._coordinator.rows.next
 
 
 def _are_as_slow(slow: Mapping[Worker, float], planned: Mapping[Worker, float]) -> bool:

@@ -1,6 +1,5 @@
 """The agents of a job's nodes: which processes each of them watches. Standard library only."""
 
-import time
 from collections.abc import Callable
 from typing import Protocol
 
@@ -30,8 +29,8 @@ class Sends(Protocol):
 
 
 class _Agent:
-    def __init__(self, slots: int, name: str, heard: float) -> None:
-        self.slots, self.name, self.heard = slots, name, heard
+    def __init__(self, room: int, name: str, heard: float) -> None:
+        self.room, self.name, self.heard = room, name, heard
         self.pids: dict[Member, int] = {}
         """0 until the agent has said it."""
         self.is_shunned = False
@@ -39,23 +38,21 @@ class _Agent:
 
 
 class Agents:
-    """Who runs where. A worker's parts all run on one node."""
+    """Who runs where. All processes of a worker run on one node."""
 
-    def __init__(
-        self, tensor: int, patience: float = 3.0, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._tensor, self._patience, self._clock = tensor, patience, clock
+    def __init__(self, tensor: int, heartbeat_timeout: float = 3.0, now: float = 0.0) -> None:
+        self._tensor, self._patience = tensor, heartbeat_timeout
         self._agents: dict[Sends, _Agent] = {}
         self._shunned: set[str] = set()
         """Names of agents that others do not reach."""
-        self._looked = clock()
+        self._looked = now
 
-    def arrive(self, connection: Sends, message: AgentJoin) -> Sends | None:
+    def arrive(self, connection: Sends, message: AgentJoin, now: float) -> Sends | None:
         """A node offers so many places for processes; some may run already, if the agent started again.
 
         What is returned is the connection that it had before and has given up.
         """
-        agent = _Agent(message.processes, message.name, self._clock())
+        agent = _Agent(message.processes, message.name, now)
         agent.pids = {running.member: running.pid for running in message.running}
         before = [other for other, known in self._agents.items() if agent.name and known.name == agent.name]
         for other in before:
@@ -64,18 +61,19 @@ class Agents:
         self._agents[connection] = agent
         return before[0] if before else None
 
-    def heard(self, connection: Sends) -> None:
+    def heard(self, connection: Sends, now: float) -> None:
         """It lives."""
         if connection in self._agents:
-            self._agents[connection].heard = self._clock()
+            self._agents[connection].heard = now
 
-    def silent(self, can_lose: Callable[[set[Worker]], bool]) -> list[tuple[Sends, list[Member]]]:
-        """Agents that have not spoken for long, with their members; they are given up.
+    def timed_out(
+        self, can_go_on_without: Callable[[set[Worker]], bool], now: float
+    ) -> list[tuple[Sends, list[Member]]]:
+        """Agents without a heartbeat for too long, with their members; they are given up.
 
-        If the job would end without those who are silent, it is given more time: it may well be the
+        If the job would end without them, they are given more time: it may well be the
         coordinator that nobody reaches.
         """
-        now = self._clock()
         if now - self._looked > self._patience / 2:
             # It was this process that did not listen.
             for agent in self._agents.values():
@@ -84,7 +82,7 @@ class Agents:
         if all(now - agent.heard <= self._patience for agent in self._agents.values()):
             return []
         doubtful = [agent for agent in self._agents.values() if now - agent.heard > self._patience / 2]
-        is_bearable = can_lose({member.worker for agent in doubtful for member in agent.pids})
+        is_bearable = can_go_on_without({member.worker for agent in doubtful for member in agent.pids})
         limit = self._patience if is_bearable else max(self._patience, _LAST_PATIENCE)
         found = [connection for connection, agent in self._agents.items() if now - agent.heard > limit]
         return [(connection, list(self._agents.pop(connection).pids)) for connection in found]
@@ -109,13 +107,13 @@ class Agents:
     def has(self, member: Member) -> bool:
         return any(member in agent.pids for agent in self._agents.values())
 
-    def start(self, place: Worker, faults: tuple[InjectedFault, ...]) -> bool:
+    def start(self, worker: Worker, faults: tuple[InjectedFault, ...]) -> bool:
         """Have a worker started where there is room; False if it runs, or nobody has room."""
-        members = [Member(place, part) for part in range(self._tensor)]
+        members = [Member(worker, rank) for rank in range(self._tensor)]
         if any(self.has(member) for member in members):
             return False
         open_nodes = [entry for entry in self._agents.items() if not entry[1].is_shunned]
-        free = (agent.slots - len(agent.pids) for _, agent in open_nodes)
+        free = (agent.room - len(agent.pids) for _, agent in open_nodes)
         node = first_with_room(free, self._tensor)
         if node is None:
             return False

@@ -4,7 +4,6 @@ Workers say which hosts do not answer them. That alone does not tell at which en
 is left for everybody to speak; then the node that most others miss goes, and the job goes on without it.
 """
 
-import time
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
@@ -21,7 +20,7 @@ _LAST_GRACE = 30.0
 class Verdict(NamedTuple):
     """What follows."""
 
-    lost: tuple[tuple[Worker, str], ...]
+    failed: tuple[tuple[Worker, str], ...]
     """Workers that have to go, and why."""
     error: str | None
     """Why the job has to end instead."""
@@ -30,36 +29,35 @@ class Verdict(NamedTuple):
 class Reachability:
     """What workers have said about each other's hosts."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._hosts: dict[Worker, frozenset[str]] = {}
         self._missed: dict[tuple[Worker, str], float] = {}
         """Who does not get an answer from where, and when it was last said."""
         self._since: dict[frozenset[str], float] = {}
         """For how long two nodes have missed each other."""
 
-    def hear(self, worker: Worker, here: Collection[str], unanswered: Collection[str]) -> None:
+    def hear(self, worker: Worker, here: Collection[str], unanswered: Collection[str], now: float) -> None:
         """Addresses of its host, and of hosts that do not answer it now."""
         self._hosts[worker] = frozenset(here)
-        now = self._clock()
         for key in [key for key in self._missed if key[0] == worker and key[1] not in unanswered]:
             del self._missed[key]
         for host in unanswered:
             self._missed[worker, host] = now
 
-    def decide(self, live: Collection[Worker], can_lose: Callable[[set[Worker]], bool]) -> Verdict | None:
+    def decide(
+        self, live: Collection[Worker], can_go_on_without: Callable[[set[Worker]], bool], now: float
+    ) -> Verdict | None:
         """None if everybody reaches everybody, or it is too early to say."""
         if not self._missed:
             self._since.clear()
             return None
-        now = self._clock()
         self._missed = {key: at for key, at in self._missed.items() if now - at < _FRESH}
         nodes = self._nodes(live)
         self._since = {pair: self._since.get(pair, now) for pair in self._broken(nodes)}
         broken = {pair for pair, since in self._since.items() if now - since >= _GRACE}
         if not broken:
             return None
-        dropped = _choose(nodes, broken, can_lose)
+        dropped = _choose(nodes, broken, can_go_on_without)
         if dropped is None:
             is_over = now - min(self._since.values()) > _LAST_GRACE
             return self._hopeless(nodes, broken) if is_over else None
@@ -101,7 +99,9 @@ class Reachability:
 
 
 def _choose(
-    nodes: dict[str, list[Worker]], broken: set[frozenset[str]], can_lose: Callable[[set[Worker]], bool]
+    nodes: dict[str, list[Worker]],
+    broken: set[frozenset[str]],
+    can_go_on_without: Callable[[set[Worker]], bool],
 ) -> list[str] | None:
     """Few nodes, so that all that are left reach each other; None if the job could not go on."""
     dropped: list[str] = []
@@ -112,7 +112,7 @@ def _choose(
         # Of two that miss each other, the one with the later pipelines.
         later = {name: [-number for number in nodes[name][0]] for name in missed}
         order = sorted(missed, key=lambda name: (-missed[name], len(nodes[name]), later[name]))
-        choice = next((name for name in order if can_lose(gone | set(nodes[name]))), None)
+        choice = next((name for name in order if can_go_on_without(gone | set(nodes[name]))), None)
         if choice is None:
             return None
         dropped.append(choice)

@@ -1,27 +1,59 @@
-"""The coordinator as a process: sockets, the store, the journal, plans on demand. Standard library only.
+"""The coordinator as a process: sockets, timers, files and processes around the job's state machine.
 
 Four kinds of clients connect: members (worker processes), their store connections, agents, and observers, who
-are told everything. What a client is follows from the first thing it says.
+are told everything. What a client is follows from the first thing it says. What happens becomes an event of
+the state machine; what that orders is carried out here. Standard library only.
 """
 
+import logging
 import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from recycle_runtime import logs
 from recycle_runtime.coordinator.adaptation import Adaptation, AdaptationOptions
 from recycle_runtime.coordinator.agents import Agents
-from recycle_runtime.coordinator.coordinator import Coordinator, Phase
-from recycle_runtime.coordinator.journal import Journal, read, rows_since
-from recycle_runtime.coordinator.opening import begin_job
-from recycle_runtime.coordinator.plan_files import PlanFiles
-from recycle_runtime.coordinator.plans_on_demand import PlansOnDemand
+from recycle_runtime.coordinator.checkpoint_files import CheckpointFiles, open_checkpoints
+from recycle_runtime.coordinator.connections import Connections, Kind
+from recycle_runtime.coordinator.events import (
+    AllReturned,
+    BeginCheckpoint,
+    BeginGathering,
+    BeginGeneration,
+    CompleteCheckpoint,
+    EndJob,
+    Event,
+    Fence,
+    FinishRecovery,
+    GivenUp,
+    Joined,
+    Order,
+    PruneCheckpoints,
+    Reconnected,
+    Rename,
+    Returned,
+    Said,
+    Send,
+    Tell,
+    TellRow,
+    TimePassed,
+    WantPlan,
+    WorkerFailed,
+)
+from recycle_runtime.coordinator.hooks import Hooks
+from recycle_runtime.coordinator.journal import Journal, Remembered, read, rows_since
+from recycle_runtime.coordinator.membership import name_of
+from recycle_runtime.coordinator.plans import PlanFiles, PlansOnDemand
 from recycle_runtime.coordinator.reach import Reachability
-from recycle_runtime.coordinator.recoveries import Recovery
 from recycle_runtime.coordinator.replanning import Replanner
+from recycle_runtime.coordinator.state_machine import Phase, StateMachine
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.node_layout import placement_order
-from recycle_runtime.plan.plan_book import Assignment, PlanBook, plan_name
+from recycle_runtime.plan.plan_book import PlanBook, plan_name
 from recycle_runtime.protocol.codec import ProtocolError
 from recycle_runtime.protocol.messages import (
     AgentJoin,
@@ -32,6 +64,7 @@ from recycle_runtime.protocol.messages import (
     CaughtUp,
     CheckpointFailed,
     CheckpointMissed,
+    CheckpointPath,
     CheckpointWritten,
     Done,
     End,
@@ -55,22 +88,21 @@ from recycle_runtime.protocol.messages import (
     Reach,
     Recall,
     StepDone,
-    StepRow,
     StoreOpen,
     StoreRequest,
-    ToObserver,
-    ToWorker,
     Trace,
     WorkerTrace,
 )
 from recycle_runtime.protocol.server import Connection, Server
 from recycle_runtime.protocol.store_table import StoreTable
-from recycle_runtime.testing.timetable import Timetable
 
+_LOGGER = logging.getLogger(__name__)
 _TURN = 0.05
 _RETURN_SECONDS = 5.0
 """How long a coordinator that starts again waits for those who were there."""
 _LINGER = 2.0
+_LINGER_TO_SAVE = 30.0
+"""After the end: how long workers may take to leave, and to write what they should."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +117,7 @@ class JobOptions:
     token: str
     state: Path
     """A folder for what must outlive the process."""
-    timetable: Timetable
+    hooks: Hooks = field(default_factory=Hooks)
     start_seconds: float = 300.0
     """How long the first workers may take to arrive."""
     checkpoint: str | None = None
@@ -95,354 +127,303 @@ class JobOptions:
     resume: bool = False
     """Begin with the newest checkpoint."""
     adaptation: AdaptationOptions = field(default_factory=AdaptationOptions)
-    silent: float = 3.0
-    """Seconds without a word after which a node counts as lost."""
+    heartbeat_timeout: float = 3.0
+    """Seconds without a heartbeat of its agent after which a node has failed."""
 
 
 class Service:
-    """Connects the coordinator's decisions to sockets, files and processes."""
+    """Turns messages, time and files into events, and orders into messages, files and processes."""
 
     def __init__(self, options: JobOptions) -> None:
-        self._options = options
+        self._options, self._hooks = options, options.hooks
+        now = time.monotonic()
         bundle = Bundle.read(options.bundle)
         options.state.mkdir(parents=True, exist_ok=True)
-        self._book = PlanBook(bundle)
-        self._store = StoreTable()
-        self._server = Server(options.host, options.port, options.token, self)
-        self._members: dict[Member, Connection] = {}
-        self._kinds: dict[Connection, Member | str] = {}
-        self._pids: dict[Member, int] = {}
-        self._moved_from: dict[tuple[Member, int], Member] = {}
-        """For processes that have another place: from member and pid as they were."""
-        self._agents = Agents(bundle.tensor, options.silent)
-        self._reach = Reachability()
-        expected = set(self._book.grid) - set(options.failed)
+        self._book, self._tensor = PlanBook(bundle), bundle.tensor
         self._journal_path = options.state / "journal.jsonl"
         remembered = read(self._journal_path)
         self._journal = Journal(self._journal_path)
-        self.coordinator = Coordinator(self._book, bundle.tensor, options.steps, expected, self)
-        replanner = Replanner(options.state)
-        self._files = PlanFiles(options.bundle, self._book, self._journal)
-        self._adaptation = Adaptation(
-            self.coordinator, options.adaptation, replanner, self._files, self._tell_event
-        )
-        self._plans = PlansOnDemand(self.coordinator, self._files, options.state, self._tell)
-        self._opening = ""
+        checkpoints = None
+        self._checkpoint_files: CheckpointFiles | None = None
         if options.checkpoint is not None:
-            self._opening = begin_job(
-                self.coordinator, bundle, options.checkpoint, options.every, options.resume,
-                remembered, self._journal, self.order, self._tell_event,
+            checkpoints = open_checkpoints(
+                options.checkpoint, bundle, options.steps, options.every, remembered, self._journal,
+                resume=options.resume,
             )  # fmt: skip
-        self._handlers()
-        self._deadline = time.monotonic() + options.start_seconds
+            self._checkpoint_files = CheckpointFiles(options.checkpoint)
+        expected = set(self._book.grid) - set(options.failed)
+        self._job = StateMachine(self._book, bundle.tensor, options.steps, expected, now, checkpoints)
+        self._opening = self._job.checkpoints.begins.words
+        """For the first observer."""
+        self._store, self._connections = StoreTable(), Connections()
+        self._agents = Agents(bundle.tensor, options.heartbeat_timeout, now)
+        self._reach = Reachability()
+        self._plan_files = PlanFiles(options.bundle, self._book, self._journal)
+        self._adaptation = Adaptation(
+            self._book, options.adaptation, Replanner(options.state), self._plan_files
+        )
+        self._plans = PlansOnDemand(self._book, self._plan_files, options.state)
+        self._events: deque[Event] = deque()
+        """That have not been handled yet; not empty only while one is being handled."""
+        self._is_handling = False
+        self._deadline = now + options.start_seconds
+        """For those who are waited for."""
         self._returning: set[Member] = set()
-        if remembered is not None:
-            self._files.recall(remembered.bundles, remembered.standby, remembered.made_for, remembered.fitted)
-            self.coordinator.remember(remembered)
-            assert self.coordinator.assignment is not None
-            self._adaptation.generation(self.coordinator.assignment)
-            self._returning = {
-                Member(place, part) for place in remembered.places for part in range(bundle.tensor)
-            }
-            self._deadline = time.monotonic() + _RETURN_SECONDS
-            options.timetable.resume(remembered.next_row, remembered.places)
-        assignment = self._book.assign(expected)
-        if remembered is None and (assignment is None or not assignment.is_exact):
-            self.plan_wanted(tuple(expected))
-        self._timetable = options.timetable
-        self._error: str | None = None
-        self.has_no_plan = False
-        """Whether that is why the job ended."""
-        self._over: float | None = None
+        """Members of the journal that have not come back to this coordinator yet."""
+        self._end: JobEnded | None = None
+        self._closes_at = float("inf")
+        self.was_observed = False
+        """Whether somebody else tells the user."""
+        self._expect_messages()
+        self._order_handlers: Mapping[type[object], Callable[[Any], None]] = {
+            Send: lambda order: self._connections.send(order.member, order.message),
+            Fence: self._fence,
+            Rename: self._rename,
+            TellRow: self._tell_row,
+            Tell: lambda order: self._tell(order.text),
+            BeginGathering: self._begin_gathering,
+            BeginGeneration: self._begin_generation,
+            FinishRecovery: self._finish_recovery,
+            WantPlan: lambda order: self._plans.want(order.live),
+            BeginCheckpoint: self._begin_checkpoint,
+            CompleteCheckpoint: self._complete_checkpoint,
+            PruneCheckpoints: self._prune_checkpoints,
+            EndJob: self._end_job,
+        }
+        self._server = Server(options.host, options.port, options.token, self)
+        if remembered is None:
+            assignment = self._book.assign(expected)
+            if assignment is None or not assignment.is_exact:
+                self._plans.want(tuple(expected))
+        else:
+            self._remember(remembered)
 
     @property
     def port(self) -> int:
         return self._server.port
 
-    def run(self) -> str | None:
-        """Until the job has ended; the error, if it was one."""
+    @property
+    def newest_checkpoint(self) -> CheckpointPath | None:
+        return self._job.checkpoints.newest
+
+    def run(self) -> JobEnded:
+        """Until the job has ended; how it did."""
         try:
-            while self._over is None or (self._members and time.monotonic() < self._over):
+            while self._end is None or (self._connections.has_members and time.monotonic() < self._closes_at):
                 self._server.turn(_TURN)
             self._agents.dismiss()
             self._server.turn(0)
         finally:
             self._plans.stop()
             self._adaptation.stop()
-            self.coordinator.saving.close()
+            if self._checkpoint_files is not None:
+                self._checkpoint_files.close()
             self._journal.close()
             self._server.close()
-        return self._error
+        return self._end
 
-    # Called by the server.
+    def _remember(self, remembered: Remembered) -> None:
+        """Go on as the coordinator before this one."""
+        self._plan_files.recall(
+            remembered.bundles, remembered.standby, remembered.made_for, remembered.fitted
+        )
+        self._job.remember(remembered)
+        assert self._job.assignment is not None
+        self._adaptation.generation(self._job.assignment)
+        self._returning = {
+            Member(worker, rank) for worker in remembered.places for rank in range(self._tensor)
+        }
+        self._deadline = time.monotonic() + _RETURN_SECONDS
+        self._hooks.resume(remembered.next_row, remembered.places)
+        logs.note(generation=remembered.generation, step=remembered.next_row)
+        _LOGGER.info("started again: %d processes are expected back", len(self._returning))
+
+    # Events.
+
+    def _happen(self, *events: Event) -> None:
+        """Have the state machine handle them in turn, and carry out what it orders."""
+        self._events.extend(events)
+        if self._is_handling:
+            # An order that is being carried out has led to this; it comes after the rest of the orders.
+            return
+        self._is_handling = True
+        try:
+            while self._events:
+                self._carry_out(self._job.handle(self._events.popleft(), time.monotonic()))
+        finally:
+            self._is_handling = False
+
+    def _tell(self, text: str) -> None:
+        """Observers, and the log."""
+        self._publish([JobEvent(text)])
+
+    def _publish(self, wishes: Iterable[Event | JobEvent]) -> None:
+        """What is to be told, and what is to happen."""
+        for wish in wishes:
+            if isinstance(wish, JobEvent):
+                _LOGGER.info("%s", wish.text)
+                self._connections.publish(wish)
+            else:
+                self._happen(wish)
+
+    # What clients say: the server calls these.
 
     def message(self, connection: Connection, message: Message) -> None:
-        known = self._kinds.get(connection)
-        if known is None:
-            self._strangers.handle(connection, message)
-        elif isinstance(known, Member):
-            self._from_workers.handle(known, message)
-        elif known == "agent":
-            self._from_agents.handle(connection, message)
-        elif known == "store" and isinstance(message, StoreRequest):
-            self._store.request(message, connection.send)
-        elif known == "done":
-            # What a worker says on its way out is of no use to anybody.
-            return
-        else:
-            raise ProtocolError(f"{type(message).__name__} is not expected of a connection of kind {known}")
+        match self._connections.kind_of(connection):
+            case None:
+                self._first.handle(connection, message)
+            case Member() as member:
+                self._from_workers.handle(member, message)
+            case Kind.AGENT:
+                self._from_agents.handle(connection, message)
+            case Kind.STORE if isinstance(message, StoreRequest):
+                self._store.request(message, connection.send)
+            case Kind.DONE:
+                # What a worker says on its way out is of no use to anybody.
+                pass
+            case kind:
+                raise ProtocolError(
+                    f"{type(message).__name__} is not expected of a connection of {kind.value}"
+                )
 
-    def _handlers(self) -> None:
-        """Who handles which message, by who has sent it."""
-        first = self._strangers = Handlers[Connection]()
+    def _expect_messages(self) -> None:
+        """Who handles which message, by who sends it."""
+        first = self._first = Handlers[Connection]()
         first.on(Join, self._join)
         first.on(AgentJoin, self._agent_joins)
-        first.on(Observe, self._greet)
-        first.on(StoreOpen, self._open_store)
+        first.on(Observe, self._observe)
+        first.on(StoreOpen, lambda connection, _: self._connections.become(connection, Kind.STORE))
         agents = self._from_agents = Handlers[Connection]()
-        agents.on(Heartbeat, lambda connection, _: self._agents.heard(connection))
+        agents.on(Heartbeat, lambda connection, _: self._agents.heard(connection, time.monotonic()))
         agents.on(ProcessEnded, self._process_ended)
-        job, workers = self.coordinator, Handlers[Member]()
-        self._from_workers = workers
-        workers.on(LeftGroup, lambda member, said: job.report(member, said.generation, said.report))
-        workers.on(LossShare, lambda member, said: job.loss(member, said.step, said.loss))
-        workers.on(StepDone, self._step)
-        workers.on(Began, self._began)
-        workers.on(Holding, lambda member, said: job.holding(said.request, said.step))
-        workers.on(AtBoundary, lambda member, said: job.boundary(member, said.step))
-        workers.on(CaughtUp, lambda member, said: job.caught_up(member, said.generation))
-        workers.on(GroupBroken, lambda member, said: job.broken(member, said.generation, said.why))
-        workers.on(Failed, self._failed)
-        workers.on(FaultInjected, self._injected)
+        workers = self._from_workers = Handlers[Member]()
+        for kind in (LeftGroup, LossShare, Holding, AtBoundary, CaughtUp, GroupBroken):
+            workers.on(kind, lambda member, said: self._happen(Said(member, said)))
         for reply in (CheckpointWritten, CheckpointMissed, CheckpointFailed):
-            workers.on(reply, job.saving.hear)
-        workers.on(BundleRequest, self._send_bundle)
-        workers.on(Trace, lambda member, said: self._tell(WorkerTrace(member.worker, said.events)))
-        workers.on(Reach, lambda member, said: self._reach.hear(member.worker, said.here, said.unanswered))
-        workers.on(Done, self._done)
-
-    def closed(self, connection: Connection) -> None:
-        kind = self._kinds.pop(connection, None)
-        self._store.forget(connection.send)
-        if kind == "agent":
-            for member in self._agents.leave(connection):
-                # With a node, its workers may go before their agent, who cannot say it any more.
-                if self._over is None and member in self._pids and member not in self._members:
-                    self.coordinator.lose(member.worker, f"{_name(member)} was on a node that is gone")
-        if isinstance(kind, Member) and self._members.get(kind) is connection:
-            # Its agent will say what became of it; if it has none any more, nobody can.
-            del self._members[kind]
-            if self._over is None and not self._agents.has(kind):
-                self.coordinator.lose(kind.worker, f"{_name(kind)} hung up")
-
-    def tick(self) -> None:
-        if self._over is not None:
-            return
-        self._plans.take()
-        if self._options.adaptation.ahead:
-            self._plans.look_ahead()
-        self.coordinator.look_at_progress()
-        self._adaptation.turn(self._plans.is_awaited)
-        self.coordinator.look_at_checkpoints()
-        if time.monotonic() > self._deadline:
-            self._deadline = float("inf")
-            self._too_late()
-        self._look_at_network()
-        for connection, members in self._agents.silent(self._can_lose):
-            # If it was asleep, it has to say again what runs there.
-            connection.close()
-            for member in members:
-                self.coordinator.lose(member.worker, f"{_name(member)} is on a node that fell silent")
-        for place in self._timetable.due_to_join(self.coordinator.rows.next):
-            if self._agents.start(place, self._timetable.faults(place)):
-                self._timetable.started(place)
-                self._tell(JobEvent(f"{place[0]}:{place[1]} starts again"))
-
-    # Called by the coordinator.
-
-    def order(self, member: Member, message: ToWorker) -> None:
-        if member in self._members:
-            self._members[member].send(message)
-
-    def fence(self, member: Member, why: str) -> None:
-        self._agents.kill(member)
-        connection = self._members.pop(member, None)
-        if connection is not None:
-            self._kinds.pop(connection, None)
-            connection.close()
-
-    def moved(self, member: Member, target: Member) -> None:
-        if (connection := self._members.pop(member, None)) is not None:
-            self._members[target] = connection
-            self._kinds[connection] = target
-        if (pid := self._pids.pop(member, None)) is not None:
-            self._pids[target] = pid
-            self._moved_from[member, pid] = target
-        self._agents.rename(member, target)
-        self._adaptation.moved(member.worker, target.worker)
-
-    def row(self, row: StepRow) -> None:
-        self._journal.write(row=row.step, told=row)
-        self._tell(row)
-        self._adaptation.row(row)
-
-    def gathering(self, number: int) -> None:
-        self._store.begin(number)
-
-    def generation(self, number: int, step: int, assignment: Assignment) -> None:
-        self._store.begin(number)
-        self._adaptation.generation(assignment)
-        places = sorted(assignment.roles)
-        plan = [assignment.bundle, assignment.plan, assignment.standbys, int(assignment.on_purpose)]
-        roles = [assignment.roles[place] for place in places]
-        self._journal.write(generation=number, step=step, places=places, plan=plan, roles=roles)
-        self._tell(
-            Generation(
-                number=number,
-                step=step,
-                plan=plan_name(self._book, assignment),
-                workers=tuple(places),
-                standbys=assignment.standbys,
-                period=assignment.period,
-            )
+            workers.on(reply, lambda member, said: self._happen(Said(member, said)))
+        workers.on(StepDone, self._step_done)
+        workers.on(Began, self._began)
+        workers.on(Failed, self._failed)
+        workers.on(FaultInjected, self._fault_injected)
+        workers.on(BundleRequest, self._bundle_wanted)
+        workers.on(
+            Trace, lambda member, said: self._connections.publish(WorkerTrace(member.worker, said.events))
         )
-
-    def recovered(self, recovery: Recovery) -> None:
-        self._deadline = float("inf")
-        if self.coordinator.first_step:
-            self._journal.write(restored=True)
-        self._tell(recovery.told())
-        self._adaptation.recovered(recovery)
-
-    def plan_wanted(self, live: tuple[Worker, ...]) -> None:
-        self._plans.want(live)
-
-    def ended(self, error: str | None, no_plan: bool) -> None:
-        """Members save what they should; agents end when all of them have."""
-        self._error = error
-        self.has_no_plan = no_plan
-        self._over = time.monotonic() + (30.0 if error is None else _LINGER)
-        self.coordinator.saving.close()
-        self._tell(self._last_words())
-
-    # Inside.
-
-    was_observed = False
-    """Whether somebody else tells the user."""
-
-    def _last_words(self) -> JobEnded:
-        return JobEnded(self._error, self.has_no_plan, self.coordinator.saving.newest)
-
-    def _agent_joins(self, connection: Connection, message: AgentJoin) -> None:
-        self._kinds[connection] = "agent"
-        if (before := self._agents.arrive(connection, message)) is not None:
-            before.close()
-        self._start_processes(is_new=not message.running)
-
-    def _open_store(self, connection: Connection, message: StoreOpen) -> None:
-        self._kinds[connection] = "store"
+        workers.on(Reach, self._hear_reach)
+        workers.on(Done, lambda member, _: self._connections.finish(member))
 
     def _join(self, connection: Connection, message: Join) -> None:
         member, pid = message.member, message.pid
-        if member.worker not in self._book.grid or member.tp_rank >= self._book.bundles[0].tensor:
-            raise ProtocolError(f"the job has no worker {_name(member)} with a rank {member.tp_rank}")
-        if member in self.coordinator.roster and self._pids.get(member) == pid:
-            # The same process, whose connection broke.
-            if (old := self._members.pop(member, None)) is not None:
-                self._kinds.pop(old, None)
-                old.close()
-            self._accept(connection, member)
-            connection.send(Recall(self.coordinator.rows.next))
-            self.coordinator.reconnect(member, message.generation, message.is_training)
-            return
-        if member in self._returning:
-            # One that never heard of the last generation is none of those who train in it.
-            is_training = message.is_training and message.generation == self.coordinator.number
-            self._pids[member] = pid
-            self._accept(connection, member)
-            connection.send(Recall(self.coordinator.rows.next))
-            self.coordinator.rejoin(member, is_training=is_training, asked=message.asked)
-            self._returned(member)
-            return
-        if member in self.coordinator.roster or self._over is not None:
+        if member.worker not in self._book.grid or member.tp_rank >= self._tensor:
+            raise ProtocolError(f"the job has no worker {name_of(member.worker)} with rank {member.tp_rank}")
+        is_same = member in self._job.roster and self._connections.pid_of(member) == pid
+        if not is_same and member not in self._returning and (member in self._job.roster or self._end):
+            _LOGGER.info("a second process for %s is turned away", _called(member))
             connection.send(End(ok=False))
             connection.close()
             return
-        self._pids[member] = pid
-        self._accept(connection, member)
-        self.coordinator.join(member, has_trained=message.generation > 0, asked=message.asked)
+        self._connections.accept(connection, member, pid)
+        _LOGGER.info("%s joins from %s", _called(member), connection.address)
+        if is_same:
+            # The same process, whose connection broke.
+            connection.send(Recall(self._job.rows.next))
+            self._happen(Reconnected(member, message.generation, message.is_training))
+        elif member in self._returning:
+            # One that never heard of the last generation is none of those who train in it.
+            is_training = message.is_training and message.generation == self._job.number
+            connection.send(Recall(self._job.rows.next))
+            self._happen(Returned(member, is_training, message.asked))
+            self._is_back(member)
+        else:
+            self._happen(Joined(member, has_trained=message.generation > 0, asked=message.asked))
 
-    def _returned(self, member: Member) -> None:
-        """It is back, or known to be lost."""
+    def _is_back(self, member: Member) -> None:
+        """Or known to have failed."""
         self._returning.discard(member)
         if not self._returning:
             self._deadline = float("inf")
-            self.coordinator.all_are_back()
+            self._happen(AllReturned())
 
-    def _accept(self, connection: Connection, member: Member) -> None:
-        self._kinds[connection] = member
-        self._members[member] = connection
-
-    def _step(self, member: Member, message: StepDone) -> None:
+    def _step_done(self, member: Member, message: StepDone) -> None:
         self._adaptation.measured(member, message.times)
-        self.coordinator.step(member, message.step, message.loss, message.seconds)
+        self._happen(Said(member, message))
 
     def _began(self, member: Member, message: Began) -> None:
         self._adaptation.began(member, message.state_bytes, message.copied)
-        self.coordinator.began(member, message.generation)
-
-    def _injected(self, member: Member, message: FaultInjected) -> None:
-        """It does now what it was told to do to itself."""
-        self._timetable.injected(member.worker, message.fault)
-        self._tell(JobEvent(f"{message.fault.kind} of {_name(member)}", fault=message.fault))
+        self._happen(Said(member, message))
 
     def _failed(self, member: Member, message: Failed) -> None:
-        why = message.why
-        self._tell_event(f"{_name(member)} failed: {why.partition(chr(10))[0]}")
-        self.coordinator.failed(
-            member, message.step, why, is_injected=message.is_injected, is_hopeless=message.is_hopeless
-        )
+        self._tell(f"{name_of(member.worker)} failed: {message.why.partition(chr(10))[0]}")
+        self._happen(Said(member, message))
 
-    def _done(self, member: Member, message: Done) -> None:
-        """It has saved what it should and leaves."""
-        connection = self._members.pop(member, None)
-        if connection is not None:
-            self._kinds[connection] = "done"
+    def _fault_injected(self, member: Member, message: FaultInjected) -> None:
+        """It does now what it was told to do to itself."""
+        self._hooks.injected(member.worker, message.fault)
+        text = f"{message.fault.kind} of {name_of(member.worker)}"
+        self._publish([JobEvent(text, fault=message.fault)])
+
+    def _bundle_wanted(self, member: Member, message: BundleRequest) -> None:
+        if message.number >= len(self._plan_files.paths):
+            raise ProtocolError(f"there are no plans with the number {message.number}")
+        data = self._plan_files.paths[message.number].read_bytes()
+        self._connections.send(member, BundleData(message.number, data))
+
+    def _trace(self, member: Member, message: Trace) -> None:
+        self._connections.publish(WorkerTrace(member.worker, message.events))
+
+    def _hear_reach(self, member: Member, message: Reach) -> None:
+        self._reach.hear(member.worker, message.here, message.unanswered, time.monotonic())
+
+    def _agent_joins(self, connection: Connection, message: AgentJoin) -> None:
+        _LOGGER.info(
+            "an agent joins from %s: room for %d processes, %d run",
+            connection.address,
+            message.processes,
+            len(message.running),
+        )
+        self._connections.become(connection, Kind.AGENT)
+        if (before := self._agents.arrive(connection, message, time.monotonic())) is not None:
+            before.close()
+        self._start_processes(is_new=not message.running)
+
+    def _start_processes(self, *, is_new: bool) -> None:
+        """Those expected, or, on a new node, failed."""
+        wanted = set(self._job.expected)
+        if is_new and self._job.phase in (Phase.RUNNING, Phase.GATHERING):
+            wanted = set(self._book.grid) - set(self._job.roster.whole())
+        for worker in placement_order(wanted):
+            self._agents.start(worker, self._hooks.faults(worker))
 
     def _process_ended(self, connection: Connection, message: ProcessEnded) -> None:
-        self._agents.heard(connection)
-        member, pid = message.member, message.pid
-        while (member, pid) in self._moved_from:
-            # It has moved, and its agent had not heard of that yet.
-            member = self._moved_from.pop((member, pid))
-        if self._pids.get(member) == pid and member in self._members:
-            self._members[member].drain()
-        if not self._is_loss(connection, member, pid):
+        self._agents.heard(connection, time.monotonic())
+        member, pid = self._connections.now(message.member, message.pid), message.pid
+        if self._connections.pid_of(member) == pid:
+            self._connections.drain(member)
+        if not self._was_member(connection, member, pid):
             return
-        self._pids.pop(member, None)
-        known = self._members.pop(member, None)
-        if known is not None:
-            self._kinds.pop(known, None)
-            known.close()
-        harmed = message.fault_at / 1e9 if message.fault_at else None
-        if self._over is None:
-            self.coordinator.lose(member.worker, f"{self._called(member)} {message.how}", harmed)
+        _LOGGER.info("%s %s", _called(member), message.how)
+        self._connections.forget(member)
+        if self._end is None:
+            fault_at = message.fault_at / 1e9 if message.fault_at else None
+            name = name_of(member.worker)
+            name = name if self._tensor == 1 else f"part {member.tp_rank} of worker {name}"
+            self._happen(WorkerFailed(member.worker, f"{name} {message.how}", fault_at))
         if member in self._returning:
-            self._returned(member)
+            self._is_back(member)
 
-    def _is_loss(self, connection: Connection, member: Member, pid: int) -> bool:
+    def _was_member(self, connection: Connection, member: Member, pid: int) -> bool:
         """Whether the end of this process is the end of a member, told for the first time."""
         was_watched = self._agents.gone(connection, member)
-        if member in self._pids:
+        known = self._connections.pid_of(member)
+        if known is not None:
             # Otherwise a second process for a place that is taken.
-            return self._pids[member] == pid
+            return known == pid
         return was_watched or (member in self._returning and not self._agents.has(member))
 
-    def _greet(self, connection: Connection, message: Observe) -> None:
+    def _observe(self, connection: Connection, message: Observe) -> None:
         """Tell an observer what it has missed."""
-        self._kinds[connection] = "observer"
-        following = self.coordinator.rows.next
-        connection.send(Hello(self._options.steps, following))
+        self._connections.become(connection, Kind.OBSERVER)
+        connection.send(Hello(self._options.steps, self._job.rows.next))
         self.was_observed = True
         if self._opening:
             connection.send(JobEvent(self._opening))
@@ -450,60 +431,172 @@ class Service:
         if message.next is not None:
             for row in rows_since(self._journal_path, message.next):
                 connection.send(row)
-        if self._over is not None:
-            connection.send(self._last_words())
+        if self._end is not None:
+            connection.send(self._end)
 
-    def _start_processes(self, *, is_new: bool) -> None:
-        """Those expected, or, on a new node, those that have failed."""
-        wanted = set(self.coordinator.expected)
-        if is_new and self.coordinator.phase in (Phase.RUNNING, Phase.GATHERING):
-            wanted = set(self._book.grid) - set(self.coordinator.roster.whole())
-        for place in placement_order(wanted):
-            self._agents.start(place, self._timetable.faults(place))
+    def closed(self, connection: Connection) -> None:
+        kind = self._connections.closed(connection)
+        self._store.forget(connection.send)
+        if kind is Kind.AGENT:
+            _LOGGER.info("the agent at %s has hung up", connection.address)
+            for member in self._agents.leave(connection):
+                # With a node, its workers may go before their agent, who cannot say it any more.
+                if member not in self._connections and self._connections.pid_of(member) is not None:
+                    self._fail(member, "was on a node that is gone")
+        elif isinstance(kind, Member) and not self._agents.has(kind):
+            # Its agent would say what became of it; if it has none any more, nobody can.
+            self._fail(kind, "hung up")
 
-    def _send_bundle(self, member: Member, message: BundleRequest) -> None:
-        if message.number >= len(self._files.paths):
-            raise ProtocolError(f"there are no plans with the number {message.number}")
-        data = self._files.paths[message.number].read_bytes()
-        self.order(member, BundleData(message.number, data))
+    def _fail(self, member: Member, how: str) -> None:
+        if self._end is None:
+            self._happen(WorkerFailed(member.worker, f"{name_of(member.worker)} {how}"))
 
-    def _called(self, member: Member) -> str:
-        name = _name(member)
-        return name if self._book.bundles[0].tensor == 1 else f"part {member.tp_rank} of worker {name}"
+    # Time: the server calls this often.
 
-    def _too_late(self) -> None:
+    def tick(self) -> None:
+        if self._end is not None:
+            return
+        now = time.monotonic()
+        self._publish(self._plans.take())
+        if self._options.adaptation.ahead:
+            self._plans.look_ahead(self._job)
+        self._happen(TimePassed())
+        self._publish(self._adaptation.turn(self._job, now, is_planning=self._plans.is_awaited))
+        if self._checkpoint_files is not None:
+            self._happen(*self._checkpoint_files.take())
+        if now > self._deadline:
+            self._deadline = float("inf")
+            self._give_up_missing_members()
+        self._look_at_network(now)
+        self._look_at_nodes(now)
+        for worker in self._hooks.due_to_join(self._job.rows.next):
+            if self._agents.start(worker, self._hooks.faults(worker)):
+                self._hooks.started(worker)
+                self._tell(f"{name_of(worker)} starts again")
+
+    def _give_up_missing_members(self) -> None:
         if self._returning:
-            for member in sorted(self._returning):
-                self.coordinator.lose(member.worker, f"{_name(member)} did not come back")
-            self._returning.clear()
-            self.coordinator.all_are_back()
-        elif self.coordinator.phase is Phase.FORMING:
-            missing = ", ".join(f"{p}:{s}" for p, s in sorted(self.coordinator.expected))
-            self.coordinator.give_up(f"these workers have not arrived: {missing}")
+            missing, self._returning = sorted(self._returning), set()
+            for member in missing:
+                self._fail(member, "did not come back")
+            self._happen(AllReturned())
+        elif self._job.phase is Phase.FORMING:
+            names = ", ".join(map(name_of, sorted(self._job.expected)))
+            self._happen(GivenUp(f"these workers have not arrived: {names}"))
 
-    def _look_at_network(self) -> None:
-        verdict = self._reach.decide(self.coordinator.roster.whole(), self._can_lose)
+    def _look_at_network(self, now: float) -> None:
+        verdict = self._reach.decide(self._job.roster.whole(), self._can_go_on_without, now)
         if verdict is None:
             return
-        for place, why in verdict.lost:
-            self._agents.shun(Member(place, 0))
-            self.coordinator.lose(place, why)
+        for worker, why in verdict.failed:
+            self._agents.shun(Member(worker, 0))
+            self._happen(WorkerFailed(worker, why))
         if verdict.error is not None:
-            self.coordinator.give_up(verdict.error)
+            self._happen(GivenUp(verdict.error))
 
-    def _can_lose(self, places: set[Worker]) -> bool:
-        """Whether every stage has a worker left without these."""
-        left = {place[1] for place in self.coordinator.roster.whole() if place not in places}
+    def _look_at_nodes(self, now: float) -> None:
+        for connection, members in self._agents.timed_out(self._can_go_on_without, now):
+            # If it was asleep, it has to say again what runs there.
+            connection.close()
+            for member in members:
+                self._fail(member, "is on a node that fell silent")
+
+    def _can_go_on_without(self, workers: set[Worker]) -> bool:
+        """Whether every stage has a worker left."""
+        left = {worker[1] for worker in self._job.roster.whole() if worker not in workers}
         return len(left) == self._book.stages
 
-    def _tell_event(self, words: str) -> None:
-        self._tell(JobEvent(words))
+    # Orders.
 
-    def _tell(self, message: ToObserver) -> None:
-        for connection, kind in list(self._kinds.items()):
-            if kind == "observer":
-                connection.send(message)
+    def _carry_out(self, orders: Iterable[Order]) -> None:
+        for order in orders:
+            self._order_handlers[type(order)](order)
+
+    def _fence(self, order: Fence) -> None:
+        _LOGGER.info("%s", order.why, extra={"worker": name_of(order.member.worker)})
+        self._agents.kill(order.member)
+        self._connections.hang_up(order.member)
+
+    def _rename(self, order: Rename) -> None:
+        self._connections.rename(order.member, order.target)
+        self._agents.rename(order.member, order.target)
+        self._adaptation.moved(order.member.worker, order.target.worker)
+        _LOGGER.info("%s is %s from now on", _called(order.member), _called(order.target))
+
+    def _tell_row(self, order: TellRow) -> None:
+        row = order.row
+        self._journal.write(row=row.step, told=row)
+        self._connections.publish(row)
+        self._adaptation.row(row)
+        logs.note(step=row.step)
+        _LOGGER.debug("step %d: loss %.6f, %.3f s, %d workers", row.step, row.loss, row.seconds, row.live)
+
+    def _begin_gathering(self, order: BeginGathering) -> None:
+        self._store.begin(order.number)
+        logs.note(generation=order.number)
+        causes = ", ".join(self._job.recovery.causes)
+        _LOGGER.info("regroup for generation %d: %s", order.number, causes)
+
+    def _begin_generation(self, order: BeginGeneration) -> None:
+        assignment = order.assignment
+        self._store.begin(order.number)
+        self._adaptation.generation(assignment)
+        workers = sorted(assignment.roles)
+        self._journal.write(
+            generation=order.number,
+            step=order.step,
+            places=workers,
+            plan=[assignment.bundle, assignment.plan, assignment.standbys, int(assignment.on_purpose)],
+            roles=[assignment.roles[worker] for worker in workers],
+        )
+        plan = plan_name(self._book, assignment)
+        logs.note(generation=order.number, step=order.step)
+        _LOGGER.info(
+            "generation %d goes on with step %d: %d workers, %d of them standbys, plan %s",
+            order.number, order.step, len(workers), assignment.standbys, plan,
+        )  # fmt: skip
+        self._connections.publish(
+            Generation(
+                number=order.number,
+                step=order.step,
+                plan=plan,
+                workers=tuple(workers),
+                standbys=assignment.standbys,
+                period=assignment.period,
+            )
+        )
+
+    def _finish_recovery(self, order: FinishRecovery) -> None:
+        self._deadline = float("inf")
+        if self._job.checkpoints.begins.step:
+            self._journal.write(restored=True)
+        told = order.recovery.told()
+        _LOGGER.info("generation %d runs after %.3f s", told.generation, told.total)
+        self._connections.publish(told)
+        self._adaptation.recovered(order.recovery, time.monotonic())
+
+    def _begin_checkpoint(self, order: BeginCheckpoint) -> None:
+        assert self._checkpoint_files is not None
+        self._happen(*self._checkpoint_files.begin(order.name))
+
+    def _complete_checkpoint(self, order: CompleteCheckpoint) -> None:
+        assert self._checkpoint_files is not None
+        self._checkpoint_files.complete(order.name, order.manifest)
+
+    def _prune_checkpoints(self, order: PruneCheckpoints) -> None:
+        assert self._checkpoint_files is not None
+        self._checkpoint_files.prune(order.name)
+
+    def _end_job(self, order: EndJob) -> None:
+        """Members save what they should; agents end when all of them have."""
+        if self._checkpoint_files is not None:
+            for closed in self._checkpoint_files.finish():
+                self._carry_out(self._job.handle(closed, time.monotonic()))
+        self._end = JobEnded(order.error, order.no_plan, self.newest_checkpoint)
+        self._closes_at = time.monotonic() + (_LINGER_TO_SAVE if order.error is None else _LINGER)
+        _LOGGER.info("the job has ended: %s", order.error or "all steps are made")
+        self._connections.publish(self._end)
 
 
-def _name(member: Member) -> str:
-    return f"{member.worker[0]}:{member.worker[1]}"
+def _called(member: Member) -> str:
+    return f"{name_of(member.worker)} rank {member.tp_rank}"

@@ -373,6 +373,8 @@ class ProcessEnded:
 
 @dataclass(frozen=True, slots=True)
 class StartProcess:
+    """Start this worker process."""
+
     member: Member
     faults: tuple[InjectedFault, ...]
 
@@ -501,6 +503,8 @@ class StoreOpen:
 
 @dataclass(frozen=True, slots=True)
 class StoreSet:
+    """Keep this value."""
+
     key: str
     value: str
     """Base64, as all values of the store."""
@@ -530,12 +534,16 @@ class StoreCheck:
 
 @dataclass(frozen=True, slots=True)
 class StoreAdd:
+    """Add to a number; one that is not there is 0."""
+
     key: str
     value: int
 
 
 @dataclass(frozen=True, slots=True)
 class StoreRemove:
+    """Forget this key."""
+
     key: str
 
 
@@ -546,6 +554,8 @@ class StoreDone:
 
 @dataclass(frozen=True, slots=True)
 class StoreValue:
+    """What was asked for."""
+
     value: str
 
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Collection
 from typing import NamedTuple
 
+from recycle_runtime.coordinator.hooks import Hooks
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.protocol.messages import InjectedFault
 
@@ -35,7 +36,7 @@ class PlannedReturn(NamedTuple):
     step: int
 
 
-class Timetable:
+class Timetable(Hooks):
     """What is to happen, by step; what has happened is taken off."""
 
     def __init__(
@@ -44,14 +45,14 @@ class Timetable:
         self._faults = list(faults)
         self._returns = sorted(returns, key=lambda planned: planned.step)
 
-    def faults(self, place: Worker) -> tuple[InjectedFault, ...]:
+    def faults(self, worker: Worker) -> tuple[InjectedFault, ...]:
         """Of a process that is started now."""
-        mine = (fault for fault in self._faults if fault.place == place)
+        mine = (fault for fault in self._faults if fault.place == worker)
         return tuple(InjectedFault(fault.kind, fault.step, fault.position) for fault in mine)
 
-    def injected(self, place: Worker, fault: InjectedFault) -> None:
+    def injected(self, worker: Worker, fault: InjectedFault) -> None:
         """It has happened."""
-        planned = PlannedFault(fault.kind, place, fault.step, fault.position)
+        planned = PlannedFault(fault.kind, worker, fault.step, fault.position)
         if planned in self._faults:
             self._faults.remove(planned)
 
@@ -59,15 +60,15 @@ class Timetable:
         """Who has to be started again by now, in order and once each, as soon as its place is free."""
         return list(dict.fromkeys(planned.place for planned in self._returns if planned.step <= step))
 
-    def started(self, place: Worker) -> None:
+    def started(self, worker: Worker) -> None:
         """It has been; if it is due several times, the others wait until it is gone again."""
-        self._returns.remove(next(planned for planned in self._returns if planned.place == place))
+        self._returns.remove(next(planned for planned in self._returns if planned.place == worker))
 
-    def resume(self, step: int, places: Collection[Worker]) -> None:
+    def resume(self, step: int, workers: Collection[Worker]) -> None:
         """A run goes on from this step, with these workers: what was before it has happened."""
         self._faults = [fault for fault in self._faults if fault.step >= step]
         self._returns = [
-            planned for planned in self._returns if planned.step >= step or planned.place not in places
+            planned for planned in self._returns if planned.step >= step or planned.place not in workers
         ]
 
 

@@ -5,11 +5,22 @@ from pathlib import Path
 
 from recycle_runtime.checkpoint.manifest import Shape, part_name
 from recycle_runtime.checkpoint.shelf import Beginning, Shelf
-from recycle_runtime.coordinator.checkpoints import Saving
+from recycle_runtime.coordinator.checkpoint_files import CheckpointFiles
+from recycle_runtime.coordinator.checkpoints import Checkpoints
+from recycle_runtime.coordinator.events import (
+    BeginCheckpoint,
+    CompleteCheckpoint,
+    Order,
+    PruneCheckpoints,
+    Send,
+    Tell,
+)
 from recycle_runtime.protocol.messages import (
     CheckpointFailed,
     CheckpointMissed,
     CheckpointOrder,
+    CheckpointPath,
+    CheckpointReply,
     CheckpointWritten,
     Member,
     TakeCheckpoint,
@@ -21,32 +32,58 @@ ALL = [Member((pipeline, stage), 0) for stage in range(2) for pipeline in range(
 
 
 class Job:
-    """A coordinator's view, and writers that do as they are told."""
+    """What the service does for the state machine, and writers that do as they are told."""
 
     def __init__(self, folder: Path, every: int, steps: int, begins: Beginning | None = None) -> None:
         self.shelf = Shelf(folder)
+        self.files = CheckpointFiles(str(folder))
         self.orders: list[tuple[Member, TakeCheckpoint]] = []
         self.events: list[str] = []
-        self.saving = Saving(
-            self.shelf,
-            SHAPE,
-            every,
-            steps,
-            begins or Beginning(),
-            lambda member, message: self.orders.append((member, message)),
-            self.events.append,
+        newest = [
+            CheckpointPath(str(folder / found.name), found.manifest.step)
+            for found in self.shelf.look()[0][:1]
+        ]
+        self.saving = Checkpoints(
+            str(folder), SHAPE, every, steps, begins or Beginning(), self.shelf.names(), *newest
         )
+
+    def regroup(self, step: int, members: list[Member]) -> None:
+        self.carry_out(self.saving.regroup(step, members))
+
+    def progress(self, step: int) -> None:
+        self.carry_out(self.saving.progress(step))
+
+    def hear(self, member: Member, message: CheckpointReply) -> None:
+        self.carry_out(self.saving.hear(member, message))
+
+    def carry_out(self, orders: list[Order]) -> None:
+        for order in orders:
+            match order:
+                case Send(member, TakeCheckpoint() as message):
+                    self.orders.append((member, message))
+                case Tell(text):
+                    self.events.append(text)
+                case BeginCheckpoint(name):
+                    for failed in self.files.begin(name):
+                        self.carry_out(self.saving.not_begun(failed.name, failed.why))
+                case CompleteCheckpoint(name, manifest):
+                    self.files.complete(name, manifest)
+                case PruneCheckpoints(name):
+                    self.files.prune(name)
+                case _:
+                    raise AssertionError(order)
 
     def done(self, member: Member, name: str) -> None:
         part = self.shelf.folder / name / part_name(member.worker[1], member.tp_rank)
         part.mkdir()
         (part / "part.json").touch()
-        self.saving.hear(member, CheckpointWritten(name, crc32=1, seed=0))
+        self.hear(member, CheckpointWritten(name, crc32=1, seed=0))
 
     def has_completed(self, step: int) -> bool:
         """Once the file is there."""
         for _ in range(1000):
-            self.saving.poll()
+            for closed in self.files.take():
+                self.carry_out(self.saving.closed(closed.name, closed.why))
             if self.saving.newest is not None and self.saving.newest.step == step:
                 return True
             time.sleep(0.01)
@@ -55,11 +92,11 @@ class Job:
 
 def test_the_first_peers_write_at_multiples_and_at_the_end(tmp_path: Path) -> None:
     job = Job(tmp_path, 4, 6)
-    job.saving.regroup(0, ALL)
+    job.regroup(0, ALL)
     assert [job.saving.asked_of(member) for member in ALL] == [
         CheckpointOrder(4, "step-00000004"), None, CheckpointOrder(4, "step-00000004"), None
     ]  # fmt: skip
-    job.saving.progress(5)
+    job.progress(5)
     job.done(FIRST, "step-00000004")
     assert job.orders == []
     job.done(SECOND, "step-00000004")
@@ -77,22 +114,22 @@ def test_the_first_peers_write_at_multiples_and_at_the_end(tmp_path: Path) -> No
 
 def test_a_writer_that_is_late_is_asked_earlier(tmp_path: Path) -> None:
     job = Job(tmp_path, 1, 100)
-    job.saving.regroup(0, ALL)
-    job.saving.hear(FIRST, CheckpointMissed("step-00000001"))
+    job.regroup(0, ALL)
+    job.hear(FIRST, CheckpointMissed("step-00000001"))
     job.done(SECOND, "step-00000001")
-    job.saving.progress(10)
+    job.progress(10)
     assert {order.step for _, order in job.orders} == {14}
     assert job.events == []
 
 
 def test_a_writer_that_fails_says_why(tmp_path: Path) -> None:
     job = Job(tmp_path, 2, 4)
-    job.saving.regroup(0, ALL)
-    job.saving.hear(FIRST, CheckpointFailed("step-00000002", "the disk is full"))
+    job.regroup(0, ALL)
+    job.hear(FIRST, CheckpointFailed("step-00000002", "the disk is full"))
     assert job.events == ["no checkpoint of step 2: the disk is full"]
-    job.saving.progress(1)
+    job.progress(1)
     assert {order.name for _, order in job.orders} == {"step-00000004"}
-    job.saving.hear(SECOND, CheckpointFailed("step-00000004", "the disk is full"))
+    job.hear(SECOND, CheckpointFailed("step-00000004", "the disk is full"))
     assert job.saving.is_finished
     assert job.saving.newest is None
 
@@ -100,16 +137,16 @@ def test_a_writer_that_fails_says_why(tmp_path: Path) -> None:
 def test_a_writer_that_dies_is_replaced(tmp_path: Path) -> None:
     """The step is tried again if nobody has gone past it; what the others wrote for the first try is void."""
     job = Job(tmp_path, 4, 20)
-    job.saving.regroup(0, ALL)
+    job.regroup(0, ALL)
     job.done(SECOND, "step-00000004")
-    job.saving.lose(FIRST)
+    job.saving.drop(FIRST)
     left = [member for member in ALL if member != FIRST]
-    job.saving.regroup(4, left)
+    job.regroup(4, left)
     assert [job.saving.asked_of(member) for member in left] == [
         CheckpointOrder(4, "step-00000004.1"), CheckpointOrder(4, "step-00000004.1"), None
     ]  # fmt: skip
     job.done(SECOND, "step-00000004.1")
-    job.saving.regroup(5, left)
+    job.regroup(5, left)
     assert job.saving.asked_of(SECOND) is None
     job.done(Member((1, 0), 0), "step-00000004.1")
     assert job.has_completed(4)
@@ -117,25 +154,25 @@ def test_a_writer_that_dies_is_replaced(tmp_path: Path) -> None:
 
 def test_a_writer_that_is_done_may_die(tmp_path: Path) -> None:
     job = Job(tmp_path, 4, 20)
-    job.saving.regroup(0, ALL)
+    job.regroup(0, ALL)
     job.done(FIRST, "step-00000004")
-    job.saving.lose(FIRST)
-    job.saving.regroup(5, [member for member in ALL if member != FIRST])
+    job.saving.drop(FIRST)
+    job.regroup(5, [member for member in ALL if member != FIRST])
     job.done(SECOND, "step-00000004")
     assert job.has_completed(4)
 
 
 def test_steps_that_are_made_again_are_written_again(tmp_path: Path) -> None:
     job = Job(tmp_path, 4, 20)
-    job.saving.regroup(0, ALL)
+    job.regroup(0, ALL)
     job.done(FIRST, "step-00000004")
-    job.saving.regroup(3, ALL)
+    job.regroup(3, ALL)
     assert job.saving.asked_of(FIRST) == CheckpointOrder(4, "step-00000004.1")
 
 
 def test_a_run_that_goes_on_counts_its_items_from_there(tmp_path: Path) -> None:
     job = Job(tmp_path, 5, 20, Beginning("step-00000010", step=10, item=1000))
-    job.saving.regroup(10, ALL)
+    job.regroup(10, ALL)
     assert job.saving.asked_of(FIRST) == CheckpointOrder(15, "step-00000015")
     for member in (FIRST, SECOND):
         job.done(member, "step-00000015")
@@ -145,23 +182,22 @@ def test_a_run_that_goes_on_counts_its_items_from_there(tmp_path: Path) -> None:
 
 def test_a_coordinator_that_starts_again_finds_what_is_there(tmp_path: Path) -> None:
     first = Job(tmp_path, 2, 20)
-    first.saving.regroup(0, ALL)
+    first.regroup(0, ALL)
     for member in (FIRST, SECOND):
         first.done(member, "step-00000002")
     assert first.has_completed(2)
     second = Job(tmp_path, 2, 20)
-    second.saving.look()
     second.saving.train(ALL)
     assert second.saving.newest == first.saving.newest
-    second.saving.progress(3)
+    second.progress(3)
     assert {order.step for _, order in second.orders} == {6}
 
 
 def test_a_folder_that_cannot_be_made_does_not_end_the_run(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     job = Job(tmp_path / "file" / "kept", 2, 4)
-    job.saving.regroup(0, ALL)
+    job.regroup(0, ALL)
     assert job.saving.asked_of(FIRST) is None
     assert job.events[0].startswith("no checkpoint of step 2: ")
-    job.saving.progress(4)
+    job.progress(4)
     assert job.saving.is_finished

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from recycle_runtime.checkpoint.manifest import CheckpointError, Manifest, Shape, part_name
-from recycle_runtime.checkpoint.shelf import Beginning, Shelf, beginning, is_name
+from recycle_runtime.checkpoint.shelf import Beginning, Shelf, beginning, is_name, name_of
 
 SHAPE = Shape(stages=2, pipelines=3, tensor=1, microbatches=4)
 
@@ -22,7 +22,8 @@ def parts(folder: Path, shape: Shape = SHAPE) -> None:
 
 
 def complete(shelf: Shelf, step: int, shape: Shape = SHAPE) -> str:
-    name = shelf.begin(step)
+    name = name_of(step)
+    shelf.make(name)
     parts(shelf.folder / name, shape)
     shelf.complete(name, manifest(step, shape))
     return name
@@ -33,7 +34,8 @@ def test_the_newest_comes_first_and_older_ones_go(tmp_path: Path) -> None:
     assert shelf.look() == ([], [])
     for step in (10, 20, 30):
         complete(shelf, step)
-    begun = shelf.begin(40)
+    begun = name_of(40)
+    shelf.make(begun)
     (shelf.folder / "notes.txt").touch()
     (shelf.folder / "step-mine").mkdir()
     shelf.prune("step-00000030")
@@ -48,14 +50,21 @@ def test_the_newest_comes_first_and_older_ones_go(tmp_path: Path) -> None:
 
 def test_every_try_has_a_folder_of_its_own(tmp_path: Path) -> None:
     shelf = Shelf(tmp_path)
-    assert [shelf.begin(5) for _ in range(3)] == ["step-00000005", "step-00000005.1", "step-00000005.2"]
+    names = [name_of(5, attempt) for attempt in range(3)]
+    assert names == ["step-00000005", "step-00000005.1", "step-00000005.2"]
+    for name in names:
+        shelf.make(name)
+    assert shelf.names() == names
+    with pytest.raises(FileExistsError):
+        shelf.make(names[0])
     assert all(map(is_name, ("step-00000005", "step-00000005.2")))
     assert not any(map(is_name, ("../step-00000005", "step-5", "step-00000005/..", "step-00000005\n")))
 
 
 def test_a_folder_without_a_manifest_is_no_checkpoint(tmp_path: Path) -> None:
     shelf = Shelf(tmp_path)
-    parts(tmp_path / shelf.begin(5))
+    shelf.make(name_of(5))
+    parts(tmp_path / name_of(5))
     assert shelf.look() == ([], [])
     words = f"{tmp_path} has no complete checkpoint: starting with the first step"
     assert beginning(tmp_path, SHAPE, 9, resume=True) == Beginning(words=words)

@@ -14,22 +14,42 @@ from recycle_compiler.frontend.load import parse_job_text
 from recycle_compiler.ir.failure import failure_set
 from recycle_compiler.planner.compile import compile_job, plan_failed
 from recycle_runtime.coordinator.adaptation import Adaptation, AdaptationOptions
-from recycle_runtime.coordinator.coordinator import Coordinator, Phase
-from recycle_runtime.coordinator.plan_files import PlanFiles
-from recycle_runtime.coordinator.recoveries import Recovery
+from recycle_runtime.coordinator.events import (
+    BeginGeneration,
+    EndJob,
+    Event,
+    Fence,
+    FinishRecovery,
+    Joined,
+    Order,
+    PlanMade,
+    Rename,
+    Said,
+    Send,
+    TellRow,
+    WantPlan,
+    WorkerFailed,
+)
+from recycle_runtime.coordinator.plans import PlanFiles
 from recycle_runtime.coordinator.replanning import Replanner
+from recycle_runtime.coordinator.state_machine import Phase, StateMachine
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.plan_book import Assignment, PlanBook
 from recycle_runtime.protocol.messages import (
+    AtBoundary,
+    Began,
     Copied,
     Go,
     Hold,
+    Holding,
+    JobEvent,
     Leave,
+    LeftGroup,
     Member,
     Move,
     Report,
-    StepRow,
+    StepDone,
     ToWorker,
 )
 
@@ -87,12 +107,10 @@ class FakeJob:
         self.events: list[str] = []
         self.book = PlanBook(heavy_bundle())
         expected = set(self.book.grid) - set(failed)
-        self.coordinator = Coordinator(self.book, 1, steps, expected, self, lambda: self.now)
+        self.coordinator = StateMachine(self.book, 1, steps, expected, self.now)
         self.files = PlanFiles("first", self.book, self)
         helper = replanner or Replanner(Path("nowhere"))
-        self.adaptation = Adaptation(
-            self.coordinator, options, helper, self.files, self.events.append, lambda: self.now
-        )
+        self.adaptation = Adaptation(self.book, options, helper, self.files)
         self.members: dict[Member, FakeMember] = {}
         self.mail: deque[tuple[Member, ToWorker]] = deque()
         self.moves: list[tuple[Worker, Worker]] = []
@@ -108,10 +126,10 @@ class FakeJob:
     def join(self, place: Worker) -> None:
         member = Member(place, 0)
         self.members[member] = FakeMember()
-        self.coordinator.join(member)
+        self.happen(Joined(member))
 
     def kill(self, place: Worker) -> None:
-        self.coordinator.lose(place, f"{place[0]}:{place[1]} was killed", self.now)
+        self.happen(WorkerFailed(place, f"{place[0]}:{place[1]} was killed", self.now))
 
     def run(self, steps: int) -> None:
         """So many steps of everybody, if the job lasts as long; the rest of the mail in between."""
@@ -134,8 +152,8 @@ class FakeJob:
         elif self.wanted is not None:
             failed, self.wanted = self.wanted, None
             self.files.add(Path(str(failed)), planned(failed))
-            self.coordinator.add_plan()
-        self.adaptation.turn(self.wanted is not None)
+            self.happen(PlanMade())
+        self._adapt()
 
     def step(self) -> None:
         """One for everybody who trains, or has to stop first."""
@@ -148,13 +166,13 @@ class FakeJob:
             if not fake.is_training or fake.applied is None:
                 continue
             if fake.applied >= fake.hold:
-                self.coordinator.boundary(member, fake.applied)
+                self.happen(Said(member, AtBoundary(fake.applied)))
                 continue
             self.adaptation.measured(member, self._times(member.worker, assignment))
             fake.applied += 1
             loss = 0.0 if member.worker[1] == self.book.stages - 1 else None
-            self.coordinator.step(member, fake.applied - 1, loss, seconds)
-        self.adaptation.turn(self.wanted is not None)
+            self.happen(Said(member, StepDone(fake.applied - 1, loss, seconds, 0, {})))
+        self._adapt()
 
     def _times(self, place: Worker, assignment: Assignment) -> dict[str, float]:
         slots = dict.fromkeys("FIW", (1, 3, 3)[place[1]])
@@ -169,14 +187,15 @@ class FakeJob:
         match order:
             case Leave(generation):
                 fake.is_training, fake.generation = False, generation
-                self.coordinator.report(member, fake.generation, Report(fake.applied, fake.is_fresh))
+                report = Report(fake.applied, fake.is_fresh)
+                self.happen(Said(member, LeftGroup(fake.generation, report)))
             case Move():
                 fake.applied, fake.is_fresh = None, False
             case Go() if order.generation >= fake.generation:
                 self._go(member, fake, order)
             case Hold(step, request):
                 fake.hold = step
-                self.coordinator.holding(request, fake.applied or 0)
+                self.happen(Said(member, Holding(request, fake.applied or 0)))
             case _:
                 pass
 
@@ -195,40 +214,52 @@ class FakeJob:
         fake.applied, fake.is_fresh, fake.is_training = step, False, True
         fake.hold = order.until
         self.adaptation.began(member, STATE_BYTES, copied)
-        self.coordinator.began(member, order.generation)
+        self.happen(Said(member, Began(order.generation, STATE_BYTES, copied)))
 
-    # Where orders and news go.
+    # What the service does.
+
+    def happen(self, *events: Event) -> None:
+        for event in events:
+            for order in self.coordinator.handle(event, self.now):
+                self._carry_out(order)
+
+    def _adapt(self) -> None:
+        for wish in self.adaptation.turn(self.coordinator, self.now, is_planning=self.wanted is not None):
+            if isinstance(wish, JobEvent):
+                self.events.append(wish.text)
+            else:
+                self.happen(wish)
+
+    def _carry_out(self, order: Order) -> None:
+        match order:
+            case Send(member, message):
+                self.order(member, message)
+            case Fence(member):
+                self.members.pop(member, None)
+            case Rename(member, target):
+                self._rename(member, target)
+            case TellRow(row):
+                self.rows.append(row.step)
+                self.adaptation.row(row)
+            case BeginGeneration(_, _, assignment):
+                self.adaptation.generation(assignment)
+            case FinishRecovery(recovery):
+                self.adaptation.recovered(recovery, self.now)
+            case WantPlan(live):
+                self.wanted = tuple(sorted(set(self.book.grid) - set(live)))
+            case EndJob(error):
+                self.result = (error,)
+            case _:
+                pass
 
     def order(self, member: Member, message: ToWorker) -> None:
         self.mail.append((member, message))
 
-    def fence(self, member: Member, why: str) -> None:
-        self.members.pop(member, None)
-
-    def moved(self, member: Member, target: Member) -> None:
+    def _rename(self, member: Member, target: Member) -> None:
         self.members[target] = self.members.pop(member)
         self.mail = deque((target if to == member else to, order) for to, order in self.mail)
         self.moves.append((member.worker, target.worker))
         self.adaptation.moved(member.worker, target.worker)
-
-    def row(self, row: StepRow) -> None:
-        self.rows.append(row.step)
-        self.adaptation.row(row)
-
-    def gathering(self, number: int) -> None:
-        pass
-
-    def generation(self, number: int, step: int, assignment: Assignment) -> None:
-        self.adaptation.generation(assignment)
-
-    def recovered(self, recovery: Recovery) -> None:
-        self.adaptation.recovered(recovery)
-
-    def plan_wanted(self, live: tuple[Worker, ...]) -> None:
-        self.wanted = tuple(sorted(set(self.book.grid) - set(live)))
-
-    def ended(self, error: str | None, no_plan: bool) -> None:
-        self.result = (error,)
 
     def write(self, **fields: Any) -> None:
         """In place of a journal."""

@@ -13,7 +13,7 @@ from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.streams import Streams
 from recycle_compiler.planner.compile import plan_failed, plan_slow
 from recycle_compiler.scheduling.slow_workers import slow_workers
-from recycle_runtime.coordinator.plan_files import PlanFiles
+from recycle_runtime.coordinator.plans import PlanFiles
 from recycle_runtime.coordinator.replanning import Candidate, InUse, Offer, Replanner
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.bundle import Bundle

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recycle_runtime.coordinator.decision import CannotAgreeError, StageLost, Standing, stand
+from recycle_runtime.coordinator.regrouping import CannotAgreeError, StageGone, Standing, stand
 from recycle_runtime.protocol.messages import Member, Report, Sums
 
 
@@ -147,12 +147,12 @@ def test_everybody_is_fresh_in_the_beginning() -> None:
 
 def test_a_stage_that_only_joiners_have_is_lost() -> None:
     reports = {Member((0, 0), 0): Report(3, False), Member((0, 1), 0): Report(0, True)}
-    assert stand(reports, 2) == StageLost((1,))
+    assert stand(reports, 2) == StageGone((1,))
 
 
 def test_a_stage_with_half_a_state_is_lost() -> None:
     reports = {Member((0, 0), 0): Report(3, False), Member((0, 1), 0): Report(None, False)}
-    assert stand(reports, 2) == StageLost((1,))
+    assert stand(reports, 2) == StageGone((1,))
 
 
 def test_two_steps_apart_cannot_be() -> None:

@@ -82,8 +82,8 @@ class Line:
 def test_workers_start_where_there_is_room() -> None:
     agents, first, second = Agents(1), Line(), Line()
     assert not agents.start((0, 0), ())
-    agents.arrive(first, AgentJoin("", 1, ()))
-    agents.arrive(second, AgentJoin("", 1, ()))
+    agents.arrive(first, AgentJoin("", 1, ()), 0.0)
+    agents.arrive(second, AgentJoin("", 1, ()), 0.0)
     assert agents.start((0, 0), (InjectedFault("kill", 3, -1),))
     assert not agents.start((0, 0), ())
     assert agents.start((1, 0), ())
@@ -96,8 +96,8 @@ def test_workers_start_where_there_is_room() -> None:
 
 def test_parts_of_a_worker_run_on_one_node() -> None:
     agents, narrow, wide = Agents(2), Line(), Line()
-    agents.arrive(narrow, AgentJoin("", 1, ()))
-    agents.arrive(wide, AgentJoin("", 3, ()))
+    agents.arrive(narrow, AgentJoin("", 1, ()), 0.0)
+    agents.arrive(wide, AgentJoin("", 3, ()), 0.0)
     assert agents.start((0, 0), ())
     assert not narrow.said
     assert wide.said == [StartProcess(Member((0, 0), rank), ()) for rank in (0, 1)]
@@ -106,11 +106,11 @@ def test_parts_of_a_worker_run_on_one_node() -> None:
 
 def test_an_agent_that_starts_again_knows_its_processes() -> None:
     agents, first, again = Agents(1), Line(), Line()
-    agents.arrive(first, AgentJoin("", 2, ()))
+    agents.arrive(first, AgentJoin("", 2, ()), 0.0)
     agents.start((0, 0), ())
     agents.leave(first)
     assert not agents.has(Member((0, 0), 0))
-    agents.arrive(again, AgentJoin("", 2, (RunningProcess(Member((0, 0), 0), 123),)))
+    agents.arrive(again, AgentJoin("", 2, (RunningProcess(Member((0, 0), 0), 123),)), 0.0)
     assert agents.has(Member((0, 0), 0))
     agents.kill(Member((0, 0), 0))
     agents.rename(Member((0, 0), 0), Member((0, 1), 0))

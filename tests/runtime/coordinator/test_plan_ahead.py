@@ -5,7 +5,7 @@ from pathlib import Path
 from recycle_compiler.backends.bundle import write_bundle
 from recycle_compiler.ir.failure import failure_set
 from recycle_compiler.planner.compile import plan_failed
-from recycle_runtime.coordinator.plan_ahead import next_failure
+from recycle_runtime.coordinator.plans import next_failure
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.plan_book import PlanBook
 from tests.support.jobs import unit_job

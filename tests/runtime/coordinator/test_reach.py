@@ -29,15 +29,15 @@ class _Talk:
 
     def __init__(self, missed: Callable[[Worker], list[str]]) -> None:
         self.now = 100.0
-        self.reach = Reachability(lambda: self.now)
+        self.reach = Reachability()
         self.missed = missed
 
     def go_on(self, seconds: int, can_lose: Callable[[set[Worker]], bool] = _can_lose) -> Verdict | None:
         for _ in range(seconds):
             for worker in _LIVE:
                 missed = self.missed(worker)
-                self.reach.hear(worker, [_host(worker)], missed)
-            if (verdict := self.reach.decide(_LIVE, can_lose)) is not None:
+                self.reach.hear(worker, [_host(worker)], missed, self.now)
+            if (verdict := self.reach.decide(_LIVE, can_lose, self.now)) is not None:
                 return verdict
             self.now += 1.0
         return None
@@ -46,7 +46,7 @@ class _Talk:
 def _lost(verdict: Verdict | None) -> list[Worker]:
     assert verdict is not None
     assert verdict.error is None
-    return [worker for worker, _ in verdict.lost]
+    return [worker for worker, _ in verdict.failed]
 
 
 def _none(worker: Worker) -> list[str]:
@@ -62,7 +62,7 @@ def test_the_node_that_all_others_miss_goes() -> None:
     verdict = talk.go_on(10)
     assert _lost(verdict) == [(0, 0), (0, 1)]
     assert verdict is not None
-    assert verdict.lost[0][1] == "0:0 on 10.0.0.0 does not reach 10.0.0.1, 10.0.0.2"
+    assert verdict.failed[0][1] == "0:0 on 10.0.0.0 does not reach 10.0.0.1, 10.0.0.2"
 
 
 def test_of_two_that_miss_each_other_one_goes() -> None:
@@ -81,9 +81,9 @@ def test_words_that_were_held_up_are_no_reason() -> None:
     talk = _Talk(_none)
     talk.go_on(1)
     for _ in range(20):
-        talk.reach.hear((0, 0), ["10.0.0.0"], ["10.0.0.1"])
+        talk.reach.hear((0, 0), ["10.0.0.0"], ["10.0.0.1"], talk.now)
     for _ in range(100):
-        assert talk.reach.decide(_LIVE, _can_lose) is None
+        assert talk.reach.decide(_LIVE, _can_lose, talk.now) is None
         talk.now += 0.1
 
 

@@ -16,14 +16,14 @@ class _Nodes:
 
     def __init__(self, count: int) -> None:
         self.now = 50.0
-        self.agents = Agents(1, patience=3.0, clock=lambda: self.now)
+        self.agents = Agents(1, heartbeat_timeout=3.0, now=self.now)
         self.lines = [_Line() for _ in range(count)]
         for number, line in enumerate(self.lines):
             self.arrive(number, line)
 
     def arrive(self, number: int, line: _Line) -> object:
         running = (RunningProcess(Member((number, 0), 0), 7),)
-        return self.agents.arrive(line, AgentJoin(f"agent {number}", 2, running))
+        return self.agents.arrive(line, AgentJoin(f"agent {number}", 2, running), self.now)
 
     def later(self, seconds: float, heard: list[int]) -> list[int]:
         """Who is given up when only these go on speaking."""
@@ -31,8 +31,8 @@ class _Nodes:
         for _ in range(round(2 * seconds)):
             self.now += 0.5
             for number in heard:
-                self.agents.heard(self.lines[number])
-            for _, members in self.agents.silent(lambda gone: len(gone) < len(self.lines)):
+                self.agents.heard(self.lines[number], self.now)
+            for _, members in self.agents.timed_out(lambda gone: len(gone) < len(self.lines), self.now):
                 lost += [member.worker for member in members]
         return [pipeline for pipeline, _ in lost]
 
@@ -65,7 +65,7 @@ def test_a_node_that_others_do_not_reach_gets_no_more_workers() -> None:
     nodes.agents.shun(Member((0, 0), 0))
     assert not nodes.agents.start((5, 0), ())
     nodes.agents.leave(nodes.lines[0])
-    nodes.agents.arrive(_Line(), AgentJoin("another", 2, ()))
+    nodes.agents.arrive(_Line(), AgentJoin("another", 2, ()), nodes.now)
     assert nodes.agents.start((5, 0), ())
 
 
@@ -73,8 +73,8 @@ def test_a_coordinator_that_did_not_listen_blames_nobody() -> None:
     nodes = _Nodes(3)
     nodes.later(2.0, heard=[0, 1, 2])
     nodes.now += 10.0
-    nodes.agents.heard(nodes.lines[0])
-    assert nodes.agents.silent(lambda gone: True) == []
+    nodes.agents.heard(nodes.lines[0], nodes.now)
+    assert nodes.agents.timed_out(lambda gone: True, nodes.now) == []
     assert nodes.later(4.0, heard=[0, 1]) == [2]
 
 
@@ -86,5 +86,5 @@ def test_a_node_that_others_do_not_reach_stays_so_until_another_agent_runs_there
     again = _Line()
     nodes.arrive(1, again)
     assert not nodes.agents.start((5, 0), ())
-    nodes.agents.arrive(_Line(), AgentJoin("a new agent", 2, ()))
+    nodes.agents.arrive(_Line(), AgentJoin("a new agent", 2, ()), nodes.now)
     assert nodes.agents.start((5, 0), ())

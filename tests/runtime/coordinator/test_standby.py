@@ -7,9 +7,10 @@ from recycle_compiler.backends.bundle import bundle_bytes
 from recycle_compiler.frontend.load import parse_job_text
 from recycle_compiler.planner.compile import plan_failed
 from recycle_runtime.coordinator.adaptation import AdaptationOptions
-from recycle_runtime.coordinator.coordinator import Coordinator
+from recycle_runtime.coordinator.events import AllReturned, Order, Returned, Send
 from recycle_runtime.coordinator.journal import Journal, read
-from recycle_runtime.coordinator.plan_files import PlanFiles
+from recycle_runtime.coordinator.plans import PlanFiles
+from recycle_runtime.coordinator.state_machine import StateMachine
 from recycle_runtime.plan.plan_book import Fitted, PlanBook
 from recycle_runtime.protocol.messages import Hold
 from tests.runtime.coordinator.fake_job import HEAVY, FakeJob, heavy_bundle, planned
@@ -129,20 +130,17 @@ def test_a_coordinator_that_starts_again_takes_up_what_was_chosen(tmp_path: Path
     remembered = read(tmp_path / "journal")
     assert remembered is not None and remembered.plan is not None
 
-    def again(fitted: bool) -> Coordinator:
+    def again(fitted: bool) -> list[Order]:
         book = PlanBook(heavy_bundle())
         if fitted:
             book.fitted = book.add(planned(()), Fitted(frozenset(book.grid), {(1, 1): 2.0}))
-        coordinator = Coordinator(book, 1, 30, set(book.grid), job)
-        coordinator.remember(remembered)
-        assert coordinator.assignment == before
-        for member in coordinator.roster.members():
-            coordinator.rejoin(member, is_training=True, asked=1)
-        job.mail.clear()
-        coordinator.all_are_back()
-        return coordinator
+        job = StateMachine(book, 1, 30, set(book.grid), 0.0)
+        job.remember(remembered)
+        assert job.assignment == before
+        for member in job.roster.members():
+            job.handle(Returned(member, is_training=True, asked=1), 1.0)
+        return job.handle(AllReturned(), 1.0)
 
-    again(fitted=False)
-    assert not job.mail
-    again(fitted=True)
-    assert {type(order) for _, order in job.mail} == {Hold}
+    assert again(fitted=False) == []
+    orders = again(fitted=True)
+    assert orders and all(isinstance(order, Send) and isinstance(order.message, Hold) for order in orders)

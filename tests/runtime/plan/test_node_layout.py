@@ -43,7 +43,7 @@ def test_the_coordinator_fills_nodes_like_that(
     expected = fill_nodes(placement_order(grid(pipelines, stages)), per_node)
     agents, nodes = Agents(tensor), [Node() for _ in expected]
     for node in nodes:
-        agents.arrive(node, AgentJoin("", per_node * tensor + tensor - 1, ()))
+        agents.arrive(node, AgentJoin("", per_node * tensor + tensor - 1, ()), 0.0)
     for worker in placement_order(grid(pipelines, stages)):
         assert agents.start(worker, ())
     assert tuple(tuple(node.started) for node in nodes) == expected

@@ -1,4 +1,4 @@
-"""Members of a job as little state machines around a real coordinator: time is a list of choices.
+"""Members of a job as little state machines around a job's real state machine: time is a list of choices.
 
 Messages in both directions stay in order, and take as long as chance wants. A member that trains can finish a
 step only when everybody in its generation has begun it, as with real sums.
@@ -8,20 +8,33 @@ import random
 from collections import deque
 from typing import Any
 
-from recycle_runtime.coordinator.coordinator import Coordinator
+from recycle_runtime.coordinator.events import (
+    AllReturned,
+    BeginGeneration,
+    EndJob,
+    Event,
+    Fence,
+    Joined,
+    PlanMade,
+    Reconnected,
+    Returned,
+    Said,
+    Send,
+    TellRow,
+    WantPlan,
+    WorkerFailed,
+)
 from recycle_runtime.coordinator.journal import Remembered
-from recycle_runtime.coordinator.recoveries import Recovery
+from recycle_runtime.coordinator.state_machine import StateMachine
 from recycle_runtime.plan.assembly import Worker
-from recycle_runtime.plan.plan_book import Assignment, PlanBook
+from recycle_runtime.plan.plan_book import PlanBook
 from recycle_runtime.protocol.messages import (
     AtBoundary,
     Began,
     CaughtUp,
     End,
-    FromWorker,
     Go,
     GroupBroken,
-    Handlers,
     Hold,
     Holding,
     Join,
@@ -37,6 +50,9 @@ from recycle_runtime.protocol.messages import (
 )
 from tests.runtime.recovery.plans_for_tests import fake_bundle, fewest
 
+Spoken = LeftGroup | LossShare | StepDone | Began | Holding | AtBoundary | CaughtUp | GroupBroken
+"""What the processes of this model say once they have joined."""
+
 
 class Process:
     """A worker process: its line to the coordinator, and what its main thread does."""
@@ -45,7 +61,7 @@ class Process:
         self.world, self.member = world, member
         self.is_connected = True
         self.incoming: deque[ToWorker] = deque()
-        self.outgoing: deque[FromWorker] = deque()
+        self.outgoing: deque[Join | Spoken] = deque()
         self.orders: deque[ToWorker] = deque()
         self.made: list[StepDone] = []
         self.asked = self.generation = self.step = 0
@@ -62,7 +78,7 @@ class Process:
         """Up to now, whether or not it has a state."""
         self.say(self._hello())
 
-    def say(self, message: FromWorker) -> None:
+    def say(self, message: Join | Spoken) -> None:
         if isinstance(message, StepDone):
             self.made.append(message)
         if self.is_connected:
@@ -260,8 +276,31 @@ class World:
         process = self.processes[member.worker]
         return process.generation == generation and process.step == step and not process.is_in_step
 
-    def _new_coordinator(self) -> Coordinator:
-        return Coordinator(self.book, 1, self.steps, set(self.book.grid), self, clock=lambda: 1.0)
+    def _new_coordinator(self) -> StateMachine:
+        return StateMachine(self.book, 1, self.steps, set(self.book.grid), now=1.0)
+
+    def happen(self, *events: Event) -> None:
+        """As the service does: handle them in turn, and carry out what is ordered."""
+        for event in events:
+            for order in self.coordinator.handle(event, now=1.0):
+                match order:
+                    case Send(member, message):
+                        self.order(member, message)
+                    case Fence(member, why):
+                        process = self.processes.pop(member.worker, None)
+                        assert process is None, f"{member} lives, and is killed: {why}"
+                    case TellRow(row):
+                        self.rows.append(row)
+                    case BeginGeneration(number, _, assignment):
+                        self.generations.append(number)
+                        self.written[number] = tuple(sorted(assignment.roles))
+                    case WantPlan(live):
+                        self.wanted_plans.append(live)
+                    case EndJob(error):
+                        assert not self.is_over, "it has ended twice"
+                        self.is_over, self.error = True, error
+                    case _:
+                        pass
 
     # What can happen.
 
@@ -290,58 +329,49 @@ class World:
     def deliver(self, process: Process) -> None:
         """One message to the coordinator."""
         message, member = process.outgoing.popleft(), process.member
-        handlers, coordinator = Handlers[Member](), self.coordinator
-        handlers.on(Join, self._join)
-        handlers.on(LeftGroup, lambda member, said: coordinator.report(member, said.generation, said.report))
-        handlers.on(
-            StepDone, lambda member, said: coordinator.step(member, said.step, said.loss, said.seconds)
-        )
-        handlers.on(LossShare, lambda member, said: coordinator.loss(member, said.step, said.loss))
-        handlers.on(Began, lambda member, said: coordinator.began(member, said.generation))
-        handlers.on(Holding, lambda member, said: coordinator.holding(said.request, said.step))
-        handlers.on(AtBoundary, lambda member, said: coordinator.boundary(member, said.step))
-        handlers.on(CaughtUp, lambda member, said: coordinator.caught_up(member, said.generation))
-        handlers.on(GroupBroken, lambda member, said: coordinator.broken(member, said.generation, said.why))
-        handlers.handle(member, message)
+        if isinstance(message, Join):
+            self._join(member, message)
+        else:
+            self.happen(Said(member, message))
 
     def _join(self, member: Member, message: Join) -> None:
         """As the service does."""
-        coordinator, generation, asked = self.coordinator, message.generation, message.asked
+        coordinator, generation = self.coordinator, message.generation
         recall = Recall(coordinator.rows.next)
         if member in self.returning:
             is_training = message.is_training and generation == coordinator.number
             self.order(member, recall)
-            coordinator.rejoin(member, is_training=is_training, asked=asked)
+            self.happen(Returned(member, is_training, message.asked))
             self._returned(member)
         elif member in coordinator.roster:
             self.order(member, recall)
-            coordinator.reconnect(member, generation, message.is_training)
+            self.happen(Reconnected(member, generation, message.is_training))
         else:
-            coordinator.join(member, has_trained=generation > 0, asked=asked)
+            self.happen(Joined(member, has_trained=generation > 0, asked=message.asked))
 
     def _returned(self, member: Member) -> None:
         self.returning.discard(member)
         if not self.returning:
-            self.coordinator.all_are_back()
+            self.happen(AllReturned())
 
     def tell_loss(self) -> None:
         place = self.losses.pop(0)
-        self.coordinator.lose(place, "lost")
+        self.happen(WorkerFailed(place, "failed"))
         if Member(place, 0) in self.returning:
             self._returned(Member(place, 0))
 
     def give_up_waiting(self) -> None:
         """For those who will not come back."""
         for member in sorted(self.returning):
-            self.coordinator.lose(member.worker, "did not come back")
+            self.happen(WorkerFailed(member.worker, "did not come back"))
         self.returning.clear()
-        self.coordinator.all_are_back()
+        self.happen(AllReturned())
 
     def make_plan(self) -> None:
         live = self.wanted_plans.pop(0)
         failed = [worker for worker in self.book.grid if worker not in live]
         self.book.add(fake_bundle(self.book.stages, self.book.pipelines, [failed]))
-        self.coordinator.add_plan()
+        self.happen(PlanMade())
 
     def moves(self) -> list[Any]:
         """Everything that can go on now without harm."""
@@ -370,35 +400,9 @@ class World:
             self.chance.choice(self.moves())()
         raise AssertionError("it does not end")
 
-    # The coordinator's outbox.
-
     def order(self, member: Member, message: ToWorker) -> None:
         if isinstance(message, Go):
             self.groups.setdefault(message.generation, []).append(member)
         process = self.processes.get(member.worker)
         if process is not None and process.is_connected:
             process.incoming.append(message)
-
-    def fence(self, member: Member, why: str) -> None:
-        process = self.processes.pop(member.worker, None)
-        assert process is None, f"{member} lives, and is killed: {why}"
-
-    def moved(self, member: Member, target: Member) -> None: ...
-
-    def row(self, row: StepRow) -> None:
-        self.rows.append(row)
-
-    def gathering(self, number: int) -> None: ...
-
-    def generation(self, number: int, step: int, assignment: Assignment) -> None:
-        self.generations.append(number)
-        self.written[number] = tuple(sorted(assignment.roles))
-
-    def recovered(self, recovery: Recovery) -> None: ...
-
-    def plan_wanted(self, live: tuple[Worker, ...]) -> None:
-        self.wanted_plans.append(live)
-
-    def ended(self, error: str | None, no_plan: bool) -> None:
-        assert not self.is_over, "it has ended twice"
-        self.is_over, self.error = True, error

@@ -1,6 +1,7 @@
 """Members that do not come out of their group: given up while their stage has others, else waited for."""
 
 from recycle_runtime.coordinator.adaptation import AdaptationOptions
+from recycle_runtime.coordinator.events import TimePassed
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.protocol.messages import Leave, Member, ToWorker
 from tests.runtime.coordinator.fake_job import FakeJob
@@ -20,7 +21,7 @@ class DeafJob(FakeJob):
 
     def wait(self, seconds: float) -> None:
         self.now += seconds
-        self.coordinator.look_at_progress()
+        self.happen(TimePassed())
         self.deliver()
 
 

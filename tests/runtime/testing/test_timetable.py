@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recycle_runtime.coordinator.step_metrics import StepRows
+from recycle_runtime.coordinator.metrics import StepRows
 from recycle_runtime.protocol.messages import Member, StepRow
 from recycle_runtime.testing import faults as of_members
 from recycle_runtime.testing.chaos import chaos

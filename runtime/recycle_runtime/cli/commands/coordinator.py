@@ -60,26 +60,28 @@ def run(arguments: Namespace, output: Output) -> int:
         port=port,
         token=token(),
         state=state,
-        timetable=planned,
+        hooks=planned,
         checkpoint=arguments.checkpoint,
         every=checkpoint_every(arguments),
         resume=arguments.resume,
         adaptation=adaptation_options(arguments),
-        silent=timeout,
+        heartbeat_timeout=timeout,
     )
     try:
         service = Service(options)
     except CheckpointError as error:
         raise UserError(str(error)) from None
     _announce(state, f"{host}:{service.port}")
-    error = service.run()
-    if error is None:
+    end = service.run()
+    if end.error is None:
         return DONE
     if not service.was_observed:
-        if (newest := service.coordinator.saving.newest) is not None:
-            error += f"; {newest.path} has the first {newest.step} steps: go on from it with --resume"
-        output.error(error)
-    return NO_PLAN if service.has_no_plan else INPUT_ERROR
+        how = ""
+        if end.checkpoint is not None:
+            path, step = end.checkpoint
+            how = f"; {path} has the first {step} steps: go on from it with --resume"
+        output.error(end.error + how)
+    return NO_PLAN if end.no_plan else INPUT_ERROR
 
 
 def _announce(folder: Path, text: str) -> None:

@@ -15,8 +15,8 @@ class Entry:
         """The generation that the report was made for."""
         self.boundary: int | None = None
         """The step before which it waits."""
-        self.is_learning = False
-        """Whether it watches until it has its state."""
+        self.is_joining = False
+        """Whether it is a standby until it has its state."""
         self.is_leaving = False
         """Whether it trained in an older generation and has not said that it has left."""
         self.is_active = False
@@ -28,7 +28,7 @@ class Entry:
 
 
 class Roster:
-    """Members by place and part; a worker is whole when all its parts are there."""
+    """Members; a worker is whole when all its tensor-parallel processes are there."""
 
     def __init__(self, tensor: int) -> None:
         self._tensor = tensor
@@ -41,28 +41,25 @@ class Roster:
         self.entries[member] = Entry()
         return self.entries[member]
 
-    def lose(self, place: Worker) -> list[Member]:
-        """Take a worker off; these of its parts were there."""
-        gone = [member for member in self.entries if member.worker == place]
+    def remove(self, worker: Worker) -> list[Member]:
+        """Take a worker off; these of its processes were there."""
+        gone = [member for member in self.entries if member.worker == worker]
         for member in gone:
             del self.entries[member]
         return gone
 
     def whole(self) -> list[Worker]:
-        """Workers with all their parts, in order."""
-        places = sorted({member.worker for member in self.entries})
-        return [place for place in places if all(Member(place, part) in self for part in range(self._tensor))]
+        """Workers with all their processes, in order."""
+        workers = sorted({member.worker for member in self.entries})
+        return [worker for worker in workers if all(member in self for member in self._processes(worker))]
 
     def members(self) -> Iterator[Member]:
         """Of whole workers."""
-        for place in self.whole():
-            yield from (Member(place, part) for part in range(self._tensor))
+        for worker in self.whole():
+            yield from self._processes(worker)
 
     def active(self) -> list[Member]:
         return [member for member, entry in self.entries.items() if entry.is_active]
-
-    def newcomers(self) -> list[Member]:
-        return [member for member in self.members() if not self.entries[member].is_active]
 
     def late(self, generation: int) -> list[Worker]:
         """Workers that should have left their group for this generation, and have not."""
@@ -79,6 +76,9 @@ class Roster:
         found = {member: self.entries[member].report for member in self.members()}
         return {member: report for member, report in found.items() if report is not None}
 
+    def _processes(self, worker: Worker) -> list[Member]:
+        return [Member(worker, rank) for rank in range(self._tensor)]
 
-def name_of(place: Worker) -> str:
-    return f"{place[0]}:{place[1]}"
+
+def name_of(worker: Worker) -> str:
+    return f"{worker[0]}:{worker[1]}"

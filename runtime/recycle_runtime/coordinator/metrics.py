@@ -1,8 +1,12 @@
-"""What workers say about a step, put together. Standard library only."""
+"""What is measured of a job: its steps, and how long each change took. Standard library only."""
 
 import math
+from dataclasses import dataclass, field
 
-from recycle_runtime.protocol.messages import Member, StepRow
+from recycle_runtime.protocol.messages import Member, Recovered, StepRow
+
+_LEAST_STANDSTILL = 120.0
+_LONGEST_STEPS = 20
 
 
 class StepRows:
@@ -55,3 +59,59 @@ class StepRows:
         ]
         seconds = max(self._said.pop(step, {}).values(), default=0.0)
         return StepRow(step, sum(shares), seconds, self._live, self._plan)
+
+
+@dataclass(slots=True)
+class Recovery:
+    """How one change of generation went; times in seconds of the machine's monotonic clock."""
+
+    generation: int
+    causes: list[str] = field(default_factory=list[str])
+    began: float = 0.0
+    """When the coordinator heard of it."""
+    fault_at: float | None = None
+    """When it happened, if that is known."""
+    left: float = 0.0
+    """When everybody had left the old group and said where they stand."""
+    going: float = 0.0
+    """When everybody runs in the new one; 0 until then."""
+    step: int = 0
+    """Where training goes on."""
+    undone: int = 0
+    """How many workers took a step back."""
+    repeated: float = 0.0
+    """Seconds of training that are run again."""
+    plan: str = ""
+    reason: str = ""
+    """What the first worker said whose own work failed."""
+
+    def told(self) -> Recovered:
+        """What happened and how long each phase of it took."""
+        start = self.began if self.fault_at is None else self.fault_at
+        return Recovered(
+            generation=self.generation,
+            causes=tuple(self.causes),
+            step=self.step,
+            undone=self.undone,
+            repeated=self.repeated,
+            plan=self.plan,
+            detection=round(self.began - start, 6),
+            leaving=round(self.left - self.began, 6),
+            regroup=round(self.going - self.left, 6),
+            total=round(self.going - start, 6),
+        )
+
+
+class Standstill:
+    """How long a job may go without a step: as long as many of its longest ones."""
+
+    def __init__(self) -> None:
+        self._longest = 0.0
+
+    def step(self, seconds: float) -> None:
+        """One was made, and took so long."""
+        self._longest = max(self._longest, seconds)
+
+    def is_long(self, seconds: float) -> bool:
+        """Whether so many seconds without a step are too many."""
+        return seconds > max(_LEAST_STANDSTILL, _LONGEST_STEPS * self._longest)

@@ -1,0 +1,82 @@
+"""The files of a job's checkpoints, as the coordinator touches them: folders, manifests, what is deleted.
+
+Standard library only.
+"""
+
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+
+from recycle_runtime.checkpoint.manifest import Manifest, Shape
+from recycle_runtime.checkpoint.shelf import Beginning, Shelf, beginning
+from recycle_runtime.coordinator.checkpoints import Checkpoints
+from recycle_runtime.coordinator.events import CheckpointClosed, CheckpointNotBegun
+from recycle_runtime.coordinator.journal import Journal, Remembered
+from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.protocol.messages import CheckpointPath
+
+_CLOSE_SECONDS = 10.0
+
+
+class CheckpointFiles:
+    """Carries out what the state machine orders; a thread waits for the disk."""
+
+    def __init__(self, folder: str) -> None:
+        self._shelf = Shelf(folder)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoints")
+        self._closing: tuple[str, Future[None]] | None = None
+
+    def begin(self, name: str) -> list[CheckpointNotBegun]:
+        """Make its folder; an event if that cannot be done."""
+        try:
+            self._shelf.make(name)
+        except OSError as error:
+            return [CheckpointNotBegun(name, str(error))]
+        return []
+
+    def complete(self, name: str, manifest: Manifest) -> None:
+        self._closing = name, self._thread.submit(self._shelf.complete, name, manifest)
+
+    def prune(self, name: str) -> None:
+        self._thread.submit(self._shelf.prune, name)
+
+    def take(self) -> list[CheckpointClosed]:
+        """A manifest that has reached the disk since, or cannot."""
+        if self._closing is None or not self._closing[1].done():
+            return []
+        (name, future), self._closing = self._closing, None
+        error = future.exception()
+        return [CheckpointClosed(name, None if error is None else str(error))]
+
+    def finish(self) -> list[CheckpointClosed]:
+        """The same, and wait for it: nothing comes after this."""
+        if self._closing is not None:
+            wait([self._closing[1]], _CLOSE_SECONDS)
+        closed = self.take()
+        self.close()
+        return closed
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False)
+
+
+def open_checkpoints(
+    folder: str,
+    bundle: Bundle,
+    steps: int,
+    every: int,
+    remembered: Remembered | None,
+    journal: Journal,
+    *,
+    resume: bool,
+) -> Checkpoints:
+    """Where a run begins; one that is under way already goes on as its journal has it."""
+    shape = Shape(bundle.stages, bundle.pipelines, bundle.tensor, bundle.microbatches)
+    shelf, newest = Shelf(folder), None
+    if remembered is None:
+        begins = beginning(folder, shape, steps, resume=resume)
+        journal.write(begins=[begins.checkpoint, begins.step, begins.item])
+    else:
+        begins = Beginning(remembered.restore, remembered.first_step, remembered.first_item)
+        # The coordinator before this one may have completed some.
+        for found in shelf.look()[0][:1]:
+            newest = CheckpointPath(str(shelf.folder / found.name), found.manifest.step)
+    return Checkpoints(folder, shape, every, steps, begins, shelf.names(), newest)

@@ -1,0 +1,113 @@
+"""Which connection speaks for whom, and which process is which member. Standard library only."""
+
+from enum import Enum
+from typing import Protocol
+
+from recycle_runtime.protocol.messages import Member, Message, ToObserver, ToWorker
+
+
+class Kind(Enum):
+    """What a client is that is no member; it follows from the first thing it says."""
+
+    AGENT = "agent"
+    OBSERVER = "observer"
+    STORE = "store"
+    DONE = "worker that has ended"
+
+
+class Line(Protocol):
+    """A connection, as the coordinator uses it."""
+
+    def send(self, message: Message) -> None: ...
+
+    def close(self) -> None: ...
+
+    def drain(self) -> None: ...
+
+
+class Connections:
+    """All clients of a coordinator that have said what they are."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[Line, Member | Kind] = {}
+        self._members: dict[Member, Line] = {}
+        self._pids: dict[Member, int] = {}
+        self._moved: dict[tuple[Member, int], Member] = {}
+        """For processes that are another worker now: from member and pid as they were."""
+
+    def __contains__(self, member: Member) -> bool:
+        """Whether it is connected."""
+        return member in self._members
+
+    @property
+    def has_members(self) -> bool:
+        return bool(self._members)
+
+    def kind_of(self, line: Line) -> Member | Kind | None:
+        return self._kinds.get(line)
+
+    def become(self, line: Line, kind: Kind) -> None:
+        self._kinds[line] = kind
+
+    def accept(self, line: Line, member: Member, pid: int) -> None:
+        """From now on this connection speaks for the member, and no other does."""
+        self.hang_up(member)
+        self._kinds[line], self._members[member], self._pids[member] = member, line, pid
+
+    def send(self, member: Member, message: ToWorker) -> None:
+        """One to a member that is not connected is dropped: it is asked again when it is back."""
+        if member in self._members:
+            self._members[member].send(message)
+
+    def publish(self, message: ToObserver) -> None:
+        for line, kind in list(self._kinds.items()):
+            if kind is Kind.OBSERVER:
+                line.send(message)
+
+    def hang_up(self, member: Member) -> None:
+        line = self._members.pop(member, None)
+        if line is not None:
+            self._kinds.pop(line, None)
+            line.close()
+
+    def finish(self, member: Member) -> None:
+        """It has said its last word, and closes the connection itself."""
+        line = self._members.pop(member, None)
+        if line is not None:
+            self._kinds[line] = Kind.DONE
+
+    def closed(self, line: Line) -> Member | Kind | None:
+        """Whose connection that was; None if it speaks for nobody any more."""
+        kind = self._kinds.pop(line, None)
+        if isinstance(kind, Member):
+            del self._members[kind]
+        return kind
+
+    # Processes.
+
+    def rename(self, member: Member, target: Member) -> None:
+        if (line := self._members.pop(member, None)) is not None:
+            self._members[target] = line
+            self._kinds[line] = target
+        if (pid := self._pids.pop(member, None)) is not None:
+            self._pids[target] = pid
+            self._moved[member, pid] = target
+
+    def now(self, member: Member, pid: int) -> Member:
+        """As a process is called now, whose agent may not have heard of that yet."""
+        while (member, pid) in self._moved:
+            member = self._moved.pop((member, pid))
+        return member
+
+    def pid_of(self, member: Member) -> int | None:
+        return self._pids.get(member)
+
+    def forget(self, member: Member) -> None:
+        """Its process has ended."""
+        self._pids.pop(member, None)
+        self.hang_up(member)
+
+    def drain(self, member: Member) -> None:
+        """Hear the last words of a process that has ended."""
+        if member in self._members:
+            self._members[member].drain()

@@ -1,0 +1,286 @@
+"""What happens to a job, and what has to be done about it: the two sides of its state machine.
+
+Nothing here does anything. Events go into `StateMachine.handle`, orders come out of it, and the service
+carries them out. Standard library only.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from recycle_runtime.checkpoint.manifest import Manifest
+from recycle_runtime.coordinator.metrics import Recovery
+from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.plan.plan_book import Assignment
+from recycle_runtime.protocol.messages import (
+    AtBoundary,
+    Began,
+    CaughtUp,
+    CheckpointReply,
+    Failed,
+    GroupBroken,
+    Holding,
+    LeftGroup,
+    LossShare,
+    Member,
+    StepDone,
+    StepRow,
+    ToWorker,
+)
+
+# Events.
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A process is there for the first time, or again after it was given up."""
+
+    member: Member
+    has_trained: bool = False
+    """Whether it holds something from before, which counts for nothing now."""
+    asked: int = 0
+    """The newest generation that it has heard of, from another coordinator perhaps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """A member has found the coordinator that was started again; it stops nowhere unless it is told to."""
+
+    member: Member
+    is_training: bool
+    """In the generation of the journal."""
+    asked: int
+
+
+@dataclass(frozen=True, slots=True)
+class AllReturned:
+    """All who were there before are back, or known to have failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reconnected:
+    """A member's connection broke and is there again; both ends may have missed something."""
+
+    member: Member
+    generation: int
+    is_training: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A member has said something."""
+
+    member: Member
+    message: (
+        LeftGroup
+        | LossShare
+        | StepDone
+        | Began
+        | Holding
+        | AtBoundary
+        | CaughtUp
+        | GroupBroken
+        | Failed
+        | CheckpointReply
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFailed:
+    """A worker is gone, all its processes with it."""
+
+    worker: Worker
+    cause: str
+    fault_at: float | None = None
+    """When it happened, if that is known; in seconds of the machine's monotonic clock."""
+    reason: str = ""
+    """What its own work raised."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopWanted:
+    """Everybody should stop between two steps, for a change."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class MovesWanted:
+    """At the next change these workers leave their stages and take the places of failed ones."""
+
+    moves: Mapping[Worker, Worker]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanMade:
+    """The book has a plan that may fit better."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanningFailed:
+    """What plans there are have to do."""
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointNotBegun:
+    """The folder of this checkpoint cannot be made."""
+
+    name: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointClosed:
+    """The manifest of this checkpoint is on disk, or cannot be written."""
+
+    name: str
+    why: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """The job has to end, for a reason from outside."""
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class TimePassed:
+    """Now and then, so that what takes too long is noticed."""
+
+
+Event = (
+    Joined
+    | Returned
+    | AllReturned
+    | Reconnected
+    | Said
+    | WorkerFailed
+    | StopWanted
+    | MovesWanted
+    | PlanMade
+    | PlanningFailed
+    | CheckpointNotBegun
+    | CheckpointClosed
+    | GivenUp
+    | TimePassed
+)
+
+# Orders.
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Say this to a member."""
+
+    member: Member
+    message: ToWorker
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Kill a process, so that it cannot come back half alive."""
+
+    member: Member
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rename:
+    """A process is another worker from now on."""
+
+    member: Member
+    target: Member
+
+
+@dataclass(frozen=True, slots=True)
+class TellRow:
+    """A step is complete."""
+
+    row: StepRow
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Something that those who watch the job want to know."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class BeginGathering:
+    """Older generations are over; whoever waits for somebody in one waits for nothing."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class BeginGeneration:
+    """A new generation is ordered: write it down before anybody hears of it."""
+
+    number: int
+    step: int
+    assignment: Assignment
+
+
+@dataclass(frozen=True, slots=True)
+class FinishRecovery:
+    """Everybody runs in the new generation."""
+
+    recovery: Recovery
+
+
+@dataclass(frozen=True, slots=True)
+class WantPlan:
+    """There is no plan for exactly these workers yet."""
+
+    live: tuple[Worker, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BeginCheckpoint:
+    """Make its folder."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CompleteCheckpoint:
+    """Write its manifest: all parts are on disk."""
+
+    name: str
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class PruneCheckpoints:
+    """Delete those that are older than this one."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class EndJob:
+    """The job is over."""
+
+    error: str | None
+    no_plan: bool
+    """Whether that is why."""
+
+
+Order = (
+    Send
+    | Fence
+    | Rename
+    | TellRow
+    | Tell
+    | BeginGathering
+    | BeginGeneration
+    | FinishRecovery
+    | WantPlan
+    | BeginCheckpoint
+    | CompleteCheckpoint
+    | PruneCheckpoints
+    | EndJob
+)

@@ -1,0 +1,27 @@
+"""Where tests reach into a running job: empty in production. Standard library only."""
+
+from collections.abc import Collection
+
+from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.protocol.messages import InjectedFault
+
+
+class Hooks:
+    """What a coordinator asks and tells while a job runs; `testing.timetable` answers."""
+
+    def resume(self, step: int, workers: Collection[Worker]) -> None:
+        """The coordinator was started again: the run goes on from this step, with these workers."""
+
+    def faults(self, worker: Worker) -> tuple[InjectedFault, ...]:
+        """What a process that is started now should do to itself."""
+        return ()
+
+    def injected(self, worker: Worker, fault: InjectedFault) -> None:
+        """It has happened."""
+
+    def due_to_join(self, step: int) -> list[Worker]:
+        """Workers to start again by now."""
+        return []
+
+    def started(self, worker: Worker) -> None:
+        """One of them has been."""

@@ -1,0 +1,215 @@
+"""Which plans a job has besides those of its bundle: made on demand, planned ahead, kept in files.
+
+After every change another worker may be next. A further failure on a stage for which there is no plan would
+have to wait for one; a failure for which only a plan for more failures is there would cost speed until the
+exact one is made. So these are planned in the background while nothing happens, the first kind first. Between
+the two comes a plan for as many failures as there are now, spread evenly, if more workers have failed than
+the bundle was made for: its plans have failures where they cost least, those on demand have them where they
+happened to be, and a few moves may pay. Standard library only.
+"""
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from recycle_runtime.coordinator.events import PlanMade, PlanningFailed
+from recycle_runtime.coordinator.state_machine import StateMachine
+from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.plan.moves import even_counts
+from recycle_runtime.plan.on_demand import OnDemandError, Recyclec, plan_arguments, read_plan
+from recycle_runtime.plan.plan_book import Fitted, PlanBook
+from recycle_runtime.protocol.messages import JobEvent
+
+FailedWorkers = tuple[Worker, ...]
+
+
+class Notes(Protocol):
+    """Where it is written down."""
+
+    def write(self, **fields: Any) -> None: ...
+
+
+class PlanFiles:
+    """Members are sent these files when they need a plan."""
+
+    def __init__(self, first: str, book: PlanBook, notes: Notes) -> None:
+        self.paths = [Path(first)]
+        self._book, self._notes = book, notes
+
+    def recall(
+        self,
+        names: Sequence[str],
+        standby: Collection[Worker],
+        made_for: Mapping[int, Fitted],
+        fitted: int | None,
+    ) -> None:
+        """What the coordinator before this one had; `made_for` and `fitted` count names from 0."""
+        first = len(self.paths)
+        for number, name in enumerate(names):
+            self.paths.append(Path(name))
+            self._book.add(Bundle.read(name), made_for.get(number))
+        self._book.standby = frozenset(standby)
+        self._book.fitted = None if fitted is None else first + fitted
+
+    def add(self, path: Path, bundle: Bundle) -> None:
+        self._notes.write(bundle=str(path))
+        self.paths.append(path)
+        self._book.add(bundle)
+
+    def fit(self, path: Path, bundle: Bundle, made_for: Fitted) -> None:
+        """A plan for these workers, to be used by them from now on."""
+        slow = [[*worker, by] for worker, by in made_for.slow.items()]
+        self._notes.write(bundle=str(path), live=sorted(made_for.live), slow=slow)
+        self.paths.append(path)
+        self._book.fitted = self._book.add(bundle, made_for)
+
+    def unfit(self) -> None:
+        """No plan is for certain workers any more."""
+        if self._book.fitted is not None:
+            self._notes.write(unfit=True)
+            self._book.fitted = None
+
+    def keep_on_standby(self, standby: Collection[Worker]) -> None:
+        """These should get no micro-batches from now on, and no others."""
+        self._notes.write(standby=sorted(standby))
+        self._book.standby = frozenset(standby)
+
+
+class Planner:
+    """The newest request wins. Plans stay in the folder."""
+
+    def __init__(self, job: str, folder: Path) -> None:
+        self._job, self._folder = job, folder
+        self._process: Recyclec | None = None
+        self._made = 0
+        self.is_in_background = False
+        """Whether the last request was one that nobody waits for."""
+        self.error = ""
+        """Why the last request came to nothing."""
+
+    @property
+    def is_busy(self) -> bool:
+        return self._process is not None
+
+    def ask(self, failed: Collection[Worker], *, in_background: bool = False) -> None:
+        """Begin to plan for exactly these failed workers; in the background at the lowest priority."""
+        self.stop()
+        self.is_in_background = in_background
+        if not self._job.strip():
+            self.error = "the bundle does not say for which job it is"
+            return
+        self._made += 1
+        job = self._folder / "job"
+        job.write_text(self._job, encoding="utf-8")
+        try:
+            arguments = plan_arguments("-", failed, out=self._path())
+            self._process = Recyclec(arguments, stdin=job, in_background=in_background)
+        except OnDemandError as error:
+            self.error = str(error)
+
+    def made(self) -> tuple[Path, Bundle] | None:
+        """A plan that is ready now, once."""
+        if self._process is None or not self._process.has_ended:
+            return None
+        process, self._process = self._process, None
+        try:
+            process.output()
+            return self._path(), read_plan(self._path())
+        except OnDemandError as error:
+            self.error = str(error)
+            return None
+
+    def stop(self) -> None:
+        self.error = ""
+        if self._process is not None:
+            self._process.kill()
+            self._process = None
+
+    def _path(self) -> Path:
+        # Another coordinator of the same job may have left plans here.
+        return self._folder / f"on-demand-{os.getpid()}-{self._made}.plan"
+
+
+class PlansOnDemand:
+    """Asks for them, takes them up, and tells what comes of it."""
+
+    def __init__(self, book: PlanBook, files: PlanFiles, folder: Path) -> None:
+        self._book, self._files = book, files
+        self._planner = Planner(self._book.bundles[0].job_source, folder)
+        self._wanted: tuple[Worker, ...] | None = None
+        self._planned_ahead: set[tuple[Worker, ...]] = set()
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether one is being made that somebody waits for."""
+        return self._planner.is_busy and not self._planner.is_in_background
+
+    def want(self, live: tuple[Worker, ...]) -> None:
+        """One for exactly those that are left."""
+        failed = tuple(worker for worker in self._book.grid if worker not in live)
+        if failed != self._wanted:
+            self._wanted = failed
+            self._planner.ask(failed)
+
+    def look_ahead(self, job: StateMachine) -> None:
+        """While nothing happens: a plan for the next failure, so that it does not have to wait for one."""
+        if self._planner.is_busy or not job.is_steady:
+            return
+        failed = next_failure(self._book, job.roster.whole(), self._planned_ahead)
+        if failed is not None:
+            self._planned_ahead.add(failed)
+            self._planner.ask(failed, in_background=True)
+
+    def take(self) -> list[PlanMade | PlanningFailed | JobEvent]:
+        """What has come of it since, if anything."""
+        made = self._planner.made()
+        if made is not None:
+            path, bundle = made
+            self._files.add(path, bundle)
+            if set(bundle.plans[0].failed) != set(self._wanted or ()):
+                return []
+            return [JobEvent("planned on demand", bundle.plans[0].period), PlanMade()]
+        if not self._planner.error:
+            return []
+        error, self._planner.error = self._planner.error, ""
+        if self._planner.is_in_background:
+            # Nobody waits for it.
+            return []
+        said = JobEvent(f"no plan on demand: {error}")
+        return [said, PlanningFailed(f"there is no plan for these failures: {error}")]
+
+    def stop(self) -> None:
+        self._planner.stop()
+
+
+def next_failure(
+    book: PlanBook, live: Collection[Worker], tried: Collection[FailedWorkers]
+) -> FailedWorkers | None:
+    """The failed workers to plan for now; None when there is nothing left to prepare."""
+    inexact: FailedWorkers | None = None
+    for stage in range(book.stages):
+        here = sorted(place for place in live if place[1] == stage)
+        if len(here) < 2:
+            continue
+        left = [place for place in live if place != here[-1]]
+        failed = tuple(place for place in book.grid if place not in left)
+        if failed in tried:
+            continue
+        assignment = book.assign(left)
+        if assignment is None:
+            return failed
+        if not assignment.is_exact and inexact is None:
+            inexact = failed
+    even = _spread(book, live)
+    return inexact if even is None or even in tried else even
+
+
+def _spread(book: PlanBook, live: Collection[Worker]) -> FailedWorkers | None:
+    """The failures of now, spread evenly, if nothing else was planned and they are not so already."""
+    failed = book.counts(live)
+    even = even_counts(failed)
+    if book.is_planned(sum(failed)) or even == failed:
+        return None
+    return tuple(place for place in book.grid if place[0] >= book.pipelines - even[place[1]])

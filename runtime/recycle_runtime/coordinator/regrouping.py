@@ -1,0 +1,168 @@
+"""A new generation: the step that everybody goes on from, who moves, and what each member is told.
+
+`applied` counts the steps that a member's parameters have seen. No stage is ever more than one step ahead of
+another, so the least of these counts is where everybody can stand: who is one ahead undoes one step. The last
+step that all have may still lack its verdict, because the sum of the norm broke off; then one who knows the
+sum tells it, or, if nobody does, what the members had put into it is added up here. Standard library only.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.plan.plan_book import Assignment
+from recycle_runtime.protocol.messages import CheckpointOrder, Go, Member, Report, Sums
+
+
+class Standing(NamedTuple):
+    """What everybody has to do before going on."""
+
+    step: int
+    undo: frozenset[Member]
+    """They are one step ahead."""
+    donors: dict[Member, Member]
+    """Who gets its state from whom."""
+    sums: Sums | None
+    """Of the step before `step`, for those who lack them."""
+
+
+class StageGone(NamedTuple):
+    """Nobody alive holds the parameters of these stages."""
+
+    stages: tuple[int, ...]
+
+
+class CannotAgreeError(RuntimeError):
+    """The reports contradict what the plans guarantee."""
+
+
+def stand(
+    reports: Mapping[Member, Report], stages: int, restorable: int | None = None
+) -> Standing | StageGone:
+    """Where the members can go on from. Whoever is fresh can still read a checkpoint of step `restorable`."""
+    if restorable is not None:
+        whole = Report(restorable, is_fresh=False)
+        reports = {member: whole if report.is_fresh else report for member, report in reports.items()}
+    seasoned = {
+        member: report.applied
+        for member, report in reports.items()
+        if report.applied is not None and not report.is_fresh
+    }
+    step = min(seasoned.values(), default=0)
+    holders = _holders(reports, step)
+    if odd := [member for member, applied in seasoned.items() if applied > step + 1]:
+        raise CannotAgreeError(f"{_names(odd)} are more than one step ahead of step {step}")
+    gone = tuple(stage for stage in range(stages) if not any(member.worker[1] == stage for member in holders))
+    if gone:
+        return StageGone(gone)
+    donors: dict[Member, Member] = {}
+    for member in reports:
+        if member not in holders:
+            donor = _donor(member, holders)
+            if donor is None:
+                return StageGone((member.worker[1],))
+            donors[member] = donor
+    undo = frozenset(member for member, applied in holders.items() if applied == step + 1)
+    return Standing(step, undo, donors, _sums(reports, holders, step))
+
+
+def _holders(reports: Mapping[Member, Report], step: int) -> dict[Member, int]:
+    """Who has a state of its own that can be used."""
+    return {
+        member: report.applied
+        for member, report in reports.items()
+        if report.applied is not None and (step == 0 or not report.is_fresh)
+    }
+
+
+def _donor(member: Member, holders: Mapping[Member, int]) -> Member | None:
+    """A peer with the same rank; those who lend to nobody yet need not be preferred, for copies are quick."""
+    same = [
+        other for other in holders if (other.worker[1], other.tp_rank) == (member.worker[1], member.tp_rank)
+    ]
+    return min(same, default=None)
+
+
+def _sums(reports: Mapping[Member, Report], holders: Mapping[Member, int], step: int) -> Sums | None:
+    open_verdicts = {
+        (member.worker[1], member.tp_rank): sums
+        for member, applied in holders.items()
+        if applied == step and (sums := reports[member].unsettled) is not None
+    }
+    if not open_verdicts:
+        return None
+    for report in reports.values():
+        if report.settled is not None and report.settled_steps == step:
+            return report.settled
+    squares = sum(open_verdicts[key].squares for key in sorted(open_verdicts))
+    return Sums(squares, sum(sums.not_finite for sums in open_verdicts.values()))
+
+
+def _names(members: list[Member]) -> str:
+    return ", ".join(f"{place[0]}:{place[1]}" for place, _ in members)
+
+
+class Start(NamedTuple):
+    """A generation as it begins."""
+
+    number: int
+    standing: Standing
+    assignment: Assignment
+    roles: dict[Worker, Worker]
+    """Of everybody, those who join among them."""
+    joiners: frozenset[Worker]
+    """They get their state while the others train."""
+    restore: str | None
+    """The checkpoint that everybody reads first."""
+    steps: int
+    """Of the whole run."""
+    first_step: int
+    """Where the run began, and the number of its first micro-batch."""
+    first_item: int
+    spared: frozenset[Worker]
+    """Workers whose injected faults wait."""
+
+
+def go_order(start: Start, member: Member, checkpoint: CheckpointOrder | None) -> Go:
+    """The order to begin, for one member: its role in the plan, and whose state goes where."""
+    standing, joiners = start.standing, start.joiners
+    donor = standing.donors.get(member)
+    source = None if donor is None else donor.worker
+    is_joining = member.worker in joiners
+    takers = [to.worker for to, other in standing.donors.items() if other == member]
+    return Go(
+        generation=start.number,
+        step=standing.step,
+        bundle=start.assignment.bundle,
+        plan=start.assignment.plan,
+        role=start.roles[member.worker],
+        grid=tuple(sorted(start.roles.values(), key=lambda role: (role[1], role[0]))),
+        sums=standing.sums,
+        copy_from=None if is_joining else source,
+        copy_to=tuple(worker for worker in takers if worker not in joiners),
+        donor=source if is_joining else None,
+        joiners=tuple(worker for worker in takers if worker in joiners),
+        restore=start.restore,
+        until=start.steps,
+        is_spared=member.worker in start.spared,
+        first_step=start.first_step,
+        first_item=start.first_item,
+        checkpoint=checkpoint,
+    )
+
+
+def possible_moves(
+    moves: Mapping[Worker, Worker], reports: Mapping[Member, Report]
+) -> Iterator[tuple[Member, Member]]:
+    """Of the moves that were wanted those that can still be made, process by process: who becomes whom.
+
+    A worker moves if it is there, has a peer that keeps the state of its stage, and nobody has the place.
+    """
+    here = {member.worker for member in reports}
+    for worker, place in moves.items():
+        has_peer = any(other[1] == worker[1] and other != worker for other in here)
+        if worker not in here or place in here or not has_peer:
+            continue
+        here.remove(worker)
+        here.add(place)
+        yield from ((member, Member(place, member.tp_rank)) for member in reports if member.worker == worker)

@@ -1,0 +1,601 @@
+"""The order of things when workers come and go: events in, orders out.
+
+    forming     the first members arrive
+    gathering   everybody leaves the old group and reports; when all have, they get the next one
+    running     they train
+    ended
+
+A generation is one group of members with one plan. Every failure begins a new one; so does every change at
+a boundary between two steps (a worker that joins, a better plan, a move), for which everybody stops there.
+
+No clock, no sockets, no files: time comes in with each event, and what has to be done comes out as a list.
+Standard library only.
+"""
+
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any
+
+from recycle_runtime.coordinator.checkpoints import NoCheckpoints
+from recycle_runtime.coordinator.events import (
+    AllReturned,
+    BeginGathering,
+    BeginGeneration,
+    CheckpointClosed,
+    CheckpointNotBegun,
+    EndJob,
+    Event,
+    Fence,
+    FinishRecovery,
+    GivenUp,
+    Joined,
+    MovesWanted,
+    Order,
+    PlanMade,
+    PlanningFailed,
+    Reconnected,
+    Rename,
+    Returned,
+    Said,
+    Send,
+    StopWanted,
+    TellRow,
+    TimePassed,
+    WantPlan,
+    WorkerFailed,
+)
+from recycle_runtime.coordinator.journal import Remembered
+from recycle_runtime.coordinator.membership import Roster, name_of
+from recycle_runtime.coordinator.metrics import Recovery, Standstill, StepRows
+from recycle_runtime.coordinator.regrouping import (
+    CannotAgreeError,
+    StageGone,
+    Standing,
+    Start,
+    go_order,
+    possible_moves,
+    stand,
+)
+from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.plan.plan_book import Assignment, PlanBook, one_of_each_stage, plan_name
+from recycle_runtime.protocol.messages import (
+    AtBoundary,
+    Began,
+    CaughtUp,
+    CheckpointFailed,
+    CheckpointMissed,
+    CheckpointReply,
+    CheckpointWritten,
+    End,
+    Failed,
+    GroupBroken,
+    Handlers,
+    Hold,
+    Holding,
+    Leave,
+    LeftGroup,
+    LossShare,
+    Member,
+    Move,
+    Recall,
+    Report,
+    StepDone,
+    StepRow,
+    ToWorker,
+)
+
+_LEAVING_SECONDS = 15.0
+"""One that gloo never wakes is given up."""
+_LAST_LEAVING_SECONDS = 700.0
+"""The last of a stage: longer than it waits for others, so that it comes out by itself."""
+_MOST_FRUITLESS = 5
+"""Generations in a row that end without a step or a failure; after more of them something else is wrong."""
+
+
+class Phase(Enum):
+    FORMING = "forming"
+    GATHERING = "gathering"
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+class StateMachine:
+    """The state of a job. Others may look at it; only `handle` changes it."""
+
+    def __init__(
+        self,
+        book: PlanBook,
+        tensor: int,
+        steps: int,
+        expected: set[Worker],
+        now: float,
+        checkpoints: NoCheckpoints | None = None,
+    ) -> None:
+        self.book, self.steps = book, steps
+        self.roster = Roster(tensor)
+        self.phase = Phase.FORMING
+        self.number = 1
+        """Of the generation."""
+        self.checkpoints = checkpoints or NoCheckpoints()
+        begins = self.checkpoints.begins
+        self.rows = StepRows(book.stages, begins.step)
+        self.assignment: Assignment | None = None
+        self.recovery = Recovery(1, ["start"], now)
+        self.expected = set(expected)
+        """Workers that have not joined yet, in the beginning."""
+        self._restore = begins.checkpoint
+        """The checkpoint that the run begins with, until everybody has read it."""
+        self._tensor = tensor
+        self._now = now
+        """As the event under way says."""
+        self._orders: list[Order] = []
+        """That it has led to so far."""
+        self._can_wait_for_plan = True
+        """False once planning has failed."""
+        self._hold: int | None = None
+        """The step before which everybody should stop."""
+        self._hold_request = 0
+        """Of the orders to stop, the last; a later one has a later step."""
+        self._hold_tries = 0
+        self._wanted: list[str] = []
+        """Why everybody should stop at a boundary."""
+        self._moves: dict[Worker, Worker] = {}
+        self._fruitless = 0
+        self._failures: dict[int, set[Member]] = {}
+        """By step: whose own work has failed in it."""
+        self._row_at = self._asked_at = now
+        self._standstill = Standstill()
+        self._newest = 0
+        """The newest generation that anybody has heard of."""
+        self._is_change_open = False
+        """Whether the coordinator before this one ended in the middle of a change."""
+        self._has_recalled = False
+        self._error: str | None = None
+        self._handlers: Mapping[type[object], Callable[[Any], None]] = {
+            Joined: self._joined,
+            Returned: self._returned,
+            AllReturned: self._all_returned,
+            Reconnected: self._reconnected,
+            Said: lambda event: self._members.handle(event.member, event.message),
+            WorkerFailed: self._worker_failed,
+            StopWanted: lambda event: self._stop_at_boundary(event.why),
+            MovesWanted: self._moves_wanted,
+            PlanMade: self._plan_made,
+            PlanningFailed: self._planning_failed,
+            CheckpointNotBegun: self._checkpoint_not_begun,
+            CheckpointClosed: self._checkpoint_closed,
+            GivenUp: lambda event: self._end(event.error),
+            TimePassed: self._time_passed,
+        }
+        members = self._members = Handlers[Member]()
+        members.on(LeftGroup, self._left_group)
+        members.on(LossShare, lambda member, said: self.rows.add_loss(member, said.step, said.loss))
+        members.on(StepDone, self._step_done)
+        members.on(Began, self._began)
+        members.on(Holding, self._holding)
+        members.on(AtBoundary, self._at_boundary)
+        members.on(CaughtUp, self._caught_up)
+        members.on(GroupBroken, self._group_broken)
+        members.on(Failed, self._failed)
+        for reply in (CheckpointWritten, CheckpointMissed, CheckpointFailed):
+            members.on(reply, self._checkpoint_reply)
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether everybody trains, and no change is under way or asked for."""
+        return self.phase is Phase.RUNNING and self._hold is None and self.recovery.going > 0
+
+    def handle(self, event: Event, now: float) -> list[Order]:
+        """What has to be done, in this order."""
+        self._now = now
+        if self.phase is not Phase.ENDED or isinstance(event, CheckpointClosed | Reconnected | WorkerFailed):
+            self._handlers[type(event)](event)
+        orders, self._orders = self._orders, []
+        return orders
+
+    def remember(self, state: Remembered) -> None:
+        """Go on as the coordinator before this one; its members train, and are on their way back here."""
+        self.phase = Phase.RUNNING
+        self.number = state.generation
+        self.expected = set()
+        self._restore = state.restore
+        self.assignment = self.book.assign(state.places)
+        if state.plan is not None:
+            running = state.plan
+            period = self.book.bundles[running.bundle].plans[running.plan].period
+            self.assignment = Assignment(
+                running.bundle, running.plan, running.roles, running.standbys, period, running.on_purpose
+            )
+        for worker in state.places:
+            for rank in range(self._tensor):
+                entry = self.roster.join(Member(worker, rank))
+                entry.is_active = entry.has_begun = True
+        assert self.assignment is not None, "the plan of the last generation is not there any more"
+        self.rows.next = state.next_row
+        plan = plan_name(self.book, self.assignment)
+        self.rows.begin(state.next_row, frozenset(self.roster.members()), len(state.places), plan)
+        self.recovery.going = self._now
+        self.checkpoints.train(list(self.roster.members()))
+
+    # Who comes.
+
+    def _joined(self, event: Joined) -> None:
+        member = event.member
+        if member in self.roster:
+            return
+        self.roster.join(member).is_outdated = event.has_trained
+        if member.worker in self.roster.whole():
+            self.expected.discard(member.worker)
+        self._newest = max(self._newest, event.asked)
+        if event.asked > self.number and self.phase is not Phase.RUNNING:
+            self._gather(event.asked)
+        else:
+            self._send(member, Leave(self.number))
+
+    def _returned(self, event: Returned) -> None:
+        self._newest = max(self._newest, event.asked)
+        if self.phase is not Phase.RUNNING:
+            self._send(event.member, Leave(self.number))
+        elif event.is_training and event.asked <= self.number:
+            self._say_where_to_stop(event.member)
+        else:
+            self._is_change_open = True
+
+    def _all_returned(self, event: AllReturned) -> None:
+        """If the last coordinator ended in the middle of a change, make that change now."""
+        if self._is_change_open and self.phase is Phase.RUNNING:
+            self._regroup("the coordinator started again")
+        elif self.phase is Phase.RUNNING and self.assignment is not None:
+            chosen = self.book.assign(self.roster.whole())
+            if chosen is not None and chosen[:2] != self.assignment[:2]:
+                self._stop_at_boundary("a plan that had been chosen")
+        self._is_change_open = False
+
+    def _reconnected(self, event: Reconnected) -> None:
+        member = event.member
+        self.checkpoints.drop(member)
+        if self.phase is Phase.ENDED:
+            self._send(member, End(self._error is None))
+        elif self.phase is not Phase.RUNNING or not self.roster.entries[member].is_active:
+            self._send(member, Leave(self.number))
+        elif event.generation != self.number or not event.is_training:
+            self._regroup(f"{name_of(member.worker)} lost touch")
+        else:
+            self._say_where_to_stop(member)
+
+    # What members say.
+
+    def _left_group(self, member: Member, message: LeftGroup) -> None:
+        if member not in self.roster:
+            return
+        entry = self.roster.entries[member]
+        entry.report = Report(None, is_fresh=False) if entry.is_outdated else message.report
+        entry.generation, entry.is_leaving = message.generation, False
+        if self.phase is Phase.RUNNING:
+            if not entry.is_active and member.worker in self.roster.whole():
+                self._stop_at_boundary(f"{name_of(member.worker)} arrives")
+            return
+        self._go_if_all_are_here()
+
+    def _step_done(self, member: Member, message: StepDone) -> None:
+        self._tell_rows(self.rows.add(member, message.step, message.loss, message.seconds))
+
+    def _began(self, member: Member, message: Began) -> None:
+        """It runs the first instruction of a generation."""
+        if not self._is_current(member, message.generation):
+            return
+        entry = self.roster.entries[member]
+        entry.has_begun, entry.is_outdated = True, False
+        entries = [self.roster.entries[other] for other in self.roster.active()]
+        if all(other.has_begun for other in entries) and not self.recovery.going:
+            self.recovery.going = self._now
+            self._restore = None
+            self._orders.append(FinishRecovery(self.recovery))
+
+    def _holding(self, member: Member, message: Holding) -> None:
+        """If it has passed the step before which to stop, all are told a later one."""
+        if message.request != self._hold_request or self._hold is None:
+            return
+        if self._hold <= message.step < self.steps:
+            self._hold_tries += 1
+            self._ask_to_hold(message.step + 2 * self._hold_tries)
+
+    def _at_boundary(self, member: Member, message: AtBoundary) -> None:
+        if member not in self.roster or self.phase is not Phase.RUNNING:
+            return
+        step = message.step
+        self.roster.entries[member].boundary = step
+        if all(self.roster.entries[other].boundary == step for other in self.roster.active()):
+            if step >= self.steps:
+                self._end_when_saved()
+            elif self._hold == step:
+                self._regroup(*self._wanted, at_boundary=True)
+
+    def _caught_up(self, member: Member, message: CaughtUp) -> None:
+        """It has come as far as its peers, and can work."""
+        if not self._is_current(member, message.generation):
+            return
+        self.roster.entries[member].is_joining = False
+        ranks = [entry for other, entry in self.roster.entries.items() if other.worker == member.worker]
+        if not any(entry.is_joining for entry in ranks):
+            self._stop_at_boundary(f"{name_of(member.worker)} joins")
+
+    def _group_broken(self, member: Member, message: GroupBroken) -> None:
+        if self._is_current(member, message.generation):
+            self._regroup_fruitlessly(member, message.why)
+
+    def _failed(self, member: Member, message: Failed) -> None:
+        """Its own work raised an error; the process ends by itself."""
+        if self.phase is Phase.FORMING or message.is_hopeless:
+            # Nothing has been trained yet: the program or its surroundings are at fault.
+            self._end(message.why)
+            return
+        others = self._failures.setdefault(message.step, set())
+        if not message.is_injected:
+            others.add(member)
+        if len({other.worker for other in others}) > 1:
+            # The same step fails wherever it runs, so no machine is at fault.
+            self._end(message.why)
+            return
+        cause = f"{name_of(member.worker)} failed"
+        self._worker_failed(WorkerFailed(member.worker, cause, reason=message.why))
+
+    def _is_current(self, member: Member, generation: int) -> bool:
+        """Whether what it says is about the generation that runs."""
+        return member in self.roster and generation == self.number and self.phase is Phase.RUNNING
+
+    # Who goes.
+
+    def _worker_failed(self, event: WorkerFailed) -> None:
+        worker, cause = event.worker, event.cause
+        self.expected.discard(worker)
+        trained = any(member.worker == worker for member in self.roster.active())
+        gone = self.roster.remove(worker)
+        for member in gone:
+            self._orders.append(Fence(member, cause))
+            self.checkpoints.drop(member)
+        if self.phase is Phase.ENDED or (not gone and self.phase is not Phase.FORMING):
+            return
+        if self.phase is Phase.RUNNING and not trained:
+            # It had not joined yet.
+            return
+        empty = self._empty_stages()
+        if empty and self.phase is not Phase.FORMING:
+            said = f" ({event.reason})" if event.reason else ""
+            self._end(f"every worker of stage {empty[0]} is lost: {cause}{said}")
+        elif self.phase is Phase.RUNNING:
+            self._fruitless = 0
+            self._regroup(cause, fault_at=event.fault_at)
+            self.recovery.reason = event.reason
+        else:
+            self.recovery.reason = self.recovery.reason or event.reason
+            self.recovery.causes.append(cause)
+            if self.recovery.fault_at is None:
+                self.recovery.fault_at = event.fault_at
+            # Whoever has reported may have been counted on; everybody says again where it stands.
+            self._gather(self.number + 1)
+
+    def _empty_stages(self) -> list[int]:
+        known = {stage for _, stage in (*self.roster.whole(), *self.expected)}
+        return [stage for stage in range(self.book.stages) if stage not in known]
+
+    def _time_passed(self, event: TimePassed) -> None:
+        self._give_up_late_members()
+        since = max(self._row_at, self.recovery.going)
+        if self.is_steady and self._standstill.is_long(self._now - since):
+            self._regroup_fruitlessly(self.roster.active()[0], "nobody got on")
+        if self.phase is Phase.RUNNING:
+            waiting = [self.roster.entries[member].boundary for member in self.roster.active()]
+            if waiting and all(step is not None and step >= self.steps for step in waiting):
+                self._end_when_saved()
+
+    def _give_up_late_members(self) -> None:
+        """Those who do not come out of their group; the last of a stage gets longer."""
+        waited = self._now - self._asked_at if self.phase is Phase.GATHERING else 0.0
+        for worker in self.roster.late(self.number) if waited > _LEAVING_SECONDS else ():
+            has_peer = any(other != worker and other[1] == worker[1] for other in self.roster.whole())
+            if waited > _LAST_LEAVING_SECONDS or has_peer:
+                cause = f"{name_of(worker)} did not leave its group"
+                self._worker_failed(WorkerFailed(worker, cause))
+
+    # Changes that are wanted.
+
+    def _moves_wanted(self, event: MovesWanted) -> None:
+        for worker, place in event.moves.items():
+            self._moves[worker] = place
+            self._stop_at_boundary(f"{name_of(worker)} moves to {name_of(place)}")
+
+    def _plan_made(self, event: PlanMade) -> None:
+        if self.phase in (Phase.FORMING, Phase.GATHERING):
+            self._go_if_all_are_here()
+        elif self.phase is Phase.RUNNING and self.assignment is not None and not self.assignment.is_exact:
+            self._stop_at_boundary("a plan for these failures")
+
+    def _planning_failed(self, event: PlanningFailed) -> None:
+        self._can_wait_for_plan = False
+        if self.phase not in (Phase.FORMING, Phase.GATHERING):
+            return
+        if self.book.assign([*self.roster.whole(), *self.expected]) is not None:
+            self._go_if_all_are_here()
+            return
+        said, reason = f"{event.error} ({', '.join(self.recovery.causes)})", self.recovery.reason
+        self._end(f"{said}; {reason}" if reason else said, no_plan=not reason)
+
+    def _stop_at_boundary(self, why: str) -> None:
+        """Have everybody stop between two steps, for a change."""
+        if self.phase is not Phase.RUNNING:
+            return
+        if why not in self._wanted:
+            self._wanted.append(why)
+        if self._hold is None:
+            self._hold_tries = 0
+            self._ask_to_hold(self.rows.next + 2)
+
+    def _ask_to_hold(self, step: int) -> None:
+        self._hold_request += 1
+        self._hold = min(step, self.steps)
+        for member in self.roster.active():
+            self.roster.entries[member].boundary = None
+            self._send(member, Hold(self._hold, self._hold_request))
+
+    def _say_where_to_stop(self, member: Member) -> None:
+        """Again; one that has stopped there says so again too."""
+        step = self.steps if self._hold is None else self._hold
+        self._send(member, Hold(step, self._hold_request))
+
+    # From one generation to the next.
+
+    def _regroup_fruitlessly(self, member: Member, why: str) -> None:
+        """Nobody has failed, and yet they cannot go on; that may not happen again and again."""
+        self._fruitless += 1
+        if self._fruitless > _MOST_FRUITLESS:
+            self._end(f"the workers could not talk to each other {self._fruitless} times in a row: {why}")
+        else:
+            self._regroup(f"{name_of(member.worker)} lost touch")
+
+    def _regroup(self, *causes: str, fault_at: float | None = None, at_boundary: bool = False) -> None:
+        self.recovery = Recovery(self.number + 1, list(causes), self._now, fault_at)
+        self.recovery.repeated = 0.0 if at_boundary else self._now - self._row_at
+        self._hold, self._wanted = None, []
+        self._gather(self.number + 1)
+
+    def _gather(self, number: int) -> None:
+        if self.phase is not Phase.FORMING:
+            self.phase = Phase.GATHERING
+        # Members may have been asked for more by the coordinator before this one.
+        number = max(number, self._newest + 1)
+        self.number = self.recovery.generation = number
+        self._orders.append(BeginGathering(number))
+        self._asked_at = self._now
+        for member, entry in self.roster.entries.items():
+            entry.is_leaving = entry.is_leaving or entry.is_active
+            entry.is_active = entry.has_begun = False
+            entry.boundary = None
+            self._send(member, Leave(number))
+        self._go_if_all_are_here()
+
+    def _go_if_all_are_here(self) -> None:
+        if self.phase not in (Phase.FORMING, Phase.GATHERING):
+            return
+        if self.expected or not self.roster.have_reported(self.number) or not self.roster.whole():
+            return
+        self.recovery.left = self._now
+        movers = self._make_moves()
+        restorable = None if self._restore is None else self.checkpoints.begins.step
+        try:
+            standing = stand(self.roster.reports(), self.book.stages, restorable)
+        except CannotAgreeError as error:
+            self._end(str(error))
+            return
+        if isinstance(standing, StageGone):
+            self._end(f"nobody alive holds the parameters of stage {standing.stages[0]}")
+            return
+        # Who has moved is waited for; the others get their state while everybody trains.
+        joiners = frozenset(member.worker for member in standing.donors) - movers
+        live = tuple(worker for worker in self.roster.whole() if worker not in joiners)
+        assignment = self.book.assign(live)
+        if assignment is None and joiners:
+            # They are needed at once, so the others have to wait for them.
+            joiners, live = frozenset[Worker](), tuple(self.roster.whole())
+            assignment = self.book.assign(live)
+        if assignment is None or not (assignment.is_exact or joiners):
+            self._orders.append(WantPlan(live))
+            if self.phase is Phase.FORMING and self._can_wait_for_plan:
+                # Nobody has begun yet, so nobody is kept waiting.
+                return
+        if assignment is not None:
+            self._go(standing, assignment, joiners)
+
+    def _make_moves(self) -> frozenset[Worker]:
+        """Those that were wanted and can still be made; the places that are taken now."""
+        moves, self._moves = self._moves, {}
+        taken: set[Worker] = set()
+        for member, target in list(possible_moves(moves, self.roster.reports())):
+            self._send(member, Move(target.worker))
+            self._orders.append(Rename(member, target))
+            entry = self.roster.entries.pop(member)
+            entry.report = Report(None, is_fresh=False)
+            self.roster.entries[target] = entry
+            taken.add(target.worker)
+        return frozenset(taken)
+
+    def _go(self, standing: Standing, assignment: Assignment, joiners: frozenset[Worker]) -> None:
+        self.phase = Phase.RUNNING
+        self.assignment = assignment
+        plan = plan_name(self.book, assignment)
+        self.recovery.step, self.recovery.undone, self.recovery.plan = standing.step, len(standing.undo), plan
+        members = list(self.roster.members())
+        working = [member for member in members if member.worker not in joiners]
+        self._tell_rows(self.rows.begin(standing.step, frozenset(working), len(assignment.roles), plan))
+        self._orders.append(BeginGeneration(self.number, standing.step, assignment))
+        self._orders += self.checkpoints.regroup(standing.step, working)
+        start = Start(
+            self.number,
+            standing,
+            assignment,
+            roles=assignment.roles | self.book.idle_roles(assignment, joiners),
+            joiners=joiners,
+            restore=self._restore,
+            steps=self.steps,
+            first_step=self.checkpoints.begins.step,
+            first_item=self.checkpoints.begins.item,
+            spared=frozenset(one_of_each_stage([member.worker for member in working], self.number)),
+        )
+        for member in members:
+            entry = self.roster.entries[member]
+            entry.is_active, entry.boundary, entry.has_begun = True, None, False
+            entry.is_joining = member.worker in joiners
+            self._send(member, go_order(start, member, self.checkpoints.asked_of(member)))
+
+    def _tell_rows(self, rows: list[StepRow]) -> None:
+        for row in rows:
+            self._fruitless = 0
+            self._row_at = self._now
+            self._standstill.step(row.seconds)
+            self._failures.pop(row.step, None)
+            self._orders.append(TellRow(row))
+        if rows:
+            self._orders += self.checkpoints.progress(self.rows.next)
+
+    # Checkpoints.
+
+    def _checkpoint_reply(self, member: Member, message: CheckpointReply) -> None:
+        self._orders += self.checkpoints.hear(member, message)
+
+    def _checkpoint_not_begun(self, event: CheckpointNotBegun) -> None:
+        self._orders += self.checkpoints.not_begun(event.name, event.why)
+
+    def _checkpoint_closed(self, event: CheckpointClosed) -> None:
+        self._orders += self.checkpoints.closed(event.name, event.why)
+
+    # The end.
+
+    def _end_when_saved(self) -> None:
+        """Everybody waits after the last step; the last checkpoint is waited for."""
+        if self.rows.next < self.steps and not self._has_recalled:
+            self._recall_rows()
+        elif self.checkpoints.is_finished:
+            self._tell_rows(self.rows.begin(self.steps, frozenset(), 0, ""))
+            self._end(None)
+        else:
+            self._orders += self.checkpoints.progress(self.steps)
+
+    def _recall_rows(self) -> None:
+        """What was said while there was no coordinator is said again, and then that everybody waits."""
+        self._has_recalled = True
+        for member in self.roster.active():
+            self.roster.entries[member].boundary = None
+            self._send(member, Recall(self.rows.next))
+            self._say_where_to_stop(member)
+
+    def _end(self, error: str | None, *, no_plan: bool = False) -> None:
+        if self.phase is Phase.ENDED:
+            return
+        self.phase, self._error = Phase.ENDED, error
+        self.checkpoints.stop()
+        for member in self.roster.entries:
+            self._send(member, End(error is None))
+        self._orders.append(EndJob(error, no_plan))
+
+    def _send(self, member: Member, message: ToWorker) -> None:
+        self._orders.append(Send(member, message))

@@ -1,0 +1,197 @@
+"""The coordinator as a process: whatever a client says that makes no sense ends its connection only."""
+
+import json
+import logging
+import socket
+import struct
+import threading
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recycle_compiler.backends.bundle import bundle_bytes
+from recycle_compiler.frontend.load import parse_job_text
+from recycle_compiler.planner.compile import compile_job
+from recycle_runtime.coordinator.service import JobOptions, Service
+from recycle_runtime.protocol.channel import Channel
+from recycle_runtime.protocol.codec import ProtocolError, WireError
+from recycle_runtime.protocol.framing import frame, new_token
+from recycle_runtime.protocol.messages import (
+    AgentJoin,
+    BundleRequest,
+    FromWorker,
+    Heartbeat,
+    Hello,
+    Join,
+    Leave,
+    Member,
+    Message,
+    Observe,
+    StoreGet,
+    StoreOpen,
+)
+from tests.runtime.coordinator.fake_job import HEAVY
+from tests.runtime.protocol.test_messages import ANY_MESSAGE, some
+
+TOKEN = new_token()
+
+
+class Running:
+    """A coordinator in a thread; if the thread dies, `check` says so."""
+
+    def __init__(self, folder: Path) -> None:
+        plan = folder / "heavy.plan"
+        plans = compile_job(parse_job_text(HEAVY, "heavy.job"))
+        plan.write_bytes(bundle_bytes(source=HEAVY, plans=plans))
+        self.plan = str(plan)
+        options = JobOptions(self.plan, 10, (), "127.0.0.1", 0, TOKEN, folder / "state")
+        self.service = Service(options)
+        self.error: list[BaseException] = []
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self.service.run()
+        except BaseException as error:
+            self.error.append(error)
+
+    def client(self, *messages: Message) -> Channel:
+        channel = Channel("127.0.0.1", self.service.port, TOKEN)
+        for message in messages:
+            channel.send(message)
+        return channel
+
+    def check(self) -> None:
+        """An observer is served."""
+        assert not self.error, self.error
+        observer = self.client(Observe(None))
+        assert observer.receive() == Hello(10, 0)
+        observer.close()
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Generator[Running]:
+    made = Running(tmp_path_factory.mktemp("service"))
+    yield made
+    assert not made.error
+
+
+def is_hung_up_on(channel: Channel) -> bool:
+    """After whatever else was sent to it."""
+    try:
+        while True:
+            channel.receive()
+    except WireError:
+        return True
+
+
+def send_fields(channel: Channel, fields: object) -> None:
+    text = json.dumps(fields).encode()
+    with socket.socket(fileno=socket.dup(channel.fileno())) as sock:
+        sock.sendall(struct.pack(">I", len(text)) + text)
+
+
+NONSENSE = [
+    {"type": "join"},
+    {"type": "join", "member": [[0, 0], 0], "pid": "x", "generation": 0, "asked": 0, "is_training": False},
+    {"type": "step_done", "step": 1},
+    {},
+]
+
+
+@pytest.mark.parametrize("fields", NONSENSE, ids=range(len(NONSENSE)))
+def test_nonsense_ends_a_connection_and_not_the_job(
+    running: Running, fields: dict[str, object], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        client = running.client()
+        send_fields(client, fields)
+        assert is_hung_up_on(client)
+    assert any("refused a client at 127.0.0.1:" in record.getMessage() for record in caplog.records)
+    running.check()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Join(Member((7, 0), 0), 1, 0, 0, False),
+        Join(Member((0, 0), 3), 1, 0, 0, False),
+        Heartbeat(),
+        StoreGet("a"),
+    ],
+    ids=["no such worker", "no such rank", "no agent", "no store"],
+)
+def test_messages_that_nobody_expects(running: Running, message: Message) -> None:
+    assert is_hung_up_on(running.client(message))
+    running.check()
+
+
+def test_a_member_that_asks_for_plans_that_are_not_there(running: Running) -> None:
+    member = running.client(Join(Member((1, 1), 0), 5, 0, 0, False))
+    assert isinstance(member.receive(), Leave)
+    member.send(BundleRequest(99))
+    assert is_hung_up_on(member)
+    running.check()
+
+
+class Line:
+    """A client without a socket."""
+
+    address = "nowhere"
+
+    def __init__(self) -> None:
+        self.is_open = True
+
+    def send(self, message: Message) -> None:
+        frame(message)
+
+    def close(self) -> None:
+        self.is_open = False
+
+    def drain(self) -> None: ...
+
+
+FIRST: st.SearchStrategy[Message] = st.sampled_from(
+    [
+        *(Join(Member((pipeline, stage), 0), 1, 0, 0, False) for pipeline in range(3) for stage in range(3)),
+        AgentJoin("a", 2, ()),
+        Observe(None),
+        StoreOpen(),
+    ]
+)
+
+
+SAID = ANY_MESSAGE | st.sampled_from(get_args(FromWorker)).flatmap(some)
+
+
+@settings(max_examples=150)
+@given(clients=st.lists(FIRST, min_size=1, max_size=12), said=st.lists(st.tuples(SAID, st.integers())))
+def test_any_messages_in_any_order(
+    tmp_path_factory: pytest.TempPathFactory,
+    running: Running,
+    clients: list[Message],
+    said: list[tuple[Message, int]],
+) -> None:
+    """Clients that know the token may end the job by what they report, but never break the coordinator."""
+    state = tmp_path_factory.mktemp("state")
+    service: Any = Service(JobOptions(running.plan, 10, (), "127.0.0.1", 0, TOKEN, state))
+    lines = [Line() for _ in clients]
+    try:
+        speeches = [
+            *zip(lines, clients, strict=True),
+            *((lines[n % len(lines)], message) for message, n in said),
+        ]
+        for line, message in speeches:
+            try:
+                service.message(line, message)
+            except ProtocolError:
+                line.close()
+                service.closed(line)
+            service.tick()
+    finally:
+        service._server.close()
+        service._journal.close()

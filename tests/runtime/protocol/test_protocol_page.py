@@ -1,0 +1,48 @@
+"""docs/protocol.md has a table of the messages, and it is that of the code."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+from recycle_runtime.protocol import messages
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "protocol.md"
+DIRECTIONS: Mapping[str, Any] = {
+    "Worker process to coordinator": messages.FromWorker,
+    "Coordinator to worker process": messages.ToWorker,
+    "Agent to coordinator": messages.FromAgent,
+    "Coordinator to agent": messages.ToAgent,
+    "Observer to coordinator": messages.FromObserver,
+    "Coordinator to observer": messages.ToObserver,
+    "Worker process to the store": messages.StoreOpen | messages.StoreRequest,
+    "Store to worker process": messages.StoreAnswer,
+}
+
+
+def table() -> str:
+    """As it should stand there; `python -m tests.runtime.protocol.test_protocol_page` prints it."""
+    lines: list[str] = []
+    for title, direction in DIRECTIONS.items():
+        lines += [f"### {title}", "", "| message | fields | what it says |", "|---|---|---|"]
+        for kind in get_args(direction) or (direction,):
+            fields = ", ".join(f"`{field.name}`" for field in dataclasses.fields(kind))
+            lines.append(f"| `{messages.type_name(kind)}` | {fields} | {_sentence(kind)} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _sentence(kind: type[object]) -> str:
+    return " ".join((kind.__doc__ or "").split("\n\n")[0].split())
+
+
+def test_the_table_of_messages() -> None:
+    assert table() in PAGE.read_text(encoding="utf-8")
+
+
+def test_the_version_on_the_page() -> None:
+    assert f"version {messages.VERSION} " in PAGE.read_text(encoding="utf-8")
+
+
+if __name__ == "__main__":
+    print(table())
