@@ -71,8 +71,9 @@ class Schedule:
         if not np.array_equal(schedule_order(self.ops, self.start), np.arange(len(self.ops))):
             yield "rows are not sorted by worker and start"
             return
+        end = self.end
         for worker, rows in self.worker_starts():
-            if (self.end[rows][:-1] > self.start[rows][1:]).any():
+            if (end[rows][:-1] > self.start[rows][1:]).any():
                 yield f"worker {worker} runs two ops at once"
         for pipeline, stage, amount in self.peak_memory():
             capacity = self.job.capacity[stage]
