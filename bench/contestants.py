@@ -21,7 +21,8 @@ from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime  # p
 
 from bench.models import MICROBATCHES, STEPS_DRAWN
 from bench.turns import PROCESSES, Setting, Turns
-from recycle_runtime.worker.static import TrainingWorker, WorkerOptions
+from recycle_runtime.worker.fixed_plan import FixedPlanWorker
+from recycle_runtime.worker.options import WorkerOptions
 
 _ALWAYS = 1 << 40
 
@@ -36,14 +37,14 @@ def ours(rank: int, turns: Turns, setting: Setting) -> None:
         program=setting.program,
         plan=0,
         worker=(0, rank),
-        part=0,
+        tp_rank=0,
         steps=_ALWAYS,
         seed=0,
         device="cpu",
         trace=False,
         timeout=300.0,
     )
-    worker = TrainingWorker(options, _store(setting))
+    worker = FixedPlanWorker(options, _store(setting))
     worker.train(lambda report: turns.after_step(report.loss))
 
 

@@ -136,7 +136,7 @@ def _losses_of_one_process() -> list[float]:
     """A plain loop over all micro-batches, every stage after the other, on the whole GPU."""
     import torch
 
-    from recycle_runtime.execution.stage import build_module
+    from recycle_runtime.execution.chunk import build_module
     from recycle_runtime.program.loading import load_program
     from recycle_runtime.program.microbatches import MicroBatches
 

@@ -38,7 +38,8 @@ from recycle_runtime.profiler.meters import counting
 from recycle_runtime.program.loading import Program, load_program
 from recycle_runtime.transport.gloo import GlooTransport
 from recycle_runtime.transport.interface import Grid, Pending
-from recycle_runtime.worker.static import TrainingWorker, WorkerOptions
+from recycle_runtime.worker.fixed_plan import FixedPlanWorker
+from recycle_runtime.worker.options import WorkerOptions
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE = 60.0
@@ -178,7 +179,7 @@ class Meter:
         gradients = len(self._receivers) * (GRADIENTS_UNDER_WAY + 1) * self._size.arriving
         return sum(self._inbox_room.values()) + gradients
 
-    def watch(self, worker: TrainingWorker, held: Callable[[], int]) -> None:
+    def watch(self, worker: FixedPlanWorker, held: Callable[[], int]) -> None:
         """From now on, look after every instruction."""
         self._held = held
         old = worker.session.interpreter
@@ -250,7 +251,7 @@ def _run(bundle: Bundle, path: str, program: str, size: Sequence[StageBytes]) ->
     def work(place: Worker, meter: Meter) -> None:
         options = WorkerOptions(path, program, 0, place, 0, STEPS, 0, "cpu", False, PATIENCE)
         try:
-            worker = TrainingWorker(
+            worker = FixedPlanWorker(
                 options, store, lambda told, _, grid, __: _Metered(meter, told, store, grid)
             )
             with ExitStack() as stack:

@@ -68,9 +68,11 @@ def compare_with_gloo(plan: str, device: torch.device) -> list[float]:
         train_over(join, plan, MLP, STEPS, "cuda") for join in (over_nccl, over_gloo)
     )
     assert losses == same, f"losses differ: {losses} and {same}"
-    for worker, state in ((worker, trained.module.state_dict()) for worker, trained in ours.items()):
-        for name, tensor in theirs[worker].module.state_dict().items():
-            assert torch.equal(state[name], tensor), f"{name} differs"
+    for worker, trained in ours.items():
+        for chunk, module in theirs[worker].modules.items():
+            state = trained.modules[chunk].state_dict()
+            for name, tensor in module.state_dict().items():
+                assert torch.equal(state[name], tensor), f"{name} differs"
     ours[0, 0].transport.close()
     return losses
 
@@ -87,9 +89,10 @@ def compare_threads(plan: str, device: torch.device) -> list[float]:
     losses, workers = train_over(join, plan, MLP, STEPS, "cuda")
     alone = train_alone(MLP, bundle.stages, bundle.pipelines * bundle.microbatches, STEPS)
     torch.testing.assert_close(torch.tensor(losses), torch.tensor(alone.losses), rtol=1e-6, atol=0.0)
-    for (_, stage), worker in workers.items():
-        for name, tensor in worker.module.state_dict().items():
-            torch.testing.assert_close(tensor.cpu(), alone.states[stage][name], rtol=1e-9, atol=1e-9)
+    for worker in workers.values():
+        for chunk, module in worker.modules.items():
+            for name, tensor in module.state_dict().items():
+                torch.testing.assert_close(tensor.cpu(), alone.states[chunk][name], rtol=1e-9, atol=1e-9)
     return losses
 
 

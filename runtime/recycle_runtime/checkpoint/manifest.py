@@ -84,7 +84,7 @@ def _checksum(content: Fields) -> int:
 
 
 FILE = "manifest.json"
-PART_FILE = "part.json"
+SHARD_FILE = "part.json"
 _KIND = "checkpoint manifest"
 
 
@@ -103,9 +103,9 @@ class Shape:
         return self.pipelines * self.microbatches
 
     @property
-    def parts(self) -> list[str]:
+    def shards(self) -> list[str]:
         """The folders that a checkpoint must have."""
-        return [part_name(stage, part) for stage in range(self.stages) for part in range(self.tensor)]
+        return [shard_name(stage, rank) for stage in range(self.stages) for rank in range(self.tensor)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,37 +118,40 @@ class Manifest:
     """How many micro-batches these steps have taken from the program's sequence."""
     seed: int
     shape: Shape
-    parts: dict[str, int]
-    """The checksum of every part's own description."""
+    shards: dict[str, int]
+    """The checksum of every shard's own description."""
 
     def write(self, folder: Path) -> None:
         """The checkpoint is complete once this returns."""
-        write_sealed(folder / FILE, _KIND, asdict(self))
+        fields = asdict(self)
+        # The word of the format.
+        fields["parts"] = fields.pop("shards")
+        write_sealed(folder / FILE, _KIND, fields)
 
     @staticmethod
     def read(folder: Path) -> "Manifest":
         """CheckpointError unless the checkpoint is complete, as far as that shows without its tensors."""
         path = folder / FILE
         found, _ = read_sealed(path, _KIND)
-        shape, parts = found.get("shape"), found.get("parts")
-        if not _are_counts(found, ("step", "items", "seed")) or not isinstance(parts, dict):
+        shape, shards = found.get("shape"), found.get("parts")
+        if not _are_counts(found, ("step", "items", "seed")) or not isinstance(shards, dict):
             raise CheckpointError(f"{path}: damaged: something is missing in it")
         if not isinstance(shape, dict) or not _are_counts(
             cast(dict[str, Any], shape), tuple(field.name for field in fields(Shape))
         ):
             raise CheckpointError(f"{path}: damaged: it does not say how many stages there are")
-        manifest = Manifest(found["step"], found["items"], found["seed"], Shape(**shape), parts)
-        if sorted(manifest.parts) != sorted(manifest.shape.parts):
+        manifest = Manifest(found["step"], found["items"], found["seed"], Shape(**shape), shards)
+        if sorted(manifest.shards) != sorted(manifest.shape.shards):
             raise CheckpointError(f"{path}: damaged: it does not name every stage")
-        for name in manifest.shape.parts:
-            if not (folder / name / PART_FILE).is_file():
-                raise CheckpointError(f"{folder / name}: damaged: {PART_FILE} is missing")
+        for name in manifest.shape.shards:
+            if not (folder / name / SHARD_FILE).is_file():
+                raise CheckpointError(f"{folder / name}: damaged: {SHARD_FILE} is missing")
         return manifest
 
 
-def part_name(stage: int, part: int) -> str:
-    """The folder of one stage, or of one of its tensor-parallel parts."""
-    return f"stage-{stage}-part-{part}"
+def shard_name(stage: int, tp_rank: int) -> str:
+    """The folder of one stage, or of one of its tensor-parallel ranks."""
+    return f"stage-{stage}-part-{tp_rank}"
 
 
 def _are_counts(found: dict[str, Any], names: tuple[str, ...]) -> bool:

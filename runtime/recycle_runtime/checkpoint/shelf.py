@@ -1,6 +1,6 @@
 """The folder of a job's checkpoints, and where in it a run begins. Standard library only.
 
-    DIR/step-00000100/stage-0-part-0/       a part: its description and its tensors
+    DIR/step-00000100/stage-0-part-0/       a shard: its description and its tensors
     DIR/step-00000100/manifest.json         written last, by the coordinator
     DIR/step-00000200.1/                    a second try at the same step
 
@@ -127,7 +127,7 @@ def _check(path: Path, found: Complete, shape: Shape, steps: int) -> None:
     made = found.manifest.shape
     for name, of_checkpoint, of_job in (
         ("stages", made.stages, shape.stages),
-        ("tensor-parallel parts", made.tensor, shape.tensor),
+        ("tensor-parallel ranks", made.tensor, shape.tensor),
     ):
         if of_checkpoint != of_job:
             raise CheckpointError(

@@ -41,7 +41,7 @@ from torch.futures import Future
 
 from recycle_runtime.checkpoint.host_copy import bytes_of, size_of
 from recycle_runtime.checkpoint.manifest import (
-    PART_FILE,
+    SHARD_FILE,
     CheckpointError,
     read_sealed,
     sync_folder,
@@ -119,7 +119,7 @@ class Place(NamedTuple):
     crc32: int
 
 
-class PartWriter(StorageWriter):
+class ShardWriter(StorageWriter):
     """Writes `TENSORS_FILE` into a folder; `described` says afterwards what lies where in it."""
 
     def __init__(self, folder: Path, proceed: Callable[[], None]) -> None:
@@ -174,8 +174,8 @@ class PartWriter(StorageWriter):
         return Place(offset, len(data), checksum)
 
 
-class PartReader(StorageReader):
-    """Reads what `PartWriter` has written and described; CheckpointError when the file is not like that."""
+class ShardReader(StorageReader):
+    """Reads what `ShardWriter` has written and described; CheckpointError when the file is not like that."""
 
     def __init__(self, folder: Path, described: dict[str, Fields]) -> None:
         self._path = folder / TENSORS_FILE
@@ -266,21 +266,21 @@ class PartReader(StorageReader):
 
 _KIND = "checkpoint part"
 _ALONE: dict[str, Any] = {"no_dist": True} if "no_dist" in inspect.signature(dcp.save).parameters else {}
-"""Every part is written by one process, whatever groups there are."""
+"""Every shard is written by one process, whatever groups there are."""
 
 
-def write_part(
+def write_shard(
     folder: Path, about: Fields, tree: Any, tensors: Tensors, proceed: Callable[[], None] = lambda: None
 ) -> int:
     """The folder is there as a whole or not at all; the checksum of its description."""
     aside = folder.with_name(f".{folder.name}.{os.getpid()}")
-    writer = PartWriter(aside, proceed)
+    writer = ShardWriter(aside, proceed)
     try:
         _quietly(
             dcp.save, tensors, storage_writer=writer, planner=DefaultSavePlanner(flatten_state_dict=False)
         )
         fields = {"about": about, "byte_order": sys.byteorder, "tree": tree, "tensors": writer.described}
-        checksum = write_sealed(aside / PART_FILE, _KIND, fields)
+        checksum = write_sealed(aside / SHARD_FILE, _KIND, fields)
         aside.rename(folder)
         sync_folder(folder.parent)
     except BaseException:
@@ -289,9 +289,9 @@ def write_part(
     return checksum
 
 
-def read_part(folder: Path, about: Fields, checksum: int) -> Any:
+def read_shard(folder: Path, about: Fields, checksum: int) -> Any:
     """The state, if it is what was asked for, and as it was written; CheckpointError if not."""
-    path = folder / PART_FILE
+    path = folder / SHARD_FILE
     found, actual = read_sealed(path, _KIND)
     if actual != checksum:
         raise CheckpointError(f"{path}: not the one that the manifest was written for")
@@ -303,7 +303,7 @@ def read_part(folder: Path, about: Fields, checksum: int) -> Any:
     for name, value in about.items():
         if (other := cast(Fields, told).get(name)) != value:
             raise CheckpointError(f"{path}: has {name} {other}, and this run has {value}")
-    reader = PartReader(folder, cast(dict[str, Fields], described))
+    reader = ShardReader(folder, cast(dict[str, Fields], described))
     tensors = reader.room()
     _quietly(dcp.load, tensors, storage_reader=reader, planner=DefaultLoadPlanner(flatten_state_dict=False))
     try:

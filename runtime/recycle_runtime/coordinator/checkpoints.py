@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import PurePath
 
-from recycle_runtime.checkpoint.manifest import Manifest, Shape, part_name
+from recycle_runtime.checkpoint.manifest import Manifest, Shape, shard_name
 from recycle_runtime.checkpoint.shelf import Beginning, name_of
 from recycle_runtime.coordinator.events import (
     BeginCheckpoint,
@@ -140,7 +140,7 @@ class Checkpoints(NoCheckpoints):
         for member in sorted(members):
             first.setdefault(member.worker[1], member)
         self._writers = {
-            member: part_name(member.worker[1], member.tp_rank)
+            member: shard_name(member.worker[1], member.tp_rank)
             for member in members
             if member.worker == first[member.worker[1]].worker
         }
@@ -194,7 +194,7 @@ class Checkpoints(NoCheckpoints):
                 self._give_up(attempt, "")
             case CheckpointWritten(_, crc32, seed):
                 attempt.parts[attempt.writers[member]] = crc32
-                if len(attempt.parts) == len(self._shape.parts):
+                if len(attempt.parts) == len(self._shape.shards):
                     attempt.is_closing = True
                     return [CompleteCheckpoint(attempt.name, self._manifest(attempt, seed))]
         return []

@@ -1,1 +1,1 @@
-"""Runs the stream of one worker: interpreter, handlers, the stage and its optimizer, tracing."""
+"""Runs the stream of one worker: interpreter, handlers, chunks and their optimizers, tracing."""

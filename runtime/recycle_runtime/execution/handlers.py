@@ -1,4 +1,4 @@
-"""What each opcode does in torch: the work of one worker for one stage of the model.
+"""What each opcode does in torch: the work of one worker for the chunks that it holds.
 
 A buffer holds one micro-batch from its forward to the end of its backward, an inbox one message until the
 instruction that consumes it. Their numbers come from the compiler; what lies in them is dropped when the plan
@@ -7,45 +7,43 @@ says so, and a stream that uses an empty one is an error, not a wait.
 What is sent is held until its receiver has it. An activation lies in its buffer anyway until its gradient
 comes, which shows that it has arrived. Nothing comes back for a gradient, so only a few of them may be under
 way to each receiver; in a plan a receive never stands behind something that waits for a later message of the
-same sender, so to wait for an older one cannot lock.
+same sender, so to wait for an older one cannot lock. What a worker sends to itself, from one of its chunks to
+the next, is handed over here and reaches no transport.
 """
 
 from collections import deque
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
+from recycle_runtime.execution.chunk import Chunk
 from recycle_runtime.execution.interpreter import Handler, RunAgain
-from recycle_runtime.execution.kept_buffers import BufferHistory
 from recycle_runtime.execution.shapes import Shapes, as_tuple
-from recycle_runtime.execution.split_backward import Split, WeightWork
+from recycle_runtime.execution.split_backward import WeightWork
 from recycle_runtime.plan.isa import NONE, Instruction, Opcode
 from recycle_runtime.plan.worker_ids import Worker, numbered_worker
-from recycle_runtime.program.microbatches import MicroBatches
 from recycle_runtime.transport.interface import Arrival, Pending, Transport
 
 GRADIENTS_UNDER_WAY = 2
 """To each receiver, at most."""
 
 
-class Stepper(Protocol):
-    """Reduction, optimizer and validation of the stage."""
+class Steps(Protocol):
+    """Reduction, optimizer and validation: see `steps.WorkerSteps`."""
 
-    def reduce(self) -> bool:
-        """Sum gradients over peers; False if the step must be run again first."""
+    def reduce(self, chunk: int) -> bool:
+        """Sum gradients of a chunk over its holders; False if the step must be run again first."""
         ...
 
-    def step(self) -> None: ...
+    def step(self, chunk: int) -> None: ...
 
     def validate(self) -> None: ...
 
 
-class Shape(Protocol):
+class JobShape(Protocol):
     """Of the job: how many of each."""
 
-    @property
-    def stages(self) -> int: ...
     @property
     def pipelines(self) -> int: ...
     @property
@@ -53,7 +51,7 @@ class Shape(Protocol):
 
 
 class Slot:
-    """One micro-batch in a buffer."""
+    """One micro-batch of one chunk in a buffer."""
 
     __slots__ = ("gradients", "inputs", "outputs", "sent", "target", "work")
 
@@ -62,40 +60,53 @@ class Slot:
         self.target: Any = None
         self.outputs: tuple[torch.Tensor, ...] = ()
         self.sent: Pending | None = None
-        """The outputs, on their way to the next stage."""
+        """The outputs, on their way to the next chunk."""
         self.gradients: list[torch.Tensor] = []
         self.work: WeightWork | None = None
 
 
-class StageHandlers:
+class _Delivery(NamedTuple):
+    """A message from one chunk of this worker to another: what it is of, and which chunk it is for."""
+
+    pipeline: int
+    microbatch: int
+    chunk: int
+    is_gradient: bool
+
+
+class _LocalArrival:
+    """A message of this worker to itself, which is there when it is waited for."""
+
+    def __init__(self, deliveries: dict[_Delivery, list[torch.Tensor]], delivery: _Delivery) -> None:
+        self._deliveries, self._delivery = deliveries, delivery
+
+    def wait(self) -> list[torch.Tensor]:
+        return self._deliveries.pop(self._delivery)
+
+
+class Handlers:
     """The handlers, and the buffers and inboxes they work on."""
 
     def __init__(
         self,
-        job: Shape,
+        job: JobShape,
         worker: Worker,
-        module: torch.nn.Module,
-        split: Split,
-        loss: Callable[[Any, Any], torch.Tensor],
-        data: MicroBatches,
-        buffers: BufferHistory,
-        shapes: Shapes,
+        chunks: Mapping[int, Chunk],
+        shapes: Mapping[int, Shapes],
         transport: Transport,
-        stepper: Stepper,
+        steps: Steps,
         device: torch.device,
-        seed: int,
     ) -> None:
-        self._job, self._stage = job, worker[1]
-        self._module, self._split, self._loss = module, split, loss
-        self._data, self._shapes, self._transport, self._stepper = data, shapes, transport, stepper
-        self._device, self._seed = device, seed
-        self._is_first, self._is_last = self._stage == 0, self._stage == job.stages - 1
+        self._job, self._worker, self._chunks, self._shapes = job, worker, chunks, shapes
+        self._transport, self._steps, self._device = transport, steps, device
+        self._has_loss = any(chunk.is_last for chunk in chunks.values())
         self._share = 1.0 / (job.pipelines * job.microbatches)
         self._buffers: dict[int, Slot] = {}
         self._inboxes: dict[int, Arrival] = {}
+        self._deliveries: dict[_Delivery, list[torch.Tensor]] = {}
+        """What one chunk of this worker has sent to another, until it is used."""
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=device)
-        self._gradients_sent: dict[int, deque[Pending]] = {}
-        self._history = buffers
+        self._gradients_sent: dict[Worker, deque[Pending]] = {}
         self._generators = _generators(device)
         self._step: int | None = None
 
@@ -105,7 +116,8 @@ class StageHandlers:
 
     def begin(self, step: int) -> None:
         """Forget what a broken run of a step has left, and be ready for this one."""
-        self._history.begin(step)
+        for chunk in self._chunks.values():
+            chunk.buffers.begin(step)
         self._step = step
         self.drop()
 
@@ -113,6 +125,7 @@ class StageHandlers:
         """Let go of everything that a step holds."""
         self._buffers.clear()
         self._inboxes.clear()
+        self._deliveries.clear()
         self._loss_sum.zero_()
         self._gradients_sent.clear()
 
@@ -124,7 +137,7 @@ class StageHandlers:
     @property
     def loss(self) -> float | None:
         """What this worker has added to the loss of the step so far; None where losses are not computed."""
-        return float(self._loss_sum) if self._is_last else None
+        return float(self._loss_sum) if self._has_loss else None
 
     @property
     def held(self) -> int:
@@ -132,60 +145,68 @@ class StageHandlers:
         return len(self._buffers)
 
     def load(self, instruction: Instruction) -> None:
-        slot = self._buffers.setdefault(instruction.buffer, Slot())
-        inputs, target = self._data.item(self._now, self._index(instruction))
-        if self._is_first:
+        slot, chunk = self._buffers.setdefault(instruction.buffer, Slot()), self._chunks[instruction.chunk]
+        inputs, target = chunk.data.item(self._now, self._index(instruction))
+        if chunk.is_first:
             slot.inputs = tuple(tensor.to(self._device) for tensor in as_tuple(inputs))
-        if self._is_last:
+        if chunk.is_last:
             slot.target = target.to(self._device) if isinstance(target, torch.Tensor) else target
 
     def recv_activation(self, instruction: Instruction) -> None:
-        specs = self._shapes.arriving(self._signature(instruction))
-        self._inboxes[instruction.inbox] = self._transport.receive(self._neighbour(instruction), specs)
+        neighbour = self._neighbour(instruction)
+        if neighbour == self._worker:
+            self._inboxes[instruction.inbox] = self._delivered(instruction, is_gradient=False)
+            return
+        specs = self._shapes[instruction.chunk].arriving(self._signature(instruction))
+        self._inboxes[instruction.inbox] = self._transport.receive(neighbour, specs)
 
     def recv_gradient(self, instruction: Instruction) -> None:
-        leaving = self._shapes.leaving(self._signature(instruction))
+        neighbour = self._neighbour(instruction)
+        if neighbour == self._worker:
+            self._inboxes[instruction.inbox] = self._delivered(instruction, is_gradient=True)
+            return
+        leaving = self._shapes[instruction.chunk].leaving(self._signature(instruction))
         specs = [spec for spec in leaving if spec.dtype.is_floating_point]
-        self._inboxes[instruction.inbox] = self._transport.receive(self._neighbour(instruction), specs)
+        self._inboxes[instruction.inbox] = self._transport.receive(neighbour, specs)
 
     def forward(self, instruction: Instruction) -> None:
-        slot = self._buffers.setdefault(instruction.buffer, Slot())
+        slot, chunk = self._buffers.setdefault(instruction.buffer, Slot()), self._chunks[instruction.chunk]
         if instruction.inbox != NONE:
             slot.inputs = tuple(self._inboxes.pop(instruction.inbox).wait())
         for tensor in slot.inputs:
-            # What came from another stage wants its gradient back; data does not.
-            tensor.requires_grad_(not self._is_first and tensor.is_floating_point())
-        seed = forward_seed(self._seed, self._now, self._index(instruction), self._stage)
+            # What came from another chunk wants its gradient back; data does not.
+            tensor.requires_grad_(not chunk.is_first and tensor.is_floating_point())
+        seed = forward_seed(chunk.seed, self._now, self._index(instruction), chunk.number)
         for generator in self._generators:
             generator.manual_seed(seed)
-        output = self._module(*slot.inputs)
-        if self._is_last:
-            loss = self._loss(output, slot.target) * self._share
+        output = chunk.module(*slot.inputs)
+        if chunk.is_last:
+            loss = chunk.program.loss(output, slot.target) * self._share
             slot.target = None
             self._loss_sum += loss.detach()
             slot.outputs = (loss,)
         else:
             slot.outputs = as_tuple(output)
-            self._shapes.show(self._signature(instruction), slot.outputs)
+            self._shapes[chunk.number].show(self._signature(instruction), slot.outputs)
 
     def send_activation(self, instruction: Instruction) -> None:
         slot = self._buffers[instruction.buffer]
         outputs = [tensor.detach() for tensor in slot.outputs]
-        slot.sent = self._transport.send(self._neighbour(instruction), outputs)
+        slot.sent = self._send(instruction, outputs, to_chunk=instruction.chunk + 1)
 
     def backward_input(self, instruction: Instruction) -> None:
-        slot = self._buffers[instruction.buffer]
-        slot.work = self._split.backward_input(*self._arrived(instruction, slot))
-        self._keep_gradients(slot)
+        slot, chunk = self._buffers[instruction.buffer], self._chunks[instruction.chunk]
+        slot.work = chunk.split.backward_input(*self._arrived(instruction, slot))
+        self._keep_gradients(slot, chunk)
 
     def send_gradient(self, instruction: Instruction) -> None:
         slot = self._buffers[instruction.buffer]
         gradients, slot.gradients = slot.gradients, []
-        sent = self._transport.send(self._neighbour(instruction), gradients)
+        sent = self._send(instruction, gradients, to_chunk=instruction.chunk - 1)
         if slot.work is None:
             del self._buffers[instruction.buffer]
         if sent is not None:
-            under_way = self._gradients_sent.setdefault(instruction.neighbour, deque())
+            under_way = self._gradients_sent.setdefault(self._neighbour(instruction), deque())
             under_way.append(sent)
             if len(under_way) > GRADIENTS_UNDER_WAY:
                 under_way.popleft().wait()
@@ -196,32 +217,48 @@ class StageHandlers:
         work.run()
 
     def backward(self, instruction: Instruction) -> None:
-        slot = self._buffers[instruction.buffer]
-        self._split.backward(*self._arrived(instruction, slot))
-        self._keep_gradients(slot)
-        if self._is_first:
+        slot, chunk = self._buffers[instruction.buffer], self._chunks[instruction.chunk]
+        chunk.split.backward(*self._arrived(instruction, slot))
+        self._keep_gradients(slot, chunk)
+        if chunk.is_first:
             # Nothing has to be sent any more.
             del self._buffers[instruction.buffer]
 
     def barrier(self, _: Instruction) -> None:
         self._transport.barrier()
 
-    def reduce(self, _: Instruction) -> None:
-        if not self._stepper.reduce():
+    def reduce(self, instruction: Instruction) -> None:
+        if not self._steps.reduce(instruction.chunk):
             raise RunAgain
 
-    def optimizer(self, _: Instruction) -> None:
-        self._stepper.step()
+    def optimizer(self, instruction: Instruction) -> None:
+        self._steps.step(instruction.chunk)
 
     def validate(self, _: Instruction) -> None:
-        self._stepper.validate()
+        self._steps.validate()
+
+    def _send(
+        self, instruction: Instruction, tensors: list[torch.Tensor], *, to_chunk: int
+    ) -> Pending | None:
+        """To the worker that runs this chunk of the micro-batch, which may be this one."""
+        neighbour = self._neighbour(instruction)
+        if neighbour != self._worker:
+            return self._transport.send(neighbour, tensors)
+        is_gradient = instruction.opcode is Opcode.SEND_GRADIENT
+        delivery = _Delivery(instruction.pipeline, instruction.microbatch, to_chunk, is_gradient)
+        self._deliveries[delivery] = tensors
+        return None
+
+    def _delivered(self, instruction: Instruction, *, is_gradient: bool) -> Arrival:
+        delivery = _Delivery(instruction.pipeline, instruction.microbatch, instruction.chunk, is_gradient)
+        return _LocalArrival(self._deliveries, delivery)
 
     def _arrived(
         self, instruction: Instruction, slot: Slot
     ) -> tuple[tuple[torch.Tensor, ...], list[torch.Tensor | None]]:
         """The outputs of a forward, taken out of their slot, and the gradients that have come for them."""
         outputs, slot.outputs = slot.outputs, ()
-        if self._is_last:
+        if self._chunks[instruction.chunk].is_last:
             return outputs, [None]
         arrived = iter(self._inboxes.pop(instruction.inbox).wait())
         if slot.sent is not None:
@@ -229,9 +266,9 @@ class StageHandlers:
             slot.sent = None
         return outputs, [next(arrived) if output.is_floating_point() else None for output in outputs]
 
-    def _keep_gradients(self, slot: Slot) -> None:
+    def _keep_gradients(self, slot: Slot, chunk: Chunk) -> None:
         """What has to be sent on; the inputs are not needed any more."""
-        if not self._is_first:
+        if not chunk.is_first:
             slot.gradients = [_gradient(tensor) for tensor in slot.inputs if tensor.is_floating_point()]
         slot.inputs = ()
 
@@ -240,7 +277,7 @@ class StageHandlers:
         return numbered_worker(instruction.neighbour, self._job.pipelines)
 
     def _signature(self, instruction: Instruction) -> str:
-        return self._data.signature(self._now, self._index(instruction))
+        return self._chunks[instruction.chunk].data.signature(self._now, self._index(instruction))
 
     @property
     def _now(self) -> int:
@@ -252,16 +289,16 @@ class StageHandlers:
         return instruction.pipeline * self._job.microbatches + instruction.microbatch
 
 
-def forward_seed(seed: int, step: int, index: int, stage: int) -> int:
+def forward_seed(seed: int, step: int, index: int, chunk: int) -> int:
     """Of the random numbers of one forward: the same wherever it runs, and whenever it is run again."""
     mixed = seed
-    for number in (step, index, stage):
+    for number in (step, index, chunk):
         mixed = (mixed * 6_364_136_223_846_793_005 + number + 1_442_695_040_888_963_407) % (1 << 63)
     return mixed
 
 
 def _generators(device: torch.device) -> list[torch.Generator]:
-    """What a stage may draw from. torch.manual_seed asks every backend, and takes most of a millisecond."""
+    """What a chunk may draw from. torch.manual_seed asks every backend, and takes most of a millisecond."""
     generators = [torch.default_generator]
     if device.type == "cuda":
         torch.cuda.init()
@@ -270,7 +307,7 @@ def _generators(device: torch.device) -> list[torch.Generator]:
 
 
 def _gradient(tensor: torch.Tensor) -> torch.Tensor:
-    """Of an input; zeros where the stage does not use it."""
+    """Of an input; zeros where the chunk does not use it."""
     gradient = tensor.grad
     tensor.grad = None
     return torch.zeros_like(tensor) if gradient is None else gradient

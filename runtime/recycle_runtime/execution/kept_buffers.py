@@ -1,7 +1,7 @@
-"""The buffers of a stage as they were before a step, for a step that is run again.
+"""The buffers of a chunk as they were before a step, for a step that is run again.
 
 A forward may change buffers, as BatchNorm does with its running statistics, and torch does not always count
-such changes: so all of them are copied when a step begins. A stage without buffers does nothing here.
+such changes: so all of them are copied when a step begins. A chunk without buffers does nothing here.
 """
 
 from collections.abc import Generator
@@ -12,7 +12,7 @@ import torch
 
 
 class KeptBuffers:
-    """Copies of a module's buffers: one of each, for as long as the stage lives."""
+    """Copies of a module's buffers: one of each, for as long as the chunk lives."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._owners: list[dict[str, torch.Tensor | None]] = [

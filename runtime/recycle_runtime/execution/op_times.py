@@ -11,10 +11,9 @@ from typing import Any
 
 import torch
 
+from recycle_runtime.execution.hooks import Hooks
 from recycle_runtime.execution.interpreter import Handler
 from recycle_runtime.plan.isa import Instruction, Opcode
-from recycle_runtime.testing.faults import PACE, Pace
-from recycle_runtime.transport.guarded import Waits
 
 _LETTERS = {
     Opcode.FORWARD: "F",
@@ -32,10 +31,8 @@ _DIGITS = 9
 class OpTimes:
     """Wraps the handlers of a worker, through all its generations."""
 
-    def __init__(self, device: torch.device, shown: Waits, pace: Pace = PACE) -> None:
-        self.waits: Waits = _WaitClock(shown, self)
-        """Told when this process waits; tells whoever was told before."""
-        self._pace, self._on_gpu = pace, device.type == "cuda"
+    def __init__(self, device: torch.device, hooks: Hooks | None = None) -> None:
+        self._hooks, self._on_gpu = hooks or Hooks(), device.type == "cuda"
         self._steps = 0
         self._resumed = 0.0
         self._seconds: dict[str, list[float]] = {}
@@ -67,20 +64,20 @@ class OpTimes:
         return found
 
     def resume(self) -> None:
-        """What was waited for is there."""
+        """What this process has waited for is there: the time of an op begins here."""
         self._resumed = time.perf_counter()
         if self._event is not None:
             self._event.record()
 
     def _timed(self, handler: Handler, letter: str) -> Handler:
-        pace, with_waits = self._pace, letter == "R"
+        hooks, with_waits = self._hooks, letter == "R"
 
         def run(instruction: Instruction) -> None:
             start = self._resumed = time.perf_counter()
             handler(instruction)
             seconds = time.perf_counter() - (start if with_waits else self._resumed)
-            if pace.factor > 1 and not with_waits:
-                time.sleep((pace.factor - 1) * seconds)
+            if hooks.slowdown > 1 and not with_waits:
+                time.sleep((hooks.slowdown - 1) * seconds)
                 seconds = time.perf_counter() - self._resumed
             self._seconds.setdefault(letter, []).append(seconds)
 
@@ -90,7 +87,7 @@ class OpTimes:
         with_waits = letter == "R"
 
         def run(instruction: Instruction) -> None:
-            if self._pace.factor > 1 and not with_waits:
+            if self._hooks.slowdown > 1 and not with_waits:
                 self._slowed(handler, instruction)
                 return
             if self._steps % _SAMPLED != _SAMPLED // 2 or len(self._recorded) > 1 << 16:
@@ -109,28 +106,11 @@ class OpTimes:
         return run
 
     def _slowed(self, handler: Handler, instruction: Instruction) -> None:
-        """A fault that was asked for: the device is waited for, to know how long it was at work."""
+        """An injected fault: the device is waited for, to know how long it was at work."""
         torch.cuda.synchronize()
         self._resumed = time.perf_counter()
         handler(instruction)
         torch.cuda.synchronize()
-        seconds = (time.perf_counter() - self._resumed) * self._pace.factor
-        time.sleep(seconds - seconds / self._pace.factor)
+        seconds = (time.perf_counter() - self._resumed) * self._hooks.slowdown
+        time.sleep(seconds - seconds / self._hooks.slowdown)
         self._seconds.setdefault(_LETTERS[instruction.opcode], []).append(seconds)
-
-
-class _WaitClock:
-    """Passes on whether this process waits, and notes when it goes on."""
-
-    def __init__(self, shown: Waits, times: OpTimes) -> None:
-        self._shown, self._times = shown, times
-
-    @property
-    def is_waiting(self) -> bool:
-        return self._shown.is_waiting
-
-    @is_waiting.setter
-    def is_waiting(self, value: bool) -> None:
-        self._shown.is_waiting = value
-        if not value:
-            self._times.resume()

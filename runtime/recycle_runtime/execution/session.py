@@ -1,22 +1,33 @@
-"""One stream, and the steps that are made with it: a stage, a group of workers, and a role in a plan."""
+"""One stream, and the steps that are made with it: chunks, a group of workers, a role in a plan."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 
-from recycle_runtime.execution.handlers import StageHandlers
+from recycle_runtime.execution.chunk import Chunk
+from recycle_runtime.execution.handlers import Handlers
 from recycle_runtime.execution.interpreter import Interpreter, RunAgain
 from recycle_runtime.execution.op_times import OpTimes
 from recycle_runtime.execution.shapes import Shapes
-from recycle_runtime.execution.stage import Stage, StageSteps
+from recycle_runtime.execution.steps import WorkerSteps
 from recycle_runtime.execution.tracing import Tracer
-from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import Instruction, Opcode
+from recycle_runtime.plan.worker_ids import Worker
 from recycle_runtime.transport.interface import Grid, Transport
+
+
+class Role(NamedTuple):
+    """Whose stream a process runs, in which plan, and among whom."""
+
+    bundle: Bundle
+    plan: int
+    worker: Worker
+    stream: Sequence[Instruction]
+    grid: Grid
 
 
 class StepReport(NamedTuple):
@@ -24,7 +35,7 @@ class StepReport(NamedTuple):
 
     step: int
     loss: float | None
-    """Its share of the loss, on the last stage."""
+    """Its share of the loss, where the last chunk is."""
     seconds: float
     repeated: int
     """How often the step was run again because of a late validation."""
@@ -35,12 +46,8 @@ class Session:
 
     def __init__(
         self,
-        bundle: Bundle,
-        plan: int,
-        role: Worker,
-        stream: Sequence[Instruction],
-        stage: Stage,
-        grid: Grid,
+        role: Role,
+        chunks: Mapping[int, Chunk],
         transport: Transport,
         store: dist.Store,
         device: torch.device,
@@ -49,30 +56,26 @@ class Session:
         op_times: OpTimes | None = None,
     ) -> None:
         self.transport = transport if tracer is None else tracer.listening(transport)
-        self._stage, self._tracer, self._op_times = stage, tracer, op_times
-        stage.split.put_off(any(each.opcode is Opcode.BACKWARD_INPUT for each in stream))
-        is_first_peer = grid.peers(role[1])[0] == role
-        self.steps = StageSteps(stage, self.transport, is_first_peer=is_first_peer)
-        self.handlers = StageHandlers(
-            bundle,
-            role,
-            stage.module,
-            stage.split,
-            stage.program.loss,
-            stage.data,
-            stage.buffers,
-            Shapes(store, role[1], stage.part, stage.arriving),
-            self.transport,
-            self.steps,
-            device,
-            stage.seed,
-        )
+        self._tracer, self._op_times = tracer, op_times
+        for number, chunk in chunks.items():
+            splits = any(
+                each.opcode is Opcode.BACKWARD_INPUT and each.chunk == number for each in role.stream
+            )
+            chunk.split.put_off(splits)
+        answers_for = {number: role.grid.holders(number)[0] == role.worker for number in chunks}
+        self.steps = WorkerSteps(chunks, self.transport, answers_for)
+        shapes = {
+            number: Shapes(store, number, chunk.tp_rank, chunk.arriving) for number, chunk in chunks.items()
+        }
+        self.handlers = Handlers(role.bundle, role.worker, chunks, shapes, self.transport, self.steps, device)
         table = self.handlers.table()
         if op_times is not None:
             table = op_times.around(table)
         if tracer is not None:
             table = tracer.around(table)
-        self.interpreter = Interpreter(stream, table, role, plan, bundle.pipelines, before)
+        self.interpreter = Interpreter(
+            role.stream, table, role.worker, role.plan, role.bundle.pipelines, before
+        )
 
     def run(self, step: int) -> StepReport:
         """One step, as often as it takes to make it properly."""
@@ -106,5 +109,4 @@ class Session:
     def drop(self) -> None:
         """What was under way, but not the group."""
         self.handlers.drop()
-        # A sum under way would keep the group alive, and the group would wait for it.
-        self._stage.stepper.norm.drop()
+        self.steps.drop()

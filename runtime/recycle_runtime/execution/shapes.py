@@ -1,6 +1,6 @@
-"""What crosses the boundaries of a stage, found out once for each shape of a micro-batch.
+"""What crosses the boundaries of a chunk, found out once for each shape of a micro-batch.
 
-The first forward of a micro-batch of some shape shows what leaves the stage; the store passes it on to the
+The first forward of a micro-batch of some shape shows what leaves the chunk; the store passes it on to the
 next one, which waits for it before it asks for the first message of that shape. A forward comes before its
 message in every plan, so nobody waits for somebody who waits.
 """
@@ -17,41 +17,41 @@ Specs = tuple[TensorSpec, ...]
 
 
 class Shapes:
-    """The boundaries of one worker's stage, by the signature of the micro-batch; each part has its own."""
+    """The boundaries of one chunk, by the signature of the micro-batch, for one tensor-parallel rank."""
 
     def __init__(
-        self, store: dist.Store, stage: int, part: int = 0, arriving: dict[str, Specs] | None = None
+        self, store: dist.Store, chunk: int, tp_rank: int = 0, arriving: dict[str, Specs] | None = None
     ) -> None:
-        # Messages go from part to part, and parts may hold slices of different lengths.
-        self._store, self._stage = dist.PrefixStore(f"shape/{part}", store), stage
+        # Messages go from rank to rank, and ranks may hold slices of different lengths.
+        self._store, self._chunk = dist.PrefixStore(f"shape/{tp_rank}", store), chunk
         self._arriving = {} if arriving is None else arriving
         """What is known already stays known when workers are grouped anew."""
         self._leaving: dict[str, Specs] = {}
 
     def arriving(self, signature: str) -> Specs:
-        """What comes in from the stage before."""
+        """What comes in from the previous chunk."""
         if signature not in self._arriving:
-            self._arriving[signature] = _unpack(self._store.get(_key(signature, self._stage)))
+            self._arriving[signature] = _unpack(self._store.get(_key(signature, self._chunk)))
         return self._arriving[signature]
 
     def leaving(self, signature: str) -> Specs:
-        """What has gone out to the next stage."""
+        """What has gone out to the next chunk."""
         return self._leaving[signature]
 
     def show(self, signature: str, outputs: Sequence[torch.Tensor]) -> None:
-        """A forward has given this; the first of its signature is told to the next stage."""
+        """A forward has given this; the first of its signature is told to the next chunk."""
         if signature not in self._leaving:
             self._leaving[signature] = tuple(map(TensorSpec.of, outputs))
-            self._store.set(_key(signature, self._stage + 1), _pack(self._leaving[signature]))
+            self._store.set(_key(signature, self._chunk + 1), _pack(self._leaving[signature]))
 
 
 def as_tuple(value: torch.Tensor | Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """A stage may give one tensor or several."""
+    """A chunk may give one tensor or several."""
     return (value,) if isinstance(value, torch.Tensor) else tuple(value)
 
 
-def _key(signature: str, stage: int) -> str:
-    return f"{stage}/{signature}"
+def _key(signature: str, chunk: int) -> str:
+    return f"{chunk}/{signature}"
 
 
 def _pack(specs: Specs) -> str:

@@ -98,8 +98,8 @@ class _Listening:
     def receive(self, worker: Worker, specs: Sequence[TensorSpec]) -> Arrival:
         return _Timed(self._transport.receive(worker, specs), self._tracer)
 
-    def start_peer_sum(self, tensor: torch.Tensor) -> Pending | None:
-        return self._transport.start_peer_sum(tensor)
+    def start_peer_sum(self, chunk: int, tensor: torch.Tensor) -> Pending | None:
+        return self._transport.start_peer_sum(chunk, tensor)
 
     def start_sum(self, tensor: torch.Tensor) -> Pending | None:
         return self._listened(self._transport.start_sum(tensor))

@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import torch
 
+from recycle_runtime.execution.chunk import build_module
 from recycle_runtime.execution.optimizer import StepOptions, Stepper, Totals
 from recycle_runtime.execution.split_backward import Split, prepare
-from recycle_runtime.execution.stage import build_module
 from recycle_runtime.profiler import links
 from recycle_runtime.profiler.meters import MEMORY_HOW, NOTHING, Stopwatch, Timing, counting
 from recycle_runtime.profiler.report import Profile, StageCosts

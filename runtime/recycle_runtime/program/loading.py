@@ -133,11 +133,11 @@ class Program:
         self._functions: dict[str, Callable[..., Any]] = {name: names[name] for name in NEEDED}
         self._takes_group = takes_group(self._functions["build_stage"])
 
-    def build_stage(self, stage: int, stages: int, group: Any = None) -> torch.nn.Module:
-        """One stage of the model; the group reaches only a program that asks for it."""
+    def build_stage(self, chunk: int, chunks: int, group: Any = None) -> torch.nn.Module:
+        """One chunk of the model; the group reaches only a program that asks for it."""
         options = {"group": group} if self._takes_group else {}
-        with blame(self.path, f"build_stage({stage}, {stages})"):
-            module = self._functions["build_stage"](stage, stages, **options)
+        with blame(self.path, f"build_stage({chunk}, {chunks})"):
+            module = self._functions["build_stage"](chunk, chunks, **options)
         return self._checked("build_stage", module, torch.nn.Module, "a torch.nn.Module")
 
     def loss(self, output: Any, target: Any) -> torch.Tensor:

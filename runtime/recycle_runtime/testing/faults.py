@@ -1,4 +1,4 @@
-"""Harm that a worker process does to itself when it is told to, to see what becomes of the others."""
+"""Faults that a worker process injects into itself when it is told to, to see what becomes of the others."""
 
 import ctypes
 import os
@@ -6,9 +6,14 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from recycle_runtime.protocol.messages import InjectedFault as Fault
+from recycle_runtime.execution.hooks import FaultReporter, Hooks, Moment
+from recycle_runtime.protocol.messages import InjectedFault
 from recycle_runtime.testing.timetable import MOMENTS
 from recycle_runtime.transport.sockets import break_off_everything
+
+SLOWDOWN = 3.0
+_UNSEEN = ("slow", "deaf")
+"""After these the process goes on as if nothing had happened."""
 
 
 class InjectedError(Exception):
@@ -46,41 +51,12 @@ def _hang() -> None:
     time.sleep(3600)
 
 
-class Pace:
-    """How many times longer than they need to the ops of this process take."""
-
-    factor = 1.0
-
-
-PACE = Pace()
-SLOW = 3.0
-
-
-def _slow_down() -> None:
-    """From now on, whatever the process computes takes longer; it goes on as if nothing was."""
-    PACE.factor = SLOW
-
-
-class Ears:
-    """Whether the connections break in the next wait for others, and this process is not told."""
-
-    are_deaf = False
-
-
-EARS = Ears()
-
-
-def _go_deaf() -> None:
-    """As gloo is when a socket breaks in the middle of a message."""
-    EARS.are_deaf = True
-
-
 def _close_sockets() -> None:
     """Every connection breaks, that to the coordinator too, as when a cable is pulled for a moment."""
     break_off_everything()
 
 
-KINDS: Mapping[str, Callable[[], None]] = {
+_ACTIONS: Mapping[str, Callable[[], None]] = {
     "kill": _kill,
     "stop": _stop,
     "term": _terminate,
@@ -89,46 +65,68 @@ KINDS: Mapping[str, Callable[[], None]] = {
     "gil": _hold_the_interpreter,
     "hang": _hang,
     "socket": _close_sockets,
-    "slow": _slow_down,
-    "deaf": _go_deaf,
 }
 
-
-UNSEEN = ("slow", "deaf")
-"""Kinds of harm after which the process goes on as if nothing was."""
+KINDS = (*_ACTIONS, *_UNSEEN)
 
 
-class Harm:
+class InjectedFaults(Hooks):
     """The faults that a process has been given and that have not happened yet."""
 
-    def __init__(self, faults: Sequence[Fault], before: Callable[[Fault], None]) -> None:
-        self._faults, self._before = list(faults), before
-        """Called before one happens, which may be the last thing that this process does."""
+    def __init__(self, faults: Sequence[InjectedFault]) -> None:
+        self._faults = list(faults)
+        self._reporter: FaultReporter | None = None
+        self.armed: dict[int, InjectedFault] = {}
+        """Of the step that runs now, by position."""
+        self._is_deaf = False
+        """Whether the connections break in the next wait for others, and this process is not told."""
 
-    def in_step(
-        self, step: int, length: int, *, is_spared: bool = False, is_learning: bool = False
-    ) -> dict[int, Fault]:
-        """Faults of a step whose stream is so long, by position; those that are overdue among them.
+    def attach(self, reporter: FaultReporter) -> None:
+        self._reporter = reporter
+
+    def begin_step(self, step: int, length: int, *, is_spared: bool, is_joining: bool) -> None:
+        """Arm the faults of this step; those that are overdue among them.
 
         One worker of every stage is spared from faults that may wait. Those that may not wait for that are
         meant for a worker that works, and wait for it to have caught up.
         """
         outside = MOMENTS.values()
-        return {
+        self.armed = {
             fault.position if 0 <= fault.position < length else length // 2: fault
             for fault in reversed(self._faults)
             if fault.step <= step
             and fault.position not in outside
-            and not (is_spared if fault.kind.endswith("?") else is_learning)
+            and not (is_spared if fault.kind.endswith("?") else is_joining)
         }
 
-    def at(self, moment: str, step: int) -> None:
-        """Somewhere outside the stream."""
+    def before_instruction(self, position: int) -> None:
+        if position in self.armed:
+            self._inject(self.armed.pop(position))
+
+    def at(self, moment: Moment, step: int) -> None:
         for fault in list(self._faults):
             if fault.position == MOMENTS[moment] and fault.step <= step:
-                self.happen(fault)
+                self._inject(fault)
 
-    def happen(self, fault: Fault) -> None:
+    def before_wait(self) -> None:
+        """As gloo is when a socket breaks in the middle of a message: this thread is never woken."""
+        if self._is_deaf:
+            self._is_deaf = False
+            break_off_everything()
+            while True:
+                time.sleep(3600.0)
+
+    def caused(self, error: BaseException) -> bool:
+        return InjectedError in (type(error), type(error.__cause__))
+
+    def _inject(self, fault: InjectedFault) -> None:
         self._faults.remove(fault)
-        self._before(fault)
-        KINDS[fault.kind.removesuffix("?")]()
+        kind = fault.kind.removesuffix("?")
+        if self._reporter is not None:
+            self._reporter.fault_is_next(fault, goes_on=kind in _UNSEEN)
+        if kind == "slow":
+            self.slowdown = SLOWDOWN
+        elif kind == "deaf":
+            self._is_deaf = True
+        else:
+            _ACTIONS[kind]()

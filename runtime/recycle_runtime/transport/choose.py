@@ -1,4 +1,4 @@
-"""How workers with GPUs talk to each other, and which GPU a worker of this machine gets.
+"""Which transport the workers of a job use, and which device a worker of this machine gets.
 
 NCCL wants a GPU for every process; memory can be shared where all processes have the same one. Nothing in
 between works, and a wrong guess hangs. So nobody guesses: every process says where it is, the first one looks
@@ -8,6 +8,7 @@ at all of it, and everyone does what that one says.
 import json
 import socket
 import time
+import warnings
 from collections.abc import Sequence
 from datetime import timedelta
 from enum import Enum
@@ -16,6 +17,16 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
+from recycle_runtime.plan.isa import Instruction
+from recycle_runtime.plan.message_counts import most_waiting
+from recycle_runtime.plan.worker_ids import Worker
+from recycle_runtime.transport.cuda_ipc import CudaIpcTransport, CudaSharedDevice
+from recycle_runtime.transport.gloo import GlooTransport
+from recycle_runtime.transport.interface import Grid, Transport
+from recycle_runtime.transport.nccl import join_over_nccl, set_environment
+
+_NAME = "first"
+"""Of the group, in its store."""
 _LISTED = 8
 _GRACE = timedelta(seconds=10)
 """What the others wait longer than the first, so that they hear why it gave up."""
@@ -38,6 +49,40 @@ class Place(NamedTuple):
     host: str
     gpu: str
     """As the driver names it, the same for every process that uses it."""
+
+
+def connect(
+    store: dist.Store,
+    grid: Grid,
+    worker: Worker,
+    tp_rank: int,
+    stream: Sequence[Instruction],
+    device: torch.device,
+    timeout: timedelta,
+) -> Transport:
+    """Join the other workers: over gloo on CPU, over NCCL between GPUs, on the device where all share one."""
+    common = (store, _NAME, grid, worker, tp_rank, timeout)
+    if device.type == "cpu":
+        return GlooTransport(*common)
+    rank = grid.rank(worker, tp_rank)
+    if choose_way(store, _NAME, rank, grid.size, place_of(device), timeout) is Way.NCCL:
+        return join_over_nccl(*common, device, stream)
+    return CudaIpcTransport(*common, CudaSharedDevice(device), most_waiting(stream, grid.pipelines))
+
+
+def device_of(name: str) -> torch.device:
+    """The device of a worker process, such as `cpu`, `cuda` or `cuda:3`; it becomes the current one."""
+    if name == "cpu":
+        torch.set_num_threads(1)
+        return torch.device("cpu")
+    # The first backward finds no context in autograd's thread and makes one, as it should.
+    warnings.filterwarnings("ignore", message="Attempting to run cuBLAS")
+    if ":" in name:
+        # Whoever names a GPU has one for each worker.
+        set_environment()
+    device = torch.device("cuda", torch.device(name).index or 0)
+    torch.cuda.set_device(device)
+    return device
 
 
 def place_of(device: torch.device) -> Place:

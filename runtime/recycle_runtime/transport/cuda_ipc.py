@@ -200,11 +200,11 @@ class SharedSums:
             self._counters.wait_for(self._counter(rank, 0), self._made + 1, self._timeout)
             self._counters.wait_until(self._written[rank].query, self._timeout)
         for number, rank in enumerate(self._ranks):
-            part = self._view(rank, tensor)
+            share = self._view(rank, tensor)
             if number == 0:
-                tensor.copy_(part)
+                tensor.copy_(share)
             else:
-                tensor.add_(part)
+                tensor.add_(share)
         self._read[self._me].record()
         self._counters.add(self._counter(self._me, 1))
         self._made += 1
@@ -244,10 +244,10 @@ class SharedSums:
                     events[rank] = self._device.open_event(self._told(f"{rank}/{name}"))
 
     def _tell(self, key: str, value: Any) -> None:
-        self._store.set(f"sums/{key}", json.dumps(value))
+        self._store.set(key, json.dumps(value))
 
     def _told(self, key: str) -> Any:
-        return json.loads(self._store.get(f"sums/{key}"))
+        return json.loads(self._store.get(key))
 
     def _counter(self, rank: int, which: int) -> int:
         return self._first + 2 * rank + which
@@ -288,31 +288,42 @@ class CudaIpcTransport:
         name: str,
         grid: Grid,
         worker: Worker,
-        part: int,
+        tp_rank: int,
         timeout: timedelta,
         device: SharedDevice,
         waiting: Mapping[Worker, int],
     ) -> None:
-        self._gloo = GlooTransport(store, name, grid, worker, part, timeout)
+        self._gloo = GlooTransport(store, name, grid, worker, tp_rank, timeout)
         self.tensor_group: Any = self._gloo.tensor_group
         self._store, self._name = _store_of(store, name), name
-        self._grid, self._part, self._timeout = grid, part, timeout
-        self._me = grid.rank(worker, part)
+        self._grid, self._tp_rank, self._timeout = grid, tp_rank, timeout
+        self._me = grid.rank(worker, tp_rank)
         self._device, self._waiting = device, waiting
         pairs = 2 * grid.size * grid.size
-        self._counters = SharedCounters(_file_name(self._store), pairs + 2 * grid.size)
+        self._counters = SharedCounters(
+            _file_name(self._store), pairs + 2 * grid.size * len(grid.chunk_stages)
+        )
         # Once everybody has it, it needs no name, and cannot be left behind by a process that is killed.
         self._gloo.barrier()
         self._counters.remove_name()
         self._in: dict[Worker, _Ring] = {}
         self._out: dict[Worker, _Ring] = {}
-        peers = [grid.rank(peer, part) for peer in grid.peers(worker[1])]
-        self._sums = SharedSums(
-            self._store, device, peers, self._me, self._counters, pairs, timeout.total_seconds()
-        )
+        self._sums = {
+            chunk: SharedSums(
+                dist.PrefixStore(f"sums/{chunk}", self._store),
+                device,
+                grid.holder_ranks(chunk, tp_rank),
+                self._me,
+                self._counters,
+                pairs + 2 * grid.size * chunk,
+                timeout.total_seconds(),
+            )
+            for chunk in grid.chunks_of(worker)
+        }
+        """Of each chunk of this worker."""
 
     def send(self, worker: Worker, tensors: Sequence[torch.Tensor]) -> Pending | None:
-        rank = self._grid.rank(worker, self._part)
+        rank = self._grid.rank(worker, self._tp_rank)
         specs = tuple(map(TensorSpec.of, tensors))
         ring = self._outbound(worker, packed_size(specs))
         number, slot = ring.count, ring.count % ring.size
@@ -335,8 +346,9 @@ class CudaIpcTransport:
         ring.count += 1
         return ring.queue.ask(lambda: self._fetch(worker, ring, number, memory, wanted))
 
-    def start_peer_sum(self, tensor: torch.Tensor) -> Pending | None:
-        return self._sums.start(tensor) if self._sums.has_peers else None
+    def start_peer_sum(self, chunk: int, tensor: torch.Tensor) -> Pending | None:
+        sums = self._sums[chunk]
+        return sums.start(tensor) if sums.has_peers else None
 
     def start_sum(self, tensor: torch.Tensor) -> Pending | None:
         return self._gloo.start_sum(tensor)
@@ -354,7 +366,8 @@ class CudaIpcTransport:
     def close(self) -> None:
         self._in.clear()
         self._out.clear()
-        self._sums.close()
+        for sums in self._sums.values():
+            sums.close()
         self._counters.close()
         self.tensor_group = None
         self._gloo.close()
@@ -362,7 +375,7 @@ class CudaIpcTransport:
     def _fetch(
         self, worker: Worker, ring: _Ring, number: int, memory: torch.Tensor, specs: tuple[TensorSpec, ...]
     ) -> list[torch.Tensor]:
-        rank, slot = self._grid.rank(worker, self._part), number % ring.size
+        rank, slot = self._grid.rank(worker, self._tp_rank), number % ring.size
         channel = self._channel(rank, self._me)
         self._counters.wait_for(channel, number + 1, self._timeout.total_seconds())
         if not ring.filled:
@@ -377,7 +390,7 @@ class CudaIpcTransport:
 
     def _inbound(self, worker: Worker, size: int) -> _Ring:
         """Slots for what this neighbour sends, made when it is first asked for something."""
-        pair = f"{self._grid.rank(worker, self._part)}>{self._me}"
+        pair = f"{self._grid.rank(worker, self._tp_rank)}>{self._me}"
         if worker not in self._in:
             ring = self._in[worker] = _Ring(self._waiting.get(worker, 1) + 1)
             ring.emptied = self._new_events(f"{pair}/emptied", ring.size)
@@ -389,7 +402,7 @@ class CudaIpcTransport:
         return ring
 
     def _outbound(self, worker: Worker, size: int) -> _Ring:
-        pair = f"{self._me}>{self._grid.rank(worker, self._part)}"
+        pair = f"{self._me}>{self._grid.rank(worker, self._tp_rank)}"
         if worker not in self._out:
             handles = self._told(f"{pair}/emptied")
             ring = self._out[worker] = _Ring(len(handles))

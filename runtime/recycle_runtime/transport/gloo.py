@@ -133,36 +133,42 @@ class GlooTransport:
     """One process's side of it. `name` sets this group of workers apart from others in the same store."""
 
     def __init__(
-        self, store: dist.Store, name: str, grid: Grid, worker: Worker, part: int, timeout: timedelta
+        self, store: dist.Store, name: str, grid: Grid, worker: Worker, tp_rank: int, timeout: timedelta
     ) -> None:
-        self._grid, self._part = grid, part
-        groups: list[tuple[str, list[int]]] = [("all", list(range(grid.size)))]
-        peers = [grid.rank(peer, part) for peer in grid.peers(worker[1])]
-        groups.append((f"peers/{worker[1]}/{part}", peers))
-        if grid.tensor > 1:
-            pieces = [grid.rank(worker, piece) for piece in range(grid.tensor)]
-            groups.append((f"tensor/{worker[0]}/{worker[1]}", pieces))
-        me = grid.rank(worker, part)
-        made = [_group(store, f"{name}/{label}", ranks, me, timeout) for label, ranks in groups]
-        self._all: Any = made[0]
-        self._peers: Any = made[1]
-        self.tensor_group: Any = user_group(made[2], _GLOO, ("cpu", "cuda")) if grid.tensor > 1 else None
+        self._grid, self._tp_rank = grid, tp_rank
+        me = grid.rank(worker, tp_rank)
+
+        def group(label: str, ranks: list[int]) -> Any:
+            return meet(dist.PrefixStore(f"{name}/{label}", store), ranks.index(me), len(ranks), timeout)
+
+        # All processes make their groups in the same order.
+        self._all: Any = group("all", list(range(grid.size)))
+        self._holders: dict[int, Any] = {
+            chunk: group(f"holders/{chunk}/{tp_rank}", grid.holder_ranks(chunk, tp_rank))
+            for chunk in grid.chunks_of(worker)
+        }
+        """Of each chunk of this worker, those that hold it."""
+        self.tensor_group: Any = None
         """The processes of this worker, None if there is only this one."""
+        if grid.tensor > 1:
+            made = group(f"tensor/{worker[0]}/{worker[1]}", grid.tensor_ranks(worker))
+            self.tensor_group = user_group(made, _GLOO, ("cpu", "cuda"))
         self._sent: dict[_Departure, None] = {}
 
     def send(self, worker: Worker, tensors: Sequence[torch.Tensor]) -> Pending:
-        rank = self._grid.rank(worker, self._part)
+        rank = self._grid.rank(worker, self._tp_rank)
         whole = [tensor.contiguous() for tensor in tensors]
         works = [self._all.send([tensor], rank, _TAG) for tensor in whole]
         return _Departure(self._sent, works, whole)
 
     def receive(self, worker: Worker, specs: Sequence[TensorSpec]) -> Arrival:
-        rank = self._grid.rank(worker, self._part)
+        rank = self._grid.rank(worker, self._tp_rank)
         tensors = [torch.empty(spec.shape, dtype=spec.dtype) for spec in specs]
         return _Arrival(tensors, [self._all.recv([tensor], rank, _TAG) for tensor in tensors])
 
-    def start_peer_sum(self, tensor: torch.Tensor) -> Pending | None:
-        return self._peers.allreduce([tensor]) if self._peers.size() > 1 else None
+    def start_peer_sum(self, chunk: int, tensor: torch.Tensor) -> Pending | None:
+        holders = self._holders[chunk]
+        return holders.allreduce([tensor]) if holders.size() > 1 else None
 
     def start_sum(self, tensor: torch.Tensor) -> Pending | None:
         return self._all.allreduce([tensor])
@@ -177,10 +183,7 @@ class GlooTransport:
     def close(self) -> None:
         # Whoever waits for this process hears of it when the last reference goes.
         self._sent.clear()
-        groups = [self._all, self._peers, self.tensor_group]
-        self._all = self._peers = self.tensor_group = None
+        groups = [self._all, *self._holders.values(), self.tensor_group]
+        self._all = self.tensor_group = None
+        self._holders.clear()
         drop(groups)
-
-
-def _group(store: dist.Store, name: str, ranks: list[int], me: int, timeout: timedelta) -> Any:
-    return meet(dist.PrefixStore(name, store), ranks.index(me), len(ranks), timeout)

@@ -16,13 +16,15 @@ class PeerError(RuntimeError):
 
 
 class Waits(Protocol):
-    """Whether this process waits for others now."""
+    """Hears when this process waits for other workers."""
 
-    @property
-    def is_waiting(self) -> bool: ...
+    def begin(self) -> None:
+        """A wait begins."""
+        ...
 
-    @is_waiting.setter
-    def is_waiting(self, value: bool) -> None: ...
+    def end(self) -> None:
+        """It is over, well or not. A thread that has been replaced meanwhile does not come back from this."""
+        ...
 
 
 class _Guarded:
@@ -48,8 +50,8 @@ class GuardedTransport:
     def receive(self, worker: Worker, specs: Sequence[TensorSpec]) -> Arrival:
         return _Guarded(guarded(lambda: self._inner.receive(worker, specs), self._waits), self._waits)
 
-    def start_peer_sum(self, tensor: torch.Tensor) -> Pending | None:
-        return self._started(lambda: self._inner.start_peer_sum(tensor))
+    def start_peer_sum(self, chunk: int, tensor: torch.Tensor) -> Pending | None:
+        return self._started(lambda: self._inner.start_peer_sum(chunk, tensor))
 
     def start_sum(self, tensor: torch.Tensor) -> Pending | None:
         return self._started(lambda: self._inner.start_sum(tensor))
@@ -77,10 +79,10 @@ class GuardedTransport:
 
 def guarded(work: Callable[[], _Result], waits: Waits) -> _Result:
     """Do it; what goes wrong in it is a PeerError."""
-    waits.is_waiting = True
+    waits.begin()
     try:
         return work()
     except RuntimeError as error:
         raise PeerError(str(error)) from error
     finally:
-        waits.is_waiting = False
+        waits.end()

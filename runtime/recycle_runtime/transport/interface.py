@@ -51,8 +51,11 @@ class Transport(Protocol):
         """Post the receive of a message that looks like this."""
         ...
 
-    def start_peer_sum(self, tensor: torch.Tensor) -> Pending | None:
-        """Start to sum a tensor over the live peers of the stage, in place; None if there is nobody else."""
+    def start_peer_sum(self, chunk: int, tensor: torch.Tensor) -> Pending | None:
+        """Start to sum a tensor over the live holders of a chunk, in place; None if there is nobody else.
+
+        All of them start the sums of a chunk in the same order.
+        """
         ...
 
     def start_sum(self, tensor: torch.Tensor) -> Pending | None:
@@ -73,23 +76,44 @@ class Transport(Protocol):
 
 
 class Grid:
-    """Who is who: the rank of every live worker, each of them `tensor` processes."""
+    """Who is who: the rank of every live worker, each of them `tensor` processes, and who holds what."""
 
-    def __init__(self, workers: Sequence[Worker], tensor: int, pipelines: int) -> None:
+    def __init__(
+        self,
+        workers: Sequence[Worker],
+        tensor: int,
+        pipelines: int,
+        chunk_stages: Sequence[int] | None = None,
+    ) -> None:
         self.workers = tuple(workers)
         self.tensor = tensor
         self.pipelines = pipelines
         """Of the whole job, failed workers included: neighbours in streams have numbers that depend on it."""
+        stages = 1 + max((stage for _, stage in self.workers), default=-1)
+        self.chunk_stages = tuple(range(stages) if chunk_stages is None else chunk_stages)
+        """The stage whose workers hold each chunk; without it, chunk c is on stage c."""
         self._number = {worker: number for number, worker in enumerate(self.workers)}
 
     @property
     def size(self) -> int:
         return len(self.workers) * self.tensor
 
-    def rank(self, worker: Worker, part: int) -> int:
+    def rank(self, worker: Worker, tp_rank: int) -> int:
         """Of one process of a worker among all processes."""
-        return self._number[worker] * self.tensor + part
+        return self._number[worker] * self.tensor + tp_rank
 
-    def peers(self, stage: int) -> list[Worker]:
-        """The live workers of a stage."""
-        return [worker for worker in self.workers if worker[1] == stage]
+    def tensor_ranks(self, worker: Worker) -> list[int]:
+        """Of all processes of a worker."""
+        return [self.rank(worker, tp_rank) for tp_rank in range(self.tensor)]
+
+    def holders(self, chunk: int) -> list[Worker]:
+        """The live workers that have a copy of a chunk."""
+        return [worker for worker in self.workers if worker[1] == self.chunk_stages[chunk]]
+
+    def holder_ranks(self, chunk: int, tp_rank: int) -> list[int]:
+        """Of the same tensor-parallel process of each of them."""
+        return [self.rank(worker, tp_rank) for worker in self.holders(chunk)]
+
+    def chunks_of(self, worker: Worker) -> list[int]:
+        """Those that a worker holds."""
+        return [chunk for chunk, stage in enumerate(self.chunk_stages) if stage == worker[1]]

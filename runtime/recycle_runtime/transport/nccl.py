@@ -62,11 +62,11 @@ def channels_of(stream: Sequence[Instruction], worker: Worker, pipelines: int) -
     return sorted((each for each in found if each.sender != each.receiver), key=joining_order)
 
 
-def joining_order(channel: Channel) -> tuple[int, int, int, int, bool]:
+def joining_order(channel: Channel) -> tuple[int, int, int, int, int, bool]:
     """Different for every channel, and the same on every worker."""
     down = channel.sender[1] < channel.receiver[1]
     upper, lower = channel if down else (channel.receiver, channel.sender)
-    return upper[1] % 2, lower[0] - upper[0], upper[1], upper[0], down
+    return upper[1] % 2, lower[0] - upper[0], upper[1], upper[0], lower[1], down
 
 
 _SENDER, _RECEIVER, _TAG = 0, 1, 0
@@ -161,21 +161,23 @@ class NcclTransport:
         name: str,
         grid: Grid,
         worker: Worker,
-        part: int,
+        tp_rank: int,
         timeout: timedelta,
         stream: Sequence[Instruction],
         groups: Groups,
         compute: ComputeStream,
     ) -> None:
-        self._grid, self._worker, self._part = grid, worker, part
+        self._grid, self._worker, self._tp_rank = grid, worker, tp_rank
         self._groups, self._compute = groups, compute
         self._store = dist.PrefixStore(f"{name}/nccl", store)
-        self._gloo = GlooTransport(store, name, grid, worker, part, timeout)
+        self._gloo = GlooTransport(store, name, grid, worker, tp_rank, timeout)
         self._made: list[Any] = []
-        peers = [grid.rank(peer, part) for peer in grid.peers(worker[1])]
-        self._peers = self._join(f"peers/{worker[1]}/{part}", peers)
-        pieces_of_worker = [grid.rank(worker, piece) for piece in range(grid.tensor)]
-        tensor_group = self._join(f"tensor/{worker[0]}/{worker[1]}", pieces_of_worker)
+        self._holders = {
+            chunk: self._join(f"holders/{chunk}/{tp_rank}", grid.holder_ranks(chunk, tp_rank))
+            for chunk in grid.chunks_of(worker)
+        }
+        """Of each chunk of this worker, those that hold it; None if nobody else does."""
+        tensor_group = self._join(f"tensor/{worker[0]}/{worker[1]}", grid.tensor_ranks(worker))
         self.tensor_group: Any = None if tensor_group is None else groups.for_users(tensor_group)
         self._in: dict[Worker, _Inbound] = {}
         self._out: dict[Worker, _Outbound] = {}
@@ -221,8 +223,9 @@ class NcclTransport:
             ]
         return channel.queue.ask(lambda: self._fetch(slot, wanted, works))
 
-    def start_peer_sum(self, tensor: torch.Tensor) -> Pending | None:
-        return None if self._peers is None else self._peers.allreduce([tensor])
+    def start_peer_sum(self, chunk: int, tensor: torch.Tensor) -> Pending | None:
+        holders = self._holders[chunk]
+        return None if holders is None else holders.allreduce([tensor])
 
     def start_sum(self, tensor: torch.Tensor) -> Pending | None:
         return self._gloo.start_sum(tensor)
@@ -243,7 +246,8 @@ class NcclTransport:
         self.abort()
         self._in.clear()
         self._out.clear()
-        self._peers = self.tensor_group = None
+        self._holders.clear()
+        self.tensor_group = None
         self._gloo.close()
 
     def _fetch(self, slot: _Slot, specs: tuple[TensorSpec, ...], works: list[Any]) -> list[torch.Tensor]:
@@ -257,14 +261,14 @@ class NcclTransport:
         """A group of more than one process, None for one alone."""
         if len(ranks) < 2:
             return None
-        rank = ranks.index(self._grid.rank(self._worker, self._part))
+        rank = ranks.index(self._grid.rank(self._worker, self._tp_rank))
         store = dist.PrefixStore(label, self._store)
         self._made.append(join_group(self._groups, self._compute, store, rank, len(ranks)))
         return self._made[-1]
 
     def _join_channel(self, channel: Channel, waiting: dict[Worker, int]) -> None:
         sends = channel.sender == self._worker
-        ends = [self._grid.rank(end, self._part) for end in channel]
+        ends = [self._grid.rank(end, self._tp_rank) for end in channel]
         store = dist.PrefixStore(f"{ends[0]}>{ends[1]}", self._store)
         group = self._groups.make_channel(store, sends=sends)
         self._made.append(group)
@@ -306,7 +310,7 @@ def join_over_nccl(
     name: str,
     grid: Grid,
     worker: Worker,
-    part: int,
+    tp_rank: int,
     timeout: timedelta,
     device: torch.device,
     stream: Sequence[Instruction],
@@ -326,7 +330,9 @@ def join_over_nccl(
             stacklevel=2,
         )
     groups = NcclGroups(device, timeout, channels)
-    return NcclTransport(store, name, grid, worker, part, timeout, stream, groups, CudaComputeStream(device))
+    return NcclTransport(
+        store, name, grid, worker, tp_rank, timeout, stream, groups, CudaComputeStream(device)
+    )
 
 
 class NcclGroups:

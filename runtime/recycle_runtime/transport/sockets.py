@@ -131,7 +131,7 @@ class Ends(NamedTuple):
 def look(sockets: dict[int, int], except_port: int) -> Ends:
     """At sockets, descriptor to identity; those that go to this port, the coordinator's, are left out."""
     here: set[str] = set()
-    silent: set[str] = set()
+    unanswered: set[str] = set()
     knocking: set[int] = set()
     for descriptor, identity in sockets.items():
         try:
@@ -156,10 +156,10 @@ def look(sockets: dict[int, int], except_port: int) -> Ends:
             if not copy.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE):
                 ask_now_and_then(copy, every=1, times=_ASK_TIMES)
             if sent_again > _MOST_SENT_AGAIN or asked > _MOST_ASKED:
-                silent.add(_plain(address))
+                unanswered.add(_plain(address))
     if knocking:
-        silent |= _wanted(knocking, except_port)
-    return Ends(frozenset(here), frozenset(silent - here))
+        unanswered |= _wanted(knocking, except_port)
+    return Ends(frozenset(here), frozenset(unanswered - here))
 
 
 def _wanted(identities: set[int], except_port: int) -> set[str]:

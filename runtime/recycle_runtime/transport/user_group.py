@@ -31,7 +31,7 @@ class StandingGroup(dist.ProcessGroup):
     def __init__(self, rank: int, size: int) -> None:
         super().__init__(rank, size)  # pyright: ignore[reportCallIssue]
         self.behind: Any = None
-        """The group of today."""
+        """The group of this generation."""
 
     def getBackendName(self) -> str:  # noqa: N802
         return "recycle"

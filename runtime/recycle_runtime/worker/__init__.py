@@ -1,10 +1,16 @@
-"""A worker process of a job that outlives failures.
+"""A worker process: trains with its stream, and outlives the failures of others.
 
-link        the line to the coordinator
-pulse       signs of life
-stage       the part of the model that it holds
-session     one generation: group, plan, stream
-copies      the state of a stage, from one process to another
-faults      harm done on purpose
-member      what it does with its life
+lifecycle         from the start of the process to its end, and its last words
+process           the main loop: orders of the coordinator, one generation after the other
+generation        one group of workers with one plan: met, trained in, left
+link              the line to the coordinator
+takeover          another thread goes on in place of one that waits in vain
+connections       sockets of the group, which an order to leave breaks off
+reach             which hosts do not answer
+heartbeat         signs of life, for the agent
+state_transfer    the state of a chunk as bytes, from one process to another
+donor, joiner     the same while everybody trains
+checkpoints       what a worker does with them
+fixed_plan        a worker without recovery
+options           what all of them are told when they start
 """

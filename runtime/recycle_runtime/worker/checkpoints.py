@@ -1,10 +1,10 @@
-"""What a worker process does with checkpoints: begins with one, and writes its part of others when asked."""
+"""What a worker process does with checkpoints: begins with one, and writes its shard of others when asked."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recycle_runtime.checkpoint.manifest import CheckpointError
-from recycle_runtime.execution.stage import Stage
+from recycle_runtime.execution.chunk import Chunk
 from recycle_runtime.protocol.messages import Go
 from recycle_runtime.worker.link import Link
 
@@ -20,34 +20,34 @@ class WorkerCheckpoints:
         self._told, self._link = folder, link
         self._writer: BackgroundWriter | None = None
 
-    def begin(self, stage: Stage, order: Go) -> None:
-        """A generation begins; in the first ones, a stage as built takes over what the checkpoint holds."""
-        stage.data.count_from(order.first_step, order.first_item)
+    def begin(self, chunk: Chunk, order: Go) -> None:
+        """A generation begins; in the first ones, a chunk as built takes over what the checkpoint holds."""
+        chunk.data.count_from(order.first_step, order.first_item)
         if order.checkpoint is not None:
             # What is missing should show now, and not when the first one is due.
             self._folder()
         has_donor = order.copy_from is not None or order.donor is not None
-        if order.restore is None or has_donor or not stage.is_fresh:
+        if order.restore is None or has_donor or not chunk.is_fresh:
             return
-        from recycle_runtime.checkpoint.stage_state import restore
+        from recycle_runtime.checkpoint.writer import restore
 
-        restore(stage, self._folder() / order.restore, order.first_step)
+        restore(chunk, self._folder() / order.restore, order.first_step)
         # What has been used already is drawn now, while nobody waits.
-        stage.data.signature(order.first_step, 0)
+        chunk.data.signature(order.first_step, 0)
 
-    def write_if_due(self, stage: Stage) -> None:
-        """The last step of this stage is settled."""
+    def write_if_due(self, chunk: Chunk) -> None:
+        """The last step of this chunk is settled."""
         asked = self._link.checkpoint
-        if asked is None or stage.applied == 0:
+        if asked is None or chunk.applied == 0:
             return
         if self._writer is None:
             from recycle_runtime.checkpoint.writer import BackgroundWriter
 
             self._writer = BackgroundWriter(self._folder(), self._link.say)
-            self._writer.prepare(stage)
-        if stage.applied >= asked.step:
+            self._writer.prepare(chunk)
+        if chunk.applied >= asked.step:
             self._link.checkpoint = None
-            self._writer.write(stage, *asked)
+            self._writer.write(chunk, *asked)
 
     def _folder(self) -> Path:
         if self._told is None:

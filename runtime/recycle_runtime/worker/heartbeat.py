@@ -2,13 +2,15 @@
 
 import threading
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 
 from recycle_runtime.protocol.heartbeat_board import Board, Line
 
 _EVERY = 0.1
 
 
-class Pulse:
+class Heartbeat:
     """One line of the board. The fields are set by whoever knows them, and written ten times a second."""
 
     def __init__(self, board: Board, number: int) -> None:
@@ -21,7 +23,7 @@ class Pulse:
         self.fault = 0
         self._ended = threading.Event()
         self.show()
-        threading.Thread(target=self._beat, name="pulse", daemon=True).start()
+        threading.Thread(target=self._repeat, name="heartbeat", daemon=True).start()
 
     def show(self) -> None:
         line = Line(
@@ -35,14 +37,23 @@ class Pulse:
         )
         self._board.write(self._number, line)
 
-    def harmed(self) -> None:
-        """Now, on purpose: the last thing before it happens."""
+    @contextmanager
+    def waiting(self) -> Generator[None]:
+        """Whoever waits for the coordinator does not hang."""
+        self.is_waiting = True
+        try:
+            yield
+        finally:
+            self.is_waiting = False
+
+    def mark_fault(self) -> None:
+        """A fault is injected now: the last thing before it happens."""
         self.fault = time.monotonic_ns()
         self.show()
 
     def end(self) -> None:
         self._ended.set()
 
-    def _beat(self) -> None:
+    def _repeat(self) -> None:
         while not self._ended.wait(_EVERY):
             self.show()

@@ -1,16 +1,27 @@
-"""How a worker that comes late catches up while the others train.
+"""How a worker that joins catches up while the others train.
 
-It takes part in sums and steps like any peer that watches, so it sees every gradient, but it has no state yet
-to apply them to. It writes them down. When the state has arrived, as it was when the worker came, what was
-written down is applied to it, step by step, as the peers did: the same numbers, so the same parameters.
+It is on standby: it takes part in sums and steps like any peer, so it sees every gradient, but it has no
+state yet to apply them to. It writes them down. A thread receives the state, as it was when the worker came,
+and puts it where it can be used at once; on a GPU that thread also runs the chunk's operations once, for
+nobody: loading them takes longer than a step. Then what was written down is applied to the state, step by
+step, as the peers did: the same numbers, so the same parameters.
 """
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
+from recycle_runtime.execution.chunk import Chunk, build_module
 from recycle_runtime.execution.optimizer import Stepper
+from recycle_runtime.execution.split_backward import prepare
+from recycle_runtime.transport.guarded import PeerError
+from recycle_runtime.transport.interface import TensorSpec
+from recycle_runtime.worker.donor import aside
+from recycle_runtime.worker.state_transfer import largest_state, receive_bytes, unpack
 
 
 class _Record:
@@ -47,8 +58,8 @@ class _RecordUndo:
         """Nothing to do: the record is what there is."""
 
 
-class Learning:
-    """Between the arrival of a worker and that of its state."""
+class CatchUp:
+    """Between the arrival of a worker and that of its state: steps are written down."""
 
     def __init__(self, stepper: Stepper, progress: dict[str, int]) -> None:
         self._stepper = stepper
@@ -90,3 +101,87 @@ class Learning:
         for parameter, gradient in zip(parameters, shown, strict=True):
             parameter.grad = gradient
         self._record.steps.clear()
+
+
+class StateReceiver:
+    """The thread that receives a state and makes it ready."""
+
+    def __init__(
+        self,
+        chunk: Chunk,
+        device: torch.device,
+        store: dist.Store,
+        name: str,
+        timeout: timedelta,
+        meanwhile: Callable[[], None],
+    ) -> None:
+        self._chunk, self._device = chunk, device
+        self._store, self._name, self._timeout, self._meanwhile = store, name, timeout, meanwhile
+        self.state: dict[str, Any] | None = None
+        """When it is there."""
+        self.error: str | None = None
+        """Why it will not come."""
+        threading.Thread(target=self._take, name="joiner", daemon=True).start()
+
+    def _take(self) -> None:
+        try:
+            largest = largest_state(self._chunk)
+            data = receive_bytes(self._store, self._name, self._timeout, self._meanwhile, largest)
+            state = unpack(data, self._device)
+            if self._device.type == "cuda":
+                with aside():
+                    self._warm_up(state["inputs"])
+                torch.cuda.synchronize(self._device)
+            self.state = state
+        except Exception as error:
+            self.error = str(error)
+
+    def _warm_up(self, rows: list[list[Any]]) -> None:
+        """Every operation once, on a module that is thrown away."""
+        chunk, program = self._chunk, self._chunk.program
+        module = build_module(program, chunk.number, chunk.count, chunk.seed).to(self._device).train()
+        target: Any = None
+        inputs: tuple[torch.Tensor, ...] = ()
+        if chunk.is_first or chunk.is_last:
+            data, target = chunk.data.item(0, 0)
+            target = target.to(self._device) if isinstance(target, torch.Tensor) else target
+            inputs = tuple(each.to(self._device) for each in (data if isinstance(data, tuple) else (data,)))
+        if not chunk.is_first:
+            specs = [TensorSpec(tuple(row[1:]), getattr(torch, row[0])) for row in rows]
+            inputs = tuple(_empty(spec, self._device) for spec in specs)
+        outputs = module(*inputs)
+        if chunk.is_last:
+            outputs = program.loss(outputs, target)
+        given = outputs if isinstance(outputs, tuple) else (outputs,)
+        gradients = [torch.ones_like(each) if each.requires_grad else None for each in given]
+        prepare(module).backward_input(given, gradients).run()
+
+
+class Joiner:
+    """One chunk that joins: what it writes down, and the state that is on its way."""
+
+    def __init__(self, chunk: Chunk, catch_up: CatchUp, receiver: StateReceiver) -> None:
+        self._chunk, self._catch_up, self._receiver = chunk, catch_up, receiver
+
+    def finish_if_ready(self) -> bool:
+        """Between two steps: whether the state has arrived, and the chunk is as its peers' from now on.
+
+        PeerError if it will not come.
+        """
+        if self._receiver.error is not None:
+            raise PeerError(self._receiver.error)
+        if self._receiver.state is None:
+            return False
+        self._catch_up.catch_up(self._chunk.module, self._receiver.state)
+        self._chunk.buffers.forget()
+        self._chunk.is_whole, self._chunk.is_fresh = True, False
+        return True
+
+    def give_up(self) -> None:
+        """The group is left before the state has come."""
+        self._catch_up.give_up()
+
+
+def _empty(spec: TensorSpec, device: torch.device) -> torch.Tensor:
+    tensor = torch.zeros(spec.shape, dtype=spec.dtype, device=device)
+    return tensor.requires_grad_(spec.dtype.is_floating_point)

@@ -47,14 +47,17 @@ class CoordinatorGoneError(RuntimeError):
 class Link:
     """Messages out at once, orders in as they come."""
 
-    def __init__(self, connect: Callable[[], Channel], hello: Callable[[], Join], patience: float) -> None:
+    def __init__(
+        self, connect: Callable[[], Channel], hello: Callable[["Link"], Join], patience: float
+    ) -> None:
+        """`hello` is what to say first on every connection."""
         self._connect, self._hello, self._patience = connect, hello, patience
         self.asked = 0
         """The newest generation; whoever trains in an older one has to leave it."""
         self.hold_at: int | None = None
         """The step before which to stop."""
         self.checkpoint: CheckpointOrder | None = None
-        """The part of a checkpoint to write."""
+        """The checkpoint to write a shard of."""
         self.on_leave: Callable[[], None] | None = None
         """Ends what the main thread may be waiting for; called by other threads, until it is taken away."""
         self.on_stuck: Callable[[float], None] | None = None
@@ -66,7 +69,7 @@ class Link:
         self._orders: queue.SimpleQueue[ToWorker | None] = queue.SimpleQueue()
         self._steps: deque[StepDone] = deque(maxlen=_REMEMBERED)
         self._channel = connect()
-        self._channel.send(hello())
+        self._channel.send(hello(self))
         threading.Thread(target=self._listen, name="link", daemon=True).start()
 
     def say(self, message: FromWorker) -> None:
@@ -157,7 +160,7 @@ class Link:
             try:
                 self._channel = self._connect()
                 keep(self._channel.fileno())
-                self._channel.send(self._hello())
+                self._channel.send(self._hello(self))
                 return True
             except WireError:
                 time.sleep(_KNOCK_EVERY)

@@ -5,30 +5,30 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from recycle_runtime.protocol import messages
+from recycle_runtime.protocol.messages import Reach
 from recycle_runtime.transport.sockets import look
 
 _EVERY = 1.0
 _SAY_AGAIN = 10.0
-"""Another coordinator may be there, or this process may have another place."""
+"""Another coordinator may be there, or this process may be another worker."""
 _REMEMBERED = 1.5
 """Seconds: whoever tries to connect begins again and again, and is not late yet whenever it does."""
 
 
-class Reach:
-    """Looks at the sockets of the group of today, for as long as the process lives."""
+class ReachReporter:
+    """Looks at the sockets of the process's group, for as long as the process lives."""
 
     def __init__(
         self,
         sockets: Callable[[], dict[int, int]],
         coordinators_port: int,
-        say: Callable[[messages.Reach], None],
+        say: Callable[[Reach], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._sockets, self._port, self._say, self._clock = sockets, coordinators_port, say, clock
-        self._silent: dict[str, float] = {}
+        self._unanswered: dict[str, float] = {}
         """Hosts, and when they last gave no answer."""
-        self._said: messages.Reach | None = None
+        self._said: Reach | None = None
         self._said_at = 0.0
 
     def begin(self) -> None:
@@ -40,10 +40,10 @@ class Reach:
         if not ends.here:
             return
         now = self._clock()
-        self._silent |= dict.fromkeys(ends.unanswered, now)
-        self._silent = {host: at for host, at in self._silent.items() if now - at <= _REMEMBERED}
-        message = messages.Reach(tuple(sorted(ends.here)), tuple(sorted(self._silent)))
-        if message != self._said or self._silent or now - self._said_at > _SAY_AGAIN:
+        self._unanswered |= dict.fromkeys(ends.unanswered, now)
+        self._unanswered = {host: at for host, at in self._unanswered.items() if now - at <= _REMEMBERED}
+        message = Reach(tuple(sorted(ends.here)), tuple(sorted(self._unanswered)))
+        if message != self._said or self._unanswered or now - self._said_at > _SAY_AGAIN:
             self._said, self._said_at = message, now
             self._say(message)
 

@@ -10,7 +10,8 @@ from tests.runtime.checkpoint.runs import JOB, LOST, losses, plans, run, train_i
 
 DIES_ONCE = """
 import os, signal, time
-from recycle_runtime.checkpoint import stage_state, storage
+from recycle_runtime.checkpoint import storage
+from recycle_runtime.execution.chunk import Chunk
 
 def die_once(what, stage):
     if what == {what!r} and stage == 1:
@@ -26,11 +27,11 @@ def sealed(path, kind, fields, inner=storage.write_sealed):
     die_once("writing", fields["about"]["stage"])
     return inner(path, kind, fields)
 
-def loads(stage, state, inner=stage_state.load):
-    die_once("reading", stage.stage)
-    inner(stage, state)
+def loads(chunk, state, inner=Chunk.load):
+    die_once("reading", chunk.number)
+    inner(chunk, state)
 
-storage.write_sealed, stage_state.load = sealed, loads
+storage.write_sealed, Chunk.load = sealed, loads
 """
 
 

@@ -7,11 +7,10 @@ import pytest
 import torch
 
 from recycle_runtime.checkpoint.host_copy import HostCopy
-from recycle_runtime.checkpoint.manifest import CheckpointError, Manifest, Shape, part_name
-from recycle_runtime.checkpoint.stage_state import copied, restore
+from recycle_runtime.checkpoint.manifest import CheckpointError, Manifest, Shape, shard_name
 from recycle_runtime.checkpoint.storage import put_together, take_apart
-from recycle_runtime.checkpoint.writer import BackgroundWriter
-from recycle_runtime.execution.stage import Stage
+from recycle_runtime.checkpoint.writer import BackgroundWriter, copied, restore
+from recycle_runtime.execution.chunk import Chunk, build_chunks
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.program.loading import load_program
 from recycle_runtime.protocol.messages import (
@@ -20,7 +19,6 @@ from recycle_runtime.protocol.messages import (
     CheckpointReply,
     CheckpointWritten,
 )
-from recycle_runtime.worker.copies import state_of
 from tests.runtime.checkpoint.runs import JOB, plans, with_dropout
 from tests.runtime.training.compare import changed, plan_file
 from tests.runtime.training.test_batch_norm import BATCH_NORM
@@ -44,18 +42,18 @@ def test_every_copy_is_a_run_that_ended_there(
     plan = plan_file(tmp_path, unit_job(2, 2, 3, (3, 2)), [])
     copies: dict[tuple[int, int], list[Any]] = {}
 
-    def settled(stage: Stage) -> None:
-        copies.setdefault((id(stage), stage.applied), []).append(put_together(*copied(stage, HostCopy())))
+    def settled(chunk: Chunk) -> None:
+        copies.setdefault((id(chunk), chunk.applied), []).append(put_together(*copied(chunk, HostCopy())))
 
-    monkeypatch.setattr(Stage, "settled", settled)
+    monkeypatch.setattr(Chunk, "settled", settled)
     _, workers = train_in_threads(plan, program, 0, STEPS)
-    places = {id(worker.stage): place for place, worker in workers.items()}
+    places = {id(worker.chunks[place[1]]): place for place, worker in workers.items()}
     taken = {(places[key], applied): states for (key, applied), states in copies.items()}
     monkeypatch.undo()
     for steps in range(1, STEPS + 1):
         _, ended = train_in_threads(plan, program, 0, steps)
         for place, worker in ended.items():
-            expected = flat(state_of(worker.stage))
+            expected = flat(worker.chunks[place[1]].state())
             assert taken[place, steps]
             for state in taken[place, steps]:
                 found = flat(state)
@@ -64,46 +62,46 @@ def test_every_copy_is_a_run_that_ended_there(
                     torch.testing.assert_close(found[name], tensor, rtol=1e-12, atol=1e-12)
 
 
-def stage_of(folder: Path, seed: int = 0) -> Stage:
+def chunk_of(folder: Path, seed: int = 0) -> Chunk:
     bundle = Bundle.read(plans(folder / "job.plan", JOB))
-    return Stage(load_program(with_dropout(folder)), bundle, 1, seed, torch.device("cpu"))
+    return build_chunks(load_program(with_dropout(folder)), bundle, 1, seed, torch.device("cpu"))[1]
 
 
-def kept(folder: Path, stage: Stage) -> Path:
-    """A checkpoint with this stage in it."""
+def kept(folder: Path, chunk: Chunk) -> Path:
+    """A checkpoint with this chunk in it."""
     heard: list[CheckpointReply] = []
     writer = BackgroundWriter(folder, heard.append)
     (folder / "step-00000000").mkdir()
-    writer.write(stage, 0, "step-00000000")
+    writer.write(chunk, 0, "step-00000000")
     writer.wait()
     (written,) = heard
     assert isinstance(written, CheckpointWritten)
-    names = {part_name(0, 0): 0, part_name(1, 0): written.crc32}
-    other = folder / "step-00000000" / part_name(0, 0)
+    names = {shard_name(0, 0): 0, shard_name(1, 0): written.crc32}
+    other = folder / "step-00000000" / shard_name(0, 0)
     other.mkdir()
     (other / "part.json").touch()
     Manifest(0, 0, 0, Shape(2, 2, 1, 2), names).write(folder / "step-00000000")
     return folder / "step-00000000"
 
 
-def test_a_stage_becomes_what_was_written(tmp_path: Path) -> None:
-    stage = stage_of(tmp_path)
+def test_a_chunk_becomes_what_was_written(tmp_path: Path) -> None:
+    chunk = chunk_of(tmp_path)
     with torch.no_grad():
-        for parameter in stage.module.parameters():
+        for parameter in chunk.module.parameters():
             parameter.add_(1.0)
-    checkpoint = kept(tmp_path, stage)
-    fresh = stage_of(tmp_path)
+    checkpoint = kept(tmp_path, chunk)
+    fresh = chunk_of(tmp_path)
     restore(fresh, checkpoint, 0)
     assert fresh.is_part_of_run
-    for name, tensor in stage.module.state_dict().items():
+    for name, tensor in chunk.module.state_dict().items():
         assert torch.equal(fresh.module.state_dict()[name], tensor)
 
 
 def test_a_checkpoint_of_another_program_or_seed_is_refused(tmp_path: Path) -> None:
-    checkpoint = kept(tmp_path, stage_of(tmp_path))
+    checkpoint = kept(tmp_path, chunk_of(tmp_path))
     with pytest.raises(CheckpointError, match="has seed 0, and this run has 3"):
-        restore(stage_of(tmp_path, seed=3), checkpoint, 0)
-    other = stage_of(tmp_path)
+        restore(chunk_of(tmp_path, seed=3), checkpoint, 0)
+    other = chunk_of(tmp_path)
     other.module.append(torch.nn.Linear(2, 2))  # pyright: ignore[reportCallIssue]
     with pytest.raises(CheckpointError, match="does not fit the program's stage: ") as caught:
         restore(other, checkpoint, 0)
@@ -112,11 +110,11 @@ def test_a_checkpoint_of_another_program_or_seed_is_refused(tmp_path: Path) -> N
 
 def test_a_writer_says_when_it_is_late_or_cannot_write(tmp_path: Path) -> None:
     heard: list[CheckpointReply] = []
-    stage = stage_of(tmp_path)
+    chunk = chunk_of(tmp_path)
     writer = BackgroundWriter(tmp_path / "nowhere", heard.append)
-    writer.write(stage, 3, "step-00000003")
-    writer.write(stage, 0, "../step-00000000")
-    writer.write(stage, 0, "step-00000000")
+    writer.write(chunk, 3, "step-00000003")
+    writer.write(chunk, 0, "../step-00000000")
+    writer.write(chunk, 0, "step-00000000")
     writer.wait()
     late, wrong_name, nowhere = heard
     assert late == CheckpointMissed("step-00000003")

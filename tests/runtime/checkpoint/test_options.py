@@ -15,10 +15,10 @@ def kept(tmp_path: Path) -> Path:
     """A folder with a checkpoint of step 5, made with seed 3."""
     shape = Shape(JOB.stages, JOB.pipelines, 1, JOB.microbatches)
     folder = tmp_path / "kept" / "step-00000005"
-    for name in shape.parts:
+    for name in shape.shards:
         (folder / name).mkdir(parents=True)
         (folder / name / "part.json").touch()
-    Manifest(5, 20, 3, shape, dict.fromkeys(shape.parts, 1)).write(folder)
+    Manifest(5, 20, 3, shape, dict.fromkeys(shape.shards, 1)).write(folder)
     return tmp_path / "kept"
 
 

@@ -3,7 +3,7 @@
 import time
 from pathlib import Path
 
-from recycle_runtime.checkpoint.manifest import Shape, part_name
+from recycle_runtime.checkpoint.manifest import Shape, shard_name
 from recycle_runtime.checkpoint.shelf import Beginning, Shelf
 from recycle_runtime.coordinator.checkpoint_files import CheckpointFiles
 from recycle_runtime.coordinator.checkpoints import Checkpoints
@@ -74,7 +74,7 @@ class Job:
                     raise AssertionError(order)
 
     def done(self, member: Member, name: str) -> None:
-        part = self.shelf.folder / name / part_name(member.worker[1], member.tp_rank)
+        part = self.shelf.folder / name / shard_name(member.worker[1], member.tp_rank)
         part.mkdir()
         (part / "part.json").touch()
         self.hear(member, CheckpointWritten(name, crc32=1, seed=0))

@@ -5,18 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from recycle_runtime.checkpoint.manifest import CheckpointError, Manifest, Shape, part_name
+from recycle_runtime.checkpoint.manifest import CheckpointError, Manifest, Shape, shard_name
 from recycle_runtime.checkpoint.shelf import Beginning, Shelf, beginning, is_name, name_of
 
 SHAPE = Shape(stages=2, pipelines=3, tensor=1, microbatches=4)
 
 
 def manifest(step: int, shape: Shape = SHAPE) -> Manifest:
-    return Manifest(step, step * shape.per_step, 0, shape, dict.fromkeys(shape.parts, 1))
+    return Manifest(step, step * shape.per_step, 0, shape, dict.fromkeys(shape.shards, 1))
 
 
 def parts(folder: Path, shape: Shape = SHAPE) -> None:
-    for name in shape.parts:
+    for name in shape.shards:
         (folder / name).mkdir()
         (folder / name / "part.json").touch()
 
@@ -78,7 +78,7 @@ def test_another_number_of_pipelines_goes_on_after_the_items_that_were_used(tmp_
 
 
 def no_part(folder: Path) -> None:
-    (folder / part_name(1, 0) / "part.json").unlink()
+    (folder / shard_name(1, 0) / "part.json").unlink()
 
 
 def cut_short(folder: Path) -> None:
@@ -125,7 +125,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_named(
         (SHAPE, 9, False, "there is a checkpoint of step 5 already: go on from it with --resume, or name"),
         (SHAPE, 5, True, "has 5 steps already, and --steps asks for 5"),
         (Shape(3, 3, 1, 4), 9, True, "made by a job with 2 stages, and this one has 3"),
-        (Shape(2, 3, 2, 4), 9, True, "made by a job with 1 tensor-parallel parts, and this one has 2"),
+        (Shape(2, 3, 2, 4), 9, True, "made by a job with 1 tensor-parallel ranks, and this one has 2"),
     ],
 )
 def test_what_a_run_cannot_go_on_from(

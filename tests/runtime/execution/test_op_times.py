@@ -6,11 +6,14 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from recycle_runtime.execution.hooks import Hooks
 from recycle_runtime.execution.interpreter import Handler
 from recycle_runtime.execution.op_times import OpTimes
 from recycle_runtime.plan.isa import Instruction, Opcode
-from recycle_runtime.testing.faults import KINDS, PACE, SLOW, Pace
+from recycle_runtime.protocol.messages import InjectedFault
+from recycle_runtime.testing.faults import SLOWDOWN, InjectedFaults
 from recycle_runtime.transport.guarded import guarded
+from recycle_runtime.worker.takeover import ActiveThread
 
 CPU = torch.device("cpu")
 
@@ -45,10 +48,11 @@ def run(times: OpTimes, opcode: Opcode, work: Callable[[], None]) -> None:
 
 
 def test_waiting_is_no_work_but_for_a_reduction(clock: Clock) -> None:
-    times, shown = OpTimes(CPU, Shown(), Pace()), Shown()
+    times, shown = OpTimes(CPU), Shown()
+    waits = ActiveThread(shown, times.resume)
 
     def waits_and_works() -> None:
-        guarded(lambda: clock.work(5.0), times.waits)
+        guarded(lambda: clock.work(5.0), waits)
         clock.work(1.0)
 
     times.begin()
@@ -59,7 +63,7 @@ def test_waiting_is_no_work_but_for_a_reduction(clock: Clock) -> None:
 
 
 def test_the_median_of_a_step_and_of_no_other(clock: Clock) -> None:
-    times = OpTimes(CPU, Shown(), Pace())
+    times = OpTimes(CPU)
     for seconds in ((7.0, 8.0, 9.0), (1.0, 2.0, 30.0)):
         times.begin()
         for each in seconds:
@@ -67,22 +71,14 @@ def test_the_median_of_a_step_and_of_no_other(clock: Clock) -> None:
     assert times.take() == pytest.approx({"W": 2.0})
 
 
-def test_others_still_see_that_it_waits() -> None:
-    shown = Shown()
-    times = OpTimes(CPU, shown, Pace())
-    times.waits.is_waiting = True
-    assert shown.is_waiting and times.waits.is_waiting
-    times.waits.is_waiting = False
-    assert not shown.is_waiting
-
-
 def test_a_slow_worker_takes_longer_for_work_alone(clock: Clock) -> None:
-    pace = Pace()
-    pace.factor = 3.0
-    times = OpTimes(CPU, Shown(), pace)
+    hooks = Hooks()
+    hooks.slowdown = 3.0
+    times = OpTimes(CPU, hooks)
+    waits = ActiveThread(Shown(), times.resume)
 
     def waits_and_works() -> None:
-        guarded(lambda: clock.work(5.0), times.waits)
+        guarded(lambda: clock.work(5.0), waits)
         clock.work(1.0)
 
     times.begin()
@@ -93,10 +89,10 @@ def test_a_slow_worker_takes_longer_for_work_alone(clock: Clock) -> None:
     assert times.take() == pytest.approx({"F": 3.0, "R": 6.0})
 
 
-def test_the_fault_changes_the_pace_of_the_process() -> None:
-    assert PACE.factor == 1.0
-    try:
-        KINDS["slow"]()
-        assert PACE.factor == SLOW > 2
-    finally:
-        PACE.factor = 1.0
+def test_the_fault_slows_the_process_down() -> None:
+    faults = InjectedFaults([InjectedFault("slow", 0, 0)])
+    faults.begin_step(0, 1, is_spared=False, is_joining=False)
+    assert faults.slowdown == 1.0
+    faults.before_instruction(0)
+    assert faults.slowdown == SLOWDOWN > 2
+    assert Hooks.slowdown == 1.0

@@ -3,10 +3,11 @@
 import pytest
 import torch
 
+from recycle_runtime.execution.hooks import Hooks
 from recycle_runtime.execution.op_times import OpTimes
 from recycle_runtime.plan.isa import Instruction, Opcode
-from recycle_runtime.testing.faults import Pace
 from recycle_runtime.transport.guarded import guarded
+from recycle_runtime.worker.takeover import ActiveThread
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -17,11 +18,12 @@ class Shown:
 
 def test_ops_are_timed_by_the_device_and_waits_are_not() -> None:
     device = torch.device("cuda")
-    times = OpTimes(device, Shown(), Pace())
+    times = OpTimes(device)
+    waits = ActiveThread(Shown(), times.resume)
     matrix = torch.ones(2048, 2048, device=device)
 
     def handler(_: Instruction) -> None:
-        guarded(lambda: torch.cuda._sleep(200_000_000), times.waits)  # pyright: ignore[reportPrivateUsage]
+        guarded(lambda: torch.cuda._sleep(200_000_000), waits)  # pyright: ignore[reportPrivateUsage]
         matrix @ matrix  # pyright: ignore[reportUnusedExpression]
 
     table = times.around({Opcode.FORWARD: handler, Opcode.REDUCE: handler})
@@ -40,9 +42,9 @@ def test_ops_are_timed_by_the_device_and_waits_are_not() -> None:
 
 
 def test_a_slow_worker_is_slow_on_a_gpu_too() -> None:
-    pace = Pace()
-    pace.factor = 3.0
-    times = OpTimes(torch.device("cuda"), Shown(), pace)
+    hooks = Hooks()
+    hooks.slowdown = 3.0
+    times = OpTimes(torch.device("cuda"), hooks)
 
     def handler(_: Instruction) -> None:
         torch.cuda._sleep(20_000_000)  # pyright: ignore[reportPrivateUsage]

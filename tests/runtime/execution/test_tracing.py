@@ -50,7 +50,7 @@ class SlowTransport:
     def receive(self, worker: Worker, specs: Sequence[TensorSpec]) -> Arrival:
         return Slow(self.clock, 40)
 
-    def start_peer_sum(self, tensor: torch.Tensor) -> Pending | None:
+    def start_peer_sum(self, chunk: int, tensor: torch.Tensor) -> Pending | None:
         return Slow(self.clock, 7)
 
     def start_sum(self, tensor: torch.Tensor) -> Pending | None:
@@ -83,7 +83,7 @@ def test_waiting_for_messages_and_for_everybody_is_set_apart(clock: Clock) -> No
         clock.now += 100
 
     def reduce(_: Instruction) -> None:
-        for pending in (transport.start_sum(torch.ones(1)), transport.start_peer_sum(torch.ones(1))):
+        for pending in (transport.start_sum(torch.ones(1)), transport.start_peer_sum(0, torch.ones(1))):
             assert pending is not None
             pending.wait()
 

@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recycle_runtime.coordinator.metrics import StepRows
-from recycle_runtime.protocol.messages import Member, StepRow
-from recycle_runtime.testing import faults as of_members
+from recycle_runtime.protocol.messages import InjectedFault, Member, StepRow
+from recycle_runtime.testing import faults as of_workers
 from recycle_runtime.testing.chaos import chaos
-from recycle_runtime.testing.faults import Fault, Harm
+from recycle_runtime.testing.faults import InjectedFaults
 from recycle_runtime.testing.timetable import (
     KINDS,
     MIDDLE,
@@ -21,8 +21,8 @@ from recycle_runtime.testing.timetable import (
 )
 
 
-def test_kinds_are_those_that_members_know() -> None:
-    assert set(KINDS) == set(of_members.KINDS)
+def test_kinds_are_those_that_workers_know() -> None:
+    assert set(KINDS) == set(of_workers.KINDS)
 
 
 def test_faults_as_options_give_them() -> None:
@@ -58,10 +58,10 @@ def test_any_words(word: str) -> None:
 
 def test_a_fault_happens_once() -> None:
     planned = Timetable((PlannedFault("kill", (0, 0), 3), PlannedFault("kill", (0, 0), 9)))
-    assert planned.faults((0, 0)) == (Fault("kill", 3, -1), Fault("kill", 9, -1))
+    assert planned.faults((0, 0)) == (InjectedFault("kill", 3, -1), InjectedFault("kill", 9, -1))
     assert planned.faults((1, 0)) == ()
-    planned.injected((0, 0), Fault("kill", 3, -1))
-    assert planned.faults((0, 0)) == (Fault("kill", 9, -1),)
+    planned.injected((0, 0), InjectedFault("kill", 3, -1))
+    assert planned.faults((0, 0)) == (InjectedFault("kill", 9, -1),)
 
 
 def test_a_worker_returns_as_often_as_it_should() -> None:
@@ -81,21 +81,38 @@ def test_what_was_before_a_restart_has_happened() -> None:
         (PlannedReturn((0, 0), 4), PlannedReturn((1, 0), 5), PlannedReturn((0, 0), 12)),
     )
     planned.resume(7, [(0, 0)])
-    assert planned.faults((0, 0)) == (Fault("kill", 9, -1),)
+    assert planned.faults((0, 0)) == (InjectedFault("kill", 9, -1),)
     assert planned.due_to_join(8) == [(1, 0)]
     assert planned.due_to_join(12) == [(1, 0), (0, 0)]
 
 
-def test_harm_in_a_step() -> None:
-    told: list[Fault] = []
-    faults = [Fault("socket", 3, 2), Fault("socket?", 5, 99), Fault("socket", 4, MOMENTS["meet"])]
-    harm = Harm(faults, told.append)
-    assert harm.in_step(2, 10, is_spared=False) == {}
-    assert harm.in_step(4, 10, is_spared=False) == {2: faults[0]}
-    assert harm.in_step(6, 10, is_spared=False) == {2: faults[0], 5: faults[1]}
-    assert harm.in_step(6, 10, is_spared=True) == {2: faults[0]}
-    harm.at("meet", 3)
-    assert told == []
+class Reporter:
+    def __init__(self) -> None:
+        self.told: list[InjectedFault] = []
+
+    def fault_is_next(self, fault: InjectedFault, *, goes_on: bool) -> None:
+        self.told.append(fault)
+
+
+def test_faults_in_a_step() -> None:
+    faults = [
+        InjectedFault("socket", 3, 2),
+        InjectedFault("socket?", 5, 99),
+        InjectedFault("socket", 4, MOMENTS["meet"]),
+    ]
+    injected, reporter = InjectedFaults(faults), Reporter()
+    injected.attach(reporter)
+
+    def armed(step: int, *, is_spared: bool) -> dict[int, InjectedFault]:
+        injected.begin_step(step, 10, is_spared=is_spared, is_joining=False)
+        return injected.armed
+
+    assert armed(2, is_spared=False) == {}
+    assert armed(4, is_spared=False) == {2: faults[0]}
+    assert armed(6, is_spared=False) == {2: faults[0], 5: faults[1]}
+    assert armed(6, is_spared=True) == {2: faults[0]}
+    injected.at("meet", 3)
+    assert reporter.told == []
 
 
 @given(

@@ -46,10 +46,11 @@ def check(alone: Alone, losses: list[float], state: dict[str, torch.Tensor], sta
 
 
 def check_in_threads(folder: Path, job: JobSpec, failed: Failed, program: str = MLP) -> None:
-    alone = train_alone(program, job.stages, job.pipelines * job.microbatches, STEPS)
+    alone = train_alone(program, len(job.chunk_stages), job.pipelines * job.microbatches, STEPS)
     losses, workers = train_in_threads(plan_file(folder, job, failed), program, 0, STEPS)
-    for (_, stage), worker in workers.items():
-        check(alone, losses, worker.module.state_dict(), stage)
+    for worker in workers.values():
+        for chunk, module in worker.modules.items():
+            check(alone, losses, module.state_dict(), chunk)
 
 
 def check_on_processes(folder: Path, job: JobSpec, failed: Failed, program: str = MLP) -> Alone:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from recycle_runtime.execution.stage import build_module
+from recycle_runtime.execution.chunk import build_module
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.isa import Opcode
 from recycle_runtime.program.loading import load_program
@@ -36,7 +36,7 @@ def test_statistics_of_a_worker_are_those_of_what_it_ran(tmp_path: Path, failed:
     }
     expected = replay(program, ran)
     for place, worker in workers.items():
-        state = worker.module.state_dict()
+        state = worker.modules[place[1]].state_dict()
         assert state.keys() == expected[place].keys()
         for name, tensor in expected[place].items():
             torch.testing.assert_close(state[name], tensor, rtol=1e-10, atol=1e-10)

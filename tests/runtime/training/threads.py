@@ -12,7 +12,8 @@ from recycle_runtime.execution.session import StepReport
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.transport.interface import Arrival, Grid, Pending, TensorSpec
-from recycle_runtime.worker.static import TrainingWorker, WorkerOptions
+from recycle_runtime.worker.fixed_plan import FixedPlanWorker
+from recycle_runtime.worker.options import WorkerOptions
 
 _PATIENCE = 30.0
 
@@ -88,9 +89,8 @@ class ThreadTransport:
         self._last[worker] = arrival
         return arrival
 
-    def start_peer_sum(self, tensor: torch.Tensor) -> Pending | None:
-        peers = self._grid.peers(self._worker[1])
-        return self._start(f"stage {self._worker[1]}", len(peers), tensor)
+    def start_peer_sum(self, chunk: int, tensor: torch.Tensor) -> Pending | None:
+        return self._start(f"chunk {chunk}", len(self._grid.holders(chunk)), tensor)
 
     def start_sum(self, tensor: torch.Tensor) -> Pending | None:
         return self._start("all", len(self._grid.workers), tensor)
@@ -113,10 +113,10 @@ class ThreadTransport:
 
 def train_in_threads(
     bundle_file: str, program_file: str, plan: int, steps: int, seed: int = 0
-) -> tuple[list[float], dict[Worker, TrainingWorker]]:
+) -> tuple[list[float], dict[Worker, FixedPlanWorker]]:
     """Losses of the steps, and the workers as they are at the end."""
     bundle, room, store = Bundle.read(bundle_file), Room(), dist.HashStore()
-    workers: dict[Worker, TrainingWorker] = {}
+    workers: dict[Worker, FixedPlanWorker] = {}
     reports: list[StepReport] = []
     errors: list[BaseException] = []
 
@@ -126,7 +126,7 @@ def train_in_threads(
         )
         try:
             with building:
-                workers[worker] = TrainingWorker(
+                workers[worker] = FixedPlanWorker(
                     options,
                     store,
                     lambda told, _store, grid, _stream: ThreadTransport(room, grid, told.worker),

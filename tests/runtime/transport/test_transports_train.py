@@ -68,7 +68,9 @@ def check(join: Join, folder: Path, failed: list[tuple[int, int]], program: str 
     assert losses == pytest.approx(alone.losses, rel=1e-10)
     for (_, stage), worker in workers.items():
         for name, tensor in alone.states[stage].items():
-            torch.testing.assert_close(worker.module.state_dict()[name], tensor, rtol=1e-10, atol=1e-10)
+            torch.testing.assert_close(
+                worker.modules[stage].state_dict()[name], tensor, rtol=1e-10, atol=1e-10
+            )
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import Instruction
 from recycle_runtime.transport.interface import Grid
-from recycle_runtime.worker.static import TrainingWorker, WorkerOptions
+from recycle_runtime.worker.fixed_plan import FixedPlanWorker
+from recycle_runtime.worker.options import WorkerOptions
 from tests.runtime.transport.loopback import PATIENCE
 
 Join = Callable[[dist.Store, Grid, Worker, Sequence[Instruction]], Any]
@@ -40,11 +41,11 @@ def in_threads(tasks: Sequence[Callable[[], None]]) -> None:
 
 def train_over(
     join: Join, bundle_file: str, program_file: str, steps: int, device: str = "cpu"
-) -> tuple[list[float], dict[Worker, TrainingWorker]]:
+) -> tuple[list[float], dict[Worker, FixedPlanWorker]]:
     """Losses of the steps, and the workers as they are at the end."""
     bundle, store = Bundle.read(bundle_file), dist.HashStore()
-    grid = Grid(bundle.workers(0), bundle.tensor, bundle.pipelines)
-    workers: dict[Worker, TrainingWorker] = {}
+    grid = Grid(bundle.workers(0), bundle.tensor, bundle.pipelines, bundle.chunk_stages)
+    workers: dict[Worker, FixedPlanWorker] = {}
     reports: list[StepReport] = []
     # Initial parameters come from random numbers that all threads share, so stages are built one by one.
     building = threading.Lock()
@@ -61,7 +62,7 @@ def train_over(
             return transport
 
         with building:
-            workers[worker] = TrainingWorker(options, store, joined)
+            workers[worker] = FixedPlanWorker(options, store, joined)
         everybody.wait(PATIENCE)
         workers[worker].train(reports.append)
         transport.barrier()

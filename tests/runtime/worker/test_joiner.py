@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from recycle_runtime.execution.optimizer import StepOptions, Stepper, Totals, Verdict
-from recycle_runtime.worker.joiner import Learning
+from recycle_runtime.worker.joiner import CatchUp
 
 SIZES = (3, 5)
 
@@ -81,7 +81,7 @@ def test_catches_up(
 ) -> None:
     options = StepOptions(clip_norm=clip, staggered=staggered, patience=2)
     peer, late = Peer(options, kind), None
-    learning: Learning | None = None
+    catching_up: CatchUp | None = None
     state: dict[str, Any] = {}
     newcomer = Peer(options, kind)
     for number, scale in enumerate(scales):
@@ -92,15 +92,15 @@ def test_catches_up(
             with torch.no_grad():
                 for parameter in late.model:
                     parameter.fill_(7)
-            learning = Learning(late.stepper, peer.stepper.state_dict())
-        if learning is not None and late is not None and number == arrives + learns:
-            learning.catch_up(late.model, state)
-            learning = None
+            catching_up = CatchUp(late.stepper, peer.stepper.state_dict())
+        if catching_up is not None and late is not None and number == arrives + learns:
+            catching_up.catch_up(late.model, state)
+            catching_up = None
         one_step(peer, late, number, scale)
     if late is None:
         return
-    if learning is not None:
-        learning.catch_up(late.model, state)
+    if catching_up is not None:
+        catching_up.catch_up(late.model, state)
     for each in (peer, late):
         each.stepper.settle()
     assert late.stepper.progress == peer.stepper.progress
@@ -113,12 +113,12 @@ def test_the_last_step_can_be_taken_back() -> None:
     peer, late = Peer(options, "adamw"), Peer(options, "adamw")
     one_step(peer, None, 0, 0.1)
     peer.stepper.settle()
-    learning = Learning(late.stepper, peer.stepper.state_dict())
+    catching_up = CatchUp(late.stepper, peer.stepper.state_dict())
     state = peer.state()
     one_step(peer, late, 1, 0.1)
     one_step(peer, late, 2, 0.1)
-    assert learning.steps == 2
-    learning.catch_up(late.model, state)
+    assert catching_up.steps == 2
+    catching_up.catch_up(late.model, state)
     for each in (peer, late):
         each.stepper.rollback()
     for one, other in zip(peer.model, late.model, strict=True):
@@ -128,8 +128,8 @@ def test_the_last_step_can_be_taken_back() -> None:
 def test_gives_up() -> None:
     late = Peer(StepOptions(), "sgd")
     before = late.stepper.optimizer
-    learning = Learning(late.stepper, late.stepper.state_dict())
+    catching_up = CatchUp(late.stepper, late.stepper.state_dict())
     assert late.stepper.optimizer is not before
-    learning.give_up()
+    catching_up.give_up()
     assert late.stepper.optimizer is before
     assert late.stepper.settle(Totals(0.0, 0.0)) is Verdict.KEEP

@@ -26,7 +26,7 @@ class Coordinator:
 
 def test_whoever_is_to_leave_is_broken_off_until_it_has_left() -> None:
     coordinator: Any = Coordinator()
-    link = Link(lambda: coordinator, lambda: HELLO, SECONDS)
+    link = Link(lambda: coordinator, lambda _: HELLO, SECONDS)
     link.generation = 1
     often = threading.Semaphore(0)
     link.on_leave = often.release
@@ -38,7 +38,7 @@ def test_whoever_is_to_leave_is_broken_off_until_it_has_left() -> None:
 
 def test_whoever_trains_in_the_newest_generation_is_left_alone() -> None:
     coordinator: Any = Coordinator()
-    link = Link(lambda: coordinator, lambda: HELLO, SECONDS)
+    link = Link(lambda: coordinator, lambda _: HELLO, SECONDS)
     link.generation = 1
     called = threading.Event()
     link.on_leave = called.set

@@ -3,11 +3,16 @@
 from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from recycle_runtime.cli.options.addresses import add_address_argument, address, token
 from recycle_runtime.cli.options.training import add_plan_argument, add_program_arguments, check_device
 from recycle_runtime.cli.output import Output, UsageError, UserError
 from recycle_runtime.cli.parser import Arguments
+
+if TYPE_CHECKING:
+    from recycle_runtime.execution.hooks import Hooks
+    from recycle_runtime.protocol.messages import InjectedFault
 
 
 def add_arguments(parser: Arguments) -> None:
@@ -65,13 +70,12 @@ def run(arguments: Namespace, output: Output) -> int:
     from recycle_runtime.protocol.messages import InjectedFault, Member
     from recycle_runtime.transport.choose import local_device
     from recycle_runtime.worker.lifecycle import work
-    from recycle_runtime.worker.static import WorkerOptions
-    from recycle_runtime.worker.worker import MemberOptions
+    from recycle_runtime.worker.options import ProcessOptions, WorkerOptions
 
     if arguments.device == "cpu":
         # Asking for a GPU here would leave every worker with a broken one.
         check_device(arguments.device)
-    told = MemberOptions(
+    told = ProcessOptions(
         host=host,
         port=port,
         token=secret,
@@ -80,7 +84,7 @@ def run(arguments: Namespace, output: Output) -> int:
             program=arguments.program,
             plan=0,
             worker=(0, 0),
-            part=0,
+            tp_rank=0,
             steps=0,
             seed=arguments.seed,
             device=arguments.device,
@@ -97,7 +101,7 @@ def run(arguments: Namespace, output: Output) -> int:
     def life(member: Member, line: int, faults: tuple[InjectedFault, ...], board: Board) -> int:
         device = local_device(line, gpus) if arguments.device == "cuda" else arguments.device
         mine = replace(told, worker=replace(told.worker, device=device))
-        return work(mine, member.worker, member.tp_rank, line, faults, board)
+        return work(mine, member.worker, member.tp_rank, line, board, _hooks(faults))
 
     limits = Limits(heartbeat=arguments.heartbeat_timeout, instruction=arguments.instruction_timeout)
     options = AgentOptions(host, port, secret, arguments.workers_per_node, Path(arguments.state), limits)
@@ -106,3 +110,12 @@ def run(arguments: Namespace, output: Output) -> int:
         return Agent(options, life).run()
     except WireError as error:
         raise UserError(str(error)) from None
+
+
+def _hooks(faults: "tuple[InjectedFault, ...]") -> "Hooks | None":
+    """What injects these faults into a worker process; without any, nothing is loaded for it."""
+    if not faults:
+        return None
+    from recycle_runtime.testing.faults import InjectedFaults
+
+    return InjectedFaults(faults)

@@ -45,7 +45,8 @@ def run(arguments: Namespace, output: Output) -> int:
     from recycle_runtime.execution.interpreter import StreamError
     from recycle_runtime.plan.bundle import Bundle
     from recycle_runtime.program.loading import ProgramError
-    from recycle_runtime.worker.static import TrainingWorker, WorkerOptions
+    from recycle_runtime.worker.fixed_plan import FixedPlanWorker
+    from recycle_runtime.worker.options import WorkerOptions
 
     check_device(arguments.device)
     bundle = Bundle.read(arguments.bundle)
@@ -62,7 +63,7 @@ def run(arguments: Namespace, output: Output) -> int:
         program=arguments.program,
         plan=choice.plan,
         worker=choice.roles[place],
-        part=arguments.tp_rank,
+        tp_rank=arguments.tp_rank,
         steps=arguments.steps,
         seed=arguments.seed,
         device=arguments.device,
@@ -71,7 +72,7 @@ def run(arguments: Namespace, output: Output) -> int:
     )
     try:
         store: Any = dist.TCPStore(host, port, is_master=False)
-        worker = TrainingWorker(options, store)
+        worker = FixedPlanWorker(options, store)
         worker.train(lambda report: output.line(json.dumps(report._asdict())))
         worker.transport.barrier()
     except (ProgramError, StreamError) as error:

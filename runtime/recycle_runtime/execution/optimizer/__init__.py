@@ -1,6 +1,6 @@
 """From summed gradients to new parameters: clip, skip, step early, and take a step back.
 
-    gradients   of a stage, in a few long tensors
+    gradients   of a chunk, in a few long tensors
     norm        of the whole model: how it is added up over workers, and what follows from it
     undo        of the last step
     stepper     the order of these things within a step

@@ -1,4 +1,4 @@
-"""The gradients of a stage in a few long tensors, one for each dtype and device.
+"""The gradients of a chunk in a few long tensors, one for each dtype and device.
 
     sharded over tensor-parallel ranks | the same on all of them | one flag per parameter
 

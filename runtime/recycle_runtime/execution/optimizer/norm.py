@@ -113,11 +113,11 @@ StartSum = Callable[[torch.Tensor], Pending | None]
 
 
 class NormSum:
-    """This worker's part in the sum of squares over all workers, and the sum itself."""
+    """This worker's share of the sum of squares over all workers, and the sum itself."""
 
     def __init__(self) -> None:
         self.first_peer = True
-        """Whether this worker answers for its stage; exactly one of its live peers does."""
+        """Whether this worker answers for its chunk; exactly one of the chunk's live holders does."""
         self._own: torch.Tensor | None = None
         self._under_way: tuple[torch.Tensor, Pending | None] | None = None
 
@@ -146,7 +146,7 @@ class NormSum:
         return Totals(squares, not_finite)
 
     def own(self) -> Totals:
-        """What this worker has measured, whether or not it answers for its stage."""
+        """What this worker has measured, whether or not it answers for its chunk."""
         assert self._own is not None, "nothing was measured"
         squares, not_finite = cast("list[float]", self._own.tolist())  # pyright: ignore[reportUnknownMemberType]
         return Totals(squares, not_finite)

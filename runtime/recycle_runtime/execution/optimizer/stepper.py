@@ -1,4 +1,4 @@
-"""The steps of one worker for its stage: reduce, step, validate, settle.
+"""The steps of one worker for one chunk: reduce, step, validate, settle.
 
     staggered    reduce(n) step(n) validate(n) | work of n+1 | settle(n) reduce(n+1) ...
     barrier      reduce(n) step(n)             | work of n+1 | reduce(n+1) ...
@@ -39,7 +39,7 @@ from recycle_runtime.program.errors import ProgramError
 
 
 def check_optimizer(optimizer: torch.optim.Optimizer, trainable: Sequence[torch.Tensor]) -> None:
-    """Refuse one that runs the model by itself, or that trains what is not in this stage."""
+    """Refuse one that runs the model by itself, or that trains what is not in this chunk."""
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise ProgramError(
@@ -57,7 +57,7 @@ def check_optimizer(optimizer: torch.optim.Optimizer, trainable: Sequence[torch.
 
 
 def idle_optimizer() -> torch.optim.Optimizer:
-    """For a stage with nothing to train, which still takes part in every step."""
+    """For a chunk with nothing to train, which still takes part in every step."""
     return torch.optim.SGD([torch.zeros(0, requires_grad=True)], lr=0.0)
 
 
@@ -83,7 +83,7 @@ class Phase(Enum):
 
 
 class Stepper:
-    """Owns the gradients of a stage and drives its optimizer. None as optimizer: nothing to train here."""
+    """Owns the gradients of a chunk and drives its optimizer. None as optimizer: nothing to train here."""
 
     def __init__(
         self,
@@ -120,13 +120,18 @@ class Stepper:
         return self.options.staggered and self.progress.calm >= self.options.patience
 
     @property
+    def waits_for_norm(self) -> bool:
+        """Whether the next step is made when the norm of the whole model is known, and not before."""
+        return self.options.validate and not self.is_optimistic
+
+    @property
     def unsettled(self) -> Totals | None:
         """What this worker has put into the sums of its last step, while the verdict on it is open."""
         is_open = self.phase in (Phase.STEPPED, Phase.UNSETTLED)
         return self.norm.own() if is_open else None
 
     def reduce(self, start_sum: StartSum) -> None:
-        """REDUCE: sum gradients over the live peers of the stage."""
+        """REDUCE: sum gradients over the live workers that hold the chunk."""
         self._expect(Phase.ACCUMULATING, "reduce")
         self.gradients.gather()
         under_way = [start_sum(buffer) for buffer in self.gradients.buffers]
@@ -136,18 +141,24 @@ class Stepper:
         self.gradients.look()
         self.phase = Phase.REDUCED
 
+    def start_norm(self, start_sum: StartSum) -> None:
+        """Measure these gradients, and start the sum of the norm over all workers."""
+        self._expect(Phase.REDUCED, "sum the norm")
+        self.norm.measure(self.gradients.sum_of_squares(self._rank))
+        self.norm.start(start_sum)
+
     def step(self, start_sum: StartSum, known: Totals | None = None) -> None:
         """OPTIMIZER: step at once, or sum the norm over all workers first and then step, clip or skip.
 
         If the sum fails, the gradients are still there: call again with another sum, or what others know.
         """
         self._expect(Phase.REDUCED, "step")
-        if self.options.validate:
-            self.norm.measure(self.gradients.sum_of_squares(self._rank))
-        waits = self.options.validate and not self.is_optimistic
+        waits = self.waits_for_norm
         if waits and known is None:
-            self.norm.start(start_sum)
+            self.start_norm(start_sum)
             known = self.norm.wait()
+        elif self.options.validate and not waits:
+            self.norm.measure(self.gradients.sum_of_squares(self._rank))
         self._before = self.progress
         self._companions_before = [copy.deepcopy(companion.state_dict()) for companion in self._companions]
         self.progress = self._before._replace(steps=self._before.steps + 1)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from recycle_runtime.checkpoint.host_copy import HostCopy
 from recycle_runtime.checkpoint.manifest import CheckpointError
-from recycle_runtime.checkpoint.storage import put_together, read_part, take_apart, write_part
+from recycle_runtime.checkpoint.storage import put_together, read_shard, take_apart, write_shard
 
 ABOUT = {"step": 7, "seed": 0, "stage": 1, "part": 0}
 STATE: dict[str, Any] = {
@@ -64,7 +64,7 @@ def test_what_json_does_not_know_is_refused() -> None:
 
 def written(folder: Path) -> int:
     tree, tensors = take_apart(STATE)
-    return write_part(folder, ABOUT, tree, HostCopy().take(tensors))
+    return write_shard(folder, ABOUT, tree, HostCopy().take(tensors))
 
 
 def equal(one: Any, other: Any) -> bool:
@@ -79,7 +79,7 @@ def equal(one: Any, other: Any) -> bool:
 
 def test_a_part_is_read_as_it_was_written(tmp_path: Path) -> None:
     checksum = written(tmp_path / "part")
-    assert equal(read_part(tmp_path / "part", ABOUT, checksum), STATE)
+    assert equal(read_shard(tmp_path / "part", ABOUT, checksum), STATE)
     assert [path.name for path in tmp_path.iterdir()] == ["part"]
 
 
@@ -89,7 +89,7 @@ def test_a_write_that_is_given_up_leaves_nothing(tmp_path: Path) -> None:
 
     tree, tensors = take_apart(STATE)
     with pytest.raises(KeyboardInterrupt):
-        write_part(tmp_path / "part", ABOUT, tree, HostCopy().take(tensors), proceed)
+        write_shard(tmp_path / "part", ABOUT, tree, HostCopy().take(tensors), proceed)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -156,7 +156,7 @@ def test_damage_is_said_in_a_sentence(tmp_path: Path, harm: Callable[[Path], Non
     checksum = written(tmp_path / "part")
     harm(tmp_path / "part")
     with pytest.raises(CheckpointError) as caught:
-        read_part(tmp_path / "part", ABOUT, checksum)
+        read_shard(tmp_path / "part", ABOUT, checksum)
     assert str(tmp_path / "part") in str(caught.value) and said in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -193,10 +193,10 @@ def test_descriptions_that_make_no_sense(tmp_path: Path, fields: dict[str, Any],
     written(tmp_path / "part")
     checksum = resealed(tmp_path / "part", **fields)
     with pytest.raises(CheckpointError, match=said):
-        read_part(tmp_path / "part", ABOUT, checksum)
+        read_shard(tmp_path / "part", ABOUT, checksum)
 
 
 def test_another_checkpoints_part_is_not_taken(tmp_path: Path) -> None:
     checksum = written(tmp_path / "part")
     with pytest.raises(CheckpointError, match="not the one that the manifest was written for"):
-        read_part(tmp_path / "part", ABOUT, checksum + 1)
+        read_shard(tmp_path / "part", ABOUT, checksum + 1)

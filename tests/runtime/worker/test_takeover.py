@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from recycle_runtime.plan.bundle import Bundle
-from recycle_runtime.worker.turn import Turn
+from recycle_runtime.worker.takeover import ActiveThread
 from tests.runtime.recovery.watched import TINY, check, run
 from tests.runtime.training.alone import train_alone
 
@@ -28,36 +28,36 @@ class Holder:
         assert self.is_there.wait(SECONDS)
 
     def _live(self) -> None:
-        self.turn = Turn(self.shown)
+        self.thread = ActiveThread(self.shown)
         self.is_there.set()
         self.waits.wait()
-        self.turn.is_waiting = True
+        self.thread.begin()
         self.wakes.wait()
-        self.turn.is_waiting = False
+        self.thread.end()
         self.is_back.set()
 
     def wait(self) -> None:
         self.waits.set()
-        while not self.turn.is_waiting:
+        while not self.thread.is_waiting:
             time.sleep(0.001)
 
 
 def test_nobody_takes_it_from_one_that_works() -> None:
     holder = Holder()
-    assert not holder.turn.take(0.0)
+    assert not holder.thread.take_over(0.0)
     holder.wait()
-    assert holder.shown.is_waiting and not holder.turn.take(3600.0)
+    assert holder.shown.is_waiting and not holder.thread.take_over(3600.0)
     holder.wakes.set()
     assert holder.is_back.wait(SECONDS)
-    assert not holder.shown.is_waiting and not holder.turn.take(0.0)
+    assert not holder.shown.is_waiting and not holder.thread.take_over(0.0)
 
 
 def test_one_that_wakes_too_late_does_nothing() -> None:
     holder = Holder()
     holder.wait()
-    assert holder.turn.take(0.0)
+    assert holder.thread.take_over(0.0)
     assert not holder.shown.is_waiting
-    assert not holder.turn.take(0.0), "nobody waits now"
+    assert not holder.thread.take_over(0.0), "nobody waits now"
     holder.wakes.set()
     assert not holder.is_back.wait(0.2)
 
@@ -65,10 +65,10 @@ def test_one_that_wakes_too_late_does_nothing() -> None:
 def test_whoever_has_taken_it_can_lose_it_too() -> None:
     holder = Holder()
     holder.wait()
-    assert holder.turn.take(0.0)
-    holder.turn.is_waiting = True
+    assert holder.thread.take_over(0.0)
+    holder.thread.begin()
     taken: list[bool] = []
-    third = threading.Thread(target=lambda: taken.append(holder.turn.take(0.0)))
+    third = threading.Thread(target=lambda: taken.append(holder.thread.take_over(0.0)))
     third.start()
     third.join(SECONDS)
     assert taken == [True]

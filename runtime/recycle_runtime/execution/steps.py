@@ -1,0 +1,123 @@
+"""Reduction, optimizer and validation as a stream asks for them, in one group of workers.
+
+REDUCE and OPTIMIZER stand once for every chunk of a worker, VALIDATE once for the worker: the norm is one
+number of the whole model, so a worker adds up what its chunks have before all workers add up what they have.
+A step that waits for the norm is made when the last of the worker's chunks is to be stepped.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+
+import torch
+
+from recycle_runtime.execution.chunk import Chunk
+from recycle_runtime.execution.optimizer import Phase, StartSum, Stepper, Verdict
+from recycle_runtime.transport.interface import Pending, Transport
+
+_BETWEEN_STEPS = (Phase.ACCUMULATING, Phase.UNSETTLED)
+
+
+class WorkerSteps:
+    """The steps of all chunks of a worker."""
+
+    def __init__(
+        self, chunks: Mapping[int, Chunk], transport: Transport, answers_for: Mapping[int, bool]
+    ) -> None:
+        """`answers_for` says of each chunk whether this worker adds its gradients to the norm."""
+        self._chunks, self._transport = chunks, transport
+        self._due: list[int] = []
+        """Chunks that wait for the norm before they are stepped."""
+        for number, chunk in chunks.items():
+            chunk.stepper.norm.first_peer = answers_for[number]
+
+    def reduce(self, chunk: int) -> bool:
+        """Sum the gradients of a chunk over its holders; False if the last step was made again, and this one
+        must be too."""
+        is_first_of_step = all(stepper.phase in _BETWEEN_STEPS for stepper in self._steppers)
+        if is_first_of_step and not self._settle():
+            for stepper in self._steppers:
+                stepper.discard()
+            return False
+        self._chunks[chunk].stepper.reduce(partial(self._transport.start_peer_sum, chunk))
+        return True
+
+    def step(self, chunk: int) -> None:
+        """At once, or with those of the worker's other chunks when the norm has to be known first."""
+        if not self._chunks[chunk].stepper.waits_for_norm:
+            self._chunks[chunk].stepper.step(self._transport.start_sum)
+            return
+        self._due.append(chunk)
+        if len(self._due) < len(self._chunks):
+            return
+        self._due.clear()
+        together = self._sum_of_chunks()
+        for stepper in self._steppers:
+            stepper.start_norm(together)
+        totals = [stepper.norm.wait() for stepper in self._steppers]
+        for stepper, known in zip(self._steppers, totals, strict=True):
+            stepper.step(together, known)
+
+    def validate(self) -> None:
+        together = self._sum_of_chunks()
+        for stepper in self._steppers:
+            stepper.validate(together)
+
+    def finish(self) -> None:
+        """At a boundary: the last step stands, or is made again."""
+        self._settle()
+
+    def drop(self) -> None:
+        """Let go of sums under way: they would keep the group alive, and the group would wait for them."""
+        self._due.clear()
+        for stepper in self._steppers:
+            stepper.norm.drop()
+
+    def _settle(self) -> bool:
+        """Whether the last step stands as it was made; all chunks of all workers see the same norm."""
+        stands = all([stepper.settle() is not Verdict.REDO for stepper in self._steppers])
+        for chunk in self._chunks.values():
+            chunk.settled()
+        return stands
+
+    @property
+    def _steppers(self) -> list[Stepper]:
+        return [chunk.stepper for chunk in self._chunks.values()]
+
+    def _sum_of_chunks(self) -> StartSum:
+        if len(self._chunks) == 1:
+            return self._transport.start_sum
+        return _SumOfChunks(len(self._chunks), self._transport.start_sum).add
+
+
+class _SumOfChunks:
+    """One sum over all workers of what each chunk of this worker adds to it; all chunks get the whole."""
+
+    def __init__(self, chunks: int, start_sum: StartSum) -> None:
+        self._missing, self._start_sum = chunks, start_sum
+        self._total: torch.Tensor | None = None
+        self._pending: Pending | None = None
+
+    def add(self, tensor: torch.Tensor) -> Pending:
+        """Of one chunk; the sum over all workers starts with the last of them."""
+        self._total = tensor.clone() if self._total is None else self._total.add_(tensor)
+        self._missing -= 1
+        if self._missing == 0:
+            self._pending = self._start_sum(self._total)
+        return _ShareOfSum(self, tensor)
+
+    def wait(self) -> torch.Tensor:
+        assert self._total is not None and self._missing == 0, "a chunk has not added its share"
+        if self._pending is not None:
+            self._pending.wait()
+            self._pending = None
+        return self._total
+
+
+class _ShareOfSum:
+    """What a chunk waits for."""
+
+    def __init__(self, whole: _SumOfChunks, tensor: torch.Tensor) -> None:
+        self._whole, self._tensor = whole, tensor
+
+    def wait(self) -> None:
+        self._tensor.copy_(self._whole.wait())

@@ -1,0 +1,64 @@
+"""A worker without recovery: one plan from the first step to the last; the failure of another ends it."""
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from recycle_runtime.execution.chunk import build_chunks
+from recycle_runtime.execution.session import Role, Session, StepReport
+from recycle_runtime.execution.tracing import Tracer
+from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.plan.isa import Instruction
+from recycle_runtime.program.loading import load_program
+from recycle_runtime.transport.choose import connect, device_of
+from recycle_runtime.transport.interface import Grid, Transport
+from recycle_runtime.worker.options import WorkerOptions
+
+Join = Callable[[WorkerOptions, dist.Store, Grid, Sequence[Instruction]], Transport]
+"""Joins the other workers."""
+
+
+def join(options: WorkerOptions, store: dist.Store, grid: Grid, stream: Sequence[Instruction]) -> Transport:
+    """The transport that suits the job's devices."""
+    timeout = timedelta(seconds=options.timeout)
+    return connect(store, grid, options.worker, options.tp_rank, stream, device_of(options.device), timeout)
+
+
+class FixedPlanWorker:
+    """`recycle-run worker`, and what tests train with; it may hold several chunks."""
+
+    def __init__(self, options: WorkerOptions, store: dist.Store, join: Join = join) -> None:
+        self.options = options
+        bundle = Bundle.read(options.bundle)
+        program = load_program(options.program)
+        device = device_of(options.device)
+        stream = bundle.stream(options.plan, options.worker)
+        grid = Grid(bundle.workers(options.plan), bundle.tensor, bundle.pipelines, bundle.chunk_stages)
+        self.transport = join(options, store, grid, stream)
+        self.tracer = Tracer(device) if options.trace else None
+        self.chunks = build_chunks(
+            program,
+            bundle,
+            options.worker[1],
+            options.seed,
+            device,
+            tp_rank=options.tp_rank,
+            group=self.transport.tensor_group,
+            recoverable=False,
+        )
+        """By number."""
+        role = Role(bundle, options.plan, options.worker, stream, grid)
+        self.session = Session(role, self.chunks, self.transport, store, device, self.tracer)
+
+    @property
+    def modules(self) -> dict[int, torch.nn.Module]:
+        """By the number of their chunk."""
+        return {number: chunk.module for number, chunk in self.chunks.items()}
+
+    def train(self, report: Callable[[StepReport], None]) -> None:
+        """All steps; the last one is settled before this returns."""
+        for step in range(self.options.steps):
+            report(self.session.run(step))
+        self.session.settle()

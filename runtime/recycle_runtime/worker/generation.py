@@ -1,0 +1,282 @@
+"""One generation, as a worker process sees it: it meets the others, trains with them, and leaves."""
+
+import gc
+import json
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from recycle_runtime import logs
+from recycle_runtime.execution.chunk import Chunk
+from recycle_runtime.execution.hooks import Hooks, Moment
+from recycle_runtime.execution.op_times import OpTimes
+from recycle_runtime.execution.session import Role, Session
+from recycle_runtime.execution.tracing import Tracer
+from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.plan.isa import Opcode
+from recycle_runtime.plan.plan_book import stream_of
+from recycle_runtime.plan.worker_ids import Worker, worker_text
+from recycle_runtime.protocol.channel import Channel
+from recycle_runtime.protocol.messages import CaughtUp, Copied, Go, LossShare, StepDone
+from recycle_runtime.protocol.remote_store import RemoteStore
+from recycle_runtime.transport.choose import connect
+from recycle_runtime.transport.guarded import GuardedTransport, guarded
+from recycle_runtime.transport.interface import Grid
+from recycle_runtime.worker.connections import GroupConnections
+from recycle_runtime.worker.donor import Donor
+from recycle_runtime.worker.heartbeat import Heartbeat
+from recycle_runtime.worker.joiner import CatchUp, Joiner, StateReceiver
+from recycle_runtime.worker.link import Link
+from recycle_runtime.worker.options import ProcessOptions
+from recycle_runtime.worker.state_transfer import (
+    largest_state,
+    pack,
+    receive_bytes,
+    send_bytes,
+    unpack,
+)
+from recycle_runtime.worker.takeover import ActiveThread
+
+_log = logging.getLogger(__name__)
+_CPU = torch.device("cpu")
+
+
+class Interrupted(Exception):  # noqa: N818
+    """The coordinator wants everybody to leave the group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Equipment:
+    """What a worker process has through all its generations."""
+
+    options: ProcessOptions
+    tp_rank: int
+    device: torch.device
+    link: Link
+    heartbeat: Heartbeat
+    active: ActiveThread
+    op_times: OpTimes
+    hooks: Hooks
+    tracer: Tracer | None
+
+    @property
+    def timeout(self) -> timedelta:
+        return timedelta(seconds=self.options.worker.timeout)
+
+    def connect(self) -> Channel:
+        """A connection to the coordinator."""
+        return Channel(self.options.host, self.options.port, self.options.token)
+
+
+class Generation:
+    """Made when the order to go comes; `close` is the end of it, by whichever thread."""
+
+    def __init__(self, equipment: Equipment, order: Go, bundle: Bundle, worker: Worker, store: Any) -> None:
+        """`store` is where the group meets; it must outlive this."""
+        self._equipment, self._order, self._worker, self._store = equipment, order, worker, store
+        self.number = order.generation
+        self.connections = GroupConnections()
+        grid = Grid(order.grid, bundle.tensor, bundle.pipelines, bundle.chunk_stages)
+        stream = stream_of(bundle, order.plan, order.role)
+        self._role = Role(bundle, order.plan, order.role, stream, grid)
+        self._own_store: Any = dist.PrefixStore(f"g{self.number}", store)
+        reduces = (at for at, each in enumerate(stream) if each.opcode is Opcode.REDUCE)
+        self._first_reduce = next(reduces)
+        self._chunk: Chunk | None = None
+        self._session: Session | None = None
+        self._stuck_session: Session | None = None
+        """One that a thread still waits in; it must not go as long as that thread does."""
+        self._joiner: Joiner | None = None
+        self._unreported: tuple[int, float] | None = None
+        """The step under way that has not been told, and when it began."""
+
+    @property
+    def is_training(self) -> bool:
+        return self._session is not None
+
+    def go_on_or_leave(self) -> None:
+        """An order to leave may have come before anything could have been broken off."""
+        if self._equipment.link.asked > self.number:
+            raise Interrupted
+
+    def meet(self) -> GuardedTransport:
+        """The group; an order to leave breaks it off, wherever it is waited for."""
+        equipment, role = self._equipment, self._role
+        self._at("meet")
+        equipment.link.on_leave = self.connections.break_off
+        with self.connections.opening():
+            self.go_on_or_leave()
+            inner = guarded(
+                lambda: connect(
+                    self._own_store,
+                    role.grid,
+                    role.worker,
+                    equipment.tp_rank,
+                    role.stream,
+                    equipment.device,
+                    equipment.timeout,
+                ),
+                equipment.active,
+            )
+        transport = GuardedTransport(inner, equipment.active)
+        self.connections.use(transport)
+        return transport
+
+    def begin(self, chunk: Chunk, transport: GuardedTransport) -> Copied | None:
+        """Be ready for the first step, with the state of another if need be; what was received for that."""
+        equipment = self._equipment
+        self._chunk = chunk
+        self._session = Session(
+            self._role,
+            {chunk.number: chunk},
+            transport,
+            self._own_store,
+            equipment.device,
+            equipment.tracer,
+            self._before_instruction,
+            equipment.op_times,
+        )
+        copied = self._copy_state(chunk)
+        self._give_and_join(chunk)
+        logs.note(generation=self.number, step=self._order.step)
+        _log.info(
+            "joined generation %d as %s under plan %d of bundle %d, %d workers",
+            self.number, worker_text(self._role.worker), self._order.plan, self._order.bundle,
+            len(self._order.grid),
+        )  # fmt: skip
+        return copied
+
+    def run(self, step: int) -> None:
+        """One step, and what there is to say about it."""
+        equipment, session = self._equipment, self._session
+        assert session is not None
+        equipment.heartbeat.step = equipment.link.step = step
+        equipment.hooks.begin_step(
+            step,
+            len(self._role.stream),
+            is_spared=self._order.is_spared,
+            is_joining=self._joiner is not None,
+        )
+        self._unreported = step, time.perf_counter()
+        report = session.run(step)
+        self._unreported = None
+        equipment.link.say(StepDone(*report, times=equipment.op_times.take()))
+
+    def settle(self) -> None:
+        """Nothing of the last step is open any more."""
+        assert self._session is not None
+        self._session.settle()
+
+    def catch_up(self) -> None:
+        """Between two steps, if the state that this process waits for has arrived."""
+        if self._joiner is not None and self._joiner.finish_if_ready():
+            self._joiner = None
+            _log.info("caught up with the peers")
+            self._equipment.link.say(CaughtUp(self.number))
+
+    def close(self, *, is_stuck: bool = False) -> None:
+        """Out of the group, or just leave it alone if a thread is stuck in it."""
+        self._equipment.link.on_leave = None
+        self.connections.close()
+        self._report_made_step()
+        if self._joiner is not None:
+            self._joiner.give_up()
+            self._joiner = None
+        session, self._session = self._session, None
+        if session is not None and is_stuck:
+            session.drop()
+            self._stuck_session = session
+        elif session is not None:
+            session.close()
+            _log.info("left generation %d", self.number)
+        del session
+        # Groups go when nothing refers to them, and others wait for that.
+        gc.collect()
+
+    def _before_instruction(self, position: int) -> None:
+        self.go_on_or_leave()
+        equipment = self._equipment
+        equipment.heartbeat.position = position
+        if position == self._first_reduce and self._chunk is not None and self._chunk.is_last:
+            # Before anybody can make the step, so that its loss is known whoever dies.
+            assert self._session is not None
+            equipment.link.say(LossShare(equipment.link.step, self._session.handlers.loss))
+        equipment.hooks.before_instruction(position)
+
+    def _report_made_step(self) -> None:
+        """A step that was broken off behind its optimizer counts as any other."""
+        unreported, self._unreported = self._unreported, None
+        if unreported is None or self._session is None or self._chunk is None:
+            return
+        step, began = unreported
+        if self._chunk.applied == step + 1:
+            seconds = time.perf_counter() - began
+            loss = self._session.handlers.loss
+            self._equipment.link.say(StepDone(step, loss, seconds, repeated=0, times={}))
+
+    def _copy_state(self, chunk: Chunk) -> Copied | None:
+        """State that travels before training goes on; what was received, None if there was no need."""
+        equipment, order = self._equipment, self._order
+        if not order.copy_to and order.copy_from is None:
+            return None
+        self.connections.opens_more()
+        self.go_on_or_leave()
+        for worker in order.copy_to:
+            name = self._name("state", worker)
+            data = pack(chunk.state())
+            send = partial(send_bytes, data, self._store, name, equipment.timeout, self._hook("give"))
+            guarded(send, equipment.active)
+        if order.copy_from is None:
+            return None
+        began = time.perf_counter()
+        chunk.is_whole = False
+        name, largest = self._name("state", self._worker), largest_state(chunk)
+        receive = partial(receive_bytes, self._store, name, equipment.timeout, self._hook("take"), largest)
+        # What is waited for may be left to another thread, what is done with it may not.
+        data = guarded(receive, equipment.active)
+        chunk.load(unpack(data, _CPU))
+        copied = Copied(data.numel(), time.perf_counter() - began)
+        _log.info("received %d bytes of state in %.3f s", copied.size, copied.seconds)
+        return copied
+
+    def _give_and_join(self, chunk: Chunk) -> None:
+        """State that travels while everybody trains, from here or to here."""
+        equipment, order = self._equipment, self._order
+        if not order.joiners and order.donor is None:
+            return
+        self.connections.opens_more()
+        self.go_on_or_leave()
+        # A connection of its own: whoever waits for something at the store keeps others from asking.
+        store: Any = RemoteStore(equipment.connect())
+        if order.joiners:
+            names = [self._name("joiner", worker) for worker in order.joiners]
+            for name in names:
+                store.set(f"{name}/progress", json.dumps(chunk.stepper.state_dict()))
+            Donor(chunk, store, names, equipment.timeout, self._hook("give"))
+            _log.info("gives its state to %s", ", ".join(map(worker_text, order.joiners)))
+        if order.donor is not None:
+            name = self._name("joiner", self._worker)
+            progress = guarded(partial(store.get, f"{name}/progress"), equipment.active)
+            catch_up = CatchUp(chunk.stepper, json.loads(progress))
+            receiver = StateReceiver(
+                chunk, equipment.device, store, name, equipment.timeout, self._hook("take")
+            )
+            self._joiner = Joiner(chunk, catch_up, receiver)
+            _log.info("waits for the state of %s", worker_text(order.donor))
+
+    def _name(self, what: str, worker: Worker) -> str:
+        """Where in the store the two ends of a transfer meet."""
+        return f"g{self.number}/{what}/{worker_text(worker)}/{self._equipment.tp_rank}"
+
+    def _at(self, moment: Moment) -> None:
+        self._equipment.hooks.at(moment, self._order.step)
+
+    def _hook(self, moment: Moment) -> Callable[[], None]:
+        return partial(self._at, moment)

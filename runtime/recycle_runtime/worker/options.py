@@ -1,0 +1,53 @@
+"""What worker processes are told when they start."""
+
+from dataclasses import dataclass
+
+from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.plan.worker_ids import Worker
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """Which worker this is, and what it trains."""
+
+    bundle: str
+    program: str
+    plan: int
+    """Which plan of the bundle."""
+    worker: Worker
+    tp_rank: int
+    """Which of the worker's tensor-parallel processes."""
+    steps: int
+    seed: int
+    device: str
+    trace: bool
+    timeout: float
+    """Seconds to wait for others before giving up."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessOptions:
+    """A worker process of a job with a coordinator."""
+
+    host: str
+    port: int
+    token: str
+    worker: WorkerOptions
+    save: str | None
+    checkpoint: str | None = None
+    """The folder of the job's checkpoints, as this node sees it."""
+    node: int = 0
+    """The number of its node."""
+
+
+class BundleRefusedError(RuntimeError):
+    """A bundle that a job with recovery cannot train with: one sentence."""
+
+
+def check_chunks(bundle: Bundle) -> None:
+    """BundleRefusedError if a worker would hold several chunks: recovery knows the state of one."""
+    if len(bundle.chunk_stages) > bundle.stages:
+        raise BundleRefusedError(
+            f"the bundle has {len(bundle.chunk_stages)} chunks on {bundle.stages} stages: only workers "
+            "without recovery (`recycle-run worker`) train with several chunks each"
+        )

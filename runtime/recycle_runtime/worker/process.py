@@ -1,0 +1,348 @@
+"""What a worker process does with its life: report, train, leave, report again."""
+
+import json
+import logging
+import os
+import time
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from recycle_runtime import logs
+from recycle_runtime.execution.chunk import Chunk, build_chunks
+from recycle_runtime.execution.hooks import Hooks
+from recycle_runtime.execution.interpreter import StreamError
+from recycle_runtime.execution.op_times import OpTimes
+from recycle_runtime.execution.tracing import Tracer
+from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.plan.worker_ids import Worker, worker_text
+from recycle_runtime.program.loading import Program, load_program
+from recycle_runtime.protocol.channel import Channel
+from recycle_runtime.protocol.codec import WireError
+from recycle_runtime.protocol.identity import process_number
+from recycle_runtime.protocol.messages import (
+    AtBoundary,
+    Began,
+    BundleData,
+    BundleRequest,
+    Done,
+    End,
+    FaultInjected,
+    Go,
+    GroupBroken,
+    InjectedFault,
+    Join,
+    Leave,
+    LeftGroup,
+    Member,
+    Move,
+    Report,
+    TakeCheckpoint,
+    ToWorker,
+    Trace,
+)
+from recycle_runtime.protocol.remote_store import RemoteStore, StoreError
+from recycle_runtime.transport.choose import device_of
+from recycle_runtime.transport.guarded import PeerError
+from recycle_runtime.transport.user_group import StandingGroup
+from recycle_runtime.worker.checkpoints import WorkerCheckpoints
+from recycle_runtime.worker.generation import Equipment, Generation, Interrupted
+from recycle_runtime.worker.heartbeat import Heartbeat
+from recycle_runtime.worker.link import Link
+from recycle_runtime.worker.options import ProcessOptions, WorkerOptions, check_chunks
+from recycle_runtime.worker.reach import ReachReporter
+from recycle_runtime.worker.takeover import ActiveThread
+
+_RANKS_SECONDS = 3.0
+"""How long to wait for word that another tensor-parallel rank has failed."""
+_PATIENCE = 30.0
+"""Seconds to wait for a coordinator that is gone."""
+_LONGEST = 500
+"""Letters of an error that are told."""
+
+_log = logging.getLogger(__name__)
+
+
+class WorkerProcess:
+    """One process, from its first report to its last."""
+
+    def __init__(
+        self,
+        options: ProcessOptions,
+        worker: Worker,
+        tp_rank: int,
+        heartbeat: Heartbeat,
+        hooks: Hooks | None = None,
+    ) -> None:
+        self._options, self._worker, self._tp_rank, self._heartbeat = options, worker, tp_rank, heartbeat
+        self._hooks = hooks or Hooks()
+        self._hooks.attach(self)
+        self._started_as = replace(options.worker, tp_rank=tp_rank, worker=worker)
+        self._left_behind: list[Generation] = []
+        """Those that a thread still waits in that nobody wakes."""
+        self._chunk: Chunk | None = None
+        self._generation: Generation | None = None
+        """The one that this process trains in, or has trained in last."""
+        self._tensor_group: StandingGroup | None = None
+        """Of this worker's tensor-parallel ranks, if there are several."""
+        self._store: Any = None
+        """Groups keep only the half of a store that is not Python, and need the other too."""
+        self.link = Link(self._connect, self._hello, _PATIENCE)
+        self._checkpoints = WorkerCheckpoints(options.checkpoint, self.link)
+        ReachReporter(self._open_sockets, options.port, self.link.say).begin()
+
+    @property
+    def tp_rank(self) -> int:
+        return self._tp_rank
+
+    @property
+    def has_ranks(self) -> bool:
+        """Whether its worker has several tensor-parallel processes."""
+        return self._tensor_group is not None
+
+    def run(self) -> int:
+        """Until the job ends; the exit status."""
+        self._program: Program = load_program(self._started_as.program)
+        self._bundles = {0: Bundle.read(self._started_as.bundle)}
+        check_chunks(self._bundles[0])
+        device = device_of(self._started_as.device)
+        op_times = OpTimes(device, self._hooks)
+        self._equipment = Equipment(
+            options=self._options,
+            tp_rank=self._tp_rank,
+            device=device,
+            link=self.link,
+            heartbeat=self._heartbeat,
+            active=ActiveThread(self._heartbeat, op_times.resume, self._hooks),
+            op_times=op_times,
+            hooks=self._hooks,
+            tracer=Tracer(device) if self._started_as.trace else None,
+        )
+        if self._bundles[0].tensor == 1:
+            # Everything that takes long is done before anybody waits for it.
+            self._chunk = self._build(self._worker[1])
+        return self._live()
+
+    def take_over(self, seconds: float) -> bool:
+        """By another thread: whether to `go_on` in the place of one that has waited in vain for so long."""
+        return self._equipment.active.take_over(seconds)
+
+    def go_on(self) -> int:
+        """As if the thread that did so until now had come out of its group; the exit status."""
+        _log.info("a thread has waited in vain in generation %d: another takes over", self.link.generation)
+        device = self._equipment.device
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        self._close(is_stuck=True)
+        return self._live()
+
+    def fault_is_next(self, fault: InjectedFault, *, goes_on: bool) -> None:
+        """A test has this process do something to itself: see `hooks.FaultReporter`."""
+        _log.info("injected fault: %s", fault.kind)
+        if not goes_on:
+            self._heartbeat.mark_fault()
+        self.link.say(FaultInjected(fault))
+
+    def _live(self) -> int:
+        while True:
+            match self._order():
+                case Leave(generation):
+                    self._leave(generation)
+                case Move(worker):
+                    self._worker, self._chunk = worker, None
+                    logs.note(worker=worker_text(worker))
+                case Go() as order if order.generation >= self.link.asked:
+                    end = self._train(order)
+                    if end is not None:
+                        return self._end(end)
+                case End() as order:
+                    return self._end(order)
+                case _:
+                    # What other threads act on, or an order that a newer one has overtaken.
+                    pass
+
+    def _train(self, order: Go) -> End | None:
+        """One generation; the order that ended the job, if one did."""
+        number = order.generation
+        self._heartbeat.generation = self.link.generation = number
+        try:
+            generation = self._begin(order)
+            return self._steps(generation, order.step)
+        except Interrupted:
+            pass
+        except (PeerError, StoreError, WireError) as error:
+            self._broken(number, error)
+        except StreamError as error:
+            if isinstance(error.__cause__, PeerError | StoreError | WireError):
+                self._broken(number, error.__cause__)
+            elif not isinstance(error.__cause__, Interrupted) and not self._is_another_ranks_fault(
+                error.__cause__
+            ):
+                raise
+        self._close()
+        return None
+
+    def _is_another_ranks_fault(self, cause: BaseException | None) -> bool:
+        """A collective of the program's own that failed because others left: an order to leave comes soon."""
+        if self._tensor_group is None or type(cause) is not RuntimeError:
+            return False
+        deadline = time.monotonic() + _RANKS_SECONDS
+        while self.link.asked <= self.link.generation and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return self.link.asked > self.link.generation
+
+    def _broken(self, generation: int, error: BaseException) -> None:
+        _log.info("the group of generation %d is broken: %s", generation, error)
+        self.link.say(GroupBroken(generation, str(error)[:_LONGEST]))
+
+    def _begin(self, order: Go) -> Generation:
+        """Stand where everybody stands, and meet the others."""
+        bundle = self._bundle(order.bundle)
+        self._store = RemoteStore(self._connect())
+        has_donor = order.copy_from is not None or order.donor is not None
+        if self._chunk is not None:
+            self._checkpoints.begin(self._chunk, order)
+            if has_donor:
+                self._chunk.is_whole = False
+            else:
+                self._chunk.stand(order.step, order.sums)
+        generation = Generation(self._equipment, order, bundle, self._worker, self._store)
+        self._generation = generation
+        transport = generation.meet()
+        if bundle.tensor > 1:
+            self._tensor_group = self._tensor_group or StandingGroup(self._tp_rank, bundle.tensor)
+            self._tensor_group.behind = transport.tensor_group
+        if self._chunk is None:
+            self._chunk = self._build(order.role[1])
+            self._checkpoints.begin(self._chunk, order)
+            if not has_donor:
+                self._chunk.stand(order.step, order.sums)
+        copied = generation.begin(self._chunk, transport)
+        self._chunk.know(order.sums)
+        self.link.forget_steps(order.step)
+        self._heartbeat.is_up = True
+        self.link.say(Began(generation.number, self._chunk.state_bytes, copied))
+        return generation
+
+    def _steps(self, generation: Generation, step: int) -> End | None:
+        while True:
+            generation.go_on_or_leave()
+            generation.catch_up()
+            # Told before it is looked where to stop, so that nobody believes in a stop that was passed.
+            self.link.step = step
+            assert self.link.hold_at is not None
+            if step >= self.link.hold_at:
+                order = self._stop(generation, step)
+                if order is not None:
+                    return order
+                continue
+            logs.note(step=step)
+            generation.run(step)
+            step += 1
+
+    def _stop(self, generation: Generation, step: int) -> End | None:
+        """Wait between two steps; the order that ended the job, or None to go on."""
+        self._hooks.at("settle", step)
+        generation.settle()
+        while True:
+            # Said again after every order that is none to go on: it may come from a coordinator that is new.
+            self.link.say(AtBoundary(step))
+            generation.go_on_or_leave()
+            order = self._order()
+            if isinstance(order, End):
+                return order
+            if isinstance(order, TakeCheckpoint):
+                generation.settle()
+            if isinstance(order, Leave):
+                self._close()
+                self._leave(order.generation)
+                raise Interrupted
+            if self.link.hold_at is not None and self.link.hold_at > step:
+                return None
+
+    def _leave(self, generation: int) -> None:
+        """Out of the group, whoever waits for this process; then say what it holds."""
+        self._close()
+        self._hooks.at("leave", self.link.step)
+        report = Report(0, is_fresh=True) if self._chunk is None else self._chunk.report()
+        self.link.say(LeftGroup(generation, report))
+
+    def _close(self, *, is_stuck: bool = False) -> None:
+        """Out of the group, or just leave it alone if a thread is stuck in it."""
+        generation, self._generation = self._generation, None
+        if self._tensor_group is not None:
+            self._tensor_group.behind = None
+        if generation is None:
+            return
+        generation.close(is_stuck=is_stuck)
+        if is_stuck:
+            self._left_behind.append(generation)
+
+    def _open_sockets(self) -> dict[int, int]:
+        """Of the group that this process is in, for another thread to look at."""
+        generation = self._generation
+        return {} if generation is None else generation.connections.opened()
+
+    def _order(self) -> ToWorker:
+        """The next one; whoever waits for it does not hang."""
+        with self._heartbeat.waiting():
+            order = self.link.order()
+            assert order is not None
+            return order
+
+    def _end(self, order: End) -> int:
+        chunk, tracer = self._chunk, self._equipment.tracer
+        if order.ok:
+            if self._options.save is not None and chunk is not None and chunk.is_part_of_run:
+                save_state(Path(self._options.save), self._worker, self._started_as, chunk)
+            if tracer is not None and self._tp_rank == 0:
+                self.link.say(Trace(tuple(tracer.events)))
+        self.link.say(Done())
+        self._heartbeat.end()
+        return 0 if order.ok else 1
+
+    def _build(self, stage: int) -> Chunk:
+        chunks = build_chunks(
+            self._program,
+            self._bundles[0],
+            stage,
+            self._started_as.seed,
+            self._equipment.device,
+            tp_rank=self._tp_rank,
+            group=self._tensor_group,
+        )
+        (chunk,) = chunks.values()
+        chunk.on_settled = partial(self._checkpoints.write_if_due, chunk)
+        return chunk
+
+    def _bundle(self, number: int) -> Bundle:
+        if number not in self._bundles:
+            self.link.say(BundleRequest(number))
+            while not isinstance(order := self._order(), BundleData) or order.number != number:
+                if isinstance(order, Leave):
+                    self._leave(order.generation)
+                    raise Interrupted
+            self._bundles[number] = Bundle.parse(order.data)
+        return self._bundles[number]
+
+    def _connect(self) -> Channel:
+        return Channel(self._options.host, self._options.port, self._options.token)
+
+    def _hello(self, link: Link) -> Join:
+        generation = self._generation
+        return Join(
+            Member(self._worker, self._tp_rank),
+            pid=process_number(self._options.node, os.getpid()),
+            generation=link.generation,
+            asked=link.asked,
+            is_training=generation is not None and generation.is_training,
+        )
+
+
+def save_state(folder: Path, worker: Worker, options: WorkerOptions, chunk: Chunk) -> None:
+    """The parameters of a worker, for whoever wants to look at them."""
+    name = f"worker-{worker[0]}-{worker[1]}-{options.tp_rank}.pt"
+    torch.save({"options": json.dumps(asdict(options)), "model": chunk.module.state_dict()}, folder / name)

@@ -1,0 +1,154 @@
+"""Workers with several chunks of the model train as one process does.
+
+The streams are written by hand: micro-batches one after the other, as little at once as can be.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from recycle_compiler.backends.bundle import write_bundle
+from recycle_compiler.ir.failure import Worker as GridWorker
+from recycle_compiler.ir.failure import failure_set
+from recycle_compiler.ir.job import JobSpec, Techniques
+from recycle_compiler.ir.streams import Claims, Streams
+from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.plan.isa import NONE, Instruction, Opcode
+from recycle_runtime.plan.worker_ids import Worker, worker_number
+from recycle_runtime.worker.options import BundleRefusedError, check_chunks
+from tests.runtime.training.alone import train_alone
+from tests.runtime.training.compare import MLP, STEPS, changed, check
+from tests.runtime.training.threads import train_in_threads
+from tests.support.jobs import unit_job
+
+PLACEMENTS = [(0, 1, 1, 0), (0, 1, 0, 1), (1, 0, 0), (0, 0)]
+"""The stage of each chunk: a V, a loop, one that begins on the last stage, all on one worker."""
+MICROBATCHES = 3
+
+
+def job_with(chunk_stages: tuple[int, ...], pipelines: int, techniques: Techniques) -> JobSpec:
+    chunks, stages = len(chunk_stages), 1 + max(chunk_stages)
+    by_chunk = unit_job(chunks, pipelines, MICROBATCHES, techniques=techniques)
+    return replace(by_chunk, stages=stages, capacity=(None,) * stages, chunk_stages=chunk_stages)
+
+
+class Writer:
+    """Writes the streams of a job, worker by worker."""
+
+    def __init__(self, job: JobSpec) -> None:
+        self.job = job
+        grid = [(pipeline, stage) for stage in range(job.stages) for pipeline in range(job.pipelines)]
+        self.streams: dict[Worker, list[Instruction]] = {worker: [] for worker in grid}
+        self.buffers: dict[tuple[int, int, int], int] = {}
+
+    def write(self) -> None:
+        for pipeline in range(self.job.pipelines):
+            for microbatch in range(self.job.microbatches):
+                for chunk in range(self.job.chunks):
+                    self._forward(pipeline, microbatch, chunk)
+                for chunk in reversed(range(self.job.chunks)):
+                    self._backward(pipeline, microbatch, chunk)
+        for worker, stream in self.streams.items():
+            held = [chunk for chunk, stage in enumerate(self.job.chunk_stages) if stage == worker[1]]
+            if not self.job.techniques.stagger:
+                stream.append(Instruction(Opcode.BARRIER))
+            for chunk in reversed(held):
+                stream.append(Instruction(Opcode.REDUCE, chunk))
+                stream.append(Instruction(Opcode.OPTIMIZER, chunk))
+            if self.job.techniques.stagger:
+                stream.append(Instruction(Opcode.VALIDATE))
+
+    def _worker(self, pipeline: int, microbatch: int, chunk: int) -> Worker:
+        """Every second micro-batch changes to another pipeline at every chunk."""
+        turn = chunk if microbatch % 2 else 0
+        return (pipeline + turn) % self.job.pipelines, self.job.chunk_stages[chunk]
+
+    def _add(self, opcode: Opcode, unit: tuple[int, int, int], inbox: int = NONE, to: int = NONE) -> None:
+        """`unit` is (pipeline, microbatch, chunk); `to` the chunk at the other end."""
+        pipeline, microbatch, chunk = unit
+        stream = self.streams[self._worker(*unit)]
+        neighbour = NONE
+        if to != NONE:
+            neighbour = worker_number(self._worker(pipeline, microbatch, to), self.job.pipelines)
+        receives = opcode in (Opcode.RECV_ACTIVATION, Opcode.RECV_GRADIENT)
+        buffer = NONE if receives else self.buffers.setdefault(unit, len(self.buffers))
+        stream.append(Instruction(opcode, chunk, pipeline, microbatch, buffer, inbox, neighbour))
+
+    def _forward(self, pipeline: int, microbatch: int, chunk: int) -> None:
+        unit, is_last = (pipeline, microbatch, chunk), chunk == self.job.chunks - 1
+        if chunk == 0 or is_last:
+            self._add(Opcode.LOAD, unit)
+        if chunk > 0:
+            self._add(Opcode.RECV_ACTIVATION, unit, inbox=0, to=chunk - 1)
+        self._add(Opcode.FORWARD, unit, inbox=0 if chunk > 0 else NONE)
+        if not is_last:
+            self._add(Opcode.SEND_ACTIVATION, unit, to=chunk + 1)
+
+    def _backward(self, pipeline: int, microbatch: int, chunk: int) -> None:
+        unit, is_last = (pipeline, microbatch, chunk), chunk == self.job.chunks - 1
+        if not is_last:
+            self._add(Opcode.RECV_GRADIENT, unit, inbox=0, to=chunk + 1)
+        opcode = Opcode.BACKWARD_INPUT if self.job.techniques.decouple else Opcode.BACKWARD
+        self._add(opcode, unit, inbox=NONE if is_last else 0)
+        if chunk > 0:
+            self._add(Opcode.SEND_GRADIENT, unit, to=chunk - 1)
+        if self.job.techniques.decouple:
+            self._add(Opcode.BACKWARD_WEIGHT, unit)
+
+
+def plan_file(folder: Path, job: JobSpec) -> str:
+    writer = Writer(job)
+    writer.write()
+    rows = [instruction for stream in writer.streams.values() for instruction in stream]
+    columns = [np.array(column, dtype=np.int64) for column in zip(*rows, strict=True)]
+    lengths = [len(stream) for stream in writer.streams.values()]
+    plan = Streams(
+        job,
+        failure_set([]),
+        (0,) * job.stages,
+        Claims(1, 1, 1, "none"),
+        tuple(GridWorker(pipeline, stage) for pipeline, stage in writer.streams),
+        np.concatenate([[0], np.cumsum(lengths)]),
+        *columns,
+    )
+    assert not list(plan.verify())
+    path = folder / "chunks.plan"
+    write_bundle(path, source="", plans=[plan])
+    return str(path)
+
+
+def check_chunks_train(folder: Path, job: JobSpec, program: str = MLP) -> None:
+    alone = train_alone(program, job.chunks, job.pipelines * job.microbatches, STEPS)
+    losses, workers = train_in_threads(plan_file(folder, job), program, 0, STEPS)
+    for (_, stage), worker in workers.items():
+        held = [chunk for chunk, on in enumerate(job.chunk_stages) if on == stage]
+        assert list(worker.modules) == held
+        for chunk, module in worker.modules.items():
+            check(alone, losses, module.state_dict(), chunk)
+
+
+@pytest.mark.parametrize("stagger", [False, True])
+@pytest.mark.parametrize("decouple", [False, True])
+@pytest.mark.parametrize("chunk_stages", PLACEMENTS, ids=str)
+def test_equal_to_one_process(
+    tmp_path: Path, chunk_stages: tuple[int, ...], decouple: bool, stagger: bool
+) -> None:
+    techniques = Techniques(adaptive=True, decouple=decouple, stagger=stagger)
+    check_chunks_train(tmp_path, job_with(chunk_stages, 2, techniques))
+
+
+@pytest.mark.parametrize("stagger", [False, True])
+@pytest.mark.parametrize("clip", [0.5, 2.0])
+def test_the_norm_is_that_of_all_chunks(tmp_path: Path, clip: float, stagger: bool) -> None:
+    """Clipped by a norm that no worker has alone: before the step, or after it was made and undone."""
+    program = changed(tmp_path, MLP, f"CLIP_NORM = {clip}")
+    techniques = Techniques(adaptive=True, decouple=True, stagger=stagger)
+    check_chunks_train(tmp_path, job_with((0, 1, 1, 0), 2, techniques), program)
+
+
+def test_a_job_with_recovery_refuses_several_chunks(tmp_path: Path) -> None:
+    job = job_with((0, 1, 1, 0), 2, Techniques())
+    with pytest.raises(BundleRefusedError, match="the bundle has 4 chunks on 2 stages: only workers without"):
+        check_chunks(Bundle.read(plan_file(tmp_path, job)))
