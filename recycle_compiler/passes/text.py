@@ -117,6 +117,8 @@ def parse_reproducer(text: str) -> tuple[Level, tuple[AnyPass, ...]]:
         raise TextError(above + 1, str(error)) from error
     except TextError as error:
         raise TextError(error.line and error.line + above + 1, error.what) from error
+    if broken := next(value.verify(), None):
+        raise TextError(above + 2, f"the IR that begins here is not valid: {broken}")
     return value, passes
 
 

@@ -147,6 +147,15 @@ def test_what_is_not_a_reproducer_is_refused(text: str, line: int, complaint: st
     assert caught.value.line == line
 
 
+def test_ir_that_a_hand_has_broken_is_refused(tiny_text: str) -> None:
+    broken = tiny_text.replace("0 F0.0  1 F0.1", "0 F0.0  0 F0.1")
+    with pytest.raises(
+        TextError, match="the IR that begins here is not valid: worker 0:0 runs two ops"
+    ) as caught:
+        reproduce(f"passes insert-transfers\n{broken}")
+    assert caught.value.line == 2
+
+
 def test_the_lines_of_the_ir_are_counted_from_the_top(tiny_text: str) -> None:
     broken = tiny_text.replace("worker 0:0", "wurker 0:0")
     with pytest.raises(TextError) as alone:
