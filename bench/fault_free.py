@@ -9,9 +9,9 @@ from bench.report import Section, job_path
 from recycle_compiler.frontend import load_job
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.units import time_text
-from recycle_compiler.passes.assign_slots import Effort
 from recycle_compiler.planner.baselines import Textbook, textbook_schedule
 from recycle_compiler.planner.compile import plan_failed
+from recycle_compiler.scheduling.search import Effort
 
 TITLE = "Fault-free"
 _SAME_STAGES = ("scale-2048-roomy", "even-8x4x16-1.5x", "even-8x4x16-2x")

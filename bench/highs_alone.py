@@ -24,7 +24,7 @@ def attempt(job: JobSpec, failed: FailureSet, seconds: float) -> Attempt:
     """The least period HiGHS finds with the routing that our plans use."""
     began = time.perf_counter()
     graph = GRAPH_PASSES.run(Target(job, failed))
-    problem = problem_of(graph.job, graph.failed, graph.ops)
+    problem = problem_of(graph)
     refuted = _load(problem) // problem.grain - 1
     unclear = refuted
     found: int | None = None

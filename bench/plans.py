@@ -57,7 +57,7 @@ def compiled(job: Path, *options: str) -> Compiled:
 def ops_of(job: Path) -> int:
     """F, I and W (or B) of one plan."""
     spec = load_job(str(job)).spec
-    return problem_of(spec, (), GRAPH_PASSES.run(Target(spec, ())).ops).ops
+    return problem_of(GRAPH_PASSES.run(Target(spec, ()))).ops
 
 
 def section(names: Sequence[str] = NAMES, each: bool = False) -> Section:

@@ -90,7 +90,7 @@ class OurPeriods:
     @cached_property
     def _problem(self) -> Problem:
         """The timing problem without failures."""
-        return problem_of(self._job, (), GRAPH_PASSES.run(Target(self._job, ())).ops)
+        return problem_of(GRAPH_PASSES.run(Target(self._job, ())))
 
 
 def plans_of(bundle: Bundle) -> list[Planned]:

@@ -1,8 +1,12 @@
-"""Ops and the order between them, in columns. Never changed; passes build a new one."""
+"""Ops, the order between them and the memory they take, in columns. Never changed; passes build a new one.
+
+The scheduler knows nothing but this: a pass that adds an edge, moves an op to another worker or changes a
+duration changes the schedule.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +17,17 @@ from recycle_compiler.ir.ops import UNSET, Column, OpKind, OpTable
 from recycle_compiler.ir.target import Target
 
 
+class Edges(NamedTuple):
+    """Edge i says: op `after[i]` starts no earlier than `lag[i]` ticks after the end of op `before[i]`."""
+
+    before: Column
+    after: Column
+    lag: Column
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
-    """Edge i says: op `after[i]` starts no earlier than `lag[i]` ticks after the end of op `before[i]`."""
+    """Columns of edges are those of `Edges`; `takes` and `frees` have one value per op."""
 
     job: JobSpec
     failed: FailureSet
@@ -23,6 +35,10 @@ class Graph:
     before: Column
     after: Column
     lag: Column
+    takes: Column
+    """Memory that an op takes on its worker as it starts."""
+    frees: Column
+    """Memory that it gives back as it ends."""
 
     @property
     def target(self) -> Target:
@@ -33,6 +49,9 @@ class Graph:
         count = len(self.ops)
         if not len(self.before) == len(self.after) == len(self.lag):
             yield "edge columns differ in length"
+            return
+        if not len(self.takes) == len(self.frees) == count:
+            yield "memory columns differ in length from the ops"
             return
         ends = np.concatenate([self.before, self.after])
         if len(ends) and (ends.min() < 0 or ends.max() >= count):
@@ -46,6 +65,51 @@ class Graph:
                 yield f"{left.sum()} ops are in or after a cycle: {_a_cycle(self, left)}"
         yield from _wrong_microbatch_ops(self)
         yield from _wrong_workers(self)
+
+
+def memory_of(job: JobSpec, ops: OpTable) -> tuple[Column, Column]:
+    """What the job says that ops take and free: F takes the activation, the others give it back in parts."""
+    takes, frees = np.zeros(len(ops), dtype=np.int64), np.zeros(len(ops), dtype=np.int64)
+    whole, kept = (np.array(amounts, dtype=np.int64) for amounts in (job.activation, job.kept_for_weight))
+    for kind, column, amount in (
+        (OpKind.F, takes, whole),
+        (OpKind.B, frees, whole),
+        (OpKind.I, frees, whole - kept),
+        (OpKind.W, frees, kept),
+    ):
+        chosen = ops.kind == kind
+        column[chosen] = amount[ops.chunk[chosen]]
+    return takes, frees
+
+
+def data_edges(job: JobSpec, ops: OpTable) -> Edges:
+    """What the ops of a micro-batch hand to each other, for ops in any order.
+
+    F follows the F of the chunk before, a backward the backward of the next chunk (on the last one its own
+    F), and W its I.
+    """
+    shape = (2, job.pipelines, job.microbatches, job.chunks)
+    forward, weight = ops.kind == OpKind.F, ops.kind == OpKind.W
+    backward = (ops.kind == OpKind.B) | (ops.kind == OpKind.I)
+    place = (ops.pipeline, ops.microbatch, ops.chunk)
+    row_of = np.full(shape, UNSET, dtype=np.int64)
+    for chain, chosen in enumerate((forward, backward)):
+        row_of[(chain, *(column[chosen] for column in place))] = np.flatnonzero(chosen)
+    last = ops.chunk == job.chunks - 1
+    # One more than there are, for the last chunk, which sends nothing on.
+    transfer = np.array([*job.transfer, 0], dtype=np.int64)
+    parts: list[Edges] = []
+    for chosen, chain, step in (
+        (forward & (ops.chunk > 0), 0, -1),
+        (backward & last, 0, 0),
+        (backward & ~last, 1, 1),
+        (weight, 1, 0),
+    ):
+        pipeline, microbatch, chunk = (column[chosen] for column in place)
+        before = row_of[chain, pipeline, microbatch, chunk + step]
+        lag = transfer[chunk + min(step, 0)] if step else np.zeros(len(before), dtype=np.int64)
+        parts.append(Edges(before, np.flatnonzero(chosen), lag))
+    return Edges(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
 def _goes_forward(graph: Graph) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -11,6 +11,17 @@ from recycle_compiler.ir.failure import FailureSet, Worker, worker_at
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.ops import MICROBATCH_KINDS, Column, Op, OpKind, OpTable
 from recycle_compiler.ir.streams import Claims
+
+
+class WorkEdge(NamedTuple):
+    """An order between two ops on micro-batches that a pass has added to the flow of data.
+
+    Ops are given by kind, pipeline, micro-batch and chunk.
+    """
+
+    before: tuple[OpKind, int, int, int]
+    after: tuple[OpKind, int, int, int]
+    lag: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,6 +35,8 @@ class Schedule:
     release: tuple[int, ...]
     """When the window of each stage opens."""
     claims: Claims
+    edges: tuple[WorkEdge, ...] = ()
+    """What ops wait for beside the data that every job hands on."""
 
     @property
     def end(self) -> Column:
@@ -80,6 +93,7 @@ class Schedule:
             if capacity is not None and amount > capacity:
                 yield f"worker {pipeline}:{stage} holds {amount}, its capacity is {capacity}"
         yield from _wrong_order(self)
+        yield from _broken_edges(self)
         if measured(self) != (self.claims.makespan, self.claims.period):
             yield f"claims {self.claims.makespan}, {self.claims.period} but measures {measured(self)}"
         if not 0 <= self.claims.lower_bound <= self.claims.period:
@@ -132,3 +146,15 @@ def _wrong_order(schedule: Schedule) -> Iterator[str]:
         yield "a backward on the last chunk starts before its F has ended"
     if (~whole & (start[weight] < back_end)).any():
         yield "a W starts before its I has ended"
+
+
+def _broken_edges(schedule: Schedule) -> Iterator[str]:
+    """Orders that a pass has added."""
+    if not schedule.edges:
+        return
+    times = {
+        (op.kind, op.pipeline, op.microbatch, op.chunk): (start, end) for op, start, end in schedule.rows()
+    }
+    for edge in schedule.edges:
+        if times[edge.after][0] < times[edge.before][1] + edge.lag:
+            yield f"{edge.after[0].name} of {edge.after[1:]} starts before an edge of the graph allows it"

@@ -20,7 +20,7 @@ import re
 import numpy as np
 
 from recycle_compiler.ir.failure import Worker, worker_at, worker_number
-from recycle_compiler.ir.graph import Graph
+from recycle_compiler.ir.graph import Graph, memory_of
 from recycle_compiler.ir.head_text import (
     parse_claims,
     parse_time,
@@ -34,7 +34,7 @@ from recycle_compiler.ir.head_text import (
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.job_text import TextError
 from recycle_compiler.ir.ops import MICROBATCH_KINDS, UNSET, Op, OpKind, op_duration, op_table
-from recycle_compiler.ir.schedule import Schedule, schedule_order
+from recycle_compiler.ir.schedule import Schedule, WorkEdge, schedule_order
 from recycle_compiler.ir.streams import Claims
 from recycle_compiler.ir.target import Target
 
@@ -45,12 +45,16 @@ def print_target(target: Target) -> str:
 
 
 def print_graph(graph: Graph) -> str:
-    """One line per op and per edge."""
+    """One line per op and per edge; memory where it is not what the job says."""
     lines = ["graph", print_head(graph.job, graph.failed).rstrip("\n")]
     names = [op_name(op, graph.job) for op in graph.ops]
-    for name, op in zip(names, graph.ops, strict=True):
+    usual_takes, usual_frees = memory_of(graph.job, graph.ops)
+    usual = ((graph.takes == usual_takes) & (graph.frees == usual_frees)).tolist()
+    takes, frees = graph.takes.tolist(), graph.frees.tolist()
+    for row, (name, op) in enumerate(zip(names, graph.ops, strict=True)):
         worker = "-" if op.worker == UNSET else _worker_name(op, graph.job)
-        lines.append(f"op {name} worker {worker} duration {op.duration}")
+        memory = "" if usual[row] else f" takes {takes[row]} frees {frees[row]}"
+        lines.append(f"op {name} worker {worker} duration {op.duration}{memory}")
     for before, after, lag in zip(
         graph.before.tolist(), graph.after.tolist(), graph.lag.tolist(), strict=True
     ):
@@ -59,7 +63,7 @@ def print_graph(graph: Graph) -> str:
 
 
 def print_schedule(schedule: Schedule) -> str:
-    """One line per worker."""
+    """One line per worker, and one per edge that a pass has added."""
     unit = schedule.job.ticks_per_unit
     lines = ["schedule", print_head(schedule.job, schedule.failed).rstrip("\n")]
     lines += [print_release(schedule.release, unit), print_claims(schedule.claims, unit)]
@@ -71,6 +75,9 @@ def print_schedule(schedule: Schedule) -> str:
             for start, op in zip(starts[rows], ops, strict=True)
         )
         lines.append(f"worker {worker}  " + "  ".join(cells))
+    for before, after, lag in schedule.edges:
+        names = (op_name(Op(*place, UNSET, 0), schedule.job) for place in (before, after))
+        lines.append(f"edge {' '.join(names)} lag {print_time(lag, unit)}")
     return "\n".join(lines) + "\n"
 
 
@@ -88,10 +95,14 @@ def parse_graph(text: str) -> Graph:
     ops: list[Op] = []
     numbers: dict[str, int] = {}
     edges: list[tuple[int, int, int]] = []
+    memory: dict[int, tuple[int, int]] = {}
     for number, words in rest:
         try:
             if words[0] == "op":
-                _, name, _, worker, _, duration = words
+                _, name, _, worker, _, duration = words[:6]
+                if words[6:]:
+                    _, taken, _, freed = words[6:]
+                    memory[len(ops)] = (int(taken), int(freed))
                 numbers[name] = len(ops)
                 ops.append(_parse_op(name, worker, int(duration), job))
             elif words[0] == "edge":
@@ -102,7 +113,14 @@ def parse_graph(text: str) -> Graph:
         except (ValueError, KeyError, IndexError) as cause:
             raise TextError(number, f"not a line of a graph: {cause}") from cause
     columns = np.array(edges, dtype=np.int64).reshape(len(edges), 3)
-    return Graph(job, failed, op_table(ops), *(np.ascontiguousarray(columns[:, i]) for i in range(3)))
+    table = op_table(ops)
+    if len(table) and table.chunk.max() >= job.chunks:
+        raise TextError(0, "an op lies on a chunk that the job does not have")
+    takes, frees = memory_of(job, table)
+    for row, (taken, freed) in memory.items():
+        takes[row], frees[row] = taken, freed
+    before, after, lag = (np.ascontiguousarray(columns[:, index]) for index in range(3))
+    return Graph(job, failed, table, before, after, lag, takes, frees)
 
 
 def parse_schedule(text: str) -> Schedule:
@@ -113,6 +131,7 @@ def parse_schedule(text: str) -> Schedule:
     claims: Claims | None = None
     ops: list[Op] = []
     starts: list[int] = []
+    edges: list[WorkEdge] = []
     for number, words in rest:
         try:
             if words[0] == "release":
@@ -124,6 +143,10 @@ def parse_schedule(text: str) -> Schedule:
                 for start, label in zip(words[2::2], words[3::2], strict=True):
                     starts.append(parse_time(start, unit))
                     ops.append(_from_label(label, worker, job))
+            elif words[0] == "edge":
+                _, *names, _, lag = words
+                before, after = (_parse_op(name, "-", 0, job)[:4] for name in names)
+                edges.append(WorkEdge(before, after, parse_time(lag, unit)))
             else:
                 raise ValueError(f"unknown word {words[0]}")
         except (ValueError, KeyError, IndexError) as cause:
@@ -132,7 +155,7 @@ def parse_schedule(text: str) -> Schedule:
         raise TextError(0, "a schedule needs its release, claims and worker lines")
     table, start = op_table(ops), np.array(starts, dtype=np.int64)
     order = schedule_order(table, start)
-    return Schedule(job, failed, table.take(order), start[order], release, claims)
+    return Schedule(job, failed, table.take(order), start[order], release, claims, tuple(edges))
 
 
 def op_name(op: Op, job: JobSpec) -> str:

@@ -19,11 +19,11 @@ from recycle_compiler.ir.ops import Column, OpKind
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.streams import Streams
 from recycle_compiler.ir.target import Target
-from recycle_compiler.passes.assign_slots import Plan, schedule_from
 from recycle_compiler.passes.pipeline import Pass
 from recycle_compiler.passes.standard import GRAPH_PASSES
 from recycle_compiler.scheduling.bounds import lower_bound
-from recycle_compiler.scheduling.problem import Problem, problem_of
+from recycle_compiler.scheduling.problem import Problem, problem_of, rerouted
+from recycle_compiler.scheduling.schedules import Plan, schedule_from
 from recycle_compiler.scheduling.timing import Clock
 from recycle_runtime.plan.isa import Opcode
 
@@ -40,7 +40,8 @@ class AddWorker(Pass[Streams, Schedule]):
 
     def run(self, program: Streams) -> Schedule:
         job, claims = program.job, program.claims
-        crowded = replace(_problem(GRAPH_PASSES.run(Target(job, program.failed))), host=_hosts(program))
+        planned = problem_of(GRAPH_PASSES.run(Target(job, program.failed)))
+        crowded = rerouted(planned, planned.hosts, _hosts(program))
         start = _starts(program, crowded)
         found: list[tuple[int, bool, int, Clock, FailureSet]] = []
         for failed in _with_one_fewer(program):
@@ -52,11 +53,7 @@ class AddWorker(Pass[Streams, Schedule]):
         timed = clock.time(clock.order_of(start), claims.period)
         assert timed is not None, "one more worker made a plan slower"
         graph = _on_workers(GRAPH_PASSES.run(Target(job, failed)), clock.problem.host)
-        return schedule_from(graph, Plan(timed, lower_bound(clock.problem), claims.cut_short))
-
-
-def _problem(graph: Graph) -> Problem:
-    return problem_of(graph.job, graph.failed, graph.ops)
+        return schedule_from(graph, clock.problem, Plan(timed, lower_bound(clock.problem), claims.cut_short))
 
 
 def _on_workers(graph: Graph, host: Column) -> Graph:
@@ -100,7 +97,7 @@ def _hosts(program: Streams) -> Column:
 def _starts(program: Streams, problem: Problem) -> Column:
     """Numbers that rise along every stream, as start[kind, unit, stage]; -1 where there is no such op."""
     kind, unit, stage, _, rows = _rows(program)
-    start = np.full((3, problem.units, problem.stages), -1, dtype=np.int64)
+    start = np.full((3, problem.units, problem.chunks), -1, dtype=np.int64)
     start[kind, unit, stage] = rows
     return start
 
@@ -113,4 +110,4 @@ def _shared(problem: Problem, hosts: tuple[tuple[int, ...], ...]) -> Problem:
             if worker not in before:
                 busiest = int(np.bincount(host[:, stage]).argmax())
                 host[np.flatnonzero(host[:, stage] == busiest)[1::2], stage] = worker
-    return replace(problem, hosts=hosts, host=host)
+    return rerouted(problem, hosts, host)

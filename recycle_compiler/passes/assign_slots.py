@@ -2,116 +2,21 @@
 
     Graph  -->  Schedule with its lower bound
 
-Greedy schedules come first (many rules for a small plan, one well-tuned rule for a large one), then a short
-search around the best of them. When none meets the bound, a MILP
-raises the bound and looks for a schedule that meets it, if the job is small enough; otherwise, or if that
-gives up, the search goes on. Effort is counted in moves and solver work, so the same job gives the same
-plan on any machine; the time limit is a guard on top and is reported when it strikes.
-
-Where workers are slow, an order is sought that is short with their times. What the schedule says of it are
-the times of the job: a plan claims nothing about slowness.
+All that counts is in the graph: ops, edges, workers, durations and memory. How schedules are searched for
+stands in `scheduling/search.py`. Where workers are slow, an order is sought that is short with their times.
+What the schedule says of it are the times of the job: a plan claims nothing about slowness.
 """
 
-from dataclasses import dataclass, field, replace
-
-import numpy as np
+from dataclasses import dataclass, field
 
 from recycle_compiler.ir.graph import Graph
-from recycle_compiler.ir.job import SolverOptions
-from recycle_compiler.ir.ops import Column, OpKind
-from recycle_compiler.ir.schedule import Schedule, schedule_order
-from recycle_compiler.ir.streams import Claims
+from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.passes.pipeline import Pass
-from recycle_compiler.scheduling.bounds import Bound, lower_bound
-from recycle_compiler.scheduling.construct import construct
 from recycle_compiler.scheduling.deadline import Deadline
-from recycle_compiler.scheduling.improve import improve
-from recycle_compiler.scheduling.loops import LARGE
-from recycle_compiler.scheduling.milp.exact import is_small, settle
-from recycle_compiler.scheduling.noise import Noise
-from recycle_compiler.scheduling.placed import Goal
-from recycle_compiler.scheduling.problem import Problem, problem_of, slowed
+from recycle_compiler.scheduling.problem import problem_of, slowed
+from recycle_compiler.scheduling.schedules import schedule_from
+from recycle_compiler.scheduling.search import Effort, plan, plan_slowed
 from recycle_compiler.scheduling.slow_workers import SlowWorkers, bearable
-from recycle_compiler.scheduling.timing import Clock, Timed
-from recycle_compiler.scheduling.tune import Tuning, tune
-
-_ROW_OF_KIND = np.array([0, 1, 1, 2])
-"""Of the kinds F, B, I, W: their row in the start times of a timing problem."""
-
-
-@dataclass(frozen=True, slots=True)
-class Effort:
-    """How much work may go into one plan, in units that do not depend on the machine."""
-
-    rules: int = 48
-    """Of the grid for small plans."""
-    settings: int = 12
-    """Tried while a rule is tuned for a large plan."""
-    rounds: int = 6
-    """Of changes and exchanges after that."""
-    changes: int = 100
-    """Tried in a round, on some stages at a time."""
-    exchanges: int = 96
-    """Orders tried at the end of a round, by swapping neighbours."""
-    op_moves: int = 90_000
-    """Moves of the search times ops per move, for plans whose loops are not compiled."""
-    compiled_op_moves: int = 600_000
-    most_moves: int = 600
-    most_ops: int = 20_000
-    """In larger plans this search finds nothing that tuning has not found sooner; exchanges replace it."""
-    exact: bool = True
-    """Whether the MILP may be used."""
-    placements: int = 2
-    """How many ways to place failures on stages are tried with a quick plan each."""
-
-    def prompt(self) -> "Effort":
-        """For a plan that somebody waits for: a large one is hardly tuned."""
-        return replace(self, settings=6, rounds=1, changes=0, exchanges=16)
-
-    def quick(self) -> "Effort":
-        """Enough to compare placements."""
-        return replace(
-            self,
-            rules=self.rules // 3,
-            settings=6,
-            rounds=0,
-            op_moves=self.op_moves // 10,
-            compiled_op_moves=self.compiled_op_moves // 10,
-            most_moves=self.most_moves // 10,
-            exact=False,
-        )
-
-    def glance(self) -> "Effort":
-        """Enough to rank the stages."""
-        return replace(
-            self,
-            rules=3,
-            settings=1,
-            rounds=0,
-            op_moves=self.op_moves // 10,
-            compiled_op_moves=0,
-            most_moves=30,
-            exact=False,
-        )
-
-    @property
-    def tuning(self) -> Tuning:
-        return Tuning(self.settings, self.rounds, self.changes, self.exchanges)
-
-    def moves(self, problem: Problem) -> int:
-        if problem.ops > self.most_ops:
-            return 0
-        budget = self.compiled_op_moves if problem.ops >= LARGE else self.op_moves
-        return min(self.most_moves, budget // problem.ops)
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Times, what they are compared with, and whether the time limit cut the search for them short."""
-
-    timed: Timed
-    bound: Bound
-    cut_short: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,92 +31,11 @@ class AssignSlots(Pass[Graph, Schedule]):
     """Whose ops take longer than the job says."""
 
     def run(self, graph: Graph) -> Schedule:
-        problem = problem_of(graph.job, graph.failed, graph.ops)
+        problem = problem_of(graph)
         options = graph.job.solver
         deadline = Deadline(options.time_limit_ns if self.time_limit_ns is None else self.time_limit_ns)
         if not self.slow:
-            return schedule_from(graph, plan(problem, options, self.effort, deadline))
-        late = slowed(problem, graph.job, bearable(self.slow))
-        return schedule_from(graph, plan_slowed(problem, late, options, self.effort, deadline))
-
-
-def plan_slowed(
-    problem: Problem, late: Problem, options: SolverOptions, effort: Effort, deadline: Deadline
-) -> Plan:
-    """The order that is best with slow workers, with the times and the bound that hold without them."""
-    bound = lower_bound(problem)
-    load = problem.load
-    if all(load[one.stage, one.pipeline] == 0 for one in late.slow):
-        # Who has nothing to do might as well be lost, and plans for losses are the better ones.
-        busy = load.ravel()
-        working = tuple(tuple(worker for worker in hosts if busy[worker]) for hosts in problem.hosts)
-        best = plan(replace(problem, hosts=working), options, effort, deadline).timed
-        return Plan(best, bound, deadline.struck)
-    timed = Clock(problem).time(slow_order(late, options, effort, deadline).order)
-    assert timed is not None
-    return Plan(timed, bound, deadline.struck)
-
-
-def slow_order(late: Problem, options: SolverOptions, effort: Effort, deadline: Deadline) -> Timed:
-    """The best order with the times of slow workers, and these times."""
-    floor = Clock(late).floor
-    if all(one.work[0] >= late.forward[one.stage] for one in late.slow):
-        # Where nobody is faster than the job says, its own bound holds too.
-        floor = max(floor, lower_bound(replace(late, slow=())).period)
-    return plan(late, options, replace(effort, exact=False), deadline, Bound(floor, "slow workers")).timed
-
-
-def plan(
-    problem: Problem,
-    options: SolverOptions,
-    effort: Effort,
-    deadline: Deadline,
-    known: Bound | None = None,
-) -> Plan:
-    """The best times found, with their bound."""
-    bound = known or lower_bound(problem)
-    good_enough = _with_gap(bound, options)
-    clock, noise = Clock(problem), Noise(options.seed)
-    if problem.ops < LARGE:
-        starts = construct(clock, good_enough, effort.rules, deadline)
-    else:
-        goal = Goal(good_enough, (bound.period + good_enough) // 2)
-        starts = [tune(clock, goal, effort.tuning, noise, deadline)]
-    # A short search often does; the MILP settles most of what is small; the long search is for the rest.
-    few = effort.quick().moves(problem)
-    best = improve(clock, starts, good_enough, few, noise, deadline)
-    if best.period > good_enough and effort.exact and is_small(clock, best.period) and not deadline.passed():
-        bound, best = settle(clock, bound, best, good_enough, deadline)
-        good_enough = _with_gap(bound, options)
-    best = improve(clock, [best, *starts], good_enough, effort.moves(problem) - few, noise, deadline)
-    return Plan(best, bound, deadline.struck and best.period > good_enough)
-
-
-def _with_gap(bound: Bound, options: SolverOptions) -> int:
-    return bound.period + bound.period * options.gap_ppm // 1_000_000
-
-
-def schedule_from(graph: Graph, plan: Plan) -> Schedule:
-    """Times put back on the ops of the graph, with the reductions and optimizer steps they lead to."""
-    ops = graph.ops.take(graph.ops.kind != OpKind.S)
-    start = np.zeros(len(ops), dtype=np.int64)
-    work = ops.kind <= OpKind.W
-    unit = ops.pipeline[work] * graph.job.microbatches + ops.microbatch[work]
-    start[work] = plan.timed.start[_ROW_OF_KIND[ops.kind[work]], unit, ops.chunk[work]]
-    ends = start + ops.duration
-    start[~work] = _finish_starts(graph, ops.chunk[work], ends[work])[ops.chunk[~work]]
-    steps = ops.kind == OpKind.O
-    start[steps] += np.array(graph.job.reduce)[ops.chunk[steps]]
-    makespan = int(ends[work].max() - start[work].min())
-    order = schedule_order(ops, start)
-    claims = Claims(makespan, plan.timed.period, plan.bound.period, plan.bound.reason, plan.cut_short)
-    return Schedule(graph.job, graph.failed, ops.take(order), start[order], plan.timed.release, claims)
-
-
-def _finish_starts(graph: Graph, stage: Column, end: Column) -> Column:
-    """When each stage may begin its reduction: after its own last op, or after everybody's."""
-    if not graph.job.techniques.stagger:
-        return np.full(graph.job.stages, end.max())
-    last = np.zeros(graph.job.stages, dtype=np.int64)
-    np.maximum.at(last, stage, end)
-    return last
+            return schedule_from(graph, problem, plan(problem, options, self.effort, deadline))
+        late = slowed(problem, bearable(self.slow))
+        best = plan_slowed(problem, late, options, self.effort, deadline)
+        return schedule_from(graph, problem, best)

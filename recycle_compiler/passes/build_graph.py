@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from recycle_compiler.ir.graph import Graph
+from recycle_compiler.ir.graph import Graph, memory_of
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.ops import UNSET, Column, Op, OpKind, OpTable, concatenate, op_table
 from recycle_compiler.ir.target import Target
@@ -48,7 +48,7 @@ class BuildGraph(Pass[Target, Graph]):
             (before, after, np.zeros(len(before), np.int64)) for before, after in (joins, after_sync, steps)
         ]
         before, after, lag = (np.concatenate(parts) for parts in zip(*chains, *free, strict=True))
-        return Graph(job, target.failed, ops, before, after, lag)
+        return Graph(job, target.failed, ops, before, after, lag, *memory_of(job, ops))
 
 
 def _microbatch_ops(job: JobSpec, kind: OpKind, durations: tuple[int, ...]) -> OpTable:

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from recycle_compiler.ir.graph import Graph
 from recycle_compiler.ir.schedule import Schedule
-from recycle_compiler.passes.assign_slots import Plan, schedule_from
 from recycle_compiler.passes.pipeline import Pass
 from recycle_compiler.scheduling.bounds import Bound
 from recycle_compiler.scheduling.problem import problem_of
 from recycle_compiler.scheduling.rules import Setting, greedy_priority, rule_of
+from recycle_compiler.scheduling.schedules import Plan, schedule_from
 from recycle_compiler.scheduling.timing import Clock
 
 
@@ -25,8 +25,9 @@ class OneFOneB(Pass[Graph, Schedule]):
     name = "one-f-one-b"
 
     def run(self, graph: Graph) -> Schedule:
-        problem = problem_of(graph.job, graph.failed, graph.ops)
+        problem = problem_of(graph)
         clock = Clock(problem)
-        timed = clock.time(clock.loops.place(greedy_priority(problem), rule_of(problem, Setting(ahead=0))))
-        assert timed is not None
-        return schedule_from(graph, Plan(timed, Bound(clock.floor, "load of the busiest worker")))
+        order = clock.loops.place(greedy_priority(problem), rule_of(problem, Setting(ahead=0)))
+        timed = None if order is None else clock.time(order)
+        assert timed is not None, "edges that were added leave 1F1B no way on"
+        return schedule_from(graph, problem, Plan(timed, Bound(clock.floor, "load of the busiest worker")))

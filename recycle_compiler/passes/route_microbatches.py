@@ -24,14 +24,14 @@ both spread over the iteration. In a large job such a stage too deals out all it
 share is smaller has its turn less often.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from recycle_compiler.ir.graph import Graph
 from recycle_compiler.ir.job import JobSpec
-from recycle_compiler.ir.ops import OpKind, OpTable
+from recycle_compiler.ir.ops import OpKind
 from recycle_compiler.passes.pipeline import Pass
 from recycle_compiler.scheduling.slow_workers import SlowWorkers, stage_shares
 
@@ -55,8 +55,7 @@ class RouteMicrobatches(Pass[Graph, Graph]):
         table = routes(graph.job, graph.target.hosts, self.slow)
         worker = ops.worker.copy()
         worker[work] = table[ops.pipeline[work], ops.microbatch[work], ops.chunk[work]]
-        routed = OpTable(ops.kind, ops.pipeline, ops.microbatch, ops.chunk, worker, ops.duration)
-        return Graph(graph.job, graph.failed, routed, graph.before, graph.after, graph.lag)
+        return replace(graph, ops=replace(ops, worker=worker))
 
 
 def routes(job: JobSpec, hosts: tuple[tuple[int, ...], ...], slow: SlowWorkers = ()) -> NDArray[np.int64]:

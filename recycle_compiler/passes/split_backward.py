@@ -38,6 +38,8 @@ class SplitBackward(Pass[Graph, Graph]):
         rows = np.flatnonzero(split)
         weight_row = np.full(len(ops), -1)
         weight_row[rows] = len(ops) + np.arange(len(rows))
+        # I gives back what the weight gradient does not need.
+        kept = np.array(job.kept_for_weight, dtype=np.int64)[ops.chunk]
         table = concatenate([_inputs(job, ops, split), _weights(job, ops, rows)])
         # What waited for all of B, to synchronize, waits for W; what continues the chain waits for I.
         to_sync = split[graph.before] & (ops.kind[graph.after] == OpKind.S)
@@ -49,6 +51,8 @@ class SplitBackward(Pass[Graph, Graph]):
             np.concatenate([before, rows]),
             np.concatenate([graph.after, weight_row[rows]]),
             np.concatenate([graph.lag, np.zeros(len(rows), np.int64)]),
+            np.concatenate([graph.takes, np.zeros(len(rows), np.int64)]),
+            np.concatenate([np.where(split, graph.frees - kept, graph.frees), kept[rows]]),
         )
 
 

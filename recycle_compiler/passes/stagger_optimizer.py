@@ -39,4 +39,8 @@ class StaggerOptimizer(Pass[Graph, Graph]):
             np.where(out_of, first + ops.chunk[graph.after], moved[graph.before]),
             np.where(into, first + ops.chunk[graph.before], moved[graph.after]),
             graph.lag,
+            *(
+                np.append(np.delete(memory, barrier), np.zeros(job.chunks, np.int64))
+                for memory in (graph.takes, graph.frees)
+            ),
         )

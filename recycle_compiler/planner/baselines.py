@@ -44,8 +44,8 @@ from recycle_compiler.passes.route_microbatches import RouteMicrobatches
 from recycle_compiler.passes.split_backward import SplitBackward
 from recycle_compiler.passes.stagger_optimizer import StaggerOptimizer
 from recycle_compiler.passes.standard import GRAPH_PASSES
-from recycle_compiler.scheduling.kernel import BACKWARD, FORWARD, WEIGHT, Ints
-from recycle_compiler.scheduling.problem import Problem, problem_of
+from recycle_compiler.scheduling.inner_loops import BACKWARD, FORWARD, WEIGHT
+from recycle_compiler.scheduling.problem import Ints, Problem, problem_of
 from recycle_compiler.scheduling.rules import NO_LIMIT, Rule, Setting, greedy_priority, rule_of
 from recycle_compiler.scheduling.timing import Clock
 
@@ -85,15 +85,14 @@ def one_f_one_b_period(job: JobSpec) -> int:
 
 def textbook_schedule(job: JobSpec, name: str) -> Textbook:
     """The schedule of this name (a key of ORDERS), for one pipeline of the job."""
-    problem = _one_pipeline(job, split=name in _SPLIT)
-    orders = [ORDERS[name](problem.stages, problem.units, stage) for stage in range(problem.stages)]
+    problem, apart = (_one_pipeline(job, name in _SPLIT, stagger) for stagger in (False, True))
+    orders = [ORDERS[name](problem.chunks, problem.units, stage) for stage in range(problem.chunks)]
     flat = _flat(problem, orders)
-    barrier = Clock(replace(problem, staggered=False)).time(flat)
-    staggered = Clock(replace(problem, staggered=True)).time(flat)
+    barrier, staggered = (Clock(each).time(flat) for each in (problem, apart))
     assert barrier is not None and staggered is not None
     return Textbook(
         name=name,
-        makespan=barrier.period - max(problem.finish),
+        makespan=barrier.period - problem.closing,
         period=barrier.period,
         staggered_period=staggered.period,
         memory=tuple(max(_held(problem, stage, order)) for stage, order in enumerate(orders)),
@@ -144,23 +143,23 @@ def _in_turn(microbatches: int, ahead: int, behind: int | None) -> Order:
     return order
 
 
-def _one_pipeline(job: JobSpec, split: bool) -> Problem:
+def _one_pipeline(job: JobSpec, split: bool, stagger: bool) -> Problem:
     one = replace(
         job,
         pipelines=1,
         failures=0,
         capacity=(None,) * job.stages,
-        techniques=Techniques(adaptive=False, decouple=split, stagger=False),
+        techniques=Techniques(adaptive=False, decouple=split, stagger=stagger),
     )
-    return problem_of(one, (), GRAPH_PASSES.run(Target(one, ())).ops)
+    return problem_of(GRAPH_PASSES.run(Target(one, ())))
 
 
 def _flat(problem: Problem, orders: list[Order]) -> Ints:
     """The orders as the inner loops number them, with room for three ops of every micro-batch."""
-    flat = np.full((problem.stages, 3 * problem.units), -1, dtype=np.int64)
+    flat = np.full((problem.chunks, 3 * problem.units), -1, dtype=np.int64)
     for stage, order in enumerate(orders):
         kinds, microbatches = np.array(order).T
-        flat[stage, : len(order)] = (kinds * problem.units + microbatches) * problem.stages + stage
+        flat[stage, : len(order)] = (kinds * problem.units + microbatches) * problem.chunks + stage
     return flat.ravel()
 
 
@@ -211,7 +210,9 @@ def period_with(job: JobSpec, counts: Counts, techniques: Techniques = ALL) -> i
     best: int | None = None
     for rule in _rules(problem, few=is_large(job)):
         # Nothing shorter is sought within a try than would beat those before it.
-        timed = clock.time(clock.loops.place(priority, rule), None if best is None else best - 1)
+        order = clock.loops.place(priority, rule)
+        assert order is not None, "in a plain graph every rule finds an order"
+        timed = clock.time(order, None if best is None else best - 1)
         best = best if timed is None else timed.period
     assert best is not None
     return best
@@ -224,13 +225,13 @@ def problem_with(job: JobSpec, counts: Counts, techniques: Techniques = ALL) -> 
     split = tuple(hit) if techniques.decouple else ()
     passes = BuildGraph() >> SplitBackward(split) >> StaggerOptimizer() >> RouteMicrobatches()
     graph = passes.run(Target(coupled, normal_form(counts, job.pipelines)))
-    return problem_of(graph.job, graph.failed, graph.ops)
+    return problem_of(graph)
 
 
 def _rules(problem: Problem, few: bool) -> Iterator[Rule]:
     """What varies: how far a stage runs ahead, whether it puts off W, and patience for a better op."""
     defers, waits = ((NO_LIMIT,), (0,)) if few else ((NO_LIMIT, 0), (0, 100))
-    for ahead, defer, patience in product((0, 1, 2, problem.stages), defers, waits):
+    for ahead, defer, patience in product((0, 1, 2, problem.chunks), defers, waits):
         yield rule_of(problem, Setting(ahead, defer, patience=(patience, patience)))
 
 

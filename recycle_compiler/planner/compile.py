@@ -11,7 +11,7 @@ from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.streams import Streams
 from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.add_worker import AddWorker
-from recycle_compiler.passes.assign_slots import AssignSlots, Effort
+from recycle_compiler.passes.assign_slots import AssignSlots
 from recycle_compiler.passes.pipeline import Observer, Step
 from recycle_compiler.passes.rename_workers import RenameWorkers
 from recycle_compiler.passes.standard import LOWERING_PASSES, all_passes
@@ -20,6 +20,7 @@ from recycle_compiler.planner.placement import Costs, measure_costs, ranked_plac
 from recycle_compiler.planner.slow_workers import SlowPlan, best_for_slow
 from recycle_compiler.planner.worker_processes import running
 from recycle_compiler.scheduling.deadline import Deadline
+from recycle_compiler.scheduling.search import Effort
 from recycle_compiler.scheduling.slow_workers import SlowWorkers
 
 

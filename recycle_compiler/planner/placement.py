@@ -15,12 +15,13 @@ from recycle_compiler.ir.failure import normal_form
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.streams import Claims
 from recycle_compiler.ir.target import Target
-from recycle_compiler.passes.assign_slots import AssignSlots, Effort
+from recycle_compiler.passes.assign_slots import AssignSlots
 from recycle_compiler.passes.standard import GRAPH_PASSES
 from recycle_compiler.planner.worker_processes import Run
-from recycle_compiler.scheduling.bounds import lower_bound, stage_bounds
+from recycle_compiler.scheduling.bounds import lower_bound, shared_bounds, stage_bounds
 from recycle_compiler.scheduling.deadline import Deadline
 from recycle_compiler.scheduling.problem import Problem, problem_of
+from recycle_compiler.scheduling.search import Effort
 
 _LARGE = 20_000
 """Ops from which on bounds stand for plans: a quick plan takes long there, and bounds are close."""
@@ -48,7 +49,7 @@ def measure_costs(job: JobSpec, failures: int, run: Run, nanoseconds: int) -> Co
 
     The time is shared by all measurements.
     """
-    problem = problem_of(job, (), GRAPH_PASSES.run(Target(job, ())).ops)
+    problem = problem_of(GRAPH_PASSES.run(Target(job, ())))
     bounds = stage_costs(problem, failures)
     if problem.ops > _LARGE:
         return Costs(bounds, bounds, problem)
@@ -129,15 +130,21 @@ def stage_costs(problem: Problem, failures: int) -> list[list[int]]:
     As far as placing up to this many failures can need it: spread evenly they cost something, and nothing
     that costs more is worth a look.
     """
-    everyone = tuple(range(problem.pipelines))
+    stages = problem.workers // problem.pipelines
+    stage_of = [workers[0] // problem.pipelines for workers in problem.hosts]
 
     def cost(stage: int, losses: int) -> int:
-        hosts = tuple(everyone[losses:] if other == stage else everyone for other in range(problem.stages))
+        hosts = tuple(
+            workers[losses:] if stage_of[chunk] == stage else workers
+            for chunk, workers in enumerate(problem.hosts)
+        )
         changed = replace(problem, hosts=hosts)
-        return max(bound.period for bound in stage_bounds(changed, stage))
+        held = [chunk for chunk in range(problem.chunks) if stage_of[chunk] == stage]
+        bounds = (bound for chunk in held for bound in stage_bounds(changed, chunk))
+        return max(bound.period for bound in (*bounds, *shared_bounds(changed)))
 
-    even = -(-failures // problem.stages)
-    rows = [[cost(stage, losses) for losses in range(even + 1)] for stage in range(problem.stages)]
+    even = -(-failures // stages)
+    rows = [[cost(stage, losses) for losses in range(even + 1)] for stage in range(stages)]
     ceiling = max(row[-1] for row in rows)
     for stage, row in enumerate(rows):
         while len(row) <= min(failures, problem.pipelines - 1) and (more := cost(stage, len(row))) <= ceiling:

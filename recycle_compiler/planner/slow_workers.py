@@ -13,21 +13,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from recycle_compiler.ir.failure import FailureSet, worker_number
+from recycle_compiler.ir.failure import FailureSet, Worker, worker_number
 from recycle_compiler.ir.graph import Graph
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.ops import OpKind
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.streams import Streams
 from recycle_compiler.ir.target import Target
-from recycle_compiler.passes.assign_slots import AssignSlots, Effort
-from recycle_compiler.passes.canonicalize_schedule import CanonicalizeSchedule, starts_of
+from recycle_compiler.passes.assign_slots import AssignSlots
+from recycle_compiler.passes.canonicalize_schedule import CanonicalizeSchedule
 from recycle_compiler.passes.pipeline import Pipeline
 from recycle_compiler.passes.rename_workers import RenameWorkers, normal_slow, planned_names
 from recycle_compiler.passes.route_microbatches import RouteMicrobatches
 from recycle_compiler.passes.standard import GRAPH_PASSES, LOWERING_PASSES
 from recycle_compiler.scheduling.deadline import Deadline
 from recycle_compiler.scheduling.problem import problem_of, slowed
+from recycle_compiler.scheduling.schedules import graph_of, starts_of
+from recycle_compiler.scheduling.search import Effort
 from recycle_compiler.scheduling.slow_workers import SlowWorkers, bearable, stage_shares
 from recycle_compiler.scheduling.timing import Clock
 
@@ -92,8 +94,8 @@ def best_for_slow(
 
 def slow_step(schedule: Schedule, slow: SlowWorkers) -> int:
     """Ticks of a step of this schedule when some workers are slow."""
-    problem = problem_of(schedule.job, schedule.failed, schedule.ops)
-    clock = Clock(slowed(problem, schedule.job, slow))
+    problem = problem_of(graph_of(schedule))
+    clock = Clock(slowed(problem, slow))
     timed = clock.time(clock.order_of(starts_of(schedule, problem)))
     assert timed is not None
     return timed.period
@@ -113,14 +115,14 @@ class _Search:
         self._effort = effort
         self._deadline = deadline
         self._graph: Graph = GRAPH_PASSES.run(Target(job, failed))
-        self._problem = problem_of(job, failed, self._graph.ops)
+        self._problem = problem_of(self._graph)
         self._quick: dict[Shares, int] = {}
         known = {worker_number(one.worker, job.pipelines) for one in slow}
         # Where all workers of a stage are slow, somebody has to do the work.
         self._movable = tuple(
             number
             for number, one in enumerate(slow)
-            if any(worker not in known for worker in self._problem.hosts[one.worker.stage])
+            if any(worker not in known for worker in self._hosts(one.worker))
         )
 
     def best(self) -> Iterator[_Found]:
@@ -176,10 +178,15 @@ class _Search:
         slow, found = self._given(shares), list(shares)
         for number in self._movable:
             worker = slow[number].worker
-            hosts = [number % self._problem.pipelines for number in self._problem.hosts[worker.stage]]
+            hosts = [number % self._problem.pipelines for number in self._hosts(worker)]
             each = stage_shares(self._problem.units, hosts, worker.stage, slow)
             found[number] = each[hosts.index(worker.pipeline)]
         return tuple(share if number in self._movable else None for number, share in enumerate(found))
+
+    def _hosts(self, worker: Worker) -> tuple[int, ...]:
+        """The workers that share the work of this one."""
+        number = worker_number(worker, self._problem.pipelines)
+        return next(hosts for hosts in self._problem.hosts if number in hosts)
 
     def _given(self, shares: Shares) -> SlowWorkers:
         return tuple(one._replace(share=share) for one, share in zip(self.slow, shares, strict=True))

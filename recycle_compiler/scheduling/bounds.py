@@ -18,8 +18,13 @@ worker must, however work is routed. Write k for that number and c for the activ
   crowd has its first backward that much later, or the last of their last backwards has that much longer a
   way up. This counts up to what k + 1 micro-batches on one worker would cost.
 
-Both ends (pooled.py) argues about all live workers of a stage at once: how much of its work can be done in
-the first and in the last part of its window, given how fast the other stages and memory let it come. The
+Where a worker holds several chunks, every bound of one chunk still holds: forget the others, and any schedule
+is one of a job in which each chunk has such workers for itself, with its window from its own first F on.
+Their load together comes on top. Edges that were added to the graph only take schedules away, so all bounds
+stay, and the longest path through them is one more.
+
+Both ends (pool_bounds.py) argues about all live workers of a stage at once: how much of its work can be done
+in the first and in the last part of its window, given how fast the other stages and memory let it come. The
 rest of that time is idle, and all work and all idle time are shared by the live workers.
 
 Ramp-up lies before the first backward, drain after the last F, tail after the last backward. So they add to
@@ -27,16 +32,26 @@ the load between them, but ramp-up and drain only where memory is too small for 
 the first backward.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
+from graphlib import TopologicalSorter
 from typing import Any
 
 import numpy as np
 
+from recycle_compiler.ir.graph import Edges
+from recycle_compiler.scheduling.inner_loops import FAR
 from recycle_compiler.scheduling.pool_bounds import head, pooled_span, up
-from recycle_compiler.scheduling.problem import UNLIMITED, Problem
+from recycle_compiler.scheduling.problem import UNLIMITED, Problem, Tasks
 
-_FACTS = tuple(field.name for field in fields(Problem) if field.name != "host")
+_FACTS = (
+    *("chunks", "pipelines", "microbatches", "staggered"),
+    *("forward", "backward", "weight", "split", "transfer", "finish", "optimizer"),
+    *("activation", "kept", "capacity", "hosts", "pool", "window", "grain"),
+)
+"""What bounds are made of: all that is said of chunks."""
+_MOST_OPS = 20_000
+"""Beyond, paths through edges that were added to the graph are not followed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +64,30 @@ class Bound:
 
 def lower_bound(problem: Problem) -> Bound:
     """The best of all bounds."""
-    return _lower_bound(*(getattr(problem, name) for name in _FACTS))
+    known = _lower_bound(*(getattr(problem, name) for name in _FACTS))
+    if not problem.has_more_edges or problem.ops > _MOST_OPS:
+        return known
+    path = path_bound(problem)
+    return path if path.period > known.period else known
 
 
 @lru_cache(maxsize=16)
 def _lower_bound(*facts: Any) -> Bound:
     """Placements are compared by their bounds before they are planned, and routes do not matter here."""
-    problem = Problem(**dict(zip(_FACTS, facts, strict=True)), host=np.empty((0, 0), dtype=np.int64))
+    nothing = np.empty(0, dtype=np.int64)
+    problem = Problem(
+        **dict(zip(_FACTS, facts, strict=True)),
+        is_uniform=False,
+        worker_capacity=(),
+        tasks=Tasks(nothing, nothing, nothing, nothing, Edges(nothing, nothing, nothing)),
+        late=nothing,
+    )
     bounds = [
         (bound.period, -len(hosts), bound)
         for stage, hosts in enumerate(problem.hosts)
         for bound in stage_bounds(problem, stage)
     ]
+    bounds += [(bound.period, 0, bound) for bound in shared_bounds(problem)]
     # Of equal bounds, one of a stage that has lost most says most.
     best = max(bounds, key=lambda entry: entry[:2])[2]
     # Every earliest schedule is made of whole grains.
@@ -84,6 +111,51 @@ def stage_bounds(problem: Problem, stage: int) -> list[Bound]:
     ]
 
 
+def shared_bounds(problem: Problem) -> list[Bound]:
+    """The load of workers that hold several chunks: all their work, and what all their chunks take to end."""
+    bounds: list[Bound] = []
+    for pool, workers in enumerate(problem.pool_hosts):
+        chunks = [chunk for chunk in range(problem.chunks) if problem.pool[chunk] == pool]
+        if len(chunks) == 1:
+            continue
+        each = sum(problem.forward[c] + problem.backward[c] + problem.weight[c] for c in chunks)
+        busy = -(-problem.units * each // len(workers))
+        if problem.staggered:
+            period = busy + problem.pool_finish[pool]
+        else:
+            period = head(problem, 0, chunks[0]) + busy + problem.closing
+        bounds.append(Bound(period, f"load of the workers with chunks {', '.join(map(str, chunks))}"))
+    return bounds
+
+
+def path_bound(problem: Problem) -> Bound:
+    """The longest path through the edges of the graph between two ops of one window.
+
+    A window is open from the start of the first of them at the latest, and closes no sooner than the end of
+    the second and of its chunk's reduction and step.
+    """
+    before, after, lag = problem.tasks.edges
+    size = len(problem.tasks.duration)
+    window = np.array(problem.window)[list(problem.pool)][np.arange(size) % problem.chunks]
+    # [op, window]: the longest path to the op's start from the start of an op of the window.
+    length = np.full((size, int(window.max()) + 1), -FAR, dtype=np.int64)
+    length[np.arange(size), window] = 0
+    into: dict[int, list[tuple[int, int]]] = {}
+    for first, then, ticks in zip(before.tolist(), after.tolist(), lag.tolist(), strict=True):
+        into.setdefault(then, []).append((first, ticks))
+    duration = problem.tasks.duration
+    sorter = TopologicalSorter({then: [first for first, _ in edges] for then, edges in into.items()})
+    for then in sorter.static_order():
+        for first, ticks in into.get(then, ()):
+            np.maximum(length[then], length[first] + duration[first] + ticks, out=length[then])
+    ends = length[np.arange(size), window] + duration
+    ends += np.array(problem.finish)[np.arange(size) % problem.chunks]
+    if not problem.staggered:
+        ends += problem.closing - np.array(problem.finish)[np.arange(size) % problem.chunks]
+    longest = int(ends.max())
+    return Bound(-(-longest // problem.grain) * problem.grain, "the longest path through the graph")
+
+
 def _worker_bounds(problem: Problem, stage: int, share: int, crowd: int) -> list[Bound]:
     """What must hold for some worker out of a crowd that have this many micro-batches each."""
     return [
@@ -95,9 +167,9 @@ def _worker_bounds(problem: Problem, stage: int, share: int, crowd: int) -> list
 
 def round_trip(problem: Problem, stage: int) -> int:
     """From the end of an F on this stage to the earliest start of its backward."""
-    later = range(stage + 1, problem.stages)
+    later = range(stage + 1, problem.chunks)
     compute = sum(problem.forward[j] + problem.backward[j] for j in later)
-    return compute + 2 * sum(problem.transfer[j] for j in range(stage, problem.stages - 1))
+    return compute + 2 * sum(problem.transfer[j] for j in range(stage, problem.chunks - 1))
 
 
 @lru_cache(maxsize=8)
@@ -105,7 +177,7 @@ def ramp_up(problem: Problem, stage: int, share: int, crowd: int = 1) -> int:
     """Idle time before the first backward of some worker in a crowd with this many micro-batches each."""
     fill = min(share, _holdable(problem, stage)) - 1
     trip = round_trip(problem, stage)
-    for later in range(stage + 1, problem.stages):
+    for later in range(stage + 1, problem.chunks):
         # The first backwards of the crowd pass a later stage in rounds.
         again = _rounds(problem, later, crowd) - 1
         path = head(problem, stage, later) + up(problem, later, stage) - problem.forward[stage]
@@ -169,7 +241,7 @@ def _window(problem: Problem, stage: int, busy: int) -> int:
     """The period, when this stage takes so long from its first op to its last."""
     if problem.staggered:
         return busy + problem.finish[stage]
-    return head(problem, 0, stage) + busy + max(problem.finish)
+    return head(problem, 0, stage) + busy + problem.closing
 
 
 def _whole(problem: Problem, stage: int, share: int, crowd: int) -> int:
@@ -201,7 +273,7 @@ def _tails(problem: Problem, stage: int, share: int, crowd: int) -> list[Bound]:
         if problem.staggered:
             period = head(problem, first, stage) + window + problem.finish[first]
         else:
-            period = head(problem, 0, stage) + window + max(problem.finish)
+            period = head(problem, 0, stage) + window + problem.closing
         bounds.append(Bound(period, f"tail of stage {stage} through stage {first}"))
     return bounds[::-1]
 

@@ -15,7 +15,7 @@ def construct(clock: Clock, bound: int, tries: int, deadline: Deadline) -> list[
         if found and deadline.passed():
             break
         order = clock.loops.place(priority, rule)
-        if order.tobytes() in seen:
+        if order is None or order.tobytes() in seen:
             continue
         seen.add(order.tobytes())
         timed = clock.time(order)
@@ -23,4 +23,5 @@ def construct(clock: Clock, bound: int, tries: int, deadline: Deadline) -> list[
         found.append(timed)
         if timed.period <= bound:
             break
+    assert found, "no rule finds an order that obeys every edge"
     return sorted(found, key=lambda timed: timed.rank)

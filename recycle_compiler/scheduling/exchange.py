@@ -3,14 +3,14 @@
 A shorter period gives every op a latest start. Where an op misses its own because its worker does something
 less urgent just before (a W, as a rule, while a backward that others wait for arrives), the two are swapped.
 All such swaps are made at once, then the new order is timed. When that is no better, the next try asks for
-another period, for other gains, or looks only at some stages or at the later part of the iteration.
+another period, for other gains, or looks only at some pools or at the later part of the iteration.
 """
 
 from recycle_compiler.scheduling.deadline import Deadline
-from recycle_compiler.scheduling.kernel import Ints
 from recycle_compiler.scheduling.loops import Where
 from recycle_compiler.scheduling.noise import Noise
 from recycle_compiler.scheduling.placed import Goal, Placed, placed_in_order
+from recycle_compiler.scheduling.problem import Ints
 from recycle_compiler.scheduling.timing import Clock
 
 _STEPS = 64
@@ -33,7 +33,7 @@ def exchange(clock: Clock, begin: Placed, goal: Goal, tries: int, noise: Noise, 
                 times = _latest(clock, current, wanted)
             where = _somewhere(clock, current.period, noise)
         else:
-            where = Where(0, clock.problem.stages - 1, gain=_mean_op(clock) // 8)
+            where = Where(0, clock.problem.pools - 1, gain=_mean_op(clock) // 8)
         order = clock.loops.swapped(current.order, times, where)
         after = None if order is None else placed_in_order(clock, order, goal)
         failed += 1
@@ -47,10 +47,10 @@ def exchange(clock: Clock, begin: Placed, goal: Goal, tries: int, noise: Noise, 
 
 
 def _somewhere(clock: Clock, period: int, noise: Noise) -> Where:
-    first, last = 0, clock.problem.stages - 1
+    first, last = 0, clock.problem.pools - 1
     if noise.below(2):
-        first = noise.below(clock.problem.stages)
-        last = min(last, first + noise.below(clock.problem.stages // 2 + 1))
+        first = noise.below(clock.problem.pools)
+        last = min(last, first + noise.below(clock.problem.pools // 2 + 1))
     return Where(
         first,
         last,

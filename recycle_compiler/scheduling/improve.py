@@ -8,8 +8,8 @@ give way to critical ones), or their mean. Equal schedules are accepted, so the 
 import numpy as np
 
 from recycle_compiler.scheduling.deadline import Deadline
-from recycle_compiler.scheduling.kernel import Ints
 from recycle_compiler.scheduling.noise import Noise
+from recycle_compiler.scheduling.problem import Ints
 from recycle_compiler.scheduling.rules import free_rule
 from recycle_compiler.scheduling.timing import Clock, Timed
 
@@ -60,7 +60,7 @@ def _move(clock: Clock, current: Timed, noise: Noise) -> Timed | None:
     priority -= priority.min()
     rule = free_rule(problem, _PATIENCES[noise.below(4)])
     order = clock.loops.place(priority, rule)
-    return clock.time(order, current.period)
+    return None if order is None else clock.time(order, current.period)
 
 
 def _base(clock: Clock, current: Timed, choice: int) -> Ints:

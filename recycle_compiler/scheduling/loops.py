@@ -6,12 +6,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from recycle_compiler.compiled import compile_function
-from recycle_compiler.scheduling import kernel
-from recycle_compiler.scheduling.kernel import Ints
-from recycle_compiler.scheduling.neighbours import swap_neighbours
-from recycle_compiler.scheduling.problem import Problem
+from recycle_compiler.scheduling import inner_loops
+from recycle_compiler.scheduling.problem import Ints, Problem
 from recycle_compiler.scheduling.rules import Rule
-from recycle_compiler.scheduling.sweeps import earliest_times, latest_times
 
 LARGE = 1_000
 """Ops from which on the loops are compiled: below, loading the compiler takes longer than it saves."""
@@ -20,8 +17,8 @@ LARGE = 1_000
 class Where(NamedTuple):
     """Which neighbours may be swapped."""
 
-    first_stage: int
-    last_stage: int
+    first_pool: int
+    last_pool: int
     since: int = 0
     """Only ops that start from then on."""
     gain: int = 0
@@ -32,6 +29,28 @@ class Where(NamedTuple):
     """Which of them."""
 
 
+class _Seats(NamedTuple):
+    """A chunk on a worker is a seat; they are sorted by worker, then by chunk."""
+
+    worker: Ints
+    chunk: Ints
+    of_op: Ints
+    hosted: Ints
+    """Micro-batches."""
+    needs: Ints
+    """Room that a worker must have before it takes an F."""
+
+
+class _Waits(NamedTuple):
+    """What ops wait for, as the inner loops read it: one edge in columns, further ones in lists."""
+
+    source: Any
+    lag: Any
+    more_first: Any
+    more_from: Any
+    more_lag: Any
+
+
 class Loops:
     """What the loops need to know about a problem, in the form they run fastest on."""
 
@@ -39,107 +58,171 @@ class Loops:
         self.problem = problem
         self._compiled = problem.ops >= LARGE
         self._functions = _compiled() if self._compiled else _LOOPS
-        units, stages, pipelines = problem.units, problem.stages, problem.pipelines
-        self.span = units * stages
-        self.workers = stages * pipelines
-        times = problem.times.reshape(3, self.workers)
-        runs_on = problem.host.ravel()
-        self.duration = times[:, runs_on].ravel()
-        late = problem.finishes - np.array(problem.finish, dtype=np.int64)[:, None]
-        self.late = late.ravel() if problem.staggered else np.zeros(self.workers, dtype=np.int64)
-        """By how much longer than its stage each worker takes to reduce and step."""
-        hosted = np.bincount(runs_on, minlength=self.workers)
-        split = np.array(problem.split, dtype=np.int64)
-        self._length = hosted * np.repeat(2 + split, pipelines)
-        most = int(hosted.max())
-        self.width = 3 * most
-        self._stage_of, self._times, self._transfer, self._runs_on, self._split, self._hosted = map(
+        tasks = problem.tasks
+        self.duration = tasks.duration
+        self.workers = problem.workers
+        self.size = len(tasks.duration)
+        """Op numbers."""
+        seats = _seats_of(problem)
+        present = _present(problem)
+        self._length = np.bincount(tasks.worker[present], minlength=self.workers)
+        self._most = int(seats.hosted.max())
+        self.width = 3 * int(np.bincount(seats.worker, seats.hosted, minlength=self.workers).max())
+        self._seats = seats
+        self._lists_of_seats(seats)
+        self._lists_of_edges(problem)
+        self._duration, self._takes, self._change, self._unit_of = map(
             self._native,
             (
-                np.repeat(np.arange(stages), pipelines),
-                times.ravel(),
-                np.array(problem.transfer, dtype=np.int64),
-                runs_on,
-                split,
-                hosted,
+                tasks.duration,
+                tasks.takes,
+                tasks.takes - tasks.frees,
+                np.arange(self.size) // problem.chunks % problem.units,
             ),
         )
-        self._memory = tuple(
-            self._native(np.array(column, dtype=np.int64))
-            for column in (problem.activation, problem.kept, problem.capacity)
+        self._capacity = self._native(np.array(problem.worker_capacity, dtype=np.int64))
+        hosts = problem.pool_hosts
+        self.pool_of = np.zeros(self.workers, dtype=np.int64)
+        """Of each worker; 0 for who holds nothing."""
+        for pool, workers in enumerate(hosts):
+            self.pool_of[list(workers)] = pool
+        self._pools = (
+            self._native(np.cumsum([0, *map(len, hosts)])),
+            self._native(np.array([worker for workers in hosts for worker in workers], dtype=np.int64)),
         )
-        self._most = most
-        self._queues = tuple(self._scratch(3 * self.workers * most) for _ in range(3))
+        self.late = problem.late if problem.staggered else np.zeros(self.workers, dtype=np.int64)
+        """By how much longer than its pool each worker takes to reduce and step."""
+
+    def _lists_of_seats(self, seats: _Seats) -> None:
+        self._first_seat, self._worker_of, self._queue_of, self._hosted, self._needs = map(
+            self._native,
+            (
+                np.searchsorted(seats.worker, np.arange(self.workers + 1)),
+                seats.worker,
+                np.repeat(np.arange(3), self.size // 3) * len(seats.worker) + seats.of_op,
+                seats.hosted,
+                seats.needs,
+            ),
+        )
+        self._queues = tuple(self._scratch(3 * len(seats.worker) * self._most) for _ in range(3))
+
+    def _lists_of_edges(self, problem: Problem) -> None:
+        """Edges by the op they lead to and by the op they come from."""
+        worker, (before, after, lag) = problem.tasks.worker, problem.tasks.edges
+        into = np.argsort(after, kind="stable")
+        is_first = np.diff(after[into], prepend=-1) != 0
+        main, more = into[is_first], into[~is_first]
+        self.source, main_lag, wakes, feeder = (np.full(self.size, -1, dtype=np.int64) for _ in range(4))
+        self.source[after[main]] = before[main]
+        main_lag[after[main]] = lag[main]
+        self.waits_for = np.bincount(after, minlength=self.size)
+        crossing = main[worker[before[main]] != worker[after[main]]]
+        feeder[after[crossing]] = worker[before[crossing]]
+        # Of the workers that wait for an op the first is told in a column, others in a list.
+        across = np.flatnonzero(worker[before] != worker[after])
+        across = across[np.argsort(before[across], kind="stable")]
+        is_told = np.diff(before[across], prepend=-1) != 0
+        told, others = across[is_told], across[~is_told]
+        wakes[before[told]] = worker[after[told]]
+        out_of = np.argsort(before, kind="stable")
+        self._extra = len(more) > 0 or len(others) > 0
+        places = np.arange(self.size + 1)
+        self._first_next, self._next_op, self._next_lag = map(
+            self._native, (np.searchsorted(before[out_of], places), after[out_of], lag[out_of])
+        )
+        more_first = np.searchsorted(after[more], places)
+        self._waits = _Waits(*map(self._native, (self.source, main_lag, more_first, before[more], lag[more])))
+        self._wakes, self._feeder, self._worker_of_op = map(self._native, (wakes, feeder, worker))
+        self._wakes_more = (
+            self._native(np.searchsorted(before[others], places)),
+            self._native(worker[after[others]]),
+        )
 
     @property
     def unopened(self) -> Ints:
-        """Releases of stages that hold nobody back."""
-        return np.full(self.problem.stages, -max(0, int(self.late.max())), dtype=np.int64)
+        """Releases of pools that hold nobody back."""
+        return np.full(self.problem.pools, -max(0, int(self.late.max())), dtype=np.int64)
 
-    def place(self, priority: Ints, rule: Rule) -> Ints:
-        """The order that list scheduling finds: one row per worker, -1 after its last op."""
-        return self.schedule(priority, rule)[0]
+    def place(self, priority: Ints, rule: Rule) -> Ints | None:
+        """The order that list scheduling finds: one row per worker, -1 after its last op.
 
-    def schedule(self, priority: Ints, rule: Rule) -> tuple[Ints, Ints, Ints]:
+        None where edges that were added to the graph leave a rule no way on.
+        """
+        found = self.schedule(priority, rule)
+        return None if found is None else found[0]
+
+    def schedule(self, priority: Ints, rule: Rule) -> tuple[Ints, Ints, Ints] | None:
         """The order that list scheduling finds, the end of every op there, and of every worker.
 
         An op may end later than the order needs: its worker may have waited for one that then came later.
         """
-        problem = self.problem
+        problem, chunk = self.problem, self._seats.chunk
+        seats = len(chunk)
         order = self._scratch(self.workers * self.width, -1)
-        end = self._scratch(3 * self.span, -1)
-        placed, busy_until, held, in_flight, entered = (self._scratch(self.workers) for _ in range(5))
+        end = self._scratch(self.size, -1)
+        placed, busy_until, held = (self._scratch(self.workers) for _ in range(3))
         total = self._functions[0](
-            problem.stages,
-            problem.pipelines,
-            problem.units,
+            self.workers,
+            seats,
             self.width,
             self._most,
-            self._stage_of,
-            self._times,
-            self._transfer,
-            self._runs_on,
-            self._split,
-            *self._memory,
+            self._first_seat,
+            self._worker_of,
+            self._queue_of,
+            self._duration,
+            self._change,
+            self._first_next,
+            self._next_op,
+            self._next_lag,
+            self._extra,
+            self._needs,
+            self._capacity,
             self._native(priority.ravel()),
             self._native(priority.min(axis=(1, 2))),
-            *map(self._native, rule),
+            *(self._native(values[chunk]) for values in rule),
             self._hosted,
-            *self._first_forwards(priority),
+            *self._entering(priority),
+            self._native(self.waits_for.copy()) if self._extra else self._scratch(0),
+            self._scratch(self.size if self._extra else 0),
             *self._queues,
-            self._scratch(3 * self.workers),
+            self._scratch(3 * seats),
             order,
             end,
             placed,
             busy_until,
             held,
-            in_flight,
-            entered,
+            self._scratch(seats),
+            self._scratch(seats),
             self._no_events(),
         )
-        assert total == problem.ops, f"list scheduling placed {total} of {problem.ops} ops"
+        if total < problem.ops:
+            assert self._extra, f"list scheduling placed {total} of {problem.ops} ops"
+            return None
         return _array(order), _array(end), _array(busy_until)
 
     def _no_events(self) -> Any:
         """A heap, or a tree with a leaf for every worker, in which nothing happens."""
         if not self._compiled:
-            return [kernel.NEVER]
+            return [inner_loops.NEVER]
         leaves = 1 << self.workers.bit_length()
-        tree = np.arange(2 * leaves, dtype=np.int64) % leaves + kernel.NEVER
+        tree = np.arange(2 * leaves, dtype=np.int64) % leaves + inner_loops.NEVER
         tree[0] = leaves
         return tree
 
-    def _first_forwards(self, priority: Ints) -> tuple[Any, Any]:
-        """The F of the first stage in the order that its workers take them, and where each worker's begin."""
-        host = self.problem.host[:, 0]
-        units = np.lexsort((priority[0, :, 0], host))
-        limits = np.searchsorted(host[units], np.arange(self.problem.pipelines + 1))
-        entering = np.full(len(units) + self.problem.pipelines, -1, dtype=np.int64)
-        entering[np.arange(len(units)) + host[units]] = units * self.problem.stages
-        return self._native(entering), self._native(limits[:-1] + np.arange(self.problem.pipelines))
+    def _entering(self, priority: Ints) -> tuple[Any, Any]:
+        """The F that wait for nothing, as their seats take them, and where those of each seat begin."""
+        seats = len(self._seats.worker)
+        ops = np.flatnonzero(self.waits_for[: self.size // 3] == 0)
+        seat = self._seats.of_op[ops]
+        by_seat = np.lexsort((priority.ravel()[ops], seat))
+        ops, seat = ops[by_seat], seat[by_seat]
+        entering = np.full(len(ops) + seats, -1, dtype=np.int64)
+        entering[np.arange(len(ops)) + seat] = ops
+        firsts = np.searchsorted(seat, np.arange(seats)) + np.arange(seats)
+        return self._native(entering), self._native(firsts)
 
     def earliest(self, order: Ints, release: Ints) -> Ints:
-        """The earliest end of every op, -1 where there is none; stages open at their release.
+        """The earliest end of every op, -1 where there is none; pools open at their release.
 
         A worker that takes longer to step than its peers comes later by that much.
         """
@@ -149,18 +232,20 @@ class Loops:
 
     def timed(self, order: Ints, release: Ints) -> tuple[Ints, Ints] | None:
         """The earliest end of every op and of every worker; None if the orders wait for each other."""
-        problem = self.problem
-        end = self._scratch(3 * self.span, -1)
-        free = self._native(np.maximum(np.repeat(release, problem.pipelines) + self.late, 0))
+        end = self._scratch(self.size, -1)
+        free = self._native(np.maximum(release[self.pool_of] + self.late, 0))
         timed = self._functions[1](
-            problem.stages,
             self.workers,
             self.width,
-            self.span,
-            self._stage_of,
-            self._times,
-            self._transfer,
-            self._runs_on,
+            self._duration,
+            self._waits.source,
+            self._waits.lag,
+            self._wakes,
+            self._extra,
+            self._waits.more_first,
+            self._waits.more_from,
+            self._waits.more_lag,
+            *self._wakes_more,
             self._native(order),
             free,
             end,
@@ -168,29 +253,31 @@ class Loops:
             self._native(np.arange(self.workers - 1, -1, -1, dtype=np.int64)),
             self._scratch(self.workers, 1),
         )
-        if timed < problem.ops:
+        if timed < self.problem.ops:
             return None
         return _array(end), _array(free)
 
     def latest(self, order: Ints, deadline: Ints) -> tuple[Ints, Ints]:
-        """The latest start of every op under the stages' deadlines, and its latest end.
+        """The latest start of every op under the pools' deadlines, and its latest end.
 
         The latest end ignores what its worker does next.
         """
-        due = self._scratch(3 * self.span, kernel.FAR)
-        late = self._scratch(3 * self.span, kernel.FAR)
+        due = self._scratch(self.size, inner_loops.FAR)
+        late = self._scratch(self.size, inner_loops.FAR)
         timed = self._functions[2](
-            self.problem.stages,
             self.workers,
             self.width,
-            self.span,
-            self._stage_of,
-            self._times,
-            self._transfer,
-            self._runs_on,
-            self._split,
+            self._duration,
+            self._first_next,
+            self._next_op,
+            self._next_lag,
+            self._feeder,
+            self._extra,
+            self._waits.more_first,
+            self._waits.more_from,
+            self._worker_of_op,
             self._native(order),
-            self._native(deadline),
+            self._native(deadline[self.pool_of]),
             due,
             late,
             self._native(np.arange(self.workers, dtype=np.int64) * self.width + self._length - 1),
@@ -202,16 +289,21 @@ class Loops:
 
     def swapped(self, order: Ints, times: tuple[Ints, Ints, Ints], where: Where) -> Ints | None:
         """The order with some neighbours swapped; `times` are ends, latest ends and latest starts."""
-        problem = self.problem
         changed = self._native(order.copy())
         swaps = self._functions[3](
-            problem.stages,
-            problem.pipelines,
-            problem.units,
             self.width,
-            self._times,
-            self._transfer,
-            *self._memory,
+            *self._pools,
+            self._unit_of,
+            self._duration,
+            self._waits.source,
+            self._waits.lag,
+            self._extra,
+            self._waits.more_first,
+            self._waits.more_from,
+            self._waits.more_lag,
+            self._takes,
+            self._change,
+            self._capacity,
             *map(self._native, times),
             *where,
             changed,
@@ -225,6 +317,28 @@ class Loops:
         return np.full(size, fill, dtype=np.int64) if self._compiled else [fill] * size
 
 
+def _present(problem: Problem) -> Ints:
+    """The numbers of the ops that there are."""
+    there = np.ones((3, problem.units, problem.chunks), dtype=np.bool_)
+    there[2] = np.array(problem.split)
+    return np.flatnonzero(there)
+
+
+def _seats_of(problem: Problem) -> _Seats:
+    forwards = slice(problem.units * problem.chunks)
+    chunk = np.arange(problem.units * problem.chunks) % problem.chunks
+    place = problem.tasks.worker[forwards] * problem.chunks + chunk
+    seats, of_op, hosted = np.unique(place, return_inverse=True, return_counts=True)
+    worker, chunk = np.divmod(seats, problem.chunks)
+    needs = np.zeros(len(seats), dtype=np.int64)
+    np.maximum.at(needs, of_op, problem.tasks.takes[forwards])
+    # What comes later to the same worker must find room, or nothing would ever be given back.
+    for seat in reversed(range(len(seats) - 1)):
+        if worker[seat] == worker[seat + 1]:
+            needs[seat] += needs[seat + 1]
+    return _Seats(worker, chunk, np.tile(of_op, 3), hosted, needs)
+
+
 def _array(values: Any) -> Ints:
     return np.asarray(values, dtype=np.int64)
 
@@ -232,15 +346,15 @@ def _array(values: Any) -> Ints:
 @cache
 def _compiled() -> tuple[Any, ...]:
     heap = {
-        "heappush": compile_function(kernel.tree_push),
-        "heappop": compile_function(kernel.tree_pop),
+        "heappush": compile_function(inner_loops.tree_push),
+        "heappop": compile_function(inner_loops.tree_pop),
     }
     return tuple(compile_function(loop, **heap) for loop in _LOOPS)
 
 
 _LOOPS: tuple[Any, ...] = (
-    kernel.list_schedule,
-    earliest_times,
-    latest_times,
-    swap_neighbours,
+    inner_loops.list_schedule,
+    inner_loops.earliest_times,
+    inner_loops.latest_times,
+    inner_loops.swap_neighbours,
 )

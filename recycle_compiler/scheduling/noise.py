@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from recycle_compiler.scheduling.kernel import Ints
+from recycle_compiler.scheduling.problem import Ints
 
 
 class Noise:

@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from recycle_compiler.scheduling.kernel import FAR, Ints
+from recycle_compiler.scheduling.inner_loops import FAR
+from recycle_compiler.scheduling.problem import Ints
 from recycle_compiler.scheduling.rules import Rule
 from recycle_compiler.scheduling.timing import Clock
 
@@ -29,16 +30,17 @@ class Placed:
     order: Ints
     end: Ints
     first: Ints
-    """When each stage starts, as `Clock` counts it."""
+    """When each pool starts, as `Clock` counts it."""
 
     @property
     def rank(self) -> tuple[int, int]:
         return self.period, self.lateness
 
 
-def placed_by_rule(clock: Clock, priority: Ints, rule: Rule, goal: Goal) -> Placed:
-    """What list scheduling makes of a rule."""
-    return _placed(clock, *clock.loops.schedule(priority, rule), goal)
+def placed_by_rule(clock: Clock, priority: Ints, rule: Rule, goal: Goal) -> Placed | None:
+    """What list scheduling makes of a rule; None where it finds no way on."""
+    found = clock.loops.schedule(priority, rule)
+    return None if found is None else _placed(clock, *found, goal)
 
 
 def placed_in_order(clock: Clock, order: Ints, goal: Goal) -> Placed | None:
@@ -48,10 +50,11 @@ def placed_in_order(clock: Clock, order: Ints, goal: Goal) -> Placed | None:
 
 
 def _placed(clock: Clock, order: Ints, end: Ints, worker_end: Ints, goal: Goal) -> Placed:
-    shape = clock.problem.stages, clock.problem.pipelines
-    first_ops, ends = order[:: clock.loops.width], worker_end.reshape(shape)
+    first_ops, pool_of = order[:: clock.loops.width], clock.loops.pool_of
     begins = end[first_ops] - clock.loops.duration[first_ops] - clock.loops.late
     starts = np.where(first_ops >= 0, begins, FAR)
-    first = starts.reshape(shape).min(axis=1)
-    late = ends - clock.deadlines(first, goal.aim)[:, None]
-    return Placed(clock.period(first, ends.max(axis=1)), int(np.maximum(late, 0).sum()), order, end, first)
+    first, last = np.full(clock.problem.pools, FAR), np.zeros(clock.problem.pools, dtype=np.int64)
+    np.minimum.at(first, pool_of, starts)
+    np.maximum.at(last, pool_of, worker_end)
+    late = worker_end - clock.deadlines(first, goal.aim)[pool_of]
+    return Placed(clock.period(first, last), int(np.maximum(late, 0).sum()), order, end, first)

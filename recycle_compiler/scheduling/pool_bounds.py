@@ -21,8 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from recycle_compiler.scheduling.kernel import Ints
-from recycle_compiler.scheduling.problem import UNLIMITED, Problem
+from recycle_compiler.scheduling.problem import UNLIMITED, Ints, Problem
 
 _NEVER = 1 << 60
 
@@ -66,7 +65,7 @@ def pooled_losses(problem: Problem, stage: int) -> tuple[int, int]:
 def _ways(problem: Problem) -> tuple[list[int], list[int]]:
     """From stage 0 to each: F and transfers, backwards and transfers."""
     down, way_up = [0], [0]
-    for stage in range(problem.stages - 1):
+    for stage in range(problem.chunks - 1):
         down.append(down[-1] + problem.forward[stage] + problem.transfer[stage])
         way_up.append(way_up[-1] + problem.backward[stage] + problem.transfer[stage])
     return down, way_up
@@ -96,7 +95,7 @@ def _at_start(problem: Problem, stage: int) -> _Earliest:
             head(problem, stage, later) + up(problem, later, stage),
             problem.forward[later] + problem.backward[later],
         )
-        for later in range(stage + 1, problem.stages)
+        for later in range(stage + 1, problem.chunks)
     ]
     backward = _after_ways(problem, backward, ways)
     weight = backward + here
@@ -127,7 +126,7 @@ def _at_end(problem: Problem, stage: int) -> _Earliest:
     forward = soonest + _rounds(problem, stage) * (problem.forward[stage] + here) - problem.forward[stage]
     trip = 0
     ways = []
-    for later in range(stage + 1, problem.stages):
+    for later in range(stage + 1, problem.chunks):
         both = problem.forward[later] + problem.backward[later]
         path = up(problem, later, stage) + head(problem, stage, later) - problem.forward[stage]
         ways.append(_Way(later, soonest + here + path, both))

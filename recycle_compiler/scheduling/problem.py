@@ -1,7 +1,13 @@
-"""The timing problem in the dense form that bounds, schedulers and the MILP work on.
+"""The timing problem, made from a graph: what bounds, schedulers and the MILP work on.
 
-A micro-batch of any pipeline is one number `unit = pipeline * microbatches + microbatch`. A stage that
-is not split runs its whole backward as `backward` and has weight 0, and nothing is left to defer.
+A micro-batch of any pipeline is one number `unit = pipeline * microbatches + microbatch`. Ops are numbered
+`(kind * units + unit) * chunks + chunk`, with kind 0 forward, 1 backward (what the previous chunk waits for:
+I where the chunk is split, else all of B) and 2 weight. That is a name and no more: what an op waits for,
+where it runs, how long it takes and what memory it holds are read from columns.
+
+Workers that hold the same chunks are a *pool*. Pools whose reductions wait for the same synchronization share
+a *window*: from the first op of its workers to the end of their optimizer steps, once per period. With one
+chunk on every worker and staggered optimizers, chunk, stage, pool and window are the same.
 """
 
 from dataclasses import dataclass, replace
@@ -11,54 +17,80 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from recycle_compiler.ir.failure import FailureSet
+from recycle_compiler.ir.failure import worker_number
+from recycle_compiler.ir.graph import Edges, Graph
 from recycle_compiler.ir.job import JobSpec
-from recycle_compiler.ir.ops import OpKind, OpTable
-from recycle_compiler.ir.target import Target
+from recycle_compiler.ir.ops import UNSET, OpKind, OpTable
 from recycle_compiler.scheduling.slow_workers import SlowWorkers
 
+Ints = NDArray[np.int64]
+
 UNLIMITED = -1
+ROW_OF_KIND = np.array([0, 1, 1, 2])
+"""Of the kinds F, B, I, W: forward, backward or weight."""
 
 
-class SlowTimes(NamedTuple):
-    """Of a worker that is not like its peers, in ticks."""
+class Tasks(NamedTuple):
+    """Columns have one value per op number; 0 where there is no such op."""
 
-    pipeline: int
-    stage: int
-    work: tuple[int, int, int]
-    """Forward, backward, weight."""
-    finish: int
+    worker: Ints
+    duration: Ints
+    takes: Ints
+    """Memory, as the op starts."""
+    frees: Ints
+    """Memory, as it ends."""
+    edges: Edges
+    """Between op numbers."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Problem:
-    """What must be timed. Tuples have one value per stage; times in ticks."""
+    """What must be timed. Tuples have one value per chunk unless they say otherwise; times in ticks.
 
-    stages: int
+    Bounds and the MILP argue about chunks: their times here are the shortest of their ops. Whether that is
+    the whole truth says `is_uniform`.
+    """
+
+    chunks: int
     pipelines: int
     microbatches: int
     """Per pipeline."""
     staggered: bool
+    """Chunks reduce and step on their own, not behind one barrier for all."""
     forward: tuple[int, ...]
     backward: tuple[int, ...]
-    """What the previous stage waits for: I where the stage is split, else all of B."""
     weight: tuple[int, ...]
-    """W where the stage is split, else 0."""
+    """W where the chunk is split, else 0."""
     split: tuple[bool, ...]
     transfer: tuple[int, ...]
+    """From chunk c to c + 1 and back; one value fewer than there are chunks."""
     finish: tuple[int, ...]
-    """Reduction and optimizer of the stage."""
+    """Reduction and optimizer of the chunk."""
+    optimizer: tuple[int, ...]
     activation: tuple[int, ...]
     kept: tuple[int, ...]
-    """What of an activation stays after `backward` until W is done; 0 where the stage is not split."""
+    """What of an activation stays after `backward` until W is done; 0 where the chunk is not split."""
     capacity: tuple[int, ...]
-    """UNLIMITED or an amount."""
+    """Of the chunk's workers: UNLIMITED or an amount."""
     hosts: tuple[tuple[int, ...], ...]
     """Numbers of the workers that may run micro-batches there."""
-    host: NDArray[np.int64]
-    """host[unit, stage]: the number of the worker that runs it."""
-    slow: tuple[SlowTimes, ...] = ()
-    """Workers to which the times of their stage do not apply; bounds and MILP know nothing of them."""
+    pool: tuple[int, ...]
+    """The pool that holds the chunk."""
+    window: tuple[int, ...]
+    """Of each pool, its window."""
+    grain: int
+    """The largest step that all times are multiples of: starts and periods are too."""
+    is_uniform: bool
+    """Ops of a chunk differ in nothing but their micro-batch."""
+    worker_capacity: tuple[int, ...]
+    """Per worker: UNLIMITED or an amount."""
+    tasks: Tasks
+    late: Ints
+    """Per worker: by how much longer it takes to reduce and step than others of its pool."""
+    slow: tuple[int, ...] = ()
+    """Workers to which the times of their chunks do not apply; bounds and MILP know nothing of them."""
+    has_faster: bool = False
+    """Whether some of those are faster than their peers."""
 
     @property
     def units(self) -> int:
@@ -67,77 +99,299 @@ class Problem:
     @property
     def ops(self) -> int:
         """How many ops must be timed."""
-        return self.units * (2 * self.stages + sum(self.split))
+        return self.units * (2 * self.chunks + sum(self.split))
 
     @property
-    def grain(self) -> int:
-        """The largest step that all times are multiples of: starts and periods are too."""
-        slow = (time for one in self.slow for time in (*one.work, one.finish))
-        return gcd(*self.forward, *self.backward, *self.weight, *self.transfer, *self.finish, *slow)
+    def workers(self) -> int:
+        """All of the grid, failed ones too."""
+        return len(self.worker_capacity)
 
     @property
-    def times(self) -> NDArray[np.int64]:
-        """[kind, stage, pipeline]: how long forward, backward and weight take on a worker."""
-        each = np.array([self.forward, self.backward, self.weight], dtype=np.int64)
-        times = np.repeat(each[:, :, None], self.pipelines, axis=2)
-        for one in self.slow:
-            times[:, one.stage, one.pipeline] = one.work
-        return times
+    def pools(self) -> int:
+        return len(self.window)
 
     @property
-    def finishes(self) -> NDArray[np.int64]:
-        """[stage, pipeline]: how long reduction and optimizer take on a worker."""
-        finishes = np.repeat(np.array(self.finish, dtype=np.int64)[:, None], self.pipelines, axis=1)
-        for one in self.slow:
-            finishes[one.stage, one.pipeline] = one.finish
-        return finishes
+    def pool_finish(self) -> tuple[int, ...]:
+        """Per pool: reduction and optimizer of all its chunks."""
+        whole = [0] * self.pools
+        for pool, finish in zip(self.pool, self.finish, strict=True):
+            whole[pool] += finish
+        return tuple(whole)
 
     @property
-    def load(self) -> NDArray[np.int64]:
-        """[stage, pipeline]: how long the work of a worker on its micro-batches takes."""
-        hosted = np.bincount(self.host.ravel(), minlength=self.stages * self.pipelines)
-        return hosted.reshape(self.stages, -1) * self.times.sum(axis=0)
+    def pool_hosts(self) -> tuple[tuple[int, ...], ...]:
+        """Per pool: its workers, sorted."""
+        found: list[set[int]] = [set() for _ in range(self.pools)]
+        for pool, workers in zip(self.pool, self.hosts, strict=True):
+            found[pool].update(workers)
+        return tuple(tuple(sorted(workers)) for workers in found)
+
+    @property
+    def host(self) -> Ints:
+        """host[unit, chunk]: the number of the worker that runs it."""
+        return self.tasks.worker[: self.units * self.chunks].reshape(self.units, self.chunks)
+
+    @property
+    def has_more_edges(self) -> bool:
+        """Whether some op waits for more than what it needs of its micro-batch."""
+        return len(self.tasks.edges.before) > self.ops - self.units
+
+    @property
+    def closing(self) -> int:
+        """How long it takes to reduce and step behind one barrier for all."""
+        return max(self.pool_finish)
+
+    @property
+    def load(self) -> Ints:
+        """Per worker: how long its work on micro-batches takes."""
+        return np.bincount(self.tasks.worker, self.tasks.duration, minlength=self.workers).astype(np.int64)
 
 
-def slowed(problem: Problem, job: JobSpec, slow: SlowWorkers) -> Problem:
-    """The problem with the times that slow workers take. A reduction is not their own work."""
-    times = zip(problem.forward, problem.backward, problem.weight, strict=True)
-    work = [tuple(each) for each in times]
-    return replace(
-        problem,
-        slow=tuple(
-            SlowTimes(
-                *one.worker,
-                (one.stretched(forward), one.stretched(backward), one.stretched(weight)),
-                job.reduce[one.worker.stage] + one.stretched(job.optimizer[one.worker.stage]),
-            )
-            for one in slow
-            for forward, backward, weight in [work[one.worker.stage]]
-        ),
-    )
-
-
-def problem_of(job: JobSpec, failed: FailureSet, ops: OpTable) -> Problem:
-    """The timing problem of ops that have been routed."""
-    split = tuple(bool(((ops.kind == OpKind.I) & (ops.chunk == stage)).any()) for stage in range(job.stages))
-    forwards = ops.kind == OpKind.F
-    host = np.empty((job.pipelines, job.microbatches, job.stages), dtype=np.int64)
-    host[ops.pipeline[forwards], ops.microbatch[forwards], ops.chunk[forwards]] = ops.worker[forwards]
-    times = tuple(zip(split, job.backward_input, job.backward_weight, strict=True))
-    return Problem(
-        stages=job.stages,
+def problem_of(graph: Graph) -> Problem:
+    """The timing problem of a graph whose ops have been routed."""
+    job, ops = graph.job, graph.ops
+    tasks = _tasks(graph)
+    duration = tasks.duration.reshape(3, -1, job.chunks)
+    weights = _weights(graph)
+    reduce, optimizer = (_finishing(ops, kind, job.chunks) for kind in (OpKind.R, OpKind.O))
+    finish = tuple(r + o for r, o in zip(reduce, optimizer, strict=True))
+    hosts = _hosts(graph)
+    barriers = _barriers(graph)
+    capacity = tuple(UNLIMITED if amount is None else amount for amount in job.capacity)
+    problem = Problem(
+        chunks=job.chunks,
         pipelines=job.pipelines,
         microbatches=job.microbatches,
-        staggered=job.techniques.stagger,
-        forward=job.forward,
-        backward=tuple(i if apart else i + w for apart, i, w in times),
-        weight=tuple(w if apart else 0 for apart, _, w in times),
-        split=split,
-        transfer=job.transfer,
-        finish=tuple(r + o for r, o in zip(job.reduce, job.optimizer, strict=True)),
-        activation=job.activation,
-        kept=tuple(kept if apart else 0 for apart, kept in zip(split, job.kept_for_weight, strict=True)),
-        capacity=tuple(UNLIMITED if amount is None else amount for amount in job.capacity),
-        hosts=Target(job, failed).hosts,
-        host=host.reshape(-1, job.stages),
+        staggered=not bool(((ops.kind == OpKind.S) & (ops.chunk == UNSET)).any()),
+        forward=_least(duration[0]),
+        backward=_least(duration[1]),
+        weight=_least(duration[2], weights),
+        split=tuple(bool(weights[:, chunk].any()) for chunk in range(job.chunks)),
+        transfer=_transfers(job, tasks.edges),
+        finish=finish,
+        optimizer=optimizer,
+        activation=_least(tasks.takes.reshape(3, -1, job.chunks)[0]),
+        kept=_least(tasks.frees.reshape(3, -1, job.chunks)[2]),
+        capacity=(),
+        hosts=hosts,
+        pool=(),
+        window=barriers,
+        grain=int(np.gcd.reduce([np.gcd.reduce(tasks.duration), np.gcd.reduce(tasks.edges.lag), *finish])),
+        is_uniform=False,
+        worker_capacity=tuple(amount for amount in capacity for _ in range(job.pipelines)),
+        tasks=tasks,
+        late=np.zeros(job.workers, dtype=np.int64),
     )
+    grouped = _grouped(problem, barriers)
+    return replace(grouped, is_uniform=_is_uniform(grouped), late=_late(ops, grouped))
+
+
+def rerouted(problem: Problem, hosts: tuple[tuple[int, ...], ...], host: Ints) -> Problem:
+    """The same ops on other workers: `host[unit, chunk]` of those in `hosts`."""
+    barriers = tuple(problem.window[pool] for pool in problem.pool)
+    tasks = problem.tasks._replace(worker=np.tile(host.ravel(), 3))
+    return _grouped(replace(problem, hosts=hosts, tasks=tasks), barriers)
+
+
+def slowed(problem: Problem, slow: SlowWorkers) -> Problem:
+    """The problem with the times that slow workers take. A reduction is not their own work."""
+    duration, late = problem.tasks.duration.copy(), problem.late.copy()
+    workers = tuple(worker_number(one.worker, problem.pipelines) for one in slow)
+    for one, worker in zip(slow, workers, strict=True):
+        own = np.flatnonzero(problem.tasks.worker == worker)
+        each, where = np.unique(duration[own], return_inverse=True)
+        duration[own] = np.array([one.stretched(int(ticks)) for ticks in each], dtype=np.int64)[where]
+        held = [
+            ticks for ticks, hosts in zip(problem.optimizer, problem.hosts, strict=True) if worker in hosts
+        ]
+        late[worker] += sum(one.stretched(ticks) - ticks for ticks in held)
+    grain = np.gcd.reduce([problem.grain, *np.unique(duration), *np.unique(late)])
+    return replace(
+        problem,
+        tasks=problem.tasks._replace(duration=duration),
+        late=late,
+        grain=int(grain),
+        is_uniform=False,
+        slow=workers,
+        has_faster=any(one.factor < 1 for one in slow),
+    )
+
+
+def chunk_grain(problem: Problem) -> int:
+    """The grain that the times of chunks alone would have."""
+    return gcd(*problem.forward, *problem.backward, *problem.weight, *problem.transfer, *problem.finish)
+
+
+def op_numbers(job: JobSpec, ops: OpTable) -> Ints:
+    """The number of every op of a table; UNSET for those that are not work on a micro-batch."""
+    unit = ops.pipeline * job.microbatches + ops.microbatch
+    kind = ROW_OF_KIND[np.minimum(ops.kind, OpKind.W)]
+    number = (kind * job.pipelines * job.microbatches + unit) * job.chunks + ops.chunk
+    return np.where(ops.kind <= OpKind.W, number, UNSET)
+
+
+def _tasks(graph: Graph) -> Tasks:
+    number = op_numbers(graph.job, graph.ops)
+    work = number != UNSET
+    size = 3 * graph.job.pipelines * graph.job.microbatches * graph.job.chunks
+    worker, duration, takes, frees = (np.zeros(size, dtype=np.int64) for _ in range(4))
+    for column, values in (
+        (worker, graph.ops.worker),
+        (duration, graph.ops.duration),
+        (takes, graph.takes),
+        (frees, graph.frees),
+    ):
+        column[number[work]] = values[work]
+    assert worker.min() >= 0, "an op has no worker yet"
+    of_forward = np.tile(worker[: size // 3], 3)
+    there = number[work]
+    assert (worker[there] == of_forward[there]).all(), "a backward is not where its activation is"
+    between = work[graph.before] & work[graph.after]
+    _check_ends(graph, ~between)
+    edges = Edges(number[graph.before[between]], number[graph.after[between]], graph.lag[between])
+    taken, freed = (column.reshape(3, -1).sum(axis=0) for column in (takes, frees))
+    assert (taken == freed).all(), "memory that is taken is not given back, or other memory is"
+    return Tasks(of_forward, duration, takes, frees, edges)
+
+
+_ENDS = ((OpKind.B, OpKind.S), (OpKind.W, OpKind.S), (OpKind.S, OpKind.R), (OpKind.R, OpKind.O))
+
+
+def _check_ends(graph: Graph, chosen: NDArray[np.bool_]) -> None:
+    """Windows end as the scheduler knows it: B or W, then S, R and O, each at once after the other."""
+    kinds = len(OpKind)
+    pairs = graph.ops.kind[graph.before[chosen]] * kinds + graph.ops.kind[graph.after[chosen]]
+    known = [before * kinds + after for before, after in _ENDS]
+    assert np.isin(pairs, known).all(), "an edge ties work to S, R or O in a way that cannot be scheduled"
+    assert not graph.lag[chosen].any(), "S, R and O follow without a lag"
+
+
+def _weights(graph: Graph) -> NDArray[np.bool_]:
+    """Which [unit, chunk] have a W."""
+    job, ops = graph.job, graph.ops
+    weights = np.zeros((job.pipelines, job.microbatches, job.chunks), dtype=np.bool_)
+    chosen = ops.kind == OpKind.W
+    weights[ops.pipeline[chosen], ops.microbatch[chosen], ops.chunk[chosen]] = True
+    return weights.reshape(-1, job.chunks)
+
+
+def _least(values: Ints, where: NDArray[np.bool_] | None = None) -> tuple[int, ...]:
+    """Per chunk, the least of its ops; 0 if it has none."""
+    if where is None:
+        return tuple(values.min(axis=0).tolist())
+    far = np.iinfo(np.int64).max
+    least = values.min(axis=0, where=where, initial=far)
+    return tuple(np.where(least == far, 0, least).tolist())
+
+
+def _finishing(ops: OpTable, kind: OpKind, chunks: int) -> tuple[int, ...]:
+    """How long R or O of each chunk takes at least."""
+    rows = [ops.duration[(ops.kind == kind) & (ops.chunk == chunk)] for chunk in range(chunks)]
+    return tuple(int(times.min()) if len(times) else 0 for times in rows)
+
+
+def _transfers(job: JobSpec, edges: Edges) -> tuple[int, ...]:
+    """The least lag between each chunk and the next; every micro-batch has to follow the chunks."""
+    chunks, span = job.chunks, job.pipelines * job.microbatches * job.chunks
+    before, after, lag = edges
+    down = (after == before + 1) & (after < span) & (after % chunks > 0)
+    up = (before == after + 1) & (after >= span) & (before < 2 * span) & (before % chunks > 0)
+    within = after == before + span
+    turn = within & (before < span) & (before % chunks == chunks - 1)
+    follows = np.zeros(3 * span, dtype=np.bool_)
+    follows[after[down | up | turn | (within & (before >= span))]] = True
+    starts = np.arange(3 * span) % chunks == 0
+    assert (follows | starts)[:span].all() and follows[span : 2 * span].all(), "a data dependency is missing"
+    least = np.full(chunks, np.iinfo(np.int64).max)
+    np.minimum.at(least, before[down] % chunks, lag[down])
+    np.minimum.at(least, after[up] % chunks, lag[up])
+    return tuple(least.tolist()[: chunks - 1])
+
+
+def _hosts(graph: Graph) -> tuple[tuple[int, ...], ...]:
+    """Who may run each chunk: those that the failures leave, and whoever a pass has chosen beside them."""
+    ops, workers = graph.ops, graph.job.workers
+    forward = ops.kind == OpKind.F
+    used: list[int] = np.unique(ops.chunk[forward] * workers + ops.worker[forward]).tolist()
+    found: list[set[int]] = [set(hosts) for hosts in graph.target.hosts]
+    for place in used:
+        found[place // workers].add(place % workers)
+    return tuple(tuple(sorted(hosts)) for hosts in found)
+
+
+def _barriers(graph: Graph) -> tuple[int, ...]:
+    """For each chunk a number of what its reductions wait for: equal where they wait for the same."""
+    ops = graph.ops
+    keys: list[set[int]] = [set() for _ in range(graph.job.chunks)]
+    for sync, other in ((graph.after, graph.before), (graph.before, graph.after)):
+        tied = ops.kind[sync] == OpKind.S
+        pairs: list[int] = np.unique(sync[tied] * graph.job.chunks + ops.chunk[other[tied]]).tolist()
+        for pair in pairs:
+            keys[pair % graph.job.chunks].add(pair // graph.job.chunks)
+    return _components(keys)
+
+
+def _grouped(problem: Problem, barriers: tuple[int, ...]) -> Problem:
+    """The problem with the pools and windows that its hosts and barriers make."""
+    hosts = [set(workers) for workers in problem.hosts]
+    pool = _components(hosts)
+    # Barriers are keys below zero, workers are not.
+    window = _components([workers | {-1 - one} for workers, one in zip(hosts, barriers, strict=True)])
+    capacity = tuple(
+        min((problem.worker_capacity[worker] for worker in workers), key=_room, default=UNLIMITED)
+        for workers in problem.hosts
+    )
+    firsts = [pool.index(number) for number in range(max(pool) + 1)]
+    return replace(problem, pool=pool, window=tuple(window[chunk] for chunk in firsts), capacity=capacity)
+
+
+def _room(capacity: int) -> tuple[bool, int]:
+    """Orders capacities: the largest first, since bounds must hold for whoever has most."""
+    return capacity != UNLIMITED, -capacity
+
+
+def _components(keys: list[set[int]]) -> tuple[int, ...]:
+    """A number for each chunk, the same for two of them that share a key or are joined by others that do."""
+    label = list(range(len(keys)))
+    owner: dict[int, int] = {}
+    for chunk, mine in enumerate(keys):
+        for key in mine:
+            other = label[owner.setdefault(key, chunk)]
+            if other != label[chunk]:
+                old, new = max(other, label[chunk]), min(other, label[chunk])
+                label = [new if one == old else one for one in label]
+    numbers = {one: number for number, one in enumerate(sorted(set(label)))}
+    return tuple(numbers[one] for one in label)
+
+
+def _late(ops: OpTable, problem: Problem) -> Ints:
+    """By how much longer each worker takes to reduce and step than its pool does at least."""
+    ends = ops.kind > OpKind.S
+    whole = np.bincount(ops.worker[ends], ops.duration[ends], minlength=problem.workers).astype(np.int64)
+    late = np.zeros(problem.workers, dtype=np.int64)
+    for finish, workers in zip(problem.pool_finish, problem.pool_hosts, strict=True):
+        late[list(workers)] = whole[list(workers)] - finish
+    return late
+
+
+def _is_uniform(problem: Problem) -> bool:
+    """Whether what is said of chunks is all there is to say."""
+    tasks, shape = problem.tasks, (3, problem.units, problem.chunks)
+    kept, whole = np.array(problem.kept), np.array(problem.activation)
+    rest = np.where(problem.split, whole - kept, whole)
+    nothing = np.zeros(problem.chunks, dtype=np.int64)
+    columns = (
+        (tasks.duration, (problem.forward, problem.backward, problem.weight)),
+        (tasks.takes, (whole, nothing, nothing)),
+        (tasks.frees, (nothing, rest, kept)),
+    )
+    if any((column.reshape(shape) != np.array(each)[:, None, :]).any() for column, each in columns):
+        return False
+    chunk = tasks.edges.after % problem.chunks
+    crosses = tasks.edges.before % problem.chunks != chunk
+    first = np.minimum(chunk, tasks.edges.before % problem.chunks)
+    lag = np.where(crosses, np.array([*problem.transfer, 0])[first], 0)
+    same_room = all(
+        len({problem.worker_capacity[worker] for worker in workers}) == 1 for workers in problem.hosts
+    )
+    return len(lag) == problem.ops - problem.units and bool((tasks.edges.lag == lag).all()) and same_room

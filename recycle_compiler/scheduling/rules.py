@@ -17,8 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from recycle_compiler.scheduling.kernel import Ints
-from recycle_compiler.scheduling.problem import UNLIMITED, Problem
+from recycle_compiler.scheduling.problem import UNLIMITED, Ints, Problem
 
 NO_LIMIT = 1 << 40
 _BUSY = 97
@@ -26,7 +25,7 @@ _BUSY = 97
 
 
 class Rule(NamedTuple):
-    """Settings of the greedy rule, one value per stage."""
+    """Settings of the greedy rule, one value per chunk."""
 
     limit: Ints
     """The most micro-batches between F and the end of backward."""
@@ -61,14 +60,14 @@ class Setting(NamedTuple):
 
 
 def rule_of(problem: Problem, setting: Setting) -> Rule:
-    """The rule with these settings for every stage."""
-    depth = problem.stages - np.arange(problem.stages)
+    """The rule with these settings for every chunk."""
+    depth = problem.chunks - np.arange(problem.chunks)
     most = holdable(problem)
-    busy = _busy_stages(problem)
+    busy = _busy_chunks(problem)
     patience = np.where(busy, *setting.patience)
     return Rule(
         limit=np.minimum(most, depth + setting.ahead),
-        defer=np.full(problem.stages, setting.defer),
+        defer=np.full(problem.chunks, setting.defer),
         depth=depth + np.where(busy, *setting.depth),
         patience=patience,
         patience_at_end=np.maximum(patience, setting.patience_at_end),
@@ -78,7 +77,7 @@ def rule_of(problem: Problem, setting: Setting) -> Rule:
 
 def small_rules(problem: Problem) -> Iterator[Rule]:
     """A grid of rules for plans so small that trying one costs nothing, the most promising first."""
-    depths = (NO_LIMIT, 0, 1, 2, 3, problem.stages)
+    depths = (NO_LIMIT, 0, 1, 2, 3, problem.chunks)
     for patience, defer, ahead in product((0, 100, 50), (NO_LIMIT, 0, 1, 2), depths):
         yield rule_of(problem, Setting(ahead, defer, patience=(patience, patience)))
 
@@ -93,27 +92,32 @@ def greedy_priority(problem: Problem, last_first: bool = False) -> Ints:
     pipeline, turn = np.divmod(np.arange(problem.units), problem.microbatches)
     if last_first:
         turn = turn * problem.pipelines + problem.pipelines - 1 - pipeline
-    priority = np.empty((3, problem.units, problem.stages), dtype=np.int64)
+    priority = np.empty((3, problem.units, problem.chunks), dtype=np.int64)
     for kind, rank in ((1, 0), (0, 1), (2, 2)):
         priority[kind] = (rank * problem.units + turn)[:, None]
     return priority
 
 
 def holdable(problem: Problem) -> Ints:
-    """How many activations a worker of each stage can hold."""
+    """How many activations of each chunk its worker can hold."""
     amounts = zip(problem.capacity, problem.activation, strict=True)
     most = [problem.units if c == UNLIMITED or a == 0 else c // a for c, a in amounts]
     return np.array(most, dtype=np.int64)
 
 
-def _busy_stages(problem: Problem) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _busy_chunks(problem: Problem) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Chunks whose workers have no time to spare."""
     if problem.slow:
-        most = problem.load.max(axis=1)
-        return 100 * most >= _BUSY * most.max()
-    load = [
-        -(-problem.units // len(hosts)) * sum(times)
-        for hosts, *times in zip(
-            problem.hosts, problem.forward, problem.backward, problem.weight, strict=True
+        load = problem.load
+        most = np.array([max(load[worker] for worker in hosts) for hosts in problem.pool_hosts])
+    else:
+        work = np.zeros(problem.pools, dtype=np.int64)
+        times = (problem.forward, problem.backward, problem.weight)
+        np.add.at(work, np.array(problem.pool), np.sum(times, axis=0))
+        most = np.array(
+            [
+                -(-problem.units // len(hosts)) * each
+                for hosts, each in zip(problem.pool_hosts, work.tolist(), strict=True)
+            ]
         )
-    ]
-    return np.array([100 * one >= _BUSY * max(load) for one in load])
+    return (100 * most >= _BUSY * most.max())[list(problem.pool)]

@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from recycle_compiler.scheduling.kernel import Ints
+from recycle_compiler.scheduling.inner_loops import FAR
 from recycle_compiler.scheduling.loops import Loops
-from recycle_compiler.scheduling.problem import Problem
+from recycle_compiler.scheduling.problem import Ints, Problem
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -15,11 +16,12 @@ class Timed:
 
     period: int
     score: int
-    """Among equal periods, lower is better: what all stages together take."""
+    """Among equal periods, lower is better: what all pools together take."""
     order: Ints
     start: Ints
-    """start[kind, unit, stage]; -1 for the W of a stage that is not split."""
+    """start[kind, unit, chunk]; -1 for the W of a chunk that is not split."""
     release: tuple[int, ...]
+    """When each pool opens."""
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -32,20 +34,33 @@ class Clock:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.loops = Loops(problem)
-        self._shape = (3, problem.units, problem.stages)
+        self._shape = (3, problem.units, problem.chunks)
         self._duration = self.loops.duration.reshape(self._shape)
-        load, finishes, alive = problem.load, problem.finishes, _living(problem)
-        self.floor = int((load + finishes)[alive | (load > 0)].max())
+        load, alive = problem.load, _living(problem)
+        self._finish = np.array(problem.pool_finish, dtype=np.int64)
+        finishes = self._finish[self.loops.pool_of] + problem.late
+        self.floor = int((load + finishes)[alive].max())
         """No order has a shorter period."""
-        self._finish = np.array(problem.finish, dtype=np.int64)
-        if problem.slow and not problem.staggered:
-            self._finish = np.where(alive, finishes, 0).max(axis=1)
-        self._late = self.loops.late[problem.host] if problem.slow else None
+        if not problem.staggered:
+            self._finish = np.zeros(problem.pools, dtype=np.int64)
+            np.maximum.at(self._finish, self.loops.pool_of[alive], finishes[alive])
+        self._late = self.loops.late[problem.host] if self.loops.late.any() else None
         self._least = int(finishes[alive & (load == 0)].max(initial=0)) if problem.slow else 0
+        # Chunks of a pool are one after the other for `reduceat`; None where each is a pool of its own.
+        self._by_pool = None
+        if problem.pools < problem.chunks:
+            order = np.argsort(problem.pool, kind="stable")
+            self._by_pool = (order, np.flatnonzero(np.diff(np.array(problem.pool)[order], prepend=-1)))
+        windows = np.array(problem.window)
+        self._window = None if len(set(problem.window)) == problem.pools else windows
+
+    @property
+    def _is_one_window(self) -> bool:
+        return not self.problem.staggered or len(set(self.problem.window)) == 1
 
     def time(self, order: Ints, at_most: int | None = None) -> Timed | None:
         """The order with its shortest period; None if that exceeds `at_most`."""
-        if not self.problem.staggered:
+        if self._is_one_window:
             timed = self.time_at_once(order)
             return None if at_most is not None and timed.period > at_most else timed
         if at_most is None:
@@ -54,15 +69,14 @@ class Clock:
         return None if within is None else self._shorten(within)
 
     def time_at_once(self, order: Ints) -> Timed:
-        """The order with every stage opened at once: fast, and often as short as it can be."""
+        """The order with every pool opened at once: fast, and often as short as it can be."""
         return self._timed(order, self.loops.unopened)
 
     def order_of(self, start: Ints) -> Ints:
-        """The order of ops on every worker, from start[kind, unit, stage] (-1 where there is no such op)."""
-        problem, flat = self.problem, start.ravel()
+        """The order of ops on every worker, from start[kind, unit, chunk] (-1 where there is no such op)."""
+        flat = start.ravel()
         ops = np.flatnonzero(flat >= 0)
-        unit, stage = (ops // problem.stages) % problem.units, ops % problem.stages
-        worker = problem.host[unit, stage]
+        worker = self.problem.tasks.worker[ops]
         order = np.full((self.loops.workers, self.loops.width), -1, dtype=np.int64)
         sorted_ops = np.lexsort((flat[ops], worker))
         owner = worker[sorted_ops]
@@ -77,16 +91,29 @@ class Clock:
         return late.reshape(self._shape)
 
     def deadlines(self, first: Ints, period: int) -> Ints:
-        """When the ops of each stage must be done in this period, with the start of its first op given."""
-        if self.problem.staggered:
-            return first + period - self._finish
-        return np.full(self.problem.stages, first.min() + period - self._finish.max())
+        """When the ops of each pool must be done in this period, with the start of its first op given."""
+        first, _, finish = self._joined(first, first)
+        return first + period - finish
 
     def period(self, first: Ints, last: Ints) -> int:
-        """The period when each stage has its first start and its last end there."""
-        if self.problem.staggered:
-            return max(self._least, int((last + self._finish - first).max()))
-        return int(last.max() - first.min() + self._finish.max())
+        """The period when each pool has its first start and its last end there."""
+        first, last, finish = self._joined(first, last)
+        return max(self._least if self.problem.staggered else 0, int((last + finish - first).max()))
+
+    def _joined(self, first: Ints, last: Ints) -> tuple[Ints, Ints, Ints]:
+        """First starts, last ends and finishes of the pools' windows."""
+        if self._window is None:
+            return first, last, self._finish
+        count = int(self._window.max()) + 1
+        opens, closes, finish = (
+            np.full(count, FAR),
+            np.zeros(count, dtype=np.int64),
+            np.zeros(count, dtype=np.int64),
+        )
+        np.minimum.at(opens, self._window, first)
+        np.maximum.at(closes, self._window, last)
+        np.maximum.at(finish, self._window, self._finish)
+        return opens[self._window], closes[self._window], finish[self._window]
 
     def _shorten(self, best: Timed) -> Timed:
         """Halve the interval between what is surely too short and what is known to do."""
@@ -104,15 +131,15 @@ class Clock:
         return best
 
     def _within(self, order: Ints, period: int) -> Timed | None:
-        """Push stages that start too early for their end; None if they never settle.
+        """Push pools that start too early for their end; None if they never settle.
 
-        A longest path uses each stage's window at most once, so more rounds than stages mean a cycle.
+        A longest path uses each pool's window at most once, so more rounds than pools mean a cycle.
         """
         release = self.loops.unopened
-        for _ in range(self.problem.stages + 1):
+        for _ in range(self.problem.pools + 1):
             start = self._start(order, release)
-            first, last = self._windows(start)
-            over = last + self._finish - first - period
+            first, last, finish = self._joined(*self._windows(start))
+            over = last + finish - first - period
             if (over <= 0).all():
                 return self._as_timed(order, start, release)
             release = np.where(over > 0, first + over, release)
@@ -123,13 +150,17 @@ class Clock:
         return np.where(end >= 0, end - self._duration, -1)
 
     def _windows(self, start: Ints) -> tuple[Ints, Ints]:
-        """For each stage, the start of its first op and the end of its last.
+        """For each pool, the start of its first op and the end of its last.
 
         Of a worker that takes longer to step than its peers, ops start sooner by that much: then one end of
         the optimizer step serves for all.
         """
         first = start[0] if self._late is None else start[0] - self._late
-        return first.min(axis=0), (start + self._duration).max(axis=(0, 1))
+        opens, closes = first.min(axis=0), (start + self._duration).max(axis=(0, 1))
+        if self._by_pool is None:
+            return opens, closes
+        order, firsts = self._by_pool
+        return np.minimum.reduceat(opens[order], firsts), np.maximum.reduceat(closes[order], firsts)
 
     def _timed(self, order: Ints, release: Ints) -> Timed:
         return self._as_timed(order, self._start(order, release), release)
@@ -143,9 +174,9 @@ class Clock:
         return Timed(self.period(first, last), score, order, shifted, opens)
 
 
-def _living(problem: Problem) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
-    """[stage, pipeline]: who may run micro-batches."""
-    alive = np.zeros(problem.stages * problem.pipelines, dtype=np.bool_)
+def _living(problem: Problem) -> NDArray[np.bool_]:
+    """Per worker: whether it may run micro-batches."""
+    alive = np.zeros(problem.workers, dtype=np.bool_)
     for workers in problem.hosts:
         alive[list(workers)] = True
-    return alive.reshape(problem.stages, problem.pipelines)
+    return alive

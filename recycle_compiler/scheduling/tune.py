@@ -11,10 +11,9 @@ from typing import NamedTuple
 
 from recycle_compiler.scheduling.deadline import Deadline
 from recycle_compiler.scheduling.exchange import exchange
-from recycle_compiler.scheduling.kernel import Ints
 from recycle_compiler.scheduling.noise import Noise
 from recycle_compiler.scheduling.placed import Goal, Placed, placed_by_rule
-from recycle_compiler.scheduling.problem import Problem
+from recycle_compiler.scheduling.problem import Ints, Problem
 from recycle_compiler.scheduling.rules import NO_LIMIT, Rule, Setting, greedy_priority, rule_of
 from recycle_compiler.scheduling.timing import Clock, Timed
 
@@ -35,9 +34,9 @@ _DEPTHS = ((1, 0), (0, 0), (2, 0), (1, 1), (0, 1), (1, -1), (0, -1), (2, 2))
 _BURSTS = (0, 6, 12, 25, 37, 50, 75, 100)
 _AHEAD = (3, 6, 8, NO_LIMIT)
 _SPANS = (1, 1, 2, 3, 5, 8)
-"""How many stages are changed together."""
+"""How many chunks are changed together."""
 _ALIGNED = 60
-"""Percent of the changes that take in all stages of a run that has equally many workers."""
+"""Percent of the changes that take in all chunks of a run that has equally many workers."""
 _IDLE_TRIES = 200
 """Changes in a row that lead to nothing new, before tuning ends."""
 
@@ -46,11 +45,11 @@ class Tuning(NamedTuple):
     """How much work may go into a large plan."""
 
     settings: int
-    """Rules to try, the same for all stages."""
+    """Rules to try, the same for all chunks."""
     rounds: int
     """How often the rest is done."""
     changes: int
-    """Rules to try in a round, with other values for some stages."""
+    """Rules to try in a round, with other values for some chunks."""
     exchanges: int
     """Orders to try at the end of a round."""
 
@@ -65,6 +64,7 @@ def tune(clock: Clock, goal: Goal, effort: Tuning, noise: Noise, deadline: Deadl
     """The best schedule found; stops when one is good enough."""
     tuner = _Tuner(clock, goal, noise, deadline)
     begins = tuner.settings(effort.settings)
+    assert begins, "no rule finds an order that obeys every edge"
     best = begins[0].placed
     for turn in range(effort.rounds):
         if tuner.is_done(best):
@@ -92,11 +92,13 @@ class _Tuner:
         return best.period <= self._goal.enough or self._deadline.passed()
 
     def settings(self, most: int) -> list[_Tried]:
-        """Rules with the same values for all stages, best first; of those that come to the same, one."""
+        """Rules with the same values for all chunks, best first; of those that come to the same, one."""
         found: dict[tuple[int, int], _Tried] = {}
         settings: dict[tuple[int, int], Setting] = {}
         for setting in _next_settings(lambda: settings[min(settings)], most, self._noise):
             tried = self._try(rule_of(self._clock.problem, setting), setting.last_first)
+            if tried is None:
+                continue
             found.setdefault(tried.placed.rank, tried)
             settings.setdefault(tried.placed.rank, setting)
             if self.is_done(found[min(found)].placed):
@@ -104,48 +106,48 @@ class _Tuner:
         return [found[rank] for rank in sorted(found)]
 
     def changes(self, begin: _Tried, most: int) -> Placed:
-        """The best that comes of changing some stages at a time; what is no worse is kept."""
+        """The best that comes of changing some chunks at a time; what is no worse is kept."""
         best = begin
         for _ in range(most):
             if self.is_done(best.placed):
                 break
-            tried = self._try(self._changed_stages(best.rule), best.last_first)
-            if tried.placed.rank <= best.placed.rank:
+            tried = self._try(self._changed_chunks(best.rule), best.last_first)
+            if tried is not None and tried.placed.rank <= best.placed.rank:
                 best = tried
         return best.placed
 
-    def _try(self, rule: Rule, last_first: bool) -> _Tried:
+    def _try(self, rule: Rule, last_first: bool) -> _Tried | None:
         placed = placed_by_rule(self._clock, self._priorities[last_first], rule, self._goal)
-        return _Tried(placed, rule, last_first)
+        return None if placed is None else _Tried(placed, rule, last_first)
 
-    def _changed_stages(self, rule: Rule) -> Rule:
-        """Some stages next to each other have another value, once or twice."""
+    def _changed_chunks(self, rule: Rule) -> Rule:
+        """Some chunks next to each other have another value, once or twice."""
         noise = self._noise
         # A long pipeline has more in flight everywhere, and takes longer steps.
         step = max(1, len(rule.depth) // 16)
         for _ in range(1 + noise.below(3) // 2):
-            stages = self._stages(step)
+            chunks = self._chunks(step)
             name = ("patience", "patience_at_end", "depth", "burst")[noise.below(4)]
             values: Ints = getattr(rule, name).copy()
             match name:
                 case "depth":
                     choice = noise.below(2 * step)
-                    values[stages] += choice - step if choice < step else choice - step + 1
+                    values[chunks] += choice - step if choice < step else choice - step + 1
                 case "burst":
-                    values[stages] = noise.below(8 * step + 1)
+                    values[chunks] = noise.below(8 * step + 1)
                 case _:
-                    values[stages] = noise.below(90)
+                    values[chunks] = noise.below(90)
             rule = rule._replace(**{name: values})
         return rule
 
-    def _stages(self, step: int) -> slice:
-        """One run or two, or any few stages."""
+    def _chunks(self, step: int) -> slice:
+        """One run or two, or any few chunks."""
         noise = self._noise
         if noise.below(100) < _ALIGNED:
             run = noise.below(len(self._runs))
             last = run if noise.below(3) else min(run + 1, len(self._runs) - 1)
             return slice(self._runs[run].start, self._runs[last].stop)
-        first = noise.below(self._clock.problem.stages)
+        first = noise.below(self._clock.problem.chunks)
         return slice(first, first + step * _SPANS[noise.below(len(_SPANS))])
 
 
@@ -154,10 +156,10 @@ def _rank(placed: Placed) -> tuple[int, int]:
 
 
 def _runs(problem: Problem) -> list[range]:
-    """Stages next to each other that have equally many workers."""
+    """Chunks next to each other that have equally many workers."""
     live = [len(hosts) for hosts in problem.hosts]
-    starts = [stage for stage in range(problem.stages) if stage == 0 or live[stage] != live[stage - 1]]
-    return [range(first, last) for first, last in zip(starts, [*starts[1:], problem.stages], strict=True)]
+    starts = [chunk for chunk in range(problem.chunks) if chunk == 0 or live[chunk] != live[chunk - 1]]
+    return [range(first, last) for first, last in zip(starts, [*starts[1:], problem.chunks], strict=True)]
 
 
 def _next_settings(chosen: Callable[[], Setting], most: int, noise: Noise) -> Iterator[Setting]:

@@ -65,7 +65,7 @@ def routed(job: JobSpec, failed: FailureSet = ()) -> Graph:
 
 def routed_problem(job: JobSpec, failed: FailureSet = ()) -> Problem:
     graph = routed(job, failed)
-    return problem_of(graph.job, graph.failed, graph.ops)
+    return problem_of(graph)
 
 
 @st.composite

@@ -73,7 +73,7 @@ class _Gaps:
 def idle_times(timeline: Timeline) -> tuple[StageTime, ...]:
     """The account of every stage."""
     gaps = _gaps(timeline)
-    return tuple(_stage_time(timeline, gaps, stage) for stage in range(timeline.problem.stages))
+    return tuple(_stage_time(timeline, gaps, stage) for stage in range(timeline.problem.chunks))
 
 
 def _stage_time(timeline: Timeline, gaps: _Gaps, stage: int) -> StageTime:

@@ -30,7 +30,7 @@ class Part:
 def stage_of(problem: Problem, reason: str) -> int | None:
     """The stage that a reason names, if it names one of the problem."""
     named = _REASON.search(reason)
-    if named is None or int(named["stage"]) >= problem.stages:
+    if named is None or int(named["stage"]) >= problem.chunks:
         return None
     return int(named["stage"])
 
@@ -153,7 +153,7 @@ def _waiting_in_rounds(problem: Problem, stage: int, bound: Bound) -> Part:
     waiting = bound.period - period(stage)
     if waiting == 0:
         return Part(0, "no waiting in rounds")
-    where = max((other for other in range(problem.stages) if other != stage), key=period)
+    where = max((other for other in range(problem.chunks) if other != stage), key=period)
     crowd = plural(_full_shares(problem, stage), "micro-batch")
     live = plural(len(problem.hosts[where]), "worker")
     return Part(waiting, f"waiting in rounds at stage {where}: {crowd} at a time for {live}")
@@ -236,7 +236,7 @@ def bottleneck_stage(problem: Problem, claims: Claims) -> int:
     named = stage_of(problem, claims.reason)
     if named is not None:
         return named
-    largest = [max(bound.period for bound in stage_bounds(problem, s)) for s in range(problem.stages)]
+    largest = [max(bound.period for bound in stage_bounds(problem, s)) for s in range(problem.chunks)]
     return largest.index(max(largest))
 
 

@@ -4,16 +4,19 @@ Rows are the F, B, I and W of the schedule, in its order: by stage, worker and s
 before it on its worker has ended, its input has arrived and the window of its stage is open.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 
 from recycle_compiler.ir.failure import Worker, worker_at
-from recycle_compiler.ir.ops import Column, OpKind, OpTable
+from recycle_compiler.ir.graph import data_edges
+from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.ir.ops import Column, OpTable
 from recycle_compiler.ir.schedule import Schedule, measured
 from recycle_compiler.ir.target import Target
 from recycle_compiler.scheduling.problem import Problem, problem_of
+from recycle_compiler.scheduling.schedules import graph_of
 
 NOTHING = -1
 """In a column of rows: there is no such op."""
@@ -69,44 +72,27 @@ def timeline_of(schedule: Schedule) -> Timeline:
     end = start + ops.duration
     # Bounds count peers, and without adaptive pipelining only the normal form counts them right.
     normal = Target(schedule.job, schedule.failed).normal
-    problem = problem_of(schedule.job, normal.failed, ops)
+    problem = replace(problem_of(graph_of(schedule)), hosts=normal.hosts)
     makespan, period = measured(schedule)
     before = np.where(np.diff(ops.worker, prepend=-1) != 0, NOTHING, np.arange(len(ops)) - 1)
-    source, lag = _sources(problem, ops)
-    first = np.full(problem.stages, np.iinfo(np.int64).max)
-    last = np.zeros(problem.stages, dtype=np.int64)
+    source, lag = _sources(schedule.job, ops)
+    first = np.full(problem.chunks, np.iinfo(np.int64).max)
+    last = np.zeros(problem.chunks, dtype=np.int64)
     np.minimum.at(first, ops.chunk, start)
     np.maximum.at(last, ops.chunk, end)
     if problem.staggered:
         opens, closes = first, last + np.array(problem.finish)
     else:
-        opens = np.full(problem.stages, first.min())
+        opens = np.full(problem.chunks, first.min())
         closes = opens + period
     windows = (tuple(map(int, column.tolist())) for column in (opens, last, closes))
     return Timeline(schedule, problem, period, makespan, ops, start, end, before, source, lag, *windows)
 
 
-def _sources(problem: Problem, ops: OpTable) -> tuple[Column, Column]:
+def _sources(job: JobSpec, ops: OpTable) -> tuple[Column, Column]:
     """For every op the row it waits for, and how long the result of that one travels."""
-    unit = ops.pipeline * problem.microbatches + ops.microbatch
-    forwards, weights = ops.kind == OpKind.F, ops.kind == OpKind.W
-    backwards = ~forwards & ~weights
-    rows = np.arange(len(ops))
-    row_of = np.full((2, problem.units, problem.stages), NOTHING, dtype=np.int64)
-    row_of[0, unit[forwards], ops.chunk[forwards]] = rows[forwards]
-    row_of[1, unit[backwards], ops.chunk[backwards]] = rows[backwards]
-    # The last entry is never used but makes the column as long as the stages.
-    transfer = np.array([*problem.transfer, 0], dtype=np.int64)
-    last_stage = ops.chunk == problem.stages - 1
+    edges = data_edges(job, ops)
     source = np.full(len(ops), NOTHING, dtype=np.int64)
     lag = np.zeros(len(ops), dtype=np.int64)
-    down = forwards & (ops.chunk > 0)
-    source[down] = row_of[0, unit[down], ops.chunk[down] - 1]
-    lag[down] = transfer[ops.chunk[down] - 1]
-    turn = backwards & last_stage
-    source[turn] = row_of[0, unit[turn], ops.chunk[turn]]
-    up = backwards & ~last_stage
-    source[up] = row_of[1, unit[up], ops.chunk[up] + 1]
-    lag[up] = transfer[ops.chunk[up]]
-    source[weights] = row_of[1, unit[weights], ops.chunk[weights]]
+    source[edges.after], lag[edges.after] = edges.before, edges.lag
     return source, lag

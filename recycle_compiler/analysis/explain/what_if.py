@@ -7,11 +7,11 @@ from recycle_compiler.ir.job import JobSpec, Techniques
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.target import Target
 from recycle_compiler.ir.units import plural
-from recycle_compiler.passes.assign_slots import Effort
 from recycle_compiler.passes.standard import GRAPH_PASSES
 from recycle_compiler.planner.compile import plan_failed
 from recycle_compiler.scheduling.bounds import lower_bound
 from recycle_compiler.scheduling.problem import problem_of
+from recycle_compiler.scheduling.search import Effort
 
 _MORE = (1, 2)
 """How many activations are added."""
@@ -199,7 +199,7 @@ def _target(schedule: Schedule, job: JobSpec) -> Target:
 
 def _bound(target: Target) -> int:
     graph = GRAPH_PASSES.run(target)
-    return lower_bound(problem_of(graph.job, graph.failed, graph.ops)).period
+    return lower_bound(problem_of(graph)).period
 
 
 def _faster(period: int, microbatches: int, new_period: int, new_microbatches: int) -> float:

@@ -18,6 +18,7 @@ import numpy as np
 
 from recycle_compiler.analysis.trace_diff.matching import Floats, Measured
 from recycle_compiler.ir.failure import Worker, worker_number
+from recycle_compiler.ir.graph import data_edges
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.ops import Column, OpKind, OpTable
 from recycle_compiler.ir.schedule import Schedule
@@ -98,29 +99,10 @@ def _of_worker(ops: OpTable, worker: Column, workers: int, kind: OpKind) -> Colu
 
 def _sources(schedule: Schedule) -> tuple[Column, Column]:
     """For every op the row whose result it needs, and how long that result travels."""
-    job, ops = schedule.job, schedule.ops
-    rows = np.arange(len(ops))
-    forward, weight = ops.kind == OpKind.F, ops.kind == OpKind.W
-    backward = (ops.kind == OpKind.B) | (ops.kind == OpKind.I)
-    place = (ops.pipeline, ops.microbatch, ops.chunk)
-    found = np.full((2, job.pipelines, job.microbatches, job.chunks + 1), NOTHING, dtype=np.int64)
-    for number, chosen in enumerate((forward, backward)):
-        found[(number, *(column[chosen] for column in place))] = rows[chosen]
-    source = np.full(len(ops), NOTHING, dtype=np.int64)
-    lag = np.zeros(len(ops), dtype=np.int64)
-    # One more than there are, for the last stage, which sends nothing on.
-    transfer = np.array([*job.transfer, 0], dtype=np.int64)
-    last = ops.chunk == job.chunks - 1
-    for chosen, number, step in (
-        (forward & (ops.chunk > 0), 0, -1),
-        (backward & last, 0, 0),
-        (backward & ~last, 1, 1),
-        (weight, 1, 0),
-    ):
-        pipeline, microbatch, stage = (column[chosen] for column in place)
-        source[chosen] = found[number, pipeline, microbatch, stage + step]
-        if step:
-            lag[chosen] = transfer[stage + min(step, 0)]
+    edges = data_edges(schedule.job, schedule.ops)
+    source = np.full(len(schedule.ops), NOTHING, dtype=np.int64)
+    lag = np.zeros(len(schedule.ops), dtype=np.int64)
+    source[edges.after], lag[edges.after] = edges.before, edges.lag
     return source, lag
 
 

@@ -51,13 +51,13 @@ def groups_by_route(problem: Problem) -> Groups:
     for unit, route in enumerate(problem.host.tolist()):
         units.setdefault(tuple(route), []).append(unit)
     routes = tuple(sorted(units))
-    return Groups(tuple(tuple(units[route]) for route in routes), routes, (1,) * problem.stages)
+    return Groups(tuple(tuple(units[route]) for route in routes), routes, (1,) * problem.chunks)
 
 
 def pooled_group(problem: Problem) -> Groups:
     """All micro-batches in one group, whatever their routes."""
     live = tuple(len(hosts) for hosts in problem.hosts)
-    return Groups((tuple(range(problem.units)),), ((0,) * problem.stages,), live)
+    return Groups((tuple(range(problem.units)),), ((0,) * problem.chunks,), live)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +94,11 @@ def lay_out(problem: Problem, groups: Groups, target: int) -> Layout:
     times = zip(problem.forward, problem.backward, problem.weight, strict=True)
     duration = tuple((f // grain, b // grain, w // grain) for f, b, w in times)
     transfer = tuple(ticks // grain for ticks in problem.transfer)
-    finish = problem.finish if problem.staggered else (max(problem.finish),) * problem.stages
+    finish = problem.finish if problem.staggered else (max(problem.finish),) * problem.chunks
     length = tuple(target - ticks // grain for ticks in finish)
     opening: list[Span] = []
     spans: list[tuple[Span, ...]] = []
-    for stage in range(problem.stages):
+    for stage in range(problem.chunks):
         arrival = sum(duration[above][FORWARD] + transfer[above] for above in range(stage))
         turn = duration[stage][FORWARD] + _round_trip(duration, transfer, stage)
         last_end = _last_backward_end(problem, duration, transfer, length, stage)

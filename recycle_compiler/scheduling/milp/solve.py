@@ -279,7 +279,7 @@ def _starts(model: Model, columns: list[Any], values: Ints) -> Ints:
     for column, value in zip(columns, values.tolist(), strict=True):
         column.set_value(value, skip_validation=True)
     problem, layout = model.problem, model.layout
-    start = np.full((3, problem.units, problem.stages), -1, dtype=np.int64)
+    start = np.full((3, problem.units, problem.chunks), -1, dtype=np.int64)
     for stage, spans in enumerate(layout.spans):
         for kind, span in enumerate(spans):
             for group, units in enumerate(model.groups.units):

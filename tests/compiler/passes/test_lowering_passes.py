@@ -10,9 +10,10 @@ from recycle_compiler.ir.streams_text import print_streams
 from recycle_compiler.ir.target import Target
 from recycle_compiler.ir.text import parse_schedule, print_schedule
 from recycle_compiler.passes.assign_buffers import AssignBuffers
-from recycle_compiler.passes.assign_slots import AssignSlots, Effort
+from recycle_compiler.passes.assign_slots import AssignSlots
 from recycle_compiler.passes.canonicalize_schedule import CanonicalizeSchedule
 from recycle_compiler.passes.insert_transfers import InsertTransfers
+from recycle_compiler.scheduling.search import Effort
 from recycle_runtime.plan.isa import NONE, USES_BUFFER, Opcode
 from tests.support.jobs import routed, small_targets
 

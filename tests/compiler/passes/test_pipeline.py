@@ -10,13 +10,14 @@ from recycle_compiler.ir.graph import Graph
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.streams import Streams
 from recycle_compiler.ir.target import Target
-from recycle_compiler.passes.assign_slots import AssignSlots, Effort
+from recycle_compiler.passes.assign_slots import AssignSlots
 from recycle_compiler.passes.build_graph import BuildGraph
 from recycle_compiler.passes.canonicalize_schedule import CanonicalizeSchedule
 from recycle_compiler.passes.normalize_failures import NormalizeFailures
 from recycle_compiler.passes.pipeline import Pass, PassError, Pipeline, Step
 from recycle_compiler.passes.split_backward import SplitBackward
 from recycle_compiler.passes.standard import GRAPH_PASSES, LOWERING_PASSES, all_passes
+from recycle_compiler.scheduling.search import Effort
 from tests.support.jobs import unit_job
 
 

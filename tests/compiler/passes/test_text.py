@@ -16,7 +16,7 @@ from recycle_compiler.ir.levels import Level, print_level
 from recycle_compiler.ir.target import Target
 from recycle_compiler.passes import text as pass_text
 from recycle_compiler.passes.add_worker import AddWorker
-from recycle_compiler.passes.assign_slots import AssignSlots, Effort
+from recycle_compiler.passes.assign_slots import AssignSlots
 from recycle_compiler.passes.pipeline import AnyPass, PassError
 from recycle_compiler.passes.route_microbatches import RouteMicrobatches
 from recycle_compiler.passes.standard import LOWERING_PASSES, all_passes
@@ -35,6 +35,7 @@ from recycle_compiler.passes.text import (
 from recycle_compiler.planner.baselines import one_f_one_b_period
 from recycle_compiler.planner.compile import plan_failed
 from recycle_compiler.scheduling.deadline import Deadline
+from recycle_compiler.scheduling.search import Effort
 from recycle_compiler.scheduling.slow_workers import SlowWorker
 from tests.support.jobs import unit_job
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.planner.baselines import ORDERS, Textbook, one_f_one_b_period, textbook_schedule
-from recycle_compiler.scheduling.kernel import BACKWARD, FORWARD, WEIGHT
+from recycle_compiler.scheduling.inner_loops import BACKWARD, FORWARD, WEIGHT
 from tests.support.jobs import NONE, SLOT, figure3, unit_job
 
 FINISH = 3

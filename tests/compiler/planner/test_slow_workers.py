@@ -11,9 +11,9 @@ from recycle_compiler.ir.failure import FailureSet, Worker, failure_set, worker_
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.streams import Streams
 from recycle_compiler.ir.target import Target
-from recycle_compiler.passes.assign_slots import Effort
 from recycle_compiler.planner.compile import plan_failed, plan_slow
 from recycle_compiler.planner.slow_workers import SlowPlan, slow_step
+from recycle_compiler.scheduling.search import Effort
 from recycle_compiler.scheduling.slow_workers import slow_workers
 from recycle_compiler.verifier.verify import verify_bundle
 from recycle_runtime.plan.bundle import Bundle

@@ -9,10 +9,9 @@ from recycle_compiler.scheduling import loops
 from recycle_compiler.scheduling.construct import construct
 from recycle_compiler.scheduling.deadline import Deadline
 from recycle_compiler.scheduling.exchange import exchange
-from recycle_compiler.scheduling.kernel import Ints
 from recycle_compiler.scheduling.noise import Noise
 from recycle_compiler.scheduling.placed import Goal, Placed, placed_in_order
-from recycle_compiler.scheduling.problem import UNLIMITED, Problem
+from recycle_compiler.scheduling.problem import UNLIMITED, Ints, Problem
 from recycle_compiler.scheduling.timing import Clock
 from tests.support.jobs import SLOT, routed_problem, small_targets, unit_job
 
@@ -65,7 +64,7 @@ def _placed(clock: Clock, order: Ints) -> Placed:
 def _most_held(problem: Problem, order: Ints, width: int) -> int:
     """The most that any worker holds beyond its capacity."""
     beyond = 0
-    span = problem.units * problem.stages
+    span = problem.units * problem.chunks
     for worker, row in enumerate(order.reshape(-1, width)):
         stage, held = worker // problem.pipelines, 0
         whole, kept = problem.activation[stage], problem.kept[stage]

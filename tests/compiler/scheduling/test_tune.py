@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from recycle_compiler.ir.target import Target
 from recycle_compiler.scheduling.bounds import lower_bound
 from recycle_compiler.scheduling.deadline import Deadline
-from recycle_compiler.scheduling.kernel import NEVER, tree_pop, tree_push
+from recycle_compiler.scheduling.inner_loops import NEVER, tree_pop, tree_push
 from recycle_compiler.scheduling.noise import Noise
 from recycle_compiler.scheduling.placed import Goal, placed_by_rule, placed_in_order
 from recycle_compiler.scheduling.rules import greedy_priority, small_rules
@@ -49,6 +49,7 @@ def test_list_schedules_end_when_their_orders_do_or_later(target: Target) -> Non
     priority, goal = greedy_priority(clock.problem), Goal(0, 0)
     for rule in list(small_rules(clock.problem))[::9]:
         by_rule = placed_by_rule(clock, priority, rule, goal)
+        assert by_rule is not None
         in_order = placed_in_order(clock, by_rule.order, goal)
         assert in_order is not None
         assert (by_rule.end >= in_order.end).all()
@@ -60,7 +61,9 @@ def test_list_schedules_end_when_their_orders_do_or_later(target: Target) -> Non
 def test_tuning_keeps_orders_whole(target: Target) -> None:
     clock = Clock(routed_problem(target.job, target.failed))
     bound = lower_bound(clock.problem).period
-    ops = sorted(clock.loops.place(greedy_priority(clock.problem), next(small_rules(clock.problem))).tolist())
+    greedy = clock.loops.place(greedy_priority(clock.problem), next(small_rules(clock.problem)))
+    assert greedy is not None
+    ops = sorted(greedy.tolist())
     for effort in (Tuning(2, 0, 0, 0), Tuning(2, 2, 6, 6)):
         timed = tune(clock, Goal(bound, bound), effort, Noise(0), AMPLE)
         assert sorted(timed.order.tolist()) == ops

@@ -10,9 +10,9 @@ from recycle_compiler.ir.streams import Streams
 from recycle_compiler.ir.target import Target
 from recycle_compiler.ir.text import parse_schedule
 from recycle_compiler.passes.assign_buffers import AssignBuffers
-from recycle_compiler.passes.assign_slots import Effort
 from recycle_compiler.passes.insert_transfers import InsertTransfers
 from recycle_compiler.planner.compile import plan_failed
+from recycle_compiler.scheduling.search import Effort
 from recycle_compiler.simulator.engine import Outcome, run_streams
 from recycle_compiler.simulator.streams import streams_from
 from recycle_runtime.plan.bundle import Bundle

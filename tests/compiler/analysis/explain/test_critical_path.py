@@ -10,8 +10,8 @@ from recycle_compiler.ir.failure import failure_set
 from recycle_compiler.ir.job import Techniques
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.target import Target
-from recycle_compiler.passes.assign_slots import Effort
 from recycle_compiler.planner.compile import plan_failed
+from recycle_compiler.scheduling.search import Effort
 from tests.compiler.analysis.explain.hand_made import ONE_PIPELINE, TWO_WINDOWS, hand_made
 from tests.support.jobs import ALL, DECOUPLED, NONE, SLOT, figure3, small_targets
 

@@ -8,8 +8,8 @@ from recycle_compiler.backends.replay import replay
 from recycle_compiler.ir.failure import failure_set
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.target import Target
-from recycle_compiler.passes.assign_slots import Effort
 from recycle_compiler.planner.compile import plan_failed
+from recycle_compiler.scheduling.search import Effort
 from tests.compiler.analysis.explain.hand_made import (
     FIVE_TO_THREE_AND_TWO,
     ONE_PIPELINE,

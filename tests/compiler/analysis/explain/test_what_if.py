@@ -19,8 +19,8 @@ from recycle_compiler.cli.commands.explain import WHAT_IF
 from recycle_compiler.ir.failure import failure_set
 from recycle_compiler.ir.job import Techniques
 from recycle_compiler.ir.schedule import Schedule
-from recycle_compiler.passes.assign_slots import Effort
 from recycle_compiler.planner.compile import plan_failed
+from recycle_compiler.scheduling.search import Effort
 from tests.compiler.analysis.explain.hand_made import ONE_PIPELINE, hand_made
 from tests.support.jobs import ALL, SLOT, figure3, unit_job
 

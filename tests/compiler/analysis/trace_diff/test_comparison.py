@@ -16,8 +16,8 @@ from recycle_compiler.ir.failure import Worker, failure_set, worker_at
 from recycle_compiler.ir.ops import Op, OpKind
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.target import Target
-from recycle_compiler.passes.assign_slots import Effort
 from recycle_compiler.planner.compile import plan_failed
+from recycle_compiler.scheduling.search import Effort
 from tests.compiler.analysis.trace_diff.runs import as_planned, simulated
 from tests.support.jobs import SLOT, figure3, small_targets
 

@@ -11,8 +11,8 @@ from recycle_compiler.ir.ops import OpKind
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.target import Target
 from recycle_compiler.ir.text import parse_schedule
-from recycle_compiler.passes.assign_slots import Effort
 from recycle_compiler.planner.compile import plan_failed
+from recycle_compiler.scheduling.search import Effort
 from tests.compiler.analysis.explain.hand_made import ONE_PIPELINE, TWO_WINDOWS, hand_made
 from tests.compiler.analysis.trace_diff.runs import simulated
 from tests.support.jobs import SLOT, figure3, small_targets

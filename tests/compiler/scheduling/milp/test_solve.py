@@ -26,7 +26,7 @@ def broken_rules(problem: Problem, start: Ints, target: int) -> list[str]:
     """Every rule that a schedule breaks, from start[kind, unit, stage]."""
     end = start + np.array([problem.forward, problem.backward, problem.weight])[:, None, :]
     broken = [*late_inputs(problem, start, end)]
-    for stage in range(problem.stages):
+    for stage in range(problem.chunks):
         for worker in problem.hosts[stage]:
             units = problem.host[:, stage] == worker
             if overlaps(
@@ -79,7 +79,7 @@ def excess(problem: Problem, start: Ints, end: Ints, units: NDArray[np.bool_], s
 
 def period(problem: Problem, start: Ints, end: Ints) -> int:
     opens = start[0].min(axis=0)
-    closes = np.array([end[kinds(problem, stage) - 1, :, stage].max() for stage in range(problem.stages)])
+    closes = np.array([end[kinds(problem, stage) - 1, :, stage].max() for stage in range(problem.chunks)])
     if problem.staggered:
         return int((closes - opens + np.array(problem.finish)).max())
     return int(closes.max() - opens.min() + max(problem.finish))

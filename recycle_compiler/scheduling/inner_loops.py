@@ -1,0 +1,480 @@
+"""The innermost loops of planning, on flat integer arrays: list scheduling, and times and swaps of an order.
+
+They are written so that numba can compile them, and `Loops` does that for large plans; for small ones they
+run as plain Python on lists and never pay for loading a compiler. Integers only, so both ways give the same
+result. Scratch arrays come from the caller, because plain Python is fast on lists and numba on arrays.
+
+Ops are known by their numbers (`problem.py`). What an op waits for stands in columns: `source`, the op that
+it waits for in a plain graph, -1 if there is none, and the `lag` after that op's end. Where a graph has
+further edges (`extra`), those into an op are `more_from[more_first[op]:more_first[op + 1]]` with their
+`more_lag`. The order of ops on the workers is one array with `width` places per worker, filled up with -1.
+"""
+
+from heapq import heappop, heappush
+from typing import Any
+
+FORWARD, BACKWARD, WEIGHT = 0, 1, 2
+FAR = 1 << 60
+SOONER = 1 << 58
+NEVER = 1 << 62
+
+
+# One loop, so that numba can compile it and plain Python pays for no calls.
+def list_schedule(  # noqa: C901
+    workers: int,
+    seats: int,
+    width: int,
+    most: int,
+    first_seat: Any,
+    worker_of: Any,
+    queue_of: Any,
+    duration: Any,
+    change: Any,
+    first_next: Any,
+    next_op: Any,
+    next_lag: Any,
+    extra: bool,
+    needs: Any,
+    capacity: Any,
+    priority: Any,
+    least: Any,
+    limit: Any,
+    defer: Any,
+    depth: Any,
+    patience: Any,
+    at_end: Any,
+    burst: Any,
+    hosted: Any,
+    entering: Any,
+    entry: Any,
+    missing: Any,
+    ready: Any,
+    waiting: Any,
+    arrival: Any,
+    rank: Any,
+    count: Any,
+    order: Any,
+    end_of: Any,
+    placed: Any,
+    busy_until: Any,
+    held: Any,
+    in_flight: Any,
+    entered: Any,
+    events: Any,
+) -> int:
+    """Place ops as time goes on: a worker that is free takes the waiting op with the lowest priority value.
+
+    A chunk on a worker is a seat; a worker has the seats `first_seat[worker]` up to those of the next, and
+    `worker_of[seat]` is its worker. Rules have a value per seat. An op waits in the queue `queue_of[op]`,
+    `kind * seats + seat`; it takes `duration[op]` and changes what its worker holds by `change[op]`; the ops
+    that wait for it are `next_op[first_next[op]:first_next[op + 1]]`. `missing[op]` is how many it waits for
+    itself. `least[kind]` is the lowest priority value of a kind.
+
+    `entering[entry[seat]:]` are the F that wait for nothing, in the order that the seat takes them, then -1.
+    F is not taken while the worker has no room for what the seat `needs`, while `limit` micro-batches are
+    between F and the end of backward, or while more than `defer` W are put off. While fewer than `depth`
+    micro-batches are between F and the end of backward, and for the last `burst` of the `hosted` F, F goes
+    first, or if there is no room for it, W. A worker about to start an op waits instead when a better one is
+    known to arrive within `patience` percent of that op's duration, `at_end` once all F of the seat have run.
+
+    The events are a heap of numbers, a time with the worker in its last bits: Python's own heap on a list,
+    and `tree_push` and `tree_pop` where this is compiled. Of a queue the first `count[queue]` of its `most`
+    places are used: `waiting` has the op, `arrival` the time from which on it can start, `rank` its priority
+    value. Fills `order` and `end_of`; returns how many ops were placed.
+    """
+    bits = 1
+    while workers >> bits > 0:
+        bits += 1
+    mask = (1 << bits) - 1
+    # Many F could start at once; a queue holds only the next of them.
+    for seat in range(seats):
+        op = entering[entry[seat]]
+        if op >= 0:
+            waiting[seat * most] = op
+            arrival[seat * most] = 0
+            rank[seat * most] = priority[op]
+            count[seat] = 1
+            heappush(events, worker_of[seat])
+    total = 0
+    while True:
+        event = heappop(events)
+        if event >= NEVER:
+            break
+        now = event >> bits
+        worker = event & mask
+        if busy_until[worker] > now:
+            continue
+        best_key = FAR
+        best_op = -1
+        best_slot = -1
+        best_seat = -1
+        best_queue = -1
+        soon_key = FAR
+        soon_time = FAR
+        for seat in range(first_seat[worker], first_seat[worker + 1]):
+            room = capacity[worker] < 0 or held[worker] + needs[seat] <= capacity[worker]
+            if in_flight[seat] >= limit[seat]:
+                room = False
+            if count[WEIGHT * seats + seat] > defer[seat]:
+                room = False
+            # F first, or if there is no room for it, the W that makes room.
+            urgent = -1
+            if in_flight[seat] < depth[seat] or entered[seat] + burst[seat] >= hosted[seat]:
+                if room:
+                    urgent = FORWARD
+                elif count[seat] > 0:
+                    urgent = WEIGHT
+            for kind in range(3):
+                if kind == FORWARD and not room:
+                    continue
+                queue = kind * seats + seat
+                bonus = SOONER if kind == urgent else 0
+                if least[kind] - bonus > best_key:
+                    continue
+                for slot in range(queue * most, queue * most + count[queue]):
+                    key = rank[slot] - bonus
+                    if arrival[slot] <= now:
+                        op = waiting[slot]
+                        if key < best_key or (key == best_key and op < best_op):
+                            best_key = key
+                            best_op = op
+                            best_slot = slot
+                            best_seat = seat
+                            best_queue = queue
+                    elif key < soon_key:
+                        soon_key = key
+                        soon_time = arrival[slot]
+        starts = best_op >= 0
+        if starts:
+            waits = patience[best_seat] if entered[best_seat] < hosted[best_seat] else at_end[best_seat]
+            starts = not (soon_key < best_key and (soon_time - now) * 100 <= waits * duration[best_op])
+        if not starts:
+            # Wake up when the next op comes.
+            soon_time = FAR
+            for seat in range(first_seat[worker], first_seat[worker + 1]):
+                for kind in range(3):
+                    queue = kind * seats + seat
+                    for slot in range(queue * most, queue * most + count[queue]):
+                        if now < arrival[slot] < soon_time:
+                            soon_time = arrival[slot]
+            if soon_time < FAR:
+                heappush(events, (soon_time << bits) + worker)
+            continue
+        seat = best_seat
+        count[best_queue] -= 1
+        last = best_queue * most + count[best_queue]
+        waiting[best_slot] = waiting[last]
+        arrival[best_slot] = arrival[last]
+        rank[best_slot] = rank[last]
+        order[worker * width + placed[worker]] = best_op
+        placed[worker] += 1
+        total += 1
+        end = now + duration[best_op]
+        end_of[best_op] = end
+        busy_until[worker] = end
+        heappush(events, (end << bits) + worker)
+        # Nothing else starts here before the end, so memory that is free then may be given back now.
+        held[worker] += change[best_op]
+        if best_queue == seat:
+            in_flight[seat] += 1
+            entered[seat] += 1
+            if best_op == entering[entry[seat]]:
+                entry[seat] += 1
+                op = entering[entry[seat]]
+                if op >= 0:
+                    slot = seat * most + count[seat]
+                    waiting[slot] = op
+                    arrival[slot] = 0
+                    rank[slot] = priority[op]
+                    count[seat] += 1
+        elif best_queue < WEIGHT * seats:
+            in_flight[seat] -= 1
+        for edge in range(first_next[best_op], first_next[best_op + 1]):
+            op = next_op[edge]
+            time = end + next_lag[edge]
+            if extra:
+                missing[op] -= 1
+                time = ready[op] = max(ready[op], time)
+                if missing[op] > 0:
+                    continue
+            queue = queue_of[op]
+            slot = queue * most + count[queue]
+            waiting[slot] = op
+            arrival[slot] = time
+            rank[slot] = priority[op]
+            count[queue] += 1
+            other = worker_of[queue % seats]
+            # A worker that is busy then will look for itself when it is done.
+            if other != worker and busy_until[other] <= time:
+                heappush(events, (time << bits) + other)
+    return total
+
+
+def tree_push(tree: Any, event: int) -> None:
+    """Note an event: of each worker only the next one is kept.
+
+    A tree in an array, with the number of leaves in its first place: each leaf is a worker's next event, and
+    each node above is the sooner one of the two below it.
+    """
+    leaves = tree[0]
+    node = leaves + (event & leaves - 1)
+    if tree[node] <= event:
+        return
+    tree[node] = event
+    node >>= 1
+    while node > 0:
+        sooner = min(tree[2 * node], tree[2 * node + 1])
+        if tree[node] == sooner:
+            break
+        tree[node] = sooner
+        node >>= 1
+
+
+def tree_pop(tree: Any) -> int:
+    """Take the first event of all; NEVER if there is none.
+
+    The nodes above it are left as they are: mostly its worker has another event before the next is taken.
+    """
+    leaves = tree[0]
+    event = tree[1]
+    node = leaves + (event & leaves - 1)
+    while tree[node] != event:
+        while node > 1:
+            node >>= 1
+            tree[node] = min(tree[2 * node], tree[2 * node + 1])
+        event = tree[1]
+        node = leaves + (event & leaves - 1)
+    if event < NEVER:
+        tree[node] = NEVER + node - leaves
+    return event
+
+
+def earliest_times(  # noqa: C901
+    workers: int,
+    width: int,
+    duration: Any,
+    source: Any,
+    lag: Any,
+    wakes: Any,
+    extra: bool,
+    more_first: Any,
+    more_from: Any,
+    more_lag: Any,
+    wakes_first: Any,
+    wakes_more: Any,
+    order: Any,
+    free: Any,
+    end: Any,
+    position: Any,
+    runnable: Any,
+    listed: Any,
+) -> int:
+    """Fill `end` of every op when each worker keeps its order; `free` says when each worker may begin.
+
+    Goes along the order of one worker until an op waits for another worker, and comes back to it when that
+    one has gone on: `wakes[op]` is the worker that may wait for an op, and with further edges also those in
+    `wakes_more`. Returns how many could be timed: fewer than there are when the orders wait for each other.
+    `free` is then the end of each worker's last op.
+    """
+    left = workers
+    timed = 0
+    while left > 0:
+        left -= 1
+        worker = runnable[left]
+        listed[worker] = 0
+        place = position[worker]
+        last = (worker + 1) * width
+        time = free[worker]
+        while place < last:
+            op = order[place]
+            if op < 0:
+                break
+            before = source[op]
+            ready = 0
+            if before >= 0:
+                ready = end[before]
+                if ready < 0:
+                    break
+                ready += lag[op]
+            if extra:
+                blocked = False
+                for edge in range(more_first[op], more_first[op + 1]):
+                    arrives = end[more_from[edge]]
+                    if arrives < 0:
+                        blocked = True
+                    ready = max(ready, arrives + more_lag[edge])
+                if blocked:
+                    break
+                for index in range(wakes_first[op], wakes_first[op + 1]):
+                    other = wakes_more[index]
+                    if listed[other] == 0:
+                        listed[other] = 1
+                        runnable[left] = other
+                        left += 1
+            time = max(time, ready) + duration[op]
+            end[op] = time
+            place += 1
+            timed += 1
+            other = wakes[op]
+            if other >= 0 and listed[other] == 0:
+                listed[other] = 1
+                runnable[left] = other
+                left += 1
+        position[worker] = place
+        free[worker] = time
+    return timed
+
+
+def latest_times(  # noqa: C901
+    workers: int,
+    width: int,
+    duration: Any,
+    first_next: Any,
+    next_op: Any,
+    next_lag: Any,
+    feeder: Any,
+    extra: bool,
+    more_first: Any,
+    more_from: Any,
+    worker_of_op: Any,
+    order: Any,
+    deadline: Any,
+    due: Any,
+    late: Any,
+    position: Any,
+    runnable: Any,
+    listed: Any,
+) -> int:
+    """Fill `late`, the latest start of every op when each worker keeps its order and its `deadline`.
+
+    `due` is the latest end of an op but for what follows it on its worker. `position` is the last place of
+    each worker. `feeder[op]` is the other worker that an op waits for, -1 if there is none.
+    """
+    left = workers
+    timed = 0
+    while left > 0:
+        left -= 1
+        worker = runnable[left]
+        listed[worker] = 0
+        place = position[worker]
+        first = worker * width
+        following = FAR
+        if place + 1 < first + width and order[place + 1] >= 0:
+            following = late[order[place + 1]]
+        while place >= first:
+            op = order[place]
+            end = deadline[worker]
+            blocked = False
+            for edge in range(first_next[op], first_next[op + 1]):
+                then = late[next_op[edge]]
+                if then == FAR:
+                    blocked = True
+                    break
+                end = min(end, then - next_lag[edge])
+            if blocked:
+                break
+            due[op] = end
+            following = min(end, following) - duration[op]
+            late[op] = following
+            place -= 1
+            timed += 1
+            other = feeder[op]
+            if other >= 0 and listed[other] == 0:
+                listed[other] = 1
+                runnable[left] = other
+                left += 1
+            if extra:
+                for edge in range(more_first[op], more_first[op + 1]):
+                    other = worker_of_op[more_from[edge]]
+                    if other != worker and listed[other] == 0:
+                        listed[other] = 1
+                        runnable[left] = other
+                        left += 1
+        position[worker] = place
+    return timed
+
+
+# One loop, for the same reasons as the first.
+def swap_neighbours(  # noqa: C901
+    width: int,
+    first_worker: Any,
+    pool_worker: Any,
+    unit_of: Any,
+    duration: Any,
+    source: Any,
+    lag: Any,
+    extra: bool,
+    more_first: Any,
+    more_from: Any,
+    more_lag: Any,
+    takes: Any,
+    change: Any,
+    capacity: Any,
+    end: Any,
+    due: Any,
+    late: Any,
+    first_pool: int,
+    last_pool: int,
+    since: int,
+    gain: int,
+    odds: int,
+    seed: int,
+    order: Any,
+) -> int:
+    """Swap neighbours in `order` where an op that is late then is less late, and the one before it not more.
+
+    `end` are the ends of ops in the order as it was, `due` and `late` what a shorter period asks for. Only
+    workers of some pools, only ops from `since` on, and only swaps that bring more than `gain` count, and of
+    these `odds` percent. F moves ahead only where memory has room for it. Returns how many were swapped.
+    """
+    swaps = 0
+    for index in range(first_worker[first_pool], first_worker[last_pool + 1]):
+        worker = pool_worker[index]
+        free = 0
+        held = 0
+        for place in range(worker * width, (worker + 1) * width):
+            op = order[place]
+            if op < 0:
+                break
+            start = free
+            if source[op] >= 0:
+                start = max(start, end[source[op]] + lag[op])
+            if extra:
+                for edge in range(more_first[op], more_first[op + 1]):
+                    start = max(start, end[more_from[edge]] + more_lag[edge])
+            length = duration[op]
+            ends = start + length
+            next_place = place + 1
+            other = order[next_place] if next_place < (worker + 1) * width else -1
+            # What comes later of the same micro-batch waits for this op.
+            if other >= 0 and start >= since and late[other] < ends and unit_of[other] != unit_of[op]:
+                sooner = free
+                if source[other] >= 0:
+                    sooner = max(sooner, end[source[other]] + lag[other])
+                if extra:
+                    for edge in range(more_first[other], more_first[other + 1]):
+                        sooner = max(sooner, end[more_from[edge]] + more_lag[edge])
+                        if more_from[edge] == op:
+                            sooner = ends
+                    if source[other] == op:
+                        sooner = ends
+                room = capacity[worker] < 0 or takes[other] == 0 or held + takes[other] <= capacity[worker]
+                if sooner < ends and room:
+                    after = FAR
+                    if next_place + 1 < (worker + 1) * width and order[next_place + 1] >= 0:
+                        after = late[order[next_place + 1]]
+                    length_then = duration[other]
+                    ends_then = sooner + length_then
+                    late_now = max(ends - due[op], ends + length_then - min(due[other], after))
+                    late_then = max(ends_then - due[other], ends_then + length - min(due[op], after))
+                    if late_then + gain < late_now:
+                        seed = (seed * 1103515245 + 12345) & 0x7FFFFFFF
+                        if (seed >> 16) % 100 < odds:
+                            order[place] = other
+                            order[next_place] = op
+                            op = other
+                            ends = ends_then
+                            swaps += 1
+            free = ends
+            held += change[op]
+    return swaps
