@@ -2,5 +2,6 @@
 
 watch       which of them has ended or hangs
 agent       the loop
+process_table   which member runs where, for the agent after this one
 preload     what all of them would load, loaded once before they are forked
 """

@@ -41,7 +41,8 @@ class Ended(NamedTuple):
     line: int
     pid: int
     how: str
-    fault: int
+    fault_at: int
+    """When it injected a fault into itself, in nanoseconds; or 0."""
 
 
 class Watch:
@@ -84,7 +85,7 @@ class Watch:
             if process.descriptor >= 0:
                 _reap(process.pid)
                 os.close(process.descriptor)
-            found.append(Ended(line, process.pid, how, self._board.read(line).fault))
+            found.append(Ended(line, process.pid, how, self._board.read(line).fault_at))
         return found
 
     def look(self) -> None:
@@ -92,9 +93,9 @@ class Watch:
         now = time.monotonic()
         for line in list(self.processes):
             shown = self._board.read(line)
-            since_heartbeat = now - shown.beat / 1e9
+            since_heartbeat = now - shown.heartbeat / 1e9
             limit = self._limits.heartbeat if shown.is_up else self._limits.first_heartbeat
-            if shown.beat and since_heartbeat > limit:
+            if shown.heartbeat and since_heartbeat > limit:
                 self.kill(line, f"had no heartbeat for {since_heartbeat:.1f} s and was killed")
                 continue
             at = (shown.generation, shown.step, shown.position)

@@ -1,7 +1,7 @@
-"""Signs of life: a few numbers of every process of a node, in memory that they share. Standard library only.
+"""Heartbeats: a few numbers of every process of a node, in memory that they share. Standard library only.
 
 Each process writes its own line, the agent reads them all. A line is small and nobody waits for anybody: a
-process that is stopped, or never lets its other threads run, shows it by a beat that stands still.
+process that is stopped, or never lets its other threads run, shows it by a heartbeat that stops.
 """
 
 import mmap
@@ -17,7 +17,7 @@ _SIZE = 64
 class Line(NamedTuple):
     """What a process shows; times in nanoseconds of the machine's monotonic clock."""
 
-    beat: int
+    heartbeat: int
     """When it last showed that it lives."""
     generation: int
     step: int
@@ -26,9 +26,9 @@ class Line(NamedTuple):
     is_waiting: int
     """1 while it waits for others."""
     is_up: int
-    """1 from its first generation on; before that it may be silent for long."""
-    fault: int
-    """When it did itself harm, if it was told to; else 0."""
+    """1 from its first generation on; before that its heartbeat may stop for long."""
+    fault_at: int
+    """When it injected a fault into itself, if it was told to; else 0."""
 
 
 class Board:

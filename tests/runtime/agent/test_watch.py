@@ -50,8 +50,8 @@ class Node:
         raise AssertionError("nothing has ended")
 
     def show(self, line: int, **fields: int) -> None:
-        shown = {"beat": time.monotonic_ns(), "generation": 1, "step": 1, "position": 1} | fields
-        self.board.write(line, Line(**({"is_waiting": 0, "is_up": 1, "fault": 0} | shown)))
+        shown = {"heartbeat": time.monotonic_ns(), "generation": 1, "step": 1, "position": 1} | fields
+        self.board.write(line, Line(**({"is_waiting": 0, "is_up": 1, "fault_at": 0} | shown)))
 
     def end(self) -> None:
         for pid in self.pids:
@@ -87,9 +87,9 @@ def test_a_signal(node: Node) -> None:
 
 
 def test_a_fault_is_told(node: Node) -> None:
-    node.show(0, fault=123)
+    node.show(0, fault_at=123)
     node.start(0, lambda: None)
-    assert node.wait_for_end().fault == 123
+    assert node.wait_for_end().fault_at == 123
 
 
 def test_one_that_never_beats_is_left_alone(node: Node) -> None:
@@ -159,6 +159,6 @@ def test_a_board_is_shared(tmp_path: Path) -> None:
     assert second.read(2) == line
     assert second.read(1) == Line(0, 0, 0, 0, 0, 0, 0)
     second.clear(2)
-    assert first.read(2).beat == 0
+    assert first.read(2).heartbeat == 0
     first.close()
     second.close()

@@ -1,0 +1,72 @@
+"""Which member runs on which line of the board, written down for the next agent of this node.
+
+Standard library only.
+"""
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+from recycle_runtime.protocol.codec import ProtocolError, decode, encode
+from recycle_runtime.protocol.messages import Member
+
+
+class Row(NamedTuple):
+    """A worker process that was started."""
+
+    member: Member
+    line: int
+    pid: int
+
+
+class ProcessTable:
+    """The worker processes of a node, by member."""
+
+    def __init__(self, path: Path, room: int) -> None:
+        self._path, self._room = path, room
+        self._rows: dict[Member, Row] = {}
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        return tuple(self._rows.values())
+
+    def written(self) -> tuple[Row, ...]:
+        """As the agent before this one has left it."""
+        try:
+            return decode(tuple[Row, ...], json.loads(self._path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, ProtocolError):
+            return ()
+
+    def free_line(self) -> int | None:
+        taken = {row.line for row in self._rows.values()}
+        return next((line for line in range(self._room) if line not in taken), None)
+
+    def line_of(self, member: Member) -> int | None:
+        row = self._rows.get(member)
+        return None if row is None else row.line
+
+    def add(self, row: Row) -> None:
+        self._rows[row.member] = row
+        self._write()
+
+    def rename(self, member: Member, to: Member) -> None:
+        if (row := self._rows.pop(member, None)) is not None:
+            self.add(row._replace(member=to))
+
+    def remove(self, line: int) -> Member | None:
+        """Who was on that line."""
+        row = next((row for row in self._rows.values() if row.line == line), None)
+        if row is None:
+            return None
+        del self._rows[row.member]
+        self._write()
+        return row.member
+
+    def forget(self) -> None:
+        """Nobody comes after this agent."""
+        self._path.unlink(missing_ok=True)
+
+    def _write(self) -> None:
+        aside = self._path.with_suffix(".new")
+        aside.write_text(json.dumps(encode(self.rows)), encoding="utf-8")
+        aside.replace(self._path)
