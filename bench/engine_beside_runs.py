@@ -22,7 +22,7 @@ from recycle_compiler.analysis.trace_diff.comparison import Comparison, compare_
 from recycle_compiler.analysis.trace_diff.trace_file import Trace, read_trace
 from recycle_compiler.backends.bundle import read_streams
 from recycle_compiler.backends.replay import replay
-from recycle_compiler.ir.bundled_job import read_job
+from recycle_compiler.ir.bundled import read_job
 from recycle_compiler.ir.ops import OpKind
 from recycle_compiler.simulator.costs import Costs, costs_of
 from recycle_compiler.simulator.engine import simulate

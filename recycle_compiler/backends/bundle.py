@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 
 from recycle_compiler import __version__
-from recycle_compiler.ir.bundled_job import read_job
+from recycle_compiler.ir.bundled import counted_from, kin, read_columns, read_job
 from recycle_compiler.ir.failure import Worker, failure_set
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.job_text import print_job
 from recycle_compiler.ir.ops import Column
 from recycle_compiler.ir.streams import Claims, Streams
 from recycle_runtime.files import write_whole
-from recycle_runtime.plan.bundle import Bundle, BundleError, Layout, PlanEntry, join_bundle
+from recycle_runtime.plan.bundle import Bundle, Layout, PlanEntry, join_bundle
 from recycle_runtime.plan.bundle_index import Index
 from recycle_runtime.plan.codec import LARGEST_NUMBER, LARGEST_PLAN, NEIGHBOUR, PIPELINE, TYPE_CODES, Shape
 from recycle_runtime.plan.isa import (
@@ -58,14 +58,35 @@ def bundle_bytes(*, source: str, plans: Sequence[Streams]) -> bytes:
 def encode_columns(streams: Streams) -> tuple[Layout, bytes]:
     """The columns of a plan as the codec has them; ValueError when an instruction is not well formed."""
     check_fields(streams)
-    columns = _counted_from_home(streams.columns, streams.workers, streams.offsets, streams.job.pipelines, -1)
+    lengths = np.diff(streams.offsets)
+    home = np.repeat([worker.pipeline for worker in streams.workers], lengths)
+    columns = list(streams.columns)
+    for place in (PIPELINE, NEIGHBOUR):
+        columns[place] = counted_from(columns[place], -home, streams.job.pipelines)
     widths = tuple(_width(int(column.max(initial=0))) for column in columns)
-    stored = ((column + 1).astype(f"<u{width}") for column, width in zip(columns, widths, strict=True))
+    columns = [column + 1 for column in columns]
+    columns[1:] = _differences(columns[1:], kin(streams.opcode, lengths))
+    # What does not fit wraps around.
+    stored = (column.astype(f"<u{width}") for column, width in zip(columns, widths, strict=True))
     data = b"".join(column.tobytes() for column in stored)
     if len(data) > LARGEST_PLAN:
         raise ValueError(f"a plan would have {len(data)} bytes, allowed are {LARGEST_PLAN}")
-    lengths = tuple(np.diff(streams.offsets).tolist())
-    return Layout(widths, lengths, hashlib.sha256(data).digest()), data
+    return Layout(widths, tuple(lengths.tolist()), hashlib.sha256(data).digest()), data
+
+
+def _differences(columns: list[Column], alike: Column) -> list[Column]:
+    """From the row before with the same key."""
+    order = np.argsort(alike, kind="stable")
+    follows = alike[order][1:] == alike[order][:-1]
+    found: list[Column] = []
+    for column in columns:
+        ordered = column[order]
+        change = ordered.copy()
+        change[1:] -= np.where(follows, ordered[:-1], 0)
+        difference = np.empty_like(column)
+        difference[order] = change
+        found.append(difference)
+    return found
 
 
 def read_streams(bundle: Bundle, plan_index: int) -> Streams:
@@ -74,37 +95,9 @@ def read_streams(bundle: Bundle, plan_index: int) -> Streams:
     entry = bundle.plans[plan_index]
     workers = tuple(Worker(*worker) for worker in bundle.workers(plan_index))
     offsets = np.cumsum([0, *bundle.layouts[plan_index].lengths], dtype=np.int64)
-    columns = _counted_from_home(_stored(bundle, plan_index), workers, offsets, job.pipelines, 1)
     claims = Claims(entry.makespan, entry.period, entry.lower_bound, entry.reason, entry.cut_short)
+    columns = read_columns(bundle, plan_index)
     return Streams(job, failure_set(entry.failed), entry.release, claims, workers, offsets, *columns)
-
-
-def _stored(bundle: Bundle, plan_index: int) -> list[Column]:
-    """The columns of a plan as numbers, every one of them in range."""
-    data, widths, rows = bundle.columns(plan_index)
-    found: list[Column] = []
-    start = 0
-    for name, width, limit in zip(Instruction._fields, widths, bundle.shape.limits, strict=True):
-        column = np.frombuffer(data, dtype=f"<u{width}", count=rows, offset=start).astype(np.int64) - 1
-        least = 1 if name == "opcode" else NONE
-        if rows and not least <= int(column.min()) <= int(column.max()) < limit:
-            raise BundleError(f"damaged: plan {plan_index} has an instruction with a {name} out of range")
-        found.append(column)
-        start += rows * width
-    return found
-
-
-def _counted_from_home(
-    columns: Sequence[Column], workers: Sequence[Worker], offsets: Column, pipelines: int, sign: int
-) -> list[Column]:
-    """Pipelines and those of neighbours with the worker's own pipeline added, or taken away."""
-    home = sign * np.repeat([worker.pipeline for worker in workers], np.diff(offsets))
-    found = list(columns)
-    for place in (PIPELINE, NEIGHBOUR):
-        column = columns[place]
-        moved = column - column % pipelines + (column + home) % pipelines
-        found[place] = np.where(column == NONE, NONE, moved)
-    return found
 
 
 def _width(largest: int) -> int:

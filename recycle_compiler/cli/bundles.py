@@ -2,7 +2,7 @@
 
 from recycle_compiler.backends.bundle import read_streams
 from recycle_compiler.backends.replay import replay
-from recycle_compiler.ir.bundled_job import read_job
+from recycle_compiler.ir.bundled import read_job
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.streams import Streams

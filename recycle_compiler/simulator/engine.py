@@ -13,7 +13,7 @@ from math import isfinite
 
 import numpy as np
 
-from recycle_compiler.ir.bundled_job import read_job
+from recycle_compiler.ir.bundled import read_job
 from recycle_compiler.ir.failure import Worker
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.ops import Column

@@ -7,12 +7,13 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
+from recycle_compiler.ir.bundled import read_columns
 from recycle_compiler.ir.failure import Worker
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.ops import Column
 from recycle_runtime.plan.assembly import describe
-from recycle_runtime.plan.bundle import Bundle, BundleError
-from recycle_runtime.plan.isa import NONE, Instruction, Opcode
+from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.plan.isa import Instruction, Opcode
 
 Mask = NDArray[np.bool_]
 
@@ -83,27 +84,10 @@ def streams_from(streams: Mapping[Worker, Sequence[Instruction]], pipelines: int
 
 
 def read_streams(bundle: Bundle, plan: int) -> Streams:
-    """The streams of one plan; BundleError when one of them cannot be decoded."""
+    """The streams of one plan of a bundle; BundleError when one of them cannot be decoded."""
     workers = tuple(Worker(*worker) for worker in bundle.workers(plan))
-    lengths = bundle.layouts[plan].lengths
-    homes = np.repeat([worker.pipeline for worker in workers], lengths)
-    data, widths, rows = bundle.columns(plan)
-    columns: dict[str, Column] = {}
-    start = 0
-    for name, width, limit in zip(Instruction._fields, widths, bundle.shape.limits, strict=True):
-        stored = np.frombuffer(data, f"<u{width}", rows, start).astype(np.int64)
-        if rows and (int(stored.max()) > limit or (name == "opcode" and int(stored.min()) < 2)):
-            raise BundleError(f"damaged: plan {plan} has an instruction with a {name} out of range")
-        columns[name] = stored - 1
-        start += rows * width
-    for name in ("pipeline", "neighbour"):
-        # A stream counts pipelines from its worker's own; of a neighbour, the stage stays as it is.
-        relative = columns[name]
-        stage, pipeline = np.divmod(relative, bundle.pipelines)
-        absolute = stage * bundle.pipelines + (pipeline + homes) % bundle.pipelines
-        columns[name] = np.where(relative == NONE, NONE, absolute)
-    offsets = np.cumsum([0, *lengths], dtype=np.int64)
-    return Streams(workers, offsets, *columns.values(), bundle.pipelines)
+    offsets = np.cumsum([0, *bundle.layouts[plan].lengths], dtype=np.int64)
+    return Streams(workers, offsets, *read_columns(bundle, plan), bundle.pipelines)
 
 
 def peak_memory(streams: Streams, job: JobSpec) -> tuple[tuple[Worker, int], ...]:

@@ -2,8 +2,10 @@
 
 The streams of all workers lie in columns, one for each field of an instruction: first all opcodes, worker
 after worker, then all chunks, and so on. A number takes one, two or four bytes, the lowest first, as its
-column needs; it is stored one higher than it is, so that NONE is 0. Pipelines, and those of neighbours, count
-from the worker's own: workers that do the same have the same bytes, and zlib leaves little of them.
+column needs. Numbers are one higher than they are, so that NONE is 0. Of all fields but the opcode, the
+difference is stored from the instruction before it in its stream that has the same opcode; it wraps around at
+what the bytes can hold. Pipelines, and those of neighbours, count from the worker's own. So workers that do
+the same have the same bytes, most differences are equal, and zlib leaves little of them.
 """
 
 import sys
@@ -80,16 +82,27 @@ def decode_stream(
     columns: Columns, first: int, last: int, worker: Worker, shape: Shape
 ) -> tuple[Instruction, ...] | None:
     """The stream that lies in these rows; None if a number in it is out of range."""
-    stored = columns.slices(first, last)
-    if any(max(column, default=0) > limit for column, limit in zip(stored, shape.limits, strict=True)):
+    opcodes, *stored = columns.slices(first, last)
+    if not all(1 < opcode <= max(Opcode) + 1 for opcode in opcodes):
         return None
-    if min(stored[OPCODE], default=2) < 2:
+    fields = [_summed(opcodes, *each) for each in zip(stored, columns.widths[1:], strict=True)]
+    if any(max(column, default=0) >= limit for column, limit in zip(fields, shape.limits[1:], strict=True)):
         return None
     home, pipelines = worker[0], shape.pipelines
-    fields = [[number - 1 for number in column] for column in stored]
-    fields[PIPELINE] = [NONE if each == NONE else (each + home) % pipelines for each in fields[PIPELINE]]
-    fields[NEIGHBOUR] = [
-        NONE if each == NONE else each - each % pipelines + (each + home) % pipelines
-        for each in fields[NEIGHBOUR]
-    ]
-    return tuple(map(Instruction, map(Opcode, fields[OPCODE]), *fields[1:]))
+    for place in (PIPELINE - 1, NEIGHBOUR - 1):
+        fields[place] = [
+            NONE if each == NONE else each - each % pipelines + (each + home) % pipelines
+            for each in fields[place]
+        ]
+    return tuple(map(Instruction, (Opcode(opcode - 1) for opcode in opcodes), *fields))
+
+
+def _summed(opcodes: list[int], differences: list[int], width: int) -> list[int]:
+    """The numbers of a column from their differences."""
+    mask = (1 << 8 * width) - 1
+    last = [0] * (max(Opcode) + 2)
+    found: list[int] = []
+    for opcode, difference in zip(opcodes, differences, strict=True):
+        number = last[opcode] = (last[opcode] + difference) & mask
+        found.append(number - 1)
+    return found

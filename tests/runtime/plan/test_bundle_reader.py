@@ -22,8 +22,10 @@ RUNTIME = Path(reader.__file__).resolve().parents[2]
 WIDTHS = (1,) * 7
 
 
-def encode(*stream: Instruction) -> bytes:
-    return bytes(number + 1 for column in zip(*stream, strict=True) for number in column)
+def encode(*streams: Sequence[Instruction]) -> bytes:
+    """Streams in which every opcode comes once: there is nothing to take differences from."""
+    rows = [instruction for stream in streams for instruction in stream]
+    return bytes(number + 1 for column in zip(*rows, strict=True) for number in column)
 
 
 def layout(data: bytes, *lengths: int) -> Layout:
@@ -31,8 +33,8 @@ def layout(data: bytes, *lengths: int) -> Layout:
 
 
 FORWARD = (Instruction(Opcode.LOAD, 0, 0, 0, 0), Instruction(Opcode.FORWARD, 0, 0, 0, 0))
-STEP = Instruction(Opcode.OPTIMIZER, 1)
-PLANS = (encode(*FORWARD, *FORWARD, STEP, STEP), encode(*FORWARD, STEP, STEP))
+STEP = (Instruction(Opcode.OPTIMIZER, 1),)
+PLANS = (encode(FORWARD, FORWARD, STEP, STEP), encode(FORWARD, STEP, STEP))
 HEALTHY = PlanEntry((), (0, 5), 10, 12, 12, "load of stage 0", False)
 INDEX = Index(
     compiler_version="1.2",
@@ -199,10 +201,10 @@ def test_streams_that_do_not_have_their_hash_are_refused_when_asked_for() -> Non
 
 
 def test_a_number_out_of_range_is_refused_when_asked_for() -> None:
-    odd = encode(*FORWARD, *FORWARD, STEP, STEP._replace(chunk=2))
+    odd = encode(FORWARD, FORWARD, STEP, (STEP[0]._replace(chunk=2),))
     index = replace(INDEX, layouts=(layout(odd, 2, 2, 1, 1), INDEX.layouts[1]))
     bundle = Bundle.parse(join_bundle(index, [odd, PLANS[1]]))
-    assert bundle.stream(0, (0, 1)) == (STEP,)
+    assert bundle.stream(0, (0, 1)) == STEP
     with pytest.raises(BundleError, match=r"^damaged: worker 1:1 of plan 0 has a number out of range$"):
         bundle.stream(0, (1, 1))
 

@@ -13,9 +13,13 @@ SHAPE = Shape(chunks=4, stages=4, pipelines=3, microbatches=6)
 
 
 def columns(*rows: Instruction, width: int = 1) -> Columns:
-    stored = b"".join(
-        (number + 1).to_bytes(width, "little") for column in zip(*rows, strict=True) for number in column
-    )
+    stored = b""
+    for field, column in enumerate(zip(*rows, strict=True)):
+        last: dict[int, int] = {}
+        for opcode, number in zip((row.opcode for row in rows), column, strict=True):
+            difference = number + 1 - (last.get(opcode, 0) if field else 0)
+            stored += (difference % (1 << 8 * width)).to_bytes(width, "little")
+            last[opcode] = number + 1
     return Columns(stored, (width,) * len(Instruction._fields), len(rows))
 
 
@@ -23,26 +27,30 @@ STREAM = (
     Instruction(Opcode.RECV_ACTIVATION, 1, 0, 5, inbox=1, neighbour=0),
     Instruction(Opcode.FORWARD, 1, 0, 5, 2, 1),
     Instruction(Opcode.SEND_ACTIVATION, 1, 0, 5, 2, neighbour=7),
+    Instruction(Opcode.FORWARD, 1, 1, 0, 1, 0),
     Instruction(Opcode.VALIDATE),
 )
 
 
 def test_a_stream_reads_back() -> None:
     for width in (1, 2, 4):
-        assert decode_stream(columns(*STREAM, width=width), 0, 4, (0, 1), SHAPE) == STREAM
+        assert decode_stream(columns(*STREAM, width=width), 0, 5, (0, 1), SHAPE) == STREAM
 
 
 def test_some_rows_are_a_stream() -> None:
-    assert decode_stream(columns(*STREAM), 1, 3, (0, 1), SHAPE) == STREAM[1:3]
+    both = columns(*STREAM[:3])
+    assert decode_stream(both, 0, 3, (0, 1), SHAPE) == STREAM[:3]
+    assert decode_stream(both, 1, 3, (0, 1), SHAPE) == STREAM[1:3]
     assert decode_stream(columns(*STREAM), 2, 2, (0, 1), SHAPE) == ()
 
 
 def test_pipelines_count_from_the_workers_own() -> None:
     """And so do those of neighbours, whose stage stays."""
-    assert decode_stream(columns(*STREAM), 0, 4, (2, 1), SHAPE) == (
+    assert decode_stream(columns(*STREAM), 0, 5, (2, 1), SHAPE) == (
         Instruction(Opcode.RECV_ACTIVATION, 1, 2, 5, inbox=1, neighbour=2),
         Instruction(Opcode.FORWARD, 1, 2, 5, 2, 1),
         Instruction(Opcode.SEND_ACTIVATION, 1, 2, 5, 2, neighbour=6),
+        Instruction(Opcode.FORWARD, 1, 0, 0, 1, 0),
         Instruction(Opcode.VALIDATE),
     )
 
