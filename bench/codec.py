@@ -14,11 +14,14 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from bench.measure import RECYCLEC, run
 from bench.report import Section, job_path
+from recycle_compiler.ir.bundled import counted_from, read_columns
 from recycle_runtime.plan.bundle import PACKING, Bundle
 from recycle_runtime.plan.bundle_index import pack_index
-from recycle_runtime.plan.codec import Columns, decode_stream
+from recycle_runtime.plan.codec import NEIGHBOUR, PIPELINE, Columns, decode_stream
 
 TITLE = "The format of streams"
 NAMES = ("figure3", "scale-2048", "wide-16384")
@@ -36,15 +39,14 @@ class Packing(NamedTuple):
 
 
 PACKINGS = (
-    Packing("columns", bytes, bytes),
-    Packing("columns, zlib", lambda data: zlib.compress(data, PACKING), zlib.decompress),
-    Packing("columns, lzma", lzma.compress, lzma.decompress),
+    Packing("raw", bytes, bytes),
+    Packing("zlib", lambda data: zlib.compress(data, PACKING), zlib.decompress),
+    Packing("lzma", lzma.compress, lzma.decompress),
 )
-"""The second is that of bundles."""
 
 
 def section(bundles: Iterable[Path]) -> Section:
-    """One row for each bundle and packing."""
+    """Rows for each bundle and packing: of plain numbers, and of differences as bundles have them."""
     return Section(
         title=TITLE,
         command="python -m bench.codec",
@@ -53,16 +55,43 @@ def section(bundles: Iterable[Path]) -> Section:
             f"the middle of the bundle: one worker's stream, all streams. Best of {REPEATS}."
         ),
         columns=("job", "format", "kB", "pack s", "one stream ms", "whole plan s", "workers"),
-        rows=tuple(_row(path, packing) for path in bundles for packing in PACKINGS),
+        rows=tuple(
+            row(path, packing) for path in bundles for row in (_plain_row, _row) for packing in PACKINGS
+        ),
     )
+
+
+def _plain_row(path: Path, packing: Packing) -> tuple[str, ...]:
+    """Numbers as they are; how long it takes to read them was not worth a decoder."""
+    bundle = Bundle.read(path)
+    plans = [_numbers(bundle, plan) for plan in range(len(bundle.plans))]
+    packed, seconds = _packed(bundle, plans, packing)
+    size = f"{sum(map(len, packed)) / 1000:,.1f}"
+    return path.stem, f"numbers, {packing.name}", size, f"{seconds:.1f}", "-", "-", "-"
+
+
+def _numbers(bundle: Bundle, plan: int) -> bytes:
+    """The columns of a plan without differences."""
+    columns = read_columns(bundle, plan)
+    home = np.repeat([pipeline for pipeline, _ in bundle.workers(plan)], bundle.layouts[plan].lengths)
+    for place in (PIPELINE, NEIGHBOUR):
+        columns[place] = counted_from(columns[place], -home, bundle.pipelines)
+    widths = bundle.layouts[plan].widths
+    stored = ((column + 1).astype(f"<u{width}") for column, width in zip(columns, widths, strict=True))
+    return b"".join(column.tobytes() for column in stored)
+
+
+def _packed(bundle: Bundle, plans: list[bytes], packing: Packing) -> tuple[list[bytes], float]:
+    """The index and the plans, and the seconds that packing them took."""
+    began = time.process_time()
+    packed = [packing.pack(data) for data in (pack_index(bundle), *plans)]
+    return packed, time.process_time() - began
 
 
 def _row(path: Path, packing: Packing) -> tuple[str, ...]:
     bundle = Bundle.read(path)
     plans = [bundle.columns(plan).data for plan in range(len(bundle.plans))]
-    began = time.process_time()
-    packed = [packing.pack(data) for data in (pack_index(bundle), *plans)]
-    seconds = time.process_time() - began
+    packed, seconds = _packed(bundle, plans, packing)
     plan = len(plans) // 2
     workers = bundle.workers(plan)
     one = _best(
@@ -71,7 +100,7 @@ def _row(path: Path, packing: Packing) -> tuple[str, ...]:
     whole = _best(lambda: _decode(bundle, plan, packing.unpack(packed[1 + plan]), workers))
     return (
         path.stem,
-        packing.name,
+        f"differences, {packing.name}",
         f"{sum(map(len, packed)) / 1000:,.1f}",
         f"{seconds:.1f}",
         f"{1000 * one:.1f}",

@@ -80,14 +80,14 @@ def streams_from(streams: Mapping[Worker, Sequence[Instruction]], pipelines: int
     width = len(Instruction._fields)
     rows = np.fromiter(values, dtype=np.int64, count=sum(lengths) * width).reshape(-1, width)
     columns = (np.ascontiguousarray(rows[:, field]) for field in range(width))
-    return Streams(workers, np.cumsum([0, *lengths], dtype=np.int64), *columns, pipelines)
+    return Streams(workers, np.cumsum([0, *lengths], dtype=np.int64), *columns, pipelines=pipelines)
 
 
 def read_streams(bundle: Bundle, plan: int) -> Streams:
     """The streams of one plan of a bundle; BundleError when one of them cannot be decoded."""
     workers = tuple(Worker(*worker) for worker in bundle.workers(plan))
     offsets = np.cumsum([0, *bundle.layouts[plan].lengths], dtype=np.int64)
-    return Streams(workers, offsets, *read_columns(bundle, plan), bundle.pipelines)
+    return Streams(workers, offsets, *read_columns(bundle, plan), pipelines=bundle.pipelines)
 
 
 def peak_memory(streams: Streams, job: JobSpec) -> tuple[tuple[Worker, int], ...]:

@@ -118,7 +118,7 @@ def _assemble_line(number: int, line: str, worker: Worker, pipelines: int, posit
     neighbour = NONE
     if opcode in USES_NEIGHBOUR:
         neighbour = worker_number((int(match["neighbour"]), int(match["stage"])), pipelines)
-    return Instruction(opcode, chunk, *fields, neighbour)
+    return Instruction(opcode, chunk, *fields, neighbour=neighbour)
 
 
 def _check_operands(number: int, match: re.Match[str], opcode: Opcode, pipelines: int) -> None:

@@ -26,6 +26,8 @@ MOST_UNPACKED = 1032
 """Bytes that one packed byte can stand for: the format of zlib allows no more."""
 TYPE_CODES = {1: "B", 2: "H", 4: "I"}
 """Of the array module, by the width of a column."""
+_LAST_OPCODE = max(Opcode).value
+_STORED_OPCODES = {opcode.value + 1: opcode for opcode in Opcode}
 
 
 class Shape(NamedTuple):
@@ -41,7 +43,7 @@ class Shape(NamedTuple):
         """What the numbers of each column must stay below."""
         workers = self.stages * self.pipelines
         many = LARGEST_NUMBER + 1
-        return (max(Opcode) + 1, self.chunks, self.pipelines, self.microbatches, many, many, workers)
+        return (_LAST_OPCODE + 1, self.chunks, self.pipelines, self.microbatches, many, many, workers)
 
 
 class Columns(NamedTuple):
@@ -83,7 +85,7 @@ def decode_stream(
 ) -> tuple[Instruction, ...] | None:
     """The stream that lies in these rows; None if a number in it is out of range."""
     opcodes, *stored = columns.slices(first, last)
-    if not all(1 < opcode <= max(Opcode) + 1 for opcode in opcodes):
+    if opcodes and not (min(opcodes) > 1 and max(opcodes) <= _LAST_OPCODE + 1):
         return None
     fields = [_summed(opcodes, *each) for each in zip(stored, columns.widths[1:], strict=True)]
     if any(max(column, default=0) >= limit for column, limit in zip(fields, shape.limits[1:], strict=True)):
@@ -94,13 +96,13 @@ def decode_stream(
             NONE if each == NONE else each - each % pipelines + (each + home) % pipelines
             for each in fields[place]
         ]
-    return tuple(map(Instruction, (Opcode(opcode - 1) for opcode in opcodes), *fields))
+    return tuple(map(Instruction, (_STORED_OPCODES[opcode] for opcode in opcodes), *fields))
 
 
 def _summed(opcodes: list[int], differences: list[int], width: int) -> list[int]:
     """The numbers of a column from their differences."""
     mask = (1 << 8 * width) - 1
-    last = [0] * (max(Opcode) + 2)
+    last = [0] * (_LAST_OPCODE + 2)
     found: list[int] = []
     for opcode, difference in zip(opcodes, differences, strict=True):
         number = last[opcode] = (last[opcode] + difference) & mask
