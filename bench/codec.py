@@ -38,9 +38,13 @@ class Packing(NamedTuple):
     unpack: Code
 
 
+def _pack_by_zlib(data: bytes) -> bytes:
+    return zlib.compress(data, PACKING)
+
+
 PACKINGS = (
     Packing("raw", bytes, bytes),
-    Packing("zlib", lambda data: zlib.compress(data, PACKING), zlib.decompress),
+    Packing("zlib", _pack_by_zlib, zlib.decompress),
     Packing("lzma", lzma.compress, lzma.decompress),
 )
 

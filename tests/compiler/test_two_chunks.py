@@ -210,6 +210,10 @@ def swapped(first: Opcode, second: Opcode) -> Fault:
     return fault
 
 
+def _short_period(streams: Streams) -> Streams:
+    return replace(streams, claims=replace(streams.claims, period=40))
+
+
 @pytest.mark.parametrize(
     ("fault", "rule"),
     [
@@ -223,7 +227,7 @@ def swapped(first: Opcode, second: Opcode) -> Fault:
         (changed("buffer", Opcode.BACKWARD_INPUT, 5, chunk=3), Rule.BUFFER_MATCH),
         (swapped(Opcode.REDUCE, Opcode.OPTIMIZER), Rule.FINISH_STEPS),
         (swapped(Opcode.BACKWARD_INPUT, Opcode.BACKWARD_WEIGHT), Rule.OP_ORDER),
-        (lambda streams: replace(streams, claims=replace(streams.claims, period=40)), Rule.CLAIM_PERIOD),
+        (_short_period, Rule.CLAIM_PERIOD),
     ],
 )
 def test_a_planted_fault_is_refused(fault: Fault, rule: Rule) -> None:

@@ -31,6 +31,7 @@ def run(arguments: Namespace, output: Output) -> int:
         output.error(f"{arguments.bundle}: {plural(len(violations), 'violation')}")
         return INPUT_ERROR
     output.say(f"{arguments.bundle}: {plural(len(bundle.plans), 'plan')}, every rule holds")
+    output.say(f"{arguments.bundle}: content hash {bundle.content_hash}")
     return DONE
 
 

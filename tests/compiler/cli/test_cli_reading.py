@@ -9,6 +9,7 @@ import pytest
 from recycle_compiler.ir.levels import parse_level
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.streams import Streams
+from recycle_runtime.plan.bundle import Bundle
 
 Recyclec = Callable[..., tuple[int, str, str]]
 
@@ -133,7 +134,11 @@ def test_verify(small_bundle: str, recyclec: Recyclec) -> None:
         "plan 1: ok",
         "plan 2: ok",
     ]
-    assert words == f"recyclec: {small_bundle}: 3 plans, every rule holds\n"
+    content = Bundle.read(small_bundle).content_hash
+    assert words == (
+        f"recyclec: {small_bundle}: 3 plans, every rule holds\n"
+        f"recyclec: {small_bundle}: content hash {content}\n"
+    )
 
 
 @pytest.mark.parametrize("command", ["show", "verify", "diff"])
