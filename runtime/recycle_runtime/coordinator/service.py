@@ -406,7 +406,7 @@ class Service:
         if self._end is None:
             fault_at = message.fault_at / 1e9 if message.fault_at else None
             name = name_of(member.worker)
-            name = name if self._tensor == 1 else f"part {member.tp_rank} of worker {name}"
+            name = name if self._tensor == 1 else f"rank {member.tp_rank} of worker {name}"
             self._happen(WorkerFailed(member.worker, f"{name} {message.how}", fault_at))
         if member in self._returning:
             self._is_back(member)

@@ -24,6 +24,7 @@ from recycle_runtime.protocol.messages import (
     ToObserver,
     WorkerTrace,
 )
+from recycle_runtime.worker.options import BundleRefusedError, check_chunks
 
 
 class RunError(RuntimeError):
@@ -113,17 +114,20 @@ def run_local(options: RunOptions, on_news: Callable[[ToObserver], None] = lambd
 
 def check_failed(bundle: Bundle, failed: tuple[Worker, ...]) -> None:
     """NoPlanError unless the workers that are left can train; a plan may still have to be made."""
-    lost = set(failed)
     try:
         choose_plan(bundle, failed)
     except MissingPlanError:
         for stage in range(bundle.stages):
-            if all((pipeline, stage) in lost for pipeline in range(bundle.pipelines)):
-                raise NoPlanError(f"every worker of stage {stage} is lost") from None
+            if all((pipeline, stage) in failed for pipeline in range(bundle.pipelines)):
+                raise NoPlanError(f"every worker of stage {stage} has failed") from None
 
 
 def check_beginning(bundle: Bundle, options: RunOptions) -> None:
     """RunError unless the run can begin where it should, and keep its checkpoints where it should."""
+    try:
+        check_chunks(bundle)
+    except BundleRefusedError as error:
+        raise RunError(str(error)) from None
     if options.checkpoint is None:
         return
     shape = Shape(bundle.stages, bundle.pipelines, bundle.tensor, bundle.microbatches)

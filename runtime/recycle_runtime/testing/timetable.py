@@ -18,7 +18,7 @@ _EVENT = re.compile(r"(\d{1,9}):(\d{1,9})@(\d{1,9})(?:\.(\d{1,9}|[a-z]+))?", re.
 
 
 class PlannedFault(NamedTuple):
-    """Something that a worker does to itself: see `member.faults`."""
+    """Something that a worker does to itself: see `testing.faults`."""
 
     kind: str
     """With a question mark behind it: not as long as the worker might be the last one of its stage."""

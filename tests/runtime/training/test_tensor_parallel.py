@@ -55,9 +55,9 @@ def fail(*_):
         ("import os; os.kill(os.getpid(), 9)", "was killed by signal 9"),
     ],
 )
-def test_a_part_that_fails_is_named(tmp_path: Path, how: str, said: str) -> None:
+def test_a_rank_that_fails_is_named(tmp_path: Path, how: str, said: str) -> None:
     program = compare.changed(tmp_path, SLICED, FAILS.format(how=how))
     options = RunOptions(compare.plan_file(tmp_path, job(), []), program, 3)
     # Both workers of the stage fail; whether the second does before the job has to end is a matter of time.
-    with pytest.raises((RunError, NoPlanError), match=r"part 1 of worker [01]:1[, ].*" + said):
+    with pytest.raises((RunError, NoPlanError), match=r"rank 1 of worker [01]:1[, ].*" + said):
         run_local(options)

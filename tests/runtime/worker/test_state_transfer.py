@@ -1,0 +1,69 @@
+"""The state of a chunk from one process to another: nothing is executed, and not more is read than fits."""
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from recycle_runtime.execution.chunk import Chunk, build_chunks
+from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.program.loading import load_program
+from recycle_runtime.worker.state_transfer import largest_state, pack, receive_bytes, send_bytes, unpack
+from tests.runtime.checkpoint.runs import JOB, plans, with_dropout
+
+CPU = torch.device("cpu")
+TIMEOUT = timedelta(seconds=30)
+
+
+def chunk_of(folder: Path) -> Chunk:
+    bundle = Bundle.read(plans(folder / "job.plan", JOB))
+    return build_chunks(load_program(with_dropout(folder)), bundle, 1, 0, CPU)[1]
+
+
+def transferred(data: torch.Tensor, largest: int) -> torch.Tensor:
+    """What arrives when these bytes are sent."""
+    store = dist.HashStore()
+
+    def nothing() -> None:
+        pass
+
+    def send() -> None:
+        # Whoever sends to one that refuses hears that the other end is gone.
+        with suppress(RuntimeError):
+            send_bytes(data, store, "here", TIMEOUT, nothing)
+
+    thread = threading.Thread(target=send, daemon=True)
+    thread.start()
+    return receive_bytes(store, "here", TIMEOUT, nothing, largest)
+
+
+def test_a_chunk_becomes_what_was_sent(tmp_path: Path) -> None:
+    one, other = chunk_of(tmp_path), chunk_of(tmp_path)
+    with torch.no_grad():
+        for parameter in one.module.parameters():
+            parameter.add_(1.0)
+    other.load(unpack(transferred(pack(one.state()), largest_state(other)), CPU))
+    assert other.is_part_of_run
+    for name, tensor in one.module.state_dict().items():
+        assert torch.equal(other.module.state_dict()[name], tensor)
+
+
+def test_more_than_fits_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    chunk = chunk_of(tmp_path)
+    with pytest.raises(RuntimeError, match="a state of 100 bytes arrives, at most 99 are accepted"):
+        transferred(torch.zeros(100, dtype=torch.uint8), 99)
+    assert largest_state(chunk) > 3 * chunk.state_bytes
+
+
+def test_nothing_that_arrives_is_executed() -> None:
+    class Evil:
+        def __reduce__(self) -> tuple[Callable[[str], None], tuple[str]]:
+            return print, ("executed",)
+
+    with pytest.raises(Exception, match=r"weights_only|WeightsUnpickler"):
+        unpack(pack({"model": Evil()}), CPU)
