@@ -1,9 +1,9 @@
 """Workers with several chunks of the model train as one process does.
 
-The streams are written by hand: micro-batches one after the other, as little at once as can be.
+Under plans as the compiler makes them, and with streams that are written by hand: micro-batches one after the
+other, as little at once as can be, and from one pipeline to another at every chunk.
 """
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,19 +19,17 @@ from recycle_runtime.plan.isa import NONE, Instruction, Opcode
 from recycle_runtime.plan.worker_ids import Worker, worker_number
 from recycle_runtime.worker.options import BundleRefusedError, check_chunks
 from tests.runtime.training.alone import train_alone
-from tests.runtime.training.compare import MLP, STEPS, changed, check
+from tests.runtime.training.compare import MLP, STEPS, Failed, changed, check
+from tests.runtime.training.compare import plan_file as compiled_file
 from tests.runtime.training.threads import train_in_threads
-from tests.support.jobs import unit_job
+from tests.support.chunks import chunked_job
 
 PLACEMENTS = [(0, 1, 1, 0), (0, 1, 0, 1), (1, 0, 0), (0, 0)]
 """The stage of each chunk: a V, a loop, one that begins on the last stage, all on one worker."""
-MICROBATCHES = 3
 
 
-def job_with(chunk_stages: tuple[int, ...], pipelines: int, techniques: Techniques) -> JobSpec:
-    chunks, stages = len(chunk_stages), 1 + max(chunk_stages)
-    by_chunk = unit_job(chunks, pipelines, MICROBATCHES, techniques=techniques)
-    return replace(by_chunk, stages=stages, capacity=(None,) * stages, chunk_stages=chunk_stages)
+def job_with(chunk_stages: tuple[int, ...], techniques: Techniques) -> JobSpec:
+    return chunked_job(chunk_stages, 2, 3, techniques=techniques)
 
 
 class Writer:
@@ -119,9 +117,9 @@ def plan_file(folder: Path, job: JobSpec) -> str:
     return str(path)
 
 
-def check_chunks_train(folder: Path, job: JobSpec, program: str = MLP) -> None:
+def check_chunks_train(job: JobSpec, plan: str, program: str = MLP) -> None:
     alone = train_alone(program, job.chunks, job.pipelines * job.microbatches, STEPS)
-    losses, workers = train_in_threads(plan_file(folder, job), program, 0, STEPS)
+    losses, workers = train_in_threads(plan, program, 0, STEPS)
     for (_, stage), worker in workers.items():
         held = [chunk for chunk, on in enumerate(job.chunk_stages) if on == stage]
         assert list(worker.modules) == held
@@ -135,8 +133,16 @@ def check_chunks_train(folder: Path, job: JobSpec, program: str = MLP) -> None:
 def test_equal_to_one_process(
     tmp_path: Path, chunk_stages: tuple[int, ...], decouple: bool, stagger: bool
 ) -> None:
-    techniques = Techniques(adaptive=True, decouple=decouple, stagger=stagger)
-    check_chunks_train(tmp_path, job_with(chunk_stages, 2, techniques))
+    job = job_with(chunk_stages, Techniques(adaptive=True, decouple=decouple, stagger=stagger))
+    check_chunks_train(job, plan_file(tmp_path, job))
+
+
+@pytest.mark.parametrize("stagger", [False, True])
+@pytest.mark.parametrize("failed", [[], [(1, 1)]])
+@pytest.mark.parametrize("chunk_stages", PLACEMENTS[:2], ids=str)
+def test_compiled_plans(tmp_path: Path, chunk_stages: tuple[int, ...], failed: Failed, stagger: bool) -> None:
+    job = job_with(chunk_stages, Techniques(adaptive=True, decouple=True, stagger=stagger))
+    check_chunks_train(job, compiled_file(tmp_path, job, failed))
 
 
 @pytest.mark.parametrize("stagger", [False, True])
@@ -144,11 +150,11 @@ def test_equal_to_one_process(
 def test_the_norm_is_that_of_all_chunks(tmp_path: Path, clip: float, stagger: bool) -> None:
     """Clipped by a norm that no worker has alone: before the step, or after it was made and undone."""
     program = changed(tmp_path, MLP, f"CLIP_NORM = {clip}")
-    techniques = Techniques(adaptive=True, decouple=True, stagger=stagger)
-    check_chunks_train(tmp_path, job_with((0, 1, 1, 0), 2, techniques), program)
+    job = job_with((0, 1, 1, 0), Techniques(adaptive=True, decouple=True, stagger=stagger))
+    check_chunks_train(job, plan_file(tmp_path, job), program)
 
 
 def test_a_job_with_recovery_refuses_several_chunks(tmp_path: Path) -> None:
-    job = job_with((0, 1, 1, 0), 2, Techniques())
+    job = job_with((0, 1, 1, 0), Techniques())
     with pytest.raises(BundleRefusedError, match="the bundle has 4 chunks on 2 stages: only workers without"):
         check_chunks(Bundle.read(plan_file(tmp_path, job)))
