@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from statistics import median
 
-from recycle_runtime.coordinator.drift import OpTimes, calibrated, shift, todays_times
+from recycle_runtime.coordinator.drift import OpTimes, calibrated, measured_times, shift
 from recycle_runtime.coordinator.events import MovesWanted, StopWanted
 from recycle_runtime.coordinator.measured_job import JobText, StageTimes
 from recycle_runtime.coordinator.metrics import Recovery
@@ -57,7 +57,7 @@ class AdaptationOptions:
     replan_every: int = 50
     """Steps between two requests at least."""
     ahead: bool = False
-    """Plan for the next loss before it happens."""
+    """Plan for the next failure before it happens."""
 
 
 class Adaptation:
@@ -80,7 +80,7 @@ class Adaptation:
         self._look_at = _ROWS_FOR_PLANS
         self._live: frozenset[Worker] = frozenset()
         self._weighed: Counts | None = None
-        """Where losses should lie, when moves to there were last thought of."""
+        """Where failures should lie, when moves to there were last thought of."""
         self._copying = 0.0
         self._tick: float | None = None
         self._asked_at = -options.replan_every
@@ -96,7 +96,7 @@ class Adaptation:
     # What the job tells.
 
     def measured(self, member: Member, times: Mapping[str, float]) -> None:
-        """Seconds of a worker's ops; the parts of a worker wait for each other, so one speaks for all."""
+        """Seconds of a worker's ops; its ranks wait for each other, so one speaks for all."""
         if member.tp_rank == 0:
             self.ops.add(member.worker, times)
 
@@ -128,7 +128,7 @@ class Adaptation:
         """Everybody runs in it."""
         self.rate.begin(now)
         if recovery.causes != ["start"]:
-            # To leave takes longer after a loss than between two steps, where next time it will happen.
+            # To leave takes longer after a failure than between two steps, where next time it will happen.
             self.costs.regrouped(recovery.going - recovery.left, self._copying)
 
     def moved(self, worker: Worker, place: Worker) -> None:
@@ -142,7 +142,7 @@ class Adaptation:
             self._rows = [*self._rows, row.seconds][-_ROWS_KEPT:]
 
     def turn(self, job: StateMachine, now: float, *, is_planning: bool) -> list[Wish]:
-        """Now and then; nothing is begun while a plan for the losses is being made."""
+        """Now and then; nothing is begun while a plan for the failures is being made."""
         if wishes := self._take_offers(job):
             return wishes
         if is_planning or not job.is_steady:
@@ -165,9 +165,9 @@ class Adaptation:
     # Moves.
 
     def _weigh_moves(self, job: StateMachine, now: float, wanted: Counts, period_after: int) -> list[Wish]:
-        lost = self.book.counts(self._live)
+        failed = self.book.counts(self._live)
         period = self._comparable_period(job.assignment)
-        if not sum(lost) or wanted == lost or period is None:
+        if not sum(failed) or wanted == failed or period is None:
             return []
         moves = least_moves(self._live, wanted, self.book.pipelines, self.book.standby)
         weighed = weigh(
@@ -182,7 +182,7 @@ class Adaptation:
         return [told, MovesWanted(moves)] if weighed.pays else [told]
 
     def _comparable_period(self, assignment: Assignment | None) -> int | None:
-        """Of the plan in use, or one for the same losses, with the times of the job as it was compiled."""
+        """Of the plan in use, or one for the same failures, with the times of the job as it was compiled."""
         if assignment is None:
             return None
         original = self.book.bundles[0].job_text
@@ -198,7 +198,7 @@ class Adaptation:
         if least is None or assignment is None or not assignment.is_exact or now < self._asked_at + every:
             return
         self._tick = self._tick or calibrated(self._job, self.ops)
-        times = None if self._tick is None else todays_times(self._job, self.ops, self._tick)
+        times = None if self._tick is None else measured_times(self._job, self.ops, self._tick)
         if times is None:
             return
         failed = self.book.bundles[assignment.bundle].plans[assignment.plan].failed
@@ -215,9 +215,9 @@ class Adaptation:
         self._about = why_replan(change, most, slow, known)
         roles = {assignment.roles[place]: by for place, by in slow.items() if place not in idle}
         plan = InUse(self._files.paths[assignment.bundle], failed, roles)
-        lost = [worker for worker in self.book.grid if worker not in self._live]
+        gone = [worker for worker in self.book.grid if worker not in self._live]
         text = self._job.with_times(times)
-        self._replanner.ask(text, plan, lost, slow, may_be_lighter=self._job.is_adaptive)
+        self._replanner.ask(text, plan, gone, slow, may_be_lighter=self._job.is_adaptive)
 
     def _idle(self, assignment: Assignment) -> set[Worker]:
         """The standbys."""

@@ -1,8 +1,8 @@
-"""When checkpoints are taken, and when one is complete: a part of the job's state machine.
+"""When checkpoints are taken, and when one is complete: belongs to the job's state machine.
 
 One checkpoint is under way at a time. Its step is told to one writer for every rank of every stage, early
 enough that none has got there; each copies its state when it stands exactly there, and nobody waits. When
-all have said that their part is on disk, the manifest is written. A checkpoint that cannot become complete,
+all have said that their shard is on disk, the manifest is written. A checkpoint that cannot become complete,
 because a writer died or was told too late, is given up, and another is taken. Files are for others to touch:
 see `checkpoint_files`. Standard library only.
 """
@@ -43,14 +43,14 @@ class _Attempt:
     step: int
     name: str
     writers: dict[Member, str]
-    """Who writes which part."""
-    parts: dict[str, int] = field(default_factory=dict[str, int])
+    """Who writes which shard."""
+    shards: dict[str, int] = field(default_factory=dict[str, int])
     """Those that are on disk, with their checksums."""
     is_closing: bool = False
     """Whether the manifest is on its way to disk."""
 
     def waits_for(self, member: Member) -> bool:
-        return not self.is_closing and self.writers.get(member) not in (None, *self.parts)
+        return not self.is_closing and self.writers.get(member) not in (None, *self.shards)
 
 
 class NoCheckpoints:
@@ -86,7 +86,7 @@ class NoCheckpoints:
         """It is gone, or may not be heard."""
 
     def hear(self, member: Member, message: CheckpointReply) -> list[Order]:
-        """A part is on disk, or will never be."""
+        """A shard is on disk, or will never be."""
         return []
 
     def not_begun(self, name: str, why: str) -> list[Order]:
@@ -102,7 +102,7 @@ class NoCheckpoints:
 
 
 class Checkpoints(NoCheckpoints):
-    """Decides at which steps, keeps count of parts, completes and deletes."""
+    """Decides at which steps, keeps count of shards, completes and deletes."""
 
     def __init__(
         self,
@@ -193,8 +193,8 @@ class Checkpoints(NoCheckpoints):
                 self._early = min(2 * self._early, _EARLIEST)
                 self._give_up(attempt, "")
             case CheckpointWritten(_, crc32, seed):
-                attempt.parts[attempt.writers[member]] = crc32
-                if len(attempt.parts) == len(self._shape.shards):
+                attempt.shards[attempt.writers[member]] = crc32
+                if len(attempt.shards) == len(self._shape.shards):
                     attempt.is_closing = True
                     return [CompleteCheckpoint(attempt.name, self._manifest(attempt, seed))]
         return []
@@ -239,4 +239,4 @@ class Checkpoints(NoCheckpoints):
 
     def _manifest(self, attempt: _Attempt, seed: int) -> Manifest:
         items = self.begins.item + (attempt.step - self.begins.step) * self._shape.per_step
-        return Manifest(attempt.step, items, seed, self._shape, dict(attempt.parts))
+        return Manifest(attempt.step, items, seed, self._shape, dict(attempt.shards))

@@ -1,4 +1,4 @@
-"""How long ops take today, from what workers measure while they train. Standard library only.
+"""How long ops take now, from what workers measure while they train. Standard library only.
 
 Each worker says the median time of its ops of each kind, step by step; here they are smoothed. A stage takes
 as long as its typical worker, the lower of two in the middle, so that one who is slow does not count for its
@@ -92,8 +92,8 @@ def calibrated(job: JobText, ops: OpTimes) -> float | None:
     return median(ratios) if ratios else None
 
 
-def todays_times(job: JobText, ops: OpTimes, tick: float) -> StageTimes | None:
-    """Ticks that ops take today; None until every stage has been measured. What nobody runs is as planned."""
+def measured_times(job: JobText, ops: OpTimes, tick: float) -> StageTimes | None:
+    """Ticks of ops as measured; None until every stage has been. What nobody runs is as planned."""
     rows: list[tuple[int, ...]] = []
     for stage in range(job.stages):
         measured = {kind: round(seconds / tick) for kind, seconds in ops.of_stage(stage).items()}

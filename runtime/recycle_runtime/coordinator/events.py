@@ -247,7 +247,7 @@ class BeginCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class CompleteCheckpoint:
-    """Write its manifest: all parts are on disk."""
+    """Write its manifest: all shards are on disk."""
 
     name: str
     manifest: Manifest

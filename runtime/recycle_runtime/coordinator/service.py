@@ -499,7 +499,7 @@ class Service:
             # If it was asleep, it has to say again what runs there.
             connection.close()
             for member in members:
-                self._fail(member, "is on a node that fell silent")
+                self._fail(member, "is on a node without a heartbeat")
 
     def _can_go_on_without(self, workers: set[Worker]) -> bool:
         """Whether every stage has a worker left."""

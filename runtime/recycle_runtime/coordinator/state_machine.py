@@ -362,7 +362,7 @@ class StateMachine:
         empty = self._empty_stages()
         if empty and self.phase is not Phase.FORMING:
             said = f" ({event.reason})" if event.reason else ""
-            self._end(f"every worker of stage {empty[0]} is lost: {cause}{said}")
+            self._end(f"every worker of stage {empty[0]} has failed: {cause}{said}")
         elif self.phase is Phase.RUNNING:
             self._fruitless = 0
             self._regroup(cause, fault_at=event.fault_at)

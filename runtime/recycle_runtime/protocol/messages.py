@@ -77,7 +77,7 @@ class Copied(NamedTuple):
 
 
 class CheckpointOrder(NamedTuple):
-    """A part of a checkpoint to write."""
+    """A shard of a checkpoint to write."""
 
     step: Natural
     name: str
@@ -204,7 +204,7 @@ class FaultInjected:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointWritten:
-    """My part of this checkpoint is on disk."""
+    """My shard of this checkpoint is on disk."""
 
     name: str
     crc32: Natural
@@ -220,7 +220,7 @@ class CheckpointMissed:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFailed:
-    """My part of this checkpoint cannot be written."""
+    """My shard of this checkpoint cannot be written."""
 
     name: str
     why: str
@@ -314,7 +314,7 @@ class Recall:
 
 @dataclass(frozen=True, slots=True)
 class TakeCheckpoint:
-    """Write your part of this checkpoint when you stand at this step."""
+    """Write your shard of this checkpoint when you stand at this step."""
 
     step: Natural
     name: str

@@ -69,7 +69,7 @@ def test_every_peer_of_a_stage_is_lost(stopped: Stopped, tmp_path: Path) -> None
             faults=("kill=0:1@12", "kill=1:1@12"),
         )
     said = str(caught.value)
-    assert said.startswith("every worker of stage 1 is lost: ")
+    assert said.startswith("every worker of stage 1 has failed: ")
     names = sorted(
         path.name for path in (tmp_path / "kept").glob("step-*") if (path / "manifest.json").exists()
     )

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recycle_compiler.ir.job_text import print_job
-from recycle_runtime.coordinator.drift import OpTimes, calibrated, shift, todays_times
+from recycle_runtime.coordinator.drift import OpTimes, calibrated, measured_times, shift
 from recycle_runtime.coordinator.measured_job import JobText, StageTimes
 from tests.support.jobs import unit_job
 
@@ -36,7 +36,7 @@ def test_a_slot_is_what_work_takes() -> None:
     assert tick is not None and tick == pytest.approx(0.010 / 1_000)
     one = (1000, 1000)
     expected = StageTimes(one, one, one, optimizer=(3000, 3000), reduce=(200, 200))
-    assert todays_times(JOB, measured(), tick) == expected
+    assert measured_times(JOB, measured(), tick) == expected
 
 
 def test_real_times_need_no_calibration() -> None:
@@ -58,7 +58,7 @@ def test_one_slow_worker_does_not_count_for_its_stage() -> None:
 def test_a_whole_stage_that_is_slower_has_no_slow_worker() -> None:
     ops = measured(w01=3.0, w11=3.0, w21=3.0)
     assert ops.slow([(p, 1) for p in range(3)], 2.0) == {}
-    times = todays_times(JOB, ops, 1e-5)
+    times = measured_times(JOB, ops, 1e-5)
     assert times is not None and times.forward == (1000, 3000)
 
 
@@ -75,7 +75,7 @@ def test_a_coupled_backward_is_shared_out_as_planned() -> None:
     for _ in range(10):
         for worker in [(p, s) for p in range(3) for s in range(2)]:
             ops.add(worker, COUPLED)
-    times = todays_times(JOB, ops, 1e-5)
+    times = measured_times(JOB, ops, 1e-5)
     assert times is not None
     assert (times.forward, times.backward_input, times.backward_weight) == (
         (1000,) * 2,

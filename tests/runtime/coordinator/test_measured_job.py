@@ -31,7 +31,7 @@ def test_with_its_own_times_it_is_the_same_job(target: Target) -> None:
 
 
 @given(st.lists(st.integers(1, 1 << 50), min_size=20, max_size=20))
-def test_todays_times_are_exact(ticks: list[int]) -> None:
+def test_measured_times_are_exact(ticks: list[int]) -> None:
     times = StageTimes(*(tuple(ticks[4 * k : 4 * k + 4]) for k in range(5)))
     job = read_back(figure3(4), StageTimes(*(tuple(tick % 10**9 + 1 for tick in row) for row in times)))
     assert job.forward == tuple(tick % 10**9 + 1 for tick in times.forward)

@@ -186,6 +186,8 @@ def test_a_stage_without_workers_ends_the_run(tmp_path: Path, square: str) -> No
     command += ["--steps", "20", "--quiet", "--fault", "kill=0:1@5", "--fault", "kill=1:1@5"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 1
-    assert ended.stderr.splitlines()[-1].startswith("recycle-run: error: every worker of stage 1 is lost: ")
+    assert ended.stderr.splitlines()[-1].startswith(
+        "recycle-run: error: every worker of stage 1 has failed: "
+    )
     assert "Traceback" not in ended.stderr
     assert not processes_of(program)

@@ -59,4 +59,4 @@ def test_but_not_for_ever() -> None:
     job.deaf = frozenset({(0, 1)})
     job.kill((1, 0))
     job.wait(1000)
-    assert job.result == ("every worker of stage 1 is lost: 0:1 did not leave its group",)
+    assert job.result == ("every worker of stage 1 has failed: 0:1 did not leave its group",)
