@@ -1,1 +1,1 @@
-"""From a target to a program, one step and one file at a time."""
+"""From a target to streams, one step and one file at a time."""

@@ -1,6 +1,6 @@
 """One failure fewer is never slower: a plan for more failures, with one more worker.
 
-    stage of 3, one lost    0: a b c d e f    -->    0: a c e
+    stage of 3, one failed  0: a b c d e f    -->    0: a c e
                             1: g h i j k l           1: g h i j k l
                                                      2: b d f
 
@@ -38,13 +38,13 @@ class AddWorker(Pass[Streams, Schedule]):
     wanted: FailureSet = ()
     """Where several stages gain as much, these failures stay; else those where least can still be gained."""
 
-    def run(self, program: Streams) -> Schedule:
-        job, claims = program.job, program.claims
-        planned = problem_of(GRAPH_PASSES.run(Target(job, program.failed)))
-        crowded = rerouted(planned, planned.hosts, _hosts(program))
-        start = _starts(program, crowded)
+    def run(self, streams: Streams) -> Schedule:
+        job, claims = streams.job, streams.claims
+        planned = problem_of(GRAPH_PASSES.run(Target(job, streams.failed)))
+        crowded = rerouted(planned, planned.hosts, _hosts(streams))
+        start = _starts(streams, crowded)
         found: list[tuple[int, bool, int, Clock, FailureSet]] = []
-        for failed in _with_one_fewer(program):
+        for failed in _with_one_fewer(streams):
             clock = Clock(_shared(crowded, Target(job, failed).hosts))
             # A stage that opens later may make the period shorter than this, but hardly change which is best.
             at_once = clock.time_at_once(clock.order_of(start)).period
@@ -57,7 +57,7 @@ class AddWorker(Pass[Streams, Schedule]):
 
 
 def _on_workers(graph: Graph, host: Column) -> Graph:
-    """The graph with every micro-batch on the worker that host[unit, stage] says."""
+    """The graph with every micro-batch on the worker that host[unit, chunk] says."""
     ops = graph.ops
     work = ops.kind <= OpKind.W
     unit = ops.pipeline[work] * graph.job.microbatches + ops.microbatch[work]
@@ -66,48 +66,48 @@ def _on_workers(graph: Graph, host: Column) -> Graph:
     return replace(graph, ops=replace(ops, worker=worker))
 
 
-def _with_one_fewer(program: Streams) -> Iterator[FailureSet]:
+def _with_one_fewer(streams: Streams) -> Iterator[FailureSet]:
     """Failures without the first one of a stage, for every stage that has any."""
-    for stage in sorted({worker.stage for worker in program.failed}):
-        lives = min(worker for worker in program.failed if worker.stage == stage)
-        yield tuple(worker for worker in program.failed if worker != lives)
+    for stage in sorted({worker.stage for worker in streams.failed}):
+        lives = min(worker for worker in streams.failed if worker.stage == stage)
+        yield tuple(worker for worker in streams.failed if worker != lives)
 
 
-def _rows(program: Streams) -> tuple[Column, Column, Column, Column, Column]:
-    """Of every op in the streams: kind, unit, stage, the number of its worker, and its row."""
+def _rows(streams: Streams) -> tuple[Column, Column, Column, Column, Column]:
+    """Of every op in the streams: kind, unit, chunk, the number of its worker, and its row."""
     kinds = np.full(max(Opcode) + 1, -1)
     kinds[list(_KIND)] = list(_KIND.values())
-    rows = np.flatnonzero(kinds[program.opcode] >= 0)
-    worker = np.searchsorted(program.offsets, rows, side="right") - 1
-    unit = program.pipeline[rows] * program.job.microbatches + program.microbatch[rows]
-    pipelines = program.job.pipelines
-    number = np.array([worker_number(worker, pipelines) for worker in program.workers])[worker]
-    return kinds[program.opcode[rows]], unit, number // pipelines, number, rows
+    rows = np.flatnonzero(kinds[streams.opcode] >= 0)
+    worker = np.searchsorted(streams.offsets, rows, side="right") - 1
+    unit = streams.pipeline[rows] * streams.job.microbatches + streams.microbatch[rows]
+    pipelines = streams.job.pipelines
+    number = np.array([worker_number(worker, pipelines) for worker in streams.workers])[worker]
+    return kinds[streams.opcode[rows]], unit, streams.chunk[rows], number, rows
 
 
-def _hosts(program: Streams) -> Column:
-    """host[unit, stage]: the number of the worker that runs it."""
-    kind, unit, stage, worker, _ = _rows(program)
-    job = program.job
-    host = np.empty((job.pipelines * job.microbatches, job.stages), dtype=np.int64)
-    host[unit[kind == 0], stage[kind == 0]] = worker[kind == 0]
+def _hosts(streams: Streams) -> Column:
+    """host[unit, chunk]: the number of the worker that runs it."""
+    kind, unit, chunk, worker, _ = _rows(streams)
+    job = streams.job
+    host = np.empty((job.pipelines * job.microbatches, job.chunks), dtype=np.int64)
+    host[unit[kind == 0], chunk[kind == 0]] = worker[kind == 0]
     return host
 
 
-def _starts(program: Streams, problem: Problem) -> Column:
-    """Numbers that rise along every stream, as start[kind, unit, stage]; -1 where there is no such op."""
-    kind, unit, stage, _, rows = _rows(program)
+def _starts(streams: Streams, problem: Problem) -> Column:
+    """Numbers that rise along every stream, as start[kind, unit, chunk]; -1 where there is no such op."""
+    kind, unit, chunk, _, rows = _rows(streams)
     start = np.full((3, problem.units, problem.chunks), -1, dtype=np.int64)
-    start[kind, unit, stage] = rows
+    start[kind, unit, chunk] = rows
     return start
 
 
 def _shared(problem: Problem, hosts: tuple[tuple[int, ...], ...]) -> Problem:
     """The problem with more workers: each takes every second micro-batch of the peer that has most."""
     host = problem.host.copy()
-    for stage, (before, after) in enumerate(zip(problem.hosts, hosts, strict=True)):
+    for chunk, (before, after) in enumerate(zip(problem.hosts, hosts, strict=True)):
         for worker in after:
             if worker not in before:
-                busiest = int(np.bincount(host[:, stage]).argmax())
-                host[np.flatnonzero(host[:, stage] == busiest)[1::2], stage] = worker
+                busiest = int(np.bincount(host[:, chunk]).argmax())
+                host[np.flatnonzero(host[:, chunk] == busiest)[1::2], chunk] = worker
     return rerouted(problem, hosts, host)

@@ -3,25 +3,26 @@
     healthy pipeline    stays at home
     failed worker       its micro-batches go to the live peers of that stage in turn
 
-Homes carry equal loads, so dealing out the lost micro-batches evenly balances every stage: no worker has
+Homes carry equal loads, so dealing out those of failed workers evenly balances every stage: no worker has
 more than ceil(all / live). Neighbouring micro-batches go to different peers, which spreads the extra work
-over the iteration, and the turn starts at the same peer on every stage, so that stages with equal losses
+over the iteration, and the turn starts at the same peer on every stage, so that stages with equal failures
 form whole pipelines again.
 
-In a large job a stage with losses deals out all its micro-batches in turn, not only the lost ones:
+In a large job such a stage deals out all its micro-batches in turn, not only those of its failed workers:
 
-    stage of 4, one lost    0 1 2 0   1 2 0 1   2 0 1 2 ...
+    stage of 4, one failed  0 1 2 0   1 2 0 1   2 0 1 2 ...
 
-Then its workers run in step, and what one round of them sends on arrives as a round. With the lost ones in
-between, workers drift apart and the last of them ends late, which costs about half a percent of the period.
+Then its workers run in step, and what one round of them sends on arrives as a round. With those of failed
+workers in between, they drift apart and the last of them ends late, which costs about half a percent of the
+period.
 
 Where a worker is slow, the shares of its stage are as many as each of its workers has time for:
 
     stage of 3, the last 3 times slower    8 8 2 of 18
 
-What it cannot take is dealt out like what was lost, and what it keeps of its own lies at equal distances, so
-both spread over the iteration. In a large job such a stage too deals out all its micro-batches, and whose
-share is smaller has its turn less often.
+What it cannot take is dealt out like that of a failed worker, and what it keeps of its own lies at equal
+distances, so both spread over the iteration. In a large job such a stage too deals out all its micro-batches,
+and whose share is smaller has its turn less often.
 """
 
 from dataclasses import dataclass, replace
@@ -36,7 +37,7 @@ from recycle_compiler.passes.pipeline import Pass
 from recycle_compiler.scheduling.slow_workers import SlowWorkers, stage_shares
 
 _LARGE = 20_000
-"""Ops from which on stages with losses deal out all their micro-batches."""
+"""Ops from which on stages with failures deal out all their micro-batches."""
 _FINE = 1 << 32
 """Of how many parts an iteration is, where turns are placed."""
 

@@ -12,7 +12,7 @@ that an order allows; memory is what it takes, whatever the job has.
 ReCycle as published:
 
 - The micro-batches of a failed worker go to its live peers in turn.
-- Backward is split only on stages that have lost a worker; elsewhere it stays whole.
+- Backward is split only on stages with a failure; elsewhere it stays whole.
 - The optimizer is staggered.
 - Ops run in the order of 1F1B: a backward as soon as there is one, W when nothing else can run.
 
@@ -203,7 +203,7 @@ def spread(job: JobSpec, failures: int) -> Iterator[Counts]:
 
 @lru_cache(maxsize=4096)
 def period_with(job: JobSpec, counts: Counts, techniques: Techniques = ALL) -> int:
-    """Ticks per iteration with these losses on the stages: the best of several tries."""
+    """Ticks per iteration with these failures on the stages: the best of several tries."""
     problem = problem_with(job, counts, techniques)
     clock = Clock(problem)
     priority = greedy_priority(problem)
@@ -219,7 +219,7 @@ def period_with(job: JobSpec, counts: Counts, techniques: Techniques = ALL) -> i
 
 
 def problem_with(job: JobSpec, counts: Counts, techniques: Techniques = ALL) -> Problem:
-    """The timing problem with whole backwards but on stages with losses."""
+    """The timing problem with whole backwards but on stages with failures."""
     coupled = replace(job, techniques=replace(techniques, decouple=False))
     hit = (chunk for chunk, stage in enumerate(job.chunk_stages) if counts[stage])
     split = tuple(hit) if techniques.decouple else ()

@@ -1,4 +1,4 @@
-"""From a job to programs: one plan for every number of failures, or one for an exact failure pattern."""
+"""From a job to plans: one plan for every number of failures, or one for an exact failure pattern."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -67,7 +67,7 @@ def compile_job(
     check_survivable(job, total - 1)
     end = time.monotonic_ns() + job.solver.time_limit_ns
     baseline = one_f_one_b_period(job)
-    programs: dict[int, Streams] = {}
+    plans: dict[int, Streams] = {}
     processes = 1 if observers or total == 1 else processes
     with running(processes) as run:
         # A quarter of the time limit is for comparing stages, the rest is shared by the plans.
@@ -85,19 +85,19 @@ def compile_job(
         waiting: dict[int, _Made] = {}
         for made in run(_timed_plan, tasks()):
             excess = max(excess, made.excess)
-            waiting[len(made.program.failed)] = made
-            while (next_count := total - 1 - len(programs)) in waiting:
-                program, seconds, _ = waiting.pop(next_count)
-                more = programs.get(next_count + 1)
+            waiting[len(made.plan.failed)] = made
+            while (next_count := total - 1 - len(plans)) in waiting:
+                plan, seconds, _ = waiting.pop(next_count)
+                more = plans.get(next_count + 1)
                 has_time = time.monotonic_ns() + excess * next_count // processes < end
-                if more is not None and _is_slower(program, more) and has_time:
+                if more is not None and _is_slower(plan, more) and has_time:
                     # One failure fewer is never slower.
-                    relief = AddWorker(program.failed) >> LOWERING_PASSES
-                    program = relief.run(more, observers)
-                programs[next_count] = program
+                    relief = AddWorker(plan.failed) >> LOWERING_PASSES
+                    plan = relief.run(more, observers)
+                plans[next_count] = plan
                 if on_plan is not None:
-                    on_plan(summary(program, seconds, baseline), len(programs), total)
-    return [programs[count] for count in range(total)]
+                    on_plan(summary(plan, seconds, baseline), len(plans), total)
+    return [plans[count] for count in range(total)]
 
 
 def plan_failed(
@@ -113,8 +113,8 @@ def plan_failed(
     """
     for stage, hosts in enumerate(Target(job, failed).normal.hosts):
         if not hosts:
-            lost = "its only worker" if job.pipelines == 1 else f"all {job.pipelines} of its workers"
-            raise NoPlanError(f"stage {stage} has no live worker: {lost} failed")
+            who = "its only worker" if job.pipelines == 1 else f"all {job.pipelines} of its workers"
+            raise NoPlanError(f"stage {stage} has no live worker: {who} failed")
     slots = AssignSlots(effort or Effort().prompt(), deadline and deadline.nanoseconds_left)
     return (all_passes(slots) >> RenameWorkers(failed)).run(Target(job, failed), observers)
 
@@ -154,16 +154,16 @@ def plan_count(
     for counts, bound in ranked_placements(job, failures, costs, Effort(), deadline):
         if best is not None and (bound >= best.claims.period or deadline.passed()):
             continue
-        program = plan_failed(job, normal_form(counts, job.pipelines), (), Effort(), deadline)
-        if best is None or program.claims.period < best.claims.period:
-            best = program
+        plan = plan_failed(job, normal_form(counts, job.pipelines), (), Effort(), deadline)
+        if best is None or plan.claims.period < best.claims.period:
+            best = plan
     assert best is not None, "failures that can be survived can be placed"
     return plan_failed(job, best.failed, observers, Effort(), deadline) if observers else best
 
 
-def _is_slower(program: Streams, more: Streams) -> bool:
+def _is_slower(plan: Streams, more: Streams) -> bool:
     """Whether a plan for more failures is faster, and a worker could be added to it."""
-    return program.job.techniques.adaptive and program.claims.period > more.claims.period
+    return plan.job.techniques.adaptive and plan.claims.period > more.claims.period
 
 
 def check_survivable(job: JobSpec, failures: int) -> None:
@@ -181,12 +181,12 @@ def _counted(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-def summary(program: Streams, seconds: float, baseline: int) -> PlanSummary:
+def summary(plan: Streams, seconds: float, baseline: int) -> PlanSummary:
     """What a plan is worth, against fault-free 1F1B."""
-    claims = program.claims
+    claims = plan.claims
     return PlanSummary(
-        failures=len(program.failed),
-        failed_per_stage=failed_per_stage(program.failed, program.job.stages),
+        failures=len(plan.failed),
+        failed_per_stage=failed_per_stage(plan.failed, plan.job.stages),
         period=claims.period,
         makespan=claims.makespan,
         lower_bound=claims.lower_bound,
@@ -199,7 +199,7 @@ def summary(program: Streams, seconds: float, baseline: int) -> PlanSummary:
 
 
 class _Made(NamedTuple):
-    program: Streams
+    plan: Streams
     seconds: float
     excess: int
     """Nanoseconds beyond those it was given."""
@@ -208,6 +208,6 @@ class _Made(NamedTuple):
 def _timed_plan(task: tuple[JobSpec, int, Costs, int, tuple[Observer, ...]]) -> _Made:
     job, count, costs, nanoseconds, observers = task
     began = time.perf_counter_ns()
-    program = plan_count(job, count, costs, Deadline(nanoseconds), observers)
+    plan = plan_count(job, count, costs, Deadline(nanoseconds), observers)
     taken = time.perf_counter_ns() - began
-    return _Made(program, taken / 1e9, taken - nanoseconds)
+    return _Made(plan, taken / 1e9, taken - nanoseconds)

@@ -1,7 +1,7 @@
 """Which stages should carry the failures: what a plan there really costs decides.
 
-First the cost of losing 1, 2, ... workers is measured on every stage alone, with quick plans (in a large job
-it is the bound of such a plan). A dynamic program turns these into counts per stage for any total. Losses
+First the cost of 1, 2, ... failures is measured on every stage alone, with quick plans (in a large job
+it is the bound of such a plan). A dynamic program turns these into counts per stage for any total. Failures
 on several stages can get into each other's way, so the best few counts are compared by quick plans of their
 own, with the even spread among them. Quick plans err at times: every placement that could still be better
 than the best plan gets a whole plan as well; in a large job only if its bound promises clearly more.
@@ -34,7 +34,7 @@ Counts = tuple[int, ...]
 
 
 class Costs(NamedTuple):
-    """For each stage and number of losses there, the period in ticks."""
+    """For each stage and number of failures there, the period in ticks."""
 
     bounds: list[list[int]]
     """That no plan goes below."""
@@ -45,7 +45,7 @@ class Costs(NamedTuple):
 
 
 def measure_costs(job: JobSpec, failures: int, run: Run, nanoseconds: int) -> Costs:
-    """What losses cost on each stage alone, as far as placing this many failures can need it.
+    """What failures cost on each stage alone, as far as placing this many failures can need it.
 
     The time is shared by all measurements.
     """
@@ -54,15 +54,15 @@ def measure_costs(job: JobSpec, failures: int, run: Run, nanoseconds: int) -> Co
     if problem.ops > _LARGE:
         return Costs(bounds, bounds, problem)
     most = -(-failures // job.stages) + 1 if failures else 0
-    tasks = [(stage, losses) for stage, row in enumerate(bounds) for losses in range(1, len(row))[:most]]
+    tasks = [(stage, failed) for stage, row in enumerate(bounds) for failed in range(1, len(row))[:most]]
     each = nanoseconds // max(1, len(tasks))
-    found = dict(run(_measure, [(job, stage, losses, each) for stage, losses in tasks]))
+    found = dict(run(_measure, [(job, stage, failed, each) for stage, failed in tasks]))
     measured: list[list[int]] = []
     for stage, row in enumerate(bounds):
         costs = [row[0]]
-        for losses, bound in enumerate(row[1:], start=1):
-            # More losses are never cheaper, and a guess is the bound with the excess that was last seen.
-            tried = min(losses, most)
+        for failed, bound in enumerate(row[1:], start=1):
+            # More failures are never cheaper, and a guess is the bound with the excess that was last seen.
+            tried = min(failed, most)
             costs.append(max(costs[-1], bound * found[stage, tried] // row[tried]))
         measured.append(costs)
     return Costs(bounds, measured, problem)
@@ -101,19 +101,19 @@ def _candidates(job: JobSpec, failures: int, costs: Costs, most: int) -> list[Co
 
 
 def _measure(task: tuple[JobSpec, int, int, int]) -> tuple[tuple[int, int], int]:
-    job, stage, losses, nanoseconds = task
-    counts = tuple(losses if other == stage else 0 for other in range(job.stages))
-    return (stage, losses), _quick_plan(job, counts, Effort().glance(), nanoseconds).period
+    job, stage, failed, nanoseconds = task
+    counts = tuple(failed if other == stage else 0 for other in range(job.stages))
+    return (stage, failed), _quick_plan(job, counts, Effort().glance(), nanoseconds).period
 
 
 def _quick_plan(job: JobSpec, counts: Counts, effort: Effort, nanoseconds: int) -> Claims:
-    """What a plan with these losses claims."""
+    """What a plan with these failures claims."""
     passes = GRAPH_PASSES >> AssignSlots(effort, nanoseconds)
     return passes.run(Target(job, normal_form(counts, job.pipelines))).claims
 
 
 def _bound(job: JobSpec, costs: Costs, counts: Counts) -> int:
-    """What no plan with these losses goes below: all of them together, not stage by stage."""
+    """What no plan with these failures goes below: all of them together, not stage by stage."""
     hosts = Target(job, normal_form(counts, job.pipelines)).hosts
     return lower_bound(replace(costs.healthy, hosts=hosts)).period
 
@@ -125,7 +125,7 @@ def _even_spread(failures: int, stages: int) -> Counts:
 
 
 def stage_costs(problem: Problem, failures: int) -> list[list[int]]:
-    """costs[stage][losses]: the period that this stage alone imposes.
+    """costs[stage][failed]: the period that this stage alone imposes.
 
     As far as placing up to this many failures can need it: spread evenly they cost something, and nothing
     that costs more is worth a look.
@@ -133,9 +133,9 @@ def stage_costs(problem: Problem, failures: int) -> list[list[int]]:
     stages = problem.workers // problem.pipelines
     stage_of = [workers[0] // problem.pipelines for workers in problem.hosts]
 
-    def cost(stage: int, losses: int) -> int:
+    def cost(stage: int, failed: int) -> int:
         hosts = tuple(
-            workers[losses:] if stage_of[chunk] == stage else workers
+            workers[failed:] if stage_of[chunk] == stage else workers
             for chunk, workers in enumerate(problem.hosts)
         )
         changed = replace(problem, hosts=hosts)
@@ -144,7 +144,7 @@ def stage_costs(problem: Problem, failures: int) -> list[list[int]]:
         return max(bound.period for bound in (*bounds, *shared_bounds(changed)))
 
     even = -(-failures // stages)
-    rows = [[cost(stage, losses) for losses in range(even + 1)] for stage in range(stages)]
+    rows = [[cost(stage, failed) for failed in range(even + 1)] for stage in range(stages)]
     ceiling = max(row[-1] for row in rows)
     for stage, row in enumerate(rows):
         while len(row) <= min(failures, problem.pipelines - 1) and (more := cost(stage, len(row))) <= ceiling:
@@ -164,7 +164,7 @@ def place_failures(costs: list[list[int]], total: int, most: int) -> list[tuple[
     found: list[tuple[int, Counts]] = []
     for ceiling in sorted({value for row in costs for value in row}):
         for counts in _under(costs, total, ceiling, most):
-            bound = max(row[losses] for row, losses in zip(costs, counts, strict=True))
+            bound = max(row[failed] for row, failed in zip(costs, counts, strict=True))
             if (bound, counts) not in found:
                 found.append((bound, counts))
         if len(found) >= most:
@@ -184,8 +184,8 @@ def _under(costs: list[list[int]], total: int, ceiling: int, most: int) -> list[
         grown: dict[int, list[tuple[int, Counts]]] = {}
         for used, ways in partial.items():
             least = max(0, total - used - room_after[stage + 1])
-            for losses in range(least, min(room[stage], total - used) + 1):
-                added = [(cost + row[losses], (*counts, losses)) for cost, counts in ways]
-                grown.setdefault(used + losses, []).extend(added)
+            for failed in range(least, min(room[stage], total - used) + 1):
+                added = [(cost + row[failed], (*counts, failed)) for cost, counts in ways]
+                grown.setdefault(used + failed, []).extend(added)
         partial = {used: sorted(ways)[:most] for used, ways in grown.items()}
     return [counts for _, counts in partial[total]]

@@ -45,7 +45,7 @@ _CLOSE = 106
 class SlowPlan:
     """A plan, and how long its step takes with the slow workers; in ticks."""
 
-    program: Streams
+    streams: Streams
     step: int
     equal_step: int
     """Of the plan that knows nothing of them."""
@@ -85,11 +85,11 @@ def best_for_slow(
     step, _, best = min(others, key=lambda entry: entry[:2])
     if equal_step <= step:
         return SlowPlan(equal, equal_step, equal_step, without.shares)
-    program = (LOWERING_PASSES >> RenameWorkers(failed, search.slow, slow)).run(best.schedule)
+    streams = (LOWERING_PASSES >> RenameWorkers(failed, search.slow, slow)).run(best.schedule)
     # What was proven for equal shares holds for all.
-    claims = replace(program.claims, lower_bound=equal.claims.lower_bound, reason=equal.claims.reason)
-    program = replace(program, claims=claims)
-    return SlowPlan(program, step, equal_step, best.shares)
+    claims = replace(streams.claims, lower_bound=equal.claims.lower_bound, reason=equal.claims.reason)
+    streams = replace(streams, claims=claims)
+    return SlowPlan(streams, step, equal_step, best.shares)
 
 
 def slow_step(schedule: Schedule, slow: SlowWorkers) -> int:

@@ -64,7 +64,7 @@ def run(arguments: Namespace, output: Output) -> int:
     with planning(job):
         if slow:
             found = plan_slow(job, failed, slow)
-            program = found.program
+            program = found.streams
             output.say(_with_slow(found, slow))
         else:
             program = plan_failed(job, failed)
@@ -98,7 +98,7 @@ def _check_slow(slow: SlowWorkers, failed: FailureSet, job: JobSpec) -> None:
 
 def _with_slow(found: SlowPlan, slow: SlowWorkers) -> str:
     """What a step takes, and what the slow workers have to do."""
-    job = found.program.job
+    job = found.streams.job
     who = ", ".join(f"{one.worker} {float(one.factor):g} times" for one in slow)
     step, equal = time_text(job, found.step), time_text(job, found.equal_step)
     each = ", ".join(f"{one.worker} has {share}" for one, share in zip(slow, found.shares, strict=True))

@@ -13,9 +13,13 @@ from recycle_compiler.passes.add_worker import AddWorker
 from recycle_compiler.passes.standard import LOWERING_PASSES
 from recycle_compiler.planner import compile as compiler
 from recycle_compiler.planner.compile import compile_job, plan_failed
+from recycle_compiler.scheduling.search import Effort
 from recycle_compiler.verifier.verify import verify_bundle
 from recycle_runtime.plan.bundle import Bundle
 from tests.support.jobs import ALL, small_targets, unit_job
+
+SHORT = Effort().prompt().quick()
+"""Enough for plans that need not be good."""
 
 
 def has_failures(target: Target) -> bool:
@@ -26,7 +30,7 @@ def has_failures(target: Target) -> bool:
 @given(small_targets().filter(has_failures))
 def test_one_worker_more_is_never_slower(target: Target) -> None:
     counts = failed_per_stage(target.failed, target.job.stages)
-    program = plan_failed(target.job, normal_form(counts, target.job.pipelines))
+    program = plan_failed(target.job, normal_form(counts, target.job.pipelines), effort=SHORT)
     fewer = (AddWorker() >> LOWERING_PASSES).run(program)
     assert len(fewer.failed) == len(program.failed) - 1
     assert set(fewer.failed) < set(program.failed)

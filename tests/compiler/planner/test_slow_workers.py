@@ -55,15 +55,15 @@ def test_a_plan_for_slow_workers_is_a_good_plan(case: tuple[Target, dict[Worker,
     target, slow = case
     job, failed = target.job, target.failed
     found = plan_slow(job, failed, slow_workers(slow.items()), SHORT)
-    assert found.program.failed == failed
-    assert violations(found.program) == []
+    assert found.streams.failed == failed
+    assert violations(found.streams) == []
     equal = retimed_step(replay(plan_failed(job, failed, effort=SHORT)), job, slow)
-    step = retimed_step(replay(found.program), job, slow)
+    step = retimed_step(replay(found.streams), job, slow)
     assert (found.step, found.equal_step) == pytest.approx((step, equal), abs=job.stages + 1)
     assert found.step <= found.equal_step
-    assert found.shares == tuple(forwards(found.program, worker) for worker in sorted(slow))
+    assert found.shares == tuple(forwards(found.streams, worker) for worker in sorted(slow))
     again = plan_slow(job, failed, slow_workers(slow.items()), SHORT)
-    assert bundle_bytes(source="", plans=[again.program]) == bundle_bytes(source="", plans=[found.program])
+    assert bundle_bytes(source="", plans=[again.streams]) == bundle_bytes(source="", plans=[found.streams])
 
 
 @settings(max_examples=40)
@@ -85,14 +85,14 @@ def test_the_running_example(factor: float, most: int) -> None:
     found = planned(job, (), {worker: factor})
     assert found.step <= most * 1000
     assert found.step < found.equal_step
-    assert violations(found.program) == []
+    assert violations(found.streams) == []
 
 
 def test_who_has_nothing_still_reduces_and_steps() -> None:
     job, worker = figure3((4, 4, 4, 4)), Worker(1, 2)
     found = planned(job, (), {worker: 9.0})
     assert found.shares == (0,)
-    stream = found.program.stream(found.program.workers.index(worker))
+    stream = found.streams.stream(found.streams.workers.index(worker))
     assert [instruction.opcode for instruction in stream] == [
         Opcode.REDUCE,
         Opcode.OPTIMIZER,
@@ -111,14 +111,14 @@ def test_equal_shares_stay_where_nothing_is_better() -> None:
     job = figure3((4, 4, 4, 4))
     found = planned(job, (), {Worker(1, 2): 1.0})
     plain = bundle_bytes(source="", plans=[plan_failed(job, ())])
-    assert bundle_bytes(source="", plans=[found.program]) == plain
+    assert bundle_bytes(source="", plans=[found.streams]) == plain
 
 
 def test_a_large_job_deals_out_all_of_a_stage() -> None:
     job = unit_job(8, 8, 128)
     found = planned(job, (), {Worker(3, 4): 2.0})
     assert found.step < 0.75 * found.equal_step
-    assert violations(found.program) == []
+    assert violations(found.streams) == []
 
 
 def test_without_adaptive_nothing_can_move() -> None:

@@ -79,4 +79,4 @@ def _planned(job: JobSpec, candidate: Candidate) -> Streams:
     failed = failure_set(candidate.failed)
     if not candidate.lighter:
         return plan_failed(job, failed)
-    return plan_slow(job, failed, slow_workers(list(candidate.lighter.items()))).program
+    return plan_slow(job, failed, slow_workers(list(candidate.lighter.items()))).streams
