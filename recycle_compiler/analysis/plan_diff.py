@@ -93,7 +93,7 @@ def compare(before: Schedule, after: Schedule, streams: tuple[Worker, ...] = ())
 
 
 def changed_streams(before: Streams, after: Streams) -> tuple[Worker, ...]:
-    """Workers of both programs that are told different things."""
+    """Workers of both plans whose streams differ."""
     old, new = dict(before.items()), dict(after.items())
     return tuple(worker for worker in sorted(old.keys() & new.keys()) if old[worker] != new[worker])
 
@@ -235,7 +235,7 @@ def difference_lines(diff: PlanDiff) -> Iterator[str]:
 
 
 def difference_object(diff: PlanDiff) -> dict[str, Any]:
-    """The same for programs; times and memory in the units of each side's job."""
+    """The same for streams; times and memory in the units of each side's job."""
     before, after = diff.before.job, diff.after.job
     return {
         "failures": len(diff.after.failed),

@@ -1,1 +1,1 @@
-"""Backends: programs become the files that the runtime loads."""
+"""Backends: streams become the files that the runtime loads."""

@@ -34,9 +34,9 @@ def read_plan(bundle: Bundle, path: str, index: int) -> Streams:
         raise UserError(f"{path}: {error}") from error
 
 
-def schedule_of(program: Streams, path: str) -> Schedule:
+def schedule_of(streams: Streams, path: str) -> Schedule:
     """When each op runs; a stream that cannot run to its end is the file's fault too."""
     try:
-        return replay(program)
+        return replay(streams)
     except ValueError as error:
         raise UserError(f"{path}: {error}; `recyclec verify` says more") from error

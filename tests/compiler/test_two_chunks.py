@@ -3,13 +3,15 @@
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from recycle_compiler.backends.bundle import bundle_bytes, read_streams
+from recycle_compiler.backends.bundle import bundle_bytes, read_streams, write_bundle
 from recycle_compiler.backends.replay import replay
 from recycle_compiler.backends.torch_csv import torch_csv
+from recycle_compiler.cli.main import main
 from recycle_compiler.ir.failure import FailureSet, failure_set
 from recycle_compiler.ir.job import JobSpec, Techniques
 from recycle_compiler.ir.ops import UNSET, Op, OpKind, op_duration, op_table
@@ -19,6 +21,7 @@ from recycle_compiler.ir.streams_text import parse_streams, print_streams
 from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.assign_buffers import AssignBuffers
 from recycle_compiler.passes.insert_transfers import InsertTransfers
+from recycle_compiler.planner.compile import compile_job, plan_failed
 from recycle_compiler.simulator.engine import simulate
 from recycle_compiler.simulator.errors import StreamError
 from recycle_compiler.verifier.report import Rule
@@ -153,6 +156,26 @@ def test_a_plan_goes_through(
     replayed = replay(again)
     assert replayed.ops.same_as(schedule.ops)
     assert np.array_equal(replayed.start, schedule.start)
+
+
+@pytest.mark.parametrize(("cut", "stagger", "failed"), CASES)
+def test_the_planner_plans_it(
+    cut: tuple[int, ...], stagger: bool, failed: tuple[tuple[int, int], ...]
+) -> None:
+    """With an exact failure pattern, which need not be the normal form."""
+    streams = plan_failed(chunked_job(cut, stagger=stagger), failure_set(failed))
+    bundle = bundled(streams)
+    assert list(verify_bundle(bundle)) == []
+    assert simulate(bundle, 0).period == streams.claims.period
+    assert measured(replay(read_streams(bundle, 0))) == (streams.claims.makespan, streams.claims.period)
+
+
+def test_recyclec_verify_accepts_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All plans of a job, for up to two failures."""
+    path = tmp_path / "v.plan"
+    write_bundle(path, source="", plans=compile_job(chunked_job(V_SHAPE), failures=2))
+    assert main(["verify", str(path)]) == 0
+    assert capsys.readouterr().out.count(": ok, ") == 3
 
 
 def test_a_worker_sends_to_itself() -> None:

@@ -74,7 +74,7 @@ def run(arguments: Namespace, output: Output) -> int:
             progress(summary.gap)
             _log(job, summary)
 
-        programs = compile_job(
+        plans = compile_job(
             job,
             failures=arguments.failures,
             processes=arguments.jobs,
@@ -83,7 +83,7 @@ def run(arguments: Namespace, output: Output) -> int:
         )
     summaries.sort(key=lambda summary: summary.failures)
     if arguments.out is not None:
-        write_bundle(Path(arguments.out), source=loaded.source, plans=programs)
+        write_bundle(Path(arguments.out), source=loaded.source, plans=plans)
         output.written.append(arguments.out)
     if not output.quiet:
         output.words(summary_table(job, summaries, color=output.colored(sys.stderr)))

@@ -117,9 +117,9 @@ def _words(diff: PlanDiff) -> str:
 
 
 def _compare(before: tuple[Schedule, Streams | None], after: tuple[Schedule, Streams | None]) -> PlanDiff:
-    (old, old_program), (new, new_program) = before, after
-    streams = changed_streams(old_program, new_program) if old_program and new_program else ()
-    return compare(old, new, streams)
+    (old, old_streams), (new, new_streams) = before, after
+    changed = changed_streams(old_streams, new_streams) if old_streams and new_streams else ()
+    return compare(old, new, changed)
 
 
 def _side(path: str) -> Side:
@@ -146,8 +146,8 @@ def _bundle_side(path: str) -> Side:
     counts = tuple(len(plan.failed) for plan in bundle.plans)
 
     def read(count: int) -> tuple[Schedule, Streams]:
-        program = read_plan(bundle, path, counts.index(count))
-        return schedule_of(program, path), program
+        streams = read_plan(bundle, path, counts.index(count))
+        return schedule_of(streams, path), streams
 
     return Side(counts, read)
 

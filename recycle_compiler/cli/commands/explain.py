@@ -27,8 +27,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace, output: Output) -> int:
-    program = pick_plan(arguments, output)
-    schedule = schedule_of(program, arguments.bundle)
+    streams = pick_plan(arguments, output)
+    schedule = schedule_of(streams, arguments.bundle)
     if measured(schedule) != (schedule.claims.makespan, schedule.claims.period):
         raise UserError(
             f"{arguments.bundle}: the plan does not take as long as it claims; `recyclec verify` says more"

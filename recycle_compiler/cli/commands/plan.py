@@ -64,20 +64,20 @@ def run(arguments: Namespace, output: Output) -> int:
     with planning(job):
         if slow:
             found = plan_slow(job, failed, slow)
-            program = found.streams
+            streams = found.streams
             output.say(_with_slow(found, slow))
         else:
-            program = plan_failed(job, failed)
-    claims = program.claims
+            streams = plan_failed(job, failed)
+    claims = streams.claims
     if claims.cut_short:
         above = f"; the plan is at most {percent(claims.gap)} above optimal"
         output.say(f"the time limit cut the search short{'' if slow else above}")
     if into_bundle:
-        write_bundle(Path(out), source=loaded.source, plans=[program])
+        write_bundle(Path(out), source=loaded.source, plans=[streams])
         output.written.append(out)
         output.say(f"wrote {out}")
     else:
-        deliver_view(program, loaded.name, arguments, output)
+        deliver_view(streams, loaded.name, arguments, output)
     return DONE
 
 

@@ -25,17 +25,17 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace, output: Output) -> int:
-    program = pick_plan(arguments, output)
+    streams = pick_plan(arguments, output)
     job = load_job(arguments.times).spec
-    _check_shape(program.job, job, arguments.bundle, arguments.times)
+    _check_shape(streams.job, job, arguments.bundle, arguments.times)
     slow = {Worker(*worker): factor for worker, factor in arguments.slow}
     check_workers(failure_set(slow), job.pipelines, job.stages)
-    if gone := sorted(set(slow) & set(program.failed)):
+    if gone := sorted(set(slow) & set(streams.failed)):
         raise UsageError(f"worker {gone[0]} cannot be slow: this plan counts it as failed")
-    step = retimed_step(schedule_of(program, arguments.bundle), job, slow)
-    planned = program.claims.period
+    step = retimed_step(schedule_of(streams, arguments.bundle), job, slow)
+    planned = streams.claims.period
     if arguments.json:
-        failed = [[worker.pipeline, worker.stage] for worker in program.failed]
+        failed = [[worker.pipeline, worker.stage] for worker in streams.failed]
         row = {"job": job.name, "failed": failed, "planned_ticks": planned, "step_ticks": step}
         output.data(json.dumps(row) + "\n")
         return DONE

@@ -17,14 +17,14 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace, output: Output) -> int:
     check_target(arguments.out, arguments.bundle)
-    program = pick_plan(arguments, output)
+    streams = pick_plan(arguments, output)
     if arguments.format == "trace":
-        output.deliver(planned_trace(schedule_of(program, arguments.bundle)), arguments.out)
+        output.deliver(planned_trace(schedule_of(streams, arguments.bundle)), arguments.out)
     elif arguments.format == "csv":
         try:
-            output.deliver(torch_csv(program), arguments.out)
+            output.deliver(torch_csv(streams), arguments.out)
         except TorchCsvError as error:
             raise UserError(f"{arguments.bundle}: {error}") from None
     else:
-        deliver_view(program, arguments.bundle, arguments, output)
+        deliver_view(streams, arguments.bundle, arguments, output)
     return DONE

@@ -247,10 +247,10 @@ def _compile(job: JobSpec, source: str, arguments: Namespace, output: Output) ->
         def on_plan(summary: PlanSummary, done: int, total: int) -> None:
             progress(summary.gap)
 
-        programs = compile_job(
+        plans = compile_job(
             job, failures=failures, processes=arguments.jobs or os.cpu_count() or 1, on_plan=on_plan
         )
-    return Bundle.parse(bundle_bytes(source=source, plans=programs))
+    return Bundle.parse(bundle_bytes(source=source, plans=plans))
 
 
 def _say_what_has_no_effect(

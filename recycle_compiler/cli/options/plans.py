@@ -40,10 +40,10 @@ def pick_plan(arguments: Namespace, output: Output) -> Streams:
     if exact is not None:
         # Peers are interchangeable, so equal counts per stage are the same plan under other names.
         return RenameWorkers(wanted).run(read_plan(bundle, path, exact))
-    program = read_plan(bundle, path, _index_for(bundle, len(wanted)))
-    moves = _moves(program, wanted)
-    output.say(_advice(program, moves))
-    return RenameWorkers(_after(moves, wanted)).run(program)
+    streams = read_plan(bundle, path, _index_for(bundle, len(wanted)))
+    moves = _moves(streams, wanted)
+    output.say(_advice(streams, moves))
+    return RenameWorkers(_after(moves, wanted)).run(streams)
 
 
 def check_workers(failed: FailureSet, pipelines: int, stages: int) -> None:
@@ -74,12 +74,12 @@ def _index_for(bundle: Bundle, failures: int | None) -> int:
     return counts.index(failures)
 
 
-def _moves(program: Streams, wanted: FailureSet) -> dict[Worker, Worker]:
+def _moves(streams: Streams, wanted: FailureSet) -> dict[Worker, Worker]:
     """Who takes which failed worker's place so that the plan fits: what a running job would do."""
-    job = program.job
+    job = streams.job
     grid = (Worker(pipeline, stage) for stage in range(job.stages) for pipeline in range(job.pipelines))
     live = [worker for worker in grid if worker not in wanted]
-    moves = least_moves(live, failed_per_stage(program.failed, job.stages), job.pipelines)
+    moves = least_moves(live, failed_per_stage(streams.failed, job.stages), job.pipelines)
     return {Worker(*mover): Worker(*place) for mover, place in moves.items()}
 
 
@@ -88,12 +88,12 @@ def _after(moves: dict[Worker, Worker], wanted: FailureSet) -> FailureSet:
     return failure_set((set(wanted) - set(moves.values())) | set(moves))
 
 
-def _advice(program: Streams, moves: dict[Worker, Worker]) -> str:
+def _advice(streams: Streams, moves: dict[Worker, Worker]) -> str:
     """How to get from the actual failures to those that the plan is for."""
-    planned = failed_per_stage(program.failed, program.job.stages)
+    planned = failed_per_stage(streams.failed, streams.job.stages)
     becomes = ", ".join(f"worker {mover} becomes {place}" for mover, place in moves.items())
     return (
-        f"the bundle plans {plural(len(program.failed), 'failure')} as {_on_stages(planned)}; "
+        f"the bundle plans {plural(len(streams.failed), 'failure')} as {_on_stages(planned)}; "
         f"to use this plan, {becomes} and all others stay; "
         f"or run `recyclec plan` for exactly this pattern"
     )

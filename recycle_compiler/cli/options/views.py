@@ -35,15 +35,15 @@ def add_view_arguments(parser: Arguments, formats: Sequence[str] = FORMATS, file
     )
 
 
-def deliver_view(program: Streams, origin: str, arguments: Namespace, output: Output) -> None:
+def deliver_view(streams: Streams, origin: str, arguments: Namespace, output: Output) -> None:
     """Write the plan to `-o` or stdout; `origin` is the file to blame if it cannot be replayed."""
-    output.deliver(_view(program, origin, arguments, output), arguments.out)
+    output.deliver(_view(streams, origin, arguments, output), arguments.out)
 
 
-def _view(program: Streams, origin: str, arguments: Namespace, output: Output) -> str:
+def _view(streams: Streams, origin: str, arguments: Namespace, output: Output) -> str:
     if arguments.format == "asm":
-        return print_streams(program)
-    schedule = schedule_of(program, origin)
+        return print_streams(streams)
+    schedule = schedule_of(streams, origin)
     if arguments.format == "json":
         return document(schedule)
     if arguments.format == "schedule":

@@ -39,13 +39,13 @@ SHORT = Effort().prompt().quick()
 """Enough for plans that need not be good."""
 
 
-def forwards(program: Streams, worker: Worker) -> int:
-    stream = program.stream(program.workers.index(worker))
+def forwards(streams: Streams, worker: Worker) -> int:
+    stream = streams.stream(streams.workers.index(worker))
     return sum(instruction.opcode is Opcode.FORWARD for instruction in stream)
 
 
-def violations(program: Streams) -> list[str]:
-    bundle = Bundle.parse(bundle_bytes(source="", plans=[program]))
+def violations(streams: Streams) -> list[str]:
+    bundle = Bundle.parse(bundle_bytes(source="", plans=[streams]))
     return [str(violation) for violation in verify_bundle(bundle)]
 
 
