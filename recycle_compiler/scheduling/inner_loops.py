@@ -4,19 +4,44 @@ They are written so that numba can compile them, and `Loops` does that for large
 run as plain Python on lists and never pay for loading a compiler. Integers only, so both ways give the same
 result. Scratch arrays come from the caller, because plain Python is fast on lists and numba on arrays.
 
-Ops are known by their numbers (`problem.py`). What an op waits for stands in columns: `source`, the op that
-it waits for in a plain graph, -1 if there is none, and the `lag` after that op's end. Where a graph has
-further edges (`extra`), those into an op are `more_from[more_first[op]:more_first[op + 1]]` with their
-`more_lag`. The order of ops on the workers is one array with `width` places per worker, filled up with -1.
+Ops are known by their numbers (`problem.py`). Many ops are alike: they take as long, and the op that they
+wait for and those that wait for them are as far away from them in these numbers. They share a `Group`, and
+all that a loop reads of an op is the number of its group and one column more, so that large plans stay in the
+cache. In a plain graph an op waits for one other and two at most wait for it, and groups have room for these.
+Where there are more (`EXTRA`), further edges into an op are `more_from[more_first[op]:more_first[op + 1]]`
+with their `more_lag`, and those out of it likewise. The order of ops on the workers is one array with `width`
+places per worker, filled up with -1.
 """
 
 from heapq import heappop, heappush
-from typing import Any
+from typing import Any, NamedTuple
 
 FORWARD, BACKWARD, WEIGHT = 0, 1, 2
 FAR = 1 << 60
 SOONER = 1 << 58
 NEVER = 1 << 62
+EXTRA = True
+"""Whether ops may have more edges than a group has room for; loops made for plain graphs skip all that."""
+
+
+class Group(NamedTuple):
+    """What ops that are alike have in common. Other ops are given by how far away they are, 0 is none."""
+
+    duration: int
+    takes: int
+    """Memory."""
+    change: int
+    """Of what its worker holds, once it has ended."""
+    source: int
+    """The op that it waits for."""
+    lag: int
+    """After the end of its source."""
+    follower: int
+    """An op that waits for it."""
+    follower_lag: int
+    second: int
+    """Another one."""
+    second_lag: int
 
 
 # One loop, so that numba can compile it and plain Python pays for no calls.
@@ -28,12 +53,11 @@ def list_schedule(  # noqa: C901
     first_seat: Any,
     worker_of: Any,
     queue_of: Any,
-    duration: Any,
-    change: Any,
-    first_next: Any,
-    next_op: Any,
-    next_lag: Any,
-    extra: bool,
+    group_of: Any,
+    groups: Any,
+    further_first: Any,
+    further_op: Any,
+    further_lag: Any,
     needs: Any,
     capacity: Any,
     priority: Any,
@@ -65,10 +89,8 @@ def list_schedule(  # noqa: C901
     """Place ops as time goes on: a worker that is free takes the waiting op with the lowest priority value.
 
     A chunk on a worker is a seat; a worker has the seats `first_seat[worker]` up to those of the next, and
-    `worker_of[seat]` is its worker. Rules have a value per seat. An op waits in the queue `queue_of[op]`,
-    `kind * seats + seat`; it takes `duration[op]` and changes what its worker holds by `change[op]`; the ops
-    that wait for it are `next_op[first_next[op]:first_next[op + 1]]`. `missing[op]` is how many it waits for
-    itself. `least[kind]` is the lowest priority value of a kind.
+    `worker_of[queue]` is the worker of a queue, `kind * seats + seat`. Rules have a value per seat.
+    `missing[op]` is how many ops it waits for. `least[kind]` is the lowest priority value of a kind.
 
     `entering[entry[seat]:]` are the F that wait for nothing, in the order that the seat takes them, then -1.
     F is not taken while the worker has no room for what the seat `needs`, while `limit` micro-batches are
@@ -111,7 +133,8 @@ def list_schedule(  # noqa: C901
         best_queue = -1
         soon_key = FAR
         soon_time = FAR
-        for seat in range(first_seat[worker], first_seat[worker + 1]):
+        seat = first_seat[worker]
+        while True:
             room = capacity[worker] < 0 or held[worker] + needs[seat] <= capacity[worker]
             if in_flight[seat] >= limit[seat]:
                 room = False
@@ -144,10 +167,14 @@ def list_schedule(  # noqa: C901
                     elif key < soon_key:
                         soon_key = key
                         soon_time = arrival[slot]
+            seat += 1
+            if seat == first_seat[worker + 1]:
+                break
         starts = best_op >= 0
         if starts:
             waits = patience[best_seat] if entered[best_seat] < hosted[best_seat] else at_end[best_seat]
-            starts = not (soon_key < best_key and (soon_time - now) * 100 <= waits * duration[best_op])
+            length = groups[group_of[best_op]].duration
+            starts = not (soon_key < best_key and (soon_time - now) * 100 <= waits * length)
         if not starts:
             # Wake up when the next op comes.
             soon_time = FAR
@@ -169,12 +196,13 @@ def list_schedule(  # noqa: C901
         order[worker * width + placed[worker]] = best_op
         placed[worker] += 1
         total += 1
-        end = now + duration[best_op]
+        group = groups[group_of[best_op]]
+        end = now + group.duration
         end_of[best_op] = end
         busy_until[worker] = end
         heappush(events, (end << bits) + worker)
         # Nothing else starts here before the end, so memory that is free then may be given back now.
-        held[worker] += change[best_op]
+        held[worker] += group.change
         if best_queue == seat:
             in_flight[seat] += 1
             entered[seat] += 1
@@ -189,24 +217,36 @@ def list_schedule(  # noqa: C901
                     count[seat] += 1
         elif best_queue < WEIGHT * seats:
             in_flight[seat] -= 1
-        for edge in range(first_next[best_op], first_next[best_op + 1]):
-            op = next_op[edge]
-            time = end + next_lag[edge]
-            if extra:
+        away = group.follower
+        time = end + group.follower_lag
+        second = group.second
+        edge = further_first[best_op] if EXTRA else 0
+        while away != 0:
+            op = best_op + away
+            is_ready = True
+            if EXTRA:
                 missing[op] -= 1
                 time = ready[op] = max(ready[op], time)
-                if missing[op] > 0:
-                    continue
-            queue = queue_of[op]
-            slot = queue * most + count[queue]
-            waiting[slot] = op
-            arrival[slot] = time
-            rank[slot] = priority[op]
-            count[queue] += 1
-            other = worker_of[queue % seats]
-            # A worker that is busy then will look for itself when it is done.
-            if other != worker and busy_until[other] <= time:
-                heappush(events, (time << bits) + other)
+                is_ready = missing[op] == 0
+            if is_ready:
+                queue = queue_of[op]
+                slot = queue * most + count[queue]
+                waiting[slot] = op
+                arrival[slot] = time
+                rank[slot] = priority[op]
+                count[queue] += 1
+                other = worker_of[queue]
+                # A worker that is busy then will look for itself when it is done.
+                if other != worker and busy_until[other] <= time:
+                    heappush(events, (time << bits) + other)
+            away = second
+            if second != 0:
+                time = end + group.second_lag
+                second = 0
+            elif EXTRA and edge < further_first[best_op + 1]:
+                away = further_op[edge] - best_op
+                time = end + further_lag[edge]
+                edge += 1
     return total
 
 
@@ -252,11 +292,9 @@ def tree_pop(tree: Any) -> int:
 def earliest_times(  # noqa: C901
     workers: int,
     width: int,
-    duration: Any,
-    source: Any,
-    lag: Any,
+    group_of: Any,
+    groups: Any,
     wakes: Any,
-    extra: bool,
     more_first: Any,
     more_from: Any,
     more_lag: Any,
@@ -272,9 +310,9 @@ def earliest_times(  # noqa: C901
     """Fill `end` of every op when each worker keeps its order; `free` says when each worker may begin.
 
     Goes along the order of one worker until an op waits for another worker, and comes back to it when that
-    one has gone on: `wakes[op]` is the worker that may wait for an op, and with further edges also those in
-    `wakes_more`. Returns how many could be timed: fewer than there are when the orders wait for each other.
-    `free` is then the end of each worker's last op.
+    one has gone on: `wakes[op]` is the other worker that may wait for an op, -1 if there is none; with
+    further edges there may be others in `wakes_more`. Returns how many could be timed: fewer than there are
+    when the orders wait for each other. `free` is then the end of each worker's last op.
     """
     left = workers
     timed = 0
@@ -289,14 +327,14 @@ def earliest_times(  # noqa: C901
             op = order[place]
             if op < 0:
                 break
-            before = source[op]
+            group = groups[group_of[op]]
             ready = 0
-            if before >= 0:
-                ready = end[before]
+            if group.source != 0:
+                ready = end[op + group.source]
                 if ready < 0:
                     break
-                ready += lag[op]
-            if extra:
+                ready += group.lag
+            if EXTRA:
                 blocked = False
                 for edge in range(more_first[op], more_first[op + 1]):
                     arrives = end[more_from[edge]]
@@ -311,7 +349,7 @@ def earliest_times(  # noqa: C901
                         listed[other] = 1
                         runnable[left] = other
                         left += 1
-            time = max(time, ready) + duration[op]
+            time = max(time, ready) + group.duration
             end[op] = time
             place += 1
             timed += 1
@@ -328,12 +366,12 @@ def earliest_times(  # noqa: C901
 def latest_times(  # noqa: C901
     workers: int,
     width: int,
-    duration: Any,
-    first_next: Any,
-    next_op: Any,
-    next_lag: Any,
+    group_of: Any,
+    groups: Any,
     feeder: Any,
-    extra: bool,
+    further_first: Any,
+    further_op: Any,
+    further_lag: Any,
     more_first: Any,
     more_from: Any,
     worker_of_op: Any,
@@ -363,18 +401,29 @@ def latest_times(  # noqa: C901
             following = late[order[place + 1]]
         while place >= first:
             op = order[place]
+            group = groups[group_of[op]]
             end = deadline[worker]
-            blocked = False
-            for edge in range(first_next[op], first_next[op + 1]):
-                then = late[next_op[edge]]
+            if group.follower != 0:
+                then = late[op + group.follower]
                 if then == FAR:
-                    blocked = True
                     break
-                end = min(end, then - next_lag[edge])
-            if blocked:
-                break
+                end = min(end, then - group.follower_lag)
+            if group.second != 0:
+                then = late[op + group.second]
+                if then == FAR:
+                    break
+                end = min(end, then - group.second_lag)
+            if EXTRA:
+                blocked = False
+                for edge in range(further_first[op], further_first[op + 1]):
+                    then = late[further_op[edge]]
+                    if then == FAR:
+                        blocked = True
+                    end = min(end, then - further_lag[edge])
+                if blocked:
+                    break
             due[op] = end
-            following = min(end, following) - duration[op]
+            following = min(end, following) - group.duration
             late[op] = following
             place -= 1
             timed += 1
@@ -383,7 +432,7 @@ def latest_times(  # noqa: C901
                 listed[other] = 1
                 runnable[left] = other
                 left += 1
-            if extra:
+            if EXTRA:
                 for edge in range(more_first[op], more_first[op + 1]):
                     other = worker_of_op[more_from[edge]]
                     if other != worker and listed[other] == 0:
@@ -400,15 +449,11 @@ def swap_neighbours(  # noqa: C901
     first_worker: Any,
     pool_worker: Any,
     unit_of: Any,
-    duration: Any,
-    source: Any,
-    lag: Any,
-    extra: bool,
+    group_of: Any,
+    groups: Any,
     more_first: Any,
     more_from: Any,
     more_lag: Any,
-    takes: Any,
-    change: Any,
     capacity: Any,
     end: Any,
     due: Any,
@@ -436,34 +481,36 @@ def swap_neighbours(  # noqa: C901
             op = order[place]
             if op < 0:
                 break
+            group = groups[group_of[op]]
             start = free
-            if source[op] >= 0:
-                start = max(start, end[source[op]] + lag[op])
-            if extra:
+            if group.source != 0:
+                start = max(start, end[op + group.source] + group.lag)
+            if EXTRA:
                 for edge in range(more_first[op], more_first[op + 1]):
                     start = max(start, end[more_from[edge]] + more_lag[edge])
-            length = duration[op]
+            length = group.duration
             ends = start + length
             next_place = place + 1
             other = order[next_place] if next_place < (worker + 1) * width else -1
             # What comes later of the same micro-batch waits for this op.
             if other >= 0 and start >= since and late[other] < ends and unit_of[other] != unit_of[op]:
+                then = groups[group_of[other]]
                 sooner = free
-                if source[other] >= 0:
-                    sooner = max(sooner, end[source[other]] + lag[other])
-                if extra:
+                if then.source != 0:
+                    sooner = max(sooner, end[other + then.source] + then.lag)
+                if EXTRA:
                     for edge in range(more_first[other], more_first[other + 1]):
                         sooner = max(sooner, end[more_from[edge]] + more_lag[edge])
                         if more_from[edge] == op:
                             sooner = ends
-                    if source[other] == op:
+                    if other + then.source == op:
                         sooner = ends
-                room = capacity[worker] < 0 or takes[other] == 0 or held + takes[other] <= capacity[worker]
+                room = capacity[worker] < 0 or then.takes == 0 or held + then.takes <= capacity[worker]
                 if sooner < ends and room:
                     after = FAR
                     if next_place + 1 < (worker + 1) * width and order[next_place + 1] >= 0:
                         after = late[order[next_place + 1]]
-                    length_then = duration[other]
+                    length_then = then.duration
                     ends_then = sooner + length_then
                     late_now = max(ends - due[op], ends + length_then - min(due[other], after))
                     late_then = max(ends_then - due[other], ends_then + length - min(due[op], after))
@@ -472,9 +519,9 @@ def swap_neighbours(  # noqa: C901
                         if (seed >> 16) % 100 < odds:
                             order[place] = other
                             order[next_place] = op
-                            op = other
+                            group = then
                             ends = ends_then
                             swaps += 1
             free = ends
-            held += change[op]
+            held += group.change
     return swaps

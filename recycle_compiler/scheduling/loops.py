@@ -1,12 +1,14 @@
 """The inner loops, set up for one problem: flat arrays, scratch space, and plain or compiled functions."""
 
 from functools import cache
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from recycle_compiler.compiled import compile_function
 from recycle_compiler.scheduling import inner_loops
+from recycle_compiler.scheduling.inner_loops import Group
 from recycle_compiler.scheduling.problem import Ints, Problem
 from recycle_compiler.scheduling.rules import Rule
 
@@ -41,23 +43,12 @@ class _Seats(NamedTuple):
     """Room that a worker must have before it takes an F."""
 
 
-class _Waits(NamedTuple):
-    """What ops wait for, as the inner loops read it: one edge in columns, further ones in lists."""
-
-    source: Any
-    lag: Any
-    more_first: Any
-    more_from: Any
-    more_lag: Any
-
-
 class Loops:
     """What the loops need to know about a problem, in the form they run fastest on."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self._compiled = problem.ops >= LARGE
-        self._functions = _compiled() if self._compiled else _LOOPS
         tasks = problem.tasks
         self.duration = tasks.duration
         self.workers = problem.workers
@@ -70,16 +61,7 @@ class Loops:
         self.width = 3 * int(np.bincount(seats.worker, seats.hosted, minlength=self.workers).max())
         self._seats = seats
         self._lists_of_seats(seats)
-        self._lists_of_edges(problem)
-        self._duration, self._takes, self._change, self._unit_of = map(
-            self._native,
-            (
-                tasks.duration,
-                tasks.takes,
-                tasks.takes - tasks.frees,
-                np.arange(self.size) // problem.chunks % problem.units,
-            ),
-        )
+        self._rows_of_ops(problem)
         self._capacity = self._native(np.array(problem.worker_capacity, dtype=np.int64))
         hosts = problem.pool_hosts
         self.pool_of = np.zeros(self.workers, dtype=np.int64)
@@ -94,49 +76,68 @@ class Loops:
         """By how much longer than its pool each worker takes to reduce and step."""
 
     def _lists_of_seats(self, seats: _Seats) -> None:
-        self._first_seat, self._worker_of, self._queue_of, self._hosted, self._needs = map(
-            self._native,
-            (
-                np.searchsorted(seats.worker, np.arange(self.workers + 1)),
-                seats.worker,
-                np.repeat(np.arange(3), self.size // 3) * len(seats.worker) + seats.of_op,
-                seats.hosted,
-                seats.needs,
-            ),
+        firsts = np.searchsorted(seats.worker, np.arange(self.workers + 1))
+        self._first_seat, self._worker_of, self._hosted, self._needs = map(
+            self._native, (firsts, np.tile(seats.worker, 3), seats.hosted, seats.needs)
         )
         self._queues = tuple(self._scratch(3 * len(seats.worker) * self._most) for _ in range(3))
 
-    def _lists_of_edges(self, problem: Problem) -> None:
-        """Edges by the op they lead to and by the op they come from."""
-        worker, (before, after, lag) = problem.tasks.worker, problem.tasks.edges
-        into = np.argsort(after, kind="stable")
-        is_first = np.diff(after[into], prepend=-1) != 0
-        main, more = into[is_first], into[~is_first]
-        self.source, main_lag, wakes, feeder = (np.full(self.size, -1, dtype=np.int64) for _ in range(4))
-        self.source[after[main]] = before[main]
-        main_lag[after[main]] = lag[main]
+    def _rows_of_ops(self, problem: Problem) -> None:
+        """What the loops know of every op, and what of its edges finds no place there."""
+        tasks, worker, edges = problem.tasks, problem.tasks.worker, problem.tasks.edges
+        before, after, lag = edges
+        crossing = worker[before] != worker[after]
+        source, source_lag, more = _picked(after, before, lag, self.size)
+        follower, follower_lag, rest = _picked(before, after, lag, self.size)
+        second, second_lag, further = _picked(before[rest], after[rest], lag[rest], self.size)
+        further = rest[further]
+        across = np.flatnonzero(crossing)
+        wakes, _, others = _picked(before[across], worker[after[across]], lag[across], self.size)
+        others = across[others]
+        feeder = np.where((source >= 0) & (worker[source] != worker), worker[source], -1)
         self.waits_for = np.bincount(after, minlength=self.size)
-        crossing = main[worker[before[main]] != worker[after[main]]]
-        feeder[after[crossing]] = worker[before[crossing]]
-        # Of the workers that wait for an op the first is told in a column, others in a list.
-        across = np.flatnonzero(worker[before] != worker[after])
-        across = across[np.argsort(before[across], kind="stable")]
-        is_told = np.diff(before[across], prepend=-1) != 0
-        told, others = across[is_told], across[~is_told]
-        wakes[before[told]] = worker[after[told]]
-        out_of = np.argsort(before, kind="stable")
-        self._extra = len(more) > 0 or len(others) > 0
-        places = np.arange(self.size + 1)
-        self._first_next, self._next_op, self._next_lag = map(
-            self._native, (np.searchsorted(before[out_of], places), after[out_of], lag[out_of])
+        self._extra = len(more) > 0 or len(further) > 0 or len(others) > 0
+        self._functions = _functions(self._compiled, self._extra)
+        ops = np.arange(self.size)
+        # In the order of the fields of a group.
+        facts: list[Ints] = [tasks.duration, tasks.takes, tasks.takes - tasks.frees]
+        for other, ticks in ((source, source_lag), (follower, follower_lag), (second, second_lag)):
+            facts += [np.where(other >= 0, other - ops, 0).astype(np.int64), ticks]
+        group, first = _grouped(facts, problem)
+        self._groups = self._table([column[first] for column in facts])
+        queue = np.repeat(np.arange(3), self.size // 3) * len(self._seats.worker) + self._seats.of_op
+        self._group_of, self._queue_of, self._wakes, self._feeder, self._unit_of = map(
+            self._short, (group, queue, wakes, feeder, ops // problem.chunks % problem.units)
         )
-        more_first = np.searchsorted(after[more], places)
-        self._waits = _Waits(*map(self._native, (self.source, main_lag, more_first, before[more], lag[more])))
-        self._wakes, self._feeder, self._worker_of_op = map(self._native, (wakes, feeder, worker))
-        self._wakes_more = (
-            self._native(np.searchsorted(before[others], places)),
-            self._native(worker[after[others]]),
-        )
+        self._more = self._lists(after[more], before[more], lag[more])
+        self._further = self._lists(before[further], after[further], lag[further])
+        self._wakes_more = self._lists(before[others], worker[after[others]])
+        self._worker_of_op = self._native(worker)
+        entries = np.flatnonzero(self.waits_for[: self.size // 3] == 0)
+        seat = self._seats.of_op[entries]
+        seats = np.arange(len(self._seats.worker))
+        firsts = np.searchsorted(np.sort(seat), seats) + seats
+        # One place more for each seat before, for the -1 that ends its list.
+        self._entries = (entries, seat, np.arange(len(entries)) + np.sort(seat), firsts)
+
+    def _lists(self, owner: Ints, *columns: Ints) -> tuple[Any, ...]:
+        """Where the entries of each op begin, and the columns in that order."""
+        order = np.argsort(owner, kind="stable")
+        firsts = np.searchsorted(owner[order], np.arange(self.size + 1))
+        return self._native(firsts), *(self._native(column[order]) for column in columns)
+
+    def _table(self, columns: list[Ints]) -> Any:
+        """Groups as rows: records where the loops are compiled, else named tuples of plain integers."""
+        if not self._compiled:
+            return list(map(Group, *(column.tolist() for column in columns)))
+        rows = np.empty(len(columns[0]), dtype=[(name, np.int64) for name in Group._fields])
+        for name, column in zip(Group._fields, columns, strict=True):
+            rows[name] = column
+        return rows
+
+    def _short(self, values: Ints) -> Any:
+        """A column of small numbers: half as wide, it leaves more room in the cache."""
+        return values.astype(np.int32) if self._compiled else values.tolist()
 
     @property
     def unopened(self) -> Ints:
@@ -169,12 +170,9 @@ class Loops:
             self._first_seat,
             self._worker_of,
             self._queue_of,
-            self._duration,
-            self._change,
-            self._first_next,
-            self._next_op,
-            self._next_lag,
-            self._extra,
+            self._group_of,
+            self._groups,
+            *self._further,
             self._needs,
             self._capacity,
             self._native(priority.ravel()),
@@ -211,15 +209,10 @@ class Loops:
 
     def _entering(self, priority: Ints) -> tuple[Any, Any]:
         """The F that wait for nothing, as their seats take them, and where those of each seat begin."""
-        seats = len(self._seats.worker)
-        ops = np.flatnonzero(self.waits_for[: self.size // 3] == 0)
-        seat = self._seats.of_op[ops]
-        by_seat = np.lexsort((priority.ravel()[ops], seat))
-        ops, seat = ops[by_seat], seat[by_seat]
-        entering = np.full(len(ops) + seats, -1, dtype=np.int64)
-        entering[np.arange(len(ops)) + seat] = ops
-        firsts = np.searchsorted(seat, np.arange(seats)) + np.arange(seats)
-        return self._native(entering), self._native(firsts)
+        ops, seat, place, firsts = self._entries
+        entering = np.full(len(ops) + len(firsts), -1, dtype=np.int64)
+        entering[place] = ops[np.lexsort((priority.ravel()[ops], seat))]
+        return self._native(entering), self._native(firsts.copy())
 
     def earliest(self, order: Ints, release: Ints) -> Ints:
         """The earliest end of every op, -1 where there is none; pools open at their release.
@@ -237,14 +230,10 @@ class Loops:
         timed = self._functions[1](
             self.workers,
             self.width,
-            self._duration,
-            self._waits.source,
-            self._waits.lag,
+            self._group_of,
+            self._groups,
             self._wakes,
-            self._extra,
-            self._waits.more_first,
-            self._waits.more_from,
-            self._waits.more_lag,
+            *self._more,
             *self._wakes_more,
             self._native(order),
             free,
@@ -267,14 +256,11 @@ class Loops:
         timed = self._functions[2](
             self.workers,
             self.width,
-            self._duration,
-            self._first_next,
-            self._next_op,
-            self._next_lag,
+            self._group_of,
+            self._groups,
             self._feeder,
-            self._extra,
-            self._waits.more_first,
-            self._waits.more_from,
+            *self._further,
+            *self._more[:2],
             self._worker_of_op,
             self._native(order),
             self._native(deadline[self.pool_of]),
@@ -294,15 +280,9 @@ class Loops:
             self.width,
             *self._pools,
             self._unit_of,
-            self._duration,
-            self._waits.source,
-            self._waits.lag,
-            self._extra,
-            self._waits.more_first,
-            self._waits.more_from,
-            self._waits.more_lag,
-            self._takes,
-            self._change,
+            self._group_of,
+            self._groups,
+            *self._more,
             self._capacity,
             *map(self._native, times),
             *where,
@@ -315,6 +295,28 @@ class Loops:
 
     def _scratch(self, size: int, fill: int = 0) -> Any:
         return np.full(size, fill, dtype=np.int64) if self._compiled else [fill] * size
+
+
+def _grouped(columns: list[Ints], problem: Problem) -> tuple[Ints, Ints]:
+    """A group for every op, and of each group an op that is in it."""
+    shape = (3, problem.units, problem.chunks)
+    if all((column.reshape(shape) == column.reshape(shape)[:, :1]).all() for column in columns):
+        # Ops of a kind on a chunk are alike, as in every graph that nobody has touched.
+        kind, _, chunk = np.indices(shape)
+        first = np.arange(3)[:, None] * problem.units * problem.chunks + np.arange(problem.chunks)
+        return (kind * problem.chunks + chunk).ravel(), first.ravel()
+    _, first, group = np.unique(np.array(columns), axis=1, return_index=True, return_inverse=True)
+    return group.ravel(), first
+
+
+def _picked(of: Ints, other: Ints, lag: Ints, size: int) -> tuple[Ints, Ints, Ints]:
+    """For every op its first edge: the other end, -1 if there is none, and the lag; and the other edges."""
+    order = np.argsort(of, kind="stable")
+    is_first = np.diff(of[order], prepend=-1) != 0
+    chosen = order[is_first]
+    found, ticks = np.full(size, -1, dtype=np.int64), np.zeros(size, dtype=np.int64)
+    found[of[chosen]], ticks[of[chosen]] = other[chosen], lag[chosen]
+    return found, ticks, order[~is_first]
 
 
 def _present(problem: Problem) -> Ints:
@@ -344,12 +346,25 @@ def _array(values: Any) -> Ints:
 
 
 @cache
-def _compiled() -> tuple[Any, ...]:
-    heap = {
+def _functions(compiled: bool, extra: bool) -> tuple[Any, ...]:
+    """The loops, plain or compiled, for graphs with further edges or without."""
+    return tuple(_function(loop, compiled, extra) for loop in _LOOPS)
+
+
+def _function(loop: Any, compiled: bool, extra: bool) -> Any:
+    name = f"{loop.__name__}_with_more_edges" if extra else loop.__name__
+    made = FunctionType(loop.__code__, {**loop.__globals__, "EXTRA": extra}, name)
+    # What numba keeps on disk it finds again by this name.
+    made.__qualname__, made.__module__ = name, loop.__module__
+    return compile_function(made, **_trees()) if compiled else made
+
+
+@cache
+def _trees() -> dict[str, Any]:
+    return {
         "heappush": compile_function(inner_loops.tree_push),
         "heappop": compile_function(inner_loops.tree_pop),
     }
-    return tuple(compile_function(loop, **heap) for loop in _LOOPS)
 
 
 _LOOPS: tuple[Any, ...] = (

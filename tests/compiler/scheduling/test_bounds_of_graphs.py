@@ -110,7 +110,7 @@ def _shortest(graph: Graph) -> int | None:
         if ops.kind[before] <= OpKind.W and ops.kind[after] <= OpKind.W
     ]
     reach = _reachable(rows, edges)
-    workers = sorted(set(ops.worker[rows].tolist()))
+    workers: list[int] = sorted({int(worker) for worker in ops.worker[rows]})
     orders: list[list[tuple[int, ...]]] = []
     for worker in workers:
         mine = [row for row in rows if ops.worker[row] == worker]
