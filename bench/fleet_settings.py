@@ -15,7 +15,7 @@ from recycle_compiler.ir.streams import Streams
 from recycle_compiler.planner.compile import compile_job, plan_count
 from recycle_compiler.planner.placement import measure_costs
 from recycle_compiler.planner.worker_processes import running
-from recycle_compiler.scheduling.deadline import Deadline
+from recycle_compiler.scheduling.budget import Deadline
 from recycle_runtime.plan.plan_choice import Planned
 
 SHARED_DATA = job_path("any").parent.parent.parent.parent / "shared" / "data"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from recycle_compiler.ir.graph import Graph
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.passes.pipeline import Pass
-from recycle_compiler.scheduling.deadline import Deadline
+from recycle_compiler.scheduling.budget import Deadline
 from recycle_compiler.scheduling.problem import problem_of, slowed
 from recycle_compiler.scheduling.schedules import schedule_from
 from recycle_compiler.scheduling.search import Effort, plan, plan_slowed

@@ -19,7 +19,7 @@ from recycle_compiler.planner.baselines import one_f_one_b_period
 from recycle_compiler.planner.placement import Costs, measure_costs, ranked_placements
 from recycle_compiler.planner.slow_workers import SlowPlan, best_for_slow
 from recycle_compiler.planner.worker_processes import running
-from recycle_compiler.scheduling.deadline import Deadline
+from recycle_compiler.scheduling.budget import Deadline
 from recycle_compiler.scheduling.search import Effort
 from recycle_compiler.scheduling.slow_workers import SlowWorkers
 

@@ -19,7 +19,7 @@ from recycle_compiler.passes.assign_slots import AssignSlots
 from recycle_compiler.passes.standard import GRAPH_PASSES
 from recycle_compiler.planner.worker_processes import Run
 from recycle_compiler.scheduling.bounds import lower_bound, shared_bounds, stage_bounds
-from recycle_compiler.scheduling.deadline import Deadline
+from recycle_compiler.scheduling.budget import Deadline
 from recycle_compiler.scheduling.problem import Problem, problem_of
 from recycle_compiler.scheduling.search import Effort
 

@@ -26,7 +26,7 @@ from recycle_compiler.passes.pipeline import Pipeline
 from recycle_compiler.passes.rename_workers import RenameWorkers, normal_slow, planned_names
 from recycle_compiler.passes.route_microbatches import RouteMicrobatches
 from recycle_compiler.passes.standard import GRAPH_PASSES, LOWERING_PASSES
-from recycle_compiler.scheduling.deadline import Deadline
+from recycle_compiler.scheduling.budget import Deadline
 from recycle_compiler.scheduling.problem import problem_of, slowed
 from recycle_compiler.scheduling.schedules import graph_of, starts_of
 from recycle_compiler.scheduling.search import Effort

@@ -11,17 +11,14 @@ from dataclasses import dataclass, replace
 
 from recycle_compiler.ir.job import SolverOptions
 from recycle_compiler.scheduling.bounds import Bound, lower_bound
-from recycle_compiler.scheduling.construct import construct
-from recycle_compiler.scheduling.deadline import Deadline
-from recycle_compiler.scheduling.improve import improve
+from recycle_compiler.scheduling.budget import Deadline, Noise
+from recycle_compiler.scheduling.local_search import construct, improve
 from recycle_compiler.scheduling.loops import LARGE
 from recycle_compiler.scheduling.milp.exact import is_small, settle
-from recycle_compiler.scheduling.noise import Noise
-from recycle_compiler.scheduling.placed import Goal
 from recycle_compiler.scheduling.problem import Problem, chunk_grain, rerouted
 from recycle_compiler.scheduling.schedules import Plan
 from recycle_compiler.scheduling.timing import Clock, Timed
-from recycle_compiler.scheduling.tune import Tuning, tune
+from recycle_compiler.scheduling.tuning import Goal, Tuning, tune
 
 
 @dataclass(frozen=True, slots=True)

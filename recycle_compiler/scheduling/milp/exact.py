@@ -6,7 +6,7 @@ known one when there is none.
 """
 
 from recycle_compiler.scheduling.bounds import Bound
-from recycle_compiler.scheduling.deadline import Deadline
+from recycle_compiler.scheduling.budget import Deadline
 from recycle_compiler.scheduling.milp.groups import groups_by_route, lay_out
 from recycle_compiler.scheduling.timing import Clock, Timed
 

@@ -34,7 +34,7 @@ from recycle_compiler.passes.text import (
 )
 from recycle_compiler.planner.baselines import one_f_one_b_period
 from recycle_compiler.planner.compile import plan_failed
-from recycle_compiler.scheduling.deadline import Deadline
+from recycle_compiler.scheduling.budget import Deadline
 from recycle_compiler.scheduling.search import Effort
 from recycle_compiler.scheduling.slow_workers import SlowWorker
 from tests.support.jobs import unit_job

@@ -5,9 +5,8 @@ import pytest
 from hypothesis import given, settings
 
 from recycle_compiler.ir.target import Target
-from recycle_compiler.scheduling.construct import construct
-from recycle_compiler.scheduling.deadline import Deadline
-from recycle_compiler.scheduling.noise import Noise
+from recycle_compiler.scheduling.budget import Deadline, Noise
+from recycle_compiler.scheduling.local_search import construct
 from recycle_compiler.scheduling.rules import greedy_priority, holdable, small_rules
 from recycle_compiler.scheduling.timing import Clock
 from tests.support.jobs import SLOT, routed_problem, small_targets, unit_job

@@ -1,17 +1,41 @@
-"""Search around a good schedule: schedule again with its own times as priorities, some of them disturbed.
+"""Schedules of a small plan: many greedy ones, then a search around the best of them.
 
-Ops keep about the order they had, so most of a good schedule survives; what is disturbed settles where it
-fits. Priorities are the starts, the latest starts at which the period would still hold (ops with slack then
-give way to critical ones), or their mean. Equal schedules are accepted, so the search can cross plateaus.
+First schedules come from list scheduling by a greedy rule, with a grid of settings. The search schedules
+again with a schedule's own times as priorities, some of them disturbed. Ops keep about the order they had, so
+most of a good schedule survives; what is disturbed settles where it fits. Priorities are the starts, the
+latest starts at which the period would still hold (ops with slack then give way to critical ones), or their
+mean. Equal schedules are accepted, so the search can cross plateaus.
 """
 
 import numpy as np
 
-from recycle_compiler.scheduling.deadline import Deadline
-from recycle_compiler.scheduling.noise import Noise
+from recycle_compiler.scheduling.budget import Deadline, Noise
 from recycle_compiler.scheduling.problem import Ints
-from recycle_compiler.scheduling.rules import free_rule
+from recycle_compiler.scheduling.rules import free_rule, greedy_priority, small_rules
 from recycle_compiler.scheduling.timing import Clock, Timed
+
+
+def construct(clock: Clock, bound: int, tries: int, deadline: Deadline) -> list[Timed]:
+    """Schedules from a grid of rules, best first; stops when one meets the bound."""
+    problem = clock.problem
+    priority = greedy_priority(problem)
+    found: list[Timed] = []
+    seen: set[bytes] = set()
+    for _, rule in zip(range(tries), small_rules(problem), strict=False):
+        if found and deadline.passed():
+            break
+        order = clock.loops.place(priority, rule)
+        if order is None or order.tobytes() in seen:
+            continue
+        seen.add(order.tobytes())
+        timed = clock.time(order)
+        assert timed is not None
+        found.append(timed)
+        if timed.period <= bound:
+            break
+    assert found, "no rule finds an order that obeys every edge"
+    return sorted(found, key=lambda timed: timed.rank)
+
 
 _FINE = 16
 """Priorities are finer than ticks, so that noise can break ties."""

@@ -8,13 +8,11 @@ from hypothesis import strategies as st
 
 from recycle_compiler.ir.target import Target
 from recycle_compiler.scheduling.bounds import lower_bound
-from recycle_compiler.scheduling.deadline import Deadline
+from recycle_compiler.scheduling.budget import Deadline, Noise
 from recycle_compiler.scheduling.inner_loops import NEVER, tree_pop, tree_push
-from recycle_compiler.scheduling.noise import Noise
-from recycle_compiler.scheduling.placed import Goal, placed_by_rule, placed_in_order
 from recycle_compiler.scheduling.rules import greedy_priority, small_rules
 from recycle_compiler.scheduling.timing import Clock
-from recycle_compiler.scheduling.tune import Tuning, tune
+from recycle_compiler.scheduling.tuning import Goal, Tuning, placed_by_rule, placed_in_order, tune
 from tests.support.jobs import routed_problem, small_targets
 
 AMPLE = Deadline(10**15)
