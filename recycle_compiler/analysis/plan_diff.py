@@ -310,7 +310,7 @@ def _retimed(diff: PlanDiff, one: Shifted) -> str:
 
 
 def _names(failed: FailureSet) -> str:
-    return ", ".join(map(str, failed)) or "nobody"
+    return ", ".join(map(str, failed)) or "none"
 
 
 def _words(value: object) -> str:

@@ -7,7 +7,7 @@ What torch calls a stage is a chunk; a rank with several of them has them all in
 
 Torch adds sends, receives and the reduction itself, and steps after all micro-batches: barriers, reductions
 and optimizer steps are left out. It looks losses up by their place among the last stage's forwards, whatever
-the numbers are, so micro-batches are numbered anew in that order. It has no words for re-routed work.
+the numbers are, so micro-batches are numbered anew in that order. It cannot express re-routed work.
 """
 
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ def _check(streams: Streams) -> None:
     if streams.failed:
         names = ", ".join(f"{worker.pipeline}:{worker.stage}" for worker in streams.failed)
         raise TorchCsvError(
-            f"this plan is for failed workers ({names}): torch.distributed.pipelining has no words for "
+            f"this plan is for failed workers ({names}): torch.distributed.pipelining cannot express "
             "micro-batches that another pipeline takes over; only a plan without failures fits into its CSV"
         )
     for worker, stream in streams.items():

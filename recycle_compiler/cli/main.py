@@ -67,7 +67,7 @@ def _done(output: Output) -> str:
 
 
 def _too_small(what: str, processes: int, output: Output) -> int:
-    """Nobody's mistake: the machine does not hold what was to run on it."""
+    """Neither the input nor a bug: this machine cannot run what was asked for."""
     output.error(f"{what}, {_done(output)}")
     fewer = f"plan with fewer processes than `--jobs {processes}`, or " if processes > 1 else ""
     output.words(f"\nhint: if memory ran out, {fewer}use a machine that has more\n")

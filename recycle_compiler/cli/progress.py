@@ -1,4 +1,4 @@
-"""Progress bars on a terminal; they leave nothing behind, and nothing is drawn where nobody would see it.
+"""Progress bars on a terminal; they leave nothing behind, and nothing is drawn where stderr is no terminal.
 
     planning gpt3    ━━━━━━━━━╺━━━━━━━━━━━━━━  3/7 plans  gap 1.4 %, worst 2.8 %  0:00:12  about 0:00:16 left
     simulating gpt3  ━━━━━━━━━━━━━━━╺━━━━━━━━  oobleck  0:00:12

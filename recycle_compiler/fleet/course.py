@@ -149,7 +149,7 @@ class _Record:
         self._paused_until = 0.0
         self._stretches: list[Stretch] = []
         self._with_work: list[Stretch] = []
-        """Those of which something is still kept, so that nobody looks for work where there is none."""
+        """Those of which something is still kept, so that no empty one is searched."""
         self._log: list[Logged] = []
 
     def take(self, at: float, reaction: Reaction, down: int) -> None:

@@ -1,8 +1,8 @@
 """What a fault-tolerance policy has to answer so that it can be led through a trace, and the table of them.
 
-A policy is asked once how fast the job runs in the beginning, and then at every change: how long nobody gets
-on, how much work is done again, and how fast the job runs after that. Rates are in iterations of the job as
-it was written (all its micro-batches) per second, so that policies with other shapes can be compared.
+A policy is asked once how fast the job runs in the beginning, and then at every change: how long no worker
+gets on, how much work is done again, and how fast the job runs after that. Rates are in iterations of the job
+as it was written (all its micro-batches) per second, so that policies with other shapes can be compared.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ class Change(NamedTuple):
     failed: frozenset[Worker]
     returned: frozenset[Worker]
     down: frozenset[Worker]
-    """Everybody who is down from now on."""
+    """Every worker that is down from now on."""
     spare: int
     """Live machines from now on that the job has no place for, in workers."""
 

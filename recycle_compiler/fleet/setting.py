@@ -51,7 +51,7 @@ class ChangeCosts:
     expected_change: float = 3600.0
     """Ours: seconds to the next change, as expected in the beginning (`recycle-run --mtbf`)."""
     checkpoint_every: float = 600.0
-    """Seconds of training from one checkpoint to the next, for everybody who restarts from checkpoints.
+    """Seconds of training from one checkpoint to the next, for every policy that restarts from checkpoints.
     About the best choice for saves of 20 s and a failure every 2.5 h."""
     checkpoint_save: float | None = None
     """Seconds that training stands still for a checkpoint; None: 11 to 120 by the model's size, as
@@ -123,7 +123,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What a user or the text of a job adds to a JobSpec; None where nobody says."""
+    """What a user or the text of a job adds to a JobSpec; None where neither says."""
 
     layers: tuple[int, ...] | None = None
     """On each stage."""

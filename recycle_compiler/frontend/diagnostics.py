@@ -8,7 +8,7 @@ from recycle_compiler.diagnostics import CompileError, Diagnostic, Span, printab
 from recycle_compiler.frontend.syntax import Listing, Name, Quantity, Quoted, Value
 
 _MOST = 50
-"""Nobody reads more mistakes at once, and a hostile file could have a million."""
+"""No reader takes in more mistakes at once, and a hostile file could have a million."""
 _LONGEST = 40
 
 

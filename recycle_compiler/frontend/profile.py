@@ -184,7 +184,7 @@ def _problems(stage: int, row: Any) -> Iterator[str]:
 
 def _costs(rows: list[dict[str, int]], file: Quoted) -> Costs:
     columns = {name: tuple(row.get(key, 0) for row in rows) for key, (name, _) in _FIELDS.items()}
-    # All of the activation is kept where nobody measured less.
+    # All of the activation is kept where no less was measured.
     columns["kept_for_weight"] = tuple(row.get("kept_bytes", row["activation_bytes"]) for row in rows)
     columns["transfer"] = columns["transfer"][:-1]
     return Costs(unit=DISPLAY_UNIT, memory_unit="byte", resident=(0,) * len(rows), span=file.span, **columns)

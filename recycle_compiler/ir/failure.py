@@ -1,4 +1,4 @@
-"""Which workers are gone, and the normal form under which many such sets are one."""
+"""Which workers have failed, and the normal form under which many such sets are one."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -35,7 +35,7 @@ def failure_set(workers: Iterable[tuple[int, int]]) -> FailureSet:
 
 
 def failed_per_stage(failed: FailureSet, stages: int) -> tuple[int, ...]:
-    """How many workers each stage has lost: all that matters, since peers are interchangeable."""
+    """How many workers of each stage have failed: all that matters, since peers are interchangeable."""
     counts = [0] * stages
     for worker in failed:
         counts[worker.stage] += 1
@@ -43,9 +43,9 @@ def failed_per_stage(failed: FailureSet, stages: int) -> tuple[int, ...]:
 
 
 def normal_form(per_stage: tuple[int, ...], pipelines: int) -> FailureSet:
-    """The representative of all sets with these counts: each stage loses its last pipelines.
+    """The representative of all sets with these counts: on each stage the workers of the last pipelines.
 
-    Losses then nest: when every stage has lost the same number, whole pipelines are gone and
+    Failures then nest: when every stage has the same number of them, whole pipelines have failed and
     the survivors are whole pipelines too.
     """
     return failure_set(

@@ -107,9 +107,9 @@ def plan_failed(
     effort: Effort | None = None,
     deadline: Deadline | None = None,
 ) -> Streams:
-    """The plan for exactly these failed workers; nobody moves to another stage.
+    """The plan for exactly these failed workers; no worker moves to another stage.
 
-    Without an effort given, somebody is waiting for it.
+    Without an effort given, it is planned quickly, as for a job that waits.
     """
     for stage, hosts in enumerate(Target(job, failed).normal.hosts):
         if not hosts:

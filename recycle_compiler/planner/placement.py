@@ -80,7 +80,7 @@ def ranked_placements(
     if len(candidates) == 1 or deadline.passed():
         return [(candidates[0], bounds[candidates[0]])]
     large = costs.measured == costs.bounds
-    quick = effort.glance() if large else effort.quick()
+    quick = effort.least() if large else effort.quick()
     found: list[tuple[int, int, Counts]] = []
     for counts in candidates:
         if found and (bounds[counts] >= min(found)[0] or deadline.passed()):
@@ -103,7 +103,7 @@ def _candidates(job: JobSpec, failures: int, costs: Costs, most: int) -> list[Co
 def _measure(task: tuple[JobSpec, int, int, int]) -> tuple[tuple[int, int], int]:
     job, stage, failed, nanoseconds = task
     counts = tuple(failed if other == stage else 0 for other in range(job.stages))
-    return (stage, failed), _quick_plan(job, counts, Effort().glance(), nanoseconds).period
+    return (stage, failed), _quick_plan(job, counts, Effort().least(), nanoseconds).period
 
 
 def _quick_plan(job: JobSpec, counts: Counts, effort: Effort, nanoseconds: int) -> Claims:

@@ -118,7 +118,7 @@ class _Search:
         self._problem = problem_of(self._graph)
         self._quick: dict[Shares, int] = {}
         known = {worker_number(one.worker, job.pipelines) for one in slow}
-        # Where all workers of a stage are slow, somebody has to do the work.
+        # Where all workers of a stage are slow, one of them has to do the work.
         self._movable = tuple(
             number
             for number, one in enumerate(slow)

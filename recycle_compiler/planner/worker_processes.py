@@ -1,6 +1,6 @@
 """Tasks side by side in processes of their own, or one after another in this one.
 
-Every process has a pipe of its own. When one is killed its end closes, whatever it was doing, so that nobody
+Every process has a pipe of its own. When one is killed its end closes, whatever it was doing, so that nothing
 waits for it and its exit code says what happened.
 """
 
@@ -33,7 +33,7 @@ class ProcessError(Exception):
     def __init__(self, what: str, crashed: bool = False) -> None:
         super().__init__(what)
         self.crashed = crashed
-        """Whether code of ours, or of a library, made it fall over; otherwise somebody ended it."""
+        """Whether code of ours, or of a library, crashed; otherwise it was ended from outside."""
 
 
 @contextmanager
@@ -104,19 +104,19 @@ class _Pool:
         try:
             pipe.send(task)
         except OSError as error:
-            raise self._lost(pipe) from error
+            raise self._ended(pipe) from error
 
     def _take(self, pipe: _Pipe) -> Any:
         try:
             result, error, trace = pipe.recv()
         except (EOFError, OSError) as closed:
-            raise self._lost(pipe) from closed
+            raise self._ended(pipe) from closed
         if error is not None:
             error.add_note(f"in a process of its own:\n{trace}")
             raise error
         return result
 
-    def _lost(self, pipe: _Pipe) -> ProcessError:
+    def _ended(self, pipe: _Pipe) -> ProcessError:
         process = self._processes[pipe]
         process.join()
         code = process.exitcode or 0
@@ -150,7 +150,7 @@ def _serve(pipe: _Pipe, settings: logs.Settings) -> None:
 
 
 def _depend_on_parent() -> None:
-    """Signals from a terminal are for the parent, which ends us; when it is gone, so are we."""
+    """Leave signals from a terminal to the parent, and end when the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()

@@ -1,4 +1,4 @@
-"""Lower bounds on the period: what no schedule can beat, whatever it does.
+"""Lower bounds on the period: periods that no schedule can go below.
 
 Most bounds argue about one worker of stage s that hosts at least `ceil(units / live)` micro-batches: some
 worker must, however work is routed. Write k for that number and c for the activations it can hold.
@@ -88,7 +88,7 @@ def _lower_bound(*facts: Any) -> Bound:
         for bound in stage_bounds(problem, stage)
     ]
     bounds += [(bound.period, 0, bound) for bound in shared_bounds(problem)]
-    # Of equal bounds, one of a stage that has lost most says most.
+    # Of equal bounds, the one of the stage with most failures says most.
     best = max(bounds, key=lambda entry: entry[:2])[2]
     # Every earliest schedule is made of whole grains.
     return Bound(-(-best.period // problem.grain) * problem.grain, best.reason)

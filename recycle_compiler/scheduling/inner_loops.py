@@ -128,7 +128,7 @@ def list_schedule(  # noqa: C901
             continue
         best_key = FAR
         best_op = -1
-        best_slot = -1
+        best_place = -1
         best_seat = -1
         best_queue = -1
         soon_key = FAR
@@ -154,19 +154,19 @@ def list_schedule(  # noqa: C901
                 bonus = SOONER if kind == urgent else 0
                 if least[kind] - bonus > best_key:
                     continue
-                for slot in range(queue * most, queue * most + count[queue]):
-                    key = rank[slot] - bonus
-                    if arrival[slot] <= now:
-                        op = waiting[slot]
+                for place in range(queue * most, queue * most + count[queue]):
+                    key = rank[place] - bonus
+                    if arrival[place] <= now:
+                        op = waiting[place]
                         if key < best_key or (key == best_key and op < best_op):
                             best_key = key
                             best_op = op
-                            best_slot = slot
+                            best_place = place
                             best_seat = seat
                             best_queue = queue
                     elif key < soon_key:
                         soon_key = key
-                        soon_time = arrival[slot]
+                        soon_time = arrival[place]
             seat += 1
             if seat == first_seat[worker + 1]:
                 break
@@ -181,18 +181,18 @@ def list_schedule(  # noqa: C901
             for seat in range(first_seat[worker], first_seat[worker + 1]):
                 for kind in range(3):
                     queue = kind * seats + seat
-                    for slot in range(queue * most, queue * most + count[queue]):
-                        if now < arrival[slot] < soon_time:
-                            soon_time = arrival[slot]
+                    for place in range(queue * most, queue * most + count[queue]):
+                        if now < arrival[place] < soon_time:
+                            soon_time = arrival[place]
             if soon_time < FAR:
                 heappush(events, (soon_time << bits) + worker)
             continue
         seat = best_seat
         count[best_queue] -= 1
         last = best_queue * most + count[best_queue]
-        waiting[best_slot] = waiting[last]
-        arrival[best_slot] = arrival[last]
-        rank[best_slot] = rank[last]
+        waiting[best_place] = waiting[last]
+        arrival[best_place] = arrival[last]
+        rank[best_place] = rank[last]
         order[worker * width + placed[worker]] = best_op
         placed[worker] += 1
         total += 1
@@ -210,10 +210,10 @@ def list_schedule(  # noqa: C901
                 entry[seat] += 1
                 op = entering[entry[seat]]
                 if op >= 0:
-                    slot = seat * most + count[seat]
-                    waiting[slot] = op
-                    arrival[slot] = 0
-                    rank[slot] = priority[op]
+                    place = seat * most + count[seat]
+                    waiting[place] = op
+                    arrival[place] = 0
+                    rank[place] = priority[op]
                     count[seat] += 1
         elif best_queue < WEIGHT * seats:
             in_flight[seat] -= 1
@@ -230,10 +230,10 @@ def list_schedule(  # noqa: C901
                 is_ready = missing[op] == 0
             if is_ready:
                 queue = queue_of[op]
-                slot = queue * most + count[queue]
-                waiting[slot] = op
-                arrival[slot] = time
-                rank[slot] = priority[op]
+                place = queue * most + count[queue]
+                waiting[place] = op
+                arrival[place] = time
+                rank[place] = priority[op]
                 count[queue] += 1
                 other = worker_of[queue]
                 # A worker that is busy then will look for itself when it is done.

@@ -141,7 +141,7 @@ class Loops:
 
     @property
     def unopened(self) -> Ints:
-        """Releases of pools that hold nobody back."""
+        """Releases of pools that hold no worker back."""
         return np.full(self.problem.pools, -max(0, int(self.late.max())), dtype=np.int64)
 
     def place(self, priority: Ints, rule: Rule) -> Ints | None:

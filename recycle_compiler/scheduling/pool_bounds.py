@@ -1,4 +1,4 @@
-"""What all workers of a stage together must lose at both ends of an iteration.
+"""How long all workers of a stage together must idle at both ends of an iteration.
 
 The bounds of one worker know its own memory and the shortest way round. Here the live workers of a stage are
 taken as one pool, which allows to ask how fast the *other* stages can feed it:
@@ -10,7 +10,7 @@ taken as one pool, which allows to ask how fast the *other* stages can feed it:
 
 So the work that the pool can have done t after its start is bounded from above, whatever the order, and what
 is missing to t times the workers is idle for certain; the same t before its end. All work of the stage plus
-both losses, divided by the number of workers, is a span that no schedule beats.
+both idle times, divided by the number of workers, is a span that no schedule goes below.
 
 Ops of a kind are numbered in order of their start. An array `earliest` of their earliest starts says all that
 is known about a kind; at the end of the iteration time runs backwards and `start` means end.
@@ -34,7 +34,7 @@ class _Earliest(NamedTuple):
     weight: Ints
 
 
-class _Loss(NamedTuple):
+class _Idle(NamedTuple):
     """For a row of moments: the most work that can be done by then, and the least idle time of the pool."""
 
     done: Ints
@@ -44,20 +44,20 @@ class _Loss(NamedTuple):
 def pooled_span(problem: Problem, stage: int) -> int:
     """The least time from the first op of this stage to the end of its last."""
     live = len(problem.hosts[stage])
-    return -(-(_work(problem, stage) + sum(pooled_losses(problem, stage))) // live)
+    return -(-(_work(problem, stage) + sum(pooled_idle(problem, stage))) // live)
 
 
-def pooled_losses(problem: Problem, stage: int) -> tuple[int, int]:
+def pooled_idle(problem: Problem, stage: int) -> tuple[int, int]:
     """What the live workers together idle at least, at the start and at the end of the stage's window.
 
     Where one end alone says more than both together, the other counts nothing.
     """
     work = _work(problem, stage)
-    ends = [_loss(problem, stage, ops) for ops in (_at_start(problem, stage), _at_end(problem, stage))]
+    ends = [_idle_by(problem, stage, ops) for ops in (_at_start(problem, stage), _at_end(problem, stage))]
     # A moment by which not all work can be done lies within the window; two such moments, counted from both
     # ends, do not overlap if both halves together cannot hold all work.
-    alone = [int(loss.idle[loss.done < work].max(initial=0)) for loss in ends]
-    both = [int(loss.idle[loss.done * 2 < work].max(initial=0)) for loss in ends]
+    alone = [int(end.idle[end.done < work].max(initial=0)) for end in ends]
+    both = [int(end.idle[end.done * 2 < work].max(initial=0)) for end in ends]
     return max((both[0], both[1]), (alone[0], 0), (0, alone[1]), key=sum)
 
 
@@ -191,7 +191,7 @@ def _when_room(problem: Problem, stage: int, backward_done: Ints) -> Ints:
     if capacity == UNLIMITED or whole == 0:
         return np.zeros(problem.units, dtype=np.int64)
     live, held = len(problem.hosts[stage]), capacity // whole
-    # Workers hold whole activations only; if backward gives back a part, parts may add up.
+    # Workers hold whole activations only; if backward gives back a fraction of one, fractions may add up.
     total = min(live * (capacity if 0 < kept < whole else held * whole), whole * problem.units)
     times = np.concatenate([backward_done, backward_done + problem.weight[stage]])
     freed = np.repeat(np.array([whole - kept, kept], dtype=np.int64), problem.units)
@@ -222,14 +222,14 @@ def _work(problem: Problem, stage: int) -> int:
     return problem.units * (problem.forward[stage] + problem.backward[stage] + problem.weight[stage])
 
 
-def _loss(problem: Problem, stage: int, ops: _Earliest) -> _Loss:
+def _idle_by(problem: Problem, stage: int, ops: _Earliest) -> _Idle:
     """What is done, and what is idle for certain, by every moment at which an op may start."""
     moments = np.unique(np.concatenate(ops))
     times = (problem.forward[stage], problem.backward[stage], problem.weight[stage])
     done = np.zeros_like(moments)
     for earliest, duration in zip(ops, times, strict=True):
         done += _work_by(moments, earliest, duration)
-    return _Loss(done, len(problem.hosts[stage]) * moments - done)
+    return _Idle(done, len(problem.hosts[stage]) * moments - done)
 
 
 def _work_by(moments: Ints, earliest: Ints, duration: int) -> Ints:

@@ -1,4 +1,4 @@
-"""The search for a schedule: in which order its parts are tried, and how much work goes into each.
+"""The search for a schedule: in which order its methods are tried, and how much work goes into each.
 
 Greedy schedules come first (many rules for a small plan, one well-tuned rule for a large one), then a short
 search around the best of them. When none meets the bound, a MILP raises the bound and looks for a schedule
@@ -47,7 +47,7 @@ class Effort:
     """How many ways to place failures on stages are tried with a quick plan each."""
 
     def prompt(self) -> "Effort":
-        """For a plan that somebody waits for: a large one is hardly tuned."""
+        """For a plan that a job waits for: a large one is hardly tuned."""
         return replace(self, settings=6, rounds=1, changes=0, exchanges=16)
 
     def quick(self) -> "Effort":
@@ -63,7 +63,7 @@ class Effort:
             exact=False,
         )
 
-    def glance(self) -> "Effort":
+    def least(self) -> "Effort":
         """Enough to rank the stages."""
         return replace(
             self,
@@ -94,7 +94,7 @@ def plan_slowed(
     bound = lower_bound(problem)
     load = problem.load
     if not load[list(late.slow)].any():
-        # Who has nothing to do might as well be lost, and plans for losses are the better ones.
+        # Workers without micro-batches are planned as failed: plans for failures are the better ones.
         working = tuple(tuple(worker for worker in hosts if load[worker]) for hosts in problem.hosts)
         best = plan(rerouted(problem, working, problem.host), options, effort, deadline).timed
         return Plan(best, bound, deadline.struck)
@@ -107,7 +107,7 @@ def slow_order(late: Problem, options: SolverOptions, effort: Effort, deadline: 
     """The best order with the times of slow workers, and these times."""
     floor = Clock(late).floor
     if not late.has_faster:
-        # Where nobody is faster than the job says, its own bound holds too.
+        # Where no worker is faster than the job says, its own bound holds too.
         floor = max(floor, lower_bound(replace(late, grain=chunk_grain(late))).period)
     return plan(late, options, replace(effort, exact=False), deadline, Bound(floor, "slow workers")).timed
 

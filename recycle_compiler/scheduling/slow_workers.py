@@ -54,7 +54,7 @@ def stage_shares(total: int, alive: Sequence[int], stage: int, slow: SlowWorkers
     given = {p: known[p].share for p in alive if p in known}
     open_to_all = [p for p in alive if given.get(p) is None]
     left = total - sum(share or 0 for share in given.values())
-    assert open_to_all or left == 0, "micro-batches that nobody has"
+    assert open_to_all or left == 0, "micro-batches without a worker"
     factors = [known[p].factor if p in known else Fraction(1) for p in open_to_all]
     scale = lcm(*(factor.denominator for factor in factors))
     rest = dict(zip(open_to_all, shares(left, [int(factor * scale) for factor in factors]), strict=True))

@@ -147,7 +147,7 @@ _FIRST = (
     Setting(depth=(1, 1), patience=(30, 15), patience_at_end=15, burst=75, ahead=3),
     Setting(depth=(1, 0), patience=(20, 60), patience_at_end=60, burst=75, ahead=3),
 )
-"""Each is the best for some plan: the first for few losses, the next ones for many."""
+"""Each is the best for some plan: the first for few failures, the next ones for many."""
 _DEPTHS = ((1, 0), (0, 0), (2, 0), (1, 1), (0, 1), (1, -1), (0, -1), (2, 2))
 _BURSTS = (0, 6, 12, 25, 37, 50, 75, 100)
 _AHEAD = (3, 6, 8, NO_LIMIT)

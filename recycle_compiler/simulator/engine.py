@@ -118,7 +118,7 @@ def run_streams(
     for number in range(iterations):
         done = pace.run(begins, number)
         if number == 0:
-            # A message that goes astray is told only where nobody waits for ever, which says more.
+            # A message that goes astray is told only where no worker is blocked, which says more.
             check_labels(streams, wiring, job)
         record.add(done)
         begins = pace.next_begins(done)

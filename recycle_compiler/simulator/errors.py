@@ -1,4 +1,4 @@
-"""What can be wrong with streams that are run: a worker waits for ever, or gets what is not meant for it."""
+"""What can be wrong with streams that are run: a worker is blocked, or gets what is not meant for it."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -26,13 +26,13 @@ class WrongMessageError(StreamError):
 
 
 class Blocked(NamedTuple):
-    """A worker that waits for ever."""
+    """A worker that is blocked for good."""
 
     worker: Worker
     position: int
     """In its stream, from 0."""
     instruction: str
-    """In words, as `recyclec show --format asm` writes it."""
+    """As text, as `recyclec show --format asm` writes it."""
     waits_for: str
 
     def __str__(self) -> str:
@@ -41,7 +41,7 @@ class Blocked(NamedTuple):
 
 
 class DeadlockError(StreamError):
-    """Nobody can go on. `blocked` has every worker that did not reach the end of its stream."""
+    """No worker can go on. `blocked` has every worker that did not reach the end of its stream."""
 
     def __init__(self, blocked: tuple[Blocked, ...], iteration: int = 0) -> None:
         self.blocked = blocked
@@ -82,7 +82,7 @@ def _wrong(streams: Streams, wiring: Wiring, job: JobSpec) -> Iterator[str]:
     for here, there in zip(taker[other].tolist(), giver[other].tolist(), strict=True):
         yield f"{_at(streams, here)} gets what {_at(streams, there)} sends"
     for row in wiring.unreceived.tolist():
-        yield f"{_at(streams, row)} sends what nobody receives"
+        yield f"{_at(streams, row)} sends what no worker receives"
     work = unit * job.chunks + streams.chunk
     for opcode, sooner in _AFTER:
         for row in _too_early(streams, work, np.flatnonzero(streams.opcode == opcode), sooner).tolist():

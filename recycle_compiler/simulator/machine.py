@@ -45,8 +45,8 @@ class Machine:
     def run(self, clock: Column, duration: Column, lag: Column, iteration: int = 0) -> Iteration:
         """From these clocks on; times for every step, in ticks. DeadlockError if not all reach their end."""
         workers, steps, meetings = len(clock), len(self.wiring), len(self.wiring.members) // 2
-        everybody = np.arange(workers)
-        numbers = (clock, everybody, self.wiring.bounds[:-1])
+        all_workers = np.arange(workers)
+        numbers = (clock, all_workers, self.wiring.bounds[:-1])
         clocks, origin, cursor = (self._given(column.copy()) for column in numbers)
         start, end, sent = (self._given(np.full(steps, NEVER)) for _ in range(3))
         sender, waiter = (self._given(np.zeros(steps, dtype=np.int64)) for _ in range(2))
@@ -70,7 +70,7 @@ class Machine:
             arrived,
             meeting,
             leader,
-            self._given(everybody),
+            self._given(all_workers),
         )
         if unfinished:
             raise DeadlockError(tuple(self._blocked(np.asarray(cursor), np.asarray(arrived))), iteration)
@@ -100,7 +100,7 @@ class Machine:
             first, after = wiring.members[2 * group : 2 * group + 2].tolist()
             return f"{after - first - int(arrived[group])} of {after - first} workers"
         if wiring.source[step] == NEVER:
-            return "a message that nobody sends"
+            return "a message that no worker sends"
         worker, position = self.streams.place(int(wiring.row[wiring.source[step]]))
         return f"the send of {worker} at {position}"
 

@@ -3,8 +3,8 @@
 One iteration leads from the moments at which workers begin to those at which they begin the next one. In the
 long run an iteration takes the maximum cycle mean: the largest mean time over all cycles that go from a
 worker's start along whatever it holds up, iteration after iteration, back to its own. Any cycle that is found
-is a lower bound. If workers can begin at moments such that nobody is held up for longer, it is an upper bound
-as well.
+is a lower bound. If workers can begin at moments such that no worker is held up for longer, it is an upper
+bound as well.
 """
 
 from collections.abc import Callable
@@ -108,14 +108,14 @@ def _longer(begins: Column, advance: Advance, period: Fraction) -> Fraction | No
 def _excess(rounds: list[_Round]) -> Fraction:
     """By how much the cycles that end in the last round are longer, per iteration; 0 if there is none."""
     last = rounds[-1].begins
-    everybody = np.arange(len(last))
-    place, arcs = everybody.copy(), np.zeros(len(last), dtype=np.int64)
+    all_workers = np.arange(len(last))
+    place, arcs = all_workers.copy(), np.zeros(len(last), dtype=np.int64)
     best = Fraction(0)
     for number in range(len(rounds) - 1, 0, -1):
         came_from = rounds[number].came_from[place]
         moved = came_from != _NOBODY
         place, arcs = np.where(moved, came_from, place), arcs + moved
-        closed = np.flatnonzero((place == everybody) & (arcs > 0))
+        closed = np.flatnonzero((place == all_workers) & (arcs > 0))
         if len(closed):
             gained = last[closed] - rounds[number - 1].begins[closed]
             each = gained / arcs[closed]

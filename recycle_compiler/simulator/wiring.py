@@ -26,7 +26,7 @@ class Wiring:
     """Of the streams."""
     kind: Column
     source: Column
-    """The step that sends what this one consumes; FREE if it needs nothing, NEVER if nobody sends it."""
+    """The step that sends what this one consumes; FREE if it needs nothing, NEVER if no worker sends it."""
     border: Column
     """Between which chunks that message travels: the earlier one's number; FREE where there is none."""
     gathering: Column
@@ -35,7 +35,7 @@ class Wiring:
     members: Column
     """The first worker of each gathering, and the one after its last, in turn."""
     send_of_receive: Column
-    """For every row of the streams that receives the row that sends; NEVER where nobody does."""
+    """For every row of the streams that receives the row that sends; NEVER where none does."""
     unreceived: Column
     """Rows of sends that no receive goes with."""
 
@@ -70,7 +70,7 @@ def wire(streams: Streams, job: JobSpec) -> Wiring:
 
 def _messages(streams: Streams, job: JobSpec) -> tuple[Column, Column]:
     """For every row that receives the row that sends, else NEVER; and the sends that are left over."""
-    # Nobody is the last of them: what -1 finds.
+    # No row is the last of them: what -1 finds.
     worker_at = np.full(job.workers + 1, _NOBODY, dtype=np.int64)
     for index, worker in enumerate(streams.workers):
         worker_at[worker.stage * job.pipelines + worker.pipeline] = index
@@ -120,7 +120,7 @@ def _gatherings(streams: Streams, job: JobSpec, gathers: Mask) -> tuple[Column, 
     """The number of each gathering, and who takes part: holders of the chunk in a sum, all at a barrier."""
     rows = np.flatnonzero(gathers)
     worker, stages = streams.worker[rows], streams.stages
-    # Group 0 is everybody, group c + 1 those who hold chunk c.
+    # Group 0 is all workers, group c + 1 those that hold chunk c.
     group = np.where(streams.opcode[rows] == Opcode.BARRIER, 0, streams.chunk[rows] + 1)
     nth = _numbered(worker * (job.chunks + 1) + group, len(streams)) % (len(streams) + 1)
     key = group * (len(streams) + 1) + nth

@@ -1,4 +1,4 @@
-"""Lifetimes: what a buffer or an inbox holds is never overwritten, and everybody names the right one."""
+"""Lifetimes: what a buffer or an inbox holds is never overwritten, and instructions name the right one."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ _FREES = (Opcode.BACKWARD, Opcode.BACKWARD_WEIGHT)
 _SENDS = (Opcode.SEND_ACTIVATION, Opcode.SEND_GRADIENT)
 
 _Use = tuple[int, int, int, int]
-"""Row, opcode, unit and chunk as a number, and the slot: a buffer or inbox of one worker, as a number."""
+"""Row, opcode, unit and chunk as a number, and the place: a buffer or inbox of one worker, as a number."""
 
 
 def check_buffers(plan: Plan) -> Iterator[Violation]:
@@ -21,50 +21,50 @@ def check_buffers(plan: Plan) -> Iterator[Violation]:
     table = plan.table
     taken_by: dict[int, tuple[int, int, int]] = {}
     held: set[int] = set()
-    for row, opcode, unit, slot in _uses(plan, table.buffer, np.flatnonzero(table.is_any(*USES_BUFFER))):
-        taker, first_use, owner = taken_by.get(slot, (MISSING, MISSING, MISSING))
+    for row, opcode, unit, place in _uses(plan, table.buffer, np.flatnonzero(table.is_any(*USES_BUFFER))):
+        taker, first_use, owner = taken_by.get(place, (MISSING, MISSING, MISSING))
         if opcode in _TAKES:
             # A load takes the buffer for the forward that follows it.
             loaded = owner == unit and first_use == Opcode.LOAD and opcode == Opcode.FORWARD
-            if slot in held and not loaded:
+            if place in held and not loaded:
                 yield _at(plan, Rule.BUFFER_REUSE, row, f"which {table.name(taker)} still holds")
-            taken_by[slot] = (row, opcode, unit)
-            held.add(slot)
+            taken_by[place] = (row, opcode, unit)
+            held.add(place)
         elif owner != unit:
             yield _at(plan, Rule.BUFFER_MATCH, row, "which holds another micro-batch or nothing")
-        elif slot not in held and opcode not in _SENDS:
+        elif place not in held and opcode not in _SENDS:
             # A coupled backward frees the buffer, and the send of its gradient follows.
             yield _at(plan, Rule.BUFFER_MATCH, row, "which is free by then")
         elif opcode in _FREES:
-            held.discard(slot)
-    for slot in sorted(held):
-        yield _at(plan, Rule.BUFFER_MATCH, taken_by[slot][0], "which is never freed")
+            held.discard(place)
+    for place in sorted(held):
+        yield _at(plan, Rule.BUFFER_MATCH, taken_by[place][0], "which is never freed")
 
 
 def check_inboxes(plan: Plan) -> Iterator[Violation]:
     """An inbox is filled by a receive and emptied by the op that consumes that very message."""
     table = plan.table
     content: dict[int, tuple[int, int, bool]] = {}
-    for row, opcode, unit, slot in _uses(plan, table.inbox, np.flatnonzero(table.inbox != NONE)):
+    for row, opcode, unit, place in _uses(plan, table.inbox, np.flatnonzero(table.inbox != NONE)):
         is_activation = opcode in (Opcode.RECV_ACTIVATION, Opcode.FORWARD)
         if opcode in RECEIVES:
-            if slot in content:
-                yield _at(plan, Rule.INBOX_REUSE, row, f"which still holds {table.name(content[slot][0])}")
-            content[slot] = (row, unit, is_activation)
-        elif slot not in content or content[slot][1:] != (unit, is_activation):
+            if place in content:
+                yield _at(plan, Rule.INBOX_REUSE, row, f"which still holds {table.name(content[place][0])}")
+            content[place] = (row, unit, is_activation)
+        elif place not in content or content[place][1:] != (unit, is_activation):
             yield _at(plan, Rule.INBOX_MATCH, row, "which does not hold its message")
         else:
-            del content[slot]
-    for slot in sorted(content):
-        yield _at(plan, Rule.INBOX_MATCH, content[slot][0], "which nobody empties")
+            del content[place]
+    for place in sorted(content):
+        yield _at(plan, Rule.INBOX_MATCH, content[place][0], "which is never emptied")
 
 
 def _uses(plan: Plan, number: Column, rows: Column) -> Iterator[_Use]:
     """In stream order, worker after worker."""
     numbers = number[rows]
-    slot = plan.table.worker[rows] * (int(numbers.max(initial=0)) + 1) + numbers
+    place = plan.table.worker[rows] * (int(numbers.max(initial=0)) + 1) + numbers
     work = plan.unit()[rows] * plan.job.chunks + plan.table.chunk[rows]
-    columns = (rows, plan.table.opcode[rows], work, slot)
+    columns = (rows, plan.table.opcode[rows], work, place)
     return zip(*(column.tolist() for column in columns), strict=True)
 
 

@@ -179,18 +179,18 @@ def _waits(plan: Plan, machine: Machine, stuck: list[int]) -> dict[int, int]:
 
 def _first_absent(plan: Plan, group: int, present: list[int]) -> int:
     arrived = set(present)
-    everybody = range(len(plan.table.workers))
+    all_workers = range(len(plan.table.workers))
     stages = plan.job.chunk_stages
     members = (
         worker
-        for worker in everybody
+        for worker in all_workers
         if group == _EVERYBODY or plan.table.workers[worker].stage == stages[group - 1]
     )
     return next((member for member in members if member not in arrived), MISSING)
 
 
 def _explain(plan: Plan, machine: Machine, waits: dict[int, int]) -> Iterator[Violation]:
-    """Follow who waits for whom from every stuck worker; each chain ends in a cycle or at nobody."""
+    """Follow who waits for whom from every stuck worker; each ends in a cycle or at one that never comes."""
     seen_from: dict[int, int] = {}
     for origin in waits:
         chain: list[int] = []
@@ -200,7 +200,7 @@ def _explain(plan: Plan, machine: Machine, waits: dict[int, int]) -> Iterator[Vi
             chain.append(worker)
             worker = waits[worker]
         if worker not in waits:
-            yield _violation(plan, machine, chain[-1:], waits, "for ever")
+            yield _violation(plan, machine, chain[-1:], waits, "for what never comes")
         elif seen_from[worker] == origin and chain:
             yield _violation(plan, machine, chain[chain.index(worker) :], waits, "in a cycle")
 

@@ -37,7 +37,7 @@ def links(plan: Plan) -> tuple[Link, Link]:
 
 def _link(plan: Plan, name: str, step: int, ops: Grid, sends: Opcode, receives: Opcode) -> Link:
     producer = ops.copy()
-    # The last chunk in the direction of travel sends to nobody.
+    # The last chunk in the direction of travel sends to no worker.
     producer[:, -1 if step > 0 else 0] = MISSING
     send_rows = np.flatnonzero(plan.table.opcode == sends)
     receive_rows = np.flatnonzero(plan.table.opcode == receives)

@@ -268,7 +268,7 @@ def live_hosts(job: JobSpec, failed: tuple[tuple[int, int], ...]) -> tuple[int, 
     """How many workers of each stage may run micro-batches.
 
     Without adaptive pipelining only whole pipelines work. Peers are interchangeable, so the survivors make
-    as many of those as the stage with most losses has workers left.
+    as many of those as the stage with most failures has workers left.
     """
     live = tuple(job.pipelines - sum(at == stage for _, at in failed) for stage in range(job.stages))
     return live if job.techniques.adaptive else (min(live),) * job.stages

@@ -37,7 +37,7 @@ class Timeline:
 
 
 def replay(plan: Plan) -> tuple[list[Violation], Timeline]:
-    """The times of a plan, and a violation for each worker that waits for ever."""
+    """The times of a plan, and a violation for each worker that is blocked."""
     rows = np.flatnonzero(plan.table.is_any(*COMPUTE))
     producer, arrival_lag = _waits(plan, rows)
     start, end = _run(plan, rows, producer, arrival_lag)

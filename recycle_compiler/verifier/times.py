@@ -207,8 +207,8 @@ def _iterations(plan: Plan, timeline: Timeline) -> Iterator[Violation]:
     if not 0 < period <= LARGEST // 2:
         return
     stage_of = np.array([worker.stage for worker in plan.table.workers], dtype=np.int64)
-    everybody = np.arange(len(stage_of))
-    worker = np.concatenate((plan.table.worker[timeline.row], everybody))
+    all_workers = np.arange(len(stage_of))
+    worker = np.concatenate((plan.table.worker[timeline.row], all_workers))
     start = np.concatenate((timeline.start, np.array(timeline.reduce_start)[stage_of]))
     end = np.concatenate((timeline.end, np.array(timeline.optimizer_end)[stage_of]))
     worker, start, end = np.tile(worker, 2), np.append(start, start + period), np.append(end, end + period)

@@ -241,7 +241,7 @@ def _header(schedule: Schedule) -> Iterator[tuple[str, str]]:
             plural(job.microbatches, "micro-batch"),
         )
     )
-    yield f"{job.name}: {shape} each; failed: {', '.join(names) or 'nobody'}", "bold"
+    yield f"{job.name}: {shape} each; failed: {', '.join(names) or 'none'}", "bold"
     proof = f"optimal ({claims.reason})"
     if claims.status != "optimal":
         bound = f"lower bound {time_text(job, claims.lower_bound)} ({claims.reason})"

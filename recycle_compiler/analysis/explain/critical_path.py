@@ -27,7 +27,7 @@ class StepKind(Enum):
     FINISH = "finish"
     """Reduction and optimizer."""
     NOTHING = "nothing"
-    """Nobody works towards the end; a plan of ours has none of it."""
+    """No worker works towards the end; plans made by recyclec have none of it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""An explanation as JSON, with the same facts as the words; times in the unit of the job."""
+"""An explanation as JSON, with the same facts as the text; times in the unit of the job."""
 
 import json
 from typing import Any

@@ -169,7 +169,7 @@ def _after_last_ops(
     np.maximum.at(ended, timeline.ops.worker[rows] % problem.pipelines, timeline.end[rows])
     by_start = rows[np.argsort(timeline.start[rows], kind="stable")]
     until = np.maximum.accumulate(timeline.end[by_start])
-    # Where somebody works: each op adds what lies beyond the end of all ops that began before it.
+    # Where any worker works: each op adds what lies beyond the end of all ops that began before it.
     since = np.maximum(timeline.start[by_start], np.concatenate([[0], until[:-1]]))
     idle, imbalance = (np.zeros(problem.pipelines, dtype=np.int64) for _ in range(2))
     for pipeline in alive:

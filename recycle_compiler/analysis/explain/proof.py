@@ -1,4 +1,4 @@
-"""A bound taken apart: the numbers that add up to what no plan can beat.
+"""A bound taken apart: the terms that add up to a period that no plan can go below.
 
 Bounds are known by their reason, `load of stage 2` or `tail of stage 2 through stage 0`. The parts follow the
 arguments of scheduling/bounds.py and scheduling/pool_bounds.py; what they do not account for is stated as the
@@ -13,7 +13,7 @@ from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.streams import Claims
 from recycle_compiler.ir.units import memory_text, plural, time_text
 from recycle_compiler.scheduling.bounds import Bound, ramp_up, round_trip, stage_bounds
-from recycle_compiler.scheduling.pool_bounds import pooled_losses
+from recycle_compiler.scheduling.pool_bounds import pooled_idle
 from recycle_compiler.scheduling.problem import UNLIMITED, Problem
 
 _REASON = re.compile(r"(?P<kind>[\w ]+) of stage (?P<stage>\d+)(?: through stage (?P<first>\d+))?")
@@ -85,7 +85,7 @@ def _both_ends(
     problem: Problem, job: JobSpec, stage: int, first: int, bound: Bound
 ) -> tuple[tuple[Part, ...], str]:
     live = len(problem.hosts[stage])
-    at_start, at_end = pooled_losses(problem, stage)
+    at_start, at_end = pooled_idle(problem, stage)
     work = problem.units * sum(_times(problem, stage))
     # Rounded up one after another, so that they add up to the whole rounded up.
     sums = [-(-ticks // live) for ticks in (work, work + at_start, work + at_start + at_end)]
@@ -160,13 +160,13 @@ def _waiting_in_rounds(problem: Problem, stage: int, bound: Bound) -> Part:
 
 
 def _full_shares(problem: Problem, stage: int) -> int:
-    """Workers that must run as many micro-batches as any, if nobody runs more than the fair share."""
+    """Workers that must run as many micro-batches as any, if no worker runs more than the fair share."""
     live = len(problem.hosts[stage])
     return problem.units - live * (_share(problem, stage) - 1)
 
 
 def _ends(problem: Problem, stage: int, first: int) -> tuple[Part, Part]:
-    """What lies before the work of a stage, and after everybody's, in the window that opens at `first`."""
+    """What lies before the work of a stage and after that of all, in the window that opens at `first`."""
     begin = first if problem.staggered else 0
     down = sum(problem.forward[j] + problem.transfer[j] for j in range(begin, stage))
     finish = problem.finish[first] if problem.staggered else max(problem.finish)

@@ -1,4 +1,4 @@
-"""An explanation in words.
+"""An explanation as text.
 
 On the critical path, ops in a row on one worker are one line, and so is a micro-batch on its way:
 
@@ -49,7 +49,7 @@ def _head(explanation: Explanation) -> Iterator[str]:
         names.append(f"and {len(failed) - _LISTED} more")
     shape = f"{plural(job.stages, 'stage')}, {plural(job.pipelines, 'pipeline')}"
     batches = plural(job.microbatches, "micro-batch")
-    yield f"{job.name}: {shape}, {batches} each; failed: {', '.join(names) or 'nobody'}"
+    yield f"{job.name}: {shape}, {batches} each; failed: {', '.join(names) or 'none'}"
     proof = "optimal: no plan is faster"
     if claims.status != "optimal":
         bound = amount(job, claims.lower_bound)

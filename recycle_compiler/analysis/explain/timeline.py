@@ -44,7 +44,7 @@ class Timeline:
     last: tuple[int, ...]
     """The end of the stage's last op."""
     closes: tuple[int, ...]
-    """The end of the stage's optimizer step; without stagger, of everybody's."""
+    """The end of the stage's optimizer step; without stagger, of all stages' steps."""
 
     @property
     def arrival(self) -> Column:

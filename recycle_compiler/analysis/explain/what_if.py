@@ -134,7 +134,7 @@ class _Reference:
 
 
 def mode_for(schedule: Schedule) -> str:
-    """How much to do when nobody says it."""
+    """How much to do by default."""
     return PLANS if len(schedule.ops) < _FEW_OPS else BOUNDS
 
 

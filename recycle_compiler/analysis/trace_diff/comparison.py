@@ -53,7 +53,7 @@ class Comparison:
     time: float
     planned: float
     typical: float
-    """The step if each op took the median of its kind on its stage, and nobody waited more than planned."""
+    """The step if each op took the median of its kind on its stage, and all waited as planned."""
     replayed: float
     """The same with the times that the ops of this step took."""
     reasons: tuple[Reason, ...]
@@ -74,12 +74,12 @@ class Comparison:
 
     @property
     def longer(self) -> float:
-        """The part of ops that take longer than planned."""
+        """What is due to ops that take longer than planned."""
         return self.typical - self.planned
 
     @property
     def uneven(self) -> float:
-        """The part of ops that differ from others of their kind."""
+        """What is due to ops that differ from others of their kind."""
         return self.replayed - self.typical
 
     @property
@@ -166,5 +166,5 @@ def _tick(schedule: Schedule, work: Floats) -> float:
     compute = schedule.is_compute
     tick = float(np.median(work[:, compute] / schedule.ops.duration[compute]))
     if tick <= 0:
-        raise TraceError("most of its ops take no time, so nobody can tell how long a slot is")
+        raise TraceError("most of its ops take no time, so the length of a slot cannot be told")
     return tick

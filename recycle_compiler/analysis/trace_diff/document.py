@@ -1,4 +1,4 @@
-"""A comparison as JSON, with the same facts as the words and nothing rounded; times in microseconds."""
+"""A comparison as JSON, with the same facts as the text and nothing rounded; times in microseconds."""
 
 import json
 from typing import Any

@@ -51,14 +51,14 @@ def failed_in(trace: Trace, pipelines: int, stages: int) -> FailureSet:
     failed = failure_set(grid - ran) if trace.failed is None else trace.failed
     if both := sorted(ran & set(failed)):
         raise TraceError(f"worker {both[0]} failed, says the trace, and yet it has run ops")
-    if silent := sorted(grid - ran - set(failed)):
-        raise TraceError(f"worker {silent[0]} has run no op, and the trace does not say that it failed")
+    if idle := sorted(grid - ran - set(failed)):
+        raise TraceError(f"worker {idle[0]} has run no op, and the trace does not say that it failed")
     return failed
 
 
-def renamed(schedule: Schedule, parts: Mapping[Worker, Worker]) -> Schedule:
-    """The schedule with its workers named as those that ran it; `parts` leads from these to the plan's."""
-    names = {part: worker for worker, part in parts.items()}
+def renamed(schedule: Schedule, roles: Mapping[Worker, Worker]) -> Schedule:
+    """The schedule with its workers named as those that ran it; `roles` leads from these to the plan's."""
+    names = {role: worker for worker, role in roles.items()}
     ops = schedule.ops
     pipelines = schedule.job.pipelines
     planned = (worker_at(number, pipelines) for number in ops.worker.tolist())
@@ -66,7 +66,7 @@ def renamed(schedule: Schedule, parts: Mapping[Worker, Worker]) -> Schedule:
     table = replace(ops, worker=runs)
     order = schedule_order(table, schedule.start)
     grid = (Worker(p, s) for s in range(schedule.job.stages) for p in range(schedule.job.pipelines))
-    failed = failure_set(worker for worker in grid if worker not in parts)
+    failed = failure_set(worker for worker in grid if worker not in roles)
     return replace(schedule, failed=failed, ops=table.take(order), start=schedule.start[order])
 
 

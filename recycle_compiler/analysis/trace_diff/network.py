@@ -86,7 +86,7 @@ def without_end(schedule: Schedule) -> Iterator[str]:
 
 
 def steady_step(network: Network, duration: Floats, lag: Floats) -> float:
-    """How long a step takes when these are the times of its ops and messages, and nobody waits for more."""
+    """How long a step takes when these are the times of its ops and messages, and no op waits for more."""
     return _largest_cycle_mean(_from_end_to_end(network, duration, lag))
 
 

@@ -1,4 +1,4 @@
-"""A comparison in words: a verdict in one line, then the tables behind it."""
+"""A comparison as text: a verdict in one line, then the tables behind it."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ _UNITS = (("us", 1.0, 1e3), ("ms", 1e3, 1e7))
 _LISTED = 16
 """Lines of a table of steps or workers, and failed workers named."""
 _NOTICEABLE = 0.001
-"""Of the planned period: less is no difference worth words."""
+"""Of the planned period: a smaller difference is not reported."""
 _AS_LONG = 0.0005
 
 
@@ -117,7 +117,7 @@ def _head(comparison: Comparison, origin: str) -> Iterator[str]:
     elif len(comparison.counted) == 1:
         which = "the only one" if not comparison.warm_up else "the only one that counts"
     left_out = f"; step {comparison.warm_up[0]} left out as warm-up" if comparison.warm_up else ""
-    gone = ", ".join(failed) or "nobody"
+    gone = ", ".join(failed) or "none"
     yield f"{name}, failed: {gone}; step {comparison.step} of {origin}, {which}{left_out}"
 
 

@@ -92,7 +92,7 @@ def _json(content: bytes) -> Any:
     except UnicodeDecodeError:
         raise TraceError("not JSON: it is not UTF-8") from None
     except ValueError:
-        raise TraceError("not JSON: it holds a number that nobody could have measured") from None
+        raise TraceError("not JSON: it holds a number that cannot have been measured") from None
     except RecursionError:
         raise TraceError("not a Chrome trace: it is nested too deeply") from None
 

@@ -73,4 +73,4 @@ def _named(failed: FailureSet) -> str:
     names = [str(worker) for worker in failed[:_LISTED]]
     if len(failed) > _LISTED:
         names.append(f"and {len(failed) - _LISTED} more")
-    return ", ".join(names) or "nobody"
+    return ", ".join(names) or "none"

@@ -1,4 +1,4 @@
-"""`recyclec explain`: why a plan takes as long as it does, in words or as JSON."""
+"""`recyclec explain`: why a plan takes as long as it does, as text or as JSON."""
 
 from argparse import ArgumentParser, Namespace
 

@@ -49,7 +49,7 @@ _CUT_ANEW = {"oobleck", "varuna"}
 """Policies that ask how many layers there are."""
 _DEFAULT_SLOT = 1.0
 _DEFAULT_HOURS = 12.0
-"""Of a trace that is made from words."""
+"""Of a trace that is generated from a description."""
 REPORTS = ("table", "json", "html")
 COSTS = (
     "detection",
@@ -80,7 +80,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "`every 30m repair 2h`, `poisson mtbf=1000h repair=4h`, `none`."
     )
     parser.add_argument("source", metavar="PLAN|JOB", help="a bundle, or a job that is compiled first")
-    parser.add_argument("--trace", required=True, metavar="FILE|WORDS", help="when machines fail and return")
+    parser.add_argument(
+        "--trace", required=True, metavar="FILE|DESCRIPTION", help="when machines fail and return"
+    )
     parser.add_argument(
         "--against",
         type=_policy_names,

@@ -84,7 +84,7 @@ def _moves(streams: Streams, wanted: FailureSet) -> dict[Worker, Worker]:
 
 
 def _after(moves: dict[Worker, Worker], wanted: FailureSet) -> FailureSet:
-    """The places that are empty once everybody has moved."""
+    """The places that are empty once all workers have moved."""
     return failure_set((set(wanted) - set(moves.values())) | set(moves))
 
 

@@ -6,7 +6,7 @@
 - A failed worker's predecessor takes its stage over at once. Its pipeline then has a worker that runs both,
   and all wait for it; so where full pipelines of the live workers are faster, they are formed at a global
   rendezvous, and workers that are left over stand by for the next failure. The same happens where two
-  neighbours fail, so that nobody in the pipeline holds a stage any more.
+  neighbours fail, so that no worker of the pipeline holds a stage any more.
 - A stage is forgotten where all its workers and all their predecessors are gone; then the job goes on from a
   checkpoint. Checkpoints cost nothing.
 """
@@ -63,15 +63,17 @@ class Bamboo:
         return self._answer(costs.rendezvous, redone, f"rendezvous, {self._words}")
 
     def _from_checkpoint(self, down: frozenset[Worker]) -> Reaction:
-        """Nobody has the state of some stage."""
+        """No worker has the state of some stage."""
         redone = self._clock.back_to_checkpoint()
         self._rendezvous(down)
         self._start(down)
         if not self._grouped:
-            return Reaction(0.0, 0.0, redone, f"a stage is in nobody's memory, {self._words}")
+            return Reaction(0.0, 0.0, redone, f"no worker has the state of a stage, {self._words}")
         costs = self._setting.costs
         pause = costs.detection + costs.restart + self._setting.checkpoint_load
-        return self._answer(pause, redone, f"a stage is in nobody's memory: from a checkpoint, {self._words}")
+        return self._answer(
+            pause, redone, f"no worker has the state of a stage: from a checkpoint, {self._words}"
+        )
 
     def _answer(self, pause: float, redone: float, why: str) -> Reaction:
         self._clock.pause(pause)
@@ -140,7 +142,7 @@ class Bamboo:
         return update + max(0, microbatches * job.forward[following] - idle)
 
     def _stretched(self, pipelines: int) -> float:
-        """Ticks of an iteration when somebody runs two stages: at best the fastest two."""
+        """Ticks of an iteration when a worker runs two stages: at best the fastest two."""
         job = on_pipelines(self._setting.job, pipelines)
         times = [sum(one) for one in zip(job.forward, job.backward_input, job.backward_weight, strict=True)]
         both = min(times[stage - 1] + time for stage, time in enumerate(times))

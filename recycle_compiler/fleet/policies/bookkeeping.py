@@ -15,7 +15,7 @@ def grid(job: JobSpec) -> frozenset[Worker]:
 def own_stages_first(
     own: Mapping[Worker, int], others: Collection[Worker], wanted: Sequence[int]
 ) -> dict[Worker, int]:
-    """A stage for everybody, so that each has as many as wanted; as many as can be stay on their own.
+    """A stage for every worker, so that each has as many as wanted; as many as can be stay on their own.
 
     Where more are there than wanted, those left over get none.
     """
@@ -23,7 +23,7 @@ def own_stages_first(
     serves = dict(own)
     for stage, count in enumerate(wanted):
         if there[stage] > count:
-            # As a rule nobody has to go, so nobody is looked at one by one.
+            # As a rule no worker has to move, so they are not looked at one by one.
             members = sorted(machine for machine, served in own.items() if served == stage)
             for machine in members[count:]:
                 del serves[machine]
@@ -49,21 +49,21 @@ class Holders:
         self._before = dict(self._serves)
 
     def forgotten(self, next_too: bool = False) -> bool:
-        """Whether nobody has some stage; with `next_too`, everybody has a copy of the following one too."""
+        """Whether no worker has some stage; with `next_too`, all have a copy of the next one too."""
         held = set(self._serves.values())
         if next_too:
             held |= {(stage + 1) % self._stages for stage in held}
         return len(held) < self._stages
 
     def place(self, live: Collection[Worker], wanted: Sequence[int]) -> list[int]:
-        """Everybody gets a stage; the stages that somebody has to copy, one entry a copy."""
+        """Every worker gets a stage; the stages that have to be copied, one entry a copy."""
         placed = own_stages_first(self._serves, live, wanted)
         copied = [stage for _, stage in sorted(placed.items() - self._serves.items())]
         self._before, self._serves = self._serves, placed
         return copied
 
     def start(self, live: Collection[Worker], wanted: Sequence[int]) -> None:
-        """Everybody reads a checkpoint, and so no state in memory counts."""
+        """Every worker reads a checkpoint, and so no state in memory counts."""
         self._serves = own_stages_first({worker: worker[1] for worker in live}, (), wanted)
         self._before = dict(self._serves)
 

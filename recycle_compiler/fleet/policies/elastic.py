@@ -2,8 +2,8 @@
 
 The rate is (D - pipelines hit) / D of fault-free 1F1B. What a change costs is taken to be the same as ours:
 detection, regroup, half an iteration. A pipeline that is whole again gets its state from another one, and all
-wait for that. What a pipeline that stands by has in memory grows old. If nobody is left who has a stage as it
-is now, the job goes on from a checkpoint; checkpoints cost nothing.
+wait for that. What a pipeline that stands by has in memory grows old. If no worker is left that has a stage
+as it is now, the job goes on from a checkpoint; checkpoints cost nothing.
 """
 
 from recycle_compiler.fleet.policies.bookkeeping import WorkClock
@@ -61,18 +61,18 @@ class Elastic:
         words = [
             f"{len(struck)} pipelines dropped" if struck else "",
             f"{len(healed)} whole again" if healed else "",
-            "nobody has some stage: waits for a whole pipeline, to start from a checkpoint"
+            "no worker has some stage: waits for a whole pipeline, to start from a checkpoint"
             if forgets
             else "",
         ]
         return self._answer(pause, redone, ", ".join(word for word in words if word))
 
     def _nobody_left(self) -> bool:
-        """Whether nobody has the state of some stage."""
+        """Whether no worker has the state of some stage."""
         return len({stage for _, stage in self._current}) < self._job.stages
 
     def _whole(self) -> set[Worker]:
-        """Everybody in pipelines that train."""
+        """Every worker in pipelines that train."""
         return set[Worker]().union(*(row for number, row in enumerate(self._rows) if number not in self._hit))
 
     def _answer(self, pause: float, redone: float, why: str) -> Reaction:

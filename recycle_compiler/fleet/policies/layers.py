@@ -15,7 +15,7 @@ from itertools import accumulate, pairwise
 from recycle_compiler.fleet.setting import Setting
 
 _STATE_PER_COPIED = 18 / 14
-"""A worker holds a gradient as well, which nobody copies: 18 bytes per parameter in place of 14."""
+"""A worker holds a gradient as well, which is never copied: 18 bytes per parameter in place of 14."""
 
 MOST_BLOCKS = 512
 """Unless the job has more stages."""

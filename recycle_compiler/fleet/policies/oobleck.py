@@ -4,7 +4,7 @@ After a failure a pipeline goes on with what it has left, if there is a template
 worker from one that can spare it; else it merges with another. When workers come back, all are put together
 anew.
 The batch is split so that pipelines finish together. Every change costs a reconfiguration, in which the
-layers that a worker lacks are copied, and half an iteration. If layers are in nobody's memory, the job goes
+layers that a worker lacks are copied, and half an iteration. If no worker has some layers, the job goes
 on from a checkpoint; checkpoints cost nothing.
 
 Pipelines of different sizes get different shares of the batch, so that they finish together. Of all multisets
@@ -84,16 +84,16 @@ class Oobleck:
         return Reaction(self._rate(), self._reconfiguration, redone, self._words)
 
     def _from_checkpoint(self, down: frozenset[Worker]) -> Reaction:
-        """Nobody has some of the layers."""
+        """No worker has some of the layers."""
         redone = self._clock.back_to_checkpoint()
         self._put_together(down)
         self._load()
         if not self._pipelines:
-            return Reaction(0.0, 0.0, redone, f"layers are in nobody's memory, {self._words}")
+            return Reaction(0.0, 0.0, redone, f"no worker has some layers, {self._words}")
         costs = self._setting.costs
         pause = costs.detection + costs.restart + self._setting.checkpoint_load
         self._clock.pause(pause)
-        why = f"layers are in nobody's memory: from a checkpoint, {self._words}"
+        why = f"no worker has some layers: from a checkpoint, {self._words}"
         return Reaction(self._rate(), pause, redone, why)
 
     def _forgets(self, failed: frozenset[Worker]) -> bool:
@@ -106,13 +106,13 @@ class Oobleck:
         return len(set[int]().union(*set(self._holds.values()))) < self._layers
 
     def _copy(self) -> None:
-        """From now on everybody gets what their pipeline wants of them."""
+        """From now on every worker gets what its pipeline wants of it."""
         self._held = self._holds
         if self._pipelines:
             self._holds = self._wanted()
 
     def _load(self) -> None:
-        """Everybody reads it."""
+        """Every worker reads it."""
         self._held = self._holds = self._wanted()
 
     def _wanted(self) -> dict[Worker, range]:

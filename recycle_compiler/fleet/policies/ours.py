@@ -1,10 +1,10 @@
 """Ours: the bundle's plans, plans on demand, moves and re-joins, as the runtime does them.
 
-After a failure everybody stops, regroups and begins the step anew, with the best plan that is there for the
-failures as they are. A better one may come a little later from planning on demand; and workers move to other
-stages where the runtime's own rule says that this pays. Whoever comes back copies its state while the others
-train; that costs two regroupings. If nobody is left on a stage the job starts again from a checkpoint, with
-everybody where they serve best.
+After a failure every worker stops, regroups and begins the step anew, with the best plan that is there for
+the failures as they are. A better one may come a little later from planning on demand; and workers move to
+other stages where the runtime's own rule says that this pays. Whoever comes back copies its state while the
+others train; that costs two regroupings. If no worker is left on a stage the job starts again from a
+checkpoint, with every worker where it serves best.
 """
 
 import heapq
@@ -139,14 +139,14 @@ class Ours:
         return Reaction(self._rate, pause, redone, f"{_names(failed)} failed: {words}")
 
     def _give_up(self) -> Reaction:
-        """Nobody alive holds the state of some stage."""
+        """No live worker holds the state of some stage."""
         self._idle = {*self._serves, *self._standby, *self._arrived}
         self._standby, self._arrived, self._copied = {}, set(), []
         redone = self._clock.back_to_checkpoint()
         return self._start_again("a stage has no live worker")._replace(redone=redone)
 
     def _start_again(self, why: str) -> Reaction:
-        """From a checkpoint, if there is somebody for every stage."""
+        """From a checkpoint, if there is a worker for every stage."""
         self._plan_ready = self._weigh_at = _NEVER
         self._place(self._idle)
         if not self._serves:
@@ -235,7 +235,7 @@ class Ours:
         return max(range(len(left)), key=lambda stage: (left[stage], stage == own, -stage))
 
     def _place(self, machines: Collection[Worker]) -> None:
-        """Everybody where the bundle's plan for so many failures wants them; nobody has a state to keep."""
+        """Every worker where the bundle's plan for so many failures wants it; none has a state to keep."""
         failures = self._job.workers - len(machines)
         self._serves, self._counted, self._period = {}, None, _NEVER
         if failures > self._job.stages * (self._job.pipelines - 1):

@@ -3,8 +3,8 @@
 Failure normalization: for every number of failures there is one plan, and workers move between stages until
 the failures lie as it has them. A worker that moves, or comes back, copies the stage's parameters from a peer
 while the others wait; copies run side by side. What noticing and regrouping takes is not published and is
-taken to be as quick as ours; half an iteration is done again after a failure. Where nobody is left who has
-the state of a stage, the job goes on from a checkpoint; checkpoints cost nothing.
+taken to be as quick as ours; half an iteration is done again after a failure. Where no worker is left that
+has the state of a stage, the job goes on from a checkpoint; checkpoints cost nothing.
 """
 
 from functools import lru_cache
@@ -63,7 +63,7 @@ class Recycle:
         return Reaction(self._rate, pause, redone, why)
 
     def _from_checkpoint(self, change: Change) -> Reaction:
-        """Nobody has the state of some stage."""
+        """No worker has the state of some stage."""
         redone = self._clock.back_to_checkpoint()
         self._start(change.down)
         if self._period is None:
@@ -72,11 +72,11 @@ class Recycle:
         costs = self._setting.costs
         pause = costs.detection + costs.restart + self._setting.checkpoint_load
         self._clock.pause(pause)
-        why = f"a stage is in nobody's memory: from a checkpoint, plan for {len(change.down)} failures"
+        why = f"no worker has the state of a stage: from a checkpoint, plan for {len(change.down)} failures"
         return Reaction(self._rate, pause, redone, why)
 
     def _start(self, down: frozenset[Worker]) -> None:
-        """Everybody where the plan wants them, without a state to keep."""
+        """Every worker where the plan wants it, without a state to keep."""
         plan = self._plan(len(down))
         if plan is None:
             self._period = None

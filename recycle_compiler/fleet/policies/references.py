@@ -26,7 +26,7 @@ class FaultScaled:
 
 @dataclass(slots=True)
 class Unfailing:
-    """One rate for ever, whatever the trace says."""
+    """One rate throughout, whatever the trace says."""
 
     name: str
     note: str

@@ -57,7 +57,7 @@ class Words:
     time: float = 0.0
     """Between two failures of the fleet (`every`), or of one GPU on average (`poisson`)."""
     repair: float | None = None
-    """None: nobody comes back."""
+    """None: no machine comes back."""
     groups: tuple[Group, ...] = field(default=())
     """Node and rack, as far as given."""
     spares: int = 0
@@ -186,7 +186,7 @@ def generate(words: Words, machines: Machines, span: float, seed: int) -> Trace:
     chance = random.Random(seed)
     if words.kind == "every":
         moments = (turn * words.time for turn in count(1))
-        events = happening.events(moments, lambda: happening.somebody(chance), lambda: words.repair)
+        events = happening.events(moments, lambda: happening.one_that_is_up(chance), lambda: words.repair)
     elif words.kind == "poisson":
         events = happening.events(
             _poisson_moments(words, machines, chance),
@@ -212,7 +212,7 @@ class _Happening:
     def is_up(self, machine: int) -> bool:
         return machine in self._position
 
-    def somebody(self, chance: random.Random) -> list[int]:
+    def one_that_is_up(self, chance: random.Random) -> list[int]:
         """One of those who are up, each as likely as the others."""
         return [chance.choice(self._up)] if self._up else []
 

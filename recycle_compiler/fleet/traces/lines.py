@@ -67,10 +67,10 @@ class Order:
 
 
 class Presence:
-    """Checks that nobody comes who is there, and nobody goes who is not."""
+    """Checks that no node is added twice or removed while it is not there."""
 
     hint = "a machine is added before it is removed; those of the beginning are added at time 0"
-    """For somebody who removes what is not there."""
+    """For a removal of what is not there."""
 
     def __init__(self, report: Report) -> None:
         self._report = report

@@ -1,7 +1,7 @@
 """What the MILP needs to know before it is stated: groups of micro-batches, and where their ops can lie.
 
-Time is counted in slots of the grain of the problem. A target period leaves every op a span of slots to
-start in; where one is empty, no schedule meets the target.
+Time is counted in grains of the problem. A target period leaves every op a span of grains to start in; where
+one is empty, no schedule meets the target.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ FORWARD, BACKWARD, WEIGHT = range(3)
 
 
 class Span(NamedTuple):
-    """Slots, both ends included."""
+    """Grains, both ends included."""
 
     first: int
     last: int
@@ -62,7 +62,7 @@ def pooled_group(problem: Problem) -> Groups:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Times in slots for one target period."""
+    """Times in grains for one target period."""
 
     duration: tuple[tuple[int, int, int], ...]
     """duration[stage][kind]"""
@@ -78,7 +78,7 @@ class Layout:
 
     @property
     def is_empty(self) -> bool:
-        """Whether something has no slot left."""
+        """Whether something has no grain left."""
         spans = (*self.opening, *(span for stage in self.spans for span in stage))
         return any(span.last < span.first for span in spans)
 
@@ -89,7 +89,7 @@ class Layout:
 
 
 def lay_out(problem: Problem, groups: Groups, target: int) -> Layout:
-    """Spans for a target period in slots."""
+    """Spans for a target period in grains."""
     grain = problem.grain
     times = zip(problem.forward, problem.backward, problem.weight, strict=True)
     duration = tuple((f // grain, b // grain, w // grain) for f, b, w in times)

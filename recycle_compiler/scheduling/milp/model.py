@@ -3,7 +3,7 @@
     problem, groups, layout  -->  a model that is feasible where a schedule meets the target period
 
 Micro-batches with the same route are interchangeable and keep their order, so nothing is said about single
-ones: `started[stage, kind, group, slot]` counts how many of a group have started by then. Rules become
+ones: `started[stage, kind, group, grain]` counts how many of a group have started by then. Rules become
 rows of few counts each, and the linear relaxation is so tight that it refutes most periods that are too
 short on its own.
 
@@ -37,23 +37,23 @@ class Model:
     groups: Groups
     layout: Layout
 
-    def started(self, stage: int, kind: int, group: int, slot: int) -> Any:
-        """How many ops of a group have started by the end of this slot: 0 before their span, all after it."""
+    def started(self, stage: int, kind: int, group: int, grain: int) -> Any:
+        """How many ops of a group have started by the end of a grain: 0 before their span, all after it."""
         span = self.layout.spans[stage][kind]
-        if slot < span.first:
+        if grain < span.first:
             return 0
-        if slot >= span.last:
+        if grain >= span.last:
             return len(self.groups.units[group])
-        return self.pyomo.started[stage, kind, group, slot]
+        return self.pyomo.started[stage, kind, group, grain]
 
-    def opened(self, stage: int, slot: int) -> Any:
-        """1 if the window of a stage has opened by this slot."""
+    def opened(self, stage: int, grain: int) -> Any:
+        """1 if the window of a stage has opened by this grain."""
         opening = self.layout.opening[stage]
-        if slot < opening.first:
+        if grain < opening.first:
             return 0
-        if slot >= opening.last:
+        if grain >= opening.last:
             return 1
-        return self.pyomo.opened[stage, slot]
+        return self.pyomo.opened[stage, grain]
 
     def state(self, name: str, rows: Iterator[AtMost]) -> None:
         """Add a group of constraints."""
@@ -65,13 +65,13 @@ class Model:
             elif amount > limit:
                 constraints.add(self.pyomo.impossible >= 1)
 
-    def slots(self, stage: int) -> range:
-        """All slots in which something may start on a stage."""
+    def grains(self, stage: int) -> range:
+        """All grains in which something may start on a stage."""
         return range(self.layout.spans[stage][FORWARD].first, self.layout.spans[stage][-1].last + 1)
 
 
 def build_model(problem: Problem, groups: Groups, layout: Layout) -> Model:
-    """The feasibility model for a target period that leaves every op a slot to start in."""
+    """The feasibility model for a target period that leaves every op a grain to start in."""
     assert not layout.is_empty, "an empty span refutes the target without a model"
     model = Model(pyo.ConcreteModel(), problem, groups, layout)
     _declare_variables(model)
@@ -99,16 +99,16 @@ def _declare_variables(model: Model) -> None:
         for kind, span in enumerate(spans):
             duration, pooled = layout.duration[stage][kind], groups.pooled[stage]
             for group, units in enumerate(groups.units):
-                for slot in range(span.first, span.last):
-                    # One after another from the first slot on, and back from the last.
-                    most = pooled * ((slot - span.first) // duration + 1)
-                    later = pooled * ((span.last - slot - 1) // duration + 1)
-                    bounds[stage, kind, group, slot] = (max(0, len(units) - later), min(len(units), most))
+                for grain in range(span.first, span.last):
+                    # One after another from the first grain on, and back from the last.
+                    most = pooled * ((grain - span.first) // duration + 1)
+                    later = pooled * ((span.last - grain - 1) // duration + 1)
+                    bounds[stage, kind, group, grain] = (max(0, len(units) - later), min(len(units), most))
     model.pyomo.started = pyo.Var(list(bounds), within=pyo.Integers, bounds=bounds)
     # Takes part in rows that no schedule can meet.
     model.pyomo.impossible = pyo.Var(bounds=(0, 0))
     openings = [
-        (stage, slot) for stage, span in enumerate(layout.opening) for slot in range(span.first, span.last)
+        (stage, grain) for stage, span in enumerate(layout.opening) for grain in range(span.first, span.last)
     ]
     model.pyomo.opened = pyo.Var(openings, within=pyo.Binary)
 
@@ -117,9 +117,9 @@ def _counts_never_fall(model: Model) -> Iterator[AtMost]:
     for stage, spans in enumerate(model.layout.spans):
         for kind, span in enumerate(spans):
             for group in range(len(model.groups.units)):
-                for slot in range(span.first + 1, span.last + 1):
-                    before = model.started(stage, kind, group, slot - 1)
-                    yield before - model.started(stage, kind, group, slot), 0
+                for grain in range(span.first + 1, span.last + 1):
+                    before = model.started(stage, kind, group, grain - 1)
+                    yield before - model.started(stage, kind, group, grain), 0
 
 
 def _ops_follow_their_cause(model: Model) -> Iterator[AtMost]:
@@ -130,9 +130,9 @@ def _ops_follow_their_cause(model: Model) -> Iterator[AtMost]:
                 continue
             cause_stage, cause_kind, delay = cause
             for group in range(len(model.groups.units)):
-                for slot in range(span.first, span.last + 1):
-                    ready = model.started(cause_stage, cause_kind, group, slot - delay)
-                    yield model.started(stage, kind, group, slot) - ready, 0
+                for grain in range(span.first, span.last + 1):
+                    ready = model.started(cause_stage, cause_kind, group, grain - delay)
+                    yield model.started(stage, kind, group, grain) - ready, 0
 
 
 def _cause(layout: Layout, stage: int, kind: int) -> tuple[int, int, int] | None:
@@ -153,10 +153,10 @@ def _workers_do_one_thing(model: Model) -> Iterator[AtMost]:
     for stage, duration in enumerate(model.layout.duration):
         for worker in model.groups.workers(stage):
             visitors = model.groups.visitors(stage, worker)
-            for slot in model.slots(stage):
+            for grain in model.grains(stage):
                 running = sum(
-                    model.started(stage, kind, group, slot)
-                    - model.started(stage, kind, group, slot - duration[kind])
+                    model.started(stage, kind, group, grain)
+                    - model.started(stage, kind, group, grain - duration[kind])
                     for kind in model.layout.kinds[stage]
                     for group in visitors
                 )
@@ -174,28 +174,28 @@ def _memory_suffices(model: Model) -> Iterator[AtMost]:
         capacity = problem.capacity[stage] // step * model.groups.pooled[stage]
         for worker in model.groups.workers(stage):
             visitors = model.groups.visitors(stage, worker)
-            for slot in model.slots(stage):
+            for grain in model.grains(stage):
                 held = sum(
-                    (kept + freed) * model.started(stage, FORWARD, group, slot)
-                    - freed * model.started(stage, BACKWARD, group, slot - duration[BACKWARD])
+                    (kept + freed) * model.started(stage, FORWARD, group, grain)
+                    - freed * model.started(stage, BACKWARD, group, grain - duration[BACKWARD])
                     for group in visitors
                 )
                 if kept:
                     held -= kept * sum(
-                        model.started(stage, WEIGHT, group, slot - duration[WEIGHT]) for group in visitors
+                        model.started(stage, WEIGHT, group, grain - duration[WEIGHT]) for group in visitors
                     )
                 yield held, capacity
 
 
 def _forwards_open_windows(model: Model) -> Iterator[AtMost]:
     for stage, opening in enumerate(model.layout.opening):
-        for slot in range(opening.first, opening.last):
-            opened = model.opened(stage, slot)
-            yield model.opened(stage, slot - 1) - opened, 0
+        for grain in range(opening.first, opening.last):
+            opened = model.opened(stage, grain)
+            yield model.opened(stage, grain - 1) - opened, 0
             for worker in model.groups.workers(stage):
                 starting = sum(
-                    model.started(stage, FORWARD, group, slot)
-                    - model.started(stage, FORWARD, group, slot - 1)
+                    model.started(stage, FORWARD, group, grain)
+                    - model.started(stage, FORWARD, group, grain - 1)
                     for group in model.groups.visitors(stage, worker)
                 )
                 yield starting - model.groups.pooled[stage] * opened, 0
@@ -205,7 +205,7 @@ def _windows_close(model: Model) -> Iterator[AtMost]:
     for stage, opening in enumerate(model.layout.opening):
         last_kind = model.layout.kinds[stage][-1]
         last_start = model.layout.length[stage] - model.layout.duration[stage][last_kind]
-        for slot in range(opening.first, opening.last):
+        for grain in range(opening.first, opening.last):
             for group, units in enumerate(model.groups.units):
-                done = model.started(stage, last_kind, group, slot + last_start)
-                yield len(units) * model.opened(stage, slot) - done, 0
+                done = model.started(stage, last_kind, group, grain + last_start)
+                yield len(units) * model.opened(stage, grain) - done, 0

@@ -94,8 +94,8 @@ def raise_bound(problem: Problem, low: int, high: int, limits: Limits) -> int:
 
 
 def _search(problem: Problem, groups: Groups, target: int, limits: Limits) -> Outcome:
-    slots = target // problem.grain
-    layout = lay_out(problem, groups, slots)
+    grains = target // problem.grain
+    layout = lay_out(problem, groups, grains)
     if layout.is_empty:
         return Outcome(Stop.REFUTED, None, True, 0, 0)
     if layout.counts * len(groups.units) > limits.counts:
@@ -275,7 +275,7 @@ def _branch_and_bound(rows: Rows, nodes: int, deadline: float) -> tuple[Stop, In
 
 
 def _starts(model: Model, columns: list[Any], values: Ints) -> Ints:
-    """When each micro-batch of a group starts: the slot in which the count passes its place in the group."""
+    """When each micro-batch of a group starts: the grain in which the count passes its place in the group."""
     for column, value in zip(columns, values.tolist(), strict=True):
         column.set_value(value, skip_validation=True)
     problem, layout = model.problem, model.layout
@@ -283,8 +283,8 @@ def _starts(model: Model, columns: list[Any], values: Ints) -> Ints:
     for stage, spans in enumerate(layout.spans):
         for kind, span in enumerate(spans):
             for group, units in enumerate(model.groups.units):
-                slots = range(span.first, span.last + 1)
-                counts = [pyo.value(model.started(stage, kind, group, slot)) for slot in slots]
+                grains = range(span.first, span.last + 1)
+                counts = [pyo.value(model.started(stage, kind, group, grain)) for grain in grains]
                 places = np.searchsorted(counts, np.arange(1, len(units) + 1))
                 start[kind, list(units), stage] = (span.first + places) * problem.grain
     return start

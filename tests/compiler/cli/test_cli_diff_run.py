@@ -54,7 +54,7 @@ def test_a_schedule_text_will_do(small_bundle: str, trace: str, recyclec: Recycl
     recyclec("show", small_bundle, "--failures", "1", "--format", "schedule", "-o", text)
     assert recyclec("diff", text, trace)[1] == recyclec("diff", small_bundle, trace)[1]
     recyclec("show", small_bundle, "--failures", "0", "--format", "schedule", "-o", text)
-    words = f"recyclec: error: {trace}: a run with other failures: it had 2:1 failed, {text} is for nobody\n"
+    words = f"recyclec: error: {trace}: a run with other failures: it had 2:1 failed, {text} is for none\n"
     assert recyclec("diff", text, trace) == (1, "", words)
 
 

@@ -48,9 +48,9 @@ def test_the_plan_for_these_workers(small_bundle: str, recyclec: Recyclec) -> No
     assert (code, json.loads(data)["failed"]) == (0, [[0, 1]])
 
 
-def test_without_a_number_the_plan_for_nobody(small_bundle: str, recyclec: Recyclec) -> None:
+def test_without_a_number_the_plan_for_none(small_bundle: str, recyclec: Recyclec) -> None:
     code, data, _ = recyclec("explain", small_bundle, "--what-if", "none")
-    assert (code, data.splitlines()[0].rpartition("; ")[2]) == (0, "failed: nobody")
+    assert (code, data.splitlines()[0].rpartition("; ")[2]) == (0, "failed: none")
     assert "what if" not in data
 
 

@@ -14,11 +14,11 @@ from recycle_runtime.plan.bundle import Bundle
 Recyclec = Callable[..., tuple[int, str, str]]
 
 
-def test_show_picks_the_plan_for_nobody(small_bundle: str, recyclec: Recyclec) -> None:
+def test_show_picks_the_plan_for_none(small_bundle: str, recyclec: Recyclec) -> None:
     code, data, words = recyclec("show", small_bundle)
     assert (code, words) == (0, "")
     assert data.startswith(
-        "small: 2 stages, 3 pipelines, 2 micro-batches each; failed: nobody\nperiod 8 slots, optimal"
+        "small: 2 stages, 3 pipelines, 2 micro-batches each; failed: none\nperiod 8 slots, optimal"
     )
 
 
@@ -113,7 +113,7 @@ def test_diff_of_texts(small_bundle: str, recyclec: Recyclec, tmp_path: Path) ->
     code, data, _ = recyclec("diff", str(text), str(one))
     assert code == 1
     assert data.startswith(
-        "plan for 0 failures -> plan for 1 failure: different\n  failed       nobody -> 2:1\n"
+        "plan for 0 failures -> plan for 1 failure: different\n  failed       none -> 2:1\n"
     )
     text.write_text(text.read_text() + "nonsense\n")
     code, data, words = recyclec("diff", str(text), small_bundle)

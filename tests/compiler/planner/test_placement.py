@@ -108,7 +108,7 @@ def test_placement_is_the_best_of_all(costs: list[list[int]], total: int) -> Non
         return
 
     def cost(counts: tuple[int, ...]) -> tuple[int, int]:
-        each = [row[losses] for row, losses in zip(costs, counts, strict=True)]
+        each = [row[failed] for row, failed in zip(costs, counts, strict=True)]
         return max(each), sum(each)
 
     assert cost(found[0][1]) == min(map(cost, every))

@@ -1,4 +1,4 @@
-"""The running example: 3 pipelines x 4 stages x 6 micro-batches, one worker of stage 2 lost.
+"""The running example: 3 pipelines x 4 stages x 6 micro-batches, one failed worker on stage 2.
 
 Every number was found by an exact solver, too; see docs/planning.md.
 """

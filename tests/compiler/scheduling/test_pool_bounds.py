@@ -1,4 +1,4 @@
-"""What all workers of a stage lose together: never more than the truth, and no less where it matters."""
+"""How long all workers of a stage idle together: never more than the truth, and no less where it matters."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from recycle_compiler.ir.failure import normal_form
 from recycle_compiler.ir.target import Target
 from recycle_compiler.planner.compile import plan_failed
 from recycle_compiler.scheduling.bounds import Bound, lower_bound, stage_bounds
-from recycle_compiler.scheduling.pool_bounds import pooled_losses, pooled_span
+from recycle_compiler.scheduling.pool_bounds import pooled_idle, pooled_span
 from recycle_compiler.scheduling.problem import Problem, rerouted
 from recycle_compiler.scheduling.rules import NO_LIMIT, Setting, greedy_priority, rule_of, small_rules
 from recycle_compiler.scheduling.timing import Clock
@@ -45,13 +45,13 @@ def best_of(bounds: list[Bound], pooled: bool) -> int:
     return max(bound.period for bound in bounds if bound.reason.startswith("both ends") == pooled)
 
 
-def slots_lost(problem: Problem) -> list[tuple[int, int]]:
+def slots_idle(problem: Problem) -> list[tuple[int, int]]:
     """At the start and at the end of each stage, by all its workers."""
-    losses = [pooled_losses(problem, stage) for stage in range(problem.chunks)]
-    return [(start // SLOT, end // SLOT) for start, end in losses]
+    idle = [pooled_idle(problem, stage) for stage in range(problem.chunks)]
+    return [(start // SLOT, end // SLOT) for start, end in idle]
 
 
-def test_a_slot_lost_at_the_end() -> None:
+def test_an_idle_slot_at_the_end() -> None:
     """Three stages with 3, 2 and 3 live workers, eight micro-batches, three activations on a worker.
 
     Stage 1 has 24 slots of work for two workers. Count backwards from the end of its window; that of stage 0,
@@ -59,17 +59,17 @@ def test_a_slot_lost_at_the_end() -> None:
     backward and a W on stage 0, so they end no later than 1 + 2 = 3 before the end. For the next three, some
     worker of stage 0 does that twice: 1 + 4 = 5. F is far: 3 for the last backward, 1 that it takes, 2 for F
     and backward on stage 2, so no F within the last 6. W is all that remains, and memory lets two workers
-    put off six. Of the last 5 slots of two workers, six W and three backwards fill 9: one is lost, and
+    put off six. Of the last 5 slots of two workers, six W and three backwards fill 9: one is idle, and
     (24 + 1) / 2, rounded up to whole slots, is 13 with one more for the optimizer.
 
     Stage 0 counts from its start. Its first three backwards have to wait for F, F, F and I, I below: 5 slots.
     The next three come at 7, when stage 2 has served two rounds, the last two at 9. By 10 all eight F, all
-    eight backwards, and six W can be done, 22 of 30 slots: eight are lost. Stage 2 is the same backwards.
+    eight backwards, and six W can be done, 22 of 30 slots: eight are idle. Stage 2 is the same backwards.
     """
     job = unit_job(3, 4, 2, capacity=3, optimizer=1)
     failed = normal_form((1, 2, 1), 4)
     problem = routed_problem(job, failed)
-    assert slots_lost(problem) == [(8, 0), (0, 1), (0, 8)]
+    assert slots_idle(problem) == [(8, 0), (0, 1), (0, 8)]
     spans = [pooled_span(problem, stage) for stage in range(3)]
     assert spans == [-(-32 * SLOT // 3), 25 * SLOT // 2, -(-32 * SLOT // 3)]
     assert lower_bound(problem) == Bound(14 * SLOT, "both ends of stage 1")
@@ -79,9 +79,9 @@ def test_a_slot_lost_at_the_end() -> None:
 
 
 def test_the_running_example_with_equal_memory_is_settled() -> None:
-    """Two workers of stage 2 lose three slots at the end: (54 + 3) / 2 + 3 = 31.5, and 32 is planned."""
+    """Two workers of stage 2 idle three slots at the end: (54 + 3) / 2 + 3 = 31.5, and 32 is planned."""
     problem = routed_problem(figure3(4), normal_form((0, 0, 1, 0), 3))
-    assert slots_lost(problem)[2] == (0, 3)
+    assert slots_idle(problem)[2] == (0, 3)
     bounds = all_bounds(problem)
     assert (best_of(bounds, pooled=True), best_of(bounds, pooled=False)) == (31_500, 31 * SLOT)
 
@@ -90,9 +90,9 @@ def test_a_backward_that_gives_back_a_part() -> None:
     """One worker a stage, three micro-batches; stage 0 holds 6 and each activation is 4, of which W keeps 2.
 
     F and backward of stage 1 take 2 slots each, so backwards come at 5, 9 and 13. The second F has room when
-    the first backward has given back a part, at 6. By 9 two F, a backward and a W can be done: five slots are
-    lost. At the end two W can be put off, and a third only before the last F starts, 7 before the end. Of the
-    last 5 slots two W and two backwards fill 4: one is lost.
+    the first backward has given back some memory, at 6. By 9 two F, a backward and a W can be done: five
+    slots are idle. At the end two W can be put off, and a third only before the last F starts, 7 before the
+    end. Of the last 5 slots two W and two backwards fill 4: one is idle.
     """
     slow = (SLOT, 2 * SLOT)
     job = replace(
@@ -104,7 +104,7 @@ def test_a_backward_that_gives_back_a_part() -> None:
         kept_for_weight=(2 * SLOT, SLOT),
         capacity=(6 * SLOT, None),
     )
-    assert slots_lost(routed_problem(job))[0] == (5, 1)
+    assert slots_idle(routed_problem(job))[0] == (5, 1)
 
 
 def test_between_two_narrow_stages() -> None:
@@ -112,16 +112,16 @@ def test_between_two_narrow_stages() -> None:
 
     At the start a backward comes from stage 2 at 3, 5, 7 and so on. Stage 0 holds two activations; its first
     W ends at 6, so the third F reaches stage 1 at 7. By 8 three F, three backwards and two W are done: 16 of
-    24 slots are lost. At the end a backward must be gone 3, 5, 7 slots before, and F 6, 8, 10. Each worker
+    24 slots are idle. At the end a backward must be gone 3, 5, 7 slots before, and F 6, 8, 10. Each worker
     can put off one W, and before its last F two more. By 7 that is three W, two backwards and an F: 15 of
-    21 slots are lost.
+    21 slots are idle.
     """
     job = replace(
         unit_job(3, 3, 2, capacity=(2, 2, None), optimizer=0),
         activation=(SLOT, 2 * SLOT, SLOT),
         kept_for_weight=(SLOT, SLOT, 0),
     )
-    assert slots_lost(routed_problem(job, normal_form((2, 0, 2), 3)))[1] == (16, 15)
+    assert slots_idle(routed_problem(job, normal_form((2, 0, 2), 3)))[1] == (16, 15)
 
 
 def test_the_way_up_past_a_narrow_stage() -> None:
@@ -130,20 +130,20 @@ def test_the_way_up_past_a_narrow_stage() -> None:
     The window of stage 0 closes 3 slots before that of stage 2. A backward of stage 2 needs one on stage 1,
     the way, a backward and a W on stage 0: it ends 1 + 1 + 2 + 3 = 7 before. Stage 1 runs two of three in
     turn, so that the third has to be gone at 8. F ends a backward sooner, at 8, 8 and 9. Of the last 9 slots
-    of three workers, three W, three backwards and two F fill 8: 19 are lost.
+    of three workers, three W, three backwards and two F fill 8: 19 are idle.
     """
     job = replace(unit_job(3, 3, 1, optimizer=0), transfer=(SLOT, 0))
-    assert slots_lost(routed_problem(job, normal_form((0, 1, 0), 3)))[2] == (0, 19)
+    assert slots_idle(routed_problem(job, normal_form((0, 1, 0), 3)))[2] == (0, 19)
 
 
 def test_one_stage_loses_what_does_not_divide() -> None:
     """Three micro-batches on two workers, W takes two slots.
 
     One worker has two: its first backward ends 5 slots before the end, so the last of three F at 6. All other
-    work, 11 slots, fits into the last 6: one of 12 is lost.
+    work, 11 slots, fits into the last 6: one of 12 is idle.
     """
     job = replace(unit_job(1, 3, 1), backward_weight=(2 * SLOT,))
-    assert slots_lost(routed_problem(job, normal_form((1,), 3))) == [(0, 1)]
+    assert slots_idle(routed_problem(job, normal_form((1,), 3))) == [(0, 1)]
 
 
 TIGHT = [
@@ -262,7 +262,7 @@ def test_no_rule_beats_a_bound(problem: Problem, tuned: list[Setting], numbers: 
 
 @settings(max_examples=150)
 @given(LIVE_TARGETS)
-def test_more_losses_on_a_stage_never_cost_less(target: Target) -> None:
+def test_more_failures_on_a_stage_never_cost_less(target: Target) -> None:
     """The placement of failures relies on it."""
     problem = routed_problem(target.job, target.failed)
     for stage, hosts in enumerate(problem.hosts):
@@ -270,7 +270,7 @@ def test_more_losses_on_a_stage_never_cost_less(target: Target) -> None:
             pooled_span(
                 replace(problem, hosts=(*problem.hosts[:stage], left, *problem.hosts[stage + 1 :])), stage
             )
-            for left in (hosts[lost:] for lost in range(len(hosts)))
+            for left in (hosts[failed:] for failed in range(len(hosts)))
         ]
         assert spans == sorted(spans)
 

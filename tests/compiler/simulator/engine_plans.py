@@ -25,7 +25,7 @@ SCHEDULES = Path(__file__).resolve().parents[3] / "golden" / "schedules"
 
 def quick_plan(target: Target) -> Streams:
     """A plan that little work went into."""
-    return plan_failed(target.job, target.failed, effort=Effort().glance())
+    return plan_failed(target.job, target.failed, effort=Effort().least())
 
 
 def quick_plans() -> st.SearchStrategy[Streams]:

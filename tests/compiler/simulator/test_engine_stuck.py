@@ -1,4 +1,4 @@
-"""Streams with a mistake: the engine says who waits for ever, or who gets what is not meant for him."""
+"""Streams with a mistake: the engine says which worker is blocked, or gets what is not meant for it."""
 
 from typing import NamedTuple
 
@@ -42,11 +42,13 @@ def channels(streams: Lists) -> dict[tuple[Worker, Opcode, int], list[Place]]:
 def test_a_send_or_a_receive_that_is_missing(program: Streams, data: st.DataObject) -> None:
     streams = streams_of(program)
     worker, position = data.draw(st.sampled_from(places(streams, *USES_NEIGHBOUR)))
-    lost = streams[worker].pop(position)
+    missing = streams[worker].pop(position)
     with pytest.raises(DeadlockError) as caught:
         run(program, streams)
     receiver = (
-        worker if lost.opcode in RECEIVES else Worker(*numbered_worker(lost.neighbour, program.job.pipelines))
+        worker
+        if missing.opcode in RECEIVES
+        else Worker(*numbered_worker(missing.neighbour, program.job.pipelines))
     )
     assert receiver in {each.worker for each in caught.value.blocked}
     assert all(str(each) in str(caught.value) for each in caught.value.blocked[:8])
@@ -97,7 +99,7 @@ def test_a_receive_that_is_missing_has_nothing_in_its_inbox() -> None:
     with pytest.raises(DeadlockError) as caught:
         run(program, streams)
     (blocked,) = (each for each in caught.value.blocked if each.worker == worker)
-    assert blocked.waits_for == "a message that nobody sends"
+    assert blocked.waits_for == "a message that no worker sends"
 
 
 CROSSED = """\
@@ -146,7 +148,7 @@ def test_a_message_that_nobody_receives() -> None:
     streams = streams_of(program)
     worker, position = places(streams, Opcode.SEND_ACTIVATION)[-1]
     streams[worker].insert(position, streams[worker][position])
-    with pytest.raises(WrongMessageError, match="nobody receives"):
+    with pytest.raises(WrongMessageError, match="no worker receives"):
         run(program, streams)
 
 

@@ -69,5 +69,5 @@ def test_an_inbox_that_nobody_empties() -> None:
     bundle = split_plan().replaced((1, 0), "backward_input p1 m1 b1 i1", "backward_input p1 m1 b1 i2")
     assert [violation.message for violation in found(bundle, Rule.INBOX_MATCH)] == [
         "backward input p1 m1 names inbox 2, which does not hold its message",
-        "recv gradient p1 m1 names inbox 1, which nobody empties",
+        "recv gradient p1 m1 names inbox 1, which is never emptied",
     ]

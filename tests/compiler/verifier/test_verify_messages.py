@@ -117,7 +117,7 @@ def test_a_worker_that_waits_for_one_that_has_ended() -> None:
     bundle = split_plan().without((1, 0), "reduce")
     (violation,) = found(bundle, Rule.DEADLOCK)
     assert violation.message == (
-        "without buffering, workers wait for ever: 0:0 in reduce at 12 for 1:0, which has ended"
+        "without buffering, workers wait for what never comes: 0:0 in reduce at 12 for 1:0, which has ended"
     )
 
 
@@ -125,7 +125,7 @@ def test_a_send_to_a_worker_without_a_stream() -> None:
     bundle = split_plan().replaced((0, 0), "send_activation p0 m1 b1 @0", "send_activation p0 m1 b1 @1")
     messages = [violation.message for violation in found(bundle, Rule.DEADLOCK)]
     assert messages == [
-        "without buffering, workers wait for ever: 0:0 in send activation p0 m1 at 6 "
+        "without buffering, workers wait for what never comes: 0:0 in send activation p0 m1 at 6 "
         "for a worker that has no stream"
     ]
 

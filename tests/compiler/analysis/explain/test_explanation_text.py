@@ -13,7 +13,7 @@ from tests.compiler.analysis.explain.hand_made import ONE_PIPELINE, TWO_WINDOWS,
 from tests.support.jobs import SLOT, unit_job
 
 WORDS = """\
-one-pipeline: 2 stages, 1 pipeline, 3 micro-batches each; failed: nobody
+one-pipeline: 2 stages, 1 pipeline, 3 micro-batches each; failed: none
 period 19 slots, at most 26.7 % above optimal: no plan is faster than 15 slots; makespan 18 slots
 fault-free 1F1B takes 17 slots: this plan runs at 0.895x its speed
 

@@ -72,7 +72,7 @@ def test_elastic_goes_back_to_a_checkpoint_when_a_stage_is_lost() -> None:
     )
     course = course_of(Elastic(setting()), trace)
     assert rates(course) == [(0, WHOLE), (1000, 0), (2060, WHOLE / 3)]
-    assert "nobody has some stage" in course.log[0].reaction.why
+    assert "no worker has some stage" in course.log[0].reaction.why
 
 
 def test_elastic_cannot_use_what_a_waiting_pipeline_remembers() -> None:

@@ -25,7 +25,7 @@ GOOD = np.array(
         [[4, 5], [6, 6]],
     ]
 )
-"""start[kind, unit, stage] in slots: two micro-batches on one pipeline of two stages."""
+"""start[kind, unit, stage] in grains: two micro-batches on one pipeline of two stages."""
 
 
 def two_stages(capacity: tuple[int, int] = (2, 2), *, staggered: bool = False) -> Problem:
@@ -41,21 +41,21 @@ def broken_groups(model: Model, start: Ints, opens: tuple[int, ...] = (0, 0)) ->
     """The groups of constraints that these starts break."""
     key: tuple[int, int, int, int]
     for key, variable in model.pyomo.started.items():
-        stage, kind, group, slot = key
+        stage, kind, group, grain = key
         starts = (int(start[kind, unit, stage]) for unit in model.groups.units[group])
-        variable.set_value(sum(begin <= slot for begin in starts), skip_validation=True)
+        variable.set_value(sum(begin <= grain for begin in starts), skip_validation=True)
     opening: tuple[int, int]
     for opening, variable in model.pyomo.opened.items():
-        stage, slot = opening
-        variable.set_value(int(opens[stage] <= slot), skip_validation=True)
+        stage, grain = opening
+        variable.set_value(int(opens[stage] <= grain), skip_validation=True)
     model.pyomo.impossible.set_value(0)
     groups = model.pyomo.component_objects(pyo.Constraint)
     return {group.name for group in groups if any(row.slack() < 0 for row in group.values())}
 
 
-def moved(kind: int, unit: int, stage: int, slot: int) -> Ints:
+def moved(kind: int, unit: int, stage: int, grain: int) -> Ints:
     start = GOOD.copy()
-    start[kind, unit, stage] = slot
+    start[kind, unit, stage] = grain
     return start
 
 
