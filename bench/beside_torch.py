@@ -31,7 +31,7 @@ LOSSES_AGREE = 2e-3
 
 
 class Contestant(NamedTuple):
-    """Somebody who trains the model."""
+    """A way to train the model."""
 
     name: str
     work: str

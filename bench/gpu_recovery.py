@@ -18,7 +18,7 @@ from typing import Any
 
 from bench.gpu_grid import JOB, MICROBATCHES, PIPELINES, PROGRAM, STAGES, WORKERS
 
-STEPS, HARM, BACK = 48, 14, 26
+STEPS, FAULT, BACK = 48, 14, 26
 NAMES = ("before", "one worker less", "after")
 SERIES_STEPS = 90
 SERIES = (
@@ -103,13 +103,13 @@ def _one_run(folder: Path, kind: str, place: str, periods: list[float]) -> None:
 
     options = RunOptions(
         str(folder / "recovery.plan"), PROGRAM, STEPS, device="cuda",
-        faults=(f"{kind}={place}@{HARM}",), returns=(f"{place}@{BACK}",),
+        faults=(f"{kind}={place}@{FAULT}",), returns=(f"{place}@{BACK}",),
     )  # fmt: skip
     result = run_local(options, take)
     assert [step.step for step in result.steps] == list(range(STEPS)), "steps were skipped or counted twice"
     changed = [row.step for row in result.recoveries if row.causes != ("start",)]
-    spans = [(4, HARM), (HARM + 2, BACK), (changed[-1] + 3, STEPS)]
-    print(f"{kind} of {place} in step {HARM}, started again in step {BACK}")
+    spans = [(4, FAULT), (FAULT + 2, BACK), (changed[-1] + 3, STEPS)]
+    print(f"{kind} of {place} in step {FAULT}, started again in step {BACK}")
     for name, span, period in zip(NAMES, spans, (periods[0], periods[1], periods[0]), strict=True):
         apart = [later - one for one, later in pairwise(ends[step] for step in range(*span))]
         print(f"  {name:16} {1000 * mean(apart):6.1f} ms a step, predicted {period:6.1f}")

@@ -273,7 +273,7 @@ def _run(bundle: Bundle, path: str, program: str, size: Sequence[StageBytes]) ->
 
 
 def _with_data_made_before(folder: Path, program_file: str, count: int) -> str:
-    """The program with its micro-batches drawn when it is loaded, so that nobody counts them."""
+    """The program with its micro-batches drawn when it is loaded, so that they are not counted."""
     path = folder / "drawn.py"
     source = str(Path(program_file).resolve())
     path.write_text(

@@ -1,6 +1,6 @@
 """Pairs of processes that take turns: each runs some steps while all the others wait.
 
-A turn during which somebody else kept the machine busy is taken again, a few times.
+A turn during which another process kept the machine busy is taken again, a few times.
 """
 
 import multiprocessing
@@ -25,7 +25,7 @@ _PAUSE = 2.0
 
 
 class TurnError(RuntimeError):
-    """A process failed, or fell silent."""
+    """A process failed, or stopped answering."""
 
 
 class Report(NamedTuple):
@@ -53,7 +53,7 @@ class Turn(NamedTuple):
 
 
 class _Done(Exception):  # noqa: N818
-    """Nobody wants another turn."""
+    """No further turn is wanted."""
 
 
 class Turns:

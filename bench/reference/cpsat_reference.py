@@ -119,8 +119,8 @@ def _case_of(job: JobSpec, failed: tuple[int, ...]) -> _Case:
     ticks = gcd(*job.forward, *job.backward_input, *job.backward_weight, *job.transfer, *finish)
     coupled = tuple(a + b for a, b in zip(job.backward_input, job.backward_weight, strict=True))
     backward = job.backward_input if job.techniques.decouple else coupled
-    # Without re-routing a failed worker takes its whole pipeline out, and losses share pipelines.
-    lost = failed if job.techniques.adaptive else (max(failed),) * job.stages
+    # Without re-routing a failed worker takes its whole pipeline out, and failures share pipelines.
+    gone = failed if job.techniques.adaptive else (max(failed),) * job.stages
     amounts = [
         _smallest_amounts(*stage)
         for stage in zip(job.activation, job.kept_for_weight, job.capacity, strict=True)
@@ -132,7 +132,7 @@ def _case_of(job: JobSpec, failed: tuple[int, ...]) -> _Case:
     return _Case(
         stages=job.stages,
         units=job.pipelines * job.microbatches,
-        workers=tuple(job.pipelines - count for count in lost),
+        workers=tuple(job.pipelines - count for count in gone),
         forward=scaled(job.forward),
         backward=scaled(backward),
         weight=scaled(job.backward_weight) if job.techniques.decouple else None,

@@ -12,7 +12,7 @@ _USUAL_TRIPLES = 32
 
 
 def random_job(seed: int) -> tuple[JobSpec, tuple[int, ...]]:
-    """A job and how many workers each stage has lost; the same for a seed on any machine."""
+    """A job and how many workers of each stage have failed; the same for a seed on any machine."""
     random = Random(seed)
     stages, pipelines, microbatches = _shape(random)
     techniques = _techniques(random)

@@ -49,7 +49,7 @@ class Collect(torch.autograd.Function):
 
 
 def total(value: torch.Tensor, group: Any) -> torch.Tensor:
-    """Over the group; the value itself is somebody else's and stays as it is."""
+    """Over the group; the value itself belongs to the caller and stays as it is."""
     copy = value.clone(memory_format=torch.contiguous_format)
     dist.all_reduce(copy, group=group)
     return copy

@@ -209,7 +209,7 @@ def period_with(job: JobSpec, counts: Counts, techniques: Techniques = ALL) -> i
     priority = greedy_priority(problem)
     best: int | None = None
     for rule in _rules(problem, few=is_large(job)):
-        # Nothing shorter is sought within a try than would beat those before it.
+        # Nothing shorter is sought within a try than would be better than those before it.
         order = clock.loops.place(priority, rule)
         assert order is not None, "in a plain graph every rule finds an order"
         timed = clock.time(order, None if best is None else best - 1)
@@ -219,7 +219,7 @@ def period_with(job: JobSpec, counts: Counts, techniques: Techniques = ALL) -> i
 
 
 def problem_with(job: JobSpec, counts: Counts, techniques: Techniques = ALL) -> Problem:
-    """The timing problem with whole backwards but on stages with failures."""
+    """The timing problem with whole backwards except on stages with failures."""
     coupled = replace(job, techniques=replace(techniques, decouple=False))
     hit = (chunk for chunk, stage in enumerate(job.chunk_stages) if counts[stage])
     split = tuple(hit) if techniques.decouple else ()

@@ -155,7 +155,7 @@ def _long_windows(schedule: Schedule, rows: list[Row]) -> list[str]:
     last = max(end for op, _, end in rows if op.kind < OpKind.S)
     found: list[str] = []
     if not stagger and any(start < last for op, start, _ in rows if op.kind > OpKind.S):
-        found.append("somebody steps before the barrier")
+        found.append("a worker steps before the barrier")
     for worker in {op.worker for op, _, _ in rows}:
         mine = [(start, end) for op, start, end in rows if op.worker == worker]
         opens = min(start for start, _ in mine) if stagger else first

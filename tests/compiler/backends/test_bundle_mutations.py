@@ -111,7 +111,7 @@ INDEX = pack_index(BUNDLE)
 
 
 def hostile(dice: random.Random) -> bytes:
-    """Parts changed by somebody who made the checksum right, and mostly the hashes too."""
+    """Sections changed by an attacker who made the checksum right, and mostly the hashes too."""
     mutate = dice.choice(MUTATIONS)
     packed = list(BUNDLE.packed_plans)
     place = dice.randrange(len(packed))

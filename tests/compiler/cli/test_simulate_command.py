@@ -147,7 +147,7 @@ def test_too_few_plans_are_mentioned(folder: Path, capsys: pytest.CaptureFixture
     assert capsys.readouterr().err == ""
 
 
-def test_more_losses_than_any_plan_can_have(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_more_failures_than_any_plan_can_have(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "all.csv").write_text('{"at": 60, "failed": ["0:0", "0:1", "1:0", "1:1"]}\n{"at": 90}\n')
     assert simulate(folder, "--against", "ours", trace="all.csv") == 0
     said = capsys.readouterr().err

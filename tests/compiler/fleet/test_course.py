@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from recycle_compiler.fleet.course import Course, Start, lead
 from recycle_compiler.fleet.policy import Change, Reaction, Worker
 
-NOBODY: frozenset[Worker] = frozenset()
-WHOLE = Start(NOBODY, 0)
+NO_WORKERS: frozenset[Worker] = frozenset()
+WHOLE = Start(NO_WORKERS, 0)
 
 
 class Scripted:
@@ -46,7 +46,7 @@ class Waking(Scripted):
 
 
 def at(*moments: float) -> list[Change]:
-    return [Change(moment, NOBODY, NOBODY, NOBODY, 0) for moment in moments]
+    return [Change(moment, NO_WORKERS, NO_WORKERS, NO_WORKERS, 0) for moment in moments]
 
 
 def course(first: float, moments: Sequence[float], *answers: Reaction, span: float = 100) -> Course:

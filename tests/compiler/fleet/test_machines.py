@@ -37,7 +37,7 @@ def test_layouts() -> None:
         lay_out(1, 2, 4, 6)
 
 
-def test_lost_and_back_in_its_place() -> None:
+def test_failed_and_back_in_its_place() -> None:
     one = fleet("abcd", (10, "-c"), (20, "+c"))
     assert one.start == (frozenset(), 0)
     assert list(one.changes()) == [

@@ -21,7 +21,7 @@ def test_a_return_is_seen_later() -> None:
     assert seen(failed, back, policy="restart") == [failed, back]
 
 
-def test_who_is_lost_while_it_starts_was_never_there() -> None:
+def test_a_worker_that_fails_while_it_starts_was_never_there() -> None:
     failed = change(10, {A}, set(), {A})
     assert seen(failed, change(50, set(), {A}, set()), change(60, {A}, set(), {A})) == [failed]
 

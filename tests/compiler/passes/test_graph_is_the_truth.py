@@ -28,7 +28,7 @@ QUICK = AssignSlots(effort=replace(Effort().quick(), exact=True))
 
 @dataclass(frozen=True, slots=True)
 class AddEdge(Pass[Graph, Graph]):
-    """A pass of somebody else: one more edge."""
+    """A pass from outside: one more edge."""
 
     name = "add-edge"
     before: Place

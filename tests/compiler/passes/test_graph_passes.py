@@ -57,10 +57,10 @@ def test_techniques_that_are_off_change_nothing() -> None:
     assert StaggerOptimizer().run(graph) is graph
 
 
-def test_lost_microbatches_go_to_live_peers_in_turn() -> None:
+def test_microbatches_of_failed_workers_go_to_live_peers_in_turn() -> None:
     graph = routed(unit_job(2, 3, 4), failure_set([(2, 1)]))
-    lost = (graph.ops.kind == OpKind.F) & (graph.ops.pipeline == 2) & (graph.ops.chunk == 1)
-    assert (graph.ops.worker[lost] - 3).tolist() == [0, 1, 0, 1]
+    rerouted = (graph.ops.kind == OpKind.F) & (graph.ops.pipeline == 2) & (graph.ops.chunk == 1)
+    assert (graph.ops.worker[rerouted] - 3).tolist() == [0, 1, 0, 1]
     rest = (graph.ops.kind <= OpKind.W) & ~((graph.ops.pipeline == 2) & (graph.ops.chunk == 1))
     assert (graph.ops.worker[rest] == 3 * graph.ops.chunk[rest] + graph.ops.pipeline[rest]).all()
 

@@ -22,10 +22,10 @@ def lowered(schedule: Schedule) -> str:
     return print_streams(AssignBuffers().run(InsertTransfers().run(schedule)))
 
 
-def test_two_stages_with_a_lost_worker(tiny: Schedule, golden: Callable[[str, str], None]) -> None:
+def test_two_stages_with_a_failed_worker(tiny: Schedule, golden: Callable[[str, str], None]) -> None:
     text = lowered(tiny)
     streams = text[text.index("worker 1:0") :]
-    golden("passes/assign-buffers/lost-worker.txt", streams[: streams.index("worker 0:1")])
+    golden("passes/assign-buffers/failed-worker.txt", streams[: streams.index("worker 0:1")])
 
 
 def test_micro_batches_of_a_route_come_in_order(tiny_text: str) -> None:

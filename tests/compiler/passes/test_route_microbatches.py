@@ -1,4 +1,4 @@
-"""route-microbatches in large jobs, where a stage with losses deals out all its micro-batches."""
+"""route-microbatches in large jobs, where a stage with failures deals out all its micro-batches."""
 
 import numpy as np
 
@@ -20,7 +20,7 @@ def test_every_live_worker_has_its_share() -> None:
         assert loads[list(alive)].max() - loads[list(alive)].min() <= 1
 
 
-def test_stages_with_equal_losses_form_pipelines() -> None:
+def test_stages_with_equally_many_failures_form_pipelines() -> None:
     table = routes(JOB, HOSTS)
     assert (table[:, :, 1] + 8 == table[:, :, 2]).all()
     assert (table[:, :, 3] + 8 == table[:, :, 4]).all()
@@ -31,7 +31,7 @@ def test_a_healthy_stage_keeps_everything_at_home() -> None:
     assert (table[:, :, 0] == np.arange(8)[:, None]).all()
 
 
-def test_small_jobs_deal_out_only_what_was_lost() -> None:
+def test_small_jobs_deal_out_only_those_of_failed_workers() -> None:
     small = unit_job(3, 3, 4)
     table = routes(small, ((0, 1, 2), (3, 4), (6, 7, 8)))
     assert (table[:2, :, 1] == 3 + np.arange(2)[:, None]).all()

@@ -71,6 +71,6 @@ def test_as_many_failures_as_can_be_survived(name: str) -> None:
     assert violations(job, failed) == []
 
 
-def test_without_adaptive_losses_of_several_pipelines_share_one() -> None:
+def test_without_adaptive_failures_of_several_pipelines_share_one() -> None:
     job = unit_job(3, 3, 2, techniques=replace(ALL, adaptive=False))
     assert violations(job, ((0, 0), (1, 1), (2, 2))) == []

@@ -34,7 +34,7 @@ def test_more_failures_than_peers_have_no_plan() -> None:
         plan_failed(unit_job(2, 2, 2), failure_set([(0, 1), (1, 1)]))
 
 
-def test_without_adaptive_lost_pipelines_are_shared_by_all_stages() -> None:
+def test_without_adaptive_failed_pipelines_are_shared_by_all_stages() -> None:
     job = replace(figure3(None), techniques=replace(ALL, adaptive=False))
     program = compile_job(job, failures=4)[4]
     assert program.claims.period == plan_failed(job, failure_set([(0, 0)])).claims.period

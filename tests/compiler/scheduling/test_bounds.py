@@ -8,18 +8,18 @@ from recycle_compiler.planner.compile import plan_failed
 from recycle_compiler.scheduling.bounds import lower_bound, ramp_up, round_trip, stage_bounds
 from tests.support.jobs import ADAPTIVE, ALL, DECOUPLED, NONE, SLOT, figure3, routed_problem, unit_job
 
-LOST = failure_set([(2, 2)])
+FAILED = failure_set([(2, 2)])
 
 
 @pytest.mark.parametrize(
     ("capacity", "techniques", "failed", "slots", "reason"),
     [
         ((4, 3, 2, 1), NONE, (), 30, "load of stage 0"),
-        ((4, 3, 2, 1), ADAPTIVE, LOST, 39, "tail of stage 2 through stage 0"),
-        (4, ADAPTIVE, LOST, 36, "tail of stage 2 through stage 0"),
-        (4, DECOUPLED, LOST, 32, "load of stage 2"),
-        (None, ALL, LOST, 30, "load of stage 2"),
-        (4, ALL, LOST, 32, "both ends of stage 2"),
+        ((4, 3, 2, 1), ADAPTIVE, FAILED, 39, "tail of stage 2 through stage 0"),
+        (4, ADAPTIVE, FAILED, 36, "tail of stage 2 through stage 0"),
+        (4, DECOUPLED, FAILED, 32, "load of stage 2"),
+        (None, ALL, FAILED, 30, "load of stage 2"),
+        (4, ALL, FAILED, 32, "both ends of stage 2"),
         (1, ALL, (), 57, "memory of stage 0"),
     ],
 )
@@ -69,7 +69,7 @@ def test_rounds_cost_no_more_than_one_micro_batch_more() -> None:
 
     With two workers there, the last backward waits for one round: 1 slot for the first F on its way, 11 of
     work, 2 x 2, and 3. With one worker it waits for two, and that is 21; but 20 is enough for five
-    micro-batches on one worker, the last of which waits for nobody: 1 + 14 + 2 + 3.
+    micro-batches on one worker, the last of which waits for no other: 1 + 14 + 2 + 3.
     """
     assert slots(2, 4, (0, 0), 1)["tail of stage 1 through stage 0"] == 1 + 11 + 2 + 3
     assert slots(2, 4, (1, 0), 1)["tail of stage 1 through stage 0"] == 1 + 11 + 2 * 2 + 3
@@ -79,7 +79,7 @@ def test_rounds_cost_no_more_than_one_micro_batch_more() -> None:
 def test_a_plan_that_waits_in_rounds() -> None:
     """Six micro-batches on three workers of stage 0, which two of stage 1 serve.
 
-    The last first backward comes after 1 + 2 x 2 slots, of which two F fill two: three are lost. With six of
+    The last first backward comes after 1 + 2 x 2 slots, of which two F fill two: three are idle. With six of
     work and one for the optimizer this is 10, and no schedule is shorter.
     """
     job = unit_job(2, 3, 2, optimizer=1)

@@ -79,13 +79,13 @@ def test_homes_stay_and_the_rest_is_dealt_out() -> None:
 
 
 @pytest.mark.parametrize(("microbatches", "pipelines"), [(6, 3), (5, 4), (300, 16)])
-def test_no_share_is_as_if_lost(microbatches: int, pipelines: int) -> None:
+def test_no_share_is_as_if_failed(microbatches: int, pipelines: int) -> None:
     job = unit_job(3, pipelines, microbatches)
     everyone = tuple(range(pipelines))
-    lost = (everyone, everyone[:-2], everyone[:-1])
+    failed = (everyone, everyone[:-2], everyone[:-1])
     idle = (slow(pipelines - 2, 1, 9, share=0), slow(pipelines - 1, 2, 9, share=0))
     live = (everyone, everyone[:-1], everyone)
-    assert (routes(job, live, idle) == routes(job, lost)).all()
+    assert (routes(job, live, idle) == routes(job, failed)).all()
 
 
 @given(st.integers(1, 4), st.integers(1, 700), st.data())

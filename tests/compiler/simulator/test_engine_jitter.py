@@ -43,7 +43,7 @@ def test_the_mean_over_iterations_and_how_far_they_are_from_it() -> None:
     outcome = simulate(bundle, 0, iterations=30, jitter=Jitter(0.1))
     apart = np.diff(outcome.ends)
     assert (outcome.period, outcome.spread) == (apart.mean(), apart.std())
-    # Everybody waits for the latest of several, so what varies takes longer than what does not.
+    # All wait for the latest of several, so what varies takes longer than what does not.
     assert outcome.period > simulate(bundle, 0).period
     assert outcome.spread > 0
 

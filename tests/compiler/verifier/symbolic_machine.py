@@ -182,7 +182,7 @@ class SymbolicMachine:
         return True
 
     def _finish(self, worker: _Worker, step: Instruction) -> bool:
-        """Everybody does the same steps at the end; the order of those is all there is to check."""
+        """All workers do the same steps at the end; the order of those is all there is to check."""
         held = self.job.chunk_stages.count(worker.stage)
         wanted = [Opcode.REDUCE] * held + [Opcode.OPTIMIZER] * held
         wanted = [*wanted, Opcode.VALIDATE] if self.job.techniques.stagger else [Opcode.BARRIER, *wanted]

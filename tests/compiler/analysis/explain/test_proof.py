@@ -12,7 +12,7 @@ from recycle_compiler.ir.streams import Claims
 from recycle_compiler.ir.target import Target
 from tests.support.jobs import ALL, DECOUPLED, NONE, SLOT, figure3, routed_problem, small_targets, unit_job
 
-LOST = failure_set([(2, 2)])
+FAILED = failure_set([(2, 2)])
 
 
 def proof(job: JobSpec, stage: int, kind: str, failed: FailureSet = ()) -> Proof:
@@ -30,7 +30,7 @@ def slots(proof: Proof) -> dict[str, int]:
 
 
 def test_load_of_nine_micro_batches() -> None:
-    found = proof(figure3(None), 2, "load", LOST)
+    found = proof(figure3(None), 2, "load", FAILED)
     assert (found.reason, found.period) == ("load of stage 2", 30 * SLOT)
     assert slots(found) == {"work: 9 micro-batches x (F 1 + I 1 + W 1)": 27, "reduction and optimizer": 3}
 
@@ -105,7 +105,7 @@ def test_tail_that_waits_in_rounds() -> None:
 
 
 def test_both_ends() -> None:
-    """Two workers lose two slots together at the start, and four at the end."""
+    """Two workers idle two slots together at the start, and four at the end."""
     found = proof(unit_job(3, 2, 3, capacity=2), 1, "both ends")
     assert (found.reason, found.period) == ("both ends of stage 1", 15 * SLOT)
     assert slots(found) == {
@@ -117,10 +117,10 @@ def test_both_ends() -> None:
 
 
 def test_both_ends_that_do_not_divide() -> None:
-    """Three slots lost by two workers are one and a half each, and a schedule needs whole ones."""
+    """Three idle slots of two workers are one and a half each, and a schedule needs whole ones."""
     job = figure3(4)
     claims = Claims(30 * SLOT, 32 * SLOT, 32 * SLOT, "both ends of stage 2")
-    problem = routed_problem(job, LOST)
+    problem = routed_problem(job, FAILED)
     assert bottleneck_stage(problem, claims) == 2
     assert [(part.ticks, part.what) for part in binding_proof(problem, job, claims).parts] == [
         (27 * SLOT, "work: 18 micro-batches x (F 1 + I 1 + W 1), shared by 2 workers"),
@@ -149,14 +149,14 @@ def test_the_bottleneck_is_what_the_bound_is_about(reason: str, stage: int) -> N
 def test_a_bound_of_unknown_kind_is_stated_as_it_is() -> None:
     job = figure3(4)
     claims = Claims(29 * SLOT, 32 * SLOT, 32 * SLOT, "no schedule of 31 slots exists")
-    found = binding_proof(routed_problem(job, LOST), job, claims)
+    found = binding_proof(routed_problem(job, FAILED), job, claims)
     assert (found.reason, found.period, found.parts) == ("no schedule of 31 slots exists", 32 * SLOT, ())
 
 
 def test_a_claim_beyond_the_bound_is_rounding() -> None:
     job = figure3(None)
     claims = Claims(29 * SLOT, 31 * SLOT, 31 * SLOT, "load of stage 2")
-    parts = binding_proof(routed_problem(job, LOST), job, claims).parts
+    parts = binding_proof(routed_problem(job, FAILED), job, claims).parts
     assert [part.ticks // SLOT for part in parts] == [27, 3, 1]
     assert parts[-1].what == "rounded up to a sum of whole ops"
 

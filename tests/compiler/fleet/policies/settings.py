@@ -29,7 +29,7 @@ def sized_job(stages: int, pipelines: int, capacity: int, parameters: int) -> Jo
 
 
 def failure(at: float, failed: set[Worker], down: set[Worker]) -> Change:
-    """These fail; `down` is everybody who is, with them."""
+    """These fail; `down` is every worker that is, with them."""
     return Change(at, frozenset(failed), frozenset(), frozenset(down), 0)
 
 

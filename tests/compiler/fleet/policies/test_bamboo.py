@@ -39,7 +39,7 @@ def test_what_it_holds_may_not_be_known() -> None:
     assert "not known" in policy.note
 
 
-def test_a_loss_with_nobody_to_stand_in_ends_in_a_rendezvous() -> None:
+def test_a_failure_with_no_worker_to_stand_in_ends_in_a_rendezvous() -> None:
     policy = Bamboo(unit_setting(4, 3, 12))
     healthy = policy.begin(frozenset(), 0)
     reaction = policy.react(failure(1, {(0, 1)}, {(0, 1)}))
@@ -65,14 +65,14 @@ def test_a_predecessor_takes_over_where_that_is_better() -> None:
     assert 0 < reaction.rate < healthy
 
 
-def test_neighbours_that_are_lost_together_stop_a_single_pipeline() -> None:
+def test_neighbours_that_fail_together_stop_a_single_pipeline() -> None:
     policy = Bamboo(unit_setting(4, 1, 6))
     policy.begin(frozenset(), 0)
     assert policy.react(failure(1, {(0, 1), (0, 2)}, {(0, 1), (0, 2)})).rate == 0
     assert policy.react(comeback(9, {(0, 1), (0, 2)}, set())).rate > 0
 
 
-def test_predecessors_have_one_lost_stage_but_not_two_neighbours() -> None:
+def test_predecessors_have_one_failed_stage_but_not_two_neighbours() -> None:
     one = {(pipeline, 2) for pipeline in range(3)}
     two = one | {(pipeline, 1) for pipeline in range(3)}
     answers: list[Reaction] = []

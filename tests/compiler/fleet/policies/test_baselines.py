@@ -66,7 +66,7 @@ def test_elastic_stands_still_when_every_pipeline_is_hit() -> None:
     assert rates(course) == [(0, WHOLE), (985, 0), (2022, WHOLE / 3)]
 
 
-def test_elastic_goes_back_to_a_checkpoint_when_a_stage_is_lost() -> None:
+def test_elastic_goes_back_to_a_checkpoint_when_a_stage_has_failed() -> None:
     trace = read_fleet(
         '{"at": 1050, "failed": ["0:0", "1:0", "2:0"]}', '{"at": 2000, "returned": ["1:0"]}', '{"at": 3000}'
     )
@@ -121,7 +121,7 @@ def test_restart_uses_spares() -> None:
     assert rates(course_of(Restart(setting()), trace))[-1] == (1091, whole)
 
 
-def test_restart_does_not_mind_the_loss_of_a_machine_that_waits() -> None:
+def test_restart_does_not_mind_the_failure_of_a_machine_that_waits() -> None:
     trace = read_fleet('{"at": 1000, "failed": ["0:0"]}', '{"at": 1500, "failed": ["2:3"]}', '{"at": 3000}')
     assert len(course_of(Restart(setting()), trace).rates()) == 3
 

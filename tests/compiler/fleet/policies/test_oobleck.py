@@ -82,7 +82,7 @@ def test_pipelines_get_shares_with_which_they_finish_together() -> None:
     assert iteration([fast, slow, slow], 2) == slow.period(1) - 1
 
 
-def test_a_pipeline_that_lost_a_worker_goes_on_with_a_shorter_template() -> None:
+def test_a_pipeline_with_a_failed_worker_goes_on_with_a_shorter_template() -> None:
     policy = Oobleck(unit_setting(4, 3, 6), least=3)
     healthy = policy.begin(frozenset(), 0)
     reaction = policy.react(failure(10, {(1, 2)}, {(1, 2)}))
@@ -113,7 +113,7 @@ def test_too_few_workers_stand_still() -> None:
     assert policy.react(failure(10, {(0, 1)}, {(0, 1)})).rate == 0
 
 
-def test_layers_that_nobody_holds_come_from_a_checkpoint() -> None:
+def test_layers_that_no_worker_holds_come_from_a_checkpoint() -> None:
     policy = Oobleck(unit_setting(4, 3, 6), least=4)
     policy.begin(frozenset(), 0)
     assert policy.sizes() == (4, 4, 4)

@@ -22,13 +22,13 @@ def run(*lines: str, parameters: int = 0) -> Course:
     return course_of(Ours(setting(parameters=parameters)), read_fleet(*lines))
 
 
-def test_a_loss_where_the_bundle_has_it() -> None:
+def test_a_failure_where_the_bundle_has_it() -> None:
     course = run('{"at": 1000, "failed": ["1:0"]}', '{"at": 2000}')
     assert log(course) == [(1000, 3.0, 10.5, "1:0 failed: the plan for these failures")]
     assert course.rates() == [(0, 1 / 21), (989.5, 0), (1003, 1 / 30)]
 
 
-def test_a_loss_elsewhere_is_planned_for_and_then_moved() -> None:
+def test_a_failure_elsewhere_is_planned_for_and_then_moved() -> None:
     course = run('{"at": 1000, "failed": ["1:2"]}', '{"at": 9000}')
     assert [(at, pause, why) for at, pause, _, why in log(course)] == [
         (1000, 3.0, "1:2 failed: the plan for these failures"),
@@ -37,12 +37,12 @@ def test_a_loss_elsewhere_is_planned_for_and_then_moved() -> None:
     assert course.rates()[-1][1] == 1 / 30
 
 
-def test_nobody_moves_where_copies_take_too_long() -> None:
+def test_no_worker_moves_where_copies_take_too_long() -> None:
     course = run('{"at": 1000, "failed": ["1:2"]}', '{"at": 9000}', parameters=10**15)
     assert [why for *_, why in log(course)] == ["1:2 failed: the plan for these failures"]
 
 
-def test_two_losses_at_once_wait_for_a_plan_with_one_for_more() -> None:
+def test_two_failures_at_once_wait_for_a_plan_with_one_for_more() -> None:
     course = run('{"at": 1000, "failed": ["1:0", "0:2"]}', '{"at": 1100}')
     assert [(at, pause, why) for at, pause, _, why in log(course)] == [
         (1000, 3.0, "0:2, 1:0 failed: a plan for more failures, until there is one for these"),
@@ -51,7 +51,7 @@ def test_two_losses_at_once_wait_for_a_plan_with_one_for_more() -> None:
     assert course.rates()[2] == (1003, 1 / 32)
 
 
-def test_two_losses_at_once_that_no_plan_covers_wait_for_one() -> None:
+def test_two_failures_at_once_that_no_plan_covers_wait_for_one() -> None:
     course = run('{"at": 1000, "failed": ["1:3", "0:2"]}', '{"at": 1100}')
     assert log(course)[0][1:] == (7.0, 10.5, "0:2, 1:3 failed: waits for a plan for these failures")
 
@@ -90,7 +90,7 @@ def test_a_spare_machine_comes_in_like_any_other() -> None:
     ]
 
 
-def test_a_lost_stage_goes_back_to_the_checkpoint() -> None:
+def test_a_failed_stage_goes_back_to_the_checkpoint() -> None:
     course = run('{"at": 1050, "failed": ["0:1", "1:1", "2:1"]}', '{"at": 3000}')
     (entry,) = log(course)
     assert entry == (1050, 41.0, 50.0, "a stage has no live worker: starts from a checkpoint")
@@ -108,7 +108,7 @@ def test_too_few_for_every_stage_stand_still_until_somebody_comes() -> None:
     assert course.rates()[-1][0] == 2061
 
 
-def test_whoever_has_started_when_another_is_lost_comes_in_after_that() -> None:
+def test_whoever_has_started_when_another_fails_comes_in_after_that() -> None:
     course = run(
         '{"at": 1000, "failed": ["1:0"]}',
         '{"at": 2000, "returned": ["1:0"]}',
@@ -128,11 +128,11 @@ def test_a_job_that_begins_with_too_few_workers() -> None:
     assert course.kept > 0
 
 
-def test_it_begins_with_the_losses_where_they_cost_least() -> None:
+def test_it_begins_with_the_failures_where_they_cost_least() -> None:
     assert Ours(setting()).begin(frozenset({(1, 2), (2, 3)}), 0) == 1 / 31
 
 
-def test_periods_grow_with_losses() -> None:
+def test_periods_grow_with_failures() -> None:
     periods = OurPeriods(setting())
     assert [periods.exact(counts) for counts in PERIODS] == list(PERIODS.values())
     assert periods.at_once((0, 1, 1, 0)) == 32_000
@@ -150,7 +150,7 @@ def test_estimates_are_no_better_than_plans() -> None:
         assert planned.exact(counts) == pytest.approx(estimated.exact(counts), rel=0.08)
 
 
-def test_more_losses_than_the_bundle_was_made_for_lie_best_when_they_are_even() -> None:
+def test_more_failures_than_the_bundle_was_made_for_lie_best_when_they_are_even() -> None:
     given = setting()
     most = max(sum(plan.counts) for plan in given.plans)
     periods = OurPeriods(given)

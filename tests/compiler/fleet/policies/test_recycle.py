@@ -61,7 +61,7 @@ def test_the_running_example() -> None:
     assert period_with(unit_job(4, 3, 6, (4, 3, 2, 1)), (0, 0, 1, 0), STEPS[0]) == 42_000
 
 
-def test_a_loss_costs_half_an_iteration_and_a_comeback_a_copy() -> None:
+def test_a_failure_costs_half_an_iteration_and_a_comeback_a_copy() -> None:
     job = sized_job(4, 3, 30, 7)
     costs = ChangeCosts(copy_rate=GIB)
     policy = Recycle(make_setting(job, (), Known(costs=costs)))
@@ -74,7 +74,7 @@ def test_a_loss_costs_half_an_iteration_and_a_comeback_a_copy() -> None:
     assert back.redone == 0
 
 
-def test_losses_that_lie_badly_are_moved() -> None:
+def test_failures_that_lie_badly_are_moved() -> None:
     job = replace(unit_job(2, 4, 4), parameters=(10**9, 10**9))
     policy = Recycle(make_setting(job, ()))
     policy.begin(frozenset(), 0)
@@ -84,11 +84,11 @@ def test_losses_that_lie_badly_are_moved() -> None:
 def test_a_stage_without_workers_stops_everything() -> None:
     policy = Recycle(unit_setting(2, 2, 3))
     policy.begin(frozenset(), 0)
-    everybody = {(0, 0), (1, 0), (0, 1)}
-    assert policy.react(failure(1, everybody, everybody)).rate == 0
+    everyone = {(0, 0), (1, 0), (0, 1)}
+    assert policy.react(failure(1, everyone, everyone)).rate == 0
 
 
-def test_a_stage_that_nobody_holds_comes_from_a_checkpoint() -> None:
+def test_a_stage_that_no_worker_holds_comes_from_a_checkpoint() -> None:
     setting = unit_setting(4, 3, 6)
     policy = Recycle(setting)
     policy.begin(frozenset(), 0)
@@ -115,9 +115,9 @@ def test_a_stage_that_could_not_be_copied_in_time_comes_from_a_checkpoint() -> N
 def test_it_stands_still_until_there_is_somebody_for_every_stage() -> None:
     policy = Recycle(unit_setting(2, 2, 3))
     policy.begin(frozenset(), 0)
-    everybody = {(0, 0), (1, 0), (0, 1)}
-    assert policy.react(failure(1000, everybody, everybody)).redone == 300
-    reaction = policy.react(comeback(2000, {(0, 0)}, everybody - {(0, 0)}))
+    everyone = {(0, 0), (1, 0), (0, 1)}
+    assert policy.react(failure(1000, everyone, everyone)).redone == 300
+    reaction = policy.react(comeback(2000, {(0, 0)}, everyone - {(0, 0)}))
     assert reaction.rate > 0 and reaction.redone == 0
     assert "from a checkpoint" in reaction.why
 

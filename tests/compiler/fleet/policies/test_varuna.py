@@ -23,7 +23,7 @@ def test_checkpoints_cost_their_share_at_all_times() -> None:
     assert saved == pytest.approx(never.begin(frozenset(), 0) * 600 / 700)
 
 
-def test_a_loss_costs_what_was_done_since_the_checkpoint_and_a_restart() -> None:
+def test_a_failure_costs_what_was_done_since_the_checkpoint_and_a_restart() -> None:
     policy = varuna()
     healthy = policy.begin(frozenset(), 0)
     reaction = policy.react(failure(1000, {(0, 0)}, {(0, 0)}))
