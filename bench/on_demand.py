@@ -28,8 +28,8 @@ def section() -> Section:
         title=TITLE,
         command="python -m bench.on_demand",
         words=(
-            f"Random failure patterns of {COUNTS[0]} to {COUNTS[-1]} workers, no worker moves to another stage. "
-            "`first` is the first run after installing, when the inner loops are compiled and kept."
+            f"Random failure patterns of {COUNTS[0]} to {COUNTS[-1]} workers, no worker moves to another "
+            "stage. `first` is the first run after installing, when the inner loops are compiled and kept."
         ),
         columns=("job", "how", "patterns", "first s", "median s", "worst s", "median gap", "worst gap"),
         rows=tuple(row for name in NAMES for row in _rows(name)),

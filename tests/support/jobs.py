@@ -87,10 +87,10 @@ def small_targets(draw: st.DrawFn) -> Target:
         for amount in activation
     )
     techniques = Techniques(*(draw(st.booleans()) for _ in range(3)))
-    failed = [draw(st.integers(0, pipelines - 1)) for _ in range(stages)]
+    counts = [draw(st.integers(0, pipelines - 1)) for _ in range(stages)]
     failed = failure_set(
         (pipeline, stage)
-        for stage, count in enumerate(failed)
+        for stage, count in enumerate(counts)
         for pipeline in draw(st.permutations(range(pipelines)))[:count]
     )
     job = JobSpec(
