@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from recycle_compiler.ir.levels import print_level
+from recycle_compiler.ir.text import print_level
 from recycle_compiler.passes.pipeline import Observer, Step
 from recycle_compiler.passes.text import print_pass, print_reproducer
 from recycle_runtime.cli.output import Output

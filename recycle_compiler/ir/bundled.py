@@ -6,8 +6,7 @@ The runtime reads one worker's stream with the standard library; this reads thos
 import numpy as np
 from numpy.typing import ArrayLike
 
-from recycle_compiler.ir.job import JobSpec
-from recycle_compiler.ir.job_text import TextError, parse_job
+from recycle_compiler.ir.job import JobSpec, TextError, parse_job
 from recycle_compiler.ir.ops import Column
 from recycle_runtime.plan.bundle import Bundle, BundleError
 from recycle_runtime.plan.codec import NEIGHBOUR, OPCODE, PIPELINE

@@ -1,4 +1,4 @@
-"""Text of targets, graphs and schedules: exact, readable, and read back by `parse_*`.
+"""Text of targets, graphs, schedules and streams: exact, readable, and read back by `parse_*`.
 
 Every text starts with its level and the resolved job. A schedule has one line per worker, times in the
 unit of the job:
@@ -13,30 +13,100 @@ unit of the job:
 
 An op on a chunk whose number is not that of its worker's stage says so: `F0.0.c3`, `R.c3`. In a graph such an
 op names its worker as `1:0`, not by its pipeline alone.
+
+Streams have one line per instruction:
+
+    worker 0:0
+        0  load              p0 m0    b0
+        1  forward           p0 m0    b0
 """
 
 import re
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from itertools import accumulate, groupby
+from typing import Any
 
 import numpy as np
 
-from recycle_compiler.ir.failure import Worker, worker_at, worker_number
+from recycle_compiler.ir.failure import FailureSet, Worker, failure_set, worker_at, worker_number
 from recycle_compiler.ir.graph import Graph, memory_of
-from recycle_compiler.ir.head_text import (
-    parse_claims,
-    parse_time,
-    parse_worker,
-    print_claims,
-    print_head,
-    print_release,
-    print_time,
-    split_text,
-)
-from recycle_compiler.ir.job import JobSpec
-from recycle_compiler.ir.job_text import TextError
+from recycle_compiler.ir.job import JobSpec, TextError, parse_job, print_job
 from recycle_compiler.ir.ops import MICROBATCH_KINDS, UNSET, Op, OpKind, op_duration, op_table
 from recycle_compiler.ir.schedule import Schedule, WorkEdge, schedule_order
-from recycle_compiler.ir.streams import Claims
+from recycle_compiler.ir.streams import Claims, Streams
 from recycle_compiler.ir.target import Target
+from recycle_runtime.plan.assembly import AssemblyError, assemble, disassemble
+from recycle_runtime.plan.isa import Instruction
+
+
+def print_time(ticks: int, ticks_per_unit: int) -> str:
+    """Ticks in the job's unit, as an exact decimal."""
+    whole, rest = divmod(ticks, ticks_per_unit)
+    if not rest:
+        return str(whole)
+    digits = len(str(ticks_per_unit)) - 1
+    return f"{whole}.{rest:0{digits}d}".rstrip("0")
+
+
+def parse_time(word: str, ticks_per_unit: int) -> int:
+    """Inverse of `print_time`."""
+    ticks = Fraction(word) * ticks_per_unit
+    if ticks.denominator != 1:
+        raise ValueError(f"{word} is not a whole number of ticks")
+    return int(ticks)
+
+
+def print_release(release: Sequence[int], unit: int) -> str:
+    """The line of window openings."""
+    return "release " + " ".join(print_time(time, unit) for time in release)
+
+
+def print_claims(claims: Claims, unit: int) -> str:
+    """The line of claims."""
+    numbers = (f"{name} {print_time(getattr(claims, name), unit)}" for name in _CLAIMED_TIMES)
+    cut = "yes" if claims.cut_short else "no"
+    return f"claims {' '.join(numbers)} cut_short {cut} reason {claims.reason}"
+
+
+def parse_claims(words: Sequence[str], unit: int) -> Claims:
+    """What follows the word `claims`."""
+    names, values = words[0:8:2], words[1:8:2]
+    if tuple(names) != (*_CLAIMED_TIMES, "cut_short") or words[8] != "reason":
+        raise ValueError("claims are out of order")
+    makespan, period, bound = (parse_time(value, unit) for value in values[:3])
+    return Claims(makespan, period, bound, " ".join(words[9:]), values[3] == "yes")
+
+
+_CLAIMED_TIMES = ("makespan", "period", "lower_bound")
+
+
+def print_head(job: JobSpec, failed: FailureSet) -> str:
+    """The job and the failed workers."""
+    return print_job(job) + " ".join(("failed", *map(str, failed))) + "\n"
+
+
+def split_text(text: str, level: str) -> tuple[JobSpec, FailureSet, list[tuple[int, list[str]]]]:
+    """The job, the failed workers, and the numbered lines after them."""
+    lines = text.splitlines()
+    if not lines or lines[0] != level:
+        raise TextError(1, f"expected `{level}`")
+    heads = [index for index, line in enumerate(lines) if line.split()[:1] == ["failed"]]
+    if not heads:
+        raise TextError(0, "the line of failed workers is missing")
+    job = parse_job(lines[1 : heads[0]])
+    try:
+        failed = failure_set(parse_worker(word) for word in lines[heads[0]].split()[1:])
+    except ValueError as cause:
+        raise TextError(heads[0] + 1, str(cause)) from cause
+    rest = [(number, line.split()) for number, line in enumerate(lines, start=1)][heads[0] + 1 :]
+    return job, failed, [(number, words) for number, words in rest if words]
+
+
+def parse_worker(word: str) -> Worker:
+    """`pipeline:stage`."""
+    pipeline, _, stage = word.partition(":")
+    return Worker(int(pipeline), int(stage))
 
 
 def print_target(target: Target) -> str:
@@ -209,3 +279,78 @@ def _from_label(label: str, worker: Worker, job: JobSpec) -> Op:
     place = (UNSET, UNSET) if found[2] is None else (int(found[2]), int(found[3]))
     number = worker_number(worker, job.pipelines)
     return Op(kind, *place, chunk, number, op_duration(job, kind, chunk))
+
+
+def print_streams(streams: Streams) -> str:
+    """One line per instruction."""
+    unit = streams.job.ticks_per_unit
+    head = ["streams", print_head(streams.job, streams.failed).rstrip("\n")]
+    head += [print_release(streams.release, unit), print_claims(streams.claims, unit)]
+    bodies = (disassemble(stream, worker, streams.job.pipelines) for worker, stream in streams.items())
+    return "\n".join(head) + "\n" + "".join(bodies)
+
+
+def parse_streams(text: str) -> Streams:
+    """Inverse of `print_streams`."""
+    job, failed, rest = split_text(text, "streams")
+    unit = job.ticks_per_unit
+    if [words[0] for _, words in rest[:2]] != ["release", "claims"]:
+        raise TextError(0, "streams need their release and claims lines")
+    try:
+        release = tuple(parse_time(word, unit) for word in rest[0][1][1:])
+        claims = parse_claims(rest[1][1][1:], unit)
+    except (ValueError, IndexError) as cause:
+        raise TextError(rest[0][0], f"not a line of streams: {cause}") from cause
+    lines = text.splitlines()
+    workers: list[Worker] = []
+    streams: list[tuple[Instruction, ...]] = []
+    for first, last in _blocks(rest):
+        try:
+            worker, stream = assemble("\n".join(lines[first - 1 : last]), job.pipelines)
+        except AssemblyError as cause:
+            raise TextError(first - 1 + cause.line, cause.what) from cause
+        workers.append(Worker(*worker))
+        streams.append(stream)
+    table = np.array([row for stream in streams for row in stream], dtype=np.int64).reshape(
+        -1, len(Instruction._fields)
+    )
+    offsets = np.array([0, *accumulate(len(stream) for stream in streams)], dtype=np.int64)
+    columns = (np.ascontiguousarray(column) for column in table.T)
+    return Streams(job, failed, release, claims, tuple(workers), offsets, *columns)
+
+
+def _blocks(rest: list[tuple[int, list[str]]]) -> list[tuple[int, int]]:
+    """First and last line of each worker's stream."""
+    heads = accumulate(int(words[0] == "worker") for _, words in rest[2:])
+    numbered = zip(heads, (number for number, _ in rest[2:]), strict=True)
+    blocks = ([number for _, number in group] for _, group in groupby(numbered, key=lambda pair: pair[0]))
+    return [(block[0], block[-1]) for block in blocks]
+
+
+Level = Target | Graph | Schedule | Streams
+
+_PRINTERS: dict[type, Callable[[Any], str]] = {
+    Target: print_target,
+    Graph: print_graph,
+    Schedule: print_schedule,
+    Streams: print_streams,
+}
+_PARSERS: dict[str, Callable[[str], Level]] = {
+    "target": parse_target,
+    "graph": parse_graph,
+    "schedule": parse_schedule,
+    "streams": parse_streams,
+}
+
+
+def print_level(value: Level) -> str:
+    """The exact text of a value."""
+    return _PRINTERS[type(value)](value)
+
+
+def parse_level(text: str) -> Level:
+    """The value of a text; its first line says the level."""
+    level = text.partition("\n")[0]
+    if level not in _PARSERS:
+        raise TextError(1, f"expected one of {', '.join(_PARSERS)}, got `{level[:40]}`")
+    return _PARSERS[level](text)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Generic, Never, TypeAlias, TypeVar, cast
 
-from recycle_compiler.ir.levels import Level
+from recycle_compiler.ir.text import Level
 
 In = TypeVar("In", bound=Level, contravariant=True)
 Out = TypeVar("Out", bound=Level, covariant=True)

@@ -26,8 +26,8 @@ from types import NoneType
 from typing import Any, NamedTuple, cast, get_args, get_origin, get_type_hints
 
 from recycle_compiler.ir.failure import Worker
-from recycle_compiler.ir.job_text import TextError
-from recycle_compiler.ir.levels import Level, parse_level, print_level
+from recycle_compiler.ir.job import TextError
+from recycle_compiler.ir.text import Level, parse_level, print_level
 from recycle_compiler.passes.pipeline import AnyPass, PassError, run_passes
 from recycle_compiler.scheduling.slow_workers import SlowWorker
 

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from recycle_compiler.ir.job import JobSpec
-from recycle_compiler.ir.job_text import TextError, parse_job
+from recycle_compiler.ir.job import JobSpec, TextError, parse_job
 from recycle_compiler.verifier.plan import LARGEST, PlanSource, live_hosts
 from recycle_compiler.verifier.report import Rule, Violation
 

@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from recycle_compiler.ir.levels import Level
+from recycle_compiler.ir.text import Level
 from recycle_compiler.passes.pipeline import AnyPass
 from recycle_compiler.passes.text import PASSES, pass_class
 

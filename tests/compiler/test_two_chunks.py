@@ -17,8 +17,8 @@ from recycle_compiler.ir.job import JobSpec, Techniques
 from recycle_compiler.ir.ops import UNSET, Op, OpKind, op_duration, op_table
 from recycle_compiler.ir.schedule import Schedule, measured, schedule_order
 from recycle_compiler.ir.streams import Claims, Streams
-from recycle_compiler.ir.streams_text import parse_streams, print_streams
 from recycle_compiler.ir.target import Target
+from recycle_compiler.ir.text import parse_streams, print_streams
 from recycle_compiler.passes.assign_buffers import AssignBuffers
 from recycle_compiler.passes.insert_transfers import InsertTransfers
 from recycle_compiler.planner.compile import compile_job, plan_failed

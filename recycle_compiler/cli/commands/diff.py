@@ -24,7 +24,7 @@ from recycle_compiler.analysis.trace_diff.trace_file import begins_like_a_trace
 from recycle_compiler.cli.bundles import read_bundle, read_plan, schedule_of
 from recycle_compiler.cli.commands.diff_with_run import compare_bundle, compare_text
 from recycle_compiler.cli.values import count
-from recycle_compiler.ir.job_text import TextError
+from recycle_compiler.ir.job import TextError
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.streams import Streams
 from recycle_compiler.ir.text import parse_schedule

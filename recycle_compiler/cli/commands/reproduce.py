@@ -3,8 +3,8 @@
 from argparse import Namespace
 from pathlib import Path
 
-from recycle_compiler.ir.job_text import TextError
-from recycle_compiler.ir.levels import print_level
+from recycle_compiler.ir.job import TextError
+from recycle_compiler.ir.text import print_level
 from recycle_compiler.passes.text import reproduce
 from recycle_runtime.cli.output import DONE, Output, UserError
 from recycle_runtime.cli.parser import Arguments

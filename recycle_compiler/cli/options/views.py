@@ -9,8 +9,7 @@ from recycle_compiler.cli.bundles import schedule_of
 from recycle_compiler.cli.options.files import add_output_argument
 from recycle_compiler.cli.values import one_of, positive
 from recycle_compiler.ir.streams import Streams
-from recycle_compiler.ir.streams_text import print_streams
-from recycle_compiler.ir.text import print_schedule
+from recycle_compiler.ir.text import print_schedule, print_streams
 from recycle_compiler.viz.document import document
 from recycle_compiler.viz.grid import grid
 from recycle_runtime.cli.output import Output, to_stdout

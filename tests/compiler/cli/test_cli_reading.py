@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from recycle_compiler.ir.levels import parse_level
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.streams import Streams
+from recycle_compiler.ir.text import parse_level
 from recycle_runtime.plan.bundle import Bundle
 
 Recyclec = Callable[..., tuple[int, str, str]]

@@ -3,17 +3,18 @@
 import pytest
 from hypothesis import given, settings
 
-from recycle_compiler.ir.head_text import parse_time, print_time
-from recycle_compiler.ir.job_text import TextError
+from recycle_compiler.ir.job import TextError
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.target import Target
 from recycle_compiler.ir.text import (
     parse_graph,
     parse_schedule,
     parse_target,
+    parse_time,
     print_graph,
     print_schedule,
     print_target,
+    print_time,
 )
 from tests.support.jobs import routed, small_targets
 

@@ -6,9 +6,8 @@ from hypothesis import given, settings
 
 from recycle_compiler.backends.replay import replay
 from recycle_compiler.ir.schedule import Schedule
-from recycle_compiler.ir.streams_text import print_streams
 from recycle_compiler.ir.target import Target
-from recycle_compiler.ir.text import parse_schedule, print_schedule
+from recycle_compiler.ir.text import parse_schedule, print_schedule, print_streams
 from recycle_compiler.passes.assign_buffers import AssignBuffers
 from recycle_compiler.passes.assign_slots import AssignSlots
 from recycle_compiler.passes.canonicalize_schedule import CanonicalizeSchedule

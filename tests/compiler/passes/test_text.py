@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recycle_compiler.ir.failure import Worker
-from recycle_compiler.ir.job_text import TextError
-from recycle_compiler.ir.levels import Level, print_level
+from recycle_compiler.ir.job import TextError
 from recycle_compiler.ir.target import Target
+from recycle_compiler.ir.text import Level, print_level
 from recycle_compiler.passes import text as pass_text
 from recycle_compiler.passes.add_worker import AddWorker
 from recycle_compiler.passes.assign_slots import AssignSlots

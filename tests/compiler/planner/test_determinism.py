@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from recycle_compiler.ir.failure import failure_set
-from recycle_compiler.ir.streams_text import print_streams
+from recycle_compiler.ir.text import print_streams
 from recycle_compiler.planner.compile import plan_failed
 from recycle_compiler.scheduling import loops
 from tests.support.jobs import unit_job

@@ -4,9 +4,8 @@ from hypothesis import given, settings
 
 from recycle_compiler.backends.bundle import bundle_bytes, read_streams
 from recycle_compiler.backends.replay import replay
-from recycle_compiler.ir.streams_text import parse_streams, print_streams
 from recycle_compiler.ir.target import Target
-from recycle_compiler.ir.text import print_schedule
+from recycle_compiler.ir.text import parse_streams, print_schedule, print_streams
 from recycle_compiler.planner.compile import plan_failed
 from recycle_compiler.verifier.verify import verify_bundle
 from recycle_runtime.plan.bundle import Bundle

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from recycle_compiler.ir.job import JobSpec
-from recycle_compiler.ir.job_text import print_job
+from recycle_compiler.ir.job import JobSpec, print_job
 from recycle_runtime.plan.isa import USES_CHUNK, Instruction, Opcode
 
 Cell = tuple[int, int]

@@ -11,7 +11,6 @@ _ALLOWED = (
     "numpy",
     "recycle_compiler.ir.failure",
     "recycle_compiler.ir.job",
-    "recycle_compiler.ir.job_text",
     "recycle_compiler.verifier",
     "recycle_runtime.plan.bundle",
     "recycle_runtime.plan.isa",

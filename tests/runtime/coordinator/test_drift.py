@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recycle_compiler.ir.job_text import print_job
+from recycle_compiler.ir.job import print_job
 from recycle_runtime.coordinator.drift import OpTimes, calibrated, measured_times, shift
 from recycle_runtime.coordinator.measured_job import JobText, StageTimes
 from tests.support.jobs import unit_job

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recycle_compiler.frontend.load import parse_job_text
-from recycle_compiler.ir.job import JobSpec, SolverOptions
-from recycle_compiler.ir.job_text import print_job
+from recycle_compiler.ir.job import JobSpec, SolverOptions, print_job
 from recycle_compiler.ir.target import Target
 from recycle_runtime.coordinator.measured_job import JobText, StageTimes
 from tests.support.jobs import figure3, small_targets

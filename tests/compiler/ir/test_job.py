@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 
-from recycle_compiler.ir.job_text import TextError, parse_job, print_job
+from recycle_compiler.ir.job import TextError, parse_job, print_job
 from recycle_compiler.ir.target import Target
 from tests.support.jobs import figure3, small_targets
 
