@@ -4,7 +4,7 @@
               B -> next B              I -> next I
               B -> S                   I -> W -> S
 
-Only the input gradient is on the path to the previous chunk, so W floats: it may fill any idle slot up to
+Only the input gradient is on the path to the previous chunk, so W floats: it may fill any idle time up to
 the reduction. A chunk is split where that can pay: the previous chunk waits for I, or memory holds a second
 micro-batch while a W is put off. Elsewhere (the first chunk with room for one) B stays whole.
 """
