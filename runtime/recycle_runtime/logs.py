@@ -6,7 +6,7 @@
 a line about another worker says so with `extra={"worker": "0:1"}`. Standard library only.
 
 Without `--log-level` and `--log-file`, warnings go to stderr, where users see them between the other output.
-So a failure that the job survives is logged as INFO, and a WARNING is for what somebody should look into.
+So a failure that the job survives is logged as INFO, and a WARNING is for what needs attention.
 """
 
 import logging

@@ -1,7 +1,7 @@
-"""One process on every node: it starts worker processes, watches them, and reports to the coordinator.
+"""One process on every node: it starts and monitors worker processes, and reports to the coordinator.
 
 watch       which of them has ended or hangs
 agent       the loop
-process_table   which member runs where, for the agent after this one
+process_table   which worker process runs where, for the agent after this one
 preload     what all of them would load, loaded once before they are forked
 """

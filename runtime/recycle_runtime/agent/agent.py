@@ -53,12 +53,12 @@ class AgentOptions:
     workers_per_node: int
     """Worker processes that this node has room for."""
     state: Path
-    """A folder for the board, and for what an agent that starts again has to know."""
+    """A folder for the board, and for what a restarted agent has to know."""
     limits: Limits
 
 
 Work = Callable[[Member, int, tuple[InjectedFault, ...], Board], int]
-"""What a worker process does: its member, its line, its faults, the board; the exit status."""
+"""What a worker process does: its name, its line, its faults, the board; the exit status."""
 
 
 class Agent:
@@ -116,7 +116,7 @@ class Agent:
                 self._obey(message)
         except WireError as error:
             if not self._is_over:
-                _LOGGER.info("connects to the coordinator again: %s", error)
+                _LOGGER.info("reconnects to the coordinator: %s", error)
                 self._channel.close()
                 self._channel = self._connect()
 
@@ -155,7 +155,7 @@ class Agent:
     def _start(self, member: Member, faults: tuple[InjectedFault, ...]) -> None:
         line = self._table.free_line()
         if line is None:
-            self._say(ProcessEnded(member, 0, "found no room on its node", 0))
+            self._say(ProcessEnded(member, 0, "could not start: its node is full", 0))
             return
         self._board.clear(line)
         sys.stdout.flush()
@@ -192,7 +192,7 @@ class Agent:
                 _LOGGER.info("process %d: adopted", row.pid, extra=_of(row.member))
             else:
                 number = process_number(self._node, row.pid)
-                self._untold.append(ProcessEnded(row.member, number, "ended unwatched", 0))
+                self._untold.append(ProcessEnded(row.member, number, "ended while its agent was down", 0))
 
     # The coordinator.
 
@@ -205,7 +205,7 @@ class Agent:
                 self._untold.append(message)
 
     def _connect(self) -> Channel:
-        """WireError when nobody has answered for long."""
+        """WireError when the coordinator has not answered for long."""
         deadline = time.monotonic() + _RETRY_FOR
         while True:
             try:

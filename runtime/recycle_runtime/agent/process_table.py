@@ -1,4 +1,4 @@
-"""Which member runs on which line of the board, written down for the next agent of this node.
+"""Which worker process has which line of the board, written down for the next agent of this node.
 
 Standard library only.
 """
@@ -20,7 +20,7 @@ class Row(NamedTuple):
 
 
 class ProcessTable:
-    """The worker processes of a node, by member."""
+    """The worker processes of a node, by name."""
 
     def __init__(self, path: Path, room: int) -> None:
         self._path, self._room = path, room
@@ -63,7 +63,7 @@ class ProcessTable:
         return row.member
 
     def forget(self) -> None:
-        """Nobody comes after this agent."""
+        """Delete the table: no agent comes after this one."""
         self._path.unlink(missing_ok=True)
 
     def _write(self) -> None:

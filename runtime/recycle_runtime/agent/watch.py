@@ -1,6 +1,6 @@
 """Which processes of a node have ended, and which hang. Standard library only.
 
-The end of a process is seen through its pidfd, so an agent that starts again can watch processes that are not
+The end of a process is seen through its pidfd, so a restarted agent can watch processes that are not
 its children. A process hangs when its heartbeat stops, or when it has been in the same instruction for very
 long without waiting for another worker; then it is killed, and its end is reported like any other.
 """

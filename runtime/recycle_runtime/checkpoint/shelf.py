@@ -4,7 +4,7 @@
     DIR/step-00000100/manifest.json         written last, by the coordinator
     DIR/step-00000200.1/                    a second try at the same step
 
-Every try has a folder of its own, so nobody ever writes over another's files. A folder without a manifest is
+Every try has a folder of its own, so files are never overwritten. A folder without a manifest is
 no checkpoint, and goes when the next one is complete.
 """
 
@@ -107,7 +107,7 @@ def beginning(folder: str | Path, shape: Shape, steps: int, *, resume: bool) -> 
         if found or damaged:
             what = f"a checkpoint of step {found[0].manifest.step}" if found else "a damaged checkpoint"
             raise CheckpointError(
-                f"{folder}: there is {what} already: go on from it with --resume, or name another folder"
+                f"{folder}: there is {what} already: resume from it with --resume, or name another folder"
             )
         return Beginning()
     if not found:
@@ -117,7 +117,7 @@ def beginning(folder: str | Path, shape: Shape, steps: int, *, resume: bool) -> 
     newest = found[0]
     _check(Path(folder) / newest.name, newest, shape, steps)
     manifest = newest.manifest
-    words = f"going on with step {manifest.step} from {Path(folder) / newest.name}"
+    words = f"resuming with step {manifest.step} from {Path(folder) / newest.name}"
     if damaged:
         words += f" (not used: {damaged[0]})"
     return Beginning(newest.name, manifest.step, manifest.items, manifest.seed, words)

@@ -47,7 +47,7 @@ def restore(chunk: Chunk, checkpoint: Path, step: int) -> None:
 
 
 class _GivenUp(Exception):  # noqa: N818
-    """Nobody wants this checkpoint any more."""
+    """This checkpoint is not wanted any more."""
 
 
 class BackgroundWriter:

@@ -40,7 +40,7 @@ class Output:
     quiet: bool = False
     color: bool = True
     written: list[str] = field(default_factory=list[str])
-    """Files that are in place by now, for whoever interrupts us."""
+    """Files that are in place by now, for the message after an interrupt."""
 
     def colored(self, stream: TextIO) -> bool:
         """Whether colour may be used on this stream."""
@@ -51,7 +51,7 @@ class Output:
             stdout.write(text)
 
     def line(self, text: str) -> None:
-        """A line that whoever reads our output sees at once."""
+        """A line that is flushed at once."""
         self.data(f"{text}\n")
         self.flush()
 

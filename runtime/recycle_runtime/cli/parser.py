@@ -22,7 +22,7 @@ RENAMED = {
     "--slots": "--workers-per-node",
     "--stuck": "--instruction-timeout",
 }
-"""Options of 0.1.0 that are gone, for whoever still types them."""
+"""Options of 0.1.0 that are gone, with their replacements."""
 
 
 class Arguments(Protocol):

@@ -1,4 +1,4 @@
-"""Stdout and stderr as a shell may leave them: closed, on a full disk, or read by nobody any more."""
+"""Stdout and stderr as a shell may leave them: closed, on a full disk, or a pipe without a reader."""
 
 import errno
 import io
@@ -9,7 +9,7 @@ from typing import TextIO, cast
 
 
 class ClosedStream(io.TextIOBase):
-    """Stands for a stdout that was closed before we started: whoever writes to it hears so."""
+    """Stands for a stdout that was closed before we started: writing to it is an error."""
 
     def write(self, s: str, /) -> int:
         raise OSError(errno.EBADF, "it is closed")
@@ -30,6 +30,6 @@ def open_standard_streams() -> None:
 
 
 def abandon(stream: TextIO) -> None:
-    """After a failed write: what is still buffered goes nowhere, and Python keeps silent when it closes."""
+    """After a failed write: drop what is buffered, so that Python reports nothing when it closes."""
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -40,7 +40,7 @@ _SLOW = 1.5
 _STILL_SLOW = 1.25
 """The same for one that was slow already."""
 _TOO_SLOW = 2.0
-"""Nobody moves while somebody is so slow."""
+"""No worker moves while some worker is this slow."""
 _OTHER_PACE = 1.3
 """A slow worker whose factor has changed by so much needs another plan."""
 _MOST_PATIENCE = 64
@@ -101,7 +101,7 @@ class Adaptation:
             self.ops.add(member.worker, times)
 
     def began(self, member: Member, state_bytes: int, copied: Copied | None) -> None:
-        """A member runs in a new generation: what it holds, and what it had to copy for that."""
+        """A process runs in a new generation: what it holds, and what it had to copy for that."""
         stage = member.worker[1]
         self.costs.state_bytes[stage] = max(self.costs.state_bytes.get(stage, 0), state_bytes)
         if copied is not None:
@@ -125,7 +125,7 @@ class Adaptation:
         self._weighed = None
 
     def recovered(self, recovery: Recovery, now: float) -> None:
-        """Everybody runs in it."""
+        """Every worker runs in it."""
         self.rate.begin(now)
         if recovery.causes != ["start"]:
             # To leave takes longer after a failure than between two steps, where next time it will happen.

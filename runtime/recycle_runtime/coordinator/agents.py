@@ -1,4 +1,4 @@
-"""The agents of a job's nodes: which processes each of them watches. Standard library only."""
+"""The agents of a job's nodes: which processes run on each. Standard library only."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -34,7 +34,7 @@ class _Agent:
         self.pids: dict[Member, int] = {}
         """0 until the agent has said it."""
         self.is_shunned = False
-        """Some others do not reach it, so it gets no more workers."""
+        """Some other nodes do not reach it, so it gets no more workers."""
 
 
 class Agents:
@@ -44,7 +44,7 @@ class Agents:
         self._tensor, self._patience = tensor, heartbeat_timeout
         self._agents: dict[Sends, _Agent] = {}
         self._shunned: set[str] = set()
-        """Names of agents that others do not reach."""
+        """Names of agents that other nodes do not reach."""
         self._looked = now
 
     def arrive(self, connection: Sends, message: AgentJoin, now: float) -> Sends | None:
@@ -69,10 +69,10 @@ class Agents:
     def timed_out(
         self, can_go_on_without: Callable[[set[Worker]], bool], now: float
     ) -> list[tuple[Sends, list[Member]]]:
-        """Agents without a heartbeat for too long, with their members; they are given up.
+        """Agents without a heartbeat for too long, with their processes; they are given up.
 
         If the job would end without them, they are given more time: it may well be the
-        coordinator that nobody reaches.
+        coordinator that is cut off.
         """
         if now - self._looked > self._patience / 2:
             # It was this process that did not listen.
@@ -100,7 +100,7 @@ class Agents:
             connection.send(JobOver())
 
     def leave(self, connection: Sends) -> list[Member]:
-        """An agent has hung up; who it watched."""
+        """An agent has disconnected; the processes of its node."""
         agent = self._agents.pop(connection, None)
         return [] if agent is None else list(agent.pids)
 
@@ -108,7 +108,7 @@ class Agents:
         return any(member in agent.pids for agent in self._agents.values())
 
     def start(self, worker: Worker, faults: tuple[InjectedFault, ...]) -> bool:
-        """Have a worker started where there is room; False if it runs, or nobody has room."""
+        """Have a worker started where there is room; False if it runs, or no node has room."""
         members = [Member(worker, rank) for rank in range(self._tensor)]
         if any(self.has(member) for member in members):
             return False

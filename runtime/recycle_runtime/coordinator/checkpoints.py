@@ -1,7 +1,7 @@
 """When checkpoints are taken, and when one is complete: belongs to the job's state machine.
 
 One checkpoint is under way at a time. Its step is told to one writer for every rank of every stage, early
-enough that none has got there; each copies its state when it stands exactly there, and nobody waits. When
+enough that none has got there; each copies its state when it stands exactly there, and none waits. When
 all have said that their shard is on disk, the manifest is written. A checkpoint that cannot become complete,
 because a writer died or was told too late, is given up, and another is taken. Files are for others to touch:
 see `checkpoint_files`. Standard library only.
@@ -34,7 +34,7 @@ from recycle_runtime.protocol.messages import (
 )
 
 _EARLY = 2
-"""Steps after the last that is known to be made by all: nobody should be there yet."""
+"""Steps after the last that is known to be made by all: no worker should be there yet."""
 _EARLIEST = 64
 
 
@@ -72,11 +72,11 @@ class NoCheckpoints:
         """These are there now: the first peer of each stage writes."""
 
     def regroup(self, step: int, members: Sequence[Member]) -> list[Order]:
-        """A new generation begins with this step; nobody has passed it."""
+        """A new generation begins with this step; no worker has passed it."""
         return []
 
     def asked_of(self, member: Member) -> CheckpointOrder | None:
-        """What a member is told to write when a generation begins, if anything."""
+        """What a process is told to write when a generation begins, if anything."""
 
     def progress(self, step: int) -> list[Order]:
         """All steps before this one have been made by all."""
@@ -226,7 +226,7 @@ class Checkpoints(NoCheckpoints):
         return min(-(-least // self._every) * self._every, self._steps)
 
     def _begin(self, step: int) -> list[Order]:
-        """Each attempt has a name of its own, so that nobody writes over another's files."""
+        """Each attempt has a name of its own, so that no process overwrites the files of another."""
         name = next(name for attempt in count() if (name := name_of(step, attempt)) not in self._names)
         self._names.add(name)
         self._attempt = _Attempt(step, name, dict(self._writers))

@@ -1,4 +1,4 @@
-"""Which connection speaks for whom, and which process is which member. Standard library only."""
+"""The connections of the coordinator: which process each one belongs to. Standard library only."""
 
 from enum import Enum
 from typing import Protocol
@@ -7,7 +7,7 @@ from recycle_runtime.protocol.messages import Member, Message, ToObserver, ToWor
 
 
 class Kind(Enum):
-    """What a client is that is no member; it follows from the first thing it says."""
+    """What a client is that is no worker process; it follows from the first thing it says."""
 
     AGENT = "agent"
     OBSERVER = "observer"
@@ -33,7 +33,7 @@ class Connections:
         self._members: dict[Member, Line] = {}
         self._pids: dict[Member, int] = {}
         self._moved: dict[tuple[Member, int], Member] = {}
-        """For processes that are another worker now: from member and pid as they were."""
+        """For processes that are another worker now: by name and pid as they were."""
 
     def __contains__(self, member: Member) -> bool:
         """Whether it is connected."""
@@ -50,12 +50,12 @@ class Connections:
         self._kinds[line] = kind
 
     def accept(self, line: Line, member: Member, pid: int) -> None:
-        """From now on this connection speaks for the member, and no other does."""
+        """From now on this connection speaks for this process, and no other does."""
         self.hang_up(member)
         self._kinds[line], self._members[member], self._pids[member] = member, line, pid
 
     def send(self, member: Member, message: ToWorker) -> None:
-        """One to a member that is not connected is dropped: it is asked again when it is back."""
+        """A message to a process that is not connected is dropped: it is asked again when it is back."""
         if member in self._members:
             self._members[member].send(message)
 
@@ -77,7 +77,7 @@ class Connections:
             self._kinds[line] = Kind.DONE
 
     def closed(self, line: Line) -> Member | Kind | None:
-        """Whose connection that was; None if it speaks for nobody any more."""
+        """Whose connection that was; None if it has been replaced."""
         kind = self._kinds.pop(line, None)
         if isinstance(kind, Member):
             del self._members[kind]

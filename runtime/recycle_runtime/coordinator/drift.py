@@ -2,7 +2,7 @@
 
 Each worker says the median time of its ops of each kind, step by step; here they are smoothed. A stage takes
 as long as its typical worker, the lower of two in the middle, so that one who is slow does not count for its
-peers. A reduction lasts as long for everybody as the last one waits for it, so the shortest time is the one.
+peers. A reduction ends for all when the last one has come to it, so the shortest time is the one.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -40,12 +40,12 @@ class OpTimes:
         self._samples.pop(worker, None)
 
     def keep(self, workers: Collection[Worker]) -> None:
-        """Forget all others."""
+        """Forget all other workers."""
         for worker in set(self._seconds) - set(workers):
             self.forget(worker)
 
     def of_stage(self, stage: int) -> dict[str, float]:
-        """Seconds of each kind that somebody on this stage has measured often enough."""
+        """Seconds of each kind that a worker of this stage has measured often enough."""
         found: dict[str, list[float]] = {}
         for worker, known in self._peers(stage):
             if self._samples[worker] >= ENOUGH_SAMPLES:
@@ -54,7 +54,7 @@ class OpTimes:
         return {kind: min(all_) if kind == "R" else median_low(all_) for kind, all_ in found.items()}
 
     def factor(self, worker: Worker) -> float | None:
-        """How many times longer than for its peers the same ops take; None if nobody can tell."""
+        """How many times longer than for its peers the same ops take; None if it is not known."""
         own = self._seconds.get(worker)
         if own is None or self._samples[worker] < ENOUGH_SAMPLES:
             return None
@@ -93,7 +93,7 @@ def calibrated(job: JobText, ops: OpTimes) -> float | None:
 
 
 def measured_times(job: JobText, ops: OpTimes, tick: float) -> StageTimes | None:
-    """Ticks of ops as measured; None until every stage has been. What nobody runs is as planned."""
+    """Ticks of ops as measured; None until every stage has been. Ops that no worker runs are as planned."""
     rows: list[tuple[int, ...]] = []
     for stage in range(job.stages):
         measured = {kind: round(seconds / tick) for kind, seconds in ops.of_stage(stage).items()}

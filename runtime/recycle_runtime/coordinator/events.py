@@ -43,7 +43,7 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """A member has found the coordinator that was started again; it stops nowhere unless it is told to."""
+    """A process has found the restarted coordinator; it stops nowhere unless it is told to."""
 
     member: Member
     is_training: bool
@@ -53,12 +53,12 @@ class Returned:
 
 @dataclass(frozen=True, slots=True)
 class AllReturned:
-    """All who were there before are back, or known to have failed."""
+    """All processes of the journal are back, or known to have failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reconnected:
-    """A member's connection broke and is there again; both ends may have missed something."""
+    """The connection of a process broke and is there again; both ends may have missed something."""
 
     member: Member
     generation: int
@@ -67,7 +67,7 @@ class Reconnected:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A member has said something."""
+    """A message from a worker process."""
 
     member: Member
     message: (
@@ -98,7 +98,7 @@ class WorkerFailed:
 
 @dataclass(frozen=True, slots=True)
 class StopWanted:
-    """Everybody should stop between two steps, for a change."""
+    """Every worker should stop between two steps, for a change."""
 
     why: str
 
@@ -172,7 +172,7 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Say this to a member."""
+    """Send this to a worker process."""
 
     member: Member
     message: ToWorker
@@ -203,21 +203,21 @@ class TellRow:
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """Something that those who watch the job want to know."""
+    """A message for the observers of the job."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class BeginGathering:
-    """Older generations are over; whoever waits for somebody in one waits for nothing."""
+    """Older generations are over; waiting in one of them is in vain."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class BeginGeneration:
-    """A new generation is ordered: write it down before anybody hears of it."""
+    """A new generation is ordered: write it down before any process is told."""
 
     number: int
     step: int
@@ -226,7 +226,7 @@ class BeginGeneration:
 
 @dataclass(frozen=True, slots=True)
 class FinishRecovery:
-    """Everybody runs in the new generation."""
+    """Every worker runs in the new generation."""
 
     recovery: Recovery
 

@@ -1,4 +1,4 @@
-"""What a coordinator that starts again has to know: one JSON object a line, written before it is acted on.
+"""What a restarted coordinator has to know: one JSON object a line, written before it is acted on.
 
 A line that was cut short by the end of the process is left out; everything before it counts.
 """
@@ -44,7 +44,7 @@ class Remembered(NamedTuple):
     fitted: int | None = None
     """Which of these should be used."""
     restore: str | None = None
-    """The checkpoint that the run begins with, if not everybody has read it yet."""
+    """The checkpoint that the run begins with, if not every process has read it yet."""
     first_step: int = 0
     first_item: int = 0
     plan: RunningPlan | None = None

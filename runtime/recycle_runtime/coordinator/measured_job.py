@@ -7,10 +7,9 @@ its own: it needs no profile beside it, and says all but what moves of workers w
 from typing import NamedTuple
 
 _SHAPE = ("stages", "pipelines", "tensor", "microbatches")
-_THOUSAND = 1_000
 _LARGEST = 1 << 50
 _LONGEST_SEARCH = 60_000_000_000
-"""Nanoseconds: whoever plans while others train should not take minutes."""
+"""Nanoseconds: planning beside training should not take minutes."""
 
 
 class StageTimes(NamedTuple):

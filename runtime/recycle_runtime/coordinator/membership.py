@@ -1,4 +1,4 @@
-"""The members of a job: who is there, what they last said, where they wait. Standard library only."""
+"""The worker processes of a job: their last reports, and where they wait. Standard library only."""
 
 from collections.abc import Iterator
 
@@ -28,7 +28,7 @@ class Entry:
 
 
 class Roster:
-    """Members; a worker is whole when all its tensor-parallel processes are there."""
+    """Worker processes; a worker is whole when all its tensor-parallel processes are there."""
 
     def __init__(self, tensor: int) -> None:
         self._tensor = tensor

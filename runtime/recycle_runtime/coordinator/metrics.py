@@ -10,7 +10,7 @@ _LONGEST_STEPS = 20
 
 
 class StepRows:
-    """Rows come out in order, each once: when everybody in the generation has spoken, or when it has ended.
+    """Rows come out in order, each once: when all processes of a generation have reported, or it has ended.
 
     The loss of a step is the sum of what the workers of the last stage add to it. They say it before
     anybody can make the step, so that a step which counts has its loss whoever dies.
@@ -35,12 +35,12 @@ class StepRows:
         return rows
 
     def add_loss(self, member: Member, step: int, loss: float | None) -> None:
-        """What a member adds to the loss of a step that it may not live to finish."""
+        """What a process adds to the loss of a step that it may fail to finish."""
         if loss is not None and step >= self.next and member in self._members:
             self._losses.setdefault(step, {})[member] = loss
 
     def add(self, member: Member, step: int, loss: float | None, seconds: float) -> list[StepRow]:
-        """A member has made a step; rows that are complete now."""
+        """A process has made a step; rows that are complete now."""
         self.add_loss(member, step, loss)
         if step >= self.next and member in self._members:
             self._said.setdefault(step, {})[member] = seconds
@@ -72,9 +72,9 @@ class Recovery:
     fault_at: float | None = None
     """When it happened, if that is known."""
     left: float = 0.0
-    """When everybody had left the old group and said where they stand."""
+    """When all had left the old group and reported their step."""
     going: float = 0.0
-    """When everybody runs in the new one; 0 until then."""
+    """When all run in the new one; 0 until then."""
     step: int = 0
     """Where training goes on."""
     undone: int = 0

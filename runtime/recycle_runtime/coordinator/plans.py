@@ -32,7 +32,7 @@ class Notes(Protocol):
 
 
 class PlanFiles:
-    """Members are sent these files when they need a plan."""
+    """Worker processes are sent these files when they need a plan."""
 
     def __init__(self, first: str, book: PlanBook, notes: Notes) -> None:
         self.paths = [Path(first)]
@@ -85,7 +85,7 @@ class Planner:
         self._process: Recyclec | None = None
         self._made = 0
         self.is_in_background = False
-        """Whether the last request was one that nobody waits for."""
+        """Whether the last request was to plan ahead."""
         self.error = ""
         """Why the last request came to nothing."""
 
@@ -143,7 +143,7 @@ class PlansOnDemand:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether one is being made that somebody waits for."""
+        """Whether one is being made that training waits for."""
         return self._planner.is_busy and not self._planner.is_in_background
 
     def want(self, live: tuple[Worker, ...]) -> None:

@@ -1,7 +1,7 @@
 """Nodes that do not reach each other, though all of them reach the coordinator. Standard library only.
 
 Workers say which hosts do not answer them. That alone does not tell at which end the fault is, so some time
-is left for everybody to speak; then the node that most others miss goes, and the job goes on without it.
+is left for every node to report; then the node that most other nodes miss goes, and the job continues.
 """
 
 from collections.abc import Callable, Collection
@@ -47,7 +47,7 @@ class Reachability:
     def decide(
         self, live: Collection[Worker], can_go_on_without: Callable[[set[Worker]], bool], now: float
     ) -> Verdict | None:
-        """None if everybody reaches everybody, or it is too early to say."""
+        """None if all nodes reach each other, or it is too early to say."""
         if not self._missed:
             self._since.clear()
             return None

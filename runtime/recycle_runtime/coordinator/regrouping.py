@@ -1,9 +1,9 @@
-"""A new generation: the step that everybody goes on from, who moves, and what each member is told.
+"""A new generation: the step to continue from, who moves, and the orders to each process.
 
 `applied` counts the steps that a member's parameters have seen. No stage is ever more than one step ahead of
-another, so the least of these counts is where everybody can stand: who is one ahead undoes one step. The last
+another, so the least of these counts is where all can stand: who is one ahead undoes one step. The last
 step that all have may still lack its verdict, because the sum of the norm broke off; then one who knows the
-sum tells it, or, if nobody does, what the members had put into it is added up here. Standard library only.
+sum tells it, or, if none does, what the processes had put into it is added up here. Standard library only.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,7 @@ from recycle_runtime.protocol.messages import CheckpointOrder, Go, Member, Repor
 
 
 class Standing(NamedTuple):
-    """What everybody has to do before going on."""
+    """What all workers have to do before they continue."""
 
     step: int
     undo: frozenset[Member]
@@ -27,7 +27,7 @@ class Standing(NamedTuple):
 
 
 class StageGone(NamedTuple):
-    """Nobody alive holds the parameters of these stages."""
+    """No live worker holds the parameters of these stages."""
 
     stages: tuple[int, ...]
 
@@ -39,7 +39,7 @@ class CannotAgreeError(RuntimeError):
 def stand(
     reports: Mapping[Member, Report], stages: int, restorable: int | None = None
 ) -> Standing | StageGone:
-    """Where the members can go on from. Whoever is fresh can still read a checkpoint of step `restorable`."""
+    """The step to continue from. A fresh process can still read a checkpoint of step `restorable`."""
     if restorable is not None:
         whole = Report(restorable, is_fresh=False)
         reports = {member: whole if report.is_fresh else report for member, report in reports.items()}
@@ -76,7 +76,7 @@ def _holders(reports: Mapping[Member, Report], step: int) -> dict[Member, int]:
 
 
 def _donor(member: Member, holders: Mapping[Member, int]) -> Member | None:
-    """A peer with the same rank; those who lend to nobody yet need not be preferred, for copies are quick."""
+    """A peer with the same rank; the load of donors does not count, for copies are quick."""
     same = [
         other for other in holders if (other.worker[1], other.tp_rank) == (member.worker[1], member.tp_rank)
     ]
@@ -109,11 +109,11 @@ class Start(NamedTuple):
     standing: Standing
     assignment: Assignment
     roles: dict[Worker, Worker]
-    """Of everybody, those who join among them."""
+    """Of all workers, joiners among them."""
     joiners: frozenset[Worker]
-    """They get their state while the others train."""
+    """They get their state while the other workers train."""
     restore: str | None
-    """The checkpoint that everybody reads first."""
+    """The checkpoint that every worker reads first."""
     steps: int
     """Of the whole run."""
     first_step: int
@@ -124,7 +124,7 @@ class Start(NamedTuple):
 
 
 def go_order(start: Start, member: Member, checkpoint: CheckpointOrder | None) -> Go:
-    """The order to begin, for one member: its role in the plan, and whose state goes where."""
+    """The order to begin, for one process: its role in the plan, and whose state goes where."""
     standing, joiners = start.standing, start.joiners
     donor = standing.donors.get(member)
     source = None if donor is None else donor.worker
@@ -156,7 +156,7 @@ def possible_moves(
 ) -> Iterator[tuple[Member, Member]]:
     """Of the moves that were wanted those that can still be made, process by process: who becomes whom.
 
-    A worker moves if it is there, has a peer that keeps the state of its stage, and nobody has the place.
+    A worker moves if it is there, has a peer that keeps the state of its stage, and the place is free.
     """
     here = {member.worker for member in reports}
     for worker, place in moves.items():

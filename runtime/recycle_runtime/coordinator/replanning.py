@@ -213,7 +213,7 @@ def _plan_of(candidate: Candidate) -> str:
         return f"a plan with {', '.join(map(_name, candidate.standby))} on standby"
     if candidate.lighter:
         return f"a plan in which {', '.join(map(_name, candidate.lighter))} has less to do"
-    return "a new plan for everybody"
+    return "a new plan for all workers"
 
 
 def _name(worker: Worker) -> str:

@@ -99,7 +99,7 @@ from recycle_runtime.protocol.store_table import StoreTable
 _LOGGER = logging.getLogger(__name__)
 _TURN = 0.05
 _RETURN_SECONDS = 5.0
-"""How long a coordinator that starts again waits for those who were there."""
+"""How long a restarted coordinator waits for the processes of the journal."""
 _LINGER = 2.0
 _LINGER_TO_SAVE = 30.0
 """After the end: how long workers may take to leave, and to write what they should."""
@@ -169,11 +169,11 @@ class Service:
         self._deadline = now + options.start_seconds
         """For those who are waited for."""
         self._returning: set[Member] = set()
-        """Members of the journal that have not come back to this coordinator yet."""
+        """Processes of the journal that have not come back to this coordinator yet."""
         self._end: JobEnded | None = None
         self._closes_at = float("inf")
         self.was_observed = False
-        """Whether somebody else tells the user."""
+        """Whether an observer reports to the user."""
         self._expect_messages()
         self._order_handlers: Mapping[type[object], Callable[[Any], None]] = {
             Send: lambda order: self._connections.send(order.member, order.message),
@@ -236,7 +236,7 @@ class Service:
         self._deadline = time.monotonic() + _RETURN_SECONDS
         self._hooks.resume(remembered.next_row, remembered.places)
         logs.note(generation=remembered.generation, step=remembered.next_row)
-        _LOGGER.info("started again: %d processes are expected back", len(self._returning))
+        _LOGGER.info("restarted: %d processes are expected back", len(self._returning))
 
     # Events.
 
@@ -318,7 +318,7 @@ class Service:
             raise ProtocolError(f"the job has no worker {name_of(member.worker)} with rank {member.tp_rank}")
         is_same = member in self._job.roster and self._connections.pid_of(member) == pid
         if not is_same and member not in self._returning and (member in self._job.roster or self._end):
-            _LOGGER.info("a second process for %s is turned away", _called(member))
+            _LOGGER.info("a second process for %s is refused", _called(member))
             connection.send(End(ok=False))
             connection.close()
             return
@@ -359,7 +359,7 @@ class Service:
     def _fault_injected(self, member: Member, message: FaultInjected) -> None:
         """It does now what it was told to do to itself."""
         self._hooks.injected(member.worker, message.fault)
-        text = f"{message.fault.kind} of {name_of(member.worker)}"
+        text = f"injected fault: {message.fault.kind} of {name_of(member.worker)}"
         self._publish([JobEvent(text, fault=message.fault)])
 
     def _bundle_wanted(self, member: Member, message: BundleRequest) -> None:
@@ -399,7 +399,7 @@ class Service:
         member, pid = self._connections.now(message.member, message.pid), message.pid
         if self._connections.pid_of(member) == pid:
             self._connections.drain(member)
-        if not self._was_member(connection, member, pid):
+        if not self._was_expected(connection, member, pid):
             return
         _LOGGER.info("%s %s", _called(member), message.how)
         self._connections.forget(member)
@@ -411,8 +411,8 @@ class Service:
         if member in self._returning:
             self._is_back(member)
 
-    def _was_member(self, connection: Connection, member: Member, pid: int) -> bool:
-        """Whether the end of this process is the end of a member, told for the first time."""
+    def _was_expected(self, connection: Connection, member: Member, pid: int) -> bool:
+        """Whether the end of this process is the end of a worker process, told for the first time."""
         was_watched = self._agents.gone(connection, member)
         known = self._connections.pid_of(member)
         if known is not None:
@@ -438,14 +438,14 @@ class Service:
         kind = self._connections.closed(connection)
         self._store.forget(connection.send)
         if kind is Kind.AGENT:
-            _LOGGER.info("the agent at %s has hung up", connection.address)
+            _LOGGER.info("the agent at %s has disconnected", connection.address)
             for member in self._agents.leave(connection):
                 # With a node, its workers may go before their agent, who cannot say it any more.
                 if member not in self._connections and self._connections.pid_of(member) is not None:
                     self._fail(member, "was on a node that is gone")
         elif isinstance(kind, Member) and not self._agents.has(kind):
-            # Its agent would say what became of it; if it has none any more, nobody can.
-            self._fail(kind, "hung up")
+            # Its agent would report what became of it, if it still had one.
+            self._fail(kind, "disconnected")
 
     def _fail(self, member: Member, how: str) -> None:
         if self._end is None:
@@ -472,7 +472,7 @@ class Service:
         for worker in self._hooks.due_to_join(self._job.rows.next):
             if self._agents.start(worker, self._hooks.faults(worker)):
                 self._hooks.started(worker)
-                self._tell(f"{name_of(worker)} starts again")
+                self._tell(f"{name_of(worker)} is restarted")
 
     def _give_up_missing_members(self) -> None:
         if self._returning:
@@ -552,7 +552,7 @@ class Service:
         plan = plan_name(self._book, assignment)
         logs.note(generation=order.number, step=order.step)
         _LOGGER.info(
-            "generation %d goes on with step %d: %d workers, %d of them standbys, plan %s",
+            "generation %d continues with step %d: %d workers, %d of them standbys, plan %s",
             order.number, order.step, len(workers), assignment.standbys, plan,
         )  # fmt: skip
         self._connections.publish(
@@ -588,7 +588,7 @@ class Service:
         self._checkpoint_files.prune(order.name)
 
     def _end_job(self, order: EndJob) -> None:
-        """Members save what they should; agents end when all of them have."""
+        """Worker processes save what they should; agents end when all of them have."""
         if self._checkpoint_files is not None:
             for closed in self._checkpoint_files.finish():
                 self._carry_out(self._job.handle(closed, time.monotonic()))

@@ -1,12 +1,12 @@
 """The order of things when workers come and go: events in, orders out.
 
     forming     the first members arrive
-    gathering   everybody leaves the old group and reports; when all have, they get the next one
+    gathering   all workers leave the old group and report; when all have, they get the next one
     running     they train
     ended
 
 A generation is one group of members with one plan. Every failure begins a new one; so does every change at
-a boundary between two steps (a worker that joins, a better plan, a move), for which everybody stops there.
+a boundary between two steps (a worker that joins, a better plan, a move), for which all workers stop there.
 
 No clock, no sockets, no files: time comes in with each event, and what has to be done comes out as a list.
 Standard library only.
@@ -87,7 +87,7 @@ from recycle_runtime.protocol.messages import (
 _LEAVING_SECONDS = 15.0
 """One that gloo never wakes is given up."""
 _LAST_LEAVING_SECONDS = 700.0
-"""The last of a stage: longer than it waits for others, so that it comes out by itself."""
+"""The last of a stage: longer than it waits for other workers, so that it comes out by itself."""
 _MOST_FRUITLESS = 5
 """Generations in a row that end without a step or a failure; after more of them something else is wrong."""
 
@@ -100,7 +100,7 @@ class Phase(Enum):
 
 
 class StateMachine:
-    """The state of a job. Others may look at it; only `handle` changes it."""
+    """The state of a job. Other modules may read it; only `handle` changes it."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class StateMachine:
         self.expected = set(expected)
         """Workers that have not joined yet, in the beginning."""
         self._restore = begins.checkpoint
-        """The checkpoint that the run begins with, until everybody has read it."""
+        """The checkpoint that the run begins with, until every worker has read it."""
         self._tensor = tensor
         self._now = now
         """As the event under way says."""
@@ -133,12 +133,12 @@ class StateMachine:
         self._can_wait_for_plan = True
         """False once planning has failed."""
         self._hold: int | None = None
-        """The step before which everybody should stop."""
+        """The step before which every worker should stop."""
         self._hold_request = 0
         """Of the orders to stop, the last; a later one has a later step."""
         self._hold_tries = 0
         self._wanted: list[str] = []
-        """Why everybody should stop at a boundary."""
+        """Why every worker should stop at a boundary."""
         self._moves: dict[Worker, Worker] = {}
         self._fruitless = 0
         self._failures: dict[int, set[Member]] = {}
@@ -146,7 +146,7 @@ class StateMachine:
         self._row_at = self._asked_at = now
         self._standstill = Standstill()
         self._newest = 0
-        """The newest generation that anybody has heard of."""
+        """The newest generation that any process knows of."""
         self._is_change_open = False
         """Whether the coordinator before this one ended in the middle of a change."""
         self._has_recalled = False
@@ -182,7 +182,7 @@ class StateMachine:
 
     @property
     def is_steady(self) -> bool:
-        """Whether everybody trains, and no change is under way or asked for."""
+        """Whether every worker trains, and no change is under way or asked for."""
         return self.phase is Phase.RUNNING and self._hold is None and self.recovery.going > 0
 
     def handle(self, event: Event, now: float) -> list[Order]:
@@ -194,7 +194,7 @@ class StateMachine:
         return orders
 
     def remember(self, state: Remembered) -> None:
-        """Go on as the coordinator before this one; its members train, and are on their way back here."""
+        """Go on as the coordinator before this one; its workers train, and are on their way back here."""
         self.phase = Phase.RUNNING
         self.number = state.generation
         self.expected = set()
@@ -244,7 +244,7 @@ class StateMachine:
     def _all_returned(self, event: AllReturned) -> None:
         """If the last coordinator ended in the middle of a change, make that change now."""
         if self._is_change_open and self.phase is Phase.RUNNING:
-            self._regroup("the coordinator started again")
+            self._regroup("the coordinator restarted")
         elif self.phase is Phase.RUNNING and self.assignment is not None:
             chosen = self.book.assign(self.roster.whole())
             if chosen is not None and chosen[:2] != self.assignment[:2]:
@@ -259,11 +259,11 @@ class StateMachine:
         elif self.phase is not Phase.RUNNING or not self.roster.entries[member].is_active:
             self._send(member, Leave(self.number))
         elif event.generation != self.number or not event.is_training:
-            self._regroup(f"{name_of(member.worker)} lost touch")
+            self._regroup(f"{name_of(member.worker)} lost its connection to the group")
         else:
             self._say_where_to_stop(member)
 
-    # What members say.
+    # What worker processes say.
 
     def _left_group(self, member: Member, message: LeftGroup) -> None:
         if member not in self.roster:
@@ -372,7 +372,7 @@ class StateMachine:
             self.recovery.causes.append(cause)
             if self.recovery.fault_at is None:
                 self.recovery.fault_at = event.fault_at
-            # Whoever has reported may have been counted on; everybody says again where it stands.
+            # Earlier reports may have counted on it; all processes report again.
             self._gather(self.number + 1)
 
     def _empty_stages(self) -> list[int]:
@@ -383,14 +383,14 @@ class StateMachine:
         self._give_up_late_members()
         since = max(self._row_at, self.recovery.going)
         if self.is_steady and self._standstill.is_long(self._now - since):
-            self._regroup_fruitlessly(self.roster.active()[0], "nobody got on")
+            self._regroup_fruitlessly(self.roster.active()[0], "no worker made progress")
         if self.phase is Phase.RUNNING:
             waiting = [self.roster.entries[member].boundary for member in self.roster.active()]
             if waiting and all(step is not None and step >= self.steps for step in waiting):
                 self._end_when_saved()
 
     def _give_up_late_members(self) -> None:
-        """Those who do not come out of their group; the last of a stage gets longer."""
+        """Processes that do not leave their group in time; the last of a stage gets longer."""
         waited = self._now - self._asked_at if self.phase is Phase.GATHERING else 0.0
         for worker in self.roster.late(self.number) if waited > _LEAVING_SECONDS else ():
             has_peer = any(other != worker and other[1] == worker[1] for other in self.roster.whole())
@@ -422,7 +422,7 @@ class StateMachine:
         self._end(f"{said}; {reason}" if reason else said, no_plan=not reason)
 
     def _stop_at_boundary(self, why: str) -> None:
-        """Have everybody stop between two steps, for a change."""
+        """Have every worker stop between two steps, for a change."""
         if self.phase is not Phase.RUNNING:
             return
         if why not in self._wanted:
@@ -446,12 +446,12 @@ class StateMachine:
     # From one generation to the next.
 
     def _regroup_fruitlessly(self, member: Member, why: str) -> None:
-        """Nobody has failed, and yet they cannot go on; that may not happen again and again."""
+        """No worker has failed, and yet they cannot continue; the number of times is limited."""
         self._fruitless += 1
         if self._fruitless > _MOST_FRUITLESS:
             self._end(f"the workers could not talk to each other {self._fruitless} times in a row: {why}")
         else:
-            self._regroup(f"{name_of(member.worker)} lost touch")
+            self._regroup(f"{name_of(member.worker)} lost its connection to the group")
 
     def _regroup(self, *causes: str, fault_at: float | None = None, at_boundary: bool = False) -> None:
         self.recovery = Recovery(self.number + 1, list(causes), self._now, fault_at)
@@ -462,7 +462,7 @@ class StateMachine:
     def _gather(self, number: int) -> None:
         if self.phase is not Phase.FORMING:
             self.phase = Phase.GATHERING
-        # Members may have been asked for more by the coordinator before this one.
+        # Processes may have been asked for more by the coordinator before this one.
         number = max(number, self._newest + 1)
         self.number = self.recovery.generation = number
         self._orders.append(BeginGathering(number))
@@ -488,20 +488,20 @@ class StateMachine:
             self._end(str(error))
             return
         if isinstance(standing, StageGone):
-            self._end(f"nobody alive holds the parameters of stage {standing.stages[0]}")
+            self._end(f"no live worker holds the parameters of stage {standing.stages[0]}")
             return
-        # Who has moved is waited for; the others get their state while everybody trains.
+        # Workers that moved are waited for; joiners get their state while the others train.
         joiners = frozenset(member.worker for member in standing.donors) - movers
         live = tuple(worker for worker in self.roster.whole() if worker not in joiners)
         assignment = self.book.assign(live)
         if assignment is None and joiners:
-            # They are needed at once, so the others have to wait for them.
+            # They are needed at once, so all workers wait for them.
             joiners, live = frozenset[Worker](), tuple(self.roster.whole())
             assignment = self.book.assign(live)
         if assignment is None or not (assignment.is_exact or joiners):
             self._orders.append(WantPlan(live))
             if self.phase is Phase.FORMING and self._can_wait_for_plan:
-                # Nobody has begun yet, so nobody is kept waiting.
+                # No worker has begun yet, so none is kept waiting.
                 return
         if assignment is not None:
             self._go(standing, assignment, joiners)
@@ -571,7 +571,7 @@ class StateMachine:
     # The end.
 
     def _end_when_saved(self) -> None:
-        """Everybody waits after the last step; the last checkpoint is waited for."""
+        """Every worker waits after the last step, until the last checkpoint is complete."""
         if self.rows.next < self.steps and not self._has_recalled:
             self._recall_rows()
         elif self.checkpoints.is_finished:
@@ -581,7 +581,7 @@ class StateMachine:
             self._orders += self.checkpoints.progress(self.steps)
 
     def _recall_rows(self) -> None:
-        """What was said while there was no coordinator is said again, and then that everybody waits."""
+        """What was said while there was no coordinator is said again, and then that every worker waits."""
         self._has_recalled = True
         for member in self.roster.active():
             self.roster.entries[member].boundary = None

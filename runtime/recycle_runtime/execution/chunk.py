@@ -98,7 +98,7 @@ class Chunk:
             self.know(sums)
         else:
             if self.stepper.unsettled is not None:
-                assert sums is not None, "nobody knows the verdict on the last step"
+                assert sums is not None, "no worker knows the verdict on the last step"
                 self.stepper.settle(Totals(*sums))
             self.stepper.discard()
         assert self.applied == step, f"this worker stands at step {self.applied}, not {step}"
@@ -106,7 +106,7 @@ class Chunk:
         self.is_fresh = False
 
     def know(self, sums: Sums | None) -> None:
-        """Keep the verdict on the last step, for others who may still lack it after the next failure."""
+        """Keep the verdict on the last step, for workers that may still lack it after the next failure."""
         if sums is not None:
             self.stepper.totals = Totals(*sums)
 

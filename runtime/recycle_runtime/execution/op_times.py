@@ -2,7 +2,7 @@
 
 What an op waits for is not its work: its time begins when the last message that it waits for is there. A
 reduction is the exception, since adding up with others is all that it does. On a GPU events are recorded in
-one step of twenty and read when they have happened, so nobody ever waits for the device.
+one step of twenty and read when they have happened, so the host never waits for the device.
 """
 
 import time

@@ -61,7 +61,7 @@ class Session:
             splits = any(
                 each.opcode is Opcode.BACKWARD_INPUT and each.chunk == number for each in role.stream
             )
-            chunk.split.put_off(splits)
+            chunk.split.defer_weights(splits)
         answers_for = {number: role.grid.holders(number)[0] == role.worker for number in chunks}
         self.steps = WorkerSteps(chunks, self.transport, answers_for)
         shapes = {

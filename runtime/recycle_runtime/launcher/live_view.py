@@ -30,7 +30,7 @@ def summary(recoveries: list[Recovered], made: Sequence[int], wanted: int, first
     rows = [row for row in recoveries if row.causes != ("start",)]
     if not rows:
         return ""
-    head = ("step", "detection", "leaving", "regroup", "total", "repeated", "undone", "what")
+    head = ("step", "detection", "leaving", "regroup", "total", "repeated", "undone", "cause")
     lines = [
         (
             str(row.step),
@@ -46,8 +46,8 @@ def summary(recoveries: list[Recovered], made: Sequence[int], wanted: int, first
         "  ".join(word.rjust(width) for word, width in zip(line, widths, strict=False)) + f"  {line[-1]}"
         for line in (head, *lines)
     )
-    lost, twice = len(set(range(first, wanted)) - set(made)), len(made) - len(set(made))
-    return f"{text}\nof {wanted - first} steps {lost} were lost and {twice} counted twice"
+    missing, twice = len(set(range(first, wanted)) - set(made)), len(made) - len(set(made))
+    return f"{text}\nof {wanted - first} steps, {missing} are missing and {twice} counted twice"
 
 
 def _tell(message: ToObserver, out: TextIO) -> None:
@@ -63,7 +63,7 @@ def event_of(message: ToObserver) -> str | None:
         return message.text
     if isinstance(message, Recovered) and message.causes != ("start",):
         what = ", ".join(message.causes)
-        return f"{what}: on with step {message.step} under plan {message.plan} after {message.total:.3f} s"
+        return f"{what}: continues with step {message.step}, plan {message.plan}, after {message.total:.3f} s"
     return None
 
 

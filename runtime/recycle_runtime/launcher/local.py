@@ -51,7 +51,7 @@ class RunOptions:
     heartbeat_timeout: float = 1.5
     """Seconds without a heartbeat after which a worker is killed."""
     instruction_timeout: float = 60.0
-    """Seconds in one instruction, without waiting for others, after which it is killed too."""
+    """Seconds in one instruction, without waiting for another worker, after which it is killed too."""
     checkpoint: str | None = None
     """A folder for checkpoints; None: none are taken."""
     checkpoint_every: int = 100
@@ -175,7 +175,7 @@ def _how_to_go_on(newest: CheckpointPath | None, options: RunOptions) -> str:
         if (value := getattr(options, name)) != getattr(_DEFAULTS, name):
             command += [option, str(value)]
     path, step = newest
-    return f"; {path} has the first {step} steps: go on from it with `{shlex.join(command)}`"
+    return f"; {path} has the first {step} steps: resume from it with `{shlex.join(command)}`"
 
 
 _DEFAULTS = RunOptions("", "", 0)

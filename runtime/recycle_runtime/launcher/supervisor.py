@@ -1,4 +1,4 @@
-"""A job on one machine: a coordinator, an agent, and somebody who starts them again. Standard library only.
+"""A job on one machine: starts a coordinator and an agent, and restarts them. Standard library only.
 
 The processes are those that a cluster would run. This one holds no state of the job: it looks at the news,
 and if the coordinator or the agent dies it starts another, which goes on where the first one was.

@@ -62,7 +62,7 @@ class Instruction(NamedTuple):
 
 
 USES_CHUNK = frozenset(Opcode) - {Opcode.BARRIER, Opcode.VALIDATE}
-"""The others stand once for a worker, whatever it holds."""
+"""Other opcodes stand once per worker, however many chunks it holds."""
 USES_MICROBATCH = frozenset(Opcode) - {Opcode.BARRIER, Opcode.REDUCE, Opcode.OPTIMIZER, Opcode.VALIDATE}
 USES_BUFFER = frozenset(
     {

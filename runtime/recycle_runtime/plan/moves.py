@@ -3,7 +3,7 @@
     failed now     (0, 2, 0, 0)        a worker of stage 2 moves to stage 1
     failed wanted  (0, 1, 1, 0)
 
-After failures everybody goes on at once, with a plan for the failures as they are. The bundle may have a
+After failures all workers continue at once, with a plan for the failures as they are. The bundle may have a
 faster plan for as many failures on other stages. To use it, workers of those stages take the places of failed
 ones: they stop between two steps, drop what they hold and copy the state of their new stage from a peer. That
 pays if enough steps follow before the next change.
@@ -35,7 +35,7 @@ def least_moves(
 ) -> Moves:
     """The fewest moves, over the shortest distance, after which each stage has as many failures as wanted.
 
-    Workers in `last` move only where nobody else of their stage can.
+    Workers in `last` move only where no other worker of their stage can.
     """
     failed = failed_counts(live, len(wanted), pipelines)
     if sum(failed) != sum(wanted):
@@ -119,7 +119,7 @@ class CostOfMoves:
         return median(self._regroups[-9:]) if self._regroups else _REGROUP_SECONDS
 
     def of(self, moves: Moves) -> float:
-        """Seconds that nobody trains. Stages copy at the same time, copies of one stage follow each other."""
+        """Seconds without training. Stages copy at the same time, copies of one stage follow each other."""
         rate = median(self._rates[-9:]) if self._rates else _BYTES_A_SECOND
         copies: dict[int, float] = {}
         for _, stage in moves.values():

@@ -7,7 +7,7 @@
         bundle = read_plan(path)
 
 This is the only place where the runtime starts the compiler. The runtime never imports it: planning takes
-seconds of compute, and must not hold up whoever keeps a job together.
+seconds of compute, and must not hold up the coordinator.
 """
 
 import ctypes
@@ -39,7 +39,7 @@ class Recyclec:
     def __init__(
         self, arguments: Sequence[str], *, stdin: Path | None = None, in_background: bool = False
     ) -> None:
-        """Start it; `in_background` it computes only while nobody else wants to."""
+        """Start it; `in_background` it runs at the lowest priority."""
         command = find_recyclec()
         if command is None:
             raise OnDemandError("recyclec is not installed here, so no plan can be made")
@@ -70,7 +70,7 @@ class Recyclec:
         return said
 
     def kill(self) -> None:
-        """Nobody waits for it any more."""
+        """End it: the plan is not wanted any more."""
         self._process.kill()
         self._process.wait()
         self._output.close()
@@ -130,7 +130,7 @@ def _text(file: BinaryIO) -> str:
 
 
 def _die_with_parent() -> None:
-    """A plan that nobody waits for is not worth the time."""
+    """A plan that training does not wait for is not worth the time."""
     set_death_signal = 1
     ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)
 

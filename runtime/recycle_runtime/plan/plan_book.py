@@ -54,9 +54,9 @@ class PlanBook:
         self.bundles = [bundle]
         self.stages, self.pipelines = bundle.stages, bundle.pipelines
         self.standby: frozenset[Worker] = frozenset()
-        """They get no micro-batches wherever there is a plan for exactly the others."""
+        """They get no micro-batches wherever there is a plan for exactly the other workers."""
         self.fitted: int | None = None
-        """The bundle whose only plan is used by those it was made for, as long as nobody else is there."""
+        """The bundle whose only plan is used by those it was made for, while no other worker is there."""
         self._made_for: dict[int, Fitted] = {}
 
     @property
@@ -65,7 +65,7 @@ class PlanBook:
         return [(pipeline, stage) for stage in range(self.stages) for pipeline in range(self.pipelines)]
 
     def add(self, bundle: Bundle, made_for: Fitted | None = None) -> int:
-        """Its number. One that was made for somebody is used while it is the one that is `fitted`."""
+        """Its number. One that was made for certain workers is used while it is the one that is `fitted`."""
         self.bundles.append(bundle)
         number = len(self.bundles) - 1
         if made_for is not None:
@@ -110,7 +110,7 @@ class PlanBook:
         )
 
     def idle_roles(self, assignment: Assignment, places: Collection[Worker]) -> dict[Worker, Worker]:
-        """Roles without work for further workers, none that anybody has."""
+        """Roles without work for further workers, none of them taken."""
         taken = set(assignment.roles.values())
         roles: dict[Worker, Worker] = {}
         for place in sorted(places):

@@ -43,7 +43,7 @@ def quickest_fit(plans: Iterable[Planned], failed: Counts) -> int | None:
     """The number of the plan to use with these failures on each stage; None if none has few enough workers.
 
     One for exactly these failures is best, then the one with the newest op times, then the quickest. Else it
-    is the quickest of those for more failures: whoever has no work in it is a standby.
+    is the quickest of those for more failures: workers without work in it are standbys.
     """
     fitting: list[tuple[bool, int, int, int]] = []
     for number, (counts, period, age) in enumerate(plans):

@@ -141,7 +141,7 @@ class Program:
         return self._checked("build_stage", module, torch.nn.Module, "a torch.nn.Module")
 
     def loss(self, output: Any, target: Any) -> torch.Tensor:
-        """Of one micro-batch; what the user's code raises is left as it is, for whoever runs it to place."""
+        """Of one micro-batch; what the user's code raises is left as it is, for the caller to place."""
         made = self._functions["loss"](output, target)
         value = self._checked("loss", made, torch.Tensor, "a tensor of one number")
         if value.numel() != 1:

@@ -97,7 +97,7 @@ class Channel:
         try:
             challenge = self._next(lambda: unframe_handshake(Challenge, self._buffer))
         except WireError as error:
-            raise WireError(f"whoever listens there is not the coordinator of a job: {error}") from None
+            raise WireError(f"what listens there is not the coordinator of a job: {error}") from None
         if challenge.version != VERSION:
             raise WireError(other_version(challenge.version, VERSION))
         servers, clients = challenge.nonce, new_nonce()
@@ -110,4 +110,4 @@ class Channel:
         if isinstance(verdict, Refused):
             raise WireError(f"the coordinator refuses: {verdict.why}")
         if not is_proof(verdict.proof, proof(token, "server", VERSION, servers, clients)):
-            raise WireError("whoever listens there does not know the job's token")
+            raise WireError("what listens there does not know the job's token")

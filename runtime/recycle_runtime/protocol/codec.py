@@ -107,7 +107,7 @@ def _dataclass(kind: type[Any]) -> Decoder:
         if missing := decoders.keys() - fields.keys():
             raise ProtocolError(f"{name} has no field {', '.join(sorted(missing))}")
         if surplus := fields.keys() - decoders.keys():
-            raise ProtocolError(f"{name} has a field that nobody knows: {_shown(', '.join(sorted(surplus)))}")
+            raise ProtocolError(f"{name} has an unknown field: {_shown(', '.join(sorted(surplus)))}")
         return kind(**{key: decoder(fields[key], f"{name}.{key}") for key, decoder in decoders.items()})
 
     return decode_fields

@@ -1,6 +1,6 @@
 """Frames on a socket, length first, and the handshake before them. Standard library only.
 
-Whoever connects has to prove that it knows the job's token before anything it says is read, and gets the
+A client has to prove that it knows the job's token before anything it says is read, and gets the
 same proof back. The token itself never travels. A frame before that may have a few hundred bytes, so that a
 stranger can neither fill memory nor learn anything. Both ends say which version of the messages they speak,
 and go no further if these differ.
@@ -32,7 +32,7 @@ _LENGTH: Final = struct.Struct(">I")
 
 
 TOKEN: Final = "RECYCLE_TOKEN"
-"""The environment variable that holds the job's secret; arguments can be seen by everybody on a machine."""
+"""The environment variable that holds the job's secret; arguments are visible to every user of a machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def ask_now_and_then(sock: socket.socket, every: int = 2, times: int = 5) -> Non
     """Whether the other host still answers, while there is nothing to say.
 
     A host that loses power or its cable closes nothing. Left alone, TCP waits a quarter of an hour for the
-    answer to what was sent, and for ever if nothing was.
+    answer to what was sent, and without limit if nothing was.
     """
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, every)

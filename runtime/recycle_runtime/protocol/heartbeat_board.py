@@ -1,6 +1,6 @@
 """Heartbeats: a few numbers of every process of a node, in memory that they share. Standard library only.
 
-Each process writes its own line, the agent reads them all. A line is small and nobody waits for anybody: a
+Each process writes its own line, the agent reads them all. A line is small and there are no locks: a
 process that is stopped, or never lets its other threads run, shows it by a heartbeat that stops.
 """
 
@@ -24,7 +24,7 @@ class Line(NamedTuple):
     position: int
     """The instruction that it runs."""
     is_waiting: int
-    """1 while it waits for others."""
+    """1 while it waits for other workers."""
     is_up: int
     """1 from its first generation on; before that its heartbeat may stop for long."""
     fault_at: int

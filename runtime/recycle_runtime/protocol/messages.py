@@ -91,7 +91,7 @@ class CheckpointPath(NamedTuple):
 
 
 class RunningProcess(NamedTuple):
-    """A worker process that an agent watches."""
+    """A worker process of an agent's node."""
 
     member: Member
     pid: Natural
@@ -178,7 +178,7 @@ class CaughtUp:
 
 @dataclass(frozen=True, slots=True)
 class GroupBroken:
-    """I cannot talk to somebody in my group."""
+    """I cannot reach a worker of my group."""
 
     generation: Natural
     why: str
@@ -197,7 +197,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class FaultInjected:
-    """I do now what I was told to do to myself."""
+    """The injected fault that I was given happens now."""
 
     fault: InjectedFault
 
@@ -282,11 +282,11 @@ class Go:
     """Whose state to take before training goes on."""
     copy_to: tuple[GridWorker, ...]
     donor: GridWorker | None
-    """Whose state to take while the others train."""
+    """Whose state to take while the other workers train."""
     joiners: tuple[GridWorker, ...]
     """Whom to send one's state meanwhile."""
     restore: str | None
-    """The checkpoint that everybody reads first."""
+    """The checkpoint that every worker reads first."""
     until: Natural
     """The step before which to stop."""
     is_spared: bool
@@ -299,7 +299,7 @@ class Go:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Stop before this step; said again with a later one if somebody had passed it."""
+    """Stop before this step; said again with a later one if a worker had passed it."""
 
     step: Natural
     request: Natural
@@ -396,7 +396,7 @@ class RenameProcess:
 
 @dataclass(frozen=True, slots=True)
 class JobOver:
-    """End, and everything you watch."""
+    """End, and all your worker processes."""
 
 
 # An observer and the coordinator.
@@ -660,7 +660,7 @@ class Handlers(Generic[Context]):
         self._handlers[kind] = handler
 
     def handle(self, context: Context, message: Message) -> None:
-        """ProtocolError if nobody expects this message here."""
+        """ProtocolError if this message is not expected here."""
         handler = self._handlers.get(type(message))
         if handler is None:
             raise ProtocolError(f"{_NAMES[type(message)]} is not expected here")

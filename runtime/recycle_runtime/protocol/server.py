@@ -89,7 +89,7 @@ class Server:
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._strangers: dict[Connection, None] = {}
         self._broken: list[Connection] = []
-        """Found to be so while something was sent, when nobody expects to hear of it."""
+        """Found to be so while something was sent, when no error is expected."""
 
     @property
     def port(self) -> int:
@@ -98,9 +98,6 @@ class Server:
     def watch(self, descriptor: int) -> None:
         """Also wake up when this can be read; the owner reads it in `tick`."""
         self._selector.register(descriptor, selectors.EVENT_READ)
-
-    def unwatch(self, descriptor: int) -> None:
-        self._selector.unregister(descriptor)
 
     def turn(self, seconds: float) -> None:
         """Wait for something at most so long, and deal with it."""

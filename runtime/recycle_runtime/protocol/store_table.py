@@ -1,10 +1,10 @@
 """Keys and values, and who waits for them: the coordinator's side of the store. Standard library only.
 
 A request is answered at once or, when it waits for keys, as soon as they are there. Keys that begin with
-`g7/` belong to generation 7: they are dropped when the next one begins, and whoever waits for one of them is
+`g7/` belong to generation 7: they are dropped when the next one begins, and a wait for one of them is
 told so instead of being left waiting. Values are base64 texts, as they travel.
 
-Whoever meets others wants to know where each of them is, one after the other. So there is a request that is
+A process that meets others asks where each of them is, one after the other. So there is a request that is
 answered with all that lies in the same folder, `g7/all` for `g7/all/3`, and has not been told before.
 """
 

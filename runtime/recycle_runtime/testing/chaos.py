@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from recycle_runtime.plan.assembly import Worker
 
-_HARM = ("kill", "kill", "kill", "stop", "exit", "exception", "term")
+_FAULTS = ("kill", "kill", "kill", "stop", "exit", "exception", "term")
 
 
 class Chaos(NamedTuple):
@@ -52,7 +52,7 @@ def chaos(
             gone.append(place)
             busy[place] = step + 2
             # Any instruction: a position beyond the end of a stream becomes its middle.
-            found.faults.append(f"{chance.choice(_HARM)}?={_event(place, step)}.{chance.randrange(40)}")
+            found.faults.append(f"{chance.choice(_FAULTS)}?={_event(place, step)}.{chance.randrange(40)}")
     return found
 
 

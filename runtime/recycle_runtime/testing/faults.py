@@ -1,4 +1,4 @@
-"""Faults that a worker process injects into itself when it is told to, to see what becomes of the others."""
+"""Faults that a worker process injects into itself, to test how the other workers recover."""
 
 import ctypes
 import os
@@ -12,7 +12,7 @@ from recycle_runtime.testing.timetable import MOMENTS
 from recycle_runtime.transport.sockets import break_off_everything
 
 SLOWDOWN = 3.0
-_UNSEEN = ("slow", "deaf")
+_UNSEEN = ("slow", "half-open")
 """After these the process goes on as if nothing had happened."""
 
 
@@ -34,7 +34,7 @@ def _terminate() -> None:
 
 
 def _raise() -> None:
-    raise InjectedError("a fault that was asked for")
+    raise InjectedError("an injected fault")
 
 
 def _exit() -> None:
@@ -78,8 +78,8 @@ class InjectedFaults(Hooks):
         self._reporter: FaultReporter | None = None
         self.armed: dict[int, InjectedFault] = {}
         """Of the step that runs now, by position."""
-        self._is_deaf = False
-        """Whether the connections break in the next wait for others, and this process is not told."""
+        self._is_half_open = False
+        """Whether the connections break in the next wait for other workers, and this process is not told."""
 
     def attach(self, reporter: FaultReporter) -> None:
         self._reporter = reporter
@@ -110,8 +110,8 @@ class InjectedFaults(Hooks):
 
     def before_wait(self) -> None:
         """As gloo is when a socket breaks in the middle of a message: this thread is never woken."""
-        if self._is_deaf:
-            self._is_deaf = False
+        if self._is_half_open:
+            self._is_half_open = False
             break_off_everything()
             while True:
                 time.sleep(3600.0)
@@ -126,7 +126,7 @@ class InjectedFaults(Hooks):
             self._reporter.fault_is_next(fault, goes_on=kind in _UNSEEN)
         if kind == "slow":
             self.slowdown = SLOWDOWN
-        elif kind == "deaf":
-            self._is_deaf = True
+        elif kind == "half-open":
+            self._is_half_open = True
         else:
             _ACTIONS[kind]()

@@ -1,4 +1,4 @@
-"""Faults and returns that a run was asked for, to see what becomes of it. Standard library only."""
+"""Faults and returns that a run was asked for, to test how it recovers. Standard library only."""
 
 import re
 from collections.abc import Collection
@@ -8,7 +8,7 @@ from recycle_runtime.coordinator.hooks import Hooks
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.protocol.messages import InjectedFault
 
-KINDS = ("kill", "stop", "term", "exception", "exit", "gil", "hang", "socket", "slow", "deaf")
+KINDS = ("kill", "stop", "term", "exception", "exit", "gil", "hang", "socket", "slow", "half-open")
 MIDDLE = -1
 """A position: the instruction in the middle of the stream."""
 MOMENTS = {"leave": -2, "meet": -3, "give": -4, "take": -5, "settle": -6}

@@ -29,7 +29,7 @@ _NAME = "first"
 """Of the group, in its store."""
 _LISTED = 8
 _GRACE = timedelta(seconds=10)
-"""What the others wait longer than the first, so that they hear why it gave up."""
+"""How much longer all but the first wait, so that they hear why it gave up."""
 
 
 class PlacementError(RuntimeError):

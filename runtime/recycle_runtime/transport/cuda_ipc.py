@@ -18,7 +18,7 @@ single writer.
 
 Gradients are summed on the device too, single numbers over gloo. Each process copies its numbers into memory
 that its peers have opened, and says so; then all of them add up all of these in the same order, so that all
-get the same bits. Before the memory is written again, everybody must have read it. Sums are made in the order
+get the same bits. Before the memory is written again, all peers must have read it. Sums are made in the order
 in which they were started, the same on all peers.
 
 CUDA is called in CudaSharedDevice alone; tests put another device in its place.
@@ -66,7 +66,7 @@ class SharedCounters:
         self._numbers = memoryview(self._memory).cast("q")
 
     def remove_name(self) -> None:
-        """Nobody can open them any more; whoever has them keeps them. May be called by everyone."""
+        """They cannot be opened any more; open ones stay valid. May be called by everyone."""
         remove_counters(self._name)
 
     def add(self, counter: int) -> None:
@@ -112,7 +112,7 @@ def remove_counters(name: str) -> None:
 
 
 class SharedEvent(Protocol):
-    """A point in the work of one process that others can wait for."""
+    """A point in the work of one process that other processes can wait for."""
 
     def record(self) -> None: ...
 
@@ -433,19 +433,12 @@ class CudaIpcTransport:
         return 2 * (sender * self._grid.size + receiver)
 
 
-def remove_leftovers(store: dist.Store, name: str) -> None:
-    """For whoever has started processes that were killed before all of them had joined."""
-    store = _store_of(store, name)
-    if store.check([_NAME]):
-        remove_counters(store.get(_NAME).decode())
-
-
 def _store_of(store: dist.Store, name: str) -> dist.Store:
     return dist.PrefixStore(f"{name}/ipc", store)
 
 
 def _file_name(store: dist.Store) -> str:
-    """The same for everyone at this store, and for nobody else."""
+    """The same for all processes at this store, and unique to it."""
     if store.add("counters", 1) == 1:
         store.set(_NAME, f"recycle-{secrets.token_hex(8)}")
     return store.get(_NAME).decode()

@@ -1,8 +1,8 @@
 """Messages and sums over gloo: CPU tensors, any machine.
 
-Neither making a group nor dropping it may take for ever. While gloo waits for another process to connect
+Neither making a group nor dropping it may block without limit. While gloo waits for a process to connect
 there is no socket yet that could be shut down, and nothing else ends the wait before its time is up. So a
-thread of its own makes the group (`meet`); whoever is called off leaves it behind, and what it makes after
+thread of its own makes the group (`meet`); one that is called off is left behind, and what it makes after
 all is dropped.
 
 A group that goes waits for the sums under way in it, and it must: they may still write into gradients. But if
@@ -27,14 +27,14 @@ _under_way: "set[_Meeting]" = set()
 
 
 class CalledOffError(RuntimeError):
-    """Nobody wants this group any more."""
+    """This group is not wanted any more."""
 
 
 class _Meeting:
     def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
         self._arguments = (store, rank, size, timeout)
         self._made: Any = None
-        self._error: BaseException | None = CalledOffError("called off while it met the others")
+        self._error: BaseException | None = CalledOffError("called off while the group was being made")
         self._is_over = threading.Event()
         self._is_called_off = False
 
@@ -66,7 +66,7 @@ class _Meeting:
 
 
 def meet(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
-    """The group, when everybody is there; RuntimeError if somebody does not come, or it is called off.
+    """The group, when all processes are there; RuntimeError if one does not come, or it is called off.
 
     What goes wrong with the store is raised as it is.
     """
@@ -115,7 +115,7 @@ class _Arrival:
 
 
 class _Departure:
-    """A posted send. Gloo tells only those who wait for it that it is gone, and loses what nobody holds."""
+    """A posted send. Gloo reports its end only to a wait, and drops tensors that are not referenced."""
 
     def __init__(self, held: "dict[_Departure, None]", works: list[Any], tensors: list[torch.Tensor]) -> None:
         self._held, self._works, self._tensors = held, works, tensors
@@ -130,7 +130,7 @@ class _Departure:
 
 
 class GlooTransport:
-    """One process's side of it. `name` sets this group of workers apart from others in the same store."""
+    """One process's side of it. `name` tells this group from others in the same store."""
 
     def __init__(
         self, store: dist.Store, name: str, grid: Grid, worker: Worker, tp_rank: int, timeout: timedelta

@@ -1,4 +1,4 @@
-"""A transport whose failures say that they are failures of talking, and which shows when it waits."""
+"""A transport whose errors are PeerErrors, and which shows when it waits."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
@@ -12,7 +12,7 @@ _Result = TypeVar("_Result")
 
 
 class PeerError(RuntimeError):
-    """Somebody else is gone or unreachable; nothing is known to be wrong here."""
+    """Another process is gone or unreachable; nothing is known to be wrong here."""
 
 
 class Waits(Protocol):

@@ -37,7 +37,7 @@ class Arrival(Protocol):
 
 
 class Transport(Protocol):
-    """What a worker needs from the others."""
+    """What a worker needs from the other workers."""
 
     tensor_group: Any
     """The process group of this worker's tensor-parallel processes, None if there is only one."""
@@ -52,7 +52,7 @@ class Transport(Protocol):
         ...
 
     def start_peer_sum(self, chunk: int, tensor: torch.Tensor) -> Pending | None:
-        """Start to sum a tensor over the live holders of a chunk, in place; None if there is nobody else.
+        """Start to sum a tensor over the live holders of a chunk, in place; None if this is the only one.
 
         All of them start the sums of a chunk in the same order.
         """
@@ -71,7 +71,7 @@ class Transport(Protocol):
         ...
 
     def close(self) -> None:
-        """Leave; whoever still waits for this worker gets an error."""
+        """Leave; processes that still wait for this worker get an error."""
         ...
 
 

@@ -3,7 +3,7 @@
 The tensors of a message lie one after the other, each well aligned. Messages of one sender leave the slots
 they arrived in one after the other, whatever is asked for first. A plan may use a later message before an
 earlier one. If it did so with slots that come round in turn, a slot would be filled again while its message
-still waits; so whoever asks for a message takes those before it too.
+still waits; so asking for a message takes those before it too.
 """
 
 from collections import deque

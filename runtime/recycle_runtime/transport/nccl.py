@@ -11,12 +11,12 @@ slots that no computation touches, and are copied out when they are used. It sta
 computation that used a message, since a receive that waits takes a little of the GPU all the while. Messages
 leave from slots too: what is sent directly is held until the GPU comes to it, and the host may be far ahead.
 
-Gradients are summed over NCCL. The few numbers that all workers add up go over gloo: whoever is first may
+Gradients are summed over NCCL. The few numbers that all workers add up go over gloo: the first may
 wait for most of a step, which costs nothing on the host, and they need no place among the GPU's work.
 
 To join a channel takes both ends, and each waits for the other. All workers go through one and the same order
 (`joining_order`), so the channel that comes first among those not joined yet has both its ends there, and
-nobody waits for ever. Pairs with the same distance between their pipelines, at every second boundary, have no
+no wait is endless. Pairs with the same distance between their pipelines, at every second boundary, have no
 worker in common: they come next to each other in the order, and are joined at the same time.
 
 NcclTransport itself does not call CUDA: communicators and the GPU's queue of work come from NcclGroups and
@@ -176,7 +176,7 @@ class NcclTransport:
             chunk: self._join(f"holders/{chunk}/{tp_rank}", grid.holder_ranks(chunk, tp_rank))
             for chunk in grid.chunks_of(worker)
         }
-        """Of each chunk of this worker, those that hold it; None if nobody else does."""
+        """Of each chunk of this worker, those that hold it; None if no other worker does."""
         tensor_group = self._join(f"tensor/{worker[0]}/{worker[1]}", grid.tensor_ranks(worker))
         self.tensor_group: Any = None if tensor_group is None else groups.for_users(tensor_group)
         self._in: dict[Worker, _Inbound] = {}
@@ -296,7 +296,7 @@ _MOST_CHANNELS = 28
 """The hardware has 32 queues; computation, sums and copies take some."""
 _MOST_BLOCKS = 8
 _SHARE = 4
-"""All channels of a worker together may take one part in so many of the GPU while they wait."""
+"""All channels of a worker together may take this fraction (one in so many) of the GPU while they wait."""
 
 
 def set_environment() -> None:

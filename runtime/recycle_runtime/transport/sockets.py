@@ -37,7 +37,7 @@ class GroupSockets:
         self._lock = threading.Lock()
 
     def complete(self) -> None:
-        """The group is made; sockets opened from now on belong to others."""
+        """The group is made; sockets opened from now on belong to other groups."""
         with self._lock:
             if self._own is None:
                 self._own = frozenset(_sockets().values()) - self._before
@@ -61,13 +61,13 @@ class GroupSockets:
             return {number: identity for number, identity in found if self._is_its(identity)}
 
     def retire(self) -> None:
-        """The group is gone: from now on nothing is shut down, whoever still asks for it."""
+        """The group is gone: from now on nothing is shut down any more."""
         with self._lock:
             self._own = frozenset()
 
 
 def break_off_everything() -> None:
-    """All sockets of this process, whoever opened them."""
+    """All sockets of this process."""
     for descriptor in _sockets():
         _shut_descriptor(descriptor)
 
@@ -82,7 +82,7 @@ def _shut_descriptor(descriptor: int) -> None:
 
 
 def shut(sock: socket.socket) -> None:
-    """End a connection in both directions. One that listens is left alone: gloo cannot bear to lose it."""
+    """End a connection in both directions. One that listens is left alone: gloo needs it."""
     try:
         if not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             sock.shutdown(socket.SHUT_RDWR)

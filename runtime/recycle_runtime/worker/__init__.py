@@ -1,4 +1,4 @@
-"""A worker process: trains with its stream, and outlives the failures of others.
+"""A worker process: trains with its stream, and survives the failures of other workers.
 
 lifecycle         from the start of the process to its end, and its last words
 process           the main loop: orders of the coordinator, one generation after the other
@@ -9,7 +9,7 @@ connections       sockets of the group, which an order to leave breaks off
 reach             which hosts do not answer
 heartbeat         signs of life, for the agent
 state_transfer    the state of a chunk as bytes, from one process to another
-donor, joiner     the same while everybody trains
+donor, joiner     the same while the other workers train
 checkpoints       what a worker does with them
 fixed_plan        a worker without recovery
 options           what all of them are told when they start

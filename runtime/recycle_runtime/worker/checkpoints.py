@@ -1,4 +1,4 @@
-"""What a worker process does with checkpoints: begins with one, and writes its shard of others when asked."""
+"""What a worker process does with checkpoints: begins with one, and writes its shard when asked."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -40,7 +40,7 @@ class GroupConnections:
             self._transport.abort()
 
     def close(self) -> None:
-        """The group is gone: from now on nothing is broken off, whoever still asks for it."""
+        """The group is gone: from now on nothing is broken off any more."""
         with self._lock:
             gone, self._sockets = self._sockets, []
             self._transport = None

@@ -1,4 +1,4 @@
-"""A worker that gives its state to one that joins, while everybody trains.
+"""A worker that gives its state to a joiner, while both train.
 
 The state is copied aside between two steps, which takes no longer than the device needs for that, and a
 thread of its own sends the copy.

@@ -1,4 +1,4 @@
-"""One generation, as a worker process sees it: it meets the others, trains with them, and leaves."""
+"""One generation, as a worker process sees it: it meets the other workers, trains with them, and leaves."""
 
 import gc
 import json
@@ -49,7 +49,7 @@ _CPU = torch.device("cpu")
 
 
 class Interrupted(Exception):  # noqa: N818
-    """The coordinator wants everybody to leave the group."""
+    """The coordinator wants all workers to leave the group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +205,7 @@ class Generation:
         equipment = self._equipment
         equipment.heartbeat.position = position
         if position == self._first_reduce and self._chunk is not None and self._chunk.is_last:
-            # Before anybody can make the step, so that its loss is known whoever dies.
+            # Before any worker can make the step, so that its loss is known whichever fails.
             assert self._session is not None
             equipment.link.say(LossShare(equipment.link.step, self._session.handlers.loss))
         equipment.hooks.before_instruction(position)
@@ -247,13 +247,13 @@ class Generation:
         return copied
 
     def _give_and_join(self, chunk: Chunk) -> None:
-        """State that travels while everybody trains, from here or to here."""
+        """State that travels during training, from here or to here."""
         equipment, order = self._equipment, self._order
         if not order.joiners and order.donor is None:
             return
         self.connections.opens_more()
         self.go_on_or_leave()
-        # A connection of its own: whoever waits for something at the store keeps others from asking.
+        # A connection of its own: a wait at the store blocks other requests on its connection.
         store: Any = RemoteStore(equipment.connect())
         if order.joiners:
             names = [self._name("joiner", worker) for worker in order.joiners]

@@ -11,7 +11,7 @@ _EVERY = 0.1
 
 
 class Heartbeat:
-    """One line of the board. The fields are set by whoever knows them, and written ten times a second."""
+    """One line of the board. The fields are set from several places, and written ten times a second."""
 
     def __init__(self, board: Board, number: int) -> None:
         self._board, self._number = board, number
@@ -39,7 +39,7 @@ class Heartbeat:
 
     @contextmanager
     def waiting(self) -> Generator[None]:
-        """Whoever waits for the coordinator does not hang."""
+        """While it waits for the coordinator it does not hang."""
         self.is_waiting = True
         try:
             yield

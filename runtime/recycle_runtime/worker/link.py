@@ -35,13 +35,13 @@ from recycle_runtime.transport.sockets import keep
 _KNOCK_EVERY = 0.1
 _BREAK_EVERY = 0.1
 _STUCK_SECONDS = 2.0
-"""Whoever has not left so long after everything was broken off has not been told."""
+"""Seconds after which a thread that has not left broken connections was not woken by them."""
 _REMEMBERED = 4096
 _NEVER_REACHED = 1 << 62
 
 
 class CoordinatorGoneError(RuntimeError):
-    """Nobody answers any more."""
+    """The coordinator does not answer any more."""
 
 
 class Link:
@@ -53,7 +53,7 @@ class Link:
         """`hello` is what to say first on every connection."""
         self._connect, self._hello, self._patience = connect, hello, patience
         self.asked = 0
-        """The newest generation; whoever trains in an older one has to leave it."""
+        """The newest generation; a worker in an older one has to leave it."""
         self.hold_at: int | None = None
         """The step before which to stop."""
         self.checkpoint: CheckpointOrder | None = None
@@ -73,7 +73,7 @@ class Link:
         threading.Thread(target=self._listen, name="link", daemon=True).start()
 
     def say(self, message: FromWorker) -> None:
-        """To the coordinator, or, while it is away, to nobody: it asks again when it is back."""
+        """To the coordinator, or dropped while it is away: it asks again when it is back."""
         if isinstance(message, StepDone):
             self._steps.append(message)
         with suppress(WireError):

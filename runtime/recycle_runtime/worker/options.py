@@ -22,7 +22,7 @@ class WorkerOptions:
     device: str
     trace: bool
     timeout: float
-    """Seconds to wait for others before giving up."""
+    """Seconds to wait for other workers before giving up."""
 
 
 @dataclass(frozen=True, slots=True)

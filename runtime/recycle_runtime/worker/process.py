@@ -82,7 +82,7 @@ class WorkerProcess:
         self._hooks.attach(self)
         self._started_as = replace(options.worker, tp_rank=tp_rank, worker=worker)
         self._left_behind: list[Generation] = []
-        """Those that a thread still waits in that nobody wakes."""
+        """Those that a thread still waits in that is never woken."""
         self._chunk: Chunk | None = None
         self._generation: Generation | None = None
         """The one that this process trains in, or has trained in last."""
@@ -132,7 +132,7 @@ class WorkerProcess:
 
     def go_on(self) -> int:
         """As if the thread that did so until now had come out of its group; the exit status."""
-        _log.info("a thread has waited in vain in generation %d: another takes over", self.link.generation)
+        _log.info("a thread is stuck in generation %d: another takes over", self.link.generation)
         device = self._equipment.device
         if device.type == "cuda":
             torch.cuda.set_device(device)
@@ -186,7 +186,7 @@ class WorkerProcess:
         return None
 
     def _is_another_ranks_fault(self, cause: BaseException | None) -> bool:
-        """A collective of the program's own that failed because others left: an order to leave comes soon."""
+        """A collective of the program that failed because a worker left: an order to leave comes soon."""
         if self._tensor_group is None or type(cause) is not RuntimeError:
             return False
         deadline = time.monotonic() + _RANKS_SECONDS
@@ -199,7 +199,7 @@ class WorkerProcess:
         self.link.say(GroupBroken(generation, str(error)[:_LONGEST]))
 
     def _begin(self, order: Go) -> Generation:
-        """Stand where everybody stands, and meet the others."""
+        """Go to the step that all continue from, and meet the other workers."""
         bundle = self._bundle(order.bundle)
         self._store = RemoteStore(self._connect())
         has_donor = order.copy_from is not None or order.donor is not None
@@ -264,7 +264,7 @@ class WorkerProcess:
                 return None
 
     def _leave(self, generation: int) -> None:
-        """Out of the group, whoever waits for this process; then say what it holds."""
+        """Leave the group at once; then report what it holds."""
         self._close()
         self._hooks.at("leave", self.link.step)
         report = Report(0, is_fresh=True) if self._chunk is None else self._chunk.report()
@@ -287,7 +287,7 @@ class WorkerProcess:
         return {} if generation is None else generation.connections.opened()
 
     def _order(self) -> ToWorker:
-        """The next one; whoever waits for it does not hang."""
+        """The next one; waiting for it is not hanging."""
         with self._heartbeat.waiting():
             order = self.link.order()
             assert order is not None
@@ -343,6 +343,6 @@ class WorkerProcess:
 
 
 def save_state(folder: Path, worker: Worker, options: WorkerOptions, chunk: Chunk) -> None:
-    """The parameters of a worker, for whoever wants to look at them."""
+    """Write the parameters of a worker to the folder of `--save`."""
     name = f"worker-{worker[0]}-{worker[1]}-{options.tp_rank}.pt"
     torch.save({"options": json.dumps(asdict(options)), "model": chunk.module.state_dict()}, folder / name)

@@ -12,7 +12,7 @@ _EVERY = 1.0
 _SAY_AGAIN = 10.0
 """Another coordinator may be there, or this process may be another worker."""
 _REMEMBERED = 1.5
-"""Seconds: whoever tries to connect begins again and again, and is not late yet whenever it does."""
+"""Seconds: a connection that is tried again and again is not late at each try."""
 
 
 class ReachReporter:

@@ -1,7 +1,7 @@
 """Which thread does a worker process's work, and how another takes over from one that is never woken.
 
 Gloo forgets whom to tell when a socket breaks in the middle of a message: a thread that waits for that
-message waits until its time is up, though everybody has left. Nothing calls it back. So it is left behind
+message waits until its time is up, though all others have left. Nothing calls it back. So it is left behind
 where it waits, and another thread does from then on what it would have done.
 """
 

@@ -92,7 +92,7 @@ def test_a_fault_is_told(node: Node) -> None:
     assert node.wait_for_end().fault_at == 123
 
 
-def test_one_that_never_beats_is_left_alone(node: Node) -> None:
+def test_one_without_any_heartbeat_is_left_alone(node: Node) -> None:
     """It may be busy with its start; its agent has no clock for it yet."""
     node.start(0, sleep)
     for _ in range(20):
@@ -101,7 +101,7 @@ def test_one_that_never_beats_is_left_alone(node: Node) -> None:
     assert node.watch.ended(set()) == []
 
 
-def test_one_that_falls_silent_before_its_first_generation(node: Node) -> None:
+def test_one_whose_heartbeats_end_before_its_first_generation(node: Node) -> None:
     node.start(0, sleep)
     node.show(0, is_up=0)
     assert "no heartbeat" in node.wait_for_end().how
@@ -115,23 +115,23 @@ def test_one_that_is_stopped(node: Node) -> None:
 
 
 def test_one_that_is_stuck(node: Node) -> None:
-    def beat() -> None:
+    def send_heartbeats() -> None:
         while True:
             node.show(0, position=17)
             time.sleep(0.02)
 
-    node.start(0, beat)
+    node.start(0, send_heartbeats)
     assert node.wait_for_end().how == "was stuck at instruction 17 and was killed"
 
 
 def test_one_that_waits_is_not_stuck(node: Node) -> None:
-    def beat() -> None:
+    def send_heartbeats() -> None:
         until = time.monotonic() + 1.5
         while time.monotonic() < until:
             node.show(0, is_waiting=1)
             time.sleep(0.02)
 
-    node.start(0, beat)
+    node.start(0, send_heartbeats)
     assert node.wait_for_end().how == "ended with status 0"
 
 

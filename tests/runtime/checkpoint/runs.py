@@ -29,7 +29,7 @@ State = dict[str, torch.Tensor]
 
 JOB = unit_job(2, 2, 2)
 FEWER = unit_job(2, 1, 3)
-LOST: Failed = [(0, 1)]
+FAILED: Failed = [(0, 1)]
 
 
 def with_dropout(folder: Path, more: str = "") -> str:
@@ -37,9 +37,9 @@ def with_dropout(folder: Path, more: str = "") -> str:
 
 
 def plans(path: Path, job: JobSpec, *failed: Failed) -> str:
-    """A bundle for no losses, and for these."""
-    programs = [plan_failed(job, failure_set(losses)) for losses in ([], *failed)]
-    write_bundle(path, source="", plans=programs)
+    """A bundle for no failures, and for these."""
+    planned = [plan_failed(job, failure_set(workers)) for workers in ([], *failed)]
+    write_bundle(path, source="", plans=planned)
     return str(path)
 
 

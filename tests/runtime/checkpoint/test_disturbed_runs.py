@@ -10,7 +10,7 @@ import torch
 from recycle_runtime.launcher.supervisor import Job, supervised
 from recycle_runtime.protocol.messages import JobEnded, JobEvent, StepRow
 from tests.runtime.checkpoint.conftest import Stopped
-from tests.runtime.checkpoint.runs import JOB, LOST, losses, plans, run, saved, train_in_turns
+from tests.runtime.checkpoint.runs import FAILED, JOB, losses, plans, run, saved, train_in_turns
 from tests.runtime.training.compare import EXAMPLES
 from tests.support.jobs import unit_job
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 def test_a_worker_joins_a_run_with_steps_of_another_size(stopped: Stopped, tmp_path: Path) -> None:
     """It gets parameters from a peer, and must count items as the others do."""
     shutil.copytree(stopped.kept, tmp_path / "kept")
-    bundle = plans(tmp_path / "more.plan", MORE, LOST)
+    bundle = plans(tmp_path / "more.plan", MORE, FAILED)
     result, _ = run(
         bundle,
         stopped.program,
@@ -70,7 +70,7 @@ def test_the_coordinator_dies_in_a_run_that_went_on(stopped: Stopped, tmp_path: 
     assert (tmp_path / "kept" / "step-00000040" / "manifest.json").exists()
 
 
-def test_tensor_parallel_parts(tmp_path: Path) -> None:
+def test_tensor_parallel_ranks(tmp_path: Path) -> None:
     program = str(EXAMPLES / "tensor_parallel.py")
     bundle = plans(tmp_path / "job.plan", replace(unit_job(2, 2, 2), tensor=2))
     folders = [tmp_path / name for name in ("whole", "resumed")]
@@ -78,8 +78,8 @@ def test_tensor_parallel_parts(tmp_path: Path) -> None:
         folder.mkdir()
     whole, _ = run(bundle, program, 6, save=str(folders[0]))
     run(bundle, program, 3, checkpoint=str(tmp_path / "kept"))
-    parts = {path.name for path in (tmp_path / "kept" / "step-00000003").iterdir() if path.is_dir()}
-    assert parts == {f"stage-{stage}-part-{part}" for stage in range(2) for part in range(2)}
+    shards = {path.name for path in (tmp_path / "kept" / "step-00000003").iterdir() if path.is_dir()}
+    assert shards == {f"stage-{stage}-part-{rank}" for stage in range(2) for rank in range(2)}
     resumed, _ = run(bundle, program, 6, save=str(folders[1]), checkpoint=str(tmp_path / "kept"), resume=True)
     expected = losses(whole)
     assert losses(resumed) == pytest.approx({step: expected[step] for step in (3, 4, 5)}, rel=1e-12)

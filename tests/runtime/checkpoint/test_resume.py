@@ -20,7 +20,7 @@ def test_the_same_pipelines(stopped: Stopped, tmp_path: Path) -> None:
     resumed, events = run(
         bundle, program, 9, save=str(tmp_path / "resumed"), checkpoint=str(tmp_path / "kept"), resume=True
     )
-    assert events[0] == f"going on with step 5 from {tmp_path / 'kept' / 'step-00000005'}"
+    assert events[0] == f"resuming with step 5 from {tmp_path / 'kept' / 'step-00000005'}"
     assert resumed.begins == [5]
     expected = losses(whole)
     assert losses(resumed) == pytest.approx({step: expected[step] for step in range(5, 9)}, rel=1e-12)
@@ -54,7 +54,7 @@ def test_other_pipelines_and_micro_batches(stopped: Stopped, tmp_path: Path) -> 
             torch.testing.assert_close(state[key], tensor, rtol=1e-12, atol=1e-12)
 
 
-def test_every_peer_of_a_stage_is_lost(stopped: Stopped, tmp_path: Path) -> None:
+def test_every_peer_of_a_stage_has_failed(stopped: Stopped, tmp_path: Path) -> None:
     """The run ends in a sentence that says how to go on; one pipeline is enough for that."""
     shutil.copytree(stopped.kept, tmp_path / "kept")
     kept, bundle, program = str(tmp_path / "kept"), stopped.bundle, stopped.program
@@ -77,7 +77,7 @@ def test_every_peer_of_a_stage_is_lost(stopped: Stopped, tmp_path: Path) -> None
     newest = tmp_path / "kept" / names[-1]
     step = int(names[-1].removeprefix("step-").partition(".")[0])
     assert 5 <= step <= 12
-    assert f"; {newest} has the first {step} steps: go on from it with `recycle-run local {bundle} " in said
+    assert f"; {newest} has the first {step} steps: resume from it with `recycle-run local {bundle} " in said
     assert said.endswith(f"--steps 40 --checkpoint {kept} --resume --checkpoint-every 2`")
     fewer = plans(tmp_path / "fewer.plan", FEWER)
     resumed, _ = run(fewer, program, step + 1, checkpoint=kept, resume=True)

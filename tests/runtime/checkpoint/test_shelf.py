@@ -15,7 +15,7 @@ def manifest(step: int, shape: Shape = SHAPE) -> Manifest:
     return Manifest(step, step * shape.per_step, 0, shape, dict.fromkeys(shape.shards, 1))
 
 
-def parts(folder: Path, shape: Shape = SHAPE) -> None:
+def shards(folder: Path, shape: Shape = SHAPE) -> None:
     for name in shape.shards:
         (folder / name).mkdir()
         (folder / name / "part.json").touch()
@@ -24,7 +24,7 @@ def parts(folder: Path, shape: Shape = SHAPE) -> None:
 def complete(shelf: Shelf, step: int, shape: Shape = SHAPE) -> str:
     name = name_of(step)
     shelf.make(name)
-    parts(shelf.folder / name, shape)
+    shards(shelf.folder / name, shape)
     shelf.complete(name, manifest(step, shape))
     return name
 
@@ -64,7 +64,7 @@ def test_every_try_has_a_folder_of_its_own(tmp_path: Path) -> None:
 def test_a_folder_without_a_manifest_is_no_checkpoint(tmp_path: Path) -> None:
     shelf = Shelf(tmp_path)
     shelf.make(name_of(5))
-    parts(tmp_path / name_of(5))
+    shards(tmp_path / name_of(5))
     assert shelf.look() == ([], [])
     words = f"{tmp_path} has no complete checkpoint: starting with the first step"
     assert beginning(tmp_path, SHAPE, 9, resume=True) == Beginning(words=words)
@@ -77,7 +77,7 @@ def test_another_number_of_pipelines_goes_on_after_the_items_that_were_used(tmp_
     assert (begins.checkpoint, begins.step, begins.item) == ("step-00000005", 5, 60)
 
 
-def no_part(folder: Path) -> None:
+def no_shard_file(folder: Path) -> None:
     (folder / shard_name(1, 0) / "part.json").unlink()
 
 
@@ -96,25 +96,25 @@ def empty(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("harm", "said"),
+    ("damage", "said"),
     [
-        (no_part, "stage-1-part-0: damaged: part.json is missing"),
+        (no_shard_file, "stage-1-part-0: damaged: part.json is missing"),
         (cut_short, "manifest.json: damaged: it is not JSON"),
         (edited, "manifest.json: damaged: the checksum does not match"),
         (empty, "manifest.json: damaged: it is not JSON"),
     ],
 )
 def test_a_damaged_checkpoint_is_passed_over_and_named(
-    tmp_path: Path, harm: Callable[[Path], None], said: str
+    tmp_path: Path, damage: Callable[[Path], None], said: str
 ) -> None:
     shelf = Shelf(tmp_path)
     complete(shelf, 10)
-    harm(tmp_path / complete(shelf, 20))
+    damage(tmp_path / complete(shelf, 20))
     begins = beginning(tmp_path, SHAPE, 99, resume=True)
     assert begins.checkpoint == "step-00000010"
     assert said in begins.words
-    harm = no_part
-    harm(tmp_path / "step-00000010")
+    damage = no_shard_file
+    damage(tmp_path / "step-00000010")
     with pytest.raises(CheckpointError, match="damaged"):
         beginning(tmp_path, SHAPE, 99, resume=True)
 
@@ -122,7 +122,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_named(
 @pytest.mark.parametrize(
     ("shape", "steps", "resume", "said"),
     [
-        (SHAPE, 9, False, "there is a checkpoint of step 5 already: go on from it with --resume, or name"),
+        (SHAPE, 9, False, "there is a checkpoint of step 5 already: resume from it with --resume, or name"),
         (SHAPE, 5, True, "has 5 steps already, and --steps asks for 5"),
         (Shape(3, 3, 1, 4), 9, True, "made by a job with 2 stages, and this one has 3"),
         (Shape(2, 3, 2, 4), 9, True, "made by a job with 1 tensor-parallel ranks, and this one has 2"),

@@ -77,10 +77,10 @@ def equal(one: Any, other: Any) -> bool:
     return type(one) is type(other) and one == other
 
 
-def test_a_part_is_read_as_it_was_written(tmp_path: Path) -> None:
-    checksum = written(tmp_path / "part")
-    assert equal(read_shard(tmp_path / "part", ABOUT, checksum), STATE)
-    assert [path.name for path in tmp_path.iterdir()] == ["part"]
+def test_a_shard_is_read_as_it_was_written(tmp_path: Path) -> None:
+    checksum = written(tmp_path / "shard")
+    assert equal(read_shard(tmp_path / "shard", ABOUT, checksum), STATE)
+    assert [path.name for path in tmp_path.iterdir()] == ["shard"]
 
 
 def test_a_write_that_is_given_up_leaves_nothing(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_a_write_that_is_given_up_leaves_nothing(tmp_path: Path) -> None:
 
     tree, tensors = take_apart(STATE)
     with pytest.raises(KeyboardInterrupt):
-        write_shard(tmp_path / "part", ABOUT, tree, HostCopy().take(tensors), proceed)
+        write_shard(tmp_path / "shard", ABOUT, tree, HostCopy().take(tensors), proceed)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -140,7 +140,7 @@ def newer(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("harm", "said"),
+    ("damage", "said"),
     [
         (cut_short, "tensors.bin: damaged: "),
         (flip, "tensors.bin: damaged: the checksum of model/weight does not match"),
@@ -152,12 +152,12 @@ def newer(folder: Path) -> None:
         (newer, "part.json: made by a newer recycle-run: format 2, this one reads up to 1"),
     ],
 )
-def test_damage_is_said_in_a_sentence(tmp_path: Path, harm: Callable[[Path], None], said: str) -> None:
-    checksum = written(tmp_path / "part")
-    harm(tmp_path / "part")
+def test_damage_is_said_in_a_sentence(tmp_path: Path, damage: Callable[[Path], None], said: str) -> None:
+    checksum = written(tmp_path / "shard")
+    damage(tmp_path / "shard")
     with pytest.raises(CheckpointError) as caught:
-        read_shard(tmp_path / "part", ABOUT, checksum)
-    assert str(tmp_path / "part") in str(caught.value) and said in str(caught.value)
+        read_shard(tmp_path / "shard", ABOUT, checksum)
+    assert str(tmp_path / "shard") in str(caught.value) and said in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -190,13 +190,13 @@ def resealed(folder: Path, **fields: Any) -> int:
     ],
 )
 def test_descriptions_that_make_no_sense(tmp_path: Path, fields: dict[str, Any], said: str) -> None:
-    written(tmp_path / "part")
-    checksum = resealed(tmp_path / "part", **fields)
+    written(tmp_path / "shard")
+    checksum = resealed(tmp_path / "shard", **fields)
     with pytest.raises(CheckpointError, match=said):
-        read_shard(tmp_path / "part", ABOUT, checksum)
+        read_shard(tmp_path / "shard", ABOUT, checksum)
 
 
 def test_another_checkpoints_part_is_not_taken(tmp_path: Path) -> None:
-    checksum = written(tmp_path / "part")
+    checksum = written(tmp_path / "shard")
     with pytest.raises(CheckpointError, match="not the one that the manifest was written for"):
-        read_shard(tmp_path / "part", ABOUT, checksum + 1)
+        read_shard(tmp_path / "shard", ABOUT, checksum + 1)

@@ -83,7 +83,7 @@ def test_a_slow_worker_has_less_to_do_as_long_as_it_is_slow() -> None:
     assert 0 < light[1, 1] < 4 < light[0, 1] and light[1, 1] + light[0, 1] + light[2, 1] == 12
     job.slow = {}
     job.run(140)
-    assert "1:1 is as fast as its peers again: a new plan for everybody saves " in job.events[-1]
+    assert "1:1 is as fast as its peers again: a new plan for all workers saves " in job.events[-1]
     assert job.events[-1].endswith(": taken")
     assert set(loads(job).values()) == {4}
     job.run(STEPS)
@@ -122,13 +122,13 @@ def test_a_slow_worker_watches_if_that_is_faster_and_comes_back_when_it_is_well(
     job.slow = {(1, 1): 3.0}
     job.run(60)
     (event,) = job.events
-    assert event.startswith("1:1 takes 1.8 times as long as its peers: a new plan for everybody saves ")
+    assert event.startswith("1:1 takes 1.8 times as long as its peers: a new plan for all workers saves ")
     assert "a plan with 1:1 on standby saves " in event and event.endswith("taken, with a standby")
     assert standbys(job) == [(1, 1)]
     job.slow = {}
     job.run(120)
     assert standbys(job) == []
-    assert job.events[1].startswith("1:1 is as fast as its peers again: a new plan for everybody saves ")
+    assert job.events[1].startswith("1:1 is as fast as its peers again: a new plan for all workers saves ")
     assert job.events[1].endswith(": taken")
     job.run(STEPS)
     assert job.result == (None,) and job.rows == list(range(STEPS))

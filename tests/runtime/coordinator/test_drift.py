@@ -1,4 +1,4 @@
-"""Op times of today, from what workers say."""
+"""Measured op times, from what workers report."""
 
 import pytest
 from hypothesis import given

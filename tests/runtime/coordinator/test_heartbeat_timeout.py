@@ -27,24 +27,24 @@ class _Nodes:
 
     def later(self, seconds: float, heard: list[int]) -> list[int]:
         """Who is given up when only these go on speaking."""
-        lost: list[Worker] = []
+        failed: list[Worker] = []
         for _ in range(round(2 * seconds)):
             self.now += 0.5
             for number in heard:
                 self.agents.heard(self.lines[number], self.now)
             for _, members in self.agents.timed_out(lambda gone: len(gone) < len(self.lines), self.now):
-                lost += [member.worker for member in members]
-        return [pipeline for pipeline, _ in lost]
+                failed += [member.worker for member in members]
+        return [pipeline for pipeline, _ in failed]
 
 
-def test_a_silent_node_is_given_up() -> None:
+def test_a_node_without_heartbeats_is_given_up() -> None:
     nodes = _Nodes(3)
     assert nodes.later(3.0, heard=[0, 2]) == []
     assert nodes.later(1.0, heard=[0, 2]) == [1]
     assert nodes.later(60.0, heard=[0, 2]) == []
 
 
-def test_if_all_are_silent_they_get_more_time() -> None:
+def test_if_none_has_a_heartbeat_they_get_more_time() -> None:
     nodes = _Nodes(3)
     assert nodes.later(25.0, heard=[]) == []
     assert nodes.later(60.0, heard=[0, 1, 2]) == []

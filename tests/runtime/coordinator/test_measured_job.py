@@ -14,7 +14,7 @@ from tests.support.jobs import figure3, small_targets
 
 def read_back(job: JobSpec, times: StageTimes | None = None) -> JobSpec:
     text = JobText(print_job(job))
-    return parse_job_text(text.with_times(times or text.times), "today.job")
+    return parse_job_text(text.with_times(times or text.times), "measured.job")
 
 
 @given(small_targets())

@@ -14,7 +14,7 @@ STEPS = 60
 
 
 def finish(job: FakeJob) -> None:
-    """To the end: nothing lost, nothing made twice, everybody where it should be."""
+    """To the end: no step missing, none made twice, every worker where it should be."""
     for _ in range(3 * STEPS):
         if job.result is None:
             job.run(1)
@@ -29,7 +29,7 @@ def test_plans_have_the_loss_where_it_costs_least() -> None:
     assert by_count[1] == [0]
 
 
-def test_a_worker_takes_the_lost_place_when_that_pays() -> None:
+def test_a_worker_takes_the_free_place_when_that_pays() -> None:
     job = FakeJob(STEPS, LONG)
     job.run(5)
     job.kill((1, 1))
@@ -95,7 +95,9 @@ def test_a_death_before_the_boundary_leaves_the_move_out_or_makes_it(victim: Wor
 
 @settings(max_examples=150)
 @given(st.integers(0, 120), st.sampled_from([(0, 0), (1, 1), (0, 1), (2, 1), (1, 0), (2, 2)]))
-def test_whoever_dies_at_whichever_moment_of_a_move_nothing_is_lost(moment: int, victim: Worker) -> None:
+def test_whichever_worker_dies_at_whichever_moment_of_a_move_no_step_is_missing(
+    moment: int, victim: Worker
+) -> None:
     """The mover under both its names, the donor, the other peer, those left behind, a stranger."""
     job = FakeJob(STEPS, LONG)
     job.run(5)

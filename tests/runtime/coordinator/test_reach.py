@@ -43,7 +43,7 @@ class _Talk:
         return None
 
 
-def _lost(verdict: Verdict | None) -> list[Worker]:
+def _failed(verdict: Verdict | None) -> list[Worker]:
     assert verdict is not None
     assert verdict.error is None
     return [worker for worker, _ in verdict.failed]
@@ -53,21 +53,21 @@ def _none(worker: Worker) -> list[str]:
     return []
 
 
-def test_nobody_goes_while_all_reach_each_other() -> None:
+def test_no_node_goes_while_all_reach_each_other() -> None:
     assert _Talk(_none).go_on(100) is None
 
 
 def test_the_node_that_all_others_miss_goes() -> None:
     talk = _Talk(lambda worker: ["10.0.0.0"] if worker[0] else [])
     verdict = talk.go_on(10)
-    assert _lost(verdict) == [(0, 0), (0, 1)]
+    assert _failed(verdict) == [(0, 0), (0, 1)]
     assert verdict is not None
     assert verdict.failed[0][1] == "0:0 on 10.0.0.0 does not reach 10.0.0.1, 10.0.0.2"
 
 
 def test_of_two_that_miss_each_other_one_goes() -> None:
     talk = _Talk(lambda worker: ["10.0.0.2"] if worker == (0, 1) else [])
-    assert _lost(talk.go_on(10)) == [(2, 0), (2, 1)]
+    assert _failed(talk.go_on(10)) == [(2, 0), (2, 1)]
 
 
 def test_a_host_that_answers_again_is_no_reason() -> None:

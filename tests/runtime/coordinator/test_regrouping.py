@@ -1,4 +1,4 @@
-"""Where survivors go on from: no step is lost, nobody goes back by two, verdicts are never guessed."""
+"""Where survivors go on from: no step is missing, no worker goes back by two, verdicts are never guessed."""
 
 import random
 
@@ -106,9 +106,9 @@ def test_failures_while_others_recover(seed: int) -> None:
         standing = stand(job.reports(), job.stages)
         assert isinstance(standing, Standing)
         check(job, standing)
-        deaf = chance.random()
+        misses = chance.random()
         for member, survivor in job.members.items():
-            if chance.random() < deaf:
+            if chance.random() < misses:
                 continue
             if member in standing.donors:
                 if chance.random() < 0.5:
@@ -145,12 +145,12 @@ def test_everybody_is_fresh_in_the_beginning() -> None:
     assert stand(reports, 2) == Standing(0, frozenset(), {}, None)
 
 
-def test_a_stage_that_only_joiners_have_is_lost() -> None:
+def test_a_stage_that_only_joiners_have_is_gone() -> None:
     reports = {Member((0, 0), 0): Report(3, False), Member((0, 1), 0): Report(0, True)}
     assert stand(reports, 2) == StageGone((1,))
 
 
-def test_a_stage_with_half_a_state_is_lost() -> None:
+def test_a_stage_with_half_a_state_is_gone() -> None:
     reports = {Member((0, 0), 0): Report(3, False), Member((0, 1), 0): Report(None, False)}
     assert stand(reports, 2) == StageGone((1,))
 

@@ -1,4 +1,4 @@
-"""Whatever order things happen in: no deadlock, no step lost or counted twice, generations only grow."""
+"""Whatever order things happen in: no deadlock, no step missing or counted twice, generations only grow."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,7 +9,7 @@ from tests.runtime.recovery.model import World
 STEPS = 12
 
 
-def can_be_lost(world: World, place: Worker) -> bool:
+def can_fail(world: World, place: Worker) -> bool:
     """Another worker of its stage holds the parameters."""
     return any(
         other != place and other[1] == place[1] and process.applied is not None and not process.is_fresh
@@ -17,23 +17,23 @@ def can_be_lost(world: World, place: Worker) -> bool:
     )
 
 
-def disturb(world: World, events: int, harms: tuple[str, ...]) -> None:
+def disturb(world: World, events: int, faults: tuple[str, ...]) -> None:
     """Some progress, then something bad, and so on."""
     for _ in range(events):
         for _ in range(world.chance.randrange(60)):
             world.chance.choice(world.moves())()
         if world.is_over:
             return
-        HARMS[world.chance.choice(harms)](world)
+        FAULTS[world.chance.choice(faults)](world)
 
 
 def kill(world: World) -> None:
-    if doomed := [place for place in world.processes if can_be_lost(world, place)]:
+    if doomed := [place for place in world.processes if can_fail(world, place)]:
         world.kill(world.chance.choice(doomed))
 
 
 def start(world: World) -> None:
-    taken = {*world.processes, *world.losses}
+    taken = {*world.processes, *world.failures}
     if free := [place for place in world.book.grid if place not in taken]:
         world.start(world.chance.choice(free))
 
@@ -44,7 +44,7 @@ def break_connection(world: World) -> None:
         world.chance.choice(begun).break_connection()
 
 
-HARMS = {"kill": kill, "start": start, "break": break_connection, "restart": World.restart}
+FAULTS = {"kill": kill, "start": start, "break": break_connection, "restart": World.restart}
 
 
 def check(world: World) -> None:

@@ -1,4 +1,4 @@
-"""A chunk goes back to where everybody stands, and keeps what others may still need to know."""
+"""A chunk goes back to the step that all continue from, and keeps what other workers may still need."""
 
 import torch
 

@@ -35,7 +35,7 @@ def test_lines() -> None:
         take(message)
     assert out.getvalue().splitlines() == [
         "step     3  loss 0.500000  0.250 s",
-        "-- 1:1 was killed: on with step 3 under plan 0 1 after 0.600 s",
+        "-- 1:1 was killed: continues with step 3, plan 0 1, after 0.600 s",
     ]
 
 
@@ -65,7 +65,7 @@ def test_a_table_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_events() -> None:
     assert event_of(ROW) is None
     assert event_of(recovery("start")) is None
-    assert event_of(JobEvent("1:1 starts again")) == "1:1 starts again"
+    assert event_of(JobEvent("1:1 is restarted")) == "1:1 is restarted"
 
 
 def test_nothing_to_sum_up() -> None:
@@ -79,4 +79,4 @@ def test_a_summary() -> None:
     assert head.split() == ["step", "detection", "leaving", "regroup", "total", "repeated", "undone", "what"]
     assert line.split()[:4] == ["12", "0.100", "s", "0.200"]
     assert line.endswith("  1:1 was killed")
-    assert last == "of 5 steps 2 were lost and 1 counted twice"
+    assert last == "of 5 steps, 2 are missing and 1 counted twice"

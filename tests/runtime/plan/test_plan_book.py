@@ -15,30 +15,32 @@ def books_and_live(draw: st.DrawFn) -> tuple[PlanBook, list[Worker]]:
     stages, pipelines = draw(st.integers(1, 3)), draw(st.integers(1, 4))
     grid = [(pipeline, stage) for stage in range(stages) for pipeline in range(pipelines)]
     sets = st.lists(st.sampled_from(grid), unique=True)
-    losses = [lost for lost in draw(st.lists(sets, max_size=4)) if _is_survivable(lost, stages, pipelines)]
-    book = PlanBook(fake_bundle(stages, pipelines, [[], *losses]))
+    failures = [
+        failed for failed in draw(st.lists(sets, max_size=4)) if _is_survivable(failed, stages, pipelines)
+    ]
+    book = PlanBook(fake_bundle(stages, pipelines, [[], *failures]))
     if draw(st.booleans()):
         book.add(fake_bundle(stages, pipelines, [fewest(stages, pipelines)]))
-    failed = draw(sets.filter(lambda lost: _is_survivable(lost, stages, pipelines)))
+    failed = draw(sets.filter(lambda failed: _is_survivable(failed, stages, pipelines)))
     return book, [worker for worker in grid if worker not in failed]
 
 
-def _is_survivable(lost: list[Worker], stages: int, pipelines: int) -> bool:
-    return all(sum(worker[1] == stage for worker in lost) < pipelines for stage in range(stages))
+def _is_survivable(failed: list[Worker], stages: int, pipelines: int) -> bool:
+    return all(sum(worker[1] == stage for worker in failed) < pipelines for stage in range(stages))
 
 
 @given(books_and_live())
 def test_roles(drawn: tuple[PlanBook, list[Worker]]) -> None:
     book, live = drawn
     assignment = book.assign(live)
-    lost = book.counts(live)
+    counts = book.counts(live)
     plans = [
         (number, plan, book.counts(bundle.workers(plan)))
         for number, bundle in enumerate(book.bundles)
         for plan, _ in enumerate(bundle.plans)
     ]
     if assignment is None:
-        assert not any(all(a >= b for a, b in zip(has, lost, strict=True)) for _, _, has in plans)
+        assert not any(all(a >= b for a, b in zip(has, counts, strict=True)) for _, _, has in plans)
         return
     assert assignment.roles.keys() == set(live)
     assert len(set(assignment.roles.values())) == len(live)
@@ -46,7 +48,7 @@ def test_roles(drawn: tuple[PlanBook, list[Worker]]) -> None:
     planned = set(book.bundles[assignment.bundle].workers(assignment.plan))
     assert planned <= set(assignment.roles.values())
     assert assignment.standbys == len(live) - len(planned)
-    assert assignment.is_exact == any(has == lost for _, _, has in plans)
+    assert assignment.is_exact == any(has == counts for _, _, has in plans)
 
 
 @given(st.sets(st.tuples(st.integers(0, 2), st.integers(0, 1))))

@@ -159,13 +159,13 @@ class Masked(nn.Module):
 
 
 class Sum(nn.Module):
-    """Nothing to learn."""
+    """No parameters."""
 
     def forward(self, value: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         return (value * mask).sum(1)
 
 
-def test_stages_may_pass_several_tensors_and_learn_nothing() -> None:
+def test_stages_may_pass_several_tensors_and_have_no_parameters() -> None:
     frozen = Masked()
     frozen.requires_grad_(False)
     item = ((torch.randn(3, 4), torch.ones(3, 4, dtype=torch.bool)), torch.zeros(3))

@@ -1,4 +1,4 @@
-"""Cutting a model into stages: balanced, nothing lost, nothing shared."""
+"""Cutting a model into stages: balanced, nothing missing, nothing shared."""
 
 from itertools import combinations, pairwise
 from typing import Any

@@ -95,7 +95,7 @@ JOIN = to_fields(Join(Member((0, 1), 0), 7, 0, 0, False))
         ({"type": "fly"}, "there is no message of type 'fly'"),
         ({"type": ["join"]}, "there is no message of type"),
         ({"type": "join"}, "join has no field asked, generation, is_training, member, pid"),
-        (STEP | {"more": 1}, "step_done has a field that nobody knows: more"),
+        (STEP | {"more": 1}, "step_done has an unknown field: more"),
         (STEP | {"step": "3"}, "step_done.step is '3', not a whole number"),
         (STEP | {"step": True}, "step_done.step is True, not a whole number"),
         (STEP | {"step": 3.0}, "step_done.step is 3.0, not a whole number"),

@@ -1,4 +1,4 @@
-"""Whatever strangers send: they learn nothing, harm nothing, and proper clients are served meanwhile."""
+"""Whatever strangers send: they are told nothing, break nothing, and proper clients are served meanwhile."""
 
 import json
 import socket
@@ -231,10 +231,10 @@ def test_a_server_that_is_none() -> None:
 def test_slow_strangers_are_shown_the_door(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "_PATIENCE", 0.3)
     running = Running()
-    with stranger(running) as silent, stranger(running) as slow:
+    with stranger(running) as idle, stranger(running) as slow:
         slow.sendall(LENGTH.pack(100) + b"{")
         running.check()
-        only_a_nonce(everything(silent))
+        only_a_nonce(everything(idle))
         only_a_nonce(everything(slow))
     running.check()
     running.end()

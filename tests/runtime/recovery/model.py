@@ -72,7 +72,7 @@ class Process:
         self.is_waiting = False
         """At a boundary."""
         self.is_in_step = False
-        self.is_learning = False
+        self.is_joining = False
         """It makes steps with the others, and has no state to apply them to yet."""
         self.made_steps = 0
         """Up to now, whether or not it has a state."""
@@ -115,8 +115,8 @@ class Process:
             return self._finish_step()
         if self.is_waiting:
             return self._wait_at_boundary()
-        if self.is_learning and self.world.chance.random() < 0.1:
-            self.is_learning, self.applied = False, self.made_steps
+        if self.is_joining and self.world.chance.random() < 0.1:
+            self.is_joining, self.applied = False, self.made_steps
             self.say(CaughtUp(self.generation))
         if self.step >= self.hold_at:
             self.is_waiting = True
@@ -127,7 +127,7 @@ class Process:
         return True
 
     def break_connection(self) -> None:
-        """Whatever is on its way is lost."""
+        """Whatever is on its way is dropped."""
         self.incoming.clear()
         self.outgoing.clear()
         self.is_connected = False
@@ -169,8 +169,8 @@ class Process:
             self.applied = None
         elif self.applied == step + 1:
             self.applied = step
-        self.made_steps, self.is_learning = step, order.donor is not None
-        assert self.is_learning or self.applied == step, f"{self.member} has {self.applied} steps, not {step}"
+        self.made_steps, self.is_joining = step, order.donor is not None
+        assert self.is_joining or self.applied == step, f"{self.member} has {self.applied} steps, not {step}"
         self.is_fresh = False
         self.made = [row for row in self.made if row.step < step]
         self.step, self.is_training, self.is_waiting, self.is_in_step = step, True, False, False
@@ -190,7 +190,7 @@ class Process:
             if any(self.world.is_before(member, self.generation, self.step) for member in group):
                 return False
             self.made_steps += 1
-            if not self.is_learning:
+            if not self.is_joining:
                 self.applied = self.made_steps
             return True
         self._tell_step()
@@ -221,7 +221,7 @@ class Process:
     def _stop_training(self) -> None:
         if self.is_in_step and self.made_steps == self.step + 1:
             self._tell_step()
-        self.is_learning = False
+        self.is_joining = False
         self.is_training = self.is_waiting = self.is_in_step = False
 
     def _report(self, generation: int) -> None:
@@ -240,14 +240,14 @@ class World:
         self.written: dict[int, tuple[Worker, ...]] = {}
         """Who works in a generation, as the journal has it."""
         self.groups: dict[int, list[Member]] = {}
-        """Who has been sent into it; those who learn are there too."""
+        """Who has been sent into it; joiners are there too."""
         self.begun: dict[int, dict[Member, int]] = {}
         """In every generation, who has begun it, and the step each is in or before."""
         self.dismissed: dict[Member, bool] = {}
         self.error: str | None = None
         self.is_over = False
         self.wanted_plans: list[tuple[Worker, ...]] = []
-        self.losses: list[Worker] = []
+        self.failures: list[Worker] = []
         """Not told to the coordinator yet."""
         self.processes: dict[Worker, Process] = {}
         self.returning: set[Member] = set()
@@ -324,7 +324,7 @@ class World:
         # What it has said arrives, for the coordinator reads it before it believes the agent.
         while process.is_connected and process.outgoing:
             self.deliver(process)
-        self.losses.append(place)
+        self.failures.append(place)
 
     def deliver(self, process: Process) -> None:
         """One message to the coordinator."""
@@ -355,7 +355,7 @@ class World:
             self.happen(AllReturned())
 
     def tell_loss(self) -> None:
-        place = self.losses.pop(0)
+        place = self.failures.pop(0)
         self.happen(WorkerFailed(place, "failed"))
         if Member(place, 0) in self.returning:
             self._returned(Member(place, 0))
@@ -374,7 +374,7 @@ class World:
         self.happen(PlanMade())
 
     def moves(self) -> list[Any]:
-        """Everything that can go on now without harm."""
+        """Everything that can happen now without a fault."""
         found: list[Any] = []
         for process in self.processes.values():
             if process.outgoing:
@@ -384,7 +384,7 @@ class World:
             if not process.is_connected:
                 found.append(process.connect)
             found.append(process.act)
-        if self.losses:
+        if self.failures:
             found.append(self.tell_loss)
         elif self.returning and not any(member.worker in self.processes for member in self.returning):
             found.append(self.give_up_waiting)
@@ -393,7 +393,7 @@ class World:
         return found
 
     def run_to_the_end(self, most: int = 20_000) -> None:
-        """Without more harm, in any order that is fair."""
+        """Without more faults, in any order that is fair."""
         for _ in range(most):
             if self.is_over and not any(process.incoming for process in self.processes.values()):
                 return

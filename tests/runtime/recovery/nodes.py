@@ -2,7 +2,7 @@
 
 A node of namespaces has an address, process numbers and a loopback device of its own. The cables of all nodes
 end at a switch, a bridge in one more namespace; the machine's own network is left alone. When a node's first
-process is killed the kernel kills all others in it, and when the switch is, nothing is left of the network.
+process is killed the kernel kills the rest of it, and when the switch is, nothing is left of the network.
 """
 
 import os
@@ -121,8 +121,8 @@ class Switch:
     def plug(self, node: NamespaceNode) -> None:
         self._within(f"link set {node.port} up")
 
-    def part(self, *nodes: NamespaceNode) -> None:
-        """These do not reach each other any more, only all others."""
+    def separate(self, *nodes: NamespaceNode) -> None:
+        """These do not reach each other any more, only all other nodes."""
         for node in nodes:
             self._within(f"link set {node.port} type bridge_slave isolated on")
 
@@ -148,7 +148,7 @@ def why_no_namespaces() -> str | None:
     switch: Switch | None = None
     try:
         switch = Switch()
-        switch.part(switch.add("probe"))
+        switch.separate(switch.add("probe"))
     except (OSError, subprocess.SubprocessError) as error:
         return f"no network namespaces here: {error}"
     finally:

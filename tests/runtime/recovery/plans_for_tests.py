@@ -13,19 +13,19 @@ class FakePlan(NamedTuple):
 
 
 class FakeBundle:
-    """As much of a bundle as the plan book looks at; more losses take longer."""
+    """As much of a bundle as the plan book looks at; more failures take longer."""
 
-    def __init__(self, stages: int, pipelines: int, losses: Collection[Collection[Worker]]) -> None:
+    def __init__(self, stages: int, pipelines: int, failures: Collection[Collection[Worker]]) -> None:
         self.stages, self.pipelines, self.job_text = stages, pipelines, "job"
-        self.plans = [FakePlan(tuple(lost), 100 + len(lost)) for lost in losses]
+        self.plans = [FakePlan(tuple(failed), 100 + len(failed)) for failed in failures]
 
     def workers(self, plan: int) -> tuple[Worker, ...]:
         grid = [(pipeline, stage) for stage in range(self.stages) for pipeline in range(self.pipelines)]
         return tuple(worker for worker in grid if worker not in self.plans[plan].failed)
 
 
-def fake_bundle(stages: int, pipelines: int, losses: Collection[Collection[Worker]]) -> Bundle:
-    return cast(Bundle, FakeBundle(stages, pipelines, losses))
+def fake_bundle(stages: int, pipelines: int, failures: Collection[Collection[Worker]]) -> Bundle:
+    return cast(Bundle, FakeBundle(stages, pipelines, failures))
 
 
 def fewest(stages: int, pipelines: int) -> list[Worker]:

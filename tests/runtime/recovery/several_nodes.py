@@ -1,4 +1,4 @@
-"""A job on several nodes: a coordinator on one, an agent with two slots on each other, and a watchdog."""
+"""A job on several nodes: a coordinator on one, an agent for two workers on each other, and a watchdog."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from tests.runtime.recovery.watched import TINY, Outcome, check
 from tests.runtime.training.alone import train_alone
 from tests.runtime.training.compare import changed
 
-SLOTS = 2
+WORKERS_PER_NODE = 2
 _PORT = 29517
 _STILL = 90.0
 """Seconds without a step after which a run counts as hung; longer than anybody waits for anybody."""
@@ -83,7 +83,12 @@ class SeveralNodes:
         """An agent on it."""
         self._nodes.append(node)
         command = ["agent", self._bundle, "--program", self.program]
-        command += ["--coordinator", f"{self._address}:{self.port}", "--workers-per-node", str(SLOTS)]
+        command += [
+            "--coordinator",
+            f"{self._address}:{self.port}",
+            "--workers-per-node",
+            str(WORKERS_PER_NODE),
+        ]
         command += ["--state", str(self._folder / node.name), "--save", str(self._folder / "saved")]
         self._start(node, command)
 
@@ -170,8 +175,8 @@ class SeveralNodes:
         for node in self._nodes[1:]:
             path = self._folder / node.name / "board"
             if path.exists():
-                board = Board(path, SLOTS)
-                words += [f"{node.name} {number}: {board.read(number)}" for number in range(SLOTS)]
+                board = Board(path, WORKERS_PER_NODE)
+                words += [f"{node.name} {number}: {board.read(number)}" for number in range(WORKERS_PER_NODE)]
                 board.close()
             for pid in self._workers(node):
                 os.kill(pid, signal.SIGUSR1)

@@ -13,9 +13,11 @@ from tests.runtime.training.compare import MLP, changed
 
 def survive(folder: Path, bundle: str, program: str, seed: int, events: int, steps: int) -> None:
     plan = Bundle.read(bundle)
-    harm = chaos(seed, events, steps, plan.pipelines, plan.stages, [])
+    planned = chaos(seed, events, steps, plan.pipelines, plan.stages, [])
     alone = train_alone(program, plan.stages, plan.pipelines * plan.microbatches, steps)
-    outcome = run(folder / "run", bundle, program, steps, harm.faults, harm.returns, heartbeat_timeout=4.0)
+    outcome = run(
+        folder / "run", bundle, program, steps, planned.faults, planned.returns, heartbeat_timeout=4.0
+    )
     check(folder / "run", outcome, alone)
 
 

@@ -1,4 +1,4 @@
-"""Runs over processes that move workers and change plans: what they learn stays the same."""
+"""Runs over processes that move workers and change plans: their parameters stay the same."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -14,7 +14,7 @@ from recycle_runtime.protocol.messages import Generation, Hello, JobEvent, StepR
 from tests.runtime.recovery.watched import TINY, Drive, Outcome, check, processes_of, run
 from tests.runtime.training.alone import train_alone
 
-Harm = Callable[[Supervisor], None]
+Fault = Callable[[Supervisor], None]
 
 
 def disturbed(
@@ -108,13 +108,13 @@ def both(supervisor: Supervisor) -> None:
     coordinator(supervisor)
 
 
-def once_when(is_time: Callable[[ToObserver], bool], harm: Harm) -> Drive:
+def once_when(is_time: Callable[[ToObserver], bool], fault: Fault) -> Drive:
     done: list[ToObserver] = []
 
     def drive(supervisor: Supervisor, message: ToObserver) -> None:
         if not done and is_time(message):
             done.append(message)
-            harm(supervisor)
+            fault(supervisor)
 
     return drive
 
@@ -136,14 +136,14 @@ def at_start(message: ToObserver) -> bool:
     return isinstance(message, Hello)
 
 
-HARMS: list[Harm] = [coordinator, agent, both]
+FAULTS: list[Fault] = [coordinator, agent, both]
 MOMENTS = {
     "in a run": at_step(6),
     "at the start": at_start,
     "in the first generation": at_generation(1),
     "in a recovery": at_generation(2),
-    "at a fault": at_event("kill of"),
-    "at a return": at_event("starts again"),
+    "at a fault": at_event("injected fault: kill of"),
+    "at a return": at_event("is restarted"),
     "in the last step": at_step(38),
     "at the end": at_step(39),
 }
@@ -151,29 +151,29 @@ MOMENTS = {
 
 def test_only_workers_are_left(tmp_path: Path, square: str) -> None:
     """Of a run that goes on while the coordinator, the agent and both of them start again."""
-    harms = {4: coordinator, 14: agent, 24: both}
+    faults = {4: coordinator, 14: agent, 24: both}
 
     def drive(supervisor: Supervisor, message: ToObserver) -> None:
-        if isinstance(message, StepRow) and message.step in harms:
-            harms[message.step](supervisor)
+        if isinstance(message, StepRow) and message.step in faults:
+            faults[message.step](supervisor)
 
     disturbed(tmp_path, square, 40, ["kill=1:0@9"], ["1:0@16"], drive)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", MOMENTS)
-@pytest.mark.parametrize("harm", HARMS, ids=lambda harm: harm.__name__)
-def test_only_workers_are_left_then(tmp_path: Path, square: str, harm: Harm, moment: str) -> None:
-    drive = once_when(MOMENTS[moment], harm)
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_only_workers_are_left_then(tmp_path: Path, square: str, fault: Fault, moment: str) -> None:
+    drive = once_when(MOMENTS[moment], fault)
     disturbed(tmp_path, square, 40, ["kill=1:0@8"], ["1:0@9"], drive)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("harm", HARMS, ids=lambda harm: harm.__name__)
-def test_again_and_again(tmp_path: Path, square: str, harm: Harm) -> None:
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_again_and_again(tmp_path: Path, square: str, fault: Fault) -> None:
     def drive(supervisor: Supervisor, message: ToObserver) -> None:
         if isinstance(message, StepRow) and message.step % 40 == 20 and message.step < 200:
-            harm(supervisor)
+            fault(supervisor)
 
     disturbed(tmp_path, square, 220, ["kill=1:0@30", "kill=0:1@90"], ["1:0@50", "0:1@110"], drive)
 

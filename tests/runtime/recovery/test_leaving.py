@@ -1,4 +1,4 @@
-"""Members that do not come out of their group: given up while their stage has others, else waited for."""
+"""Processes that do not come out of their group: given up while their stage has others, else waited for."""
 
 from recycle_runtime.coordinator.adaptation import AdaptationOptions
 from recycle_runtime.coordinator.events import TimePassed
@@ -13,10 +13,10 @@ ALONE = AdaptationOptions(mtbf=0.001, replan=None)
 class DeafJob(FakeJob):
     """Some members do not hear that they should leave."""
 
-    deaf: frozenset[Worker] = frozenset()
+    stuck: frozenset[Worker] = frozenset()
 
     def order(self, member: Member, message: ToWorker) -> None:
-        if member.worker not in self.deaf:
+        if member.worker not in self.stuck:
             super().order(member, message)
 
     def wait(self, seconds: float) -> None:
@@ -28,14 +28,14 @@ class DeafJob(FakeJob):
 def test_one_of_several_is_given_up() -> None:
     job = DeafJob(STEPS, ALONE)
     job.run(5)
-    job.deaf = frozenset({(0, 1)})
+    job.stuck = frozenset({(0, 1)})
     job.kill((1, 0))
     job.wait(5)
     assert Member((0, 1), 0) in job.members
     job.wait(15)
     assert Member((0, 1), 0) not in job.members
     # Somebody may move there, who hears well.
-    job.deaf = frozenset()
+    job.stuck = frozenset()
     job.run(2 * STEPS)
     assert job.result == (None,) and job.rows == list(range(STEPS))
 
@@ -43,11 +43,11 @@ def test_one_of_several_is_given_up() -> None:
 def test_the_last_of_a_stage_is_waited_for() -> None:
     job = DeafJob(STEPS, ALONE, failed=((1, 1), (2, 1)))
     job.run(5)
-    job.deaf = frozenset({(0, 1)})
+    job.stuck = frozenset({(0, 1)})
     job.kill((1, 0))
     job.wait(60)
     assert job.result is None and Member((0, 1), 0) in job.members
-    job.deaf = frozenset()
+    job.stuck = frozenset()
     job.order(Member((0, 1), 0), Leave(job.coordinator.number))
     job.run(2 * STEPS)
     assert job.result == (None,) and job.rows == list(range(STEPS))
@@ -56,7 +56,7 @@ def test_the_last_of_a_stage_is_waited_for() -> None:
 def test_but_not_for_ever() -> None:
     job = DeafJob(STEPS, ALONE, failed=((1, 1), (2, 1)))
     job.run(5)
-    job.deaf = frozenset({(0, 1)})
+    job.stuck = frozenset({(0, 1)})
     job.kill((1, 0))
     job.wait(1000)
     assert job.result == ("every worker of stage 1 has failed: 0:1 did not leave its group",)

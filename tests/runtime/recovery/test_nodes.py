@@ -1,6 +1,6 @@
-"""Jobs on several nodes, of which some are lost: killed, silent, cut off from others for a while or for good.
+"""Jobs on several nodes, of which some fail: killed, stopped, or cut off for a while or for good.
 
-How long it took from the harm to the next step is printed; `pytest -s` shows it.
+How long it took from the fault to the next step is printed; `pytest -s` shows it.
 """
 
 import time
@@ -163,7 +163,7 @@ def test_the_coordinators_cable_is_pulled_for_good(cluster: Cluster) -> None:
 @pytest.mark.slow
 def test_two_nodes_do_not_reach_each_other(cluster: Cluster) -> None:
     job, parted = cluster.job, time.monotonic()
-    cluster.switch.part(*cluster.nodes[1:])
+    cluster.switch.separate(*cluster.nodes[1:])
     _print("two nodes parted", job.next_step_after(parted, 4))
     job.until_steps(5)
     job.finish_and_check()
@@ -171,7 +171,7 @@ def test_two_nodes_do_not_reach_each_other(cluster: Cluster) -> None:
 
 @pytest.mark.slow
 def test_two_nodes_never_reach_each_other(fresh: Cluster) -> None:
-    fresh.switch.part(*fresh.nodes[:2])
+    fresh.switch.separate(*fresh.nodes[:2])
     job = fresh.job
     job.until(lambda: job.live() == 4, "four workers")
     job.finish_and_check()
@@ -181,6 +181,6 @@ def test_two_nodes_never_reach_each_other(fresh: Cluster) -> None:
 def test_no_two_nodes_reach_each_other(cluster: Cluster) -> None:
     """Each of them holds a worker of every stage, so one goes on alone."""
     job, parted = cluster.job, time.monotonic()
-    cluster.switch.part(*cluster.nodes)
+    cluster.switch.separate(*cluster.nodes)
     _print("all nodes parted", job.next_step_after(parted, 2))
     job.finish_and_check()

@@ -37,7 +37,7 @@ _STILL = 60.0
 """Seconds without any news after which a run counts as hung; start-up on a busy machine takes half of it."""
 
 Drive = Callable[[Supervisor, ToObserver], None]
-"""Called with all news of a run, to do harm from outside."""
+"""Called with all news of a run, to inject faults from outside."""
 
 
 @dataclass
@@ -129,7 +129,7 @@ def check(folder: Path, outcome: Outcome, alone: Alone) -> None:
     assert losses == pytest.approx(alone.losses, rel=1e-9)
     assert outcome.generations == sorted(set(outcome.generations))
     saved = sorted((folder / "saved").glob("worker-*.pt"))
-    # Whoever was learning may have learned enough in the last steps.
+    # A joiner may have caught up in the last steps.
     assert len(saved) >= outcome.rows[-1].live, (saved, said)
     for path in saved:
         stage = int(path.name.split("-")[2])

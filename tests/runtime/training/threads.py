@@ -36,7 +36,7 @@ class _Sum:
 
     def wait(self) -> None:
         if not self._ready.wait(_PATIENCE):
-            raise TimeoutError("the others did not come")
+            raise TimeoutError("the other workers did not come")
 
 
 class Room:

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from recycle_runtime.plan.isa import Instruction, Opcode
-from recycle_runtime.transport.cuda_ipc import CudaIpcTransport, SharedCounters, Stopped, remove_leftovers
+from recycle_runtime.transport.cuda_ipc import CudaIpcTransport, SharedCounters, Stopped
 from recycle_runtime.transport.interface import Grid, TensorSpec
 from recycle_runtime.transport.nccl import NcclTransport
 from tests.runtime.transport.loopback import HostStream, LoopbackGroups
@@ -216,14 +216,3 @@ def test_no_file_has_a_name_once_all_have_joined() -> None:
     assert arrival.wait()[0].item() == 1.0
     sender.close()
     receiver.close()
-
-
-def test_a_file_left_by_processes_killed_while_they_joined() -> None:
-    store = dist.HashStore()
-    remove_leftovers(store, "first")
-    store.set("first/ipc/counters/name", "recycle-left-by-a-test")
-    SharedCounters("recycle-left-by-a-test", 4)
-    assert Path("/dev/shm/recycle-left-by-a-test").exists()
-    remove_leftovers(store, "first")
-    remove_leftovers(store, "first")
-    assert not Path("/dev/shm/recycle-left-by-a-test").exists()

@@ -71,13 +71,13 @@ def one_step(peer: Peer, late: Peer | None, seed: int, scale: float) -> None:
 @given(
     scales=st.lists(st.sampled_from([0.01, 0.1, 3.0, math.inf]), min_size=4, max_size=14),
     arrives=st.integers(0, 6),
-    learns=st.integers(1, 6),
+    catches_up=st.integers(1, 6),
     staggered=st.booleans(),
     kind=st.sampled_from(["adamw", "sgd"]),
     clip=st.sampled_from([None, 1.0]),
 )
 def test_catches_up(
-    scales: list[float], arrives: int, learns: int, staggered: bool, kind: str, clip: float | None
+    scales: list[float], arrives: int, catches_up: int, staggered: bool, kind: str, clip: float | None
 ) -> None:
     options = StepOptions(clip_norm=clip, staggered=staggered, patience=2)
     peer, late = Peer(options, kind), None
@@ -93,7 +93,7 @@ def test_catches_up(
                 for parameter in late.model:
                     parameter.fill_(7)
             catching_up = CatchUp(late.stepper, peer.stepper.state_dict())
-        if catching_up is not None and late is not None and number == arrives + learns:
+        if catching_up is not None and late is not None and number == arrives + catches_up:
             catching_up.catch_up(late.model, state)
             catching_up = None
         one_step(peer, late, number, scale)

@@ -19,7 +19,7 @@ class Shown:
 
 
 class Holder:
-    """A thread that waits for others when it is told to, as often as it is told to."""
+    """A thread that waits for other workers when it is told to, as often as it is told to."""
 
     def __init__(self) -> None:
         self.shown = Shown()
@@ -75,27 +75,27 @@ def test_whoever_has_taken_it_can_lose_it_too() -> None:
 
 
 def disturbed(folder: Path, bundle: str, steps: int, faults: list[str], returns: list[str]) -> list[str]:
-    """A run with these faults that ends as if there had been none; who was lost, as far as causes say."""
+    """A run with these faults that ends as if there had been none; who failed, as far as causes say."""
     plan = Bundle.read(bundle)
     alone = train_alone(TINY, plan.stages, plan.pipelines * plan.microbatches, steps)
     outcome = run(folder / "run", bundle, TINY, steps, faults, returns)
     check(folder / "run", outcome, alone)
     assert len(outcome.faults) == len(faults)
-    return [cause for cause in outcome.causes if cause != "start" and "lost touch" not in cause]
+    return [cause for cause in outcome.causes if cause != "start" and "lost its connection" not in cause]
 
 
-def test_nobody_is_lost(tmp_path: Path, wide: str) -> None:
-    assert disturbed(tmp_path, wide, 20, ["deaf=0:1@5.3", "deaf=0:1@12.99"], []) == []
+def test_no_worker_fails(tmp_path: Path, wide: str) -> None:
+    assert disturbed(tmp_path, wide, 20, ["half-open=0:1@5.3", "half-open=0:1@12.99"], []) == []
 
 
 def test_while_others_die(tmp_path: Path, wide: str) -> None:
-    faults = ["deaf=0:1@5.99", "deaf=2:0@5.0", "kill=1:1@5", "kill=1:0@15", "deaf=0:1@15"]
-    lost = disturbed(tmp_path, wide, 30, faults, [])
-    assert sorted(cause[:3] for cause in lost) == ["1:0", "1:1"]
+    faults = ["half-open=0:1@5.99", "half-open=2:0@5.0", "kill=1:1@5", "kill=1:0@15", "half-open=0:1@15"]
+    failed = disturbed(tmp_path, wide, 30, faults, [])
+    assert sorted(cause[:3] for cause in failed) == ["1:0", "1:1"]
 
 
 @pytest.mark.slow
 def test_at_every_instruction(tmp_path: Path, square: str) -> None:
     length = len(Bundle.read(square).stream(0, (0, 1)))
-    faults = [f"deaf=0:1@{5 * at + 5}.{at}" for at in range(length)]
+    faults = [f"half-open=0:1@{5 * at + 5}.{at}" for at in range(length)]
     assert disturbed(tmp_path, square, 5 * length + 10, faults, []) == []

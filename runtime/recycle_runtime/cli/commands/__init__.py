@@ -7,8 +7,8 @@ Torch is loaded only by commands that train, after their arguments have been che
 COMMANDS = {
     "local": "train with every worker of a plan on this machine",
     "coordinator": "coordinate a job: which workers are alive, which plan runs, where training resumes",
-    "agent": "start and watch the worker processes of this node, as the coordinator asks",
-    "worker": "run one worker of a plan; the others run elsewhere and meet it at the store",
+    "agent": "start and monitor the worker processes of this node, as the coordinator asks",
+    "worker": "run one worker of a plan; the other workers run elsewhere and meet it at the store",
     "profile": "measure what the stages of a program cost on this device, for `profile from` in a job",
     "streams": "list the plans of a bundle, the workers of a plan, or the instructions of a worker",
 }

@@ -1,4 +1,4 @@
-"""`recycle-run agent`: starts and watches the worker processes of one node."""
+"""`recycle-run agent`: starts and monitors the worker processes of one node."""
 
 from argparse import Namespace
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""`recycle-run coordinator`: the process that knows who lives and what they do next."""
+"""`recycle-run coordinator`: the process that tracks workers, chooses plans and orders regroupings."""
 
 import argparse
 import os
@@ -79,13 +79,13 @@ def run(arguments: Namespace, output: Output) -> int:
         how = ""
         if end.checkpoint is not None:
             path, step = end.checkpoint
-            how = f"; {path} has the first {step} steps: go on from it with --resume"
+            how = f"; {path} has the first {step} steps: resume from it with --resume"
         output.error(end.error + how)
     return NO_PLAN if end.no_plan else INPUT_ERROR
 
 
 def _announce(folder: Path, text: str) -> None:
-    """For whoever started this process: the address, once somebody listens there."""
+    """Write the address for the parent process, once the coordinator listens there."""
     aside = folder / f"address.{os.getpid()}"
     aside.write_text(text, encoding="utf-8")
     aside.replace(folder / "address")

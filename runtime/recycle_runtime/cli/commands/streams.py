@@ -36,7 +36,7 @@ def run(arguments: Namespace, output: Output) -> int:
 
 def _plans(bundle: Bundle) -> Iterator[str]:
     for number, plan in enumerate(bundle.plans):
-        failed = " ".join(map(_name, plan.failed)) or "nobody"
+        failed = " ".join(map(_name, plan.failed)) or "none"
         live = len(bundle.workers(number))
         yield f"plan {number}  {len(plan.failed)} failed ({failed}), {live} workers live"
 

@@ -27,7 +27,7 @@ def add_fault_arguments(parser: Arguments) -> None:
         default=[],
         metavar="KIND=P:S@STEP[.N]",
         help="inject a fault before instruction N: kill, stop, term, exception, exit, gil, hang, socket, "
-        "slow, deaf; may be repeated",
+        "slow, half-open; may be repeated",
     )
     parser.add_argument("--chaos", type=int, metavar="SEED", help="inject random faults and returns")
     parser.add_argument(

@@ -34,7 +34,7 @@ def add_program_arguments(parser: Arguments) -> None:
 
 
 def add_step_arguments(parser: Arguments) -> None:
-    """How long to train, and without whom."""
+    """How long to train, and without which workers."""
     parser.add_argument("--steps", required=True, type=int, metavar="N", help="number of steps to train")
     parser.add_argument(
         "--failed",

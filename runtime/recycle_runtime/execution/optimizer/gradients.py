@@ -69,7 +69,7 @@ class GradientPart:
                 parameter.grad = None
 
     def repair(self) -> None:
-        """Whoever replaced a gradient meant what it is now."""
+        """Take over gradients that were replaced: their value counts."""
         for index, (parameter, view) in enumerate(zip(self.parameters, self._views, strict=True)):
             gradient = parameter.grad
             if gradient is view:

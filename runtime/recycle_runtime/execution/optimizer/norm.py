@@ -95,7 +95,7 @@ class StepRecord(NamedTuple):
     step: int
     """Counted from 0."""
     norm: float | None
-    """Of all gradients before clipping; None if nobody looked, NaN if not finite."""
+    """Of all gradients before clipping; None if not computed, NaN if not finite."""
     factor: float
     """Gradients were multiplied by it; 0.0 for a step that was left out."""
     redone: bool

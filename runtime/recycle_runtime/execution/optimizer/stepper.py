@@ -180,7 +180,7 @@ class Stepper:
             self.norm.start(start_sum)
             self.phase = Phase.UNSETTLED
         else:
-            # The step has waited for the norm, or nobody wants it.
+            # The step has waited for the norm, or it is not wanted.
             self._expect(Phase.ACCUMULATING, "validate")
 
     def settle(self, known: Totals | None = None) -> Verdict:

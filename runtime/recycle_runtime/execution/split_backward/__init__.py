@@ -1,4 +1,4 @@
-"""Backward in two parts: the gradient of the input now, the gradients of the weights later.
+"""Backward in two halves: the gradient of the input now, the gradients of the weights later.
 
 split = prepare(stage)                              once, when the stage is built
 output = stage(received)                            as ever

@@ -24,12 +24,12 @@ Hooked = dict[nn.Parameter, Tensor]
 
 
 def has_hooks(parameter: nn.Parameter) -> bool:
-    """Whether somebody waits for its gradient."""
+    """Whether its gradient is wanted."""
     return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
 
 
 def add(parameter: nn.Parameter, gradient: Tensor, hooked: Hooked) -> None:
-    """Add a gradient that nobody else holds."""
+    """Add a gradient that is not shared."""
     if has_hooks(parameter):
         earlier = hooked.get(parameter)
         hooked[parameter] = gradient if earlier is None else earlier + gradient
@@ -48,7 +48,7 @@ def run_hooks(hooked: Hooked) -> None:
 
 
 class Collector(Protocol):
-    """Takes what units put off."""
+    """Takes what units defer."""
 
     def add(self, unit: "Unit", value: Tensor | None, gradient: Tensor) -> None:
         """Keep the input of a layer, if its weights need it, and the gradient of its output."""
@@ -64,7 +64,7 @@ class Owner:
 
     def __init__(self) -> None:
         self.collecting: Collector | None = None
-        """Takes what is put off during backward; without one, nothing is put off."""
+        """Takes what is deferred during backward; without one, nothing is deferred."""
         self.anchor = torch.zeros((), requires_grad=True)
         """Makes an output require a gradient when no input does, so that its node runs in backward."""
 
@@ -93,10 +93,12 @@ class Unit(ABC):
     def forward(self, input: Tensor) -> Tensor:
         """In place of the module's forward."""
         weight, bias = self.parameters["weight"], self.parameters.get("bias")
-        learns = (weight is not None and weight.requires_grad) or (bias is not None and bias.requires_grad)
-        if not learns or not torch.is_grad_enabled():
+        is_trained = (weight is not None and weight.requires_grad) or (
+            bias is not None and bias.requires_grad
+        )
+        if not is_trained or not torch.is_grad_enabled():
             return self.original(input)
-        return _put_off(input, None if input.requires_grad else self.owner.anchor, self)
+        return _deferred(input, None if input.requires_grad else self.owner.anchor, self)
 
     @abstractmethod
     def compute(self, ctx: Any, value: Tensor) -> Tensor:
@@ -111,7 +113,7 @@ class Unit(ABC):
         """Add to the gradients of the weights."""
 
 
-class _PutOff(torch.autograd.Function):
+class _Deferred(torch.autograd.Function):
     """The node of one call of a unit."""
 
     @staticmethod
@@ -136,4 +138,4 @@ class _PutOff(torch.autograd.Function):
         return unit.input_gradient(saved, gradient) if ctx.needs_input_grad[0] else None, None, None
 
 
-_put_off: Callable[[Tensor, Tensor | None, Unit], Tensor] = _PutOff.apply  # pyright: ignore[reportUnknownMemberType]
+_deferred: Callable[[Tensor, Tensor | None, Unit], Tensor] = _Deferred.apply  # pyright: ignore[reportUnknownMemberType]

@@ -67,7 +67,7 @@ def saved_tensors_are_hooked() -> bool:
 
 
 class Trial:
-    """Watches one ordinary call of a module, made on aliases of its inputs."""
+    """Records one ordinary call of a module, made on aliases of its inputs."""
 
     def __init__(self, module: nn.Module, inputs: Sequence[Tensor]) -> None:
         self._module = module
@@ -154,7 +154,7 @@ class GeneralUnit:
         return map_tensors(lambda _: next(outputs), result)
 
     def _inputs(self, args: Any, kwargs: Any) -> list[Tensor] | None:
-        """The tensors that want a gradient, each once; None if nothing is to be put off."""
+        """The tensors that want a gradient, each once; None if nothing is to be deferred."""
         if self.closed is False or not torch.is_grad_enabled():
             return None
         if not any(parameter.requires_grad for parameter in self.module.parameters()):

@@ -1,9 +1,9 @@
-"""A stage whose backward comes in two parts: the input's gradient now, the weights' when there is time.
+"""A stage whose backward comes in two halves: the input's gradient now, the weights' when there is time.
 
 Which modules put their weights off, and how: a layer with a unit of its own is the best case. A module that
-holds most of what it learns in matrices of its own (attention with packed projections, recurrent layers,
-parametrized layers, layers by the user) is put off whole. Everything else is left to autograd: what a module
-keeps beside its layers (a position table, a scale), and layers that learn only vectors, such as norms. The
+holds most of its parameters in matrices of its own (attention with packed projections, recurrent layers,
+parametrized layers, layers by the user) is deferred whole. Everything else is left to autograd: what a module
+keeps beside its layers (a position table, a scale), and layers with vectors only, such as norms. The
 gradients of those fall out of the same kernel as the input's; to come back for them takes longer, and keeps
 two activations alive until then.
 """
@@ -71,7 +71,7 @@ def _layer_unit(module: nn.Module, owner: Owner) -> Unit | None:
 
 
 def _keeps_its_matrices(module: nn.Module) -> bool:
-    """Whether at least half of what it learns lies in matrices of its own."""
+    """Whether at least half of its parameters lie in matrices of its own."""
     if is_parametrized(module):
         return True
     own = sum(
@@ -171,14 +171,14 @@ class Split:
         self._owner = Owner()
         self._units = choose_units(module, self._owner)
         self._before = [vars(unit.module).get("forward") for unit in self._units]
-        self._puts_off = False
-        self.put_off(True)
+        self._defers = False
+        self.defer_weights(True)
 
-    def put_off(self, wanted: bool) -> None:
+    def defer_weights(self, wanted: bool) -> None:
         """False: from the next forward on the module is as it was, which is quicker where no weights wait."""
-        if wanted is self._puts_off:
+        if wanted is self._defers:
             return
-        self._puts_off = wanted
+        self._defers = wanted
         for unit, before in zip(self._units, self._before, strict=True):
             if wanted:
                 unit.module.forward = unit.forward
@@ -215,7 +215,7 @@ class Split:
 
     def remove(self) -> None:
         """Give the modules their own forward back, for good."""
-        self.put_off(False)
+        self.defer_weights(False)
         self._units, self._before = [], []
 
 

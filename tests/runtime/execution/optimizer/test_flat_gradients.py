@@ -1,4 +1,4 @@
-"""Gradients in flat buffers: always views, never lost, measured well."""
+"""Gradients in flat buffers: always views, never dropped, measured well."""
 
 import pytest
 import torch

@@ -95,7 +95,16 @@ def broken(_: torch.Tensor) -> None:
 
 accidents = st.lists(
     st.sampled_from(
-        ["none", "lost-reduce", "lost-sum", "lost-validate", "lost-work", "rollback", "rollback-late", "told"]
+        [
+            "none",
+            "failed-reduce",
+            "failed-sum",
+            "failed-validate",
+            "failed-work",
+            "rollback",
+            "rollback-late",
+            "told",
+        ]
     ),
     min_size=8,
     max_size=8,
@@ -128,7 +137,7 @@ def train_with_accidents(name: str, options: StepOptions, happened: list[str], t
         if event == "rollback-late" and stepper.undo.is_possible:
             stepper.rollback()
             continue
-        if event == "lost-work":
+        if event == "failed-work":
             stepper.discard()
             continue
         if stepper.settle() is Verdict.REDO:
@@ -136,19 +145,19 @@ def train_with_accidents(name: str, options: StepOptions, happened: list[str], t
         if event == "rollback" and stepper.undo.is_possible:
             stepper.rollback()
             continue
-        if event == "lost-reduce":
+        if event == "failed-reduce":
             with pytest.raises(ConnectionError):
                 stepper.reduce(broken)
             stepper.discard()
             continue
         stepper.reduce(alone)
-        if event == "lost-sum" and not stepper.is_optimistic:
+        if event == "failed-sum" and not stepper.is_optimistic:
             with pytest.raises(ConnectionError):
                 stepper.step(broken)
         stepper.step(alone)
         scheduler.step()
-        if event == "lost-validate" and stepper.phase is Phase.STEPPED:
-            stepper.validate(lambda _: Lost())
+        if event == "failed-validate" and stepper.phase is Phase.STEPPED:
+            stepper.validate(lambda _: FailedSum())
             with pytest.raises(ConnectionError):
                 stepper.settle()
         stepper.validate(alone)
@@ -159,7 +168,7 @@ def train_with_accidents(name: str, options: StepOptions, happened: list[str], t
     return stepper
 
 
-class Lost:
+class FailedSum:
     """A sum that never arrives."""
 
     def wait(self) -> None:

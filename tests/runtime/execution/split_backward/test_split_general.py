@@ -1,4 +1,4 @@
-"""Modules that are put off whole, and those that cannot be."""
+"""Modules that are deferred whole, and those that cannot be."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -86,7 +86,7 @@ class UsesAnother(Own):
 
 
 class WithPositions(nn.Module):
-    """Most of what it learns is in its layers."""
+    """Most of its parameters is in its layers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -151,7 +151,7 @@ class SometimesRemembers(RemembersItsResult):
         return result
 
 
-def test_a_gradient_that_would_be_lost_is_an_error() -> None:
+def test_a_gradient_that_would_be_dropped_is_an_error() -> None:
     twins = Twins(SometimesRemembers().double())
     twins.check([numbers(3, 5)])
     stage: Any = twins.other
@@ -197,7 +197,7 @@ def test_a_recurrent_layer_has_no_borders() -> None:
     assert find_borders([cell(value)[0]], [value], list(cell.parameters())) is None
 
 
-def test_layers_inside_are_put_off_one_by_one() -> None:
+def test_layers_inside_are_deferred_one_by_one() -> None:
     stage = WithPositions()
     kinds = [type(unit).__name__ for unit in choose_units(stage, Owner())]
     assert kinds == ["LinearUnit", "LinearUnit"]

@@ -133,7 +133,7 @@ def test_gradients_are_added_to_the_tensor_that_is_there() -> None:
     assert all(parameter.grad is grad for parameter, grad in zip(stage.parameters(), before, strict=True))
 
 
-def test_a_stage_that_learns_nothing() -> None:
+def test_a_stage_without_parameters() -> None:
     stage = nn.Linear(4, 4).requires_grad_(False)
     work = prepare(stage).backward_input([stage(torch.randn(2, 4))], [torch.ones(2, 4)])
     assert work.held_bytes == 0

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.runtime.checkpoint.conftest import Stopped
-from tests.runtime.checkpoint.runs import JOB, LOST, losses, plans, run, train_in_turns, with_dropout
+from tests.runtime.checkpoint.runs import FAILED, JOB, losses, plans, run, train_in_turns, with_dropout
 
 DIES_ONCE = """
 import os, signal, time
@@ -39,7 +39,7 @@ def test_the_writer_dies_while_it_writes(tmp_path: Path) -> None:
     """That checkpoint never becomes complete, and the next one does."""
     marker = tmp_path / "died"
     program = with_dropout(tmp_path, DIES_ONCE.format(what="writing", marker=str(marker)))
-    bundle = plans(tmp_path / "job.plan", JOB, LOST)
+    bundle = plans(tmp_path / "job.plan", JOB, FAILED)
     kept = tmp_path / "kept"
     result, events = run(bundle, program, 12, checkpoint=str(kept), checkpoint_every=3)
     assert marker.exists()
