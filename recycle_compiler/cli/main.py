@@ -13,12 +13,12 @@ from recycle_compiler import __version__
 from recycle_compiler.cli.commands import COMMANDS
 from recycle_runtime import logs
 from recycle_runtime.cli.output import BUG, INPUT_ERROR, INTERRUPTED, PIPE_CLOSED, Output
-from recycle_runtime.cli.parser import Program
+from recycle_runtime.cli.parser import CommandLine
 from recycle_runtime.cli.signals import Stopped, stopping_on_signals
 from recycle_runtime.cli.standard_streams import abandon, open_standard_streams
 from recycle_runtime.files import sentence
 
-_PROGRAM = Program(
+_COMMAND_LINE = CommandLine(
     name="recyclec",
     description="Plan pipeline-parallel training that continues when workers fail.",
     version=__version__,
@@ -30,12 +30,12 @@ _PROGRAM = Program(
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code says how it went."""
     open_standard_streams()
-    arguments, output = Namespace(), Output(_PROGRAM.name)
+    arguments, output = Namespace(), Output(_COMMAND_LINE.name)
     try:
         with stopping_on_signals():
             arguments = parse_arguments(argv)
             color = not (arguments.no_color or os.environ.get("NO_COLOR"))
-            output = Output(_PROGRAM.name, quiet=arguments.quiet, color=color)
+            output = Output(_COMMAND_LINE.name, quiet=arguments.quiet, color=color)
             logs.configure(arguments.log_level, arguments.log_file, quiet=arguments.quiet)
             code: int = arguments.run(arguments, output)
             output.flush()
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parse_arguments(argv: Sequence[str] | None) -> Namespace:
     """The command and its options; a usage error exits with 2."""
-    return _PROGRAM.parse(argv)
+    return _COMMAND_LINE.parse(argv)
 
 
 def _stopped(how: str, code: int, output: Output) -> int:

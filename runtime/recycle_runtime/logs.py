@@ -1,4 +1,4 @@
-"""Log lines of both programs: one line per event, with time, host, worker, generation and step.
+"""Log lines of recyclec and recycle-run: one line per event, with time, host, worker, generation and step.
 
     2026-01-07T12:00:01.234Z INFO host=node3 worker=1:2 generation=4 step=17 recycle_runtime.agent: started
 

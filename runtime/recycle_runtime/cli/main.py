@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from recycle_runtime import logs
 from recycle_runtime.cli.commands import COMMANDS
 from recycle_runtime.cli.output import INPUT_ERROR, INTERRUPTED, PIPE_CLOSED, Output, UserError
-from recycle_runtime.cli.parser import Program
+from recycle_runtime.cli.parser import CommandLine
 from recycle_runtime.cli.signals import Stopped
 from recycle_runtime.cli.standard_streams import abandon, open_standard_streams
 from recycle_runtime.files import sentence
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parse_arguments(argv: Sequence[str] | None) -> Namespace:
     """The command and its options; a usage error exits with 2."""
     description = "Train with the plans of a bundle, and continue when workers fail."
-    return Program(_NAME, description, _version(), "recycle_runtime.cli.commands", COMMANDS).parse(argv)
+    return CommandLine(_NAME, description, _version(), "recycle_runtime.cli.commands", COMMANDS).parse(argv)
 
 
 def _version() -> str:

@@ -1,4 +1,4 @@
-"""How the commands of both programs speak: data to stdout, words to stderr, exit codes."""
+"""How recyclec and recycle-run report: data to stdout, words to stderr, exit codes."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""The command line of both programs: options that every command has, and a parser for each command.
+"""The command line of recyclec and recycle-run: options of all commands, and a parser for each.
 
 A command is a module with `add_arguments(parser)` and `run(arguments, output)`, which returns the exit code.
 It is imported once the command line names it, so that `--help` is instant. Standard library only.
@@ -32,8 +32,8 @@ class Arguments(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
-    """A program and its commands."""
+class CommandLine:
+    """A command and its subcommands."""
 
     name: str
     description: str

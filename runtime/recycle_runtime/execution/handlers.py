@@ -50,8 +50,8 @@ class JobShape(Protocol):
     def microbatches(self) -> int: ...
 
 
-class Slot:
-    """One micro-batch of one chunk in a buffer."""
+class Buffer:
+    """What a buffer holds: one micro-batch of one chunk."""
 
     __slots__ = ("gradients", "inputs", "outputs", "sent", "target", "work")
 
@@ -101,7 +101,7 @@ class Handlers:
         self._transport, self._steps, self._device = transport, steps, device
         self._has_loss = any(chunk.is_last for chunk in chunks.values())
         self._share = 1.0 / (job.pipelines * job.microbatches)
-        self._buffers: dict[int, Slot] = {}
+        self._buffers: dict[int, Buffer] = {}
         self._inboxes: dict[int, Arrival] = {}
         self._deliveries: dict[_Delivery, list[torch.Tensor]] = {}
         """What one chunk of this worker has sent to another, until it is used."""
@@ -145,12 +145,13 @@ class Handlers:
         return len(self._buffers)
 
     def load(self, instruction: Instruction) -> None:
-        slot, chunk = self._buffers.setdefault(instruction.buffer, Slot()), self._chunks[instruction.chunk]
+        buffer = self._buffers.setdefault(instruction.buffer, Buffer())
+        chunk = self._chunks[instruction.chunk]
         inputs, target = chunk.data.item(self._now, self._index(instruction))
         if chunk.is_first:
-            slot.inputs = tuple(tensor.to(self._device) for tensor in as_tuple(inputs))
+            buffer.inputs = tuple(tensor.to(self._device) for tensor in as_tuple(inputs))
         if chunk.is_last:
-            slot.target = target.to(self._device) if isinstance(target, torch.Tensor) else target
+            buffer.target = target.to(self._device) if isinstance(target, torch.Tensor) else target
 
     def recv_activation(self, instruction: Instruction) -> None:
         neighbour = self._neighbour(instruction)
@@ -170,40 +171,41 @@ class Handlers:
         self._inboxes[instruction.inbox] = self._transport.receive(neighbour, specs)
 
     def forward(self, instruction: Instruction) -> None:
-        slot, chunk = self._buffers.setdefault(instruction.buffer, Slot()), self._chunks[instruction.chunk]
+        buffer = self._buffers.setdefault(instruction.buffer, Buffer())
+        chunk = self._chunks[instruction.chunk]
         if instruction.inbox != NONE:
-            slot.inputs = tuple(self._inboxes.pop(instruction.inbox).wait())
-        for tensor in slot.inputs:
+            buffer.inputs = tuple(self._inboxes.pop(instruction.inbox).wait())
+        for tensor in buffer.inputs:
             # What came from another chunk wants its gradient back; data does not.
             tensor.requires_grad_(not chunk.is_first and tensor.is_floating_point())
         seed = forward_seed(chunk.seed, self._now, self._index(instruction), chunk.number)
         for generator in self._generators:
             generator.manual_seed(seed)
-        output = chunk.module(*slot.inputs)
+        output = chunk.module(*buffer.inputs)
         if chunk.is_last:
-            loss = chunk.program.loss(output, slot.target) * self._share
-            slot.target = None
+            loss = chunk.program.loss(output, buffer.target) * self._share
+            buffer.target = None
             self._loss_sum += loss.detach()
-            slot.outputs = (loss,)
+            buffer.outputs = (loss,)
         else:
-            slot.outputs = as_tuple(output)
-            self._shapes[chunk.number].show(self._signature(instruction), slot.outputs)
+            buffer.outputs = as_tuple(output)
+            self._shapes[chunk.number].show(self._signature(instruction), buffer.outputs)
 
     def send_activation(self, instruction: Instruction) -> None:
-        slot = self._buffers[instruction.buffer]
-        outputs = [tensor.detach() for tensor in slot.outputs]
-        slot.sent = self._send(instruction, outputs, to_chunk=instruction.chunk + 1)
+        buffer = self._buffers[instruction.buffer]
+        outputs = [tensor.detach() for tensor in buffer.outputs]
+        buffer.sent = self._send(instruction, outputs, to_chunk=instruction.chunk + 1)
 
     def backward_input(self, instruction: Instruction) -> None:
-        slot, chunk = self._buffers[instruction.buffer], self._chunks[instruction.chunk]
-        slot.work = chunk.split.backward_input(*self._arrived(instruction, slot))
-        self._keep_gradients(slot, chunk)
+        buffer, chunk = self._buffers[instruction.buffer], self._chunks[instruction.chunk]
+        buffer.work = chunk.split.backward_input(*self._arrived(instruction, buffer))
+        self._keep_gradients(buffer, chunk)
 
     def send_gradient(self, instruction: Instruction) -> None:
-        slot = self._buffers[instruction.buffer]
-        gradients, slot.gradients = slot.gradients, []
+        buffer = self._buffers[instruction.buffer]
+        gradients, buffer.gradients = buffer.gradients, []
         sent = self._send(instruction, gradients, to_chunk=instruction.chunk - 1)
-        if slot.work is None:
+        if buffer.work is None:
             del self._buffers[instruction.buffer]
         if sent is not None:
             under_way = self._gradients_sent.setdefault(self._neighbour(instruction), deque())
@@ -217,9 +219,9 @@ class Handlers:
         work.run()
 
     def backward(self, instruction: Instruction) -> None:
-        slot, chunk = self._buffers[instruction.buffer], self._chunks[instruction.chunk]
-        chunk.split.backward(*self._arrived(instruction, slot))
-        self._keep_gradients(slot, chunk)
+        buffer, chunk = self._buffers[instruction.buffer], self._chunks[instruction.chunk]
+        chunk.split.backward(*self._arrived(instruction, buffer))
+        self._keep_gradients(buffer, chunk)
         if chunk.is_first:
             # Nothing has to be sent any more.
             del self._buffers[instruction.buffer]
@@ -254,23 +256,23 @@ class Handlers:
         return _LocalArrival(self._deliveries, delivery)
 
     def _arrived(
-        self, instruction: Instruction, slot: Slot
+        self, instruction: Instruction, buffer: Buffer
     ) -> tuple[tuple[torch.Tensor, ...], list[torch.Tensor | None]]:
-        """The outputs of a forward, taken out of their slot, and the gradients that have come for them."""
-        outputs, slot.outputs = slot.outputs, ()
+        """The outputs of a forward, taken out of their buffer, and the gradients that have come for them."""
+        outputs, buffer.outputs = buffer.outputs, ()
         if self._chunks[instruction.chunk].is_last:
             return outputs, [None]
         arrived = iter(self._inboxes.pop(instruction.inbox).wait())
-        if slot.sent is not None:
-            slot.sent.wait()
-            slot.sent = None
+        if buffer.sent is not None:
+            buffer.sent.wait()
+            buffer.sent = None
         return outputs, [next(arrived) if output.is_floating_point() else None for output in outputs]
 
-    def _keep_gradients(self, slot: Slot, chunk: Chunk) -> None:
+    def _keep_gradients(self, buffer: Buffer, chunk: Chunk) -> None:
         """What has to be sent on; the inputs are not needed any more."""
         if not chunk.is_first:
-            slot.gradients = [_gradient(tensor) for tensor in slot.inputs if tensor.is_floating_point()]
-        slot.inputs = ()
+            buffer.gradients = [_gradient(tensor) for tensor in buffer.inputs if tensor.is_floating_point()]
+        buffer.inputs = ()
 
     def _neighbour(self, instruction: Instruction) -> Worker:
         """The worker at the other end of a message."""
