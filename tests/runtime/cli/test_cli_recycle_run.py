@@ -17,7 +17,7 @@ def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
 def test_plans_of_a_bundle(small_bundle: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, "streams", small_bundle) == (
         0,
-        "plan 0  0 failed (nobody), 6 workers live\n"
+        "plan 0  0 failed (none), 6 workers live\n"
         "plan 1  1 failed (2:1), 5 workers live\n"
         "plan 2  2 failed (2:0 2:1), 4 workers live\n",
         "",

@@ -76,7 +76,7 @@ def test_nothing_to_sum_up() -> None:
 def test_a_summary() -> None:
     text = summary([recovery("start"), recovery("1:1 was killed", step=12)], [0, 1, 1, 3], 5)
     head, line, last = text.splitlines()
-    assert head.split() == ["step", "detection", "leaving", "regroup", "total", "repeated", "undone", "what"]
+    assert head.split() == ["step", "detection", "leaving", "regroup", "total", "repeated", "undone", "cause"]
     assert line.split()[:4] == ["12", "0.100", "s", "0.200"]
     assert line.endswith("  1:1 was killed")
     assert last == "of 5 steps, 2 are missing and 1 counted twice"
