@@ -8,21 +8,9 @@ import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 from recycle_runtime import logs
-
-RENAMED = {
-    "--ahead": "--plan-ahead",
-    "--beside": "--busy-workers",
-    "--events": "--chaos-events",
-    "--every": "--checkpoint-every",
-    "--part": "--tp-rank",
-    "--silent": "--heartbeat-timeout",
-    "--slots": "--workers-per-node",
-    "--stuck": "--instruction-timeout",
-}
-"""Options of 0.1.0 that are gone, with their replacements."""
 
 
 class Arguments(Protocol):
@@ -45,7 +33,9 @@ class CommandLine:
 
     def parse(self, argv: Sequence[str] | None) -> argparse.Namespace:
         """The options, and the command's `run`; a usage error exits with 2."""
-        parser = _Parser(prog=self.name, description=self.description, parents=[self._common()])
+        parser = argparse.ArgumentParser(
+            prog=self.name, description=self.description, parents=[self._common()]
+        )
         parser.set_defaults(quiet=False, no_color=False, log_level=None, log_file=None)
         commands = parser.add_subparsers(
             dest="command", required=True, metavar="COMMAND", parser_class=_CommandParser
@@ -79,14 +69,7 @@ class CommandLine:
         return parser
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        gone = [word.partition("=")[0] for word in message.split()]
-        hints = "".join(f"; {word} is now {RENAMED[word]}" for word in gone if word in RENAMED)
-        super().error(message + hints)
-
-
-class _CommandParser(_Parser):
+class _CommandParser(argparse.ArgumentParser):
     """Gets the arguments of its command when it is first used."""
 
     module = ""

@@ -97,14 +97,6 @@ def test_logging_options_work_before_and_after_the_command(argv: list[str]) -> N
     assert (arguments.log_level, arguments.log_file) == ("debug", "x.log")
 
 
-def test_an_option_that_was_renamed_is_unknown_and_its_new_name_said(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    argv = ["launch", "slurm", "x.plan", "--program", "x.py", "--steps", "1", "--slots", "2"]
-    words = "recyclec: error: unrecognized arguments: --slots 2; --slots is now --workers-per-node"
-    assert refused(capsys, *argv) == words
-
-
 def test_failed_workers_are_sorted_and_distinct() -> None:
     assert parse_arguments(["show", "x", "--failed", "1:2,0:3,1:2"]).failed == ((0, 3), (1, 2))
 
