@@ -7,11 +7,19 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from recycle_compiler.ir.failure import Worker, failure_set
+from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.passes.rename_workers import normal_slow
-from recycle_compiler.passes.route_microbatches import routes
-from recycle_compiler.scheduling.slow_workers import SlowWorker, shares, slow_workers, stage_shares
+from recycle_compiler.passes.route_microbatches import routes as numbered_routes
+from recycle_compiler.scheduling.slow_workers import (
+    SlowWorker,
+    SlowWorkers,
+    shares,
+    slow_workers,
+    stage_shares,
+)
 from tests.support.jobs import unit_job
 
 
@@ -69,6 +77,13 @@ def test_slow_workers_stand_next_to_the_failed() -> None:
 
 
 HEALTHY = ((0, 1, 2),) * 3
+
+
+def routes(job: JobSpec, live: tuple[tuple[int, ...], ...], slow_ones: SlowWorkers = ()) -> NDArray[np.int64]:
+    """table[pipeline, micro-batch, stage]: the pipeline of the worker that runs it, of a live one."""
+    first = np.arange(job.stages) * job.pipelines
+    hosts = tuple(tuple(int(first[stage]) + pipeline for pipeline in each) for stage, each in enumerate(live))
+    return numbered_routes(job, hosts, slow_ones) - first
 
 
 def test_homes_stay_and_the_rest_is_dealt_out() -> None:
