@@ -46,7 +46,7 @@ LARGEST_FILE = 1 << 30
 LARGEST_INDEX = 1 << 28
 """Before it is packed."""
 PACKING = 6
-"""The level of zlib: 9 takes six times as long for 4 % fewer bytes."""
+"""The level of zlib: 9 takes several times as long for a few percent."""
 _PREFIX = struct.Struct("<8sHI32sII")
 _CHECKED_FROM = 14
 
