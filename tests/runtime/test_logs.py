@@ -18,6 +18,7 @@ LINE = re.compile(
 
 @pytest.fixture(autouse=True)
 def as_it_was() -> Iterator[None]:
+    logs.forget()
     yield
     logs.forget()
     logs.configure()
