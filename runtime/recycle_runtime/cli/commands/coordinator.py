@@ -12,8 +12,8 @@ from recycle_runtime.cli.options.checkpoints import add_checkpoint_arguments, ch
 from recycle_runtime.cli.options.training import add_plan_argument, add_step_arguments, workers_named
 from recycle_runtime.cli.output import DONE, INPUT_ERROR, NO_PLAN, Output, UsageError, UserError
 from recycle_runtime.cli.parser import Arguments
+from recycle_runtime.coordinator.hooks import Hooks
 from recycle_runtime.coordinator.service import JobOptions, Service
-from recycle_runtime.testing.timetable import parse_faults, parse_returns, timetable
 
 _HEARTBEAT_TIMEOUT = 3.0
 _SHORTEST_TIMEOUT = 1.0
@@ -44,10 +44,7 @@ def add_arguments(parser: Arguments) -> None:
 
 def run(arguments: Namespace, output: Output) -> int:
     host, port = address("--listen", arguments.listen, least=0)
-    try:
-        planned = timetable(parse_faults(arguments.fault), parse_returns(arguments.rejoin))
-    except ValueError as error:
-        raise UsageError(str(error)) from None
+    hooks = _hooks(arguments)
     timeout: float = arguments.heartbeat_timeout
     if not timeout >= _SHORTEST_TIMEOUT:
         raise UsageError(f"--heartbeat-timeout must be at least {_SHORTEST_TIMEOUT:g} s, got {timeout:g}")
@@ -60,7 +57,7 @@ def run(arguments: Namespace, output: Output) -> int:
         port=port,
         token=token(),
         state=state,
-        hooks=planned,
+        hooks=hooks,
         checkpoint=arguments.checkpoint,
         every=checkpoint_every(arguments),
         resume=arguments.resume,
@@ -82,6 +79,18 @@ def run(arguments: Namespace, output: Output) -> int:
             how = f"; {path} has the first {step} steps: resume from it with --resume"
         output.error(end.error + how)
     return NO_PLAN if end.no_plan else INPUT_ERROR
+
+
+def _hooks(arguments: Namespace) -> Hooks:
+    """What injects the faults that were asked for; without any, nothing is loaded for it."""
+    if not (arguments.fault or arguments.rejoin):
+        return Hooks()
+    from recycle_runtime.testing.timetable import parse_faults, parse_returns, timetable
+
+    try:
+        return timetable(parse_faults(arguments.fault), parse_returns(arguments.rejoin))
+    except ValueError as error:
+        raise UsageError(str(error)) from None
 
 
 def _announce(folder: Path, text: str) -> None:
