@@ -55,12 +55,13 @@ class Clock:
         self._window = None if len(set(problem.window)) == problem.pools else windows
 
     @property
-    def _is_one_window(self) -> bool:
-        return not self.problem.staggered or len(set(self.problem.window)) == 1
+    def _opens_at_once(self) -> bool:
+        """Whether no window gains by opening later: one barrier for all, or one window of equal workers."""
+        return not self.problem.staggered or (len(set(self.problem.window)) == 1 and self._late is None)
 
     def time(self, order: Ints, at_most: int | None = None) -> Timed | None:
         """The order with its shortest period; None if that exceeds `at_most`."""
-        if self._is_one_window:
+        if self._opens_at_once:
             timed = self.time_at_once(order)
             return None if at_most is not None and timed.period > at_most else timed
         if at_most is None:
