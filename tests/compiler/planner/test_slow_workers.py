@@ -1,5 +1,8 @@
 """Plans for slow workers: ordinary plans of the job, never worse with slow workers than equal shares are."""
 
+from dataclasses import replace
+from math import gcd
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -49,6 +52,23 @@ def violations(streams: Streams) -> list[str]:
     return [str(violation) for violation in verify_bundle(bundle)]
 
 
+def coarsest_grain(job: JobSpec, slow: dict[Worker, float]) -> int:
+    """What the search counts steps in, or more; a cycle over two windows may need half a grain less."""
+    work = [i + w for i, w in zip(job.backward_input, job.backward_weight, strict=True)]
+    finish = [r + o for r, o in zip(job.reduce, job.optimizer, strict=True)]
+    stretched = [one.stretched(time) for one in slow_workers(slow.items()) for time in job.forward]
+    return gcd(*job.forward, *work, *job.transfer, *finish, *stretched)
+
+
+@pytest.mark.parametrize(("pipelines", "microbatches"), [(2, 2), (3, 2), (2, 4)])
+def test_peers_of_one_stage_start_when_they_must(pipelines: int, microbatches: int) -> None:
+    """A worker that takes longer to step starts sooner than its peers, with one window too."""
+    job = replace(unit_job(1, pipelines, microbatches), optimizer=(1000,))
+    slow = {Worker(0, 0): 0.5, Worker(1, 0): 1.3}
+    found = plan_slow(job, (), slow_workers(slow.items()), SHORT)
+    assert found.step == retimed_step(replay(found.streams), job, slow)
+
+
 @settings(max_examples=40)
 @given(slow_targets())
 def test_a_plan_for_slow_workers_is_a_good_plan(case: tuple[Target, dict[Worker, float]]) -> None:
@@ -59,7 +79,9 @@ def test_a_plan_for_slow_workers_is_a_good_plan(case: tuple[Target, dict[Worker,
     assert violations(found.streams) == []
     equal = retimed_step(replay(plan_failed(job, failed, effort=SHORT)), job, slow)
     step = retimed_step(replay(found.streams), job, slow)
-    assert (found.step, found.equal_step) == pytest.approx((step, equal), abs=job.stages + 1)
+    slack, grain = job.stages + 1, coarsest_grain(job, slow)
+    for counted, exact in ((found.step, step), (found.equal_step, equal)):
+        assert exact - slack <= counted < exact + grain + slack
     assert found.step <= found.equal_step
     assert found.shares == tuple(forwards(found.streams, worker) for worker in sorted(slow))
     again = plan_slow(job, failed, slow_workers(slow.items()), SHORT)
