@@ -30,13 +30,22 @@ from recycle_runtime.plan.isa import (
 )
 
 
-def write_bundle(path: str | os.PathLike[str], *, source: str, plans: Sequence[Streams]) -> None:
+def write_bundle(
+    path: str | os.PathLike[str],
+    *,
+    source: str,
+    plans: Sequence[Streams],
+    recuts: Sequence[Sequence[Streams]] = (),
+) -> None:
     """Write a bundle; whatever happens, `path` is the old file or the whole new one."""
-    write_whole(Path(path), bundle_bytes(source=source, plans=plans))
+    write_whole(Path(path), bundle_bytes(source=source, plans=plans, recuts=recuts))
 
 
-def bundle_bytes(*, source: str, plans: Sequence[Streams]) -> bytes:
-    """The bundle of these plans of one job, in this order: the same content on any machine."""
+def bundle_bytes(*, source: str, plans: Sequence[Streams], recuts: Sequence[Sequence[Streams]] = ()) -> bytes:
+    """The bundle of these plans of one job, in this order: the same content on any machine.
+
+    `recuts` are plans of the same model cut otherwise: those of each cut are a bundle within the bundle.
+    """
     job = _common_job(plans)
     encoded = [encode_columns(plan) for plan in plans]
     index = Index(
@@ -48,10 +57,12 @@ def bundle_bytes(*, source: str, plans: Sequence[Streams]) -> bytes:
         tensor=job.tensor,
         microbatches=job.microbatches,
         chunk_stages=job.chunk_stages,
+        cut=job.cut,
         plans=tuple(map(_entry, plans)),
         layouts=tuple(layout for layout, _ in encoded),
     )
-    return join_bundle(index, [data for _, data in encoded])
+    nested = [bundle_bytes(source="", plans=each) for each in recuts]
+    return join_bundle(index, [data for _, data in encoded], nested)
 
 
 def encode_columns(streams: Streams) -> tuple[Layout, bytes]:
@@ -94,7 +105,8 @@ def read_streams(bundle: Bundle, plan_index: int) -> Streams:
     entry = bundle.plans[plan_index]
     workers = tuple(Worker(*worker) for worker in bundle.workers(plan_index))
     offsets = np.cumsum([0, *bundle.layouts[plan_index].lengths], dtype=np.int64)
-    claims = Claims(entry.makespan, entry.period, entry.lower_bound, entry.reason, entry.cut_short)
+    times = (entry.makespan, entry.period, entry.lower_bound)
+    claims = Claims(*times, entry.reason, entry.cut_short, entry.bound_over_cuts)
     columns = read_columns(bundle, plan_index)
     return Streams(job, failure_set(entry.failed), entry.release, claims, workers, offsets, *columns)
 
@@ -149,4 +161,5 @@ def _entry(streams: Streams) -> PlanEntry:
     claims = streams.claims
     failed = tuple((worker.pipeline, worker.stage) for worker in streams.failed)
     times = (claims.makespan, claims.period, claims.lower_bound)
-    return PlanEntry(failed, streams.release, *times, claims.reason, claims.cut_short)
+    over_cuts = claims.bound_over_cuts
+    return PlanEntry(failed, streams.release, *times, claims.reason, claims.cut_short, over_cuts)

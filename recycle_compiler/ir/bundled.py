@@ -19,8 +19,8 @@ def read_job(bundle: Bundle) -> JobSpec:
         job = parse_job(bundle.job_text.splitlines())
     except TextError as cause:
         raise BundleError(f"damaged: its job cannot be read: {cause}") from cause
-    shape = (bundle.stages, bundle.pipelines, bundle.tensor, bundle.microbatches, bundle.chunk_stages)
-    if (job.stages, job.pipelines, job.tensor, job.microbatches, job.chunk_stages) != shape:
+    names = ("stages", "pipelines", "tensor", "microbatches", "chunk_stages", "cut")
+    if any(getattr(job, name) != getattr(bundle, name) for name in names):
         raise BundleError("damaged: its job and its index do not have the same shape")
     return job
 

@@ -15,15 +15,20 @@ Its text is lines of exact integers: the head of every IR text, and what a bundl
     failures 3
     solver time_limit_ns 60000000000 gap_ppm 10000 seed 0
 
-Where stages do not hold one chunk each, in order, `chunks 0 1 1 0` says which stage holds each chunk.
+Where stages do not hold one chunk each, in order, `chunks 0 1 1 0` says which stage holds each chunk. A job
+in layers also has `cut 3 2 3`, the layers of each chunk, `redundancy 2`, and the lines of `ir/layers.py` if
+it can be cut anew; `free` if its own cut is the compiler's to choose.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from recycle_compiler.ir.layers import PER_LAYER, LayerCosts, parse_layers, print_layers
+
 TICKS_PER_UNIT = {"slot": 1_000, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 MEMORY_SCALE = {"count": 1_000, "byte": 1}
+DEFAULT_REDUNDANCY = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +92,14 @@ class JobSpec:
     solver: SolverOptions
     chunk_stages: tuple[int, ...] = ()
     """The stage whose workers hold each chunk. Left empty, every stage holds one chunk, in order."""
+    cut: tuple[int, ...] = ()
+    """How many layers each chunk has; empty where the job gives whole stages only."""
+    layer_costs: LayerCosts | None = None
+    """What other cuts cost; None where the cut stays."""
+    redundancy: int = DEFAULT_REDUNDANCY
+    """How many workers must hold every layer under another cut."""
+    is_free: bool = False
+    """Whether the compiler chooses the cut that the job starts with; this one is only the first."""
 
     def __post_init__(self) -> None:
         if not self.chunk_stages:
@@ -144,6 +157,20 @@ class JobSpec:
             yield f"unknown unit {self.unit} or {self.memory_unit}"
         if not 0 <= self.failures <= self.workers:
             yield f"failures must be between 0 and {self.workers}, got {self.failures}"
+        yield from self._verify_layers()
+
+    def _verify_layers(self) -> Iterator[str]:
+        if self.redundancy < 1:
+            yield f"redundancy must be at least 1, got {self.redundancy}"
+        if self.cut and (len(self.cut) != self.chunks or min(self.cut) < 1):
+            yield f"cut {self.cut} does not give each of {self.chunks} chunks a layer"
+        if self.layer_costs is None:
+            if self.is_free:
+                yield "the cut of a job without layers cannot be free"
+            return
+        yield from self.layer_costs.verify()
+        if sum(self.cut) != self.layer_costs.count:
+            yield f"cut {self.cut} does not have the {self.layer_costs.count} layers of the job"
 
 
 STRICTLY_POSITIVE = ("forward", "backward_input", "backward_weight")
@@ -185,6 +212,12 @@ def print_job(job: JobSpec) -> str:
         lines.append(" ".join((name, *values)))
     if not job.has_chunk_per_stage:
         lines.append(" ".join(("chunks", *map(str, job.chunk_stages))))
+    if job.cut:
+        lines += [" ".join(("cut", *map(str, job.cut))), f"redundancy {job.redundancy}"]
+    if job.layer_costs is not None:
+        lines += print_layers(job.layer_costs)
+    if job.is_free:
+        lines.append("free")
     lines.append(" ".join(("techniques", *job.techniques.names)))
     lines += [f"failures {job.failures}", f"solver {solver}"]
     return "\n".join(lines) + "\n"
@@ -201,8 +234,11 @@ def parse_job(lines: Iterable[str]) -> JobSpec:
             raise TextError(number, f"{words[0]} is given twice")
         fields[words[0]] = words[1:]
     expected = {"job", "shape", "units", "techniques", "failures", "solver", *PER_CHUNK}
-    if fields.keys() - {"chunks"} != expected:
-        odd = sorted((fields.keys() ^ expected) - {"chunks"})
+    optional = {"chunks", "cut", "redundancy", "free"}
+    if "layer_forward" in fields:
+        expected |= {f"layer_{name}" for name in (*PER_LAYER, "capacity")}
+    if fields.keys() - optional != expected:
+        odd = sorted((fields.keys() ^ expected) - optional)
         raise TextError(0, f"a resolved job has missing or unknown lines: {', '.join(odd)}")
     try:
         job = _job_from(fields)
@@ -230,6 +266,10 @@ def _job_from(fields: dict[str, list[str]]) -> JobSpec:
         failures=int(failures),
         solver=SolverOptions(**_pairs(fields["solver"], _SOLVER)),
         chunk_stages=tuple(int(word) for word in fields.get("chunks", ())),
+        cut=tuple(int(word) for word in fields.get("cut", ())),
+        layer_costs=parse_layers(fields) if "layer_forward" in fields else None,
+        redundancy=int(fields.get("redundancy", [str(DEFAULT_REDUNDANCY)])[0]),
+        is_free="free" in fields,
         **shape,
         **per_chunk,
     )

@@ -21,6 +21,8 @@ class Claims:
     """Which bound binds, in words: `load of stage 2`."""
     cut_short: bool = False
     """The time limit struck before the planner was done."""
+    bound_over_cuts: int = 0
+    """No plan of any cut for as many workers has a shorter period; 0 when that is not known."""
 
     @property
     def status(self) -> str:

@@ -66,16 +66,20 @@ def print_claims(claims: Claims, unit: int) -> str:
     """The line of claims."""
     numbers = (f"{name} {print_time(getattr(claims, name), unit)}" for name in _CLAIMED_TIMES)
     cut = "yes" if claims.cut_short else "no"
-    return f"claims {' '.join(numbers)} cut_short {cut} reason {claims.reason}"
+    over = f" over_cuts {print_time(claims.bound_over_cuts, unit)}" if claims.bound_over_cuts else ""
+    return f"claims {' '.join(numbers)} cut_short {cut}{over} reason {claims.reason}"
 
 
 def parse_claims(words: Sequence[str], unit: int) -> Claims:
     """What follows the word `claims`."""
-    names, values = words[0:8:2], words[1:8:2]
-    if tuple(names) != (*_CLAIMED_TIMES, "cut_short") or words[8] != "reason":
+    names, values, rest = words[0:8:2], words[1:8:2], words[8:]
+    over_cuts = 0
+    if rest[:1] == ["over_cuts"]:
+        over_cuts, rest = parse_time(rest[1], unit), rest[2:]
+    if tuple(names) != (*_CLAIMED_TIMES, "cut_short") or rest[0] != "reason":
         raise ValueError("claims are out of order")
     makespan, period, bound = (parse_time(value, unit) for value in values[:3])
-    return Claims(makespan, period, bound, " ".join(words[9:]), values[3] == "yes")
+    return Claims(makespan, period, bound, " ".join(rest[1:]), values[3] == "yes", over_cuts)
 
 
 _CLAIMED_TIMES = ("makespan", "period", "lower_bound")

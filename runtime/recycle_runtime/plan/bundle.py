@@ -4,10 +4,11 @@
     version     2 bytes; all numbers here have their lowest byte first
     checksum    4 bytes: CRC-32 of everything that follows
     hash        32 bytes: SHA-256 of the index, which has that of every plan
-    sizes       4 bytes each: the index before it was packed; how many plans; the packed index, every packed
-                plan
+    sizes       4 bytes each: the index before it was packed; how many plans and re-cuts; the packed index,
+                every packed plan, every re-cut
     index       what is known about the plans, and how their streams lie: see bundle_index
     plans       the columns of each, packed one by one: see codec
+    re-cuts     a bundle each: the same model cut into other stages, for a job in layers
 
 Packing is zlib's. The hash is of what was packed: the same job, version and seed give the same hash
 everywhere, even where another zlib packs the same bytes differently. The checksum is looked at before
@@ -21,7 +22,7 @@ import stat
 import struct
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 
@@ -41,7 +42,7 @@ __all__ = ["FORMAT_VERSION", "Bundle", "BundleError", "Layout", "PlanEntry", "jo
 
 MAGIC = b"\x89plan\r\n\x1a"
 """No text file starts like this, and one that went through a change of line ends does not either."""
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 LARGEST_FILE = 1 << 30
 LARGEST_INDEX = 1 << 28
 """Before it is packed."""
@@ -59,6 +60,8 @@ class Bundle(Index):
     content_hash: str
     """Of everything in the bundle, as 64 hexadecimal digits: equal hashes, equal plans."""
     packed_plans: tuple[bytes, ...]
+    recuts: tuple["Bundle", ...] = ()
+    """Plans of the same model cut into other stages, one bundle for each cut."""
     _unpacked: dict[int, Columns] = field(default_factory=dict[int, Columns], repr=False)
     """The plan that was asked for last."""
 
@@ -73,7 +76,7 @@ class Bundle(Index):
         return cls.parse(Path(path).read_bytes())
 
     @classmethod
-    def parse(cls, data: bytes) -> "Bundle":
+    def parse(cls, data: bytes, *, is_recut: bool = False) -> "Bundle":
         """The bundle in these bytes; BundleError when they are not one as it was written."""
         blocks = _split(data)
         _, version, _, digest, index_size, _ = _PREFIX.unpack_from(data)
@@ -83,13 +86,18 @@ class Bundle(Index):
         if hashlib.sha256(unpacked).digest() != digest:
             raise BundleError("damaged: its content does not have the hash that it states")
         index = unpack_index(unpacked)
-        if len(index.plans) != len(blocks) - 1:
+        plans, recuts = len(index.plans), len(index.recut_digests)
+        if plans + recuts != len(blocks) - 1:
             raise BundleError(
-                f"damaged: {len(index.plans)} plans in its index, {len(blocks) - 1} in the file"
+                f"damaged: {plans} plans and {recuts} re-cuts in its index, {len(blocks) - 1} in the file"
             )
         values = {each.name: getattr(index, each.name) for each in fields(index)}
         return cls(
-            format_version=version, content_hash=digest.hex(), packed_plans=tuple(blocks[1:]), **values
+            format_version=version,
+            content_hash=digest.hex(),
+            packed_plans=tuple(blocks[1 : 1 + plans]),
+            recuts=_parse_recuts(index, blocks[1 + plans :], is_recut=is_recut),
+            **values,
         )
 
     @property
@@ -152,18 +160,37 @@ class Bundle(Index):
         return stage * self.pipelines + pipeline - gone
 
 
-def join_bundle(index: Index, plans: Sequence[bytes]) -> bytes:
-    """The bytes of a whole bundle with these columns of its plans; `Bundle.parse` is the inverse."""
-    content = pack_index(index)
-    blocks = [zlib.compress(block, PACKING) for block in (content, *plans)]
+def join_bundle(index: Index, plans: Sequence[bytes], recuts: Sequence[bytes] = ()) -> bytes:
+    """The bytes of a whole bundle with these columns of its plans, and with these bundles for other cuts.
+
+    `Bundle.parse` is the inverse.
+    """
+    digests = tuple(_PREFIX.unpack_from(recut)[3] for recut in recuts)
+    content = pack_index(replace(index, recut_digests=digests))
+    blocks = [*(zlib.compress(block, PACKING) for block in (content, *plans)), *recuts]
     tail = b"".join((*(struct.pack("<I", len(block)) for block in blocks), *blocks))
     if (size := _PREFIX.size + len(tail)) > LARGEST_FILE:
         raise ValueError(f"the bundle would have {size} bytes, allowed are {LARGEST_FILE}")
     if len(content) > LARGEST_INDEX:
         raise ValueError(f"the index would have {len(content)} bytes, allowed are {LARGEST_INDEX}")
     digest = hashlib.sha256(content).digest()
-    checked = digest + struct.pack("<II", len(content), len(plans)) + tail
+    checked = digest + struct.pack("<II", len(content), len(blocks) - 1) + tail
     return MAGIC + struct.pack("<HI", FORMAT_VERSION, zlib.crc32(checked)) + checked
+
+
+def _parse_recuts(index: Index, blocks: Sequence[bytes], *, is_recut: bool) -> tuple[Bundle, ...]:
+    if blocks and is_recut:
+        raise BundleError("damaged: a re-cut has re-cuts of its own")
+    recuts: list[Bundle] = []
+    for block, digest in zip(blocks, index.recut_digests, strict=True):
+        recut = Bundle.parse(block, is_recut=True)
+        if recut.content_hash != digest.hex():
+            raise BundleError("damaged: a re-cut is not the one that its index names")
+        units = (recut.pipelines * recut.microbatches, index.pipelines * index.microbatches)
+        if sum(recut.cut) != sum(index.cut) or units[0] != units[1] or recut.tensor != index.tensor:
+            raise BundleError("damaged: a re-cut has other layers, micro-batches or ranks than its job")
+        recuts.append(recut)
+    return tuple(recuts)
 
 
 def _split(data: bytes) -> list[bytes]:

@@ -6,10 +6,13 @@ Numbers are written seven bits to a byte, the lowest first; the upper bit says t
                 every reason once
     shape       stages, pipelines, tensor, micro-batches
     chunks      0 when chunk c is on stage c; else how many, and the stage of each
+    cut         0 when the job gives whole stages only; else how many chunks, and the layers of each
+    re-cuts     how many, and the hash of each, 32 bytes
     plans       how many; of each
                   how many workers failed, and the cells skipped before each, cells counted along pipelines
                   the release of every stage
                   makespan, period, lower bound, number of its reason, 1 when cut short
+                  the bound over all cuts
                   the width of every column of its streams
                   of every live worker, by stage then pipeline, how many instructions its stream has
                   the SHA-256 of the columns, 32 bytes
@@ -42,6 +45,8 @@ class PlanEntry(NamedTuple):
     reason: str
     """Which bound binds, in words."""
     cut_short: bool
+    bound_over_cuts: int = 0
+    """What no plan of any cut for as many workers goes below; 0 when that is not known."""
 
 
 class Layout(NamedTuple):
@@ -69,6 +74,10 @@ class Index:
     microbatches: int
     chunk_stages: tuple[int, ...]
     """The stage whose workers hold each chunk of the model."""
+    cut: tuple[int, ...] = ()
+    """How many layers each chunk has; empty when the job gives whole stages only."""
+    recut_digests: tuple[bytes, ...] = ()
+    """The content hash of each bundle for another cut."""
     plans: tuple[PlanEntry, ...]
     layouts: tuple[Layout, ...]
     """Of each plan."""
@@ -89,12 +98,16 @@ def pack_index(index: Index) -> bytes:
     packed = _pack_numbers([len(texts), *map(len, texts)]) + b"".join(texts)
     one_each = index.chunk_stages == tuple(range(index.stages))
     chunks = [0] if one_each else [len(index.chunk_stages), *index.chunk_stages]
-    packed += _pack_numbers([*shape[:4], *chunks, len(index.plans)])
+    cut = [len(index.cut), *index.cut]
+    packed += _pack_numbers([*shape[:4], *chunks, *cut, len(index.recut_digests)])
+    packed += b"".join(index.recut_digests) + _pack_numbers([len(index.plans)])
     for plan, layout in zip(index.plans, index.layouts, strict=True):
         cells = [pipeline * index.stages + stage for pipeline, stage in plan.failed]
         skipped = (cell - last - 1 for last, cell in zip([-1, *cells], cells, strict=False))
         claims = (plan.makespan, plan.period, plan.lower_bound, reasons.index(plan.reason), plan.cut_short)
-        packed += _pack_numbers([len(cells), *skipped, *plan.release, *map(int, claims)])
+        packed += _pack_numbers(
+            [len(cells), *skipped, *plan.release, *map(int, claims), plan.bound_over_cuts]
+        )
         packed += _pack_numbers([*layout.widths, *layout.lengths]) + layout.digest
     return packed
 
@@ -108,6 +121,8 @@ def unpack_index(data: bytes) -> Index:
     tensor = numbers.next("the tensor width", 1, LARGEST_NUMBER)
     microbatches = numbers.next("the number of micro-batches", 1, LARGEST_NUMBER)
     chunk_stages = _unpack_chunks(numbers, stages)
+    cut = _unpack_cut(numbers, len(chunk_stages))
+    recut_digests = tuple(numbers.take(DIGEST_SIZE) for _ in range(numbers.count("re-cuts")))
     plans: list[PlanEntry] = []
     layouts: list[Layout] = []
     for _ in range(numbers.count("plans", least=1)):
@@ -126,6 +141,8 @@ def unpack_index(data: bytes) -> Index:
         tensor=tensor,
         microbatches=microbatches,
         chunk_stages=chunk_stages,
+        cut=cut,
+        recut_digests=recut_digests,
         plans=tuple(plans),
         layouts=tuple(layouts),
     )
@@ -155,6 +172,13 @@ def _unpack_chunks(numbers: "_Numbers", stages: int) -> tuple[int, ...]:
     return chunk_stages
 
 
+def _unpack_cut(numbers: "_Numbers", chunks: int) -> tuple[int, ...]:
+    count = numbers.count("chunks of the cut")
+    if count not in (0, chunks):
+        raise BundleError(f"damaged: the cut has {count} chunks, the job {chunks}")
+    return tuple(numbers.next("the layers of a chunk", 1, LARGEST_NUMBER) for _ in range(count))
+
+
 def _unpack_plan(numbers: "_Numbers", stages: int, pipelines: int, reasons: list[str]) -> PlanEntry:
     failed: list[tuple[int, int]] = []
     cell = -1
@@ -166,8 +190,10 @@ def _unpack_plan(numbers: "_Numbers", stages: int, pipelines: int, reasons: list
     release = tuple(numbers.next("a release", 0, LARGEST_VALUE) for _ in range(stages))
     makespan, period, lower_bound = (numbers.next("a time", 0, LARGEST_VALUE) for _ in range(3))
     reason = numbers.next("a reason", 0, len(reasons) - 1)
-    cut_short = numbers.next("the mark of being cut short", 0, 1)
-    return PlanEntry(tuple(failed), release, makespan, period, lower_bound, reasons[reason], bool(cut_short))
+    cut_short = bool(numbers.next("the mark of being cut short", 0, 1))
+    over_cuts = numbers.next("the bound over all cuts", 0, LARGEST_VALUE)
+    times = (makespan, period, lower_bound)
+    return PlanEntry(tuple(failed), release, *times, reasons[reason], cut_short, over_cuts)
 
 
 def _unpack_layout(numbers: "_Numbers", live: int) -> Layout:

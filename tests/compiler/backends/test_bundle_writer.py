@@ -48,7 +48,7 @@ def test_programs_come_back_as_they_were() -> None:
 
 def test_the_reader_finds_everything() -> None:
     bundle = Bundle.parse(bundle_bytes(source=SOURCE, plans=PROGRAMS))
-    assert bundle.format_version == 2
+    assert bundle.format_version == 3
     assert bundle.chunk_stages == (0, 1, 2, 3)
     assert bundle.compiler_version == __version__
     assert bundle.job_source == SOURCE

@@ -53,7 +53,7 @@ DATA = join_bundle(INDEX, PLANS)
 
 def test_what_is_there() -> None:
     bundle = Bundle.parse(DATA)
-    assert bundle.format_version == 2
+    assert bundle.format_version == 3
     assert bundle.chunk_stages == (0, 1)
     assert bundle.content_hash == hashlib.sha256(pack_index(INDEX)).hexdigest()
     assert bundle.plans == INDEX.plans
@@ -107,10 +107,10 @@ def test_a_file_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         (DATA[:5], "truncated: 5 bytes long, at least 54 expected"),
         (DATA[:-1], f"truncated: {len(DATA) - 1} bytes long, expected {len(DATA)}"),
         (DATA + b"\0", f"followed by other bytes: {len(DATA) + 1} bytes long, expected {len(DATA)}"),
-        (DATA[:8] + b"\3\0" + DATA[10:], "made by a newer recyclec: format 3, this one reads up to 2"),
+        (DATA[:8] + b"\4\0" + DATA[10:], "made by a newer recyclec: format 4, this one reads up to 3"),
         (
             DATA[:8] + b"\1\0" + DATA[10:],
-            "made by an older recyclec: format 1, this one reads 2; compile the job again",
+            "made by an older recyclec: format 1, this one reads 3; compile the job again",
         ),
         (DATA[:8] + b"\0\0" + DATA[10:], "damaged: format 0 does not exist"),
         (DATA[:-1] + bytes([DATA[-1] ^ 1]), "damaged: the checksum does not match"),
@@ -155,7 +155,10 @@ LAYOUT = INDEX.layouts[0]
         (replace(INDEX, stages=1 << 19, chunk_stages=tuple(range(1 << 19))), "ends before the release of"),
         (replace(INDEX, plans=(), layouts=(), chunk_stages=(0, 1, 1)), "the number of plans is 0"),
         (replace(INDEX, plans=(HEALTHY, HEALTHY), layouts=(LAYOUT, LAYOUT)), "the same failed workers"),
-        (replace(INDEX, plans=(HEALTHY,), layouts=(LAYOUT,)), "1 plans in its index, 2 in the file"),
+        (
+            replace(INDEX, plans=(HEALTHY,), layouts=(LAYOUT,)),
+            "1 plans and 0 re-cuts in its index, 2 in",
+        ),
         (replace(INDEX, chunk_stages=(0, 0, 0)), "a stage has no chunk"),
         (replace(INDEX, chunk_stages=(0, 1, 2)), "the stage of a chunk is 2"),
         (replace(INDEX, layouts=(LAYOUT._replace(widths=(1, 3, *WIDTHS[2:])), LAYOUT)), "bytes wide"),

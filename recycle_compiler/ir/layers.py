@@ -1,0 +1,80 @@
+"""What each layer of a model costs: what a job must know to be cut anew.
+
+A layer is the smallest part of the model that a cut can move: a transformer block, the embedding, the head.
+Its text is lines of exact integers within the text of a job:
+
+    layer_forward 1000 1000 1000
+    ...
+    layer_capacity unlimited
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+PER_LAYER = (
+    "forward",
+    "backward_input",
+    "backward_weight",
+    "optimizer",
+    "reduce",
+    "transfer",
+    "activation",
+    "kept_for_weight",
+    "parameters",
+    "resident",
+)
+"""Names of the tuples, in the order of their lines."""
+_STRICTLY_POSITIVE = ("forward", "backward_input", "backward_weight")
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCosts:
+    """Tuples with one value per layer, in the units of the job; a worker's capacity."""
+
+    forward: tuple[int, ...]
+    backward_input: tuple[int, ...]
+    backward_weight: tuple[int, ...]
+    optimizer: tuple[int, ...]
+    reduce: tuple[int, ...]
+    """Of a ring of very many workers; n workers take (n - 1) / n of it."""
+    transfer: tuple[int, ...]
+    """From layer l to l + 1 and back, where a cut lies between them; one value fewer than layers."""
+    activation: tuple[int, ...]
+    kept_for_weight: tuple[int, ...]
+    parameters: tuple[int, ...]
+    """Bytes that a worker taking over this layer must copy, optimizer state included; 0 when not known."""
+    resident: tuple[int, ...]
+    """What the layer's weights, gradients and optimizer state take of a worker's capacity."""
+    capacity: int | None
+    """Of a whole worker, for state and activations; None is unlimited."""
+
+    @property
+    def count(self) -> int:
+        """How many layers there are."""
+        return len(self.forward)
+
+    def verify(self) -> Iterator[str]:
+        """Yield every broken invariant."""
+        for name in PER_LAYER:
+            values: tuple[int, ...] = getattr(self, name)
+            expected = self.count - (name == "transfer")
+            if len(values) != expected:
+                yield f"{name} of layers needs {expected} values, got {len(values)}"
+            least = 1 if name in _STRICTLY_POSITIVE else 0
+            if any(value < least for value in values):
+                yield f"{name} of layers must be at least {least} everywhere"
+        if any(kept > whole for kept, whole in zip(self.kept_for_weight, self.activation, strict=False)):
+            yield "kept_for_weight of a layer exceeds its activation"
+
+
+def print_layers(costs: LayerCosts) -> list[str]:
+    """The lines of the text."""
+    lines = [" ".join((f"layer_{name}", *map(str, getattr(costs, name)))) for name in PER_LAYER]
+    return [*lines, f"layer_capacity {'unlimited' if costs.capacity is None else costs.capacity}"]
+
+
+def parse_layers(fields: dict[str, list[str]]) -> LayerCosts:
+    """Read what `print_layers` wrote, by the first word of each line; KeyError or ValueError if it is not."""
+    (capacity,) = fields["layer_capacity"]
+    columns = {name: tuple(int(word) for word in fields[f"layer_{name}"]) for name in PER_LAYER}
+    return LayerCosts(capacity=None if capacity == "unlimited" else int(capacity), **columns)

@@ -1,0 +1,110 @@
+"""A layout: how the layers of a model are cut into stages, and how many workers each stage gets.
+
+    8x4,8x4,7x5        three stages of 8, 8 and 7 layers on 4, 4 and 5 workers
+
+A plan under another cut is an ordinary plan of a derived job, whose stages are those of the layout. Its grid
+has as many pipelines as the largest stage has workers, or a few more, so that micro-batches divide; cells
+without a worker count as failed. Micro-batch m of pipeline p has the number p * microbatches + m in every
+cut, so that each cut trains on the same data.
+"""
+
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+
+from recycle_compiler.ir.failure import FailureSet, normal_form
+from recycle_compiler.ir.job import JobSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Layers and workers of each stage."""
+
+    layers: tuple[int, ...]
+    workers: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return ",".join(
+            f"{layers}x{workers}" for layers, workers in zip(self.layers, self.workers, strict=True)
+        )
+
+    @property
+    def stages(self) -> int:
+        return len(self.layers)
+
+    @property
+    def ranges(self) -> tuple[tuple[int, int], ...]:
+        """Of each stage, its first layer and the first beyond it."""
+        return tuple(pairwise(accumulate(self.layers, initial=0)))
+
+
+def parse_layout(text: str) -> Layout:
+    """Read `8x4,8x4`; ValueError says what is wrong."""
+    layers: list[int] = []
+    workers: list[int] = []
+    for part in text.split(","):
+        first, by, second = part.strip().partition("x")
+        if not (by and first.isdecimal() and second.isdecimal() and int(first) and int(second)):
+            raise ValueError(f"a stage is LAYERSxWORKERS, such as 8x4, got `{part.strip()}`")
+        layers.append(int(first))
+        workers.append(int(second))
+    return Layout(tuple(layers), tuple(workers))
+
+
+def own_layout(job: JobSpec) -> Layout:
+    """Where the job starts."""
+    return Layout(job.cut, (job.pipelines,) * job.stages)
+
+
+def grid_width(units: int, most_workers: int) -> int:
+    """The smallest divisor of all micro-batches that is no less than the workers of any stage."""
+    return next(width for width in range(most_workers, units + 1) if units % width == 0)
+
+
+def job_of_layout(job: JobSpec, layout: Layout) -> JobSpec:
+    """The job with its layers cut this way; its plan leaves out `absent_cells`."""
+    costs = job.layer_costs
+    if costs is None or sum(layout.layers) != costs.count:
+        raise ValueError(f"layout {layout} does not have the layers of the job")
+    units = job.pipelines * job.microbatches
+    if max(layout.workers) > units:
+        raise ValueError(f"layout {layout} has more workers on a stage than there are micro-batches")
+    width = grid_width(units, max(layout.workers))
+    ranges = layout.ranges
+
+    def summed(values: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(sum(values[first:end]) for first, end in ranges)
+
+    resident = summed(costs.resident)
+    return replace(
+        job,
+        stages=layout.stages,
+        pipelines=width,
+        microbatches=units // width,
+        forward=summed(costs.forward),
+        backward_input=summed(costs.backward_input),
+        backward_weight=summed(costs.backward_weight),
+        optimizer=summed(costs.optimizer),
+        reduce=tuple(
+            ring_time(whole, workers)
+            for whole, workers in zip(summed(costs.reduce), layout.workers, strict=True)
+        ),
+        transfer=tuple(costs.transfer[end - 1] for _, end in ranges[:-1]),
+        activation=summed(costs.activation),
+        kept_for_weight=summed(costs.kept_for_weight),
+        capacity=tuple(None if costs.capacity is None else costs.capacity - taken for taken in resident),
+        parameters=summed(costs.parameters),
+        chunk_stages=(),
+        cut=layout.layers,
+        layer_costs=None,
+        failures=0,
+    )
+
+
+def absent_cells(job: JobSpec, layout: Layout) -> FailureSet:
+    """Cells of the derived job's grid that no worker of the layout takes."""
+    return normal_form(tuple(job.pipelines - workers for workers in layout.workers), job.pipelines)
+
+
+def ring_time(whole: int, workers: int) -> int:
+    """How long so many workers take for a sum that takes very many of them `whole` ticks."""
+    return -(-whole * (workers - 1) // workers)
