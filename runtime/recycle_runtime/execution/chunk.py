@@ -1,41 +1,71 @@
-"""What a worker process holds of a model: its chunks, which outlive groups, plans and failures."""
+"""What a worker process holds of a model: its chunks, which outlive groups, plans and failures.
 
-from collections.abc import Callable
+A chunk is made of layers. `convert` makes the chunks of one cut of those of another, in the same process:
+modules, optimizers and what undoes their last step are moved, not copied.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from recycle_runtime.execution.kept_buffers import BufferHistory
-from recycle_runtime.execution.optimizer import StepOptions, Stepper, Totals
+from recycle_runtime.execution.forward_random import ForwardRandom
+from recycle_runtime.execution.kept_buffers import LayerBuffers
+from recycle_runtime.execution.layer import Layer
+from recycle_runtime.execution.optimizer import (
+    LayerOptimizers,
+    LayerUndo,
+    StepOptions,
+    Stepper,
+    Totals,
+    stand_in,
+)
 from recycle_runtime.execution.split_backward import Split, prepare
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import Opcode
+from recycle_runtime.program.cutting import Stage
+from recycle_runtime.program.errors import ProgramError
+from recycle_runtime.program.layers import chunk_layers, layers_of, seed_of
 from recycle_runtime.program.loading import Program
 from recycle_runtime.program.microbatches import MicroBatches
 from recycle_runtime.protocol.messages import Report, Sums
 from recycle_runtime.transport.interface import TensorSpec
 
 
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What all chunks of a process have in common, however the model is cut."""
+
+    program: Program
+    seed: int
+    device: torch.device
+    tp_rank: int = 0
+    group: Any = None
+    """The process group of the worker's tensor-parallel ranks."""
+    recoverable: bool = True
+
+
 class Chunk:
-    """Module, optimizer and data of one chunk, as every worker that holds it has them."""
+    """Layers, gradients and data of one chunk, as every worker that holds it has them."""
 
     def __init__(
         self,
-        program: Program,
+        setting: Setting,
         bundle: Bundle,
         number: int,
+        layers: Sequence[Layer],
         data: MicroBatches,
-        seed: int,
-        device: torch.device,
-        *,
-        tp_rank: int = 0,
-        group: Any = None,
-        recoverable: bool = True,
+        parameters: Sequence[torch.Tensor] | None = None,
     ) -> None:
-        self.program, self.number, self.data = program, number, data
-        self.tp_rank, self.seed = tp_rank, seed
+        """`parameters` are all that peers have, in order, where some of their layers are not held here."""
+        self.setting, self.number, self.data = setting, number, data
+        self.layers = tuple(layers)
+        """In the order of the model; one that stands for all of them where the program gives whole stages."""
         self.count = len(bundle.chunk_stages)
         """Of all chunks of the model."""
+        self.cut: tuple[int, ...] = getattr(bundle, "cut", ())
+        """How many layers each of them has; empty if the plan does not say."""
         self.is_fresh = True
         """As built from the seed, and no part of any run yet."""
         self.arriving: dict[str, tuple[TensorSpec, ...]] = {}
@@ -44,15 +74,43 @@ class Chunk:
         """False while another's state is on its way here."""
         self.on_settled: Callable[[], None] | None = None
         """Called when the last step stands and nothing of the next one has been used: a time to copy it."""
-        self.module = build_module(program, number, self.count, seed, group).to(device)
+        self._random = ForwardRandom(setting.seed, setting.device)
+        self.module: torch.nn.Module
+        if setting.program.is_layered:
+            first = self.layers[0].number if self.layers else 0
+            stage = Stage(((layer.name, layer.module) for layer in self.layers), spread=True, first=first)
+            stage.before_layer = self._random.enter
+            self.module = stage
+        else:
+            self.module = self.layers[0].module
         self.split: Split = prepare(self.module)
-        self.buffers = BufferHistory(self.module)
-        parameters = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
+        self.buffers = LayerBuffers([layer.buffers for layer in self.layers])
+        if parameters is None:
+            parameters = [parameter for layer in self.layers for parameter in layer.parameters]
         options = StepOptions(
-            clip_norm=program.clip_norm, staggered=_is_staggered(bundle, number), recoverable=recoverable
+            clip_norm=setting.program.clip_norm,
+            staggered=_is_staggered(bundle, number),
+            recoverable=setting.recoverable,
         )
-        optimizer = program.optimizer(parameters) if parameters else None
-        self.stepper = Stepper(optimizer, parameters, options, tensor_parallel_rank=tp_rank)
+        self.stepper = Stepper(
+            LayerOptimizers([layer.optimizer for layer in self.layers if layer.optimizer is not None]),
+            parameters,
+            options,
+            tensor_parallel_rank=setting.tp_rank,
+            undo=LayerUndo([layer.undo for layer in self.layers if layer.undo is not None]),
+        )
+
+    @property
+    def program(self) -> Program:
+        return self.setting.program
+
+    @property
+    def seed(self) -> int:
+        return self.setting.seed
+
+    @property
+    def tp_rank(self) -> int:
+        return self.setting.tp_rank
 
     @property
     def is_first(self) -> bool:
@@ -110,31 +168,37 @@ class Chunk:
         if sums is not None:
             self.stepper.totals = Totals(*sums)
 
-    def state(self) -> dict[str, Any]:
-        """Everything that makes this chunk what it is, between two steps; nothing is copied."""
+    def forward(self, inputs: Sequence[torch.Tensor], step: int, index: int) -> Any:
+        """Of one micro-batch, by its number among all of the step."""
+        self._random.begin(step, index)
+        if not self.program.is_layered:
+            self._random.enter(self.number)
+        return self.module(*inputs)
+
+    def state(self, numbers: Collection[int] | None = None) -> dict[str, Any]:
+        """Everything that makes these layers what they are, or all of them, between two steps; no copy."""
+        chosen = [layer for layer in self.layers if numbers is None or layer.number in numbers]
         return {
-            "model": self.module.state_dict(),
-            "optimizer": self.stepper.optimizer.state_dict(),
+            "layers": {layer.number: layer.state() for layer in chosen},
             "stepper": self.stepper.state_dict(),
         }
 
     def load(self, state: dict[str, Any]) -> None:
         """Take over a state that was read or received."""
-        self.module.load_state_dict(state["model"])
-        self.buffers.forget()
-        if self.stepper.gradients.parameters:
-            self.stepper.optimizer.load_state_dict(state["optimizer"])
+        self.load_layers(state)
         self.stepper.load_state_dict(state["stepper"])
         self.is_whole = True
         self.is_fresh = False
 
+    def load_layers(self, state: dict[str, Any]) -> None:
+        """Parameters, buffers and what optimizers keep; KeyError if a layer is missing."""
+        for layer in self.layers:
+            layer.load(state["layers"][layer.number])
+
     @property
     def state_bytes(self) -> int:
-        """About how many bytes a copy takes: parameters, buffers and what the optimizer keeps."""
-        kept = (value for state in self.stepper.optimizer.state.values() for value in state.values())
-        tensors = [*self.module.parameters(), *self.module.buffers()]
-        tensors += [value for value in kept if isinstance(value, torch.Tensor)]
-        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        """About how many bytes a copy takes: parameters, buffers and what optimizers keep."""
+        return sum(layer.state_bytes for layer in self.layers)
 
 
 def build_chunks(
@@ -149,24 +213,132 @@ def build_chunks(
     recoverable: bool = True,
 ) -> dict[int, Chunk]:
     """Those that a worker of this stage holds, by number, in the order of the model."""
-    numbers = [number for number, held_by in enumerate(bundle.chunk_stages) if held_by == stage]
-    per_step = bundle.pipelines * bundle.microbatches
-    # Inputs enter the first chunk and targets the last; between them, shapes are enough.
-    has_edge = bool({0, len(bundle.chunk_stages) - 1} & set(numbers))
-    data = MicroBatches(program, seed, per_step, keep_items=has_edge)
-    return {
-        number: Chunk(
-            program, bundle, number, data, seed, device,
-            tp_rank=tp_rank, group=group, recoverable=recoverable,
+    if getattr(bundle, "recuts", ()) and not program.is_layered:
+        raise ProgramError(
+            f"{program.path}: the plan may cut the model elsewhere, and build_stage gives whole stages",
+            "define layers(), or compile the job with recut = off",
         )
-        for number in numbers
-    }  # fmt: skip
+    setting = Setting(program, seed, device, tp_rank, group, recoverable)
+    numbers = chunks_of(bundle, stage)
+    # Inputs enter the first chunk and targets the last; shapes are enough for those between, if they stay so.
+    has_edge = bool({0, len(bundle.chunk_stages) - 1} & set(numbers)) or bool(getattr(bundle, "recuts", ()))
+    data = MicroBatches(program, seed, bundle.pipelines * bundle.microbatches, keep_items=has_edge)
+    return {
+        number: Chunk(setting, bundle, number, _layers(setting, bundle, number), data) for number in numbers
+    }
 
 
-def build_module(program: Program, chunk: int, chunks: int, seed: int, group: Any = None) -> torch.nn.Module:
+def build_standby(beside: Chunk, bundle: Bundle, number: int, wanted: Collection[int]) -> Chunk:
+    """Some layers of a chunk that another stage works on, in a process that holds other chunks.
+
+    It takes part in the chunk's sums like any holder: gradients of layers that are not wanted are summed too,
+    and then not used. Nothing is ever run forward here, and its state must come from a holder.
+    """
+    setting = beside.setting
+    layers: list[Layer] = []
+    parameters: list[torch.Tensor] = []
+    named = chunk_layers(
+        setting.program,
+        getattr(bundle, "cut", ()),
+        number,
+        len(bundle.chunk_stages),
+        setting.seed,
+        setting.group,
+    )
+    for position, (name, module) in named:
+        if position in wanted:
+            layers.append(Layer(setting.program, position, name, module.to(setting.device)))
+            parameters += layers[-1].parameters
+        else:
+            trained = (parameter for parameter in module.parameters() if parameter.requires_grad)
+            parameters += [stand_in(parameter, setting.device) for parameter in trained]
+    chunk = Chunk(setting, bundle, number, layers, beside.data, parameters)
+    chunk.is_whole = False
+    return chunk
+
+
+class LayersMissingError(RuntimeError):
+    """A process does not hold what a cut asks of it."""
+
+
+def convert(held: Iterable[Chunk], bundle: Bundle, stage: int) -> dict[int, Chunk]:
+    """The chunks of a worker of this stage under the cut of a bundle, made of layers that are held here.
+
+    All stand at the same step. The chunks given are of no use afterwards, and layers that the stage does not
+    need go with them; LayersMissingError, and nothing has changed, if some are not here.
+    """
+    before = [chunk for chunk in held if chunk.is_whole]
+    layers = {layer.number: layer for chunk in before for layer in chunk.layers}
+    numbers = chunks_of(bundle, stage)
+    ranges = layers_of(getattr(bundle, "cut", ()))
+    if missing := [layer for number in numbers for layer in ranges[number] if layer not in layers]:
+        raise LayersMissingError(f"layers {missing} are not here")
+    assert len({chunk.stepper.progress for chunk in before}) == 1, "these chunks stand at different steps"
+    last = next((chunk for chunk in before if chunk.stepper.totals is not None), before[0])
+    arriving = {chunk.layers[0].number: chunk.arriving for chunk in before if chunk.layers}
+    for chunk in before:
+        chunk.split.remove()
+        for parameter in chunk.stepper.gradients.parameters:
+            # Nothing is accumulated now; a gradient that stays would count as one of the next step.
+            parameter.grad = None
+    made: dict[int, Chunk] = {}
+    for number in numbers:
+        chunk = Chunk(last.setting, bundle, number, [layers[layer] for layer in ranges[number]], last.data)
+        chunk.stepper.carry_on(last.stepper)
+        chunk.arriving = arriving.get(ranges[number].start, {})
+        chunk.is_fresh = last.is_fresh
+        made[number] = chunk
+    return made
+
+
+def chunks_of(bundle: Bundle, stage: int) -> list[int]:
+    """The numbers of the chunks that workers of a stage hold."""
+    return [number for number, held_by in enumerate(bundle.chunk_stages) if held_by == stage]
+
+
+def report_of(chunks: Collection[Chunk]) -> Report:
+    """What this process can offer, with all chunks that it works on, when the survivors agree where to go on.
+
+    Its step is the least of theirs. A verdict can be open only where no chunk is ahead: the first REDUCE of a
+    step waits for the verdict on the one before it, for all chunks of the worker.
+    """
+    reports = [chunk.report() for chunk in chunks]
+    steps = [report.applied for report in reports if report.applied is not None]
+    if not steps or len(steps) < len(reports):
+        return Report(None, is_fresh=False)
+    least = min(steps)
+    behind = [report for report in reports if report.applied == least]
+    own = [report.unsettled for report in behind if report.unsettled is not None]
+    is_open = len(behind) == len(reports) and bool(own)
+    told = [report for report in reports if report.settled is not None and report.settled_steps == least]
+    known = (told or behind)[0]
+    return Report(
+        least,
+        all(report.is_fresh for report in reports),
+        known.settled,
+        known.settled_steps,
+        Sums(sum(sums.squares for sums in own), sum(sums.not_finite for sums in own)) if is_open else None,
+    )
+
+
+def build_module(
+    program: Program, chunk: int, chunks: int, seed: int, group: Any = None, cut: Sequence[int] = ()
+) -> torch.nn.Module:
     """A chunk as every worker that holds it starts: the same numbers on each of them."""
-    torch.manual_seed((seed * 1_000_003 + chunk) % (1 << 63))
-    return program.build_stage(chunk, chunks, group)
+    if not program.is_layered:
+        torch.manual_seed(seed_of(seed, chunk))
+        return program.build_stage(chunk, chunks, group)
+    numbered = chunk_layers(program, cut, chunk, chunks, seed, group)
+    return Stage((layer for _, layer in numbered), spread=True, first=numbered[0][0])
+
+
+def _layers(setting: Setting, bundle: Bundle, number: int) -> list[Layer]:
+    program, count = setting.program, len(bundle.chunk_stages)
+    if not program.is_layered:
+        module = build_module(program, number, count, setting.seed, setting.group)
+        return [Layer(program, number, "", module.to(setting.device))]
+    named = chunk_layers(program, getattr(bundle, "cut", ()), number, count, setting.seed, setting.group)
+    return [Layer(program, layer, name, module.to(setting.device)) for layer, (name, module) in named]
 
 
 def _is_staggered(bundle: Bundle, chunk: int) -> bool:

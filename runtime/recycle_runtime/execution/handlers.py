@@ -107,7 +107,6 @@ class Handlers:
         """What one chunk of this worker has sent to another, until it is used."""
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=device)
         self._gradients_sent: dict[Worker, deque[Pending]] = {}
-        self._generators = _generators(device)
         self._step: int | None = None
 
     def table(self) -> dict[Opcode, Handler]:
@@ -178,10 +177,7 @@ class Handlers:
         for tensor in buffer.inputs:
             # What came from another chunk wants its gradient back; data does not.
             tensor.requires_grad_(not chunk.is_first and tensor.is_floating_point())
-        seed = forward_seed(chunk.seed, self._now, self._index(instruction), chunk.number)
-        for generator in self._generators:
-            generator.manual_seed(seed)
-        output = chunk.module(*buffer.inputs)
+        output = chunk.forward(buffer.inputs, self._now, self._index(instruction))
         if chunk.is_last:
             loss = chunk.program.loss(output, buffer.target) * self._share
             buffer.target = None
@@ -289,23 +285,6 @@ class Handlers:
     def _index(self, instruction: Instruction) -> int:
         """Of the micro-batch among all of the step."""
         return instruction.pipeline * self._job.microbatches + instruction.microbatch
-
-
-def forward_seed(seed: int, step: int, index: int, chunk: int) -> int:
-    """Of the random numbers of one forward: the same wherever it runs, and whenever it is run again."""
-    mixed = seed
-    for number in (step, index, chunk):
-        mixed = (mixed * 6_364_136_223_846_793_005 + number + 1_442_695_040_888_963_407) % (1 << 63)
-    return mixed
-
-
-def _generators(device: torch.device) -> list[torch.Generator]:
-    """What a chunk may draw from. torch.manual_seed asks every backend, and takes most of a millisecond."""
-    generators = [torch.default_generator]
-    if device.type == "cuda":
-        torch.cuda.init()
-        generators.append(torch.cuda.default_generators[device.index or 0])
-    return generators
 
 
 def _gradient(tensor: torch.Tensor) -> torch.Tensor:

@@ -4,8 +4,8 @@ A forward may change buffers, as BatchNorm does with its running statistics, and
 such changes: so all of them are copied when a step begins. A chunk without buffers does nothing here.
 """
 
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -84,6 +84,36 @@ class BufferHistory:
     def forget(self) -> None:
         """The buffers have been replaced by another worker's."""
         self._steps = [None, None]
+
+
+class LayerBuffers:
+    """The buffers of several layers as one; each layer takes its history along when it moves."""
+
+    def __init__(self, histories: Sequence[BufferHistory]) -> None:
+        self._histories = tuple(histories)
+
+    def begin(self, step: int) -> None:
+        """A step begins, or begins again."""
+        for history in self._histories:
+            history.begin(step)
+
+    def go_back(self, step: int) -> None:
+        """To the beginning of a step, where it has begun."""
+        for history in self._histories:
+            history.go_back(step)
+
+    @contextmanager
+    def as_begun(self, step: int) -> Generator[None]:
+        """The buffers are what they were when the step began, for as long as this lasts."""
+        with ExitStack() as stack:
+            for history in self._histories:
+                stack.enter_context(history.as_begun(step))
+            yield
+
+    def forget(self) -> None:
+        """The buffers have been replaced by another worker's."""
+        for history in self._histories:
+            history.forget()
 
 
 def _copy(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:

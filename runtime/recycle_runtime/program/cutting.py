@@ -10,7 +10,7 @@ the whole model, so parameters are called the same however the model is cut.
 """
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, pairwise
 from statistics import median
 from typing import Any, cast
@@ -22,23 +22,31 @@ from torch import nn
 class Stage(nn.Module):
     """Some consecutive layers: the stage's inputs go into the first, its output comes from the last."""
 
-    def __init__(self, layers: Iterable[tuple[str, nn.Module]], *, spread: bool) -> None:
+    def __init__(self, layers: Iterable[tuple[str, nn.Module]], *, spread: bool, first: int = 0) -> None:
+        """`first` is the number of its first layer in the whole model."""
         super().__init__()
-        self.spread = spread
-        """Whether a layer that gives a tuple gives the next one several arguments, or one."""
-        self.order: list[str] = []
+        self._spread, self._first = spread, first
+        self._order: list[str] = []
+        self.before_layer: Callable[[int], None] | None = None
+        """Called with the number of every layer before it runs."""
         for name, layer in layers:
-            folder, _, last = name.rpartition(".")
-            if folder and folder not in dict(self.named_children()):
-                self.add_module(folder, nn.Module())
-            self.get_submodule(folder).add_module(last, layer)
-            self.order.append(name)
+            *folders, last = name.split(".")
+            inner: nn.Module = self
+            for folder in folders:
+                if folder not in dict(inner.named_children()):
+                    inner.add_module(folder, nn.Module())
+                inner = inner.get_submodule(folder)
+            inner.add_module(last, layer)
+            self._order.append(name)
 
     def forward(self, first: Any, *more: Any) -> Any:
+        """A layer that gives a tuple gives the next one several arguments, or one if nothing is spread."""
         value: Any = (first, *more) if more else first
-        for name in self.order:
+        for number, name in enumerate(self._order, self._first):
+            if self.before_layer is not None:
+                self.before_layer(number)
             layer = self.get_submodule(name)
-            value = layer(*cast(Any, value)) if self.spread and isinstance(value, tuple) else layer(value)
+            value = layer(*cast(Any, value)) if self._spread and isinstance(value, tuple) else layer(value)
         return value
 
 
@@ -98,7 +106,7 @@ def _cut(
     layers: list[tuple[str, nn.Module]], stages: int, costs: Sequence[float] | None, *, spread: bool
 ) -> list[nn.Module]:
     if costs is None:
-        costs = [_parameter_count(layer) for _, layer in layers]
+        costs = [parameter_count(layer) for _, layer in layers]
     if len(costs) != len(layers):
         raise ValueError(f"there are {len(layers)} layers, so there must be as many costs, got {len(costs)}")
     parts = balance(costs, stages)
@@ -139,7 +147,7 @@ def _refuse_shared(stages: Iterable[nn.Module]) -> None:
                 )
 
 
-def _parameter_count(layer: nn.Module) -> int:
+def parameter_count(layer: nn.Module) -> int:
     """And one for the layer itself, so that layers without parameters are shared out too."""
     return 1 + sum(parameter.numel() for parameter in layer.parameters())
 

@@ -1,14 +1,19 @@
 """The user's program: a Python file that says what to train.
 
-    build_stage(stage, stages) -> nn.Module     one tensor or a tuple of tensors in and out; stages chain
+    layers() -> [(name, nn.Module), ...]        the model; one tensor or a tuple in and out; layers chain
     loss(output, target) -> scalar tensor       the mean over the micro-batch
     batches(seed) -> iterator                   micro-batches (input, target), the same for the same seed
     optimizer(parameters) -> Optimizer          a torch.optim.Optimizer
     CLIP_NORM = 1.0                             optional: clip gradients by the norm of the whole model
 
-A stage that gives a tuple gives the next one as many arguments. `build_stage` may have a keyword `group`: the
-process group of its tensor-parallel ranks. Of all that a worker reads, this file alone is executed. Whether
-it defines what it should is found out before anything is built.
+In place of `layers` a program may give
+
+    build_layers(first, last) -> the same       layers first .. last - 1 of LAYER_COUNT, and no others
+    build_stage(stage, stages) -> nn.Module     whole stages, for jobs that are never cut anew
+
+A layer that gives a tuple gives the next one as many arguments. Each of the three may have a keyword `group`:
+the process group of the worker's tensor-parallel ranks. Of all that a worker reads, this file alone is
+executed. Whether it defines what it should is found out before anything is built.
 """
 
 import inspect
@@ -25,27 +30,51 @@ import torch
 
 from recycle_runtime.program.errors import ProgramError, blame, place, syntax_sentence
 
-NEEDED = {
+MODEL: dict[str, tuple[str, ...]] = {
+    "build_layers": ("first", "last"),
+    "layers": (),
     "build_stage": ("stage", "stages"),
+}
+"""How a program may give its model, and what each is called with; the first that it defines counts."""
+NEEDED = {
     "loss": ("output", "target"),
     "batches": ("seed",),
     "optimizer": ("parameters",),
 }
-"""The names that a program defines, and what each is called with."""
+"""The names that a program defines beside the model, and what each is called with."""
 
 
-def check_names(path: Path, names: Mapping[str, Any]) -> None:
-    """Raise for the first thing that keeps the program from being called as it will be."""
-    if missing := [name for name in NEEDED if name not in names]:
-        raise ProgramError(f"{path}: it does not define {_listed(missing)}", _hint(missing, names))
+def check_names(path: Path, names: Mapping[str, Any]) -> str:
+    """How the program gives its model; raise for the first thing that keeps it from being called so."""
+    given = [name for name in MODEL if name in names]
+    missing = [name for name in NEEDED if name not in names]
+    if missing or not given:
+        wanted = missing if given else ["layers", *missing]
+        raise ProgramError(f"{path}: it does not define {_listed(wanted)}", _hint(wanted, names))
     for name, arguments in NEEDED.items():
         _check_call(path, name, names[name], arguments)
+    # Programs have always been free to call a number or a helper `layers`.
+    for name in given[:-1]:
+        if _can_be_called(name, names[name]):
+            return name
+    _check_call(path, given[-1], names[given[-1]], MODEL[given[-1]])
+    return given[-1]
 
 
 def takes_group(function: Callable[..., Any]) -> bool:
-    """Whether `build_stage` has a parameter `group`."""
+    """Whether what gives the model has a parameter `group`."""
     signature = _signature(function)
     return signature is not None and "group" in signature.parameters
+
+
+def layer_count(path: Path, names: Mapping[str, Any]) -> int | None:
+    """Of all layers, where the program says so; the only way to know without building them."""
+    value = names.get("LAYER_COUNT")
+    if value is None:
+        return None
+    if type(value) is not int or value < 1:
+        raise ProgramError(f"{path}: LAYER_COUNT must be a whole number from 1, got {_short(value)}")
+    return value
 
 
 def clip_norm(path: Path, names: Mapping[str, Any]) -> float | None:
@@ -82,16 +111,31 @@ def _check_call(path: Path, name: str, function: Any, arguments: tuple[str, ...]
     signature = _signature(function)
     if signature is None:
         return
-    options = {"group": None} if name == "build_stage" and takes_group(function) else {}
     try:
-        signature.bind(*arguments, **options)
+        signature.bind(*arguments, **_options(name, function))
     except TypeError as error:
         where = place(path, first_line(path, function))
         raise ProgramError(
             f"{where}: {name}{signature} cannot be called as {call}: {error}",
-            f"it is called as {call}, in this order"
-            + (", with group=... if it has that keyword" if name == "build_stage" else ""),
+            f"it is called as {call}"
+            + (", in this order" if arguments else "")
+            + (", with group=... if it has that keyword" if name in MODEL else ""),
         ) from None
+
+
+def _can_be_called(name: str, function: Any) -> bool:
+    signature = _signature(function) if callable(function) else None
+    if signature is None:
+        return callable(function)
+    try:
+        signature.bind(*MODEL[name], **_options(name, function))
+    except TypeError:
+        return False
+    return True
+
+
+def _options(name: str, function: Callable[..., Any]) -> dict[str, Any]:
+    return {"group": None} if name in MODEL and takes_group(function) else {}
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
@@ -104,11 +148,12 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
 
 def _hint(missing: list[str], names: Mapping[str, Any]) -> str:
     own = [name for name in names if not name.startswith("_") and name not in NEEDED]
-    close = [(name, found) for name in missing for found in get_close_matches(name, own, 1)]
+    wanted = [*MODEL, *missing[1:]] if missing[0] in MODEL else missing
+    close = [(name, found) for name in wanted for found in get_close_matches(name, own, 1)]
     if close:
         return f"is `{close[0][1]}` meant to be `{close[0][0]}`?"
     calls = [f"{name}({', '.join(arguments)})" for name, arguments in NEEDED.items()]
-    return f"a program defines {_listed(calls)}"
+    return f"a program defines {_listed(['layers()', *calls])}, or build_stage(stage, stages) for layers()"
 
 
 def _listed(words: list[str]) -> str:
@@ -123,22 +168,66 @@ def _short(value: Any) -> str:
 _Kind = TypeVar("_Kind")
 
 
+NamedLayer = tuple[str, torch.nn.Module]
+
+
 class Program:
-    """The four functions of a program, with what they return checked, and its options."""
+    """The functions of a program, with what they return checked, and its options."""
 
     def __init__(self, path: Path, names: Mapping[str, Any]) -> None:
-        check_names(path, names)
+        self.gives = check_names(path, names)
+        """Which of `MODEL` it defines."""
         self.path = path
         self.clip_norm: float | None = clip_norm(path, names)
-        self._functions: dict[str, Callable[..., Any]] = {name: names[name] for name in NEEDED}
-        self._takes_group = takes_group(self._functions["build_stage"])
+        self.layer_count: int | None = layer_count(path, names)
+        self._functions: dict[str, Callable[..., Any]] = {name: names[name] for name in (*NEEDED, self.gives)}
+        self._takes_group = takes_group(self._functions[self.gives])
+
+    @property
+    def is_layered(self) -> bool:
+        """Whether its model can be cut anywhere between two layers; if not, it comes in whole stages."""
+        return self.gives != "build_stage"
 
     def build_stage(self, chunk: int, chunks: int, group: Any = None) -> torch.nn.Module:
         """One chunk of the model; the group reaches only a program that asks for it."""
-        options = {"group": group} if self._takes_group else {}
-        with blame(self.path, f"build_stage({chunk}, {chunks})"):
-            module = self._functions["build_stage"](chunk, chunks, **options)
+        module = self._model((chunk, chunks), group)
         return self._checked("build_stage", module, torch.nn.Module, "a torch.nn.Module")
+
+    def layers(self, group: Any = None) -> list[NamedLayer]:
+        """All layers of a program that gives them at once."""
+        return self._named(self._model((), group))
+
+    def build_layers(self, first: int, last: int, group: Any = None) -> list[NamedLayer]:
+        """Layers first .. last - 1 of a program that builds them as they are needed."""
+        made = self._named(self._model((first, last), group))
+        if len(made) != last - first:
+            raise ProgramError(
+                f"{self._line('build_layers')}: build_layers({first}, {last}) must return {last - first} "
+                f"layers, got {len(made)}",
+                "it returns the layers from first to last - 1",
+            )
+        return made
+
+    def _model(self, arguments: tuple[int, ...], group: Any) -> Any:
+        options = {"group": group} if self._takes_group else {}
+        with blame(self.path, f"{self.gives}({', '.join(map(str, arguments))})"):
+            return self._functions[self.gives](*arguments, **options)
+
+    def _named(self, made: Any) -> list[NamedLayer]:
+        rows = list(cast(Iterable[Any], made)) if isinstance(made, list | tuple) else None
+        if rows is None:
+            raise ProgramError(
+                f"{self._line(self.gives)}: {self.gives} must return a list of (name, module), "
+                f"got {kind_of(made)}"
+            )
+        for row in rows:
+            pair: Any = row if isinstance(row, list | tuple) and len(cast(list[Any], row)) == 2 else (0, 0)
+            if not isinstance(pair[0], str) or not isinstance(pair[1], torch.nn.Module):
+                raise ProgramError(
+                    f"{self._line(self.gives)}: {self.gives} must return pairs of a name and a "
+                    f"torch.nn.Module, got {_short(row)}"
+                )
+        return [(name, module) for name, module in rows]
 
     def loss(self, output: Any, target: Any) -> torch.Tensor:
         """Of one micro-batch; what the user's code raises is left as it is, for the caller to place."""

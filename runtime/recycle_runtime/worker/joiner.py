@@ -10,6 +10,7 @@ step, as the peers did: the same numbers, so the same parameters.
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -81,14 +82,16 @@ class CatchUp:
         """The state will not come: be as before."""
         self._stepper.optimizer, self._stepper.undo = self._optimizer, self._undo
 
-    def catch_up(self, model: torch.nn.Module, state: dict[str, Any]) -> None:
-        """The state is there: apply what was written down. What the stepper is in the middle of goes on."""
+    def catch_up(self, load: Callable[[], None]) -> None:
+        """The state is there, and `load` puts it in place: apply what was written down to it.
+
+        What the stepper is in the middle of goes on.
+        """
         self.give_up()
-        model.load_state_dict(state["model"])
+        load()
         parameters = self._stepper.gradients.parameters
         if not parameters:
             return
-        self._optimizer.load_state_dict(state["optimizer"])
         shown = [parameter.grad for parameter in parameters]
         for gradients in self._record.steps:
             left_out = gradients is None
@@ -139,7 +142,8 @@ class StateReceiver:
     def _warm_up(self, rows: list[list[Any]]) -> None:
         """Every operation once, on a module that is thrown away."""
         chunk, program = self._chunk, self._chunk.program
-        module = build_module(program, chunk.number, chunk.count, chunk.seed).to(self._device).train()
+        built = build_module(program, chunk.number, chunk.count, chunk.seed, cut=chunk.cut)
+        module = built.to(self._device).train()
         target: Any = None
         inputs: tuple[torch.Tensor, ...] = ()
         if chunk.is_first or chunk.is_last:
@@ -172,8 +176,7 @@ class Joiner:
             raise PeerError(self._receiver.error)
         if self._receiver.state is None:
             return False
-        self._catch_up.catch_up(self._chunk.module, self._receiver.state)
-        self._chunk.buffers.forget()
+        self._catch_up.catch_up(partial(self._chunk.load_layers, self._receiver.state))
         self._chunk.is_whole, self._chunk.is_fresh = True, False
         return True
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from recycle_runtime.checkpoint.host_copy import bytes_of
 from recycle_runtime.execution.chunk import Chunk
 from recycle_runtime.transport.gloo import meet
 
@@ -32,7 +33,7 @@ def pack(state: dict[str, Any]) -> torch.Tensor:
 
 def unpack(data: torch.Tensor, device: torch.device) -> dict[str, Any]:
     """What `pack` was given, with its tensors on a device; any error if these are other bytes."""
-    return torch.load(io.BytesIO(data.numpy().tobytes()), map_location=device, weights_only=True)
+    return torch.load(io.BytesIO(bytes_of(data)), map_location=device, weights_only=True)
 
 
 def largest_state(chunk: Chunk) -> int:

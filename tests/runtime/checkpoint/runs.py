@@ -11,7 +11,7 @@ from recycle_compiler.ir.failure import failure_set
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.planner.compile import plan_failed
 from recycle_runtime.execution.chunk import build_module
-from recycle_runtime.execution.handlers import forward_seed
+from recycle_runtime.execution.forward_random import forward_seed
 from recycle_runtime.launcher.local import RunOptions, RunResult, run_local
 from recycle_runtime.program.loading import load_program
 from recycle_runtime.program.microbatches import MicroBatches

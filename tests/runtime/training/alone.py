@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 
 from recycle_runtime.execution.chunk import build_module
-from recycle_runtime.execution.handlers import forward_seed
+from recycle_runtime.execution.forward_random import forward_seed
 from recycle_runtime.execution.shapes import as_tuple
 from recycle_runtime.program.loading import load_program
 from recycle_runtime.program.microbatches import MicroBatches

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,12 +23,12 @@ class Peer:
         torch.manual_seed(0)
         self.model = nn.ParameterList(nn.Parameter(torch.randn(size, dtype=torch.float64)) for size in SIZES)
         parameters = list(self.model.parameters())
-        optimizer: torch.optim.Optimizer = (
+        self.optimizer: torch.optim.Optimizer = (
             torch.optim.AdamW(parameters, lr=0.1)
             if kind == "adamw"
             else torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
         )
-        self.stepper = Stepper(optimizer, parameters, options)
+        self.stepper = Stepper(self.optimizer, parameters, options)
 
     def accumulate(self, seed: int, scale: float) -> None:
         generator = torch.Generator().manual_seed(seed)
@@ -35,10 +36,12 @@ class Peer:
             assert parameter.grad is not None
             parameter.grad += scale * torch.randn(parameter.shape, dtype=torch.float64, generator=generator)
 
+    def load(self, state: dict[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+
     def state(self) -> dict[str, Any]:
-        return copy.deepcopy(
-            {"model": self.model.state_dict(), "optimizer": self.stepper.optimizer.state_dict()}
-        )
+        return copy.deepcopy({"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()})
 
 
 def one_step(peer: Peer, late: Peer | None, seed: int, scale: float) -> None:
@@ -94,13 +97,13 @@ def test_catches_up(
                     parameter.fill_(7)
             catching_up = CatchUp(late.stepper, peer.stepper.state_dict())
         if catching_up is not None and late is not None and number == arrives + catches_up:
-            catching_up.catch_up(late.model, state)
+            catching_up.catch_up(partial(late.load, state))
             catching_up = None
         one_step(peer, late, number, scale)
     if late is None:
         return
     if catching_up is not None:
-        catching_up.catch_up(late.model, state)
+        catching_up.catch_up(partial(late.load, state))
     for each in (peer, late):
         each.stepper.settle()
     assert late.stepper.progress == peer.stepper.progress
@@ -118,7 +121,7 @@ def test_the_last_step_can_be_taken_back() -> None:
     one_step(peer, late, 1, 0.1)
     one_step(peer, late, 2, 0.1)
     assert catching_up.steps == 2
-    catching_up.catch_up(late.model, state)
+    catching_up.catch_up(partial(late.load, state))
     for each in (peer, late):
         each.stepper.rollback()
     for one, other in zip(peer.model, late.model, strict=True):

@@ -3,13 +3,15 @@
     gradients   of a chunk, in a few long tensors
     norm        of the whole model: how it is added up over workers, and what follows from it
     undo        of the last step
+    by_layer    the optimizers of several layers as one
     stepper     the order of these things within a step
 
 Bytes for each trainable parameter, in float32 with AdamW: 4 for the gradient, 12 for undo, and 4 more for the
 gradients of an early step when clipping is on.
 """
 
-from recycle_runtime.execution.optimizer.gradients import FlatGradients
+from recycle_runtime.execution.optimizer.by_layer import LayerOptimizers, LayerUndo
+from recycle_runtime.execution.optimizer.gradients import FlatGradients, stand_in
 from recycle_runtime.execution.optimizer.norm import (
     Pending,
     Progress,
@@ -19,11 +21,18 @@ from recycle_runtime.execution.optimizer.norm import (
     Totals,
     Verdict,
 )
-from recycle_runtime.execution.optimizer.stepper import Phase, StepOrderError, Stepper
+from recycle_runtime.execution.optimizer.stepper import (
+    Phase,
+    StepOrderError,
+    Stepper,
+    check_optimizer,
+)
 from recycle_runtime.execution.optimizer.undo import Undo, UndoError
 
 __all__ = [
     "FlatGradients",
+    "LayerOptimizers",
+    "LayerUndo",
     "Pending",
     "Phase",
     "Progress",
@@ -36,4 +45,6 @@ __all__ = [
     "Undo",
     "UndoError",
     "Verdict",
+    "check_optimizer",
+    "stand_in",
 ]

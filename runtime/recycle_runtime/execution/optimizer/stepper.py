@@ -14,10 +14,11 @@ import copy
 import inspect
 from collections.abc import Iterable, Sequence
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 
+from recycle_runtime.execution.optimizer.by_layer import LayerOptimizers, LayerUndo
 from recycle_runtime.execution.optimizer.gradients import FlatGradients
 from recycle_runtime.execution.optimizer.norm import (
     NormSum,
@@ -38,7 +39,9 @@ from recycle_runtime.execution.optimizer.undo import (
 from recycle_runtime.program.errors import ProgramError
 
 
-def check_optimizer(optimizer: torch.optim.Optimizer, trainable: Sequence[torch.Tensor]) -> None:
+def check_optimizer(
+    optimizer: torch.optim.Optimizer | LayerOptimizers, trainable: Sequence[torch.Tensor]
+) -> None:
     """Refuse one that runs the model by itself, or that trains what is not in this chunk."""
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
@@ -87,19 +90,21 @@ class Stepper:
 
     def __init__(
         self,
-        optimizer: torch.optim.Optimizer | None,
+        optimizer: torch.optim.Optimizer | LayerOptimizers | None,
         parameters: Iterable[torch.Tensor],
         options: StepOptions | None = None,
         *,
         tensor_parallel_rank: int = 0,
         companions: Sequence[Stateful] = (),
+        undo: LayerUndo | None = None,
     ) -> None:
+        """`undo` comes with the optimizers of several layers, and may know a step already."""
         self.options = options or StepOptions()
         self.gradients = FlatGradients(parameters)
         self.optimizer = idle_optimizer() if optimizer is None else optimizer
         if optimizer is not None:
             check_optimizer(optimizer, self.gradients.parameters)
-        self.undo = Undo(self.optimizer)
+        self.undo = undo or Undo(cast(torch.optim.Optimizer, self.optimizer))
         if not self.options.keeps_undo:
             self.undo.forget("it was switched off (recoverable)")
         self.norm = NormSum()
@@ -226,6 +231,12 @@ class Stepper:
         """What a worker that joins must know beside parameters and optimizer state; of a settled step."""
         self._expect(Phase.ACCUMULATING, "save")
         return self.progress._asdict()
+
+    def carry_on(self, before: "Stepper") -> None:
+        """Stand where another stepper of this process stands, between two steps; gradients are dropped."""
+        before._expect(Phase.ACCUMULATING, "hand over")
+        self.progress, self._before = before.progress, before._before
+        self.record, self.totals = before.record, before.totals
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Go on from there; parameters and optimizer state are loaded by the caller."""

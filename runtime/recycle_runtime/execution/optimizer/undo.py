@@ -9,7 +9,7 @@ same memory.
 import copy
 import weakref
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import torch
 
@@ -144,7 +144,14 @@ Options = dict[str, Any]
 _NOT_OPTIONS = ("params", "param_names")
 
 
-def groups_of(optimizer: torch.optim.Optimizer) -> list[Options]:
+class HasGroups(Protocol):
+    """An optimizer, or several as one."""
+
+    @property
+    def param_groups(self) -> list[Options]: ...
+
+
+def groups_of(optimizer: HasGroups) -> list[Options]:
     return optimizer.param_groups
 
 
@@ -153,13 +160,13 @@ def options_of(group: Options) -> Options:
     return {name: value for name, value in group.items() if name not in _NOT_OPTIONS}
 
 
-def copied_options(optimizer: torch.optim.Optimizer) -> list[Options]:
+def copied_options(optimizer: HasGroups) -> list[Options]:
     return [
         {name: _copied(value) for name, value in options_of(group).items()} for group in groups_of(optimizer)
     ]
 
 
-def changes_since(earlier: list[Options], optimizer: torch.optim.Optimizer) -> list[Options]:
+def changes_since(earlier: list[Options], optimizer: HasGroups) -> list[Options]:
     """The options that someone other than the step has set since, a scheduler for one."""
     return [
         {
@@ -171,7 +178,7 @@ def changes_since(earlier: list[Options], optimizer: torch.optim.Optimizer) -> l
     ]
 
 
-def apply_changes(changes: list[Options], optimizer: torch.optim.Optimizer) -> None:
+def apply_changes(changes: list[Options], optimizer: HasGroups) -> None:
     for change, group in zip(changes, groups_of(optimizer), strict=False):
         for name, value in change.items():
             current = group.get(name)
