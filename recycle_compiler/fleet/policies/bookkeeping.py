@@ -55,6 +55,10 @@ class Holders:
             held |= {(stage + 1) % self._stages for stage in held}
         return len(held) < self._stages
 
+    def counts(self) -> Counter[int]:
+        """How many workers have each stage."""
+        return Counter(self._serves.values())
+
     def place(self, live: Collection[Worker], wanted: Sequence[int]) -> list[int]:
         """Every worker gets a stage; the stages that have to be copied, one entry a copy."""
         placed = own_stages_first(self._serves, live, wanted)

@@ -1,10 +1,11 @@
 """ReCycle as published: micro-batches of failed workers go to peers; the speed depends on the count alone.
 
 Failure normalization: for every number of failures there is one plan, and workers move between stages until
-the failures lie as it has them. A worker that moves, or comes back, copies the stage's parameters from a peer
-while the others wait; copies run side by side. What noticing and regrouping takes is not published and is
-taken to be as quick as ours; half an iteration is done again after a failure. Where no worker is left that
-has the state of a stage, the job goes on from a checkpoint; checkpoints cost nothing.
+the failures lie as it has them. A plan for more failures is used where it is quicker; workers that it has no
+work for stand by with the state of their stage. A worker that moves, or comes back, copies the stage's
+parameters from a peer while the others wait; copies run side by side. What noticing and regrouping takes is
+not published and is taken to be as quick as ours; half an iteration is done again after a failure. Where no
+worker is left that has the state of a stage, the job goes on from a checkpoint; checkpoints cost nothing.
 """
 
 from functools import lru_cache
@@ -13,6 +14,7 @@ from recycle_compiler.fleet.policies.bookkeeping import Holders, WorkClock, grid
 from recycle_compiler.fleet.policy import Change, Reaction, Worker
 from recycle_compiler.fleet.setting import Setting
 from recycle_compiler.ir.job import Techniques
+from recycle_compiler.ir.units import plural
 from recycle_compiler.planner.baselines import ALL, Counts, best_placement, is_large, spread
 
 _PLANS_OF_LARGE = 48
@@ -55,24 +57,28 @@ class Recycle:
             noticed = costs.detection
             redone = min(costs.undone * self._setting.seconds(self._period), self._clock.since_pause)
         self._period, failed = plan
-        copied = self._holders.place(self._grid - change.down, self._wanted(failed))
+        live = self._grid - change.down
+        copied = self._holders.place(live, self._wanted(failed, len(live)))
         copying = max((self._setting.job.parameters[stage] for stage in copied), default=0) / costs.copy_rate
         pause = noticed + costs.regroup + copying
         self._clock.pause(pause)
-        why = f"plan for {len(change.down)} failures" + (f", {len(copied)} copies" if copied else "")
+        why = f"plan for {plural(len(change.down), 'failure')}"
+        if copied:
+            why += f", {len(copied)} {'copies' if len(copied) > 1 else 'copy'}"
         return Reaction(self._rate, pause, redone, why)
 
     def _from_checkpoint(self, change: Change) -> Reaction:
         """No worker has the state of some stage."""
         redone = self._clock.back_to_checkpoint()
         self._start(change.down)
+        failures = plural(len(change.down), "failure")
         if self._period is None:
-            why = f"{len(change.down)} failures leave a stage without a worker: stands still"
+            why = f"{failures}: a stage is without a worker, stands still"
             return Reaction(0.0, 0.0, redone, why)
         costs = self._setting.costs
         pause = costs.detection + costs.restart + self._setting.checkpoint_load
         self._clock.pause(pause)
-        why = f"no worker has the state of a stage: from a checkpoint, plan for {len(change.down)} failures"
+        why = f"no worker has the state of a stage: from a checkpoint, plan for {failures}"
         return Reaction(self._rate, pause, redone, why)
 
     def _start(self, down: frozenset[Worker]) -> None:
@@ -83,14 +89,22 @@ class Recycle:
             self._holders.clear()
             return
         self._period, failed = plan
-        self._holders.start(self._grid - down, self._wanted(failed))
+        self._holders.clear()
+        live = self._grid - down
+        self._holders.start(live, self._wanted(failed, len(live)))
 
     @property
     def _rate(self) -> float:
         return 0.0 if self._period is None else self._setting.rate(self._period)
 
-    def _wanted(self, failed: Counts) -> list[int]:
-        return [self._setting.job.pipelines - gone for gone in failed]
+    def _wanted(self, failed: Counts, live: int) -> list[int]:
+        """Workers on each stage: those that the plan has work for, and standbys where they need no copy."""
+        pipelines, there = self._setting.job.pipelines, self._holders.counts()
+        wanted = [pipelines - gone for gone in failed]
+        for _ in range(live - sum(wanted)):
+            open_stages = (stage for stage, count in enumerate(wanted) if count < pipelines)
+            wanted[max(open_stages, key=lambda stage: (there[stage] - wanted[stage], -stage))] += 1
+        return wanted
 
     def _make_plan(self, failures: int) -> tuple[float, Counts] | None:
         job = self._setting.job
@@ -101,8 +115,10 @@ class Recycle:
         below = failures // step * step
         above = min(most, below + step)
         if failures in (below, above):
-            return best_placement(job, failures, self._techniques)
+            return best_placement(job, failures, self._techniques, step)
         low, high = self._plan(below), self._plan(above)
         assert low is not None and high is not None
+        if sum(low[1]) >= failures:
+            return low
         share = (failures - below) / (above - below)
         return low[0] + share * (high[0] - low[0]), next(spread(job, failures))

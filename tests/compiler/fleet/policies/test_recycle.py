@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from bench.published_curve import FAULT_FREE, PUBLISHED, our_shares, recycle_shares
 from recycle_compiler.fleet.policies.recycle import Recycle
+from recycle_compiler.fleet.policy import Worker
 from recycle_compiler.fleet.setting import ChangeCosts, Known, make_setting
-from recycle_compiler.ir.job import Techniques
+from recycle_compiler.ir.job import JobSpec, Techniques
 from recycle_compiler.planner.baselines import (
     best_placement,
     one_f_one_b_period,
@@ -107,7 +108,7 @@ def test_a_stage_that_could_not_be_copied_in_time_comes_from_a_checkpoint() -> N
     soon, late = Recycle(make_setting(job, ())), Recycle(make_setting(job, ()))
     for policy in (soon, late):
         policy.begin(frozenset(), 0)
-        assert "copies" in policy.react(failure(5000, first, first)).why
+        assert policy.react(failure(5000, first, first)).why.endswith("1 copy")
     assert "from a checkpoint" in soon.react(failure(5900, last, first | last)).why
     assert "from a checkpoint" not in late.react(failure(9000, last, first | last)).why
 
@@ -132,3 +133,45 @@ def test_a_large_job_is_interpolated_between_plans() -> None:
     policy = Recycle(unit_setting(8, 16, 56))
     rates = [policy.begin(frozenset((0, stage) for stage in range(failed)), 0) for failed in (2, 3, 4)]
     assert 1 / rates[1] == pytest.approx((1 / rates[0] + 1 / rates[2]) / 2)
+
+
+@st.composite
+def odd_jobs(draw: st.DrawFn) -> JobSpec:
+    """Small jobs whose stages are far from even."""
+    stages = draw(st.integers(1, 4))
+    times = st.lists(st.integers(1, 5), min_size=stages, max_size=stages)
+    job = unit_job(stages, draw(st.integers(2, 5)), draw(st.integers(1, 6)), draw(st.sampled_from((None, 4))))
+    return replace(
+        job,
+        forward=tuple(1000 * time for time in draw(times)),
+        backward_input=tuple(1000 * time for time in draw(times)),
+        backward_weight=tuple(1000 * time for time in draw(times)),
+    )
+
+
+@settings(deadline=None, max_examples=10)
+@given(odd_jobs(), st.sampled_from(STEPS))
+def test_one_failure_fewer_is_never_slower(job: JobSpec, techniques: Techniques) -> None:
+    most = job.stages * (job.pipelines - 1)
+    periods = [best_placement(job, failures, techniques)[0] for failures in range(most + 1)]
+    assert periods == sorted(periods)
+
+
+def test_a_plan_for_more_failures_is_used_where_it_is_quicker() -> None:
+    """Ten pipelines of eight even stages: with failures on all but the first, their backwards are split."""
+    job = unit_job(8, 10, 8)
+    periods = [best_placement(job, failures)[0] for failures in range(9)]
+    assert periods == [periods[0]] * 9 and best_placement(job, 0)[1] == (0, 1, 1, 1, 1, 1, 1, 1)
+    assert (one_f_one_b_period(job), periods[0]) == (48_000, 36_000)
+
+
+def test_workers_without_work_keep_the_state_of_their_stage() -> None:
+    """The plan for seven failures is used from the beginning, so these seven copy nothing."""
+    job = replace(unit_job(8, 10, 8), parameters=(10**12,) * 8)
+    policy = Recycle(make_setting(job, ()))
+    healthy = policy.begin(frozenset(), 0)
+    down: set[Worker] = set()
+    for stage in range(1, 8):
+        down.add((0, stage))
+        reaction = policy.react(failure(1000 * stage, {(0, stage)}, down))
+        assert reaction.rate == healthy and reaction.pause < 1
