@@ -8,9 +8,11 @@ Cutting takes time and memory that grow with the square of the layers. A model o
 blocks of neighbouring ones, each within a stage of the job, so that the job's own cut stays possible.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
+from math import ceil, inf
+from typing import NamedTuple
 
 from recycle_compiler.fleet.setting import Setting
 
@@ -20,8 +22,20 @@ _STATE_PER_COPIED = 18 / 14
 MOST_BLOCKS = 512
 """Unless the job has more stages."""
 
+_ROUNDING = 1e-9
+"""Sums of the same layers may differ by this."""
+
 Row = tuple[float, ...]
 """One number for each layer."""
+
+
+class Pace(NamedTuple):
+    """How micro-batches follow each other in one pipeline, in ticks."""
+
+    each: float
+    """From one to the next, on average."""
+    early: float
+    """So much before that the last one of a group comes."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +53,10 @@ class Layers:
     transfer: float
     """Between any two stages: the mean of the job's."""
     capacity: float | None
-    """For state and activations together, on the smallest worker; None is unlimited."""
+    """For state and activations together, on the smallest worker, and no less than 1F1B takes on any stage of
+    the job; None is unlimited."""
+    microbatches_per_stage: float = inf
+    """Micro-batches of a pipeline for each of its stages: a longer one gets a larger part of the batch."""
 
     def __len__(self) -> int:
         return len(self.forward)
@@ -50,15 +67,54 @@ class Layers:
         both = (f + b for f, b in zip(self.forward, self.backward, strict=True))
         return tuple(accumulate(both, initial=0.0))
 
-    def fits(self, cuts: tuple[int, ...]) -> bool:
-        """Whether 1F1B on stages between these boundaries has the memory; the first is 0."""
-        if self.capacity is None:
-            return True
+    def held(self, stages: int, stage: int) -> float:
+        """Activations that 1F1B holds on one of so many stages, where memory does not limit it."""
+        given = self.microbatches_per_stage * stages
+        return min(given if given == inf else ceil(given * (1 - _ROUNDING)), stages - stage)
+
+    def ahead(self, cuts: tuple[int, ...]) -> list[float]:
+        """Activations that 1F1B holds on each stage between these boundaries; 0 where it has no room for one.
+
+        The first boundary is 0.
+        """
         stages = len(cuts) - 1
-        return all(
-            sum(self.state[begin:end]) + (stages - stage) * sum(self.activation[begin:end]) <= self.capacity
-            for stage, (begin, end) in enumerate(pairwise(cuts))
-        )
+        return [self._room(begin, end, self.held(stages, s)) for s, (begin, end) in enumerate(pairwise(cuts))]
+
+    def _room(self, begin: int, end: int, most: float) -> float:
+        """Activations of these layers that fit beside their state."""
+        if self.capacity is None:
+            return most
+        left = self.capacity * (1 + _ROUNDING) - sum(self.state[begin:end])
+        each = sum(self.activation[begin:end])
+        if left < 0:
+            return 0
+        return min(most, left // each) if each else most
+
+    def fits(self, cuts: tuple[int, ...]) -> bool:
+        """Whether every stage between these boundaries has room for an activation."""
+        return min(self.ahead(cuts)) >= 1
+
+    def is_free(self, cuts: tuple[int, ...]) -> bool:
+        """Whether memory does not limit 1F1B on these stages."""
+        return self.ahead(cuts) == [self.held(len(cuts) - 1, stage) for stage in range(len(cuts) - 1)]
+
+    def pace(self, cuts: tuple[int, ...]) -> Pace:
+        """Of 1F1B on these stages. Where memory does not limit it, the slowest stage sets it.
+
+        A stage that holds no more than `ahead` micro-batches takes in another when one has gone to the last
+        stage and come back. That takes as long as all stages from this one on and the ways between them, and
+        so micro-batches come in groups.
+        """
+        work, stages = self.work, len(cuts) - 1
+        slowest = max(work[end] - work[begin] for begin, end in pairwise(cuts))
+        found = Pace(slowest, 0.0)
+        for stage, (begin, ahead) in enumerate(zip(cuts, self.ahead(cuts), strict=False)):
+            if not ahead:
+                return Pace(inf, 0.0)
+            back = work[-1] - work[begin] + 2 * self.transfer * (stages - 1 - stage)
+            if ahead < self.held(stages, stage):
+                found = max(found, Pace(back / ahead, max(0.0, (ahead - 1) * (back / ahead - slowest))))
+        return found
 
 
 def layers_of(setting: Setting) -> Layers:
@@ -68,7 +124,7 @@ def layers_of(setting: Setting) -> Layers:
     known = [room + held for room, held in zip(job.capacity, state, strict=True) if room is not None]
     backward = tuple(i + w for i, w in zip(job.backward_input, job.backward_weight, strict=True))
     finish = tuple(r + o for r, o in zip(job.reduce, job.optimizer, strict=True))
-    return Layers(
+    layers = Layers(
         forward=_blocks(job.forward, setting.layers),
         backward=_blocks(backward, setting.layers),
         finish=_blocks(finish, setting.layers),
@@ -76,7 +132,17 @@ def layers_of(setting: Setting) -> Layers:
         state=_blocks(state, setting.layers),
         transfer=sum(job.transfer) / len(job.transfer) if job.transfer else 0.0,
         capacity=min(known) if len(known) == job.stages else None,
+        microbatches_per_stage=job.microbatches / job.stages,
     )
+    if layers.capacity is None:
+        return layers
+    stages = zip(job.capacity, state, job.activation, strict=True)
+    taken = [
+        held + min(layers.held(job.stages, stage), (room or 0) // activation) * activation
+        for stage, (room, held, activation) in enumerate(stages)
+        if activation
+    ]
+    return replace(layers, capacity=max(layers.capacity, *taken, 0.0))
 
 
 def _blocks(stages: tuple[float, ...], layers: tuple[int, ...]) -> Row:

@@ -9,7 +9,9 @@ the one with the least t1 + t2 + t3, where the slowest stage is the k-th of n an
 
 The published program divides and conquers over ranges of layers. Here the slowest stage is tried everywhere,
 and what lies before and after it is cut so that its slowest stage is as fast as can be, which is memoised and
-finds the least cost exactly.
+finds the least cost exactly. Where memory keeps 1F1B on that cut from running as far ahead as it should, a
+pipeline is slower than this cost says. Then the cuts with the fastest slowest stage are tried as well, of
+those that have all the memory they want, and of those that fit at all; the fastest is taken.
 """
 
 from itertools import pairwise
@@ -36,7 +38,7 @@ class Template(NamedTuple):
     cost: float
     """t1 + t2 + t3."""
     slowest: float
-    """Forward and backward of the slowest stage."""
+    """Forward and backward of the slowest stage, or longer where memory holds up 1F1B."""
     once: float
     """What an iteration takes besides one `slowest` for each micro-batch after the first."""
 
@@ -44,7 +46,7 @@ class Template(NamedTuple):
     def workers(self) -> int:
         return len(self.cuts) - 1
 
-    def period(self, microbatches: int) -> float:
+    def period(self, microbatches: float) -> float:
         """Of 1F1B: fill and drain once, then one micro-batch after the other through the slowest stage."""
         return self.once + max(0, microbatches - 1) * self.slowest
 
@@ -75,7 +77,40 @@ class Cutter:
         if cost[at, first] == np.inf:
             return None
         cuts = (*self._cuts_before(at, first), *self._cuts_after(stages - 1 - at, int(end[at, first])))
-        return self._made(cuts, float(cost[at, first])) if self._layers.fits(cuts) else None
+        if self._layers.is_free(cuts):
+            return self._made(cuts)
+        others = (self._fitting(stages, is_free=True), self._fitting(stages, is_free=False))
+        fitting = [self._made(each) for each in (cuts, *others) if each and self._layers.fits(each)]
+        microbatches = self._layers.held(stages, 0)
+        return min(fitting, key=lambda made: made.period(microbatches), default=None)
+
+    def _fitting(self, stages: int, *, is_free: bool) -> tuple[int, ...] | None:
+        """Of all cuts with room for the activations of 1F1B, or else for one: the fastest."""
+        layers, room = self._layers, self._layers.capacity
+        state, activation = (np.cumsum((0.0, *row)) for row in (layers.state, layers.activation))
+        if room is None or state[-1] > stages * room:
+            return None
+        least = np.full(len(self._work), np.inf)
+        least[0] = -np.inf
+        froms: list[NDArray[np.int64]] = []
+        for stage in range(stages):
+            needs = state + (layers.held(stages, stage) if is_free else 1) * activation
+            fits = needs[None, :] - needs[:, None] <= room * _ROUNDING
+            slowest = np.maximum(least[:, None], np.where(fits, self._stage, np.inf))
+            froms.append(slowest.argmin(axis=0))
+            least = slowest.min(axis=0)
+        if least[-1] == np.inf:
+            return None
+        found = [len(self._work) - 1]
+        for before in reversed(froms):
+            found.append(int(before[found[-1]]))
+        return tuple(reversed(found))
+
+    def _cost(self, cuts: tuple[int, ...]) -> float:
+        stages = [float(self._work[end] - self._work[begin]) for begin, end in pairwise(cuts)]
+        slow = stages.index(max(stages))
+        steady = (_PER_STAGE * len(stages) - len(stages) + slow) * stages[slow]
+        return sum(stages) + steady + sum(stages[slow:])
 
     def _first_ends(self, stages: int) -> NDArray[np.int64]:
         """Where the slowest stage ends at the earliest, by its number and its first layer; else the end + 1.
@@ -99,12 +134,13 @@ class Cutter:
             low = np.where(is_open & ~is_slow, middle + 1, low)
         return np.where(low <= most, low, last + 1)
 
-    def _made(self, cuts: tuple[int, ...], cost: float) -> Template:
+    def _made(self, cuts: tuple[int, ...]) -> Template:
         pairs = list(pairwise(cuts))
         finish = max(sum(self._layers.finish[begin:end]) for begin, end in pairs)
         travel = 2 * self._layers.transfer * (len(pairs) - 1)
-        slowest = max(float(self._work[end] - self._work[begin]) for begin, end in pairs)
-        return Template(cuts, cost, slowest, float(self._work[-1]) + travel + finish)
+        once = float(self._work[-1]) + travel + finish
+        pace = self._layers.pace(cuts)
+        return Template(cuts, self._cost(cuts), pace.each, once - pace.early)
 
     def _halves(self, most: int, from_end: bool = False) -> tuple[list[Floats], list[NDArray[np.int64]]]:
         """For 0 to `most` - 1 stages and each boundary: the least slowest stage up to it, and the cut before.

@@ -15,6 +15,7 @@ from recycle_compiler.fleet.policies.templates import Cutter, Template, template
 from recycle_compiler.fleet.policy import CannotRunError
 from recycle_compiler.fleet.setting import Known, make_setting
 from tests.compiler.fleet.policies.settings import comeback, failure, sized_job, unit_setting
+from tests.support.jobs import unit_job
 
 TIMES = st.lists(st.integers(1, 9), min_size=1, max_size=8)
 
@@ -127,7 +128,37 @@ def test_memory_says_how_short_a_pipeline_may_be() -> None:
     roomy, tight = (make_setting(sized_job(4, 3, capacity, 14), ()) for capacity in (300, 12))
     assert min(Oobleck(roomy).templates) < min(Oobleck(tight).templates)
     with pytest.raises(CannotRunError, match="fits the memory"):
-        Oobleck(make_setting(sized_job(4, 3, 1, 14), (), Known(layers=(1,) * 4))).begin(frozenset(), 0)
+        Oobleck(make_setting(sized_job(4, 3, 1, 14), (), Known(layers=(1,) * 4)), least=5).begin(
+            frozenset(), 0
+        )
+
+
+@pytest.mark.parametrize("capacity", [None, 1, 2, 3, (4, 3, 2, 1)])
+@pytest.mark.parametrize("microbatches", [2, 6, 12])
+def test_a_template_of_the_job_s_own_cut_is_as_fast_as_its_one_f_one_b(
+    capacity: int | tuple[int, ...] | None, microbatches: int
+) -> None:
+    """Memory delays 1F1B, and delays a template no more than that."""
+    setting = make_setting(unit_job(4, 3, microbatches, capacity), (), Known(layers=(1,) * 4))
+    rate = Oobleck(setting, least=4).begin(frozenset(), 0)
+    assert rate == pytest.approx(setting.rate(setting.one_f_one_b))
+
+
+@settings(deadline=None)
+@given(TIMES, st.integers(1, 6), st.integers(1, 30), st.data())
+def test_a_template_fits_wherever_a_cut_does(
+    times: list[int], stages: int, capacity: int, data: st.DataObject
+) -> None:
+    count = len(times)
+    amounts = st.lists(st.integers(0, 5), min_size=count, max_size=count).map(tuple)
+    half = tuple(time / 2 for time in times)
+    layers = Layers(half, half, (0.0,) * count, data.draw(amounts), data.draw(amounts), 0.0, capacity)
+    template = Cutter(layers, stages).template(stages)
+    fitting = [cuts for cuts in all_cuts(count, stages) if layers.fits(cuts)] if stages <= count else []
+    assert (template is not None) == bool(fitting)
+    if template is not None:
+        assert template.cuts in fitting
+        assert template.slowest == layers.pace(template.cuts).each
 
 
 def test_more_workers_are_never_slower() -> None:
