@@ -70,6 +70,8 @@ def report_missing(job: Job, sections: Sections, report: Report) -> None:
     for name, section in sections.items():
         if section.block.file:
             continue
+        if section.names(schema.IN_PLACE_OF_REQUIRED.get(name, "")):
+            continue
         for key in schema.REQUIRED_SETTINGS.get(name, ()):
             if not section.names(key):
                 hint = f"write `{key} = ...`"

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from recycle_compiler.diagnostics import CompileError, Diagnostic, Span, printable
-from recycle_compiler.frontend.syntax import Listing, Name, Quantity, Quoted, Value
+from recycle_compiler.frontend.syntax import Listing, Name, Quantity, Quoted, Repeat, Value
 
 _MOST = 50
 """No reader takes in more mistakes at once, and a hostile file could have a million."""
@@ -60,7 +60,9 @@ def spell(value: Value) -> str:
     return _spell_item(value)
 
 
-def _spell_item(value: Quantity | Name) -> str:
+def _spell_item(value: Quantity | Name | Repeat) -> str:
+    if isinstance(value, Repeat):
+        return f"{_spell_item(value.times)} * {_spell_item(value.item)}"
     return shorten(str(value) if isinstance(value, Quantity) else value.text)
 
 

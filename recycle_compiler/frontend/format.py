@@ -22,6 +22,7 @@ from recycle_compiler.frontend.syntax import (
     Name,
     Quantity,
     Quoted,
+    Repeat,
     Setting,
     Value,
     end_of,
@@ -102,7 +103,7 @@ class Line:
     comment: str | None = None
 
 
-def one_line(piece: Entry | Value | Braces) -> str:
+def one_line(piece: Entry | Value | Repeat | Braces) -> str:
     """Any piece of syntax on a single line, without its comments."""
     if isinstance(piece, Setting):
         return f"{piece.key.text} = {one_line(piece.value)}"
@@ -112,6 +113,8 @@ def one_line(piece: Entry | Value | Braces) -> str:
         return str(piece)
     if isinstance(piece, Quoted):
         return f'"{piece.text}"'
+    if isinstance(piece, Repeat):
+        return f"{piece.times} * {one_line(piece.item)}"
     if isinstance(piece, Listing):
         return f"[{', '.join(map(one_line, piece.items))}]"
     if isinstance(piece, Block):
@@ -149,7 +152,7 @@ def with_next(items: Sequence[_Item]) -> Iterator[tuple[_Item, _Item | None]]:
     return zip(items, (*items[1:], None), strict=False)
 
 
-def fill(items: Iterable[Value], indent: str) -> Iterator[str]:
+def fill(items: Iterable[Value | Repeat], indent: str) -> Iterator[str]:
     """The items of a long list, as many on a line as fit."""
     line = indent
     words = [one_line(item) for item in items]

@@ -3,14 +3,18 @@
 All arithmetic is on integers: bytes and operations are exact, times are rounded up to nanoseconds once.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, pairwise
 
+from recycle_compiler.diagnostics import Span
 from recycle_compiler.frontend.check import Section, Sections
+from recycle_compiler.frontend.costs import Costs, Cut
 from recycle_compiler.frontend.diagnostics import Report, count, did_you_mean, one_of, quote
-from recycle_compiler.frontend.profile import DISPLAY_UNIT, Costs
+from recycle_compiler.frontend.profile_file import DISPLAY_UNIT
 from recycle_compiler.frontend.schema import BLOCKS
 from recycle_compiler.frontend.shape import Shape
 from recycle_compiler.frontend.values import LARGEST, read_share, read_whole
+from recycle_compiler.ir.layers import PER_LAYER, LayerCosts
 
 DEFAULT_EFFICIENCY_PPM = 450_000
 """Share of the peak that large matrix products reach in training, in millionths."""
@@ -86,6 +90,13 @@ class GptModel:
         each, rest = divmod(self.layers, stages)
         return tuple(each + (stages - 1 - rest <= stage < stages - 1) for stage in range(stages))
 
+    def usual_cut(self, stages: int) -> Cut:
+        """The same with the embedding and the head, which are layers of their own."""
+        return tuple(
+            layers + (stage == 0) + (stage == stages - 1)
+            for stage, layers in enumerate(self.layers_per_stage(stages))
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Work:
@@ -126,74 +137,123 @@ class StageCosts:
 
 
 def stage_work(model: GptModel, run: Run) -> tuple[Work, ...]:
-    """Operations of each stage."""
+    """Operations of each stage of the usual cut."""
+    return tuple(_work(model, run, part) for part in _parts(model, model.usual_cut(run.stages)))
+
+
+def stage_costs(model: GptModel, run: Run, cut: Cut | None = None) -> tuple[StageCosts, ...]:
+    """Times and bytes of each stage of a cut, or of the usual one; each is rounded once."""
+    return tuple(_part_costs(model, run, part) for part in _parts(model, cut or model.usual_cut(run.stages)))
+
+
+def layer_costs(model: GptModel, run: Run) -> LayerCosts:
+    """Times and bytes of each layer: the embedding, the transformer layers, the head."""
+    embedding, block, head = (_layer(model, run, part) for part in (_EMBEDDING, _BLOCK, _HEAD))
+    rows = (embedding, *(block,) * model.layers, head)
+    columns: dict[str, tuple[int, ...]] = {
+        name: tuple(getattr(row, name) for row in rows) for name in StageCosts.__slots__
+    }
+    columns["transfer"] = columns["transfer"][:-1]
+    return LayerCosts(capacity=None, **columns)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Some consecutive layers: how many transformer layers, and which of the ends."""
+
+    blocks: int
+    has_embedding: bool = False
+    has_head: bool = False
+
+
+_EMBEDDING, _BLOCK, _HEAD = _Part(0, has_embedding=True), _Part(1), _Part(0, has_head=True)
+
+
+def _parts(model: GptModel, cut: Cut) -> tuple[_Part, ...]:
+    """What lies on each stage."""
+    last = model.layers + 1
+    return tuple(
+        _Part(end - first - (first == 0) - (end == last + 1), first == 0, end == last + 1)
+        for first, end in pairwise(accumulate(cut, initial=0))
+    )
+
+
+def _work(model: GptModel, run: Run, part: _Part) -> Work:
     tokens = run.micro * model.sequence
     matrices = 24 * tokens * model.hidden**2
     # Scores and their use: two products in forward, four in backward, one redone by flash attention.
     attention = 2 * tokens * model.sequence * model.hidden
-    head = 2 * tokens * model.hidden * model.vocabulary
-    return tuple(
-        Work(
-            forward=layers * (matrices + 2 * attention) + head * (stage == run.stages - 1),
-            backward_input=layers * (matrices + 5 * attention) + head * (stage == run.stages - 1),
-            backward_weight=layers * matrices + head * (stage == run.stages - 1),
-        )
-        for stage, layers in enumerate(model.layers_per_stage(run.stages))
+    head = 2 * tokens * model.hidden * model.vocabulary * part.has_head
+    return Work(
+        forward=part.blocks * (matrices + 2 * attention) + head,
+        backward_input=part.blocks * (matrices + 5 * attention) + head,
+        backward_weight=part.blocks * matrices + head,
     )
 
 
-def stage_costs(model: GptModel, run: Run) -> tuple[StageCosts, ...]:
-    """Times and bytes of each stage."""
-    work = stage_work(model, run)
-    layers = model.layers_per_stage(run.stages)
-    return tuple(_stage(model, run, stage, layers[stage], work[stage]) for stage in range(run.stages))
+def _layer(model: GptModel, run: Run, part: _Part) -> StageCosts:
+    """One layer, its gradients reduced by very many workers."""
+    size = _GRADIENT_BYTES * _parameters(model, run, part)
+    reduce = _divide(2 * size * 10**9, run.device.network_bandwidth)
+    return replace(_part_costs(model, run, part), reduce=reduce)
 
 
-def _stage(model: GptModel, run: Run, stage: int, layers: int, work: Work) -> StageCosts:
+def _parameters(model: GptModel, run: Run, part: _Part) -> int:
+    """On one tensor rank."""
+    parameters = part.blocks * model.layer_parameters()
+    parameters += model.embedding_parameters() * part.has_embedding + model.head_parameters() * part.has_head
+    return _divide(parameters, run.tensor)
+
+
+def _part_costs(model: GptModel, run: Run, part: _Part) -> StageCosts:
     device, tensor = run.device, run.tensor
-    first, last = stage == 0, stage == run.stages - 1
     tokens = run.micro * model.sequence
     message = _HALF * tokens * model.hidden
     """The activation between two layers, in bytes."""
 
     # Two collectives a layer in either direction; the embedding and the head add one each.
-    forward_link = _all_reduce(message, tensor, device.node_bandwidth) * (2 * layers + first)
-    backward_link = _all_reduce(message, tensor, device.node_bandwidth) * (2 * layers + last)
+    forward_link = _all_reduce(message, tensor, device.node_bandwidth) * (
+        2 * part.blocks + part.has_embedding
+    )
+    backward_link = _all_reduce(message, tensor, device.node_bandwidth) * (2 * part.blocks + part.has_head)
     # A look-up computes nothing: rows are read and written, and their gradients added up.
-    lookup = _divide(2 * message * 10**9, device.memory_bandwidth * tensor) * first
+    lookup = _divide(2 * message * 10**9, device.memory_bandwidth * tensor) * part.has_embedding
 
-    parameters = layers * model.layer_parameters()
-    parameters += model.embedding_parameters() * first + model.head_parameters() * last
-    parameters = _divide(parameters, tensor)
+    work = _work(model, run, part)
+    kept = _divide(_kept(model, run, part), tensor)
+    parameters = _parameters(model, run, part)
     return StageCosts(
         forward=_compute(work.forward, run) + forward_link + lookup,
-        backward_input=_compute(work.backward_input, run) + backward_link,
+        # The embedding has no input gradient, but where it is a stage of its own that has the op.
+        backward_input=max(1, _compute(work.backward_input, run) + backward_link),
         backward_weight=_compute(work.backward_weight, run) + lookup,
         optimizer=_divide(_OPTIMIZER_TRAFFIC * parameters * 10**9, device.memory_bandwidth),
         reduce=_all_reduce(_GRADIENT_BYTES * parameters, run.pipelines, device.network_bandwidth),
         transfer=_divide(message * 10**9, device.network_bandwidth * tensor),
-        activation=_divide(_activation(model, run, layers, first, last), tensor),
-        kept_for_weight=_divide(_kept(model, run, layers, first, last), tensor),
+        # The embedding keeps more for W than it holds before I; any other layer has room for that.
+        activation=max(kept, _divide(_activation(model, run, part), tensor)),
+        kept_for_weight=kept,
         parameters=COPIED_BYTES * parameters,
         resident=STATE_BYTES * parameters,
     )
 
 
-def _activation(model: GptModel, run: Run, layers: int, first: bool, last: bool) -> int:
+def _activation(model: GptModel, run: Run, part: _Part) -> int:
     """Bytes held from the start of F, over all tensor ranks."""
     tokens = run.micro * model.sequence
     layer = tokens * (34 * model.hidden + 4 * model.heads)
     embedding = tokens * model.hidden
     head = tokens * 4 * (model.hidden + model.vocabulary)
-    return layers * layer + embedding * first + head * last
+    return part.blocks * layer + embedding * part.has_embedding + head * part.has_head
 
 
-def _kept(model: GptModel, run: Run, layers: int, first: bool, last: bool) -> int:
+def _kept(model: GptModel, run: Run, part: _Part) -> int:
     """Bytes that W needs: the inputs of each matrix product (14) and the gradients of its outputs (18)."""
     tokens = run.micro * model.sequence
     embedding = 2 * tokens * model.hidden
     head = tokens * 2 * (model.hidden + model.vocabulary)
-    return layers * 32 * tokens * model.hidden + embedding * first + head * last
+    layer = 32 * tokens * model.hidden
+    return part.blocks * layer + embedding * part.has_embedding + head * part.has_head
 
 
 def _compute(operations: int, run: Run) -> int:
@@ -211,8 +271,34 @@ def _divide(amount: int, by: int) -> int:
     return -(-amount // by)
 
 
-def read_model(section: Section, sections: Sections, shape: Shape, report: Report) -> Costs | None:
-    """The costs of a model on a device."""
+@dataclass(frozen=True, slots=True)
+class ModelLayers:
+    """The layers of a model on a device; stages are computed as a whole, not summed."""
+
+    model: GptModel
+    run: Run
+    span: Span = field(compare=False)
+    unit: str = DISPLAY_UNIT
+    memory_unit: str = "byte"
+
+    @property
+    def costs(self) -> LayerCosts:
+        return layer_costs(self.model, self.run)
+
+    def usual_cut(self, stages: int) -> Cut | None:
+        return self.model.usual_cut(stages) if self.model.layers >= stages else None
+
+    def stage_costs(self, cut: Cut, pipelines: int) -> Costs:
+        stages = stage_costs(self.model, replace(self.run, pipelines=pipelines), cut)
+        columns: dict[str, tuple[int, ...]] = {
+            name: tuple(getattr(stage, name) for stage in stages) for name in StageCosts.__slots__
+        }
+        columns["transfer"] = columns["transfer"][:-1]
+        return Costs(unit=self.unit, memory_unit=self.memory_unit, span=self.span, **columns)
+
+
+def read_model(section: Section, sections: Sections, shape: Shape, report: Report) -> ModelLayers | None:
+    """The layers of a model on a device."""
     variant = section.block.variant
     if variant is None or variant.text != "gpt":
         name = variant or section.block.head
@@ -228,12 +314,11 @@ def read_model(section: Section, sections: Sections, shape: Shape, report: Repor
         return None
     model = GptModel(**known)
     _check_model(model, section, shape, report)
-    if not (device and efficiency and micro and shape.stages and shape.pipelines and shape.tensor):
+    if not (device and efficiency and micro and shape.tensor):
         return None
-    if model.layers < shape.stages:
-        return None
-    run = Run(shape.stages, shape.pipelines, shape.tensor, micro, device, efficiency)
-    return _gather(stage_costs(model, run), section, report)
+    run = Run(shape.stages or 1, shape.pipelines or 1, shape.tensor, micro, device, efficiency)
+    layers = ModelLayers(model, run, section.span)
+    return layers if _check_sizes(layers.costs, section, report) else None
 
 
 def _size(section: Section, key: str, report: Report) -> int | None:
@@ -281,6 +366,16 @@ def _require_micro(sections: Sections, shape: Shape, report: Report) -> int | No
     return shape.micro
 
 
+def _check_sizes(costs: LayerCosts, section: Section, report: Report) -> bool:
+    for name in PER_LAYER:
+        largest = max(getattr(costs, name), default=0)
+        if largest > LARGEST:
+            message = f"the model's {name} is absurdly large on one layer: {largest:,}"
+            report.error("too-large", message, section.span, "check the sizes of the model")
+            return False
+    return True
+
+
 def _check_model(model: GptModel, section: Section, shape: Shape, report: Report) -> None:
     settings = section.settings
     if shape.stages and model.layers < shape.stages:
@@ -292,18 +387,3 @@ def _check_model(model: GptModel, section: Section, shape: Shape, report: Report
     elif shape.tensor and model.heads % shape.tensor:
         message = f"tensor must divide {count(model.heads, 'head')}, got {shape.tensor:,}"
         report.error("divide", message, settings["heads"].value.span, "a tensor rank holds whole heads")
-
-
-def _gather(stages: tuple[StageCosts, ...], section: Section, report: Report) -> Costs | None:
-    """Costs by kind rather than by stage."""
-    names = StageCosts.__slots__
-    columns: dict[str, tuple[int, ...]] = {
-        name: tuple(getattr(stage, name) for stage in stages) for name in names
-    }
-    for name, values in columns.items():
-        if max(values) > LARGEST:
-            message = f"the model's {name} is absurdly large on one stage: {max(values):,}"
-            report.error("too-large", message, section.span, "check the sizes of the model")
-            return None
-    columns["transfer"] = columns["transfer"][:-1]
-    return Costs(unit=DISPLAY_UNIT, memory_unit="byte", span=section.span, **columns)

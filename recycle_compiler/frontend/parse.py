@@ -24,6 +24,7 @@ from recycle_compiler.frontend.syntax import (
     Name,
     Quantity,
     Quoted,
+    Repeat,
     Setting,
     Value,
 )
@@ -116,6 +117,10 @@ class _Builder(Transformer[Token, Job]):
         if unit.line == span.line:
             span = Span(span.line, span.column, unit.end_column)
         return Quantity(str(digits), _name(unit), span)
+
+    def repeat(self, children: list[Any]) -> Repeat:
+        times, _, item = children
+        return Repeat(Quantity(str(times), None, _span(times)), item)
 
     def word(self, children: list[Any]) -> Name:
         return _name(children[0])

@@ -1,33 +1,31 @@
 """Syntax to a JobSpec: reads every block, whatever is wrong with the others."""
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from recycle_compiler.diagnostics import Span
+from recycle_compiler.frontend.capacity import Capacity, capacity_setting, for_activations, read_capacity
 from recycle_compiler.frontend.check import Sections, read_names, report_missing
-from recycle_compiler.frontend.diagnostics import Report, count, quote, spell
+from recycle_compiler.frontend.costs import Costs, Layers
+from recycle_compiler.frontend.cut import check_recut, read_recut, read_start, refuse_layer_settings
+from recycle_compiler.frontend.diagnostics import Report, count, quote
 from recycle_compiler.frontend.gpt_model import read_model
-from recycle_compiler.frontend.profile import Costs, read_profile_block, read_profile_file
-from recycle_compiler.frontend.schema import MEMORY_UNITS
+from recycle_compiler.frontend.layers import read_layers_block
+from recycle_compiler.frontend.profile import read_profile_block
+from recycle_compiler.frontend.profile_file import read_profile_file
 from recycle_compiler.frontend.shape import MOST_GPUS, Shape, read_shape
-from recycle_compiler.frontend.syntax import Job, Listing, Name, Quantity, Setting
-from recycle_compiler.frontend.values import (
-    item_span,
-    items_of,
-    memory_unit_of,
-    per_stage,
-    read_amount,
-    read_duration,
-    read_share,
-    read_whole,
-)
-from recycle_compiler.ir.job import MEMORY_SCALE, JobSpec, SolverOptions, Techniques
+from recycle_compiler.frontend.syntax import Job, Listing, Quantity, Setting
+from recycle_compiler.frontend.values import memory_unit_of, read_duration, read_share, read_whole
+from recycle_compiler.ir.job import JobSpec, SolverOptions, Techniques
 
 _LONGEST_NAME = 100
 _MOST_SECONDS = 7 * 24 * 3600
 _LARGEST_SEED = (1 << 31) - 1
-Capacity = tuple[int | None, ...]
 LARGEST_TOTAL = 1 << 54
 """Sums over a whole iteration stay below this, so that 64-bit columns never overflow."""
+_SOURCES = ("profile", "layers", "model")
+"""Blocks that say what a job costs."""
 
 
 def resolve(job: Job, folder: Path, report: Report) -> JobSpec | None:
@@ -36,47 +34,122 @@ def resolve(job: Job, folder: Path, report: Report) -> JobSpec | None:
     report_missing(job, sections, report)
     _check_forms(job, sections, report)
     shape = read_shape(sections, report)
-    costs = _read_costs(job, sections, shape, folder, report)
+    source = _read_costs(job, sections, shape, folder, report)
     techniques = read_techniques(sections)
     failures = read_failures(sections, shape, report)
     solver = read_solver(sections, report)
-    setting = capacity_setting(sections)
-    memory_unit = costs.memory_unit if costs else memory_unit_of([setting] if setting else [])
-    capacity = read_capacity(setting, memory_unit, shape.stages, report)
-    if capacity and costs:
-        capacity = for_activations(capacity, costs, setting, report)
+    placed = _place(source, failures, sections, shape, report)
     # Narrowed one by one, so that the type checker sees what an error-free report implies.
-    if not (shape.stages and shape.pipelines and shape.tensor and shape.microbatches):
+    if placed is None or shape.tensor is None or failures is None or solver is None:
         return None
-    if costs is None or capacity is None or failures is None or solver is None:
-        return None
+    costs = placed.costs
     spec = JobSpec(
         name=job.name.text,
-        stages=shape.stages,
-        pipelines=shape.pipelines,
+        stages=len(costs.forward),
+        pipelines=placed.pipelines,
         tensor=shape.tensor,
-        microbatches=shape.microbatches,
+        microbatches=placed.microbatches,
         unit=costs.unit,
         memory_unit=costs.memory_unit,
-        capacity=capacity,
+        capacity=placed.capacity,
         techniques=techniques,
         failures=failures,
         solver=solver,
         **costs.per_stage(),
+        **placed.layered,
     )
     check_totals(spec, costs.span, report)
     return spec
 
 
-def _read_costs(job: Job, sections: Sections, shape: Shape, folder: Path, report: Report) -> Costs | None:
-    profile, model = sections.get("profile"), sections.get("model")
-    if "device" in sections and not model:
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """A job cut into stages on a grid of workers."""
+
+    costs: Costs
+    pipelines: int
+    microbatches: int
+    capacity: Capacity
+    """Of the workers of each stage, for activations."""
+    layered: dict[str, Any]
+    """The fields of a JobSpec that only a job in layers has."""
+
+
+def _place(
+    source: Costs | Layers | None, failures: int | None, sections: Sections, shape: Shape, report: Report
+) -> _Placed | None:
+    """The job on its workers; None when the report says why not."""
+    recut = read_recut(sections, report)
+    setting = capacity_setting(sections)
+    if isinstance(source, Costs) or _has_profile_block(sections):
+        refuse_layer_settings(sections, report)
+    elif source:
+        check_recut(sections, shape, recut, setting, report)
+    memory_unit = source.memory_unit if source else memory_unit_of([setting] if setting else [])
+    # Where the job leaves stages open, its capacity is that of every worker.
+    is_one = shape.is_free and not (setting and isinstance(setting.value, Listing))
+    capacity = read_capacity(setting, memory_unit, 1 if is_one else shape.stages, report)
+    if source is None or capacity is None:
+        return None
+    if isinstance(source, Costs):
+        if not (shape.pipelines and shape.microbatches):
+            return None
+        left = for_activations(capacity, source, setting, report)
+        return _Placed(source, shape.pipelines, shape.microbatches, left, {})
+    return _place_layers(source, capacity, recut is not False, failures, sections, shape, report)
+
+
+def _place_layers(
+    layers: Layers,
+    capacity: Capacity,
+    recut: bool,
+    failures: int | None,
+    sections: Sections,
+    shape: Shape,
+    report: Report,
+) -> _Placed | None:
+    start = read_start(layers, _of_any_worker(capacity), failures, sections, shape, report)
+    if start is None:
+        return None
+    stages = len(start.cut)
+    whole = capacity if len(capacity) == stages else capacity * stages
+    left = for_activations(whole, start.costs, capacity_setting(sections), report)
+    layered: dict[str, Any] = {
+        "cut": start.cut,
+        "layer_costs": start.layer_costs,
+        "redundancy": start.redundancy,
+        "free_workers": start.free_workers,
+    }
+    # A model whose cut stays is a job of whole stages.
+    keeps_cut = {} if "model" in sections else {"cut": start.cut, "redundancy": start.redundancy}
+    return _Placed(start.costs, start.pipelines, start.microbatches, left, layered if recut else keeps_cut)
+
+
+def _has_profile_block(sections: Sections) -> bool:
+    """Whether the job gives whole stages, be it with mistakes."""
+    return "profile" in sections and not sections["profile"].block.file
+
+
+def _of_any_worker(capacity: Capacity) -> int | None:
+    """What the smallest worker has; None is unlimited."""
+    return min((amount for amount in capacity if amount is not None), default=None)
+
+
+def _read_costs(
+    job: Job, sections: Sections, shape: Shape, folder: Path, report: Report
+) -> Costs | Layers | None:
+    given = [sections[name] for name in _SOURCES if name in sections]
+    if "device" in sections and "model" not in sections:
         message = "`device` is given, but no model to run on it"
         report.error("conflict", message, sections["device"].span, "add `model gpt { ... }` or remove it")
-    if profile and model:
-        report.error("conflict", "a job has a profile or a model, not both", model.span, "remove one of them")
-    if model:
-        return read_model(model, sections, shape, report)
+    for section in given[1:]:
+        message = "a job has one of `profile`, `layers` and `model`, not several"
+        report.error("conflict", message, section.span, "remove one of them")
+    if "model" in sections:
+        return read_model(sections["model"], sections, shape, report)
+    if "layers" in sections:
+        return read_layers_block(sections["layers"], capacity_setting(sections), shape, report)
+    profile = sections.get("profile")
     if profile is None:
         hint = 'write `profile { ... }`, `profile from "file.json"`, or `model gpt { ... }` and `device a100`'
         report.error(
@@ -84,7 +157,7 @@ def _read_costs(job: Job, sections: Sections, shape: Shape, folder: Path, report
         )
         return None
     if profile.block.file:
-        return read_profile_file(profile.block.file, folder, shape.stages, report)
+        return read_profile_file(profile.block.file, folder, shape, report)
     return read_profile_block(profile, capacity_setting(sections), shape.stages, report)
 
 
@@ -148,9 +221,8 @@ def read_failures(sections: Sections, shape: Shape, report: Report) -> int | Non
     share = isinstance(setting.value, Quantity) and setting.value.unit is not None
     if share:
         percent = read_share(setting, report)
-        number = None
-        if percent and shape.stages and shape.pipelines:
-            number = percent.floor_of(shape.stages * shape.pipelines) // 100
+        workers = shape.workers or (shape.stages or 0) * (shape.pipelines or 0)
+        number = percent.floor_of(workers) // 100 if percent and workers else None
     else:
         number = read_whole(setting, report, 0, MOST_GPUS)
     if number is not None and shape.stages and shape.pipelines:
@@ -166,88 +238,6 @@ def _check_survivable(failures: int, stages: int, pipelines: int, setting: Setti
     message = f"{size} survive at most {count(most, 'failure')}, got {failures:,}"
     hint = "every stage needs one live worker: lower `failures` or raise `data`"
     report.error("too-many-failures", message, setting.value.span, hint, no_plan=True)
-
-
-def capacity_setting(sections: Sections) -> Setting | None:
-    """The `capacity` of the `memory` block, if there is one."""
-    memory = sections.get("memory")
-    return memory.settings.get("capacity") if memory else None
-
-
-def read_capacity(
-    setting: Setting | None, memory_unit: str, stages: int | None, report: Report
-) -> Capacity | None:
-    """Capacity per stage as stated, in the scale of the memory unit; None per stage is unlimited."""
-    if setting is None:
-        return None if stages is None else (None,) * stages
-    items = items_of(setting.value)
-    if items is None:
-        hint = "write `80 GiB`, a plain count, or `unlimited`"
-        message = f"capacity must be an amount, got {spell(setting.value)}"
-        report.error("type", message, setting.value.span, hint)
-        return None
-    amounts: list[int | None] = []
-    good = True
-    for item in items:
-        if isinstance(item, Name):
-            amounts.append(None)
-            good = _check_unlimited(item, report) and good
-            continue
-        amount = read_amount(item, "capacity", memory_unit, report)
-        amounts.append(amount)
-        good = amount is not None and good
-    return per_stage(setting, tuple(amounts), stages, report) if good else None
-
-
-def for_activations(capacity: Capacity, costs: Costs, setting: Setting | None, report: Report) -> Capacity:
-    """Capacity less what is resident; reports stages that cannot hold one micro-batch."""
-    if setting is None:
-        return capacity
-    left = tuple(
-        None if whole is None else whole - taken
-        for whole, taken in zip(capacity, costs.resident, strict=True)
-    )
-    short = {
-        stage: needed - rest
-        for stage, (rest, needed) in enumerate(zip(left, costs.activation, strict=True))
-        if rest is not None and rest < needed
-    }
-    # One value for all stages is one mistake: the stage that needs most shows it.
-    shown = (
-        short if isinstance(setting.value, Listing) else sorted(short, key=lambda stage: -short[stage])[:1]
-    )
-    for stage in shown:
-        _report_short(stage, capacity[stage] or 0, costs, setting, report)
-    return left
-
-
-def _report_short(stage: int, whole: int, costs: Costs, setting: Setting, report: Report) -> None:
-    unit, resident = costs.memory_unit, costs.resident[stage]
-    needs = f"one micro-batch on stage {stage} needs {spell_amount(costs.activation[stage], unit)}"
-    if resident:
-        needs += f" besides {spell_amount(resident, unit)} of weights, gradients and optimizer state"
-    message = f"{needs}, capacity is {spell_amount(whole, unit)}"
-    hint = "raise the capacity, or use smaller micro-batches or more stages"
-    report.error("memory-too-small", message, item_span(setting, stage), hint, no_plan=True)
-
-
-def spell_amount(amount: int, memory_unit: str) -> str:
-    """An amount as people write it; bytes are rounded to two decimals of the largest fitting unit."""
-    if memory_unit == "count":
-        whole, rest = divmod(amount, MEMORY_SCALE["count"])
-        return f"{whole}.{rest:03}".rstrip("0").rstrip(".")
-    name, size = [pair for pair in MEMORY_UNITS.items() if pair[1] <= max(amount, 1)][-1]
-    hundredths = (100 * amount + size // 2) // size
-    whole, rest = divmod(hundredths, 100)
-    return f"{whole}.{rest:02}".rstrip("0").rstrip(".") + f" {name}"
-
-
-def _check_unlimited(word: Name, report: Report) -> bool:
-    if word.text == "unlimited":
-        return True
-    message = f"capacity must be an amount or `unlimited`, got {quote(word.text)}"
-    report.error("type", message, word.span, "did you mean `unlimited`?")
-    return False
 
 
 def check_totals(spec: JobSpec, span: Span, report: Report) -> None:

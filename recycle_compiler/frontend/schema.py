@@ -1,7 +1,7 @@
 """Which blocks a job has, and which settings and switches each of them takes."""
 
 BLOCKS: dict[str, tuple[str, ...]] = {
-    "parallel": ("pipeline", "data", "tensor"),
+    "parallel": ("pipeline", "data", "workers", "tensor", "cut", "recut"),
     "batch": ("microbatches", "global", "micro"),
     "profile": (
         "unit",
@@ -14,11 +14,25 @@ BLOCKS: dict[str, tuple[str, ...]] = {
         "activation",
         "kept_for_weight",
     ),
+    "layers": (
+        "count",
+        "unit",
+        "forward",
+        "backward_input",
+        "backward_weight",
+        "optimizer",
+        "reduce",
+        "transfer",
+        "activation",
+        "kept_for_weight",
+        "parameters",
+        "resident",
+    ),
     "model": ("layers", "hidden", "heads", "sequence", "vocabulary"),
     "device": ("efficiency",),
     "memory": ("capacity",),
     "techniques": (),
-    "tolerate": ("failures",),
+    "tolerate": ("failures", "redundancy"),
     "solver": ("time_limit", "gap", "seed"),
 }
 """Blocks, and the settings each takes, in the order users read them."""
@@ -31,10 +45,13 @@ REQUIRED_BLOCKS = ("parallel", "batch")
 REQUIRED_SETTINGS: dict[str, tuple[str, ...]] = {
     "parallel": ("pipeline", "data"),
     "profile": ("forward", "backward_input", "backward_weight"),
+    "layers": ("forward", "backward_input", "backward_weight"),
     "model": BLOCKS["model"],
     "memory": ("capacity",),
     "tolerate": ("failures",),
 }
+IN_PLACE_OF_REQUIRED = {"parallel": "workers"}
+"""A setting of a block that stands for all that are required there."""
 
 TIME_UNITS = ("slot", "us", "ms", "s")
 MEMORY_UNITS: dict[str, int] = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
@@ -59,6 +76,7 @@ EXAMPLES = {
     "parallel": "parallel { pipeline = 4  data = 3 }",
     "batch": "batch { microbatches = 6 }",
     "profile": "profile { forward = 1  backward_input = 1  backward_weight = 1 }",
+    "layers": "layers { count = 32  forward = 1  backward_input = 1  backward_weight = 1 }",
     "model": "model gpt { ... }",
     "device": "device a100",
     "memory": "memory { capacity = 80 GiB }",
@@ -71,10 +89,14 @@ EXAMPLES = {
 MEANINGS = {
     "pipeline": "`pipeline` is the number of stages; 1 means no pipelining",
     "data": "`data` is the number of pipelines",
+    "workers": "`workers` is the number of workers; the compiler chooses stages and pipelines",
+    "cut": "`cut` is the number of layers on each stage, such as [8, 8, 6, 6]",
+    "recut": "`recut = off` keeps the cut of layers into stages, whatever fails",
     "tensor": "`tensor` is the number of GPUs that make up one worker",
     "microbatches": "`microbatches` is their number per pipeline and iteration",
     "global": "`global` is the number of samples per iteration, over all pipelines",
     "micro": "`micro` is the number of samples in one micro-batch",
+    "count": "`count` is the number of layers",
     "layers": "`layers` is the number of transformer layers",
     "hidden": "`hidden` is the width of the model",
     "heads": "`heads` is the number of attention heads",
@@ -82,6 +104,7 @@ MEANINGS = {
     "vocabulary": "`vocabulary` is the number of different tokens",
     "efficiency": "`efficiency` is the share of the peak that matrix products reach, such as 45%",
     "failures": "`failures` is a number of workers, such as 3, or a share of them, such as 25%",
+    "redundancy": "`redundancy` is how many workers hold each layer; with 1, a failure can end the job",
     "time_limit": "`time_limit` bounds the planning of the whole job, such as 60 s",
     "gap": "`gap` is how far from its bound a plan may stay, such as 1%",
     "seed": "`seed` is any whole number up to 2,147,483,647",

@@ -1,4 +1,7 @@
-"""The `parallel` and `batch` blocks: how many stages, pipelines and micro-batches a job has."""
+"""The `parallel` and `batch` blocks: how many stages, pipelines and micro-batches a job has.
+
+A job that says `workers` instead leaves stages and pipelines to the compiler.
+"""
 
 from dataclasses import dataclass
 
@@ -21,22 +24,50 @@ class Shape:
     pipelines: int | None
     tensor: int | None
     microbatches: int | None
+    """Per pipeline; of all workers together in a free job."""
     micro: int | None
     """Samples in a micro-batch; only an analytic model needs it."""
+    workers: int | None = None
+    """Of a free job."""
+    is_free: bool = False
+    """Whether the compiler chooses stages and pipelines."""
 
 
 def read_shape(sections: Sections, report: Report) -> Shape:
     """The numbers of the `parallel` and `batch` blocks."""
     parallel = sections.get("parallel")
+    if parallel and parallel.names("workers"):
+        return _read_free(parallel, sections.get("batch"), report)
     stages = _read(parallel, "pipeline", report, MOST_GPUS)
     pipelines = _read(parallel, "data", report, MOST_GPUS)
-    tensor = _read(parallel, "tensor", report, MOST_GPUS) if _has(parallel, "tensor") else 1
+    tensor = _read_tensor(parallel, report)
     batch = sections.get("batch")
     micro = _read(batch, "micro", report, _MOST_SAMPLES)
     microbatches = _read_microbatches(batch, pipelines, micro, report)
     if parallel and stages and pipelines and tensor:
         _check_size(parallel, (stages, pipelines, tensor), microbatches, batch, report)
     return Shape(stages, pipelines, tensor, microbatches, micro)
+
+
+def _read_free(parallel: Section, batch: Section | None, report: Report) -> Shape:
+    """The numbers of a job that leaves stages and pipelines to the compiler."""
+    workers = _read(parallel, "workers", report, MOST_GPUS)
+    tensor = _read_tensor(parallel, report)
+    for key in ("pipeline", "data"):
+        if setting := parallel.settings.get(key):
+            hint = f"remove one of them: `workers` leaves `{key}` to the compiler"
+            report.error("conflict", f"parallel has both `workers` and `{key}`", setting.key.span, hint)
+    micro = _read(batch, "micro", report, _MOST_SAMPLES)
+    # As many as one pipeline would have.
+    microbatches = _read_microbatches(batch, 1, micro, report)
+    if workers and tensor and workers * tensor > MOST_GPUS:
+        message = f"workers x tensor may be at most {MOST_GPUS:,} GPUs, got {workers * tensor:,}"
+        report.error("too-large", message, parallel.span, "check both numbers")
+    return Shape(None, None, tensor, microbatches, micro, workers, is_free=True)
+
+
+def _read_tensor(parallel: Section | None, report: Report) -> int | None:
+    return _read(parallel, "tensor", report, MOST_GPUS) if _has(parallel, "tensor") else 1
 
 
 def _read_microbatches(
@@ -69,7 +100,8 @@ def _divide(total: int, pipelines: int, micro: int, setting: Setting, report: Re
         return microbatches
     below, above = microbatches * together, (microbatches + 1) * together
     nearest = f"{below} or {above}" if below else f"{above}"
-    message = f"global must divide by data x micro = {pipelines} x {micro} = {together}, got {total}"
+    by = f"data x micro = {pipelines} x {micro} = {together}" if pipelines > 1 else f"micro = {micro}"
+    message = f"global must divide by {by}, got {total}"
     report.error("divide", message, setting.value.span, f"the nearest that does: {nearest}")
     return None
 
@@ -87,8 +119,14 @@ def _check_size(
         message = f"pipeline x data x tensor may be at most {MOST_GPUS:,} GPUs, got {gpus:,}"
         report.error("too-large", message, parallel.span, "check the three numbers")
         return
-    ops = 3 * stages * pipelines * (microbatches or 0)
-    if batch and ops > MOST_OPS:
+    if batch:
+        check_ops(stages, pipelines * (microbatches or 0), batch, report)
+
+
+def check_ops(stages: int, microbatches: int, batch: Section, report: Report) -> None:
+    """Report an iteration of more ops than a plan may have; `microbatches` are those of all pipelines."""
+    ops = 3 * stages * microbatches
+    if ops > MOST_OPS:
         message = (
             f"a plan may have at most {MOST_OPS:,} ops (3 x pipeline x data x micro-batches), got {ops:,}"
         )

@@ -36,10 +36,24 @@ class Quoted:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
-    """Values in brackets, one per stage; the spans are those of the brackets."""
+class Repeat:
+    """`96 * 6.6` in a list: the same value so many times."""
 
-    items: tuple[Quantity | Name, ...]
+    times: Quantity
+    item: Quantity | Name
+
+    @property
+    def span(self) -> Span:
+        """From how often to the value, or to the end of the first line."""
+        first, last = self.times.span, self.item.span
+        return first if first.line != last.line else Span(first.line, first.column, last.end_column)
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Values in brackets, one per stage or layer; the spans are those of the brackets."""
+
+    items: tuple[Quantity | Name | Repeat, ...]
     span: Span
     close: Span
 
@@ -114,8 +128,10 @@ def end_of(entry: Entry) -> Span:
     return last.span
 
 
-def end_of_value(value: Value) -> Span:
+def end_of_value(value: Value | Repeat) -> Span:
     """Where the last token of a value stands; a list or a unit may end on a later line."""
     if isinstance(value, Listing):
         return value.close
+    if isinstance(value, Repeat):
+        return end_of_value(value.item)
     return value.unit.span if isinstance(value, Quantity) and value.unit else value.span

@@ -44,6 +44,8 @@ _VALUE_DONE_IN_LIST = (
     "job a { b = [c",
     "job a { b = [1, 2",
     "job a { b = [1, c",
+    "job a { b = [2 * 1",
+    "job a { b = [2 * c",
 )
 
 NO_VALUE = Words("missing-value", "{found} has no value", "write a number, a word or a list after `=`")
@@ -127,6 +129,14 @@ MALFORMED: tuple[tuple[Words, tuple[str, ...]], ...] = (
     (
         Words("bad-list", "a list holds numbers between commas, found {found}", "write `[4, 3, 2, 1]`"),
         _examples(("job a { b = [", "job a { b = [1,"), ",", "}", "=", "{", "[", '"c"'),
+    ),
+    (
+        Words("bad-list", "`*` is followed by the value to repeat, found {found}", "write `[2 * 1.5, 3]`"),
+        _examples(("job a { b = [2 *",), ",", "]", "}", "=", "{", "[", '"c"', "*"),
+    ),
+    (
+        Words("bad-list", "a value is repeated in a list, found {found}", "write `[2 * 1.5, 3]`"),
+        _examples((*_SETTING_DONE, *_VALUE_DONE_IN_LIST[1:4], "job a { b = [2 * 1", "job a { b = ["), "*"),
     ),
     (
         Words("bad-list", "a list needs `,` between its values, found {found}", "write `[4, 3, 2, 1]`"),

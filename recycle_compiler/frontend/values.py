@@ -8,14 +8,25 @@ from recycle_compiler.frontend import schema
 from recycle_compiler.frontend.check import report_unknown_unit
 from recycle_compiler.frontend.diagnostics import Report, count, one_of, spell
 from recycle_compiler.frontend.schema import MEMORY_UNITS, TIME_UNITS
-from recycle_compiler.frontend.syntax import Listing, Name, Quantity, Setting, Value
+from recycle_compiler.frontend.syntax import Listing, Name, Quantity, Repeat, Setting, Value
 from recycle_compiler.ir.job import MEMORY_SCALE, TICKS_PER_UNIT
 
 LARGEST = 1 << 50
 """No time (in ticks) and no memory (in bytes) of one op may be larger, so that sums fit 64 bits."""
 _MOST_DIGITS = 30
+MOST_REPEATS = 1 << 16
+"""Of one value in a list."""
 
 _Item = TypeVar("_Item")
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """What a list has one value for each of: the stages of a job, or its layers."""
+
+    count: int | None
+    """None where the job got it wrong."""
+    noun: str = "stage"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,26 +107,48 @@ def meaning_of(key: str) -> str:
 
 
 def items_of(value: Value) -> tuple[Quantity | Name, ...] | None:
-    """What may be one value for all stages or a list of them, as a list; None when it is text."""
+    """What may be one value for all stages or a list of them, each item once; None when it is text."""
     if isinstance(value, Listing):
-        return value.items
+        return tuple(item.item if isinstance(item, Repeat) else item for item in value.items)
     return (value,) if isinstance(value, Quantity | Name) else None
 
 
-def per_stage(
-    setting: Setting, values: tuple[_Item, ...], stages: int | None, report: Report, spare: int = 0
+def read_repeats(setting: Setting, report: Report) -> tuple[int, ...] | None:
+    """How often each item of a list stands in it."""
+    items = setting.value.items if isinstance(setting.value, Listing) else ()
+    times = [_read_times_of(item, report) if isinstance(item, Repeat) else 1 for item in items]
+    known = tuple(one for one in times if one is not None)
+    return known if len(known) == len(times) else None
+
+
+def _read_times_of(repeat: Repeat, report: Report) -> int | None:
+    digits = repeat.times.digits
+    if len(digits) <= _MOST_DIGITS and digits.isdecimal() and 1 <= int(digits) <= MOST_REPEATS:
+        return int(digits)
+    message = f"a value is repeated 1 to {MOST_REPEATS:,} times, got {spell(repeat.times)}"
+    report.error("range", message, repeat.times.span, "write `[2 * 1.5, 3]`")
+    return None
+
+
+def per_each(
+    setting: Setting, values: tuple[_Item, ...], over: Over, report: Report, spare: int = 0
 ) -> tuple[_Item, ...] | None:
-    """One value for each stage; a single value stands for all, `spare` values may be left out at the end."""
-    if stages is None:
+    """One value for each stage or layer; a single value stands for all, the last `spare` may be left out."""
+    if over.count is None:
         return None
     if not isinstance(setting.value, Listing):
-        return values * stages
-    if stages - spare <= len(values) <= stages:
-        return values
+        return values * over.count
+    repeats = read_repeats(setting, report)
+    if repeats is None:
+        return None
+    total = sum(repeats)
+    if over.count - spare <= total <= over.count:
+        return tuple(value for value, times in zip(values, repeats, strict=True) for _ in range(times))
     key, span = setting.key.text, setting.value.span
-    needed = f"{stages - spare:,} or {stages:,}" if spare else f"{stages:,}"
-    message = f"{key} needs {needed} values for {count(stages, 'stage')}, got {len(values):,}"
-    report.error("length", message, span, "give one value for each stage, or a single value for all of them")
+    needed = f"{over.count - spare:,} or {over.count:,}" if spare else f"{over.count:,}"
+    message = f"{key} needs {needed} values for {count(over.count, over.noun)}, got {total:,}"
+    hint = f"give one value for each {over.noun}, or a single value for all of them"
+    report.error("length", message, span, hint)
     return None
 
 
@@ -147,24 +180,26 @@ def check_range(number: int, least: int, scale: int, key: str, value: Quantity, 
     return False
 
 
-def item_span(setting: Setting, stage: int) -> Span:
-    """Where the value of one stage stands."""
+def item_span(setting: Setting, index: int) -> Span:
+    """Where the value of one stage or layer stands."""
     value = setting.value
-    if isinstance(value, Listing) and stage < len(value.items):
-        return value.items[stage].span
+    for item in value.items if isinstance(value, Listing) else ():
+        index -= int(item.times.digits) if isinstance(item, Repeat) else 1
+        if index < 0:
+            return item.span
     return value.span
 
 
 def read_times(
-    setting: Setting, unit: str | None, stages: int | None, least: int, report: Report, spare: int = 0
+    setting: Setting, unit: str | None, over: Over, least: int, report: Report, spare: int = 0
 ) -> tuple[int, ...] | None:
-    """Ticks per stage; `unit` is that of plain numbers, None when the job got it wrong."""
-    items = _quantities(setting, "a time", report)
+    """Ticks per stage or layer; `unit` is that of plain numbers, None when the job got it wrong."""
+    items = _quantities(setting, "a time", over, report)
     if items is None:
         return None
     ticks = [_read_time(item, setting.key.text, unit, least, report) for item in items]
     known = tuple(one for one in ticks if one is not None)
-    return per_stage(setting, known, stages, report, spare) if len(known) == len(ticks) else None
+    return per_each(setting, known, over, report, spare) if len(known) == len(ticks) else None
 
 
 def read_duration(setting: Setting, least: int, most: int, report: Report) -> int | None:
@@ -195,16 +230,14 @@ def memory_unit_of(settings: list[Setting]) -> str:
     return "count"
 
 
-def read_amounts(
-    setting: Setting, memory_unit: str, stages: int | None, report: Report
-) -> tuple[int, ...] | None:
-    """Memory per stage, in the scale of the memory unit."""
-    items = _quantities(setting, "an amount", report)
+def read_amounts(setting: Setting, memory_unit: str, over: Over, report: Report) -> tuple[int, ...] | None:
+    """Memory per stage or layer, in the scale of the memory unit."""
+    items = _quantities(setting, "an amount", over, report)
     if items is None:
         return None
     amounts = [read_amount(item, setting.key.text, memory_unit, report) for item in items]
     known = tuple(one for one in amounts if one is not None)
-    return per_stage(setting, known, stages, report) if len(known) == len(amounts) else None
+    return per_each(setting, known, over, report) if len(known) == len(amounts) else None
 
 
 def read_amount(value: Quantity, key: str, memory_unit: str, report: Report) -> int | None:
@@ -252,14 +285,14 @@ def _report_precision(value: Quantity, key: str, smallest: str, report: Report) 
     report.error("precision", f"{key} has more digits than are kept, got {spell(value)}", value.span, hint)
 
 
-def _quantities(setting: Setting, what: str, report: Report) -> tuple[Quantity, ...] | None:
+def _quantities(setting: Setting, what: str, over: Over, report: Report) -> tuple[Quantity, ...] | None:
     """The numbers of a setting; None when something else is among them."""
     items = items_of(setting.value)
     if items is None:
         items = (setting.value,)
     wrong = [item for item in items if not isinstance(item, Quantity)]
     for item in wrong:
-        hint = "write a number, or a list with one for each stage"
+        hint = f"write a number, or a list with one for each {over.noun}"
         report.error("type", f"{setting.key.text} must be {what}, got {spell(item)}", item.span, hint)
     return None if wrong else tuple(item for item in items if isinstance(item, Quantity))
 

@@ -17,7 +17,7 @@ Its text is lines of exact integers: the head of every IR text, and what a bundl
 
 Where stages do not hold one chunk each, in order, `chunks 0 1 1 0` says which stage holds each chunk. A job
 in layers also has `cut 3 2 3`, the layers of each chunk, `redundancy 2`, and the lines of `ir/layers.py` if
-it can be cut anew; `free` if its own cut is the compiler's to choose.
+it can be cut anew; `free 32` if the compiler chooses where its 32 workers start.
 """
 
 from collections.abc import Iterable, Iterator
@@ -98,8 +98,9 @@ class JobSpec:
     """What other cuts cost; None where the cut stays."""
     redundancy: int = DEFAULT_REDUNDANCY
     """How many workers must hold every layer under another cut."""
-    is_free: bool = False
-    """Whether the compiler chooses the cut that the job starts with; this one is only the first."""
+    free_workers: int = 0
+    """Of a job that leaves stages and pipelines to the compiler, the number of its workers; else 0. Its
+    cut and grid are then only the first that fit, and some cells of the grid may have no worker."""
 
     def __post_init__(self) -> None:
         if not self.chunk_stages:
@@ -114,6 +115,11 @@ class JobSpec:
     def has_chunk_per_stage(self) -> bool:
         """Whether every stage holds one chunk, in order: then chunks and stages have the same numbers."""
         return self.chunk_stages == tuple(range(self.stages))
+
+    @property
+    def is_free(self) -> bool:
+        """Whether the compiler chooses the cut that the job starts with."""
+        return self.free_workers > 0
 
     @property
     def workers(self) -> int:
@@ -164,6 +170,8 @@ class JobSpec:
             yield f"redundancy must be at least 1, got {self.redundancy}"
         if self.cut and (len(self.cut) != self.chunks or min(self.cut) < 1):
             yield f"cut {self.cut} does not give each of {self.chunks} chunks a layer"
+        if not 0 <= self.free_workers <= self.workers:
+            yield f"a grid of {self.workers} cells cannot have {self.free_workers} workers"
         if self.layer_costs is None:
             if self.is_free:
                 yield "the cut of a job without layers cannot be free"
@@ -217,7 +225,7 @@ def print_job(job: JobSpec) -> str:
     if job.layer_costs is not None:
         lines += print_layers(job.layer_costs)
     if job.is_free:
-        lines.append("free")
+        lines.append(f"free {job.free_workers}")
     lines.append(" ".join(("techniques", *job.techniques.names)))
     lines += [f"failures {job.failures}", f"solver {solver}"]
     return "\n".join(lines) + "\n"
@@ -269,7 +277,7 @@ def _job_from(fields: dict[str, list[str]]) -> JobSpec:
         cut=tuple(int(word) for word in fields.get("cut", ())),
         layer_costs=parse_layers(fields) if "layer_forward" in fields else None,
         redundancy=int(fields.get("redundancy", [str(DEFAULT_REDUNDANCY)])[0]),
-        is_free="free" in fields,
+        free_workers=int(fields.get("free", ["0"])[0]),
         **shape,
         **per_chunk,
     )

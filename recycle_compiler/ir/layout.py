@@ -96,6 +96,7 @@ def job_of_layout(job: JobSpec, layout: Layout) -> JobSpec:
         chunk_stages=(),
         cut=layout.layers,
         layer_costs=None,
+        free_workers=0,
         failures=0,
     )
 

@@ -21,7 +21,7 @@ from functools import lru_cache
 from recycle_compiler.fleet.policies.bookkeeping import Holders, WorkClock, grid
 from recycle_compiler.fleet.policy import CannotRunError, Change, Reaction, Worker
 from recycle_compiler.fleet.setting import Setting, on_pipelines
-from recycle_compiler.frontend.resolve import spell_amount
+from recycle_compiler.frontend.capacity import spell_amount
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.planner.baselines import one_f_one_b_period
 

@@ -1,0 +1,119 @@
+"""What a job costs: stage by stage, or layer by layer before it is cut into stages."""
+
+from dataclasses import dataclass, field, fields, replace
+from itertools import accumulate, pairwise
+from typing import Protocol
+
+from recycle_compiler.diagnostics import Span
+from recycle_compiler.ir.layers import LayerCosts
+from recycle_compiler.ir.layout import ring_time
+
+Cut = tuple[int, ...]
+"""How many layers each stage has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Per stage, in ticks and in bytes or thousandths of an activation, as a JobSpec has them."""
+
+    unit: str
+    memory_unit: str
+    forward: tuple[int, ...]
+    backward_input: tuple[int, ...]
+    backward_weight: tuple[int, ...]
+    optimizer: tuple[int, ...]
+    reduce: tuple[int, ...]
+    transfer: tuple[int, ...]
+    activation: tuple[int, ...]
+    kept_for_weight: tuple[int, ...]
+    parameters: tuple[int, ...]
+    """What a worker that moves to the stage must copy, in bytes."""
+    resident: tuple[int, ...]
+    """What of the capacity is taken before the first activation."""
+    span: Span = field(compare=False)
+    """Where the job says where its costs come from."""
+
+    def per_stage(self) -> dict[str, tuple[int, ...]]:
+        """The tuples that go into a JobSpec as they are, by field name."""
+        kept = (
+            one.name for one in fields(self) if one.name not in ("unit", "memory_unit", "resident", "span")
+        )
+        return {name: getattr(self, name) for name in kept}
+
+
+class Layers(Protocol):
+    """A job in layers, before it is known how they are cut."""
+
+    @property
+    def unit(self) -> str: ...
+
+    @property
+    def memory_unit(self) -> str: ...
+
+    @property
+    def costs(self) -> LayerCosts:
+        """What each layer costs; the capacity is not known yet."""
+        ...
+
+    @property
+    def span(self) -> Span: ...
+
+    def usual_cut(self, stages: int) -> Cut | None:
+        """How such a model is cut where the job does not say; None leaves it to the costs."""
+        ...
+
+    def stage_costs(self, cut: Cut, pipelines: int) -> Costs:
+        """The costs of the stages of a cut, each on so many workers."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredLayers:
+    """Layers whose costs are known as numbers: those of a stage are their sum."""
+
+    unit: str
+    memory_unit: str
+    measured: LayerCosts
+    """As given: `reduce` is what so many workers take."""
+    reduce_workers: int | None
+    """How many workers the given `reduce` is for; None is very many."""
+    span: Span = field(compare=False)
+
+    @property
+    def costs(self) -> LayerCosts:
+        workers = self.reduce_workers
+        if workers is None or workers < 2:
+            return self.measured
+        # Rounded down, so that so many workers take again what was measured.
+        whole = tuple(time * workers // (workers - 1) for time in self.measured.reduce)
+        return replace(self.measured, reduce=whole)
+
+    def usual_cut(self, stages: int) -> Cut | None:
+        return None
+
+    def stage_costs(self, cut: Cut, pipelines: int) -> Costs:
+        given = self.measured
+        ranges = tuple(pairwise(accumulate(cut, initial=0)))
+
+        def summed(values: tuple[int, ...]) -> tuple[int, ...]:
+            return tuple(sum(values[first:end]) for first, end in ranges)
+
+        if self.reduce_workers == pipelines:
+            reduce = summed(given.reduce)
+        else:
+            reduce = tuple(ring_time(whole, pipelines) for whole in summed(self.costs.reduce))
+        return Costs(
+            unit=self.unit,
+            memory_unit=self.memory_unit,
+            forward=summed(given.forward),
+            backward_input=summed(given.backward_input),
+            backward_weight=summed(given.backward_weight),
+            optimizer=summed(given.optimizer),
+            reduce=reduce,
+            transfer=tuple(given.transfer[end - 1] for _, end in ranges[:-1]),
+            activation=summed(given.activation),
+            kept_for_weight=summed(given.kept_for_weight),
+            parameters=summed(given.parameters),
+            resident=summed(given.resident),
+            span=self.span,
+        )

@@ -1,0 +1,96 @@
+"""The `layers` block: what each layer costs, written out.
+
+layers {
+  unit = ms
+  forward = [0.2, 96 * 6.6, 5.3]          # embedding, 96 blocks, head
+  backward_input = [0.1, 96 * 6.8, 5.7]
+  backward_weight = [0.1, 96 * 6.3, 5.1]
+  activation = 102 MiB                    # one value for all layers
+}
+"""
+
+from recycle_compiler.frontend.check import Section
+from recycle_compiler.frontend.costs import MeasuredLayers
+from recycle_compiler.frontend.diagnostics import Report, count
+from recycle_compiler.frontend.profile import MEMORY, TIMES, read_memory, read_times_or_zero
+from recycle_compiler.frontend.shape import Shape
+from recycle_compiler.frontend.syntax import Listing, Setting
+from recycle_compiler.frontend.values import (
+    Over,
+    memory_unit_of,
+    read_amounts,
+    read_repeats,
+    read_unit,
+    read_whole,
+)
+from recycle_compiler.ir.layers import LayerCosts
+
+MOST_LAYERS = 4_096
+_PER_LAYER = (*TIMES, *MEMORY, "parameters", "resident")
+
+
+def read_layers_block(
+    section: Section, capacity: Setting | None, shape: Shape, report: Report
+) -> MeasuredLayers | None:
+    """The costs that a layers block states; the capacity has a say in what memory is counted in."""
+    settings = section.settings
+    over = Over(_read_count(section, report), "layer")
+    unit = read_unit(settings.get("unit"), report)
+    columns = {key: read_times_or_zero(section, key, unit, over, report) for key in TIMES}
+    stated = [settings[key] for key in (*MEMORY, "resident") if key in settings]
+    memory_unit = memory_unit_of([*stated, capacity] if capacity else stated)
+    columns["activation"], columns["kept_for_weight"] = read_memory(section, memory_unit, over, report)
+    columns["parameters"] = _amounts_or_zero(section, "parameters", "byte", over, report)
+    columns["resident"] = _amounts_or_zero(section, "resident", memory_unit, over, report)
+    known = {key: values for key, values in columns.items() if values is not None}
+    if unit is None or len(known) < len(columns):
+        return None
+    return MeasuredLayers(
+        unit=unit,
+        memory_unit=memory_unit,
+        measured=LayerCosts(capacity=None, **known),
+        reduce_workers=shape.pipelines,
+        span=section.span,
+    )
+
+
+def _read_count(section: Section, report: Report) -> int | None:
+    """How many layers there are: as `count` says, or as many as the first list has values."""
+    if setting := section.settings.get("count"):
+        return read_whole(setting, report, 1, MOST_LAYERS)
+    if section.names("count"):
+        return None
+    lists = [
+        setting
+        for key in _PER_LAYER
+        if (setting := section.settings.get(key)) and isinstance(setting.value, Listing)
+    ]
+    # Values between layers are one fewer, and may be as many.
+    lists.sort(key=lambda setting: setting.key.text == "transfer")
+    if not lists or lists[0].key.text == "transfer":
+        hint = "write `count = 32`, or a list with one value for each layer"
+        report.error("missing", "block `layers` does not say how many layers there are", section.span, hint)
+        return None
+    return _length(lists[0], report)
+
+
+def _length(setting: Setting, report: Report) -> int | None:
+    repeats = read_repeats(setting, report)
+    if repeats is None:
+        return None
+    total = sum(repeats)
+    if 1 <= total <= MOST_LAYERS:
+        return total
+    message = f"a job has 1 to {MOST_LAYERS:,} layers, {setting.key.text} has {count(total, 'value')}"
+    report.error("range", message, setting.value.span, "a layer is a transformer block, not an op")
+    return None
+
+
+def _amounts_or_zero(
+    section: Section, key: str, memory_unit: str, over: Over, report: Report
+) -> tuple[int, ...] | None:
+    """Memory per layer; nothing stated is none."""
+    setting = section.settings.get(key)
+    if setting is None:
+        return None if over.count is None else (0,) * over.count
+    return read_amounts(setting, memory_unit, over, report)

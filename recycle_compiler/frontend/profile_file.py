@@ -1,0 +1,216 @@
+"""Measured costs from a file, `profile from "gpt3.a100.json"`, by stage or by layer.
+
+    {"format": "recycle-profile", "version": 1, "device": "NVIDIA A100", "unit": "ns",
+     "stages": [{"forward": 1200000, "backward_input": 1300000, "backward_weight": 1100000,
+                 "optimizer": 400000, "reduce": 900000, "transfer": 60000,
+                 "activation_bytes": 100663296, "kept_bytes": 67108864, "parameter_bytes": 3221225472}, ...]}
+
+A profile by layer has `layers` in place of `stages`, `resident_bytes` in each of them, and `pipelines`: how
+many workers took part in a reduction. Keys that are not named here are left to whoever wrote them.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from recycle_compiler.frontend.costs import Costs, MeasuredLayers
+from recycle_compiler.frontend.diagnostics import Report, count, quote, shorten
+from recycle_compiler.frontend.layers import MOST_LAYERS
+from recycle_compiler.frontend.read_file import ReadError, read_text
+from recycle_compiler.frontend.shape import MOST_GPUS, Shape
+from recycle_compiler.frontend.syntax import Quoted
+from recycle_compiler.frontend.values import LARGEST
+from recycle_compiler.ir.layers import LayerCosts
+
+FORMAT = "recycle-profile"
+VERSION = 1
+DISPLAY_UNIT = "ms"
+"""Times are measured in nanoseconds; people read iterations in milliseconds."""
+_MOST_BYTES = 4 << 20
+_MOST_SHOWN = 10
+_FIELDS = {
+    "forward": ("forward", 1),
+    "backward_input": ("backward_input", 1),
+    "backward_weight": ("backward_weight", 1),
+    "activation_bytes": ("activation", 0),
+    "optimizer": ("optimizer", 0),
+    "reduce": ("reduce", 0),
+    "transfer": ("transfer", 0),
+    "kept_bytes": ("kept_for_weight", 0),
+    "parameter_bytes": ("parameters", 0),
+    "resident_bytes": ("resident", 0),
+}
+"""Key in the file: field of the costs, least value."""
+_REQUIRED = ("forward", "backward_input", "backward_weight", "activation_bytes")
+_LOOKS_LIKE = f'a profile is JSON that begins {{"format": "{FORMAT}", "version": {VERSION}, ...'
+
+
+class _ProfileError(Exception):
+    """The profile cannot be used; the message names the place inside it."""
+
+    def __init__(self, message: str, hint: str = _LOOKS_LIKE) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """The rows of a profile as they stand in the file."""
+
+    noun: str
+    """What a row is: a stage, or a layer."""
+    rows: list[Any]
+    pipelines: int | None
+    """How many workers took part in a reduction; None where the file does not say."""
+
+
+def read_profile_file(
+    file: Quoted, folder: Path, shape: Shape, report: Report
+) -> Costs | MeasuredLayers | None:
+    """The costs in a profile; what is wrong with it is placed at its name in the job file."""
+    try:
+        profile = _read_head(_load(folder / file.text))
+        measured = _read_layers(profile) if "layers" in profile else _read_stages(profile, shape)
+    except _ProfileError as wrong:
+        report.error("profile-file", f'"{shorten(file.text)}": {wrong}', file.span, wrong.hint)
+        return None
+    problems = [
+        problem
+        for number, row in enumerate(measured.rows)
+        for problem in _problems(f"{measured.noun}s[{number}]", row)
+    ]
+    for problem in problems[:_MOST_SHOWN]:
+        report.error(
+            "profile-file", f'"{shorten(file.text)}": {problem}', file.span, "measure the profile again"
+        )
+    if problems:
+        return None
+    columns = _columns([cast(dict[str, int], row) for row in measured.rows])
+    if measured.noun == "stage":
+        return _stage_costs(columns, file) if shape.stages or shape.is_free else None
+    workers = measured.pipelines or shape.pipelines
+    return MeasuredLayers(DISPLAY_UNIT, "byte", LayerCosts(capacity=None, **columns), workers, file.span)
+
+
+def _load(path: Path) -> Any:
+    try:
+        text = read_text(path, _MOST_BYTES)
+    except ReadError as error:
+        hint = "paths are relative to the job file" if error.code == "unreadable" else _LOOKS_LIKE
+        raise _ProfileError(str(error), hint) from None
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise _ProfileError("is nested too deeply to be a profile") from None
+    except json.JSONDecodeError as wrong:
+        raise _ProfileError(_where(wrong)) from None
+    except ValueError:
+        raise _ProfileError("holds a number with thousands of digits", "measure the profile again") from None
+
+
+def _where(wrong: json.JSONDecodeError) -> str:
+    """The place where JSON ends, in words of our own: the library's are for programmers."""
+    rest = wrong.doc[wrong.pos :].split()
+    if not wrong.doc.strip():
+        return "is empty"
+    if not rest:
+        return f"is not whole: the JSON breaks off at line {wrong.lineno}, column {wrong.colno}"
+    return f"is not valid JSON at line {wrong.lineno}, column {wrong.colno}: found {quote(rest[0])}"
+
+
+def _read_head(profile: Any) -> dict[str, Any]:
+    """The profile, if it is one and its times can be used."""
+    if not isinstance(profile, dict):
+        raise _ProfileError("must hold a JSON object")
+    fields = cast(dict[str, Any], profile)
+    if fields.get("format") != FORMAT:
+        raise _ProfileError(f'format must be "{FORMAT}", got {_spell(fields, "format")}')
+    if fields.get("version") != VERSION or isinstance(fields["version"], bool):
+        raise _ProfileError(f"version must be {VERSION}, got {_spell(fields, 'version')}")
+    if fields.get("unit", "ns") != "ns":
+        raise _ProfileError(f'unit must be "ns", got {_spell(fields, "unit")}', "times are whole nanoseconds")
+    if not isinstance(fields.get("device", ""), str):
+        raise _ProfileError(
+            f"device must be text, got {_spell(fields, 'device')}", "it names what was measured, for people"
+        )
+    return fields
+
+
+def _read_layers(fields: dict[str, Any]) -> _Measured:
+    if "stages" in fields:
+        raise _ProfileError("has both stages and layers", "a profile is by stage or by layer")
+    rows = fields["layers"]
+    if not isinstance(rows, list) or not 1 <= len(cast(list[Any], rows)) <= MOST_LAYERS:
+        got = f"{len(cast(list[Any], rows)):,}" if isinstance(rows, list) else _spell(fields, "layers")
+        raise _ProfileError(
+            f"layers must be a list of 1 to {MOST_LAYERS:,}, got {got}", "it holds one object per layer"
+        )
+    pipelines = fields.get("pipelines")
+    if pipelines is not None and (type(pipelines) is not int or not 1 <= pipelines <= MOST_GPUS):
+        raise _ProfileError(
+            f"pipelines must be a whole number from 1, got {_spell(fields, 'pipelines')}",
+            "it is the number of workers that took part in a reduction",
+        )
+    return _Measured("layer", cast(list[Any], rows), pipelines)
+
+
+def _read_stages(fields: dict[str, Any], shape: Shape) -> _Measured:
+    rows = fields.get("stages")
+    if not isinstance(rows, list):
+        raise _ProfileError(
+            f"stages must be a list, got {_spell(fields, 'stages')}", "it holds one object per stage"
+        )
+    measured = cast(list[Any], rows)
+    if shape.stages is not None and len(measured) != shape.stages:
+        raise _ProfileError(
+            f"must list {count(shape.stages, 'stage')}, as `pipeline` says, got {len(measured):,}",
+            "measure as many stages as the job has, or change `pipeline`",
+        )
+    return _Measured("stage", measured, None)
+
+
+def _problems(path: str, row: Any) -> Iterator[str]:
+    """Yield what is wrong with one stage or layer, each with its path in the file."""
+    if not isinstance(row, dict):
+        yield f"{path} must be an object, got {_spell_value(row)}"
+        return
+    fields = cast(dict[str, Any], row)
+    good = True
+    for key, (_, least) in _FIELDS.items():
+        if key not in fields and key not in _REQUIRED:
+            continue
+        value = fields.get(key)
+        if type(value) is not int or not least <= value <= LARGEST:
+            good = False
+            got = _spell(fields, key)
+            yield f"{path}.{key} must be a whole number from {least} to 2**50, got {got}"
+    if good and fields.get("kept_bytes", 0) > fields["activation_bytes"]:
+        allowed = f"activation_bytes = {fields['activation_bytes']}"
+        yield f"{path}.kept_bytes cannot exceed {allowed}, got {fields['kept_bytes']}"
+
+
+def _columns(rows: list[dict[str, int]]) -> dict[str, tuple[int, ...]]:
+    """Costs by kind rather than by row."""
+    columns = {name: tuple(row.get(key, 0) for row in rows) for key, (name, _) in _FIELDS.items()}
+    # All of the activation is kept where no less was measured.
+    columns["kept_for_weight"] = tuple(row.get("kept_bytes", row["activation_bytes"]) for row in rows)
+    columns["transfer"] = columns["transfer"][:-1]
+    return columns
+
+
+def _stage_costs(columns: dict[str, tuple[int, ...]], file: Quoted) -> Costs:
+    # The capacity of a job with a profile by stage is for activations alone.
+    columns["resident"] = (0,) * len(columns["forward"])
+    return Costs(unit=DISPLAY_UNIT, memory_unit="byte", span=file.span, **columns)
+
+
+def _spell(fields: Mapping[str, Any], key: str) -> str:
+    return _spell_value(fields[key]) if key in fields else "nothing"
+
+
+def _spell_value(value: Any) -> str:
+    if isinstance(value, dict | list):
+        return "an object" if isinstance(value, dict) else "a list"
+    return shorten(json.dumps(value))
