@@ -64,7 +64,7 @@ class Chunk:
         """In the order of the model; one that stands for all of them where the program gives whole stages."""
         self.count = len(bundle.chunk_stages)
         """Of all chunks of the model."""
-        self.cut: tuple[int, ...] = getattr(bundle, "cut", ())
+        self.cut: tuple[int, ...] = bundle.cut
         """How many layers each of them has; empty if the plan does not say."""
         self.is_fresh = True
         """As built from the seed, and no part of any run yet."""
@@ -213,7 +213,7 @@ def build_chunks(
     recoverable: bool = True,
 ) -> dict[int, Chunk]:
     """Those that a worker of this stage holds, by number, in the order of the model."""
-    if getattr(bundle, "recuts", ()) and not program.is_layered:
+    if bundle.recuts and not program.is_layered:
         raise ProgramError(
             f"{program.path}: the plan may cut the model elsewhere, and build_stage gives whole stages",
             "define layers(), or compile the job with recut = off",
@@ -221,7 +221,7 @@ def build_chunks(
     setting = Setting(program, seed, device, tp_rank, group, recoverable)
     numbers = chunks_of(bundle, stage)
     # Inputs enter the first chunk and targets the last; shapes are enough for those between, if they stay so.
-    has_edge = bool({0, len(bundle.chunk_stages) - 1} & set(numbers)) or bool(getattr(bundle, "recuts", ()))
+    has_edge = bool({0, len(bundle.chunk_stages) - 1} & set(numbers)) or bool(bundle.recuts)
     data = MicroBatches(program, seed, bundle.pipelines * bundle.microbatches, keep_items=has_edge)
     return {
         number: Chunk(setting, bundle, number, _layers(setting, bundle, number), data) for number in numbers
@@ -239,7 +239,7 @@ def build_standby(beside: Chunk, bundle: Bundle, number: int, wanted: Collection
     parameters: list[torch.Tensor] = []
     named = chunk_layers(
         setting.program,
-        getattr(bundle, "cut", ()),
+        bundle.cut,
         number,
         len(bundle.chunk_stages),
         setting.seed,
@@ -270,7 +270,7 @@ def convert(held: Iterable[Chunk], bundle: Bundle, stage: int) -> dict[int, Chun
     before = [chunk for chunk in held if chunk.is_whole]
     layers = {layer.number: layer for chunk in before for layer in chunk.layers}
     numbers = chunks_of(bundle, stage)
-    ranges = layers_of(getattr(bundle, "cut", ()))
+    ranges = layers_of(bundle.cut)
     if missing := [layer for number in numbers for layer in ranges[number] if layer not in layers]:
         raise LayersMissingError(f"layers {missing} are not here")
     assert len({chunk.stepper.progress for chunk in before}) == 1, "these chunks stand at different steps"
@@ -337,7 +337,7 @@ def _layers(setting: Setting, bundle: Bundle, number: int) -> list[Layer]:
     if not program.is_layered:
         module = build_module(program, number, count, setting.seed, setting.group)
         return [Layer(program, number, "", module.to(setting.device))]
-    named = chunk_layers(program, getattr(bundle, "cut", ()), number, count, setting.seed, setting.group)
+    named = chunk_layers(program, bundle.cut, number, count, setting.seed, setting.group)
     return [Layer(program, layer, name, module.to(setting.device)) for layer, (name, module) in named]
 
 

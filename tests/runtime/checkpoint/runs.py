@@ -1,6 +1,7 @@
 """Runs on processes that are stopped and go on, and the plain loop that they must equal."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from recycle_runtime.launcher.local import RunOptions, RunResult, run_local
 from recycle_runtime.program.loading import load_program
 from recycle_runtime.program.microbatches import MicroBatches
 from recycle_runtime.protocol.messages import JobEvent, ToObserver
+from tests.runtime.training.alone import draw_as
 from tests.runtime.training.compare import MLP, Failed, changed
 from tests.support.jobs import unit_job
 
@@ -83,7 +85,8 @@ def train_in_turns(
                 value, target = items.item(item, 0)
                 item += 1
                 for stage, module in enumerate(modules):
-                    torch.manual_seed(forward_seed(0, len(found), index, stage))
+                    seed_of = partial(forward_seed, 0, len(found), index)
+                    draw_as(module, stage, seed_of, program.is_layered)
                     value = module(value)
                 loss = program.loss(value, target) / per_step
                 loss.backward()

@@ -1,6 +1,8 @@
 """The same training on one process, with plain autograd and a plain loop: what every plan must equal."""
 
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 
@@ -19,10 +21,12 @@ class Alone(NamedTuple):
     """Of each stage, at the end."""
 
 
-def train_alone(program_file: str, stages: int, per_step: int, steps: int, seed: int = 0) -> Alone:
+def train_alone(
+    program_file: str, stages: int, per_step: int, steps: int, seed: int = 0, cut: Sequence[int] = ()
+) -> Alone:
     """Train all stages here, one micro-batch after the other."""
     program = load_program(program_file)
-    modules = [build_module(program, stage, stages, seed) for stage in range(stages)]
+    modules = [build_module(program, stage, stages, seed, cut=cut) for stage in range(stages)]
     optimizers = [program.optimizer(list(module.parameters())) for module in modules]
     everything = [parameter for module in modules for parameter in module.parameters()]
     data = MicroBatches(program, seed, per_step)
@@ -32,7 +36,7 @@ def train_alone(program_file: str, stages: int, per_step: int, steps: int, seed:
         for index in range(per_step):
             inputs, target = data.item(step, index)
             for stage, module in enumerate(modules):
-                torch.manual_seed(forward_seed(seed, step, index, stage))
+                draw_as(module, stage, partial(forward_seed, seed, step, index), program.is_layered)
                 inputs = module(*as_tuple(inputs))
             loss = program.loss(inputs, target) / per_step
             loss.backward()
@@ -47,3 +51,15 @@ def train_alone(program_file: str, stages: int, per_step: int, steps: int, seed:
                 optimizer.step()
             optimizer.zero_grad()
     return Alone(losses, [module.state_dict() for module in modules])
+
+
+def draw_as(module: Any, stage: int, seed_of: Callable[[int], int], is_layered: bool) -> None:
+    """Have the next forward of a stage draw what it draws in a run: by layer, or by stage."""
+
+    def draw(number: int) -> None:
+        torch.manual_seed(seed_of(number))
+
+    if is_layered:
+        module.before_layer = draw
+    else:
+        draw(stage)
