@@ -72,13 +72,17 @@ def refuse_layer_settings(sections: Sections, report: Report) -> None:
 def check_recut(
     sections: Sections, shape: Shape, recut: bool | None, capacity: Setting | None, report: Report
 ) -> None:
-    """Report what keeps a job in layers from being cut anew."""
-    setting = setting_of(sections, "parallel", "recut")
-    if shape.is_free and recut is False and setting:
+    """Report what keeps a job in layers from being cut anew, or by the compiler in the beginning."""
+    if shape.is_free and (setting := setting_of(sections, "parallel", "cut")):
+        message = "parallel has both `workers` and `cut`"
+        hint = "remove one of them: `workers` leaves `cut` to the compiler"
+        report.error("conflict", message, setting.key.span, hint)
+    if shape.is_free and recut is False and (setting := setting_of(sections, "parallel", "recut")):
         message = "`workers` leaves the cut to the compiler, so there is none to keep"
         hint = "remove `recut = off`, or give `pipeline` and `data`"
         report.error("conflict", message, setting.value.span, hint)
-    if recut is not False and capacity and isinstance(capacity.value, Listing):
+    fixed = recut is False and not shape.is_free
+    if not fixed and capacity and isinstance(capacity.value, Listing):
         message = f"a job with a capacity for each stage cannot be re-cut, got {spell(capacity.value)}"
         hint = "write one capacity for all workers" + ("" if shape.is_free else ", or `recut = off`")
         report.error("cannot-recut", message, capacity.value.span, hint)
@@ -181,10 +185,6 @@ def _free_start(
     report: Report,
 ) -> Start | None:
     redundancy = _read_redundancy(sections, shape.workers, "worker", report)
-    if setting := setting_of(sections, "parallel", "cut"):
-        message = "parallel has both `workers` and `cut`"
-        hint = "remove `cut`: `workers` leaves it to the compiler"
-        report.error("conflict", message, setting.key.span, hint)
     if not (shape.workers and shape.microbatches and redundancy):
         return None
     workers, microbatches = shape.workers, shape.microbatches
@@ -197,7 +197,8 @@ def _free_start(
     # No stage can use more workers than there are micro-batches.
     least, most = max(needed, -(-workers // microbatches)), min(costs.count, workers // redundancy)
     if least > most:
-        message = f"{count(workers, 'worker')} cannot share {plural(microbatches, 'micro-batch')}"
+        fewest = plural(-(-workers // most), "micro-batch")
+        message = f"{workers:,} workers on {count(most, 'stage')} need {fewest}, got {microbatches:,}"
         hint = "use smaller micro-batches, or fewer workers"
         report.error("range", message, _batch_span(sections), hint)
         return None

@@ -36,6 +36,7 @@ _MISSING_BEFORE = {
     "STRING": ("EQUAL",),
     "LSQB": ("EQUAL",),
     "EQUAL": ("RSQB", "NAME"),
+    "RSQB": ("NAME",),
     "NAME": ("COMMA", "LBRACE"),
     "RBRACE": ("RSQB", "NAME", "RSQB"),
 }

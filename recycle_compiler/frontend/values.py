@@ -246,7 +246,10 @@ def read_amount(value: Quantity, key: str, memory_unit: str, report: Report) -> 
     if decimal is None:
         return None
     if memory_unit == "byte" and value.unit is None and decimal.numerator:
-        hint = f"write `{value.digits} MiB`, or plain counts for activation and capacity alike"
+        hint = f"write `{value.digits} MiB`"
+        # Bytes to copy are bytes in every job.
+        if key != "parameters":
+            hint += ", or plain counts for activation and capacity alike"
         report.error(
             "unit", f"{key} needs a unit where memory is in bytes, got {spell(value)}", value.span, hint
         )

@@ -11,6 +11,11 @@ from recycle_compiler.frontend import load_job
 from tests.compiler.frontend.job_texts import errors_of, job_text
 
 GPT = "model gpt { layers = 32  hidden = 4096  heads = 32  sequence = 2048  vocabulary = 50304 }"
+LAYERS = """\
+layers {
+  forward = [0.3, 28 * 1, 2]  backward_input = [0.45, 28 * 1.5, 3]  backward_weight = [0.24, 28 * 0.8, 1.6]
+  activation = [0, 28 * 1, 0]
+}"""
 
 CASES = {
     "syntax": """\
@@ -96,6 +101,87 @@ job x {
         profile="",
         batch="batch { microbatches = 6  micro = 4 }",
         memory="memory { capacity = 16 GiB }",
+    ),
+    "layers": """\
+job x {
+  parallel { pipeline = 4  data = 3  cut = [3, 3, 3] }
+  batch { microbatches = 6 }
+  layers {
+    count = 12  unit = ms
+    forward = [0.3, 9 * 1, 2]  backward_input = 2 slot  backward_weight = [0 * 1, 12]
+    activation = 2  kept_for_weight = [11 * 1, 3]
+    parameters = 3  resident = 1 ms  capacity = 4
+  }
+}
+""",
+    "layers-without-number": """\
+job x {
+  parallel { pipeline = 4  data = 3 }
+  batch { microbatches = 6 }
+  layers { forward = 1  backward_input = 1 }
+  profile { forward = 1  backward_input = 1  backward_weight = 1 }
+}
+""",
+    "repeats": """\
+job x {
+  parallel { pipeline = 4  data = 3 }
+  batch { microbatches = 6 }
+  profile {
+    forward = 4 * 1
+    backward_input = [4 *]
+    backward_weight = [ms * 3]
+  }
+}
+""",
+    "cut": job_text(
+        LAYERS, profile="", parallel="parallel { pipeline = 4  data = 3  cut = [9, 8, six, 5.5]  recut = of }"
+    ),
+    "cut-of-other-layers": job_text(
+        LAYERS, profile="", parallel="parallel { pipeline = 4  data = 3  cut = [8, 8, 6, 6] }"
+    ),
+    "more-stages-than-layers": job_text(
+        "layers { count = 3  forward = 1  backward_input = 1  backward_weight = 1 }", profile=""
+    ),
+    "whole-stages-cannot-be-recut": job_text(
+        parallel="parallel { pipeline = 4  data = 3  cut = [7, 7, 7, 7]  recut = on }",
+        tolerate="tolerate { failures = 1  redundancy = 2 }",
+    ),
+    "workers-of-whole-stages": job_text(parallel="parallel { workers = 12 }"),
+    "capacity-by-stage": job_text(LAYERS, profile="", memory="memory { capacity = [32, 32, 24, 24] }"),
+    "redundancy": job_text(
+        LAYERS,
+        profile="",
+        tolerate="tolerate { failures = 1  redundancy = 4 }",
+        memory="memory { capacity = 99 }",
+    ),
+    "free": job_text(
+        LAYERS,
+        profile="",
+        parallel="parallel { workers = 12  data = 3  cut = [30]  recut = off }",
+        batch="batch { global = 1001  micro = 4 }",
+        memory="memory { capacity = [8, 8] }",
+    ),
+    "free-too-many-failures": job_text(
+        LAYERS,
+        profile="",
+        parallel="parallel { workers = 12 }",
+        memory="memory { capacity = 8 }",
+        tolerate="tolerate { failures = 5  redundancy = 2 }",
+    ),
+    "free-redundancy": job_text(
+        LAYERS,
+        profile="",
+        parallel="parallel { workers = 12 }",
+        memory="memory { capacity = 8 }",
+        tolerate="tolerate { failures = 0  redundancy = 4 }",
+    ),
+    "free-memory": job_text(
+        LAYERS, profile="", parallel="parallel { workers = 12 }", memory="memory { capacity = 0.5 }"
+    ),
+    "free-few-microbatches": job_text(
+        "layers { count = 2  forward = 1  backward_input = 1  backward_weight = 1 }",
+        profile="",
+        parallel="parallel { workers = 40 }",
     ),
 }
 
