@@ -9,6 +9,7 @@ from functools import cached_property
 
 from recycle_compiler.fleet.setting import Setting
 from recycle_compiler.ir.failure import failed_per_stage, failure_set, normal_form
+from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.standard import GRAPH_PASSES
 from recycle_compiler.planner.compile import plan_failed
@@ -17,7 +18,7 @@ from recycle_compiler.scheduling.problem import Problem, problem_of
 from recycle_compiler.simulator.costs import Jitter
 from recycle_compiler.simulator.engine import simulate
 from recycle_runtime.plan.bundle import Bundle
-from recycle_runtime.plan.moves import Counts, even_counts
+from recycle_runtime.plan.moves import Counts, StageLoads, quickest_counts
 from recycle_runtime.plan.plan_choice import Planned, best_placement, quickest_fit
 
 _ITERATIONS = 9
@@ -40,11 +41,11 @@ class OurPeriods:
         return self.exact((0,) * self._job.stages)
 
     def best(self, failed: Counts) -> Planned:
-        """As many failures where the bundle has them, or spread evenly where it was not made for so many."""
+        """As many failures where the bundle has them; beyond its last plan, where they do least."""
         if best := best_placement(self._plans, sum(failed)):
             return best
-        even = even_counts(failed)
-        return Planned(even, round(self.exact(even)))
+        placed = quickest_counts(failed, loads_of(self._job))
+        return Planned(placed, round(self.exact(placed)))
 
     def is_planned(self, failures: int) -> bool:
         """Whether the bundle says where so many failures lie best."""
@@ -91,6 +92,15 @@ class OurPeriods:
     def _problem(self) -> Problem:
         """The timing problem without failures."""
         return problem_of(GRAPH_PASSES.run(Target(self._job, ())))
+
+
+def loads_of(job: JobSpec) -> StageLoads:
+    """How long each stage takes with the workers that it has."""
+    each, once = [0] * job.stages, [0] * job.stages
+    for chunk, stage in enumerate(job.chunk_stages):
+        each[stage] += job.forward[chunk] + job.backward_input[chunk] + job.backward_weight[chunk]
+        once[stage] += job.optimizer[chunk]
+    return StageLoads(job.pipelines, job.pipelines * job.microbatches, tuple(each), tuple(once))
 
 
 def plans_of(bundle: Bundle) -> list[Planned]:

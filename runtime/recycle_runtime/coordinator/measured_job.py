@@ -6,6 +6,8 @@ its own: it needs no profile beside it, and says all but what moves of workers w
 
 from typing import NamedTuple
 
+from recycle_runtime.plan.moves import StageLoads
+
 _SHAPE = ("stages", "pipelines", "tensor", "microbatches")
 _LARGEST = 1 << 50
 _LONGEST_SEARCH = 60_000_000_000
@@ -40,6 +42,22 @@ class JobText:
     def parameter_bytes(self, stage: int) -> int:
         """What a worker that moves to this stage copies; 0 if the profile does not say."""
         return int(self._fields["parameters"][stage])
+
+    @property
+    def loads(self) -> StageLoads:
+        """How long each stage takes with the workers that it has."""
+        each, once = [0] * self.stages, [0] * self.stages
+        for chunk, stage in enumerate(self._chunk_stages):
+            ops = (self.times.forward, self.times.backward_input, self.times.backward_weight)
+            each[stage] += sum(row[chunk] for row in ops)
+            once[stage] += self.times.optimizer[chunk]
+        return StageLoads(self._pipelines, self._pipelines * self.microbatches, tuple(each), tuple(once))
+
+    @property
+    def _chunk_stages(self) -> list[int]:
+        """The stage whose workers hold each chunk."""
+        words = self._fields.get("chunks")
+        return list(range(self.stages)) if words is None else [int(word) for word in words]
 
     def with_times(self, times: StageTimes) -> str:
         """The text of a job file."""

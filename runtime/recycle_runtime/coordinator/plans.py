@@ -3,9 +3,9 @@
 After every change another worker may be next. A further failure on a stage for which there is no plan would
 have to wait for one; a failure for which only a plan for more failures is there would cost speed until the
 exact one is made. So these are planned in the background while nothing happens, the first kind first. Between
-the two comes a plan for as many failures as there are now, spread evenly, if more workers have failed than
-the bundle was made for: its plans have failures where they cost least, those on demand have them where they
-happened to be, and a few moves may pay. Standard library only.
+the two comes a plan for as many failures as there are now, placed so that the slowest stage is as fast as can
+be, if more workers have failed than the bundle was made for: its plans have failures where they cost least,
+those on demand have them where they happened to be, and a few moves may pay. Standard library only.
 """
 
 import os
@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from recycle_runtime.coordinator.events import PlanMade, PlanningFailed
+from recycle_runtime.coordinator.measured_job import JobText
 from recycle_runtime.coordinator.state_machine import StateMachine
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.bundle import Bundle
-from recycle_runtime.plan.moves import even_counts
+from recycle_runtime.plan.moves import quickest_counts
 from recycle_runtime.plan.on_demand import OnDemandError, Recyclec, plan_arguments, read_plan
 from recycle_runtime.plan.plan_book import Fitted, PlanBook
 from recycle_runtime.protocol.messages import JobEvent
@@ -202,14 +203,16 @@ def next_failure(
             return failed
         if not assignment.is_exact and inexact is None:
             inexact = failed
-    even = _spread(book, live)
-    return inexact if even is None or even in tried else even
+    better = _better_placed(book, live)
+    return inexact if better is None or better in tried else better
 
 
-def _spread(book: PlanBook, live: Collection[Worker]) -> FailedWorkers | None:
-    """The failures of now, spread evenly, if nothing else was planned and they are not so already."""
+def _better_placed(book: PlanBook, live: Collection[Worker]) -> FailedWorkers | None:
+    """The failures of now where they do least, if nothing else was planned and they do not lie so already."""
     failed = book.counts(live)
-    even = even_counts(failed)
-    if book.is_planned(sum(failed)) or even == failed:
+    if book.is_planned(sum(failed)):
         return None
-    return tuple(place for place in book.grid if place[0] >= book.pipelines - even[place[1]])
+    wanted = quickest_counts(failed, JobText(book.bundles[0].job_text).loads)
+    if wanted == failed:
+        return None
+    return tuple(place for place in book.grid if place[0] >= book.pipelines - wanted[place[1]])

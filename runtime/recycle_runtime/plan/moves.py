@@ -12,6 +12,7 @@ pays if enough steps follow before the next change.
 """
 
 from collections.abc import Collection
+from heapq import heapify, heapreplace
 from statistics import median
 from typing import NamedTuple
 
@@ -64,14 +65,56 @@ def failed_counts(live: Collection[Worker], stages: int, pipelines: int) -> Coun
     return tuple(pipelines - count for count in there)
 
 
-def even_counts(failed: Counts) -> Counts:
-    """As many failures, spread evenly; what is left over stays on the stages that have most of them.
+class StageLoads(NamedTuple):
+    """What decides how long each stage takes with the workers that it has; times in ticks."""
 
-    This is where failures should lie as long as no plan says better.
+    pipelines: int
+    microbatches: int
+    """Of all pipelines together."""
+    each: tuple[int, ...]
+    """Of one micro-batch on each stage, forward and backward."""
+    once: tuple[int, ...]
+    """Of what a worker of each stage does once in an iteration."""
+
+    def ticks(self, stage: int, failed: int) -> int:
+        """The work of the busiest worker of a stage of which so many have failed."""
+        most = -(-self.microbatches // (self.pipelines - failed))
+        return most * self.each[stage] + self.once[stage]
+
+
+def quickest_counts(failed: Counts, loads: StageLoads) -> Counts:
+    """As many failures, where the slowest stage is as fast as can be; they stay where they are if that is so.
+
+    This is where failures should lie as long as no plan says better. Every worker more makes a stage faster,
+    or leaves it as it is, so giving one after the other to the slowest stage finds the least time exactly.
     """
-    each, more = divmod(sum(failed), len(failed))
-    most_first = sorted(range(len(failed)), key=lambda stage: (-failed[stage], stage))
-    return tuple(each + (most_first.index(stage) < more) for stage in range(len(failed)))
+    most = loads.pipelines - 1
+    least = _least_ticks(sum(failed), loads)
+    # The most failures with which each stage is fast enough.
+    allowed = [
+        max(gone for gone in range(most + 1) if loads.ticks(stage, gone) <= least)
+        for stage in range(len(failed))
+    ]
+    placed = [min(gone, allowed[stage]) for stage, gone in enumerate(failed)]
+    for _ in range(sum(failed) - sum(placed)):
+        stages = (stage for stage, gone in enumerate(placed) if gone < allowed[stage])
+        placed[min(stages, key=lambda stage: (loads.ticks(stage, placed[stage] + 1), stage))] += 1
+    return tuple(placed)
+
+
+def _least_ticks(failures: int, loads: StageLoads) -> int:
+    """Of the slowest stage, with so many failures wherever they do least."""
+    stages = len(loads.each)
+    gone = [loads.pipelines - 1] * stages
+    slowest = [(-loads.ticks(stage, gone[stage]), stage) for stage in range(stages)]
+    heapify(slowest)
+    for _ in range(sum(gone) - failures):
+        stage = slowest[0][1]
+        if not gone[stage]:
+            break
+        gone[stage] -= 1
+        heapreplace(slowest, (-loads.ticks(stage, gone[stage]), stage))
+    return -slowest[0][0]
 
 
 class ChangeRate:

@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recycle_runtime.plan.assembly import Worker
-from recycle_runtime.plan.moves import ChangeRate, CostOfMoves, Counts, even_counts, least_moves, weigh
+from recycle_runtime.plan.moves import (
+    ChangeRate,
+    CostOfMoves,
+    Counts,
+    StageLoads,
+    least_moves,
+    quickest_counts,
+    weigh,
+)
 
 
 @st.composite
@@ -77,13 +85,46 @@ def test_what_moves_cannot_do() -> None:
         least_moves({(0, 0), (1, 0), (2, 0)}, (2, 1), 3)
 
 
-@given(st.lists(st.integers(0, 9), min_size=1, max_size=8))
-def test_even_counts(failed: list[int]) -> None:
-    even = even_counts(tuple(failed))
-    assert sum(even) == sum(failed) and max(even) - min(even) <= 1
-    for one, other in product(range(len(failed)), repeat=2):
-        if failed[one] > failed[other]:
-            assert even[one] >= even[other]
+@st.composite
+def loads_and_failures(draw: st.DrawFn) -> tuple[StageLoads, Counts]:
+    stages, pipelines = draw(st.integers(1, 4)), draw(st.integers(1, 5))
+    times = st.lists(st.integers(0, 9), min_size=stages, max_size=stages).map(tuple)
+    failed = draw(st.tuples(*[st.integers(0, pipelines - 1)] * stages))
+    return StageLoads(pipelines, pipelines * draw(st.integers(1, 6)), draw(times), draw(times)), failed
+
+
+def slowest(loads: StageLoads, failed: Counts) -> int:
+    return max(loads.ticks(stage, gone) for stage, gone in enumerate(failed))
+
+
+@given(loads_and_failures())
+def test_failures_lie_where_the_slowest_stage_is_fastest(case: tuple[StageLoads, Counts]) -> None:
+    loads, failed = case
+    found = quickest_counts(failed, loads)
+    counts = product(range(loads.pipelines), repeat=len(failed))
+    best = min(slowest(loads, each) for each in counts if sum(each) == sum(failed))
+    assert sum(found) == sum(failed) and max(found) < loads.pipelines
+    assert slowest(loads, found) == best
+    if slowest(loads, failed) == best:
+        assert found == failed
+
+
+@given(loads_and_failures())
+def test_as_few_workers_move_as_can_for_that(case: tuple[StageLoads, Counts]) -> None:
+    loads, failed = case
+    found = quickest_counts(failed, loads)
+    alike = [
+        counts
+        for counts in product(range(loads.pipelines), repeat=len(failed))
+        if sum(counts) == sum(failed) and slowest(loads, counts) == slowest(loads, found)
+    ]
+    moved = [sum(max(0, b - a) for a, b in zip(failed, counts, strict=True)) for counts in alike]
+    assert sum(max(0, b - a) for a, b in zip(failed, found, strict=True)) == min(moved)
+
+
+def test_the_fastest_stage_carries_the_failure_that_is_left_over() -> None:
+    loads = StageLoads(6, 36, (8, 8, 5, 8), (1, 1, 1, 1))
+    assert quickest_counts((4, 3, 3, 3), loads) == (3, 3, 4, 3)
 
 
 def test_what_is_expected_counts_like_one_change_seen() -> None:
