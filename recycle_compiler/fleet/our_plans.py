@@ -12,6 +12,7 @@ from recycle_compiler.ir.failure import failed_per_stage, failure_set, normal_fo
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.standard import GRAPH_PASSES
+from recycle_compiler.planner.baselines import is_large, period_with
 from recycle_compiler.planner.compile import plan_failed
 from recycle_compiler.scheduling.bounds import stage_bounds
 from recycle_compiler.scheduling.problem import Problem, problem_of
@@ -66,9 +67,16 @@ class OurPeriods:
                 self._planned_left -= 1
                 period = float(plan_failed(self._job, normal_form(counts, self._job.pipelines)).claims.period)
             else:
-                period = self._bound(counts) * self._excess
+                period = self._estimate(counts)
             self._found[counts] = min(period, self.at_once(counts) or period)
         return self._found[counts]
+
+    def _estimate(self, counts: Counts) -> float:
+        """By the bound, or what ReCycle's rules reach for these failures, which ours may use as well."""
+        estimate = self._bound(counts) * self._excess
+        if is_large(self._job):
+            return estimate
+        return min(estimate, period_with(self._job, counts, self._job.techniques))
 
     @cached_property
     def _excess(self) -> float:

@@ -87,7 +87,7 @@ class WorkClock:
         self._cycle = checkpoint_cycle
         """From one checkpoint to the next, with the save where the policy's rate includes it."""
         self.now = 0.0
-        self._worked = 0.0
+        self.worked = 0.0
         """Since the start, or since a checkpoint that was taken or gone back to."""
         self.busy_until = 0.0
         """When the last pause is over."""
@@ -95,7 +95,7 @@ class WorkClock:
     def pass_to(self, at: float, rate: float) -> None:
         """Time has gone on, at this rate once the pause was over."""
         if rate > 0:
-            self._worked += max(0.0, at - max(self.now, self.busy_until))
+            self.worked += max(0.0, at - max(self.now, self.busy_until))
         self.now = at
 
     def pause(self, seconds: float) -> None:
@@ -109,14 +109,14 @@ class WorkClock:
     @property
     def since_pause(self) -> float:
         """How long work has been going on, if it has."""
-        return min(self._worked, max(0.0, self.now - self.busy_until))
+        return min(self.worked, max(0.0, self.now - self.busy_until))
 
     def back_to_checkpoint(self) -> float:
         """Work since the last checkpoint, on average, which has to be redone."""
-        redone = min(self._worked, self._cycle / 2)
-        self._worked = 0.0
+        redone = min(self.worked, self._cycle / 2)
+        self.worked = 0.0
         return redone
 
     def checkpoint(self) -> None:
         """One is taken now, besides the regular ones."""
-        self._worked = 0.0
+        self.worked = 0.0

@@ -16,7 +16,14 @@ from recycle_compiler.fleet.policies.bookkeeping import WorkClock, own_stages_fi
 from recycle_compiler.fleet.policy import Change, Reaction, Worker
 from recycle_compiler.fleet.setting import Setting
 from recycle_compiler.ir.units import plural
-from recycle_runtime.plan.moves import STEPS_BEFORE_MOVES, ChangeRate, CostOfMoves, least_moves, weigh
+from recycle_runtime.plan.moves import (
+    STEPS_BEFORE_FURTHER_MOVES,
+    STEPS_BEFORE_MOVES,
+    ChangeRate,
+    CostOfMoves,
+    least_moves,
+    weigh,
+)
 
 _STEPS_LEFT = 1 << 40
 _NEVER = float("inf")
@@ -211,7 +218,7 @@ class Ours:
             self._serves[mover] = target
         self._counted = None
         self._period = best.period
-        return self._pause(weighed.cost, f"{len(moves)} moved to other stages")
+        return self._pause(weighed.cost, f"{plural(len(moves), 'worker')} moved to other stages")
 
     # What is known.
 
@@ -253,11 +260,17 @@ class Ours:
         begins = max(self._clock.now, self._clock.busy_until)
         self._weigh_at = _NEVER
         if self._rate > 0 and any(self._counts):
-            wait = STEPS_BEFORE_MOVES * self._setting.seconds(self._period)
+            wait = self._steps_before_moves * self._setting.seconds(self._period)
             if not self._periods.is_planned(sum(self._counts)):
                 # The next failure on every stage is planned for first.
                 wait = max(wait, (self._job.stages + 1) * self._costs.planning)
             self._weigh_at = begins + wait
+
+    @property
+    def _steps_before_moves(self) -> int:
+        """Few once steps of the job have been timed; it has made some if it ran for so long."""
+        timed = self._clock.worked >= STEPS_BEFORE_MOVES * self._setting.seconds(self._period)
+        return STEPS_BEFORE_FURTHER_MOVES if timed else STEPS_BEFORE_MOVES
 
     def _pause(self, seconds: float, why: str) -> Reaction:
         self._clock.pause(seconds)

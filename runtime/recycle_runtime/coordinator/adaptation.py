@@ -24,7 +24,15 @@ from recycle_runtime.coordinator.replanning import (
 )
 from recycle_runtime.coordinator.state_machine import StateMachine
 from recycle_runtime.plan.assembly import Worker
-from recycle_runtime.plan.moves import STEPS_BEFORE_MOVES, ChangeRate, CostOfMoves, Counts, least_moves, weigh
+from recycle_runtime.plan.moves import (
+    STEPS_BEFORE_FURTHER_MOVES,
+    STEPS_BEFORE_MOVES,
+    ChangeRate,
+    CostOfMoves,
+    Counts,
+    least_moves,
+    weigh,
+)
 from recycle_runtime.plan.plan_book import Assignment, Fitted, PlanBook
 from recycle_runtime.protocol.messages import Copied, JobEvent, Member, StepRow
 
@@ -78,6 +86,10 @@ class Adaptation:
         self._seen = 0
         """Rows of this generation."""
         self._look_at = _ROWS_FOR_PLANS
+        self._period = 0
+        """Ticks of the plan of this generation."""
+        self._pace: float | None = None
+        """Seconds of a tick, by the steps of an earlier generation."""
         self._live: frozenset[Worker] = frozenset()
         self._weighed: Counts | None = None
         """Where failures should lie, when moves to there were last thought of."""
@@ -121,6 +133,9 @@ class Adaptation:
             # What it will do there is all that it is judged by.
             self.ops.forget(place)
         self._replanner.stop()
+        if self._seen >= STEPS_BEFORE_MOVES and self._period:
+            self._pace = median(self._rows) / self._period
+        self._period = assignment.period
         self._rows, self._seen, self._look_at, self._copying = [], 0, _ROWS_FOR_PLANS, 0.0
         self._weighed = None
 
@@ -150,7 +165,7 @@ class Adaptation:
         best = self.book.best_placement(sum(self.book.counts(self._live)))
         is_new = best is not None and best.counts != self._weighed
         # Moves are weighed as if all were equally fast.
-        if is_new and self._seen >= STEPS_BEFORE_MOVES and not self.ops.slow(self._live, _TOO_SLOW):
+        if is_new and self._seen >= self._steps_before_moves and not self.ops.slow(self._live, _TOO_SLOW):
             assert best is not None
             self._weighed = best.counts
             return self._weigh_moves(job, now, best.counts, best.period)
@@ -279,7 +294,13 @@ class Adaptation:
     @property
     def _step(self) -> float:
         """Seconds."""
+        if self._seen < STEPS_BEFORE_MOVES and self._pace is not None:
+            return self._pace * self._period
         return median(self._rows) if self._rows else 0.0
+
+    @property
+    def _steps_before_moves(self) -> int:
+        return STEPS_BEFORE_MOVES if self._pace is None else STEPS_BEFORE_FURTHER_MOVES
 
 
 def _are_as_slow(slow: Mapping[Worker, float], planned: Mapping[Worker, float]) -> bool:

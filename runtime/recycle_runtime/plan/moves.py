@@ -25,7 +25,10 @@ Moves = dict[Worker, Worker]
 """From a worker to the failed one whose place it takes."""
 
 STEPS_BEFORE_MOVES = 4
-"""Steps of a generation before moves are weighed; the first of them is warm-up."""
+"""Steps of a generation before moves are weighed, where none before it says how long a step takes; the first
+of them is warm-up."""
+STEPS_BEFORE_FURTHER_MOVES = 1
+"""Where one does: then the periods of both plans say how long a step takes now."""
 _BYTES_A_SECOND = 1e9
 _REGROUP_SECONDS = 2.0
 """Both as long as nothing was measured."""

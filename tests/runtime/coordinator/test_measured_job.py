@@ -5,6 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from recycle_compiler.fleet.our_plans import loads_of
 from recycle_compiler.frontend.load import parse_job_text
 from recycle_compiler.ir.job import JobSpec, SolverOptions, print_job
 from recycle_compiler.ir.target import Target
@@ -35,6 +36,11 @@ def test_measured_times_are_exact(ticks: list[int]) -> None:
     job = read_back(figure3(4), StageTimes(*(tuple(tick % 10**9 + 1 for tick in row) for row in times)))
     assert job.forward == tuple(tick % 10**9 + 1 for tick in times.forward)
     assert job.reduce == tuple(tick % 10**9 + 1 for tick in times.reduce)
+
+
+@given(small_targets())
+def test_loads_are_those_of_the_compiler(target: Target) -> None:
+    assert JobText(print_job(target.job)).loads == loads_of(target.job)
 
 
 def test_real_times_and_bytes() -> None:

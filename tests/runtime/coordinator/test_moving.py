@@ -42,6 +42,21 @@ def test_a_worker_takes_the_free_place_when_that_pays() -> None:
     assert len(job.events) == 1, "it is weighed once"
 
 
+@pytest.mark.parametrize(("before", "awaited"), [(5, 1), (2, 4)])
+def test_moves_wait_for_one_step_where_steps_were_timed_before_else_for_four(
+    before: int, awaited: int
+) -> None:
+    job = FakeJob(STEPS, LONG)
+    job.run(before)
+    job.kill((1, 1))
+    steps = 0
+    while not job.events:
+        job.run(1)
+        steps += 1
+    assert steps == awaited
+    finish(job)
+
+
 def test_nobody_moves_when_the_next_change_is_near() -> None:
     job = FakeJob(STEPS, SHORT)
     job.run(5)

@@ -4,10 +4,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.report import job_path
 from recycle_compiler.fleet.course import Course
 from recycle_compiler.fleet.our_plans import OurPeriods
 from recycle_compiler.fleet.policies.ours import Ours
+from recycle_compiler.fleet.policy import Change
 from recycle_compiler.fleet.setting import Known, make_setting
+from recycle_compiler.frontend import load_job
+from recycle_compiler.planner.baselines import best_placement
 from recycle_runtime.plan.plan_choice import Planned
 from tests.compiler.fleet.settings import PERIODS, course_of, made_fleet, read_fleet, setting
 from tests.support.jobs import figure3
@@ -28,18 +32,24 @@ def test_a_failure_where_the_bundle_has_it() -> None:
     assert course.rates() == [(0, 1 / 21), (989.5, 0), (1003, 1 / 30)]
 
 
-def test_a_failure_elsewhere_is_planned_for_and_then_moved() -> None:
-    course = run('{"at": 1000, "failed": ["1:2"]}', '{"at": 9000}')
+def test_failures_that_lie_badly_are_planned_for_and_moved_a_step_later() -> None:
+    """How long a step takes is known from the time before them."""
+    course = run('{"at": 1000, "failed": ["0:2", "1:2"]}', '{"at": 9000}')
     assert [(at, pause, why) for at, pause, _, why in log(course)] == [
-        (1000, 3.0, "1:2 failed: the plan for these failures"),
-        (pytest.approx(1003 + 4 * 33, abs=20), 2.0, "1 moved to other stages"),
+        (1000, 7.0, "0:2, 1:2 failed: waits for a plan for these failures"),
+        (pytest.approx(1007 + 57, abs=3), 2.0, "2 workers moved to other stages"),
     ]
-    assert course.rates()[-1][1] == 1 / 30
+    assert course.rates()[-1][1] == 1 / 31
+
+
+def test_before_any_step_was_timed_four_are_awaited() -> None:
+    course = run('{"at": 10, "failed": ["0:2", "1:2"]}', '{"at": 9000}')
+    assert log(course)[1][0] == pytest.approx(17 + 4 * 57, abs=12)
 
 
 def test_no_worker_moves_where_copies_take_too_long() -> None:
-    course = run('{"at": 1000, "failed": ["1:2"]}', '{"at": 9000}', parameters=10**15)
-    assert [why for *_, why in log(course)] == ["1:2 failed: the plan for these failures"]
+    course = run('{"at": 1000, "failed": ["0:2", "1:2"]}', '{"at": 9000}', parameters=10**15)
+    assert [why for *_, why in log(course)] == ["0:2, 1:2 failed: waits for a plan for these failures"]
 
 
 def test_two_failures_at_once_wait_for_a_plan_with_one_for_more() -> None:
@@ -150,7 +160,7 @@ def test_estimates_are_no_better_than_plans() -> None:
         assert planned.exact(counts) == pytest.approx(estimated.exact(counts), rel=0.08)
 
 
-def test_more_failures_than_the_bundle_was_made_for_lie_best_when_they_are_even() -> None:
+def test_beyond_the_bundle_failures_of_even_stages_lie_best_when_they_are_even() -> None:
     given = setting()
     most = max(sum(plan.counts) for plan in given.plans)
     periods = OurPeriods(given)
@@ -159,6 +169,23 @@ def test_more_failures_than_the_bundle_was_made_for_lie_best_when_they_are_even(
     assert not periods.is_planned(most + 1) and sum(best.counts) == most + 1
     assert max(best.counts) - min(best.counts) <= 1
     assert periods.best((most, *failed[1:])) in given.plans
+
+
+def test_beyond_the_bundle_workers_move_to_where_the_slowest_stage_is_fastest() -> None:
+    """Thirteen failures of a bundle for none, as 4 3 3 3; stage 2 has the least to do and can do with two."""
+    loaded = load_job(str(job_path("gpt3-3.35b-24"))).spec
+    given = make_setting(loaded, [Planned((0, 0, 0, 0), 31_360)], Known(exact_plans=0))
+    down = frozenset({*((pipeline, stage) for pipeline in range(3) for stage in range(4)), (3, 0)})
+    policy = Ours(given)
+    policy.begin(frozenset(), 0)
+    failed = policy.react(Change(1e5, down, frozenset(), down, 0))
+    due = policy.due()
+    assert due is not None
+    moved = policy.act(due)
+    assert moved.why == "1 worker moved to other stages"
+    assert moved.rate / failed.rate > 1.3
+    ours, published = 1 / moved.rate, best_placement(loaded, 13)[0] / 1000
+    assert ours <= published * (1 + 1e-9)
 
 
 @settings(max_examples=25)
