@@ -13,6 +13,8 @@ worker must, however work is routed. Write k for that number and c for the activ
 - tracks: the activations a worker holds at once number at most c, so they can be drawn as c tracks
   of intervals that do not overlap; some track has ceil(k / c) of them, each as long as a round trip at least.
 - energy: an activation is held for a round trip at least; all of them must fit into capacity times time.
+- rounds (round_bounds.py): F number i + c waits for the room of F number i, so between them lies a round
+  trip; before the first of such a chain and after the last the worker has its work to do.
 - crowd: unless a worker has more than k, several have exactly k, and each of them has a first and a last
   backward. Where another stage has fewer workers than this crowd, those pass it in rounds: one worker of the
   crowd has its first backward that much later, or the last of their last backwards has that much longer a
@@ -43,6 +45,7 @@ from recycle_compiler.ir.graph import Edges
 from recycle_compiler.scheduling.inner_loops import FAR
 from recycle_compiler.scheduling.pool_bounds import head, pooled_span, up
 from recycle_compiler.scheduling.problem import UNLIMITED, Problem, Tasks
+from recycle_compiler.scheduling.round_bounds import OneWorker, Spans, spans_in_rounds
 
 _FACTS = (
     *("chunks", "pipelines", "microbatches", "staggered"),
@@ -161,7 +164,7 @@ def _worker_bounds(problem: Problem, stage: int, share: int, crowd: int) -> list
     return [
         Bound(_whole(problem, stage, share, crowd), f"load of stage {stage}"),
         *_tails(problem, stage, share, crowd),
-        Bound(_tracks(problem, stage, share), f"memory of stage {stage}"),
+        Bound(_memory(problem, stage, share, crowd), f"memory of stage {stage}"),
     ]
 
 
@@ -257,8 +260,14 @@ def _tails(problem: Problem, stage: int, share: int, crowd: int) -> list[Bound]:
 
     Of a crowd, one worker is late at the start and one must be early at the end, perhaps not the same one.
     """
-    busy = _busy_to_last_backward(problem, stage, share, 1)
-    late = _busy_to_last_backward(problem, stage, share, crowd) - busy
+    busy, crowded = (
+        max(
+            _busy_to_last_backward(problem, stage, share, size),
+            _in_rounds(problem, stage, share, size).to_last_backward,
+        )
+        for size in (1, crowd)
+    )
+    late = crowded - busy
     bounds: list[Bound] = []
     # The longest that the crowd holds up a stage between, on the way from here to `first`.
     held_up = 0
@@ -289,8 +298,39 @@ def _busy_to_last_backward(problem: Problem, stage: int, share: int, crowd: int)
     return _work(problem, stage, share) + saved
 
 
+def _memory(problem: Problem, stage: int, share: int, crowd: int) -> int:
+    """Too few activations at once to hide the round trip, alone or with the work between."""
+    rounds = _window(problem, stage, _in_rounds(problem, stage, share, crowd).whole)
+    return max(rounds, _tracks(problem, stage, share))
+
+
+@lru_cache(maxsize=8)
+def _in_rounds(problem: Problem, stage: int, share: int, crowd: int) -> Spans:
+    """What a worker takes that has to wait for room, round after round."""
+    if problem.capacity[stage] == UNLIMITED or problem.activation[stage] == 0:
+        return Spans(0, 0)
+    slack = _slack_at_end(problem, stage, share)
+    weight = problem.weight[stage]
+    return spans_in_rounds(
+        OneWorker(
+            share,
+            problem.forward[stage],
+            problem.backward[stage],
+            weight,
+            round_trip(problem, stage),
+            ramp_up(problem, stage, share, crowd),
+            max(0, weight - slack),
+            min(share, _deferrable(problem, stage)) * weight,
+            slack,
+            problem.capacity[stage],
+            problem.activation[stage],
+            problem.kept[stage],
+        )
+    )
+
+
 def _tracks(problem: Problem, stage: int, share: int) -> int:
-    """Memory alone: too few activations at once to hide the round trip."""
+    """Memory alone."""
     tracks = max(1, min(share, _holdable(problem, stage)))
     trip = problem.forward[stage] + round_trip(problem, stage) + problem.backward[stage]
     whole = problem.kept[stage] == problem.activation[stage]

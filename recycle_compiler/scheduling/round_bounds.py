@@ -1,0 +1,104 @@
+"""How long a worker takes whose memory is too small to hide the round trip.
+
+A worker that has k micro-batches and holds c activations takes them in rounds: the F that comes c after
+another needs the room of that one, so it starts no sooner than its backward has come back. Between such F
+lies a round trip, and in the rest of the iteration the worker has its usual work to do.
+
+Number the ops of one kind on the worker in order of their start, whatever micro-batch they belong to. Of the
+first i backwards one belongs to the i-th F or a later one, so the i-th backward starts no sooner than a round
+trip after the end of the i-th F; likewise the i-th W starts after the end of the i-th backward. When the i-th
+F starts, i activations have been taken; x ended backwards have given back all but what W keeps and y <= x
+ended W the rest. With r the room beyond c whole activations, what W keeps q and an activation a,
+
+    i a - x (a - q) - y q <= c a + r,   so   x >= i - c,   and with x = i - c + d:   y >= i - c - u(d)
+
+where u(d) = floor((r + d (a - q)) / q). From this follow three facts about the start of the i-th F:
+
+- it comes after (i - 1) F, and for i > c after x backwards and y W and the idle time before the first
+  backward (`before`);
+- the (i + c)-th F starts at least a `round` later: round trip, F and backward; and a W, or another backward,
+  whichever is shorter, where the room that a backward gives back is too small for an F;
+- after it there is at least the work on k - i + 1 micro-batches, and the worker idles while its last F is on
+  its way; or no backward before a round trip, and then the backwards and W of k - i + 1 (`after`).
+
+So for any i and any number of rounds the sum of the three is a span that no schedule goes below.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from recycle_compiler.scheduling.problem import Ints
+
+
+class OneWorker(NamedTuple):
+    """A worker of a stage, with all that these bounds need to know of it."""
+
+    share: int
+    """Micro-batches that it has."""
+    forward: int
+    backward: int
+    weight: int
+    trip: int
+    """From the end of an F to the start of its backward."""
+    ramp: int
+    """Idle time before the first backward."""
+    drain: int
+    """Idle time after the last F."""
+    late: int
+    """The most work that is left when the last backward ends."""
+    slack: int
+    """By how much the work that is left when the last F ends exceeds the time until its backward ends."""
+    capacity: int
+    activation: int
+    kept: int
+
+
+class Spans(NamedTuple):
+    """From the first op of a worker."""
+
+    whole: int
+    """To the end of its last W."""
+    to_last_backward: int
+    """To the end of its last backward."""
+
+
+def spans_in_rounds(worker: OneWorker) -> Spans:
+    """The longest spans that any sequence of rounds proves; 0 where memory holds all micro-batches."""
+    held = worker.capacity // worker.activation
+    share, both = worker.share, worker.backward + worker.weight
+    if not 0 < held < share:
+        return Spans(0, 0)
+    # Between `before` and `after` all is linear in the number of rounds, so either all or none of them count;
+    # the F that rounds begin with are of the first two, since `before` rises evenly after that.
+    first = np.arange(1, min(2 * held, share) + 1, dtype=np.int64)
+    rounds = (share - first) // held
+    begins = _before(worker, first, held) + rounds * _round(worker, held)
+    left = share - (first + rounds * held) + 1
+    work = left * (worker.forward + both)
+    returns = worker.forward + worker.trip
+    whole = np.maximum(work + worker.drain, returns + left * both)
+    backward = np.maximum(work - min(worker.late, worker.slack), returns + left * worker.backward)
+    return Spans(int((begins + whole).max()), int((begins + backward).max()))
+
+
+def _before(worker: OneWorker, number: Ints, held: int) -> Ints:
+    """The earliest start of the F with these numbers, from the work that lies before it."""
+    back = number - held
+    least = back * worker.backward
+    if worker.kept > 0:
+        more = np.arange(held, dtype=np.int64)
+        freed = worker.capacity - held * worker.activation + more * (worker.activation - worker.kept)
+        put_off = int((freed // worker.kept * worker.weight - more * worker.backward).max())
+        least = np.maximum(least, back * (worker.backward + worker.weight) - put_off)
+    return (number - 1) * worker.forward + np.where(back > 0, worker.ramp + least, 0)
+
+
+def _round(worker: OneWorker, held: int) -> int:
+    """From the start of an F to that of the first one that needs its room."""
+    trip = worker.forward + worker.trip + worker.backward
+    if worker.kept == 0 or (worker.capacity - held * worker.activation) // worker.kept > 0:
+        return trip
+    if worker.kept == worker.activation or held == 1:
+        return trip + worker.weight
+    return trip + min(worker.weight, worker.backward)
