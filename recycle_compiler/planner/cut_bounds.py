@@ -1,0 +1,188 @@
+"""What a stage costs at least, for each range of layers and number of workers, whatever other stages are.
+
+The arguments are those of scheduling/bounds.py for one worker of a stage: it carries a share of the
+micro-batches, idles before its first backward where memory cannot fill the round trip, idles at its end, and
+some earlier stage still has to finish after it. They need little of the other stages: the layers above and
+below have to be passed, in however many stages. Each stage between takes transfers on top, of which only
+those next to the stage itself are certain. All of them grow with the length of the way, so what is left out
+keeps them valid.
+
+Bounds that look at the workers of other stages (crowds, both ends) are not used here: they depend on the rest
+of the layout.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.ir.layers import LayerCosts
+
+Ints = NDArray[np.int64]
+FAR = 1 << 60
+"""A period that nothing takes: no micro-batch fits into memory."""
+MOST_LAYERS = 512
+"""Beyond, the table would not fit into memory; such a job keeps its cut."""
+_MOST_WAITING = 256
+"""Micro-batches in memory up to which what is left after the last F is counted exactly."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StageTable:
+    """period[range, choice]: what a stage of these layers imposes with this many workers."""
+
+    first: Ints
+    """Of each range, its first layer."""
+    end: Ints
+    """And the first beyond it."""
+    workers: Ints
+    """Of each choice, from the fewest. Numbers between give no worker a smaller share and are left out."""
+    period: Ints
+
+    def ranges(self, layers: int) -> Ints:
+        """number[first, end] of each range."""
+        number = np.full((layers + 1, layers + 1), -1, dtype=np.int64)
+        number[self.first, self.end] = np.arange(len(self.first))
+        return number
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Ranges:
+    """Columns with one value for each range of layers, as a column vector."""
+
+    forward: Ints
+    backward: Ints
+    weight: Ints
+    optimizer: Ints
+    reduce: Ints
+    activation: Ints
+    kept: Ints
+    capacity: Ints
+    """For activations; FAR where it is unlimited."""
+    trip: Ints
+    """From the end of an F to the start of its backward at least."""
+    down: Ints
+    """From the start of an F on the first layer of the model to its arrival here at least."""
+    way_up: Ints
+    """From the end of a backward here to the end of the first stage's work at least; 0 on the first stage."""
+
+
+@lru_cache(maxsize=2)
+def stage_table(job: JobSpec, most_workers: int) -> StageTable:
+    """The table for a job in layers, for stages of up to so many workers."""
+    costs = job.layer_costs
+    assert costs is not None and costs.count <= MOST_LAYERS, "a job that can be re-cut"
+    first, end = (index.astype(np.int64) for index in np.triu_indices(costs.count + 1, 1))
+    units = job.pipelines * job.microbatches
+    workers = _useful_counts(units, job.redundancy, most_workers)
+    share = -(-units // workers)
+    ranges = _ranges(job, costs, first, end)
+    return StageTable(first, end, workers, _periods(job, ranges, workers, share, units))
+
+
+def _useful_counts(units: int, least: int, most: int) -> Ints:
+    """For each share of the micro-batches that a worker can have, the fewest workers that give it."""
+    fewest: dict[int, int] = {}
+    for count in range(max(1, least), min(most, units) + 1):
+        fewest.setdefault(-(-units // count), count)
+    return np.array(sorted(fewest.values()), dtype=np.int64)
+
+
+def _ranges(job: JobSpec, costs: LayerCosts, first: Ints, end: Ints) -> _Ranges:
+    def summed(values: tuple[int, ...]) -> Ints:
+        total = np.concatenate([[0], np.cumsum(np.array(values, dtype=np.int64))])
+        return (total[end] - total[first])[:, None]
+
+    def total_before(values: tuple[int, ...], border: Ints) -> Ints:
+        return np.concatenate([[0], np.cumsum(np.array(values, dtype=np.int64))])[border][:, None]
+
+    split = job.techniques.decouple
+    weight = np.array(costs.backward_weight, dtype=np.int64)
+    backward = np.array(costs.backward_input, dtype=np.int64) + (0 if split else weight)
+    weight = weight if split else np.zeros_like(weight)
+    # A transfer at either border of the model is none.
+    border = np.array([0, *costs.transfer, 0], dtype=np.int64)
+    both = (np.array(costs.forward) + backward).tolist()
+    trip = total_before(tuple(both), np.full_like(end, costs.count)) - total_before(tuple(both), end)
+    capacity = FAR if costs.capacity is None else costs.capacity - summed(costs.resident)
+    down = total_before(costs.forward, first) + border[first][:, None]
+    # The first stage holds layer 0, whose W and step come after the last backward.
+    last_steps = int(weight[0]) + (costs.optimizer[0] if job.techniques.stagger else 0)
+    up = total_before(tuple(backward.tolist()), first) + border[first][:, None] + last_steps
+    return _Ranges(
+        forward=summed(costs.forward),
+        backward=summed(tuple(backward.tolist())),
+        weight=summed(tuple(weight.tolist())),
+        optimizer=summed(costs.optimizer),
+        reduce=summed(costs.reduce),
+        activation=summed(costs.activation),
+        kept=summed(costs.kept_for_weight) if split else np.zeros((len(first), 1), dtype=np.int64),
+        capacity=np.broadcast_to(capacity, (len(first), 1)).astype(np.int64),
+        trip=trip + 2 * border[end][:, None],
+        down=down,
+        way_up=np.where(first[:, None] > 0, up, 0),
+    )
+
+
+def _periods(job: JobSpec, of: _Ranges, workers: Ints, share: Ints, units: int) -> Ints:
+    unlimited = (of.capacity == FAR) | (of.activation == 0)
+    holdable = np.where(unlimited, units, of.capacity // np.maximum(of.activation, 1))
+    in_memory = np.minimum(share, holdable)
+    work = share * (of.forward + of.backward + of.weight)
+    ramp = np.maximum(0, of.trip - (in_memory - 1) * of.forward)
+    slack = _outstanding(of, share, in_memory) - of.trip - of.backward
+    drain = np.maximum(0, of.weight - slack)
+    apart = share > holdable
+    whole = work + np.where(apart, ramp + drain, np.maximum(ramp, drain))
+    late = np.minimum(share, _deferrable(of, units)) * of.weight
+    saved = np.where(apart, ramp - np.minimum(late, slack), np.maximum(ramp - late, -slack))
+    busy = np.maximum(whole, _tracks(of, share, in_memory))
+    finish = of.optimizer + -(-of.reduce * (workers - 1) // workers)
+    tail = np.where(of.way_up > 0, of.down + work + saved + of.way_up, 0)
+    if job.techniques.stagger:
+        period = np.maximum(busy + finish, tail)
+    else:
+        period = np.maximum(of.down + busy, tail) + finish
+    return np.where(holdable < 1, FAR, period)
+
+
+def _outstanding(of: _Ranges, share: Ints, in_memory: Ints) -> Ints:
+    """The most work that can be left when the last F of a worker has run; see scheduling/bounds.py."""
+    both = of.backward + of.weight
+    free = (of.capacity == FAR) | (of.kept == 0)
+    found = in_memory * both + np.where(free, (share - in_memory) * of.weight, 0)
+    tight = ~free & (of.kept < of.activation)
+    if not tight.any():
+        return found
+    kept = np.maximum(of.kept, 1)
+    most = int(np.where(tight, in_memory, 0).max(initial=0))
+    if most > _MOST_WAITING:
+        every = np.minimum(share, of.capacity // kept) * of.weight
+        return np.where(tight, in_memory * both + every, found)
+    for waiting in range(1, most + 1):
+        room = (of.capacity - waiting * of.activation) // kept
+        left = waiting * both + np.minimum(share - waiting, room) * of.weight
+        found = np.where(tight & (waiting <= in_memory), np.maximum(found, left), found)
+    return found
+
+
+def _deferrable(of: _Ranges, units: int) -> Ints:
+    """W that can be outstanding when the last backward ends."""
+    free = (of.capacity == FAR) | (of.kept == 0)
+    return np.where(free, units, 1 + (of.capacity - of.activation) // np.maximum(of.kept, 1))
+
+
+def _tracks(of: _Ranges, share: Ints, in_memory: Ints) -> Ints:
+    """Memory alone: too few activations at once to hide the round trip."""
+    trip = of.forward + of.trip + of.backward
+    whole = of.kept == of.activation
+    held = np.where(whole, trip + of.weight, trip)
+    busy = -(-share // np.maximum(in_memory, 1)) * held + np.where(whole, 0, of.weight)
+    limited = (of.capacity != FAR) & (of.capacity > 0)
+    capacity = np.where(limited, of.capacity, 1)
+    # In floating point and rounded down, since the products may not fit into 64 bits.
+    each = of.activation * 1.0 * trip + of.kept * 1.0 * of.weight
+    energy = np.minimum(np.floor(share * each / capacity * (1 - 1e-12)), FAR).astype(np.int64)
+    return np.where(limited, np.maximum(busy, energy), busy)

@@ -1,0 +1,162 @@
+"""The dynamic program over layers and workers: which layouts a number of workers can have, best first.
+
+For a period T, the fewest workers with which a stage of layers i..j can keep to it are known from the table
+of cut_bounds. A layout with every stage within T exists if the fewest workers for all layers are no more than
+there are:
+
+    g[0] = 0        g[j] = min over i < j of g[i] + workers(i, j, T)        g[layers] <= workers
+
+The least such T is found by bisection: no plan of any cut goes below it. With the number of stages as a
+second index the program gives the layouts that come near that period, for every number of stages. Workers
+that are left over go, one by one, to the stage that is slowest.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.ir.layout import Layout
+from recycle_compiler.planner.cut_bounds import FAR, Ints, StageTable, stage_table
+
+_NONE = 1 << 40
+"""More workers than any job has."""
+_LADDER = (0, 1, 3, 10, 30)
+"""In thousandths above the least period: layouts are collected up to there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A layout, and what the table says no plan of it goes below."""
+
+    layout: Layout
+    period: int
+
+
+class Layouts:
+    """All layouts of a job in layers, by the number of workers."""
+
+    def __init__(self, job: JobSpec, most_workers: int) -> None:
+        costs = job.layer_costs
+        assert costs is not None, "a job in layers"
+        self._layers = costs.count
+        self._units = job.pipelines * job.microbatches
+        self._table: StageTable = stage_table(job, most_workers)
+        self._range = self._table.ranges(self._layers)
+        values = self._table.period[self._table.period < FAR]
+        self._longest = int(values.max()) if len(values) else 0
+
+    def least_period(self, workers: int) -> int | None:
+        """What no plan of any layout with so many workers goes below; None if there is no layout."""
+        if self._longest == 0 or self._fewest(self._longest) > workers:
+            return None
+        low, high = 0, self._longest
+        while low < high:
+            middle = (low + high) // 2
+            if self._fewest(middle) <= workers:
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def near(self, workers: int) -> list[Choice]:
+        """For every number of stages that comes near the least period, a layout; best first."""
+        least = self.least_period(workers)
+        if least is None:
+            return []
+        found: dict[Layout, int] = {}
+        stages_seen: dict[int, int] = {}
+        for thousandths in _LADDER:
+            limit = least + least * thousandths // 1000
+            for layout in self._within(limit, workers):
+                # A looser period seldom gives a better layout of as many stages; two of each are enough.
+                seen = stages_seen.get(layout.stages, 0)
+                if layout in found or seen >= 2:
+                    continue
+                stages_seen[layout.stages] = seen + 1
+                found[layout] = self.period(layout)
+        return sorted(
+            (Choice(*one) for one in found.items()), key=lambda one: (one.period, one.layout.stages)
+        )
+
+    def period(self, layout: Layout) -> int:
+        """What no plan of this layout goes below, by the table."""
+        stages = zip(layout.ranges, layout.workers, strict=True)
+        return max(self._period_of(first, end, workers) for (first, end), workers in stages)
+
+    def with_one_more(self, layout: Layout) -> Layout:
+        """A worker more where it helps most."""
+        return self._filled(list(layout.layers), list(layout.workers), sum(layout.workers) + 1)
+
+    def with_one_fewer(self, layout: Layout) -> Layout | None:
+        """A worker fewer where that costs least; None if every stage has only as many as it must."""
+        least: int = int(self._table.workers[0])
+        changed = [
+            Layout(layout.layers, (*layout.workers[:stage], workers - 1, *layout.workers[stage + 1 :]))
+            for stage, workers in enumerate(layout.workers)
+            if workers > least
+        ]
+        return min(changed, key=self.period, default=None)
+
+    def _period_of(self, first: int, end: int, workers: int) -> int:
+        choice = int(np.searchsorted(self._table.workers, workers, side="right")) - 1
+        return int(self._table.period[self._range[first, end], choice])
+
+    def _needed(self, limit: int) -> Ints:
+        """needed[first, end]: the fewest workers with which a stage of these layers keeps to the limit."""
+        fits = self._table.period <= limit
+        fewest = np.where(fits.any(axis=1), self._table.workers[fits.argmax(axis=1)], _NONE)
+        needed = np.full((self._layers + 1, self._layers + 1), _NONE, dtype=np.int64)
+        needed[self._table.first, self._table.end] = fewest
+        return needed
+
+    def _fewest(self, limit: int) -> int:
+        """Workers for all layers together."""
+        needed = self._needed(limit)
+        fewest = np.full(self._layers + 1, _NONE, dtype=np.int64)
+        fewest[0] = 0
+        for end in range(1, self._layers + 1):
+            fewest[end] = min(_NONE, int((fewest[:end] + needed[:end, end]).min()))
+        return int(fewest[-1])
+
+    def _within(self, limit: int, workers: int) -> Iterator[Layout]:
+        """For every number of stages that can keep to the limit, the layout with the fewest workers."""
+        needed = self._needed(limit)
+        rows = [np.full(self._layers + 1, _NONE, dtype=np.int64)]
+        rows[0][0] = 0
+        origin: list[Ints] = [np.zeros(self._layers + 1, dtype=np.int64)]
+        for stages in range(1, self._layers + 1):
+            sums = rows[-1][:, None] + needed
+            best = sums.argmin(axis=0)
+            rows.append(np.minimum(np.take_along_axis(sums, best[None], axis=0)[0], _NONE))
+            origin.append(best)
+            if rows[-1].min() >= _NONE or rows[-1].min() > workers:
+                break
+            if rows[-1][-1] <= workers:
+                yield self._traced(needed, origin, stages, workers)
+
+    def _traced(self, needed: Ints, origin: list[Ints], stages: int, workers: int) -> Layout:
+        end = self._layers
+        layers: list[int] = []
+        counts: list[int] = []
+        for stage in range(stages, 0, -1):
+            first = int(origin[stage][end])
+            layers.append(end - first)
+            counts.append(int(needed[first, end]))
+            end = first
+        return self._filled(layers[::-1], counts[::-1], workers)
+
+    def _filled(self, layers: list[int], counts: list[int], workers: int) -> Layout:
+        """What is left over goes to the slowest stage, as long as that can use it."""
+        ends = np.cumsum(layers).tolist()
+        ranges = list(zip([0, *ends], ends, strict=False))
+        periods = [self._period_of(*span, count) for span, count in zip(ranges, counts, strict=True)]
+        for _ in range(workers - sum(counts)):
+            open_stages = [stage for stage in range(len(layers)) if counts[stage] < self._units]
+            if not open_stages:
+                break
+            slowest = max(open_stages, key=lambda stage: (periods[stage], -counts[stage]))
+            counts[slowest] += 1
+            periods[slowest] = self._period_of(*ranges[slowest], counts[slowest])
+        return Layout(tuple(layers), tuple(counts))

@@ -1,0 +1,351 @@
+"""Other cuts of a job in layers: for each number of failures, the layout in which its workers are fastest.
+
+    layouts     the dynamic program names, for each number of stages, a layout that its bound likes
+    climbed     single layers and workers are shifted while the whole bound of the layout gets better
+    ranked      quick plans of the best few, since bounds mislead where memory is tight
+    planned     whole plans of the best of these, and of those that move few bytes from one number of failures
+                to the next; with each a plan that covers one more failure on any stage
+    chosen      for each number of failures one of those within 1 % of the fastest, so that the fewest bytes
+                move between the layouts for one failure more and one fewer
+
+The job's own cut is a candidate always. A layout for more failures serves for fewer too, with workers on
+standby, so that one failure fewer is never slower.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import gcd
+from typing import NamedTuple
+
+import numpy as np
+
+from recycle_compiler.ir.failure import FailureSet, failed_per_stage, normal_form
+from recycle_compiler.ir.graph import Edges
+from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.ir.layout import Layout, absent_cells, job_of_layout
+from recycle_compiler.ir.streams import Claims, Streams
+from recycle_compiler.ir.target import Target
+from recycle_compiler.passes.assign_slots import AssignSlots
+from recycle_compiler.passes.standard import GRAPH_PASSES, all_passes
+from recycle_compiler.planner.cut_bounds import MOST_LAYERS
+from recycle_compiler.planner.layouts import Layouts
+from recycle_compiler.planner.worker_processes import Run
+from recycle_compiler.scheduling.bounds import lower_bound
+from recycle_compiler.scheduling.budget import Deadline
+from recycle_compiler.scheduling.problem import UNLIMITED, Problem, Tasks
+from recycle_compiler.scheduling.search import Effort
+from recycle_runtime.plan.recut import least_bytes
+
+_LARGE = 20_000
+"""Ops from which on a quick plan says as much as a whole one about which layout is better."""
+_WORK_OF_CLIMBING = 120_000_000
+"""Micro-batches times stages squared, summed over the bounds that may be computed while climbing."""
+_CLIMBED = 6
+"""Layouts of the dynamic program from which to climb."""
+_NEAR = 1010
+"""Thousandths of the fastest period: among layouts within it, the one that moves fewest bytes is chosen."""
+_WORTH = 998
+"""Thousandths of the own cut's period that another cut must stay below to be worth a place in the bundle."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recut:
+    """The plans of one layout."""
+
+    layout: Layout
+    plans: tuple[Streams, ...]
+    """For all its workers; then, if there is one, the plan that covers a failure more on any stage."""
+
+    @property
+    def claims(self) -> Claims:
+        return self.plans[0].claims
+
+
+class Ranked(NamedTuple):
+    """A layout that was tried."""
+
+    period: int
+    """Of a quick plan."""
+    bound: int
+    """What no plan of this layout goes below."""
+    layout: Layout
+
+
+class Recuts(NamedTuple):
+    """For each number of failures, from 0."""
+
+    best: list[Recut | None]
+    """None where the own cut is as good, or moves less and is nearly as good."""
+    bounds: list[int]
+    """What no plan of any cut goes below."""
+
+
+def can_recut(job: JobSpec) -> bool:
+    """Whether other cuts are worth looking for."""
+    costs = job.layer_costs
+    return costs is not None and 1 < costs.count <= MOST_LAYERS and job.techniques.adaptive
+
+
+def plan_recuts(job: JobSpec, own: Sequence[Streams], run: Run, deadline: Deadline) -> Recuts:
+    """The best layouts for as many failures as there are plans of the own cut."""
+    assert job.layer_costs is not None, "a job in layers"
+    layer_bytes = job.layer_costs.parameters
+    # Half of the time is for comparing layouts.
+    each = deadline.nanoseconds_left // (2 * len(own))
+    found = dict(run(_ranked, [(job, plan.claims, failures, each) for failures, plan in enumerate(own)]))
+    ranked = [found[failures].ranked for failures in range(len(own))]
+    choices = [_near([_own(job, plan), *row]) for plan, row in zip(own, ranked, strict=True)]
+    wanted = set(least_moved(choices, layer_bytes))
+    for row in ranked:
+        wanted.update(one.layout for one in row[: _whole_plans(job, row)])
+    wanted -= {_own(job, plan).layout for plan in own}
+    order = sorted(wanted, key=lambda layout: (sum(layout.workers), str(layout)))
+    each = deadline.nanoseconds_left // max(1, len(order))
+    made = {recut.layout: recut for recut in run(_planned, [(job, layout, each) for layout in order])}
+    # What fewer workers can run, more can run too.
+    fitting = [
+        _near([_own(job, plan), *(_rank(recut) for recut in made.values() if _fits(recut, job, failures))])
+        for failures, plan in enumerate(own)
+    ]
+    chosen = least_moved(fitting, layer_bytes)
+    return Recuts(
+        [made.get(layout) for layout in chosen], [found[failures].bound for failures in range(len(own))]
+    )
+
+
+def _fits(recut: Recut, job: JobSpec, failures: int) -> bool:
+    return sum(recut.layout.workers) <= job.workers - failures
+
+
+def _rank(recut: Recut) -> Ranked:
+    return Ranked(recut.claims.period, recut.claims.lower_bound, recut.layout)
+
+
+def _whole_plans(job: JobSpec, ranked: list[Ranked]) -> int:
+    """How many of the ranked layouts get a whole plan: quick plans of small jobs err."""
+    return 3 if ranked and _ops(job, ranked[0].layout) <= _LARGE else 1
+
+
+def _ops(job: JobSpec, layout: Layout) -> int:
+    return 3 * job.pipelines * job.microbatches * layout.stages
+
+
+class _Found(NamedTuple):
+    bound: int
+    ranked: list[Ranked]
+
+
+def _ranked(task: tuple[JobSpec, Claims, int, int]) -> tuple[int, _Found]:
+    """Layouts for the workers that so many failures leave, fastest first, with the bound over all cuts."""
+    job, own, failures, nanoseconds = task
+    deadline = Deadline(nanoseconds)
+    layouts = Layouts(job, job.workers)
+    least = layouts.least_period(job.workers - failures)
+    bound = own.lower_bound if least is None else min(least, own.lower_bound)
+    if least is None or least * 1000 >= own.period * _WORTH:
+        return failures, _Found(bound, [])
+    ranked: list[Ranked] = []
+    for promised, layout in climbed(job, layouts, job.workers - failures):
+        best = min((one.period for one in ranked), default=own.period)
+        if promised >= best or deadline.passed() or len(ranked) >= _tries(job, layout):
+            continue
+        claims = quick_plan(job, layout, deadline.nanoseconds_left)
+        ranked.append(Ranked(claims.period, promised, layout))
+    return failures, _Found(bound, sorted(ranked, key=lambda one: (one.period, one.bound, str(one.layout))))
+
+
+def _tries(job: JobSpec, layout: Layout) -> int:
+    """How many layouts get a quick plan."""
+    return 3 if _ops(job, layout) > _LARGE else 8
+
+
+def climbed(job: JobSpec, layouts: Layouts, workers: int) -> list[tuple[int, Layout]]:
+    """Layouts with the best whole bounds, best first: those of the dynamic program, and what is near them."""
+    left = _WORK_OF_CLIMBING
+    known: dict[Layout, int] = {}
+
+    def bound(layout: Layout) -> int:
+        nonlocal left
+        if layout not in known:
+            left -= job.pipelines * job.microbatches * layout.stages**2
+            known[layout] = layout_bound(job, layout)
+        return known[layout]
+
+    starts: list[Layout] = []
+    for choice in layouts.near(workers):
+        if left > 0:
+            bound(choice.layout)
+            starts.append(choice.layout)
+    for start in sorted(starts, key=lambda layout: (bound(layout), layout.stages))[:_CLIMBED]:
+        best = start
+        while left > 0:
+            nearer = [one for one in neighbours(best, job) if layouts.period(one) < bound(best)]
+            better = next((one for one in nearer if left > 0 and bound(one) < bound(best)), None)
+            if better is None:
+                break
+            best = better
+    return sorted(((bound, layout) for layout, bound in known.items()), key=_by_bound)
+
+
+def _by_bound(entry: tuple[int, Layout]) -> tuple[int, int, str]:
+    return entry[0], entry[1].stages, str(entry[1])
+
+
+def neighbours(layout: Layout, job: JobSpec) -> list[Layout]:
+    """Layouts that differ by one layer moved over a border, or by one worker moved to another stage."""
+    found: list[Layout] = []
+    layers, workers = layout.layers, layout.workers
+    for stage in range(layout.stages - 1):
+        for here, there in ((stage, stage + 1), (stage + 1, stage)):
+            if layers[here] > 1:
+                found.append(Layout(_shifted(layers, here, there), workers))
+    units = job.pipelines * job.microbatches
+    for here in range(layout.stages):
+        for there in range(layout.stages):
+            if here != there and workers[here] > job.redundancy and workers[there] < units:
+                found.append(Layout(layers, _shifted(workers, here, there)))
+    return found
+
+
+def _shifted(values: tuple[int, ...], here: int, there: int) -> tuple[int, ...]:
+    changed = list(values)
+    changed[here] -= 1
+    changed[there] += 1
+    return tuple(changed)
+
+
+def layout_bound(job: JobSpec, layout: Layout) -> int:
+    """What no plan of this layout goes below, by all bounds: that of its graph, which is not made."""
+    derived = job_of_layout(job, layout)
+    if any(
+        room is not None and room < needed
+        for room, needed in zip(derived.capacity, derived.activation, strict=True)
+    ):
+        return 1 << 60
+    return lower_bound(_problem(derived, layout)).period
+
+
+def _problem(job: JobSpec, layout: Layout) -> Problem:
+    split, staggered = job.techniques.decouple, job.techniques.stagger
+    weight = job.backward_weight if split else (0,) * job.stages
+    backward = tuple(
+        one + (0 if split else other)
+        for one, other in zip(job.backward_input, job.backward_weight, strict=True)
+    )
+    finish = tuple(one + other for one, other in zip(job.reduce, job.optimizer, strict=True))
+    nothing = np.empty(0, dtype=np.int64)
+    stages = tuple(range(job.stages))
+    return Problem(
+        chunks=job.stages,
+        pipelines=job.pipelines,
+        microbatches=job.microbatches,
+        staggered=staggered,
+        forward=job.forward,
+        backward=backward,
+        weight=weight,
+        split=(split,) * job.stages,
+        transfer=job.transfer,
+        finish=finish,
+        optimizer=job.optimizer,
+        activation=job.activation,
+        kept=job.kept_for_weight if split else (0,) * job.stages,
+        capacity=tuple(UNLIMITED if room is None else room for room in job.capacity),
+        hosts=tuple(
+            tuple(stage * job.pipelines + rank for rank in range(workers))
+            for stage, workers in enumerate(layout.workers)
+        ),
+        pool=stages,
+        window=stages if staggered else (0,) * job.stages,
+        grain=gcd(*job.forward, *backward, *weight, *job.transfer, *finish),
+        is_uniform=True,
+        worker_capacity=(),
+        tasks=Tasks(nothing, nothing, nothing, nothing, Edges(nothing, nothing, nothing)),
+        late=nothing,
+    )
+
+
+def quick_plan(job: JobSpec, layout: Layout, nanoseconds: int) -> Claims:
+    """What a quick plan of a layout claims."""
+    derived = job_of_layout(job, layout)
+    effort = Effort().least() if _ops(job, layout) > _LARGE else Effort().quick()
+    passes = GRAPH_PASSES >> AssignSlots(effort, nanoseconds)
+    return passes.run(Target(derived, absent_cells(derived, layout))).claims
+
+
+def _planned(task: tuple[JobSpec, Layout, int]) -> Recut:
+    """The whole plan of a layout, and one that covers one failure more on any stage of several workers."""
+    job, layout, nanoseconds = task
+    deadline = Deadline(nanoseconds)
+    derived = job_of_layout(job, layout)
+    absent = absent_cells(derived, layout)
+    plans = [_plan(derived, absent, Effort(), deadline)]
+    missing = failed_per_stage(absent, derived.stages)
+    covering = tuple(count + (workers > 1) for count, workers in zip(missing, layout.workers, strict=True))
+    if covering != missing:
+        plans.append(_plan(derived, normal_form(covering, derived.pipelines), Effort().least(), deadline))
+    return Recut(layout, tuple(plans))
+
+
+def _plan(job: JobSpec, failed: FailureSet, effort: Effort, deadline: Deadline) -> Streams:
+    return all_passes(AssignSlots(effort, deadline.nanoseconds_left)).run(Target(job, failed))
+
+
+def _own(job: JobSpec, plan: Streams) -> Ranked:
+    """The own cut, with the workers that a plan leaves on each stage."""
+    failed = failed_per_stage(plan.failed, job.stages)
+    layout = Layout(job.cut, tuple(job.pipelines - count for count in failed))
+    return Ranked(plan.claims.period, plan.claims.lower_bound, layout)
+
+
+def _near(ranked: list[Ranked]) -> list[Ranked]:
+    """Those within reach of the fastest."""
+    fastest = min(one.period for one in ranked)
+    return [one for one in ranked if one.period * 1000 <= fastest * _NEAR]
+
+
+def least_moved(choices: Sequence[Sequence[Ranked]], layer_bytes: tuple[int, ...]) -> list[Layout]:
+    """One layout for each number of failures, so that the fewest bytes move between neighbouring numbers.
+
+    A dynamic program along the numbers; of equal sums, the faster layouts.
+    """
+    rows: list[list[tuple[tuple[int, int], int]]] = []
+    for number, row in enumerate(choices):
+        if number == 0:
+            rows.append([((0, one.period), -1) for one in row])
+            continue
+        entries: list[tuple[tuple[int, int], int]] = []
+        for one in row:
+            ways = [
+                (
+                    (sums[0] + bytes_between(before.layout, one.layout, layer_bytes), sums[1] + one.period),
+                    index,
+                )
+                for index, (before, (sums, _)) in enumerate(zip(choices[number - 1], rows[-1], strict=True))
+            ]
+            entries.append(min(ways))
+        rows.append(entries)
+    index = min(range(len(rows[-1])), key=lambda index: rows[-1][index][0])
+    chosen: list[Layout] = []
+    for number in reversed(range(len(choices))):
+        chosen.append(choices[number][index].layout)
+        index = rows[number][index][1]
+    return chosen[::-1]
+
+
+def bytes_between(more: Layout, fewer: Layout, layer_bytes: tuple[int, ...]) -> int:
+    """What has to move from a layout to one with fewer workers, if those that fail are not needed there."""
+    if more == fewer:
+        return 0
+    held = {
+        (rank, stage): span
+        for stage, (span, workers) in enumerate(zip(more.ranges, more.workers, strict=True))
+        for rank in range(workers)
+    }
+    if sum(fewer.workers) > len(held):
+        return bytes_between(fewer, more, layer_bytes)
+    return least_bytes(held, fewer.layers, fewer.workers, layer_bytes).size
+
+
+def with_bound(plan: Streams, bound: int) -> Streams:
+    """The plan with what is known of all cuts."""
+    return replace(plan, claims=replace(plan.claims, bound_over_cuts=bound))
