@@ -94,6 +94,18 @@ def plan_progress(title: str, total: int, output: Output, shown: bool) -> Genera
 
 
 @contextmanager
+def cut_progress(title: str, output: Output, shown: bool) -> Generator[None]:
+    """Draw that other cuts are being compared; how many plans that takes is known only at its end."""
+    if not shown:
+        yield
+        return
+    from recycle_compiler.cli.progress_bar import Bar
+
+    with Bar(title, 1, "comparing cuts", output.color):
+        yield
+
+
+@contextmanager
 def simulation_progress(title: str, total: int, output: Output, shown: bool) -> Generator[Meter]:
     """Draw how far a simulation is."""
     if not shown:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from recycle_compiler.ir.failure import FailureSet, failed_per_stage, normal_form
 from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.ir.layout import Layout
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.streams import Streams
 from recycle_compiler.ir.target import Target
@@ -43,6 +44,11 @@ class PlanSummary:
     against_1f1b: float
     """Iterations per hour, as a share of fault-free 1F1B's."""
     cut_short: bool
+    layout: Layout | None = None
+    """Of a job in layers: the cut and workers of this plan, which may be another cut than the job's own."""
+    bound_over_cuts: int = 0
+    own_period: int = 0
+    """Of the plan under the own cut."""
 
 
 OnPlan = Callable[[PlanSummary, int, int], None]

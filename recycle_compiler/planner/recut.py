@@ -29,7 +29,7 @@ from recycle_compiler.passes.assign_slots import AssignSlots
 from recycle_compiler.passes.standard import GRAPH_PASSES, all_passes
 from recycle_compiler.planner.cut_bounds import MOST_LAYERS
 from recycle_compiler.planner.layouts import Layouts
-from recycle_compiler.planner.worker_processes import Run
+from recycle_compiler.planner.worker_processes import Run, running
 from recycle_compiler.scheduling.bounds import lower_bound
 from recycle_compiler.scheduling.budget import Deadline
 from recycle_compiler.scheduling.problem import UNLIMITED, Problem, Tasks
@@ -72,12 +72,24 @@ class Ranked(NamedTuple):
 
 
 class Recuts(NamedTuple):
-    """For each number of failures, from 0."""
+    """What was found."""
 
-    best: list[Recut | None]
-    """None where the own cut is as good, or moves less and is nearly as good."""
+    made: list[Recut]
+    """Layouts that some number of failures chose; those with most workers first."""
     bounds: list[int]
-    """What no plan of any cut goes below."""
+    """For each number of failures, what no plan of any cut goes below."""
+
+    def best(self, workers: int, own_period: int) -> Recut | None:
+        """The fastest layout for so many workers or fewer; None where the own cut is as fast."""
+        fitting = (recut for recut in self.made if sum(recut.layout.workers) <= workers)
+        fastest = min(fitting, key=lambda recut: recut.claims.period, default=None)
+        return fastest if fastest is not None and fastest.claims.period < own_period else None
+
+
+def recut_job(job: JobSpec, own: Sequence[Streams], processes: int, deadline: Deadline) -> Recuts:
+    """Plans under other cuts, beside the plans of the own cut for 0, 1, ... failures."""
+    with running(1 if len(own) == 1 else processes) as run:
+        return plan_recuts(job, own, run, deadline)
 
 
 def can_recut(job: JobSpec) -> bool:
@@ -107,10 +119,10 @@ def plan_recuts(job: JobSpec, own: Sequence[Streams], run: Run, deadline: Deadli
         _near([_own(job, plan), *(_rank(recut) for recut in made.values() if _fits(recut, job, failures))])
         for failures, plan in enumerate(own)
     ]
-    chosen = least_moved(fitting, layer_bytes)
-    return Recuts(
-        [made.get(layout) for layout in chosen], [found[failures].bound for failures in range(len(own))]
-    )
+    chosen = set(least_moved(fitting, layer_bytes))
+    bounds = [found[failures].bound for failures in range(len(own))]
+    kept = [_with_bound(recut, job, bounds) for layout, recut in made.items() if layout in chosen]
+    return Recuts(sorted(kept, key=lambda recut: (-sum(recut.layout.workers), str(recut.layout))), bounds)
 
 
 def _fits(recut: Recut, job: JobSpec, failures: int) -> bool:
@@ -349,3 +361,8 @@ def bytes_between(more: Layout, fewer: Layout, layer_bytes: tuple[int, ...]) -> 
 def with_bound(plan: Streams, bound: int) -> Streams:
     """The plan with what is known of all cuts."""
     return replace(plan, claims=replace(plan.claims, bound_over_cuts=bound))
+
+
+def _with_bound(recut: Recut, job: JobSpec, bounds: list[int]) -> Recut:
+    bound = bounds[job.workers - sum(recut.layout.workers)]
+    return replace(recut, plans=(with_bound(recut.plans[0], bound), *recut.plans[1:]))

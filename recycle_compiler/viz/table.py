@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 from io import StringIO
+from itertools import groupby
 from typing import Protocol
 
 from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.ir.layout import Layout
 from recycle_compiler.ir.units import percent, time_text
 
 _WHOLE_VECTOR = 8
@@ -35,6 +37,10 @@ class Row(Protocol):
     def against_1f1b(self) -> float: ...
     @property
     def cut_short(self) -> bool: ...
+    @property
+    def layout(self) -> Layout | None: ...
+    @property
+    def bound_over_cuts(self) -> int: ...
 
 
 def summary_table(job: JobSpec, rows: Sequence[Row], color: bool) -> str:
@@ -44,18 +50,18 @@ def summary_table(job: JobSpec, rows: Sequence[Row], color: bool) -> str:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("failures", "failed per stage", f"period ({job.unit})", "bound", "gap", "status"):
-        table.add_column(
-            title, justify="left" if title in ("failed per stage", "status") else "right", no_wrap=True
-        )
+    in_layers = any(row.layout is not None for row in rows)
+    where = "layers x workers" if in_layers else "failed per stage"
+    for title in ("failures", where, f"period ({job.unit})", "bound", "gap", "status"):
+        table.add_column(title, justify="left" if title in (where, "status") else "right", no_wrap=True)
     table.add_column("vs 1F1B fault-free", justify="right", no_wrap=True)
     table.add_column("seconds", justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
             str(row.failures),
-            per_stage_text(row.failed_per_stage),
+            per_stage_text(row.failed_per_stage) if row.layout is None else layout_text(row.layout, job.cut),
             time_text(job, row.period),
-            time_text(job, row.lower_bound),
+            time_text(job, row.bound_over_cuts if in_layers else row.lower_bound),
             percent(row.gap),
             f"{row.status}, cut short" if row.cut_short else row.status,
             f"{row.against_1f1b:.3f}x",
@@ -66,6 +72,14 @@ def summary_table(job: JobSpec, rows: Sequence[Row], color: bool) -> str:
     console = Console(file=sink, width=width, force_terminal=color, no_color=not color, highlight=False)
     console.print(table)
     return "".join(f"{line.rstrip()}\n" for line in sink.getvalue().splitlines())
+
+
+def layout_text(layout: Layout, own_cut: tuple[int, ...]) -> str:
+    """`8x4 7x4 7x3 6x3`, equal neighbours once: `8x4 7x4*6`; the own cut is called that."""
+    stages = [f"{layers}x{workers}" for layers, workers in zip(layout.layers, layout.workers, strict=True)]
+    runs = [(text, len(list(same))) for text, same in groupby(stages)]
+    text = " ".join(text if count == 1 else f"{text}*{count}" for text, count in runs)
+    return f"{text} (own cut)" if layout.layers == own_cut else text
 
 
 def per_stage_text(per_stage: tuple[int, ...]) -> str:

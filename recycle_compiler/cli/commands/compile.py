@@ -5,6 +5,7 @@ import logging
 import os
 import sys
 from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,15 @@ from recycle_compiler.cli.options.planning import (
     planning,
     with_techniques,
 )
-from recycle_compiler.cli.progress import is_shown, plan_progress
+from recycle_compiler.cli.progress import cut_progress, is_shown, plan_progress
 from recycle_compiler.cli.values import count, positive
 from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.ir.layout import Layout
+from recycle_compiler.ir.streams import Streams
 from recycle_compiler.ir.units import in_unit, plural
 from recycle_compiler.planner.compile import PlanSummary, compile_job
+from recycle_compiler.planner.recut import Recuts, can_recut, recut_job, with_bound
+from recycle_compiler.scheduling.budget import Deadline
 from recycle_compiler.viz.table import summary_table
 from recycle_runtime.cli.output import DONE, STANDARD, Output, UsageError
 from recycle_runtime.cli.parser import Arguments
@@ -63,6 +68,7 @@ def run(arguments: Namespace, output: Output) -> int:
         raise UsageError("a bundle is no text for stdout; name a file with `-o PLAN`")
     loaded = load_for(arguments.job, arguments.out)
     job = with_techniques(loaded.spec, arguments.techniques)
+    deadline = Deadline(job.solver.time_limit_ns)
     summaries: list[PlanSummary] = []
     total = (job.failures if arguments.failures is None else arguments.failures) + 1
     # What is printed after a pass would end up in the middle of the bar.
@@ -82,14 +88,46 @@ def run(arguments: Namespace, output: Output) -> int:
             observers=observers_for(arguments.dump_dir, arguments.print_after_change, output),
         )
     summaries.sort(key=lambda summary: summary.failures)
+    recuts: list[tuple[Streams, ...]] = []
+    if can_recut(job):
+        with cut_progress(f"re-cutting {job.name}", output, shown):
+            found = recut_job(job, plans, arguments.jobs, deadline)
+        plans = [with_bound(plan, bound) for plan, bound in zip(plans, found.bounds, strict=True)]
+        recuts = [recut.plans for recut in found.made]
+        summaries = [_over_cuts(job, summary, found) for summary in summaries]
     if arguments.out is not None:
-        write_bundle(Path(arguments.out), source=loaded.source, plans=plans)
+        write_bundle(Path(arguments.out), source=loaded.source, plans=plans, recuts=recuts)
         output.written.append(arguments.out)
     if not output.quiet:
         output.words(summary_table(job, summaries, color=output.colored(sys.stderr)))
     if arguments.json:
         output.data(_json_table(job, summaries))
     return DONE
+
+
+def _over_cuts(job: JobSpec, own: PlanSummary, found: Recuts) -> PlanSummary:
+    """The row of the fastest plan of any cut for as many failures."""
+    bound, live = found.bounds[own.failures], job.workers - own.failures
+    counts = tuple(job.pipelines - failed for failed in own.failed_per_stage)
+    row = replace(
+        own, layout=Layout(job.cut, counts), bound_over_cuts=bound, own_period=own.period,
+        gap=own.period / bound - 1,
+    )  # fmt: skip
+    best = found.best(live, own.period)
+    if best is None:
+        return row
+    claims = best.claims
+    return replace(
+        row,
+        layout=best.layout,
+        period=claims.period,
+        makespan=claims.makespan,
+        lower_bound=claims.lower_bound,
+        gap=claims.period / bound - 1,
+        status="optimal" if claims.period == bound else "bounded",
+        against_1f1b=own.against_1f1b * own.period / claims.period,
+        cut_short=claims.cut_short,
+    )
 
 
 def _log(job: JobSpec, summary: PlanSummary) -> None:
@@ -123,4 +161,19 @@ def _plan(job: JobSpec, summary: PlanSummary) -> dict[str, Any]:
         "seconds": round(summary.seconds, 3),
         "against_1f1b": round(summary.against_1f1b, 6),
         "cut_short": summary.cut_short,
+        **_cut(job, summary),
+    }
+
+
+def _cut(job: JobSpec, summary: PlanSummary) -> dict[str, Any]:
+    """Of a job in layers, under which cut the plan is and what is known of all cuts."""
+    if summary.layout is None:
+        return {}
+    return {
+        "workers": job.workers - summary.failures,
+        "stages": summary.layout.stages,
+        "cut": list(summary.layout.layers),
+        "hosts": list(summary.layout.workers),
+        "bound_over_cuts": in_unit(job, summary.bound_over_cuts),
+        "own_period": in_unit(job, summary.own_period),
     }

@@ -115,6 +115,15 @@ class Bundle(Index):
                 return number
         return None
 
+    def fastest_recut(self, workers: int) -> int | None:
+        """The other cut whose plan for so many workers, or fewer, is fastest; None if there is none."""
+        fitting = [
+            (recut.plans[0].period, number)
+            for number, recut in enumerate(self.recuts)
+            if recut.stages * recut.pipelines - len(recut.plans[0].failed) <= workers
+        ]
+        return min(fitting)[1] if fitting else None
+
     def workers(self, plan: int) -> tuple[Worker, ...]:
         """The live workers of a plan, by stage, then pipeline."""
         failed = set(self.plans[plan].failed)
