@@ -1,9 +1,10 @@
 """The table that `recyclec compile` ends with."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
+from recycle_compiler.ir.layout import Layout
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.viz.table import per_stage_text, summary_table
 
@@ -19,6 +20,8 @@ class Row:
     seconds: float = 1.234
     against_1f1b: float = 0.9
     cut_short: bool = True
+    layout: Layout | None = None
+    bound_over_cuts: int = 0
 
 
 def test_one_line_per_plan(tiny: Schedule) -> None:
@@ -40,3 +43,15 @@ def test_colour_is_only_for_terminals(tiny: Schedule) -> None:
 )
 def test_long_vectors_are_listed_by_stage(per_stage: tuple[int, ...], text: str) -> None:
     assert per_stage_text(per_stage) == text
+
+
+def test_a_job_in_layers_says_which_cut(tiny: Schedule) -> None:
+    job = replace(tiny.job, cut=(4, 3))
+    rows = [
+        Row(layout=Layout((4, 3), (3, 3)), bound_over_cuts=9000),
+        Row(layout=Layout((2, 2, 3), (2, 2, 1)), bound_over_cuts=8500),
+    ]
+    lines = summary_table(job, rows, color=False).splitlines()
+    assert "layers x workers" in lines[0]
+    assert "4x3 3x3 (own cut)" in lines[1]
+    assert "2x2*2 3x1" in lines[2] and "8.5" in lines[2]

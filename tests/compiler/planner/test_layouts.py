@@ -1,0 +1,167 @@
+"""The dynamic program over layers and workers against all layouts, its bounds against those of graphs."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import combinations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recycle_compiler.ir.job import JobSpec, Techniques
+from recycle_compiler.ir.layers import LayerCosts
+from recycle_compiler.ir.layout import Layout, absent_cells, job_of_layout
+from recycle_compiler.ir.target import Target
+from recycle_compiler.passes.standard import GRAPH_PASSES
+from recycle_compiler.planner.compile import compile_job
+from recycle_compiler.planner.cut_bounds import FAR
+from recycle_compiler.planner.layouts import Layouts
+from recycle_compiler.planner.recut import (
+    Ranked,
+    bytes_between,
+    climbed,
+    layout_bound,
+    least_moved,
+    neighbours,
+    plan_recuts,
+)
+from recycle_compiler.scheduling.bounds import lower_bound
+from recycle_compiler.scheduling.budget import Deadline
+from recycle_compiler.scheduling.problem import problem_of
+from tests.support.layers import layer_costs, layered_job
+
+_FOREVER = 10**15
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> JobSpec:
+    """Small jobs in layers of all kinds."""
+    layers = draw(st.integers(2, 5))
+
+    def column(least: int, most: int, count: int = layers) -> tuple[int, ...]:
+        return tuple(draw(st.lists(st.integers(least, most), min_size=count, max_size=count)))
+
+    activation = column(0, 3)
+    kept = tuple(draw(st.integers(0, whole)) for whole in activation)
+    resident = column(0, 2)
+    whole = sum(activation) + sum(resident)
+    costs = LayerCosts(
+        forward=column(1, 4),
+        backward_input=column(1, 4),
+        backward_weight=column(1, 4),
+        optimizer=column(0, 3),
+        reduce=column(0, 6),
+        transfer=column(0, 2, layers - 1),
+        activation=activation,
+        kept_for_weight=kept,
+        parameters=column(0, 9),
+        resident=resident,
+        capacity=draw(st.one_of(st.none(), st.integers(whole, 3 * whole + 3))),
+    )
+    stages = draw(st.integers(1, min(3, layers)))
+    borders = sorted(draw(st.permutations(range(1, layers)))[: stages - 1])
+    cut = tuple(end - first for first, end in zip([0, *borders], [*borders, layers], strict=True))
+    techniques = Techniques(decouple=draw(st.booleans()), stagger=draw(st.booleans()))
+    pipelines = draw(st.integers(2, 3))
+    job = layered_job(costs, cut, pipelines, draw(st.integers(1, 4)), redundancy=draw(st.integers(1, 2)))
+    return replace(job, techniques=techniques)
+
+
+def all_layouts(job: JobSpec, workers: int) -> Iterator[Layout]:
+    """Every layout with up to so many workers."""
+    assert job.layer_costs is not None
+    layers, units = job.layer_costs.count, job.pipelines * job.microbatches
+    for stages in range(1, layers + 1):
+        for borders in combinations(range(1, layers), stages - 1):
+            cut = tuple(b - a for a, b in zip([0, *borders], [*borders, layers], strict=True))
+            for counts in _counts(stages, workers, job.redundancy, units):
+                yield Layout(cut, counts)
+
+
+def _counts(stages: int, workers: int, least: int, most: int) -> Iterator[tuple[int, ...]]:
+    if stages == 0:
+        yield ()
+        return
+    for first in range(least, min(most, workers - least * (stages - 1)) + 1):
+        for rest in _counts(stages - 1, workers - first, least, most):
+            yield (first, *rest)
+
+
+def graph_bound(job: JobSpec, layout: Layout) -> int:
+    derived = job_of_layout(job, layout)
+    return lower_bound(problem_of(GRAPH_PASSES.run(Target(derived, absent_cells(derived, layout))))).period
+
+
+def fits(job: JobSpec, layout: Layout) -> bool:
+    derived = job_of_layout(job, layout)
+    rooms = zip(derived.capacity, derived.activation, strict=True)
+    return all(room is None or room >= needed for room, needed in rooms)
+
+
+@settings(max_examples=150, deadline=None)
+@given(jobs(), st.integers(2, 6))
+def test_the_least_period_is_that_of_the_best_of_all_layouts(job: JobSpec, workers: int) -> None:
+    layouts = Layouts(job, workers)
+    every = [layouts.period(layout) for layout in all_layouts(job, workers)]
+    best = min(every, default=FAR)
+    assert layouts.least_period(workers) == (None if best >= FAR else best)
+
+
+@settings(max_examples=150, deadline=None)
+@given(jobs(), st.integers(2, 6))
+def test_no_layout_has_a_bound_below_that_over_all_cuts(job: JobSpec, workers: int) -> None:
+    layouts = Layouts(job, workers)
+    least = layouts.least_period(workers)
+    for layout in list(all_layouts(job, workers))[::7]:
+        if not fits(job, layout):
+            assert layouts.period(layout) >= FAR
+            continue
+        bound = graph_bound(job, layout)
+        assert layout_bound(job, layout) == bound
+        assert layouts.period(layout) <= bound
+        assert least is not None and least <= bound
+
+
+@settings(max_examples=60, deadline=None)
+@given(jobs(), st.integers(2, 6))
+def test_layouts_use_the_workers_there_are(job: JobSpec, workers: int) -> None:
+    layouts = Layouts(job, workers)
+    for _, layout in climbed(job, layouts, workers):
+        assert sum(layout.layers) == sum(job.cut)
+        assert sum(layout.workers) <= workers
+        assert min(layout.workers) >= job.redundancy
+        assert set(map(sum, (one.workers for one in neighbours(layout, job)))) <= {sum(layout.workers)}
+
+
+def test_a_slow_layer_gets_more_workers() -> None:
+    job = layered_job(layer_costs((1000, 1000, 1000, 6000)), (2, 2), pipelines=4, microbatches=4)
+    layouts = Layouts(job, 8)
+    best = layouts.near(8)[0].layout
+    assert layouts.period(best) < layouts.period(Layout((2, 2), (4, 4)))
+
+
+@pytest.mark.parametrize("redundancy", [1, 2])
+def test_one_failure_fewer_is_never_slower_and_no_plan_beats_the_bound(redundancy: int) -> None:
+    costs = layer_costs((1000, 2000, 1000, 3000, 1000), activation=1000, capacity=20_000, resident=500)
+    job = layered_job(costs, (2, 3), pipelines=3, microbatches=4, failures=2, redundancy=redundancy)
+    own = compile_job(job, failures=2)
+    found = plan_recuts(job, own, map, Deadline(_FOREVER))
+    best = [found.best(6 - failures, plan.claims.period) for failures, plan in enumerate(own)]
+    periods = [
+        plan.claims.period if recut is None else recut.claims.period
+        for plan, recut in zip(own, best, strict=True)
+    ]
+    assert periods == sorted(periods)
+    assert all(bound <= period for bound, period in zip(found.bounds, periods, strict=True))
+    assert periods[0] < own[0].claims.period
+    for recut in found.made:
+        assert min(recut.layout.workers) >= redundancy
+        assert recut.claims.bound_over_cuts <= recut.claims.lower_bound <= recut.claims.period
+
+
+def test_among_near_equals_the_fewest_bytes_move() -> None:
+    own, far, near = Layout((2, 2), (2, 2)), Layout((1, 3), (1, 2)), Layout((2, 2), (2, 1))
+    choices = [[Ranked(100, 100, own)], [Ranked(110, 110, far), Ranked(111, 110, near)]]
+    assert bytes_between(own, near, (5, 5, 5, 5)) == 0
+    assert bytes_between(own, far, (5, 5, 5, 5)) == 10
+    assert least_moved(choices, (5, 5, 5, 5)) == [own, near]
