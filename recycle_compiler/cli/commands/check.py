@@ -4,6 +4,7 @@ from argparse import Namespace
 
 from recycle_compiler.cli.options.files import add_job_argument
 from recycle_compiler.frontend import load_job
+from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.units import plural
 from recycle_runtime.cli.output import DONE, Output
 from recycle_runtime.cli.parser import Arguments
@@ -16,11 +17,19 @@ def add_arguments(parser: Arguments) -> None:
 def run(arguments: Namespace, output: Output) -> int:
     loaded = load_job(arguments.job)
     job = loaded.spec
-    shape = (
-        plural(job.stages, "stage"),
-        plural(job.pipelines, "pipeline"),
-        plural(job.microbatches, "micro-batch"),
-    )
-    tolerated = plural(job.failures, "failure")
-    output.say(f"{loaded.name}: ok, job {job.name} with {' x '.join(shape)}, {tolerated} tolerated")
+    said = [_shape(job), f"{plural(job.failures, 'failure')} tolerated"]
+    if job.layer_costs is None:
+        said.append("stages that cannot be re-cut")
+    else:
+        layers, workers = plural(job.layer_costs.count, "layer"), plural(job.redundancy, "worker")
+        said.append(f"{layers} that may be re-cut, each on {workers} or more")
+    output.say(f"{loaded.name}: ok, job {job.name} with {', '.join(said)}")
     return DONE
+
+
+def _shape(job: JobSpec) -> str:
+    if job.is_free:
+        microbatches = plural(job.pipelines * job.microbatches, "micro-batch")
+        return f"{plural(job.free_workers, 'worker')} for the compiler to place, {microbatches}"
+    sizes = ((job.stages, "stage"), (job.pipelines, "pipeline"), (job.microbatches, "micro-batch"))
+    return " x ".join(plural(size, noun) for size, noun in sizes)

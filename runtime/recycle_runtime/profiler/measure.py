@@ -1,8 +1,8 @@
-"""Builds the stages of a program one after another and measures each, with what the one before it gave."""
+"""Builds the stages or layers of a program in turn and measures each, with what the one before it gave."""
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -14,6 +14,7 @@ from recycle_runtime.profiler import links
 from recycle_runtime.profiler.meters import MEMORY_HOW, NOTHING, Stopwatch, Timing, counting
 from recycle_runtime.profiler.report import Profile, StageCosts
 from recycle_runtime.program.errors import ProgramError, blame
+from recycle_runtime.program.layers import build_layers
 from recycle_runtime.program.loading import Program, kind_of
 from recycle_runtime.program.microbatches import MicroBatches
 
@@ -106,6 +107,13 @@ class OptimizerRun:
         kept = [value for state in states for value in state.values() if isinstance(value, torch.Tensor)]
         return sum(value.numel() * value.element_size() for value in kept)
 
+    @property
+    def held_bytes(self) -> int:
+        """What training keeps beside that: gradients, and what takes a step back."""
+        if self._optimizer is None:
+            return 0
+        return self._stepper.gradients.bytes_held + self._stepper.undo.bytes_held
+
     def time(self, watch: Stopwatch, repeat: int) -> Timing:
         """Of a step, with what makes it possible to take it back."""
         if self._optimizer is None:
@@ -134,7 +142,8 @@ _WARM_UP = 3
 class Options:
     """What to measure, and how often."""
 
-    stages: int
+    stages: int | None
+    """None measures every layer by itself."""
     device: str = "cpu"
     repeat: int = 20
     seed: int = 0
@@ -145,9 +154,9 @@ class Options:
 
 
 def profile(
-    program: Program, options: Options, progress: Callable[[int], None] = lambda stage: None
+    program: Program, options: Options, progress: Callable[[str], None] = lambda piece: None
 ) -> Profile:
-    """The costs of every stage on this machine, with the first micro-batch of the program."""
+    """The costs of every stage or layer on this machine, with the first micro-batch of the program."""
     if options.device == "cuda" and not torch.cuda.is_available():
         raise ProgramError("there is no CUDA device here that torch can use", "--device cpu measures without")
     threads = torch.get_num_threads()
@@ -161,23 +170,58 @@ def profile(
         torch.set_num_threads(threads)
 
 
-def _profile(program: Program, options: Options, progress: Callable[[int], None]) -> Profile:
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A stage or a layer."""
+
+    title: str
+    name: str
+    """Of a layer, as the program calls it."""
+    module: torch.nn.Module
+    is_first: bool
+    is_last: bool
+
+
+def _pieces(program: Program, options: Options) -> Iterator[_Piece]:
+    """Stages are built one after another, layers as the program gives them."""
+    if options.stages is not None:
+        for stage in range(options.stages):
+            module = build_module(program, stage, options.stages, options.seed)
+            title = f"stage {stage} of {options.stages}"
+            yield _Piece(title, "", module, stage == 0, stage == options.stages - 1)
+        return
+    if not program.is_layered:
+        raise ProgramError(
+            f"{program.path}: it gives whole stages, not layers",
+            "--stages S measures stages; or define layers() in place of build_stage",
+        )
+    layers = build_layers(program, options.seed)
+    for number, (name, module) in enumerate(layers):
+        title = f"layer {number} of {len(layers)} ({name})"
+        yield _Piece(title, name, module, number == 0, number == len(layers) - 1)
+
+
+def _profile(program: Program, options: Options, progress: Callable[[str], None]) -> Profile:
     device = torch.device(options.device)
     data, target = MicroBatches(program, options.seed, 1).item(0, 0)
     inputs = tuple(tensor.to(device) for tensor in as_tensors(data))
     target = target.to(device) if isinstance(target, torch.Tensor) else target
     rows: list[StageCosts] = []
-    for stage in range(options.stages):
-        progress(stage)
-        module = build_module(program, stage, options.stages, options.seed).to(device).train()
-        loss = _loss_against(program, target) if stage == options.stages - 1 else None
-        run = StageRun(module, inputs, is_first=stage == 0, loss=loss)
-        with blame(program.path, f"stage {stage} of {options.stages}"):
+    names: list[str] = []
+    for piece in _pieces(program, options):
+        progress(piece.title)
+        loss = _loss_against(program, target) if piece.is_last else None
+        module = piece.module.to(device).train()
+        run = StageRun(module, inputs, is_first=piece.is_first, loss=loss)
+        with blame(program.path, piece.title):
             costs, inputs = _measure(program, run, options, device)
         rows.append(costs)
+        names.append(piece.name)
+    by_layer = options.stages is None
     return Profile(
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        stages=tuple(rows),
+        stages=_share_reduction(rows, options, device) if by_layer else tuple(rows),
+        layer_names=tuple(names) if by_layer else (),
         details={
             "torch": torch.__version__,
             "threads": options.threads,
@@ -195,6 +239,18 @@ def _loss_against(program: Program, target: Any) -> Callable[[Any], torch.Tensor
     return lambda output: program.loss(output, target)
 
 
+def _share_reduction(
+    rows: Sequence[StageCosts], options: Options, device: torch.device
+) -> tuple[StageCosts, ...]:
+    """Layers with the time of one reduction of them all, by their bytes: a stage sums its layers at once."""
+    everything = sum(row.gradient_bytes for row in rows)
+    whole = links.reduction(everything, options.pipelines, device, options.repeat)
+    return tuple(
+        replace(row, reduce=whole.scaled(row.gradient_bytes / everything) if everything else NOTHING)
+        for row in rows
+    )
+
+
 def _measure(
     program: Program, run: StageRun, options: Options, device: torch.device
 ) -> tuple[StageCosts, Tensors]:
@@ -204,22 +260,27 @@ def _measure(
     backward = _fused(run, watch, options.repeat)
     split = prepare(run.module)
     forward, backward_input, backward_weight = _split(run, split, watch, options.repeat)
-    saved, kept = _memory(run, split, device)
+    saved, kept, handed_on = _memory(run, split, device)
+    by_layer = options.stages is None
     with torch.no_grad():
         outputs = run.forward(run.fresh_inputs())
     boundary = 0 if run.is_last else _bytes(outputs)
     step = optimizer.time(watch, options.repeat)
+    to_copy = _bytes([*run.module.parameters(), *run.module.buffers()]) + optimizer.state_bytes
+    pipelines = 1 if by_layer else options.pipelines
     costs = StageCosts(
         forward=forward,
         backward_input=backward_input,
         backward_weight=backward_weight,
         backward=backward,
         optimizer=step,
-        reduce=links.reduction(optimizer.gradient_bytes, options.pipelines, device, options.repeat),
+        reduce=links.reduction(optimizer.gradient_bytes, pipelines, device, options.repeat),
         transfer=links.transfer(boundary, device, options.repeat),
-        saved_bytes=saved,
+        # What a layer hands to the next one is that one's input, and held once.
+        saved_bytes=saved - handed_on if by_layer else saved,
         kept_bytes=kept,
-        parameter_bytes=_bytes([*run.module.parameters(), *run.module.buffers()]) + optimizer.state_bytes,
+        parameter_bytes=to_copy,
+        resident_bytes=to_copy + optimizer.held_bytes,
         gradient_bytes=optimizer.gradient_bytes,
         boundary_bytes=boundary,
     )
@@ -248,20 +309,32 @@ def _split(run: StageRun, split: Split, watch: Stopwatch, repeat: int) -> tuple[
     return Timing.of(forwards), Timing.of(firsts), Timing.of(seconds)
 
 
-def _memory(run: StageRun, split: Split, device: torch.device) -> tuple[int, int]:
-    """Bytes held from F to I, and from I to W."""
+def _memory(run: StageRun, split: Split, device: torch.device) -> tuple[int, int, int]:
+    """Bytes held from F to I, and from I to W; and of the former what is handed to the next stage."""
     with counting(device) as held:
         inputs = run.fresh_inputs()
         outputs = run.forward(inputs)
         saved = held()
+        handed_on = 0 if run.is_last else _own_bytes(outputs, inputs)
         work = split.backward_input(outputs, run.gradients(outputs))
-        for tensor in inputs:
-            # Sent on, and let go of.
-            tensor.grad = None
+        _send_gradients(inputs)
         del inputs, outputs
         kept = held()
         work.run()
-    return saved, kept
+    return saved, kept, handed_on
+
+
+def _send_gradients(inputs: Tensors) -> None:
+    """Sent on, and let go of."""
+    for tensor in inputs:
+        tensor.grad = None
+
+
+def _own_bytes(outputs: Tensors, inputs: Tensors) -> int:
+    """Of outputs that are not inputs passed on."""
+    passed_on = {tensor.untyped_storage().data_ptr() for tensor in inputs}
+    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in outputs}
+    return sum(size for place, size in storages.items() if place not in passed_on)
 
 
 def _bytes(tensors: Iterable[torch.Tensor]) -> int:

@@ -16,7 +16,7 @@ UNSTEADY = 0.25
 
 @dataclass(frozen=True, slots=True)
 class StageCosts:
-    """One stage: times with their spread, and bytes."""
+    """One stage or layer: times with their spread, and bytes."""
 
     forward: Timing
     backward_input: Timing
@@ -32,6 +32,8 @@ class StageCosts:
     """Alive between I and W."""
     parameter_bytes: int
     """Parameters, buffers and the optimizer's state: what a worker that moves here copies."""
+    resident_bytes: int
+    """That, gradients, and what takes a step back: what is held whatever runs."""
     gradient_bytes: int
     boundary_bytes: int
     """What goes to the next stage."""
@@ -52,22 +54,32 @@ class StageCosts:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """All stages, and how they were measured."""
+    """All stages or layers, and how they were measured."""
 
     device: str
     stages: tuple[StageCosts, ...]
+    """Or layers, where they have names."""
     details: dict[str, Any]
+    layer_names: tuple[str, ...] = ()
+
+    @property
+    def noun(self) -> str:
+        """What a row is."""
+        return "layer" if self.layer_names else "stage"
 
     def to_text(self) -> str:
-        """The JSON that `profile from` reads, a line for each stage; keys it does not know are for people."""
+        """The JSON that `profile from` reads, a line for each row; keys it does not know are for people."""
         head = {"format": FORMAT, "version": VERSION, "device": self.device, "unit": "ns"} | self.details
         parts = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
-        rows = ",\n  ".join(json.dumps(stage.to_json()) for stage in self.stages)
-        parts.append(f'"stages": [\n  {rows}\n ]')
+        named = [{"name": name} for name in self.layer_names] or [{}] * len(self.stages)
+        rows = ",\n  ".join(
+            json.dumps(name | stage.to_json()) for name, stage in zip(named, self.stages, strict=True)
+        )
+        parts.append(f'"{self.noun}s": [\n  {rows}\n ]')
         return "{" + ",\n ".join(parts) + "}\n"
 
     def unsteady(self) -> list[int]:
-        """The stages whose times vary so much that another measurement would differ."""
+        """The stages or layers whose times vary so much that another measurement would differ."""
         return [
             number
             for number, stage in enumerate(self.stages)
@@ -76,20 +88,22 @@ class Profile:
 
 
 _TIMES = ["F", "I", "W", "B", "(I+W)/B", "optimizer", "reduce", "transfer"]
-_HEADS = ["stage", *_TIMES, "F to I", "I to W", "to copy"]
+_SIZES = ["F to I", "I to W", "to copy"]
 
 
 def table(profile: Profile) -> str:
-    """A line for every stage; the share after a time is its spread."""
-    rows = [_HEADS, *(_row(number, stage) for number, stage in enumerate(profile.stages))]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADS))]
+    """A line for every stage or layer; the share after a time is its spread."""
+    heads = [profile.noun, *_TIMES, *_SIZES]
+    titles = profile.layer_names or [str(number) for number in range(len(profile.stages))]
+    rows = [heads, *(_row(title, stage) for title, stage in zip(titles, profile.stages, strict=True))]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(heads))]
     return "\n".join(_line(row, widths) for row in rows)
 
 
-def _row(number: int, stage: StageCosts) -> list[str]:
+def _row(title: str, stage: StageCosts) -> list[str]:
     ratio = (stage.backward_input.median + stage.backward_weight.median) / max(1, stage.backward.median)
     return [
-        str(number),
+        title,
         *(
             f"{_time(timing.median)} ±{timing.spread / 2:.0%}"
             for timing in (stage.forward, stage.backward_input, stage.backward_weight, stage.backward)

@@ -107,3 +107,52 @@ def job_sources(draw: st.DrawFn) -> str:
     tokens = draw(job_tokens())
     gaps = draw(st.lists(GAPS, min_size=len(tokens) + 1, max_size=len(tokens) + 1))
     return "".join(gap + token for gap, token in zip(gaps, [*tokens, ""], strict=True))
+
+
+@st.composite
+def layered_sources(draw: st.DrawFn) -> str:
+    """A good job in layers, with any white space and comments between its tokens."""
+    count = draw(st.integers(2, 9))
+
+    def per_layer(values: st.SearchStrategy[str]) -> list[str]:
+        if draw(st.booleans()):
+            return draw(values).split()
+        items: list[str] = []
+        left = count
+        while left:
+            times = draw(st.integers(1, left))
+            repeat = [] if times == 1 and draw(st.booleans()) else [str(times), "*"]
+            items += [*repeat, *draw(values).split(), ","]
+            left -= times
+        return ["[", *items[: len(items) - draw(st.integers(0, 1))], "]"]
+
+    times = st.sampled_from(["1", "2.5", "0.125", "3 slot", "10"])
+    tokens = ["layers", "{", "count", "=", str(count)]
+    for key in ("forward", "backward_input", "backward_weight"):
+        tokens += [key, "=", *per_layer(times)]
+    for key in ("optimizer", "reduce", "transfer"):
+        tokens += [key, "=", *per_layer(times)] * draw(st.integers(0, 1))
+    tokens += ["activation", "=", *per_layer(st.sampled_from(["1", "0.5"]))] * draw(st.integers(0, 1))
+    tokens += ["parameters", "=", *per_layer(st.sampled_from(["0", "3 KiB"]))] * draw(st.integers(0, 1))
+    tokens += ["resident", "=", *per_layer(st.sampled_from(["0", "0.25"]))] * draw(st.integers(0, 1)) + ["}"]
+    tokens += ["memory", "{", "capacity", "=", draw(st.sampled_from(["20", "unlimited"])), "}"]
+    parallel, most = draw(_parallel(count))
+    microbatches = str(draw(st.integers(most, most + 9)))
+    tokens += [*parallel, "batch", "{", "microbatches", "=", microbatches, "}"]
+    gaps = draw(st.lists(GAPS, min_size=len(tokens) + 4, max_size=len(tokens) + 4))
+    return "".join(gap + token for gap, token in zip(gaps, ["job", "a", "{", *tokens, "}"], strict=True))
+
+
+@st.composite
+def _parallel(draw: st.DrawFn, layers: int) -> tuple[list[str], int]:
+    """Where a job in layers starts, and how many micro-batches that needs."""
+    if draw(st.booleans()):
+        workers = draw(st.integers(2, 12))
+        return ["parallel", "{", "workers", "=", str(workers), "}"], workers
+    stages = draw(st.integers(1, layers))
+    tokens = ["parallel", "{", "pipeline", "=", str(stages), "data", "=", str(draw(st.integers(1, 4)))]
+    tokens += ["recut", "=", draw(st.sampled_from(["on", "off"]))] * draw(st.integers(0, 1))
+    if draw(st.booleans()):
+        tokens += ["cut", "=", "[", str(stages - 1), "*", "1", ",", str(layers - stages + 1), "]"]
+        tokens = tokens if stages > 1 else tokens[:-9]
+    return [*tokens, "}"], 1

@@ -13,9 +13,12 @@ from recycle_compiler.frontend.gpt_model import (
     STATE_BYTES,
     GptModel,
     Run,
+    layer_costs,
     stage_costs,
     stage_work,
 )
+from recycle_compiler.ir.layers import PER_LAYER
+from recycle_compiler.ir.layout import ring_time
 from tests.compiler.frontend.job_texts import codes, errors, marked, parse
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
@@ -113,6 +116,67 @@ def test_any_model_has_whole_positive_costs(model: GptModel, stages: int, tensor
         assert min(stage.forward, stage.backward_input, stage.backward_weight) >= 1
         assert 0 < stage.kept_for_weight <= stage.activation
         assert all(type(getattr(stage, name)) is int for name in stage.__slots__)
+
+
+@given(
+    st.builds(
+        GptModel,
+        layers=st.integers(8, 100),
+        hidden=st.integers(1, 20_000),
+        heads=st.integers(1, 128),
+        sequence=st.integers(1, 8192),
+        vocabulary=st.integers(1, 200_000),
+    ),
+    st.integers(1, 8),
+    st.integers(1, 8),
+    st.integers(1, 6),
+)
+def test_the_layers_of_a_stage_add_up_to_it(
+    model: GptModel, stages: int, tensor: int, pipelines: int
+) -> None:
+    how = run(stages, pipelines, tensor, 2)
+    layers, cut = layer_costs(model, how), model.usual_cut(stages)
+    assert (layers.count, sum(cut)) == (model.layers + 2, model.layers + 2)
+    assert list(layers.verify()) == []
+    # The embedding alone holds what it keeps for W, and on a stage less.
+    embedding = -(-2 * how.micro * model.sequence * model.hidden // tensor)
+    first = 0
+    for stage, costs in enumerate(stage_costs(model, how)):
+        end = first + cut[stage]
+        for name in PER_LAYER:
+            values = getattr(layers, name)
+            summed = (
+                values[end - 1] if name == "transfer" and end <= model.layers + 1 else sum(values[first:end])
+            )
+            if name == "reduce":
+                summed = ring_time(summed, pipelines)
+            if name == "transfer" and stage == stages - 1:
+                continue
+            # Each is rounded up: layers one by one, a stage once; bytes of parameters before they are scaled.
+            rounding = cut[stage] * (
+                STATE_BYTES if name in ("parameters", "resident", "reduce", "optimizer") else 3
+            )
+            spare = embedding if name == "activation" and stage == 0 else 0
+            assert 0 <= summed - getattr(costs, name) <= rounding + spare, name
+        first = end
+
+
+def test_the_ends_of_a_model_may_be_stages_of_their_own() -> None:
+    cut = (1, 16, 16, 1)
+    embedding, _, block, head = stage_costs(GPT3_6_7B, run(stages=4), cut)
+    assert embedding.backward_input == 1
+    assert embedding.kept_for_weight == embedding.activation
+    assert head.forward < block.forward
+    parallel = "parallel { pipeline = 4  data = 3  cut = [1, 16, 16, 1] }"
+    job = parse(MODEL, "device a100", batch=BATCH, profile="", parallel=parallel)
+    assert (job.cut, list(job.verify())) == (cut, [])
+
+
+def test_a_model_is_in_layers() -> None:
+    job = load_job(EXAMPLES / "gpt3-6.7b.job").spec
+    assert job.cut == (9, 8, 8, 9)
+    assert job.layer_costs is not None
+    assert (job.layer_costs.count, job.layer_costs.capacity) == (34, 80 << 30)
 
 
 MODEL = "model gpt { layers = 32  hidden = 4096  heads = 32  sequence = 2048  vocabulary = 50304 }"

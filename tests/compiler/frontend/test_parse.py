@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from recycle_compiler.diagnostics import Span
 from recycle_compiler.frontend import syntax_errors
+from recycle_compiler.frontend.format import one_line
 from recycle_compiler.frontend.parse import parse_syntax
 from recycle_compiler.frontend.syntax import Block, Listing, Name, Quantity, Quoted, Setting
 
@@ -26,6 +27,7 @@ TOKENS = [
     "%",
     "name",
     "-2.5",
+    "*",
 ]
 
 
@@ -75,13 +77,15 @@ def test_a_unit_is_a_word_of_its_own() -> None:
 def test_lists_may_hold_units_words_and_a_last_comma() -> None:
     listing = value("[1, 2 MiB, unlimited, 3 wibble,]")
     assert isinstance(listing, Listing)
-    assert [str(item) if isinstance(item, Quantity) else item.text for item in listing.items] == [
-        "1",
-        "2 MiB",
-        "unlimited",
-        "3 wibble",
-    ]
+    assert list(map(one_line, listing.items)) == ["1", "2 MiB", "unlimited", "3 wibble"]
     assert value("[]") == Listing((), Span(1, 13, 14), Span(1, 14, 15))
+
+
+def test_a_value_in_a_list_may_be_repeated() -> None:
+    listing = value("[0.3, 28 * 1, 2*3 ms, 4 * unlimited]")
+    assert isinstance(listing, Listing)
+    assert list(map(one_line, listing.items)) == ["0.3", "28 * 1", "2 * 3 ms", "4 * unlimited"]
+    assert listing.items[1].span == Span(1, 19, 25)
 
 
 def test_blocks_in_all_their_forms() -> None:

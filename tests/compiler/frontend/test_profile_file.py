@@ -149,3 +149,62 @@ def test_the_path_is_relative_to_the_job_file(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "jobs" / "x.job").write_text(job_text(profile='profile from "../p.json"'))
     monkeypatch.chdir(tmp_path)
     assert load_job("jobs/x.job").spec.forward == (1_200_000,) * 4
+
+
+LAYER = STAGE | {"name": "blocks.3", "resident_bytes": 5 << 30}
+
+
+def by_layer(layers: Any, **changed: Any) -> dict[str, Any]:
+    given = profile(layers) | changed
+    given["layers"] = given.pop("stages")
+    return given
+
+
+def test_a_profile_by_layer_is_cut_into_the_stages_of_the_job(tmp_path: Path) -> None:
+    job = load(tmp_path, by_layer([LAYER] * 10, pipelines=4), memory="memory { capacity = 80 GiB }")
+    costs = job.layer_costs
+    assert costs is not None
+    assert (job.cut, costs.count, costs.capacity) == ((2, 3, 2, 3), 10, 80 << 30)
+    assert job.forward == (2_400_000, 3_600_000, 2_400_000, 3_600_000)
+    assert costs.transfer == (60_000,) * 9
+    assert job.transfer == (60_000,) * 3
+    assert job.parameters == (6 << 30, 9 << 30, 6 << 30, 9 << 30)
+    # The state of the layers is taken from the whole worker.
+    assert job.capacity == (70 << 30, 65 << 30, 70 << 30, 65 << 30)
+    # Measured with four workers, which take three quarters of what very many do; three take two thirds.
+    assert costs.reduce == (1_200_000,) * 10
+    assert job.reduce == (1_600_000, 2_400_000, 1_600_000, 2_400_000)
+
+
+def test_what_does_not_say_who_reduced_is_for_the_pipelines_of_the_job(tmp_path: Path) -> None:
+    job = load(tmp_path, by_layer([LAYER] * 4))
+    assert job.reduce == (900_000,) * 4
+    assert job.layer_costs is not None
+    assert job.layer_costs.reduce == (1_350_000,) * 4
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (by_layer({}), "layers must be a list of 1 to 4,096, got an object"),
+        (by_layer([]), "layers must be a list of 1 to 4,096, got 0"),
+        (by_layer([LAYER] * 5000), "got 5,000"),
+        (by_layer([LAYER] * 4) | {"stages": 3}, "has both stages and layers"),
+        (by_layer([LAYER] * 4, pipelines=0), "pipelines must be a whole number from 1, got 0"),
+        (by_layer([LAYER] * 4, pipelines="2"), 'pipelines must be a whole number from 1, got "2"'),
+        (by_layer([LAYER] * 3 + [{**LAYER, "forward": 0}]), "layers[3].forward must be"),
+        (by_layer([LAYER] * 3 + [{**LAYER, "resident_bytes": -1}]), "layers[3].resident_bytes must be"),
+    ],
+)
+def test_what_is_wrong_with_a_profile_by_layer_is_named_by_its_path(
+    tmp_path: Path, content: Any, words: str
+) -> None:
+    assert words in refusal(tmp_path, content)
+
+
+def test_a_profile_by_stage_cannot_be_recut(tmp_path: Path) -> None:
+    with pytest.raises(CompileError, match="whole stages cannot be re-cut") as caught:
+        load(tmp_path, profile([STAGE] * 4), parallel="parallel { pipeline = 4  data = 3  recut = on }")
+    assert marked(caught.value) == ["on"]
+    with pytest.raises(CompileError, match="`workers` needs a job in layers"):
+        load(tmp_path, profile([STAGE] * 4), parallel="parallel { workers = 12 }")

@@ -1,19 +1,24 @@
-"""`recycle-run profile`: measure what the stages of a program cost on this machine."""
+"""`recycle-run profile`: measure what the stages or layers of a program cost on this machine."""
 
 import argparse
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from recycle_runtime.cli.options.training import add_program_arguments
 from recycle_runtime.cli.output import DONE, Output, UserError
-from recycle_runtime.cli.parser import Arguments
 from recycle_runtime.cli.signals import stopping_on_signals
 from recycle_runtime.files import check_writable, write_whole
 
 
-def add_arguments(parser: Arguments) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     add_program_arguments(parser)
-    parser.add_argument("--stages", required=True, type=_positive, metavar="S", help="stages of the pipeline")
+    pieces = parser.add_mutually_exclusive_group()
+    pieces.add_argument("--stages", type=_positive, metavar="S", help="measure so many stages")
+    pieces.add_argument(
+        "--layers",
+        action="store_true",
+        help="measure every layer, for jobs that may be re-cut (default if the program gives layers)",
+    )
     parser.add_argument(
         "-o", "--output", dest="out", required=True, metavar="PROFILE.json", help="the profile to write"
     )
@@ -25,7 +30,7 @@ def add_arguments(parser: Arguments) -> None:
         type=_positive,
         default=1,
         metavar="D",
-        help="workers that reduce the gradients of a stage, over loopback (default: 1, no reduction)",
+        help="workers that reduce gradients, over loopback (default: 1, no reduction)",
     )
     parser.add_argument(
         "--threads",
@@ -48,6 +53,7 @@ def run(arguments: Namespace, output: Output) -> int:
     from recycle_runtime.profiler.crowd import crowd
     from recycle_runtime.profiler.report import UNSTEADY
     from recycle_runtime.program.errors import ProgramError
+    from recycle_runtime.program.layers import layer_count
     from recycle_runtime.program.loading import load_program
 
     path = Path(arguments.out)
@@ -60,13 +66,16 @@ def run(arguments: Namespace, output: Output) -> int:
         threads=arguments.threads,
     )
     check_writable(path)
-    others = (arguments.program, options.stages, options.device, options.seed, arguments.busy_workers)
+    busy = arguments.busy_workers
     try:
         program = load_program(arguments.program)
-        with stopping_on_signals(), crowd(*others):
-            measured = profile(
-                program, options, lambda stage: output.say(f"measuring stage {stage} of {options.stages}")
-            )
+        # As if this worker and the others shared the model.
+        stages = options.stages or (min(busy + 1, layer_count(program)) if busy else 1)
+        with (
+            stopping_on_signals(),
+            crowd(arguments.program, stages, options.device, options.seed, busy),
+        ):
+            measured = profile(program, options, lambda piece: output.say(f"measuring {piece}"))
     except ProgramError as error:
         raise UserError(str(error) + (f"\nhint: {error.hint}" if error.hint else "")) from None
     write_whole(path, measured.to_text().encode("utf-8"))
@@ -74,10 +83,10 @@ def run(arguments: Namespace, output: Output) -> int:
     if not output.quiet:
         output.words(f"{table(measured)}\n")
     if unsteady := measured.unsteady():
-        stages = ", ".join(map(str, unsteady))
+        numbers = ", ".join(map(str, unsteady))
         output.say(
-            f"note: half of the times differ by more than {UNSTEADY:.0%} of the median at stage {stages}: "
-            "measure on an idle machine, or with a larger --repeat"
+            f"note: half of the times differ by more than {UNSTEADY:.0%} of the median at "
+            f"{measured.noun} {numbers}: measure on an idle machine, or with a larger --repeat"
         )
     output.say(f'wrote {path}: use it with `profile from "{path.name}"`')
     return DONE

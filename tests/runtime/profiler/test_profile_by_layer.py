@@ -1,0 +1,95 @@
+"""Measuring layers one by one: names, bytes that add up to a stage's, and that the compiler takes it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from recycle_compiler.frontend import load_job
+from recycle_runtime.cli.main import main
+from recycle_runtime.profiler import Options, profile, table
+from recycle_runtime.program.errors import ProgramError
+from recycle_runtime.program.loading import load_program
+
+ROOT = Path(__file__).resolve().parents[3]
+LAYERED = ROOT / "tests" / "runtime" / "training" / "programs" / "layered.py"
+MLP = ROOT / "examples" / "programs" / "mlp.py"
+NAMES = ("first", "body.0", "body.1", "body.2", "body.3", "fork", "join", "again", "last")
+JOB = """\
+job measured {
+  parallel { pipeline = 3  data = 2 }
+  batch    { microbatches = 4 }
+  profile from "measured.json"
+  tolerate { failures = 1 }
+}
+"""
+
+
+def test_layers_add_up_to_the_stage_that_they_make() -> None:
+    program = load_program(LAYERED)
+    layers = profile(program, Options(None, repeat=1))
+    (whole,) = profile(program, Options(1, repeat=1)).stages
+    assert layers.layer_names == NAMES
+    for name in ("kept_bytes", "parameter_bytes", "resident_bytes", "gradient_bytes"):
+        assert sum(getattr(layer, name) for layer in layers.stages) == getattr(whole, name), name
+    # Each layer's input is held for it alone, even where nothing of it is saved.
+    inputs = sum(layer.boundary_bytes for layer in layers.stages)
+    saved = sum(layer.saved_bytes for layer in layers.stages)
+    assert whole.saved_bytes <= saved <= whole.saved_bytes + inputs
+    assert all(layer.resident_bytes >= 2 * layer.gradient_bytes for layer in layers.stages)
+
+
+def test_one_reduction_is_shared_out_by_bytes() -> None:
+    layers = profile(load_program(LAYERED), Options(None, repeat=1, pipelines=2)).stages
+    total = sum(layer.gradient_bytes for layer in layers)
+    whole = sum(layer.reduce.median for layer in layers)
+    assert whole > 0
+    for layer in layers:
+        assert layer.reduce.median == pytest.approx(whole * layer.gradient_bytes / total, abs=len(layers))
+
+
+def test_the_compiler_takes_what_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "measured.json"
+    words = ["profile", "--program", str(LAYERED), "--pipelines", "2", "--repeat", "2", "-o", str(output)]
+    assert main(words) == 0
+    assert "measuring layer 8 of 9 (last)" in capsys.readouterr().err
+    written = json.loads(output.read_text())
+    assert tuple(layer["name"] for layer in written["layers"]) == NAMES
+    (tmp_path / "x.job").write_text(JOB)
+    job = load_job(tmp_path / "x.job").spec
+    assert job.layer_costs is not None
+    assert (sum(job.cut), job.layer_costs.count) == (9, 9)
+    assert job.layer_costs.forward == tuple(layer["forward"] for layer in written["layers"])
+    assert job.layer_costs.resident == tuple(layer["resident_bytes"] for layer in written["layers"])
+    # What two workers took for a reduction is half of what very many take.
+    assert job.layer_costs.reduce == tuple(2 * layer["reduce"] for layer in written["layers"])
+
+
+def test_the_table_names_layers() -> None:
+    lines = table(profile(load_program(LAYERED), Options(None, repeat=1))).splitlines()
+    assert [line.split()[0] for line in lines] == ["layer", *NAMES]
+
+
+@pytest.mark.parametrize("words", [["--layers"], []])
+def test_a_program_of_whole_stages_has_no_layers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    assert main(["profile", "--program", str(MLP), *words, "-o", str(tmp_path / "p.json")]) == 1
+    error = capsys.readouterr().err
+    assert "gives whole stages, not layers" in error
+    assert "hint: --stages S" in error
+
+
+def test_stages_and_layers_exclude_each_other(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["profile", "--program", str(MLP), "--stages", "2", "--layers", "-o", "p.json"])
+    assert caught.value.code == 2
+    assert "not allowed with" in capsys.readouterr().err
+
+
+def test_a_layer_that_does_not_fit_is_named(tmp_path: Path) -> None:
+    (tmp_path / "odd.py").write_text(
+        LAYERED.read_text().replace('("last", nn.Linear(WIDTH,', '("last", nn.Linear(WIDTH + 1,')
+    )
+    with pytest.raises(ProgramError, match=r"layer 8 of 9 \(last\): RuntimeError: .*shapes"):
+        profile(load_program(tmp_path / "odd.py"), Options(None, repeat=1))
