@@ -16,6 +16,7 @@ from typing import NamedTuple
 from recycle_compiler.fleet.course import Start
 from recycle_compiler.fleet.policy import Change, Worker
 from recycle_compiler.fleet.traces.trace import Event, Trace
+from recycle_compiler.ir.units import plural
 from recycle_runtime.plan.node_layout import fill_nodes, placement_order
 
 LAYOUTS = ("pipeline", "stage")
@@ -46,7 +47,7 @@ def lay_out(
     gpus = gpus_per_node or tensor
     if gpus % tensor and tensor % gpus:
         raise LayoutError(
-            f"a worker has {tensor} GPUs and a machine {gpus}: one must be a multiple of the other"
+            f"a worker has {plural(tensor, 'GPU')} and a machine {gpus}: one must be a multiple of the other"
         )
     each, per_worker = max(1, gpus // tensor), max(1, tensor // gpus)
     carried = fill_nodes(workers, each)

@@ -6,14 +6,15 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from recycle_compiler import __version__
-from recycle_compiler.fleet.report import Outcome, Point, Report
+from recycle_compiler.fleet.report import Outcome, Point, Report, counted, figure
+from recycle_compiler.ir.units import percent
 
 MOST_STEPS = 450
 """Of about two pixels each: shorter ones would be drawn over each other."""
 COLOURS = (
     ("#0072b2", "#3aa0e0"), ("#d55e00", "#f07a2a"), ("#00875f", "#1fbf90"), ("#b8608f", "#e08fbc"),
     ("#a86f00", "#f0b030"), ("#2f86bd", "#7cc8f5"), ("#7a5195", "#b08cd0"), ("#8c6d31", "#c8a468"),
-    ("#666666", "#a0a8b0"), ("#7d7d00", "#c8c840"),
+    ("#666666", "#a0a8b0"), ("#7d7d00", "#c8c840"), ("#9c3d3d", "#e58a8a"), ("#3d6b3d", "#8fce8f"),
 )  # fmt: skip
 """On a light ground and on a dark one, ours first."""
 _DASHES = ("", "7 3", "2 3", "9 3 2 3")
@@ -110,7 +111,7 @@ def ticks(values: Sequence[float]) -> list[Tick]:
     """With as few digits as tell them apart."""
     step = values[1] - values[0] if len(values) > 1 else 1.0
     digits = 0
-    while digits < 6 and abs(round(step, digits) - step) > 1e-9:
+    while digits < 12 and abs(round(step, digits) - step) > 1e-6 * step:
         digits += 1
     return [Tick(value, f"{value:,.{digits}f}") for value in values]
 
@@ -126,6 +127,8 @@ def page(report: Report) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    filters: dict[str, Callable[..., Any]] = {"figure": figure, "percent": percent, "counted": counted}
+    environment.filters.update(filters)
     source = files("recycle_compiler.fleet").joinpath("page.html.j2").read_text(encoding="utf-8")
     return environment.from_string(source).render(_values(report))
 
@@ -167,7 +170,7 @@ def _share_ticks(report: Report, frame: Frame) -> list[Tick]:
     if not report.reference:
         return []
     values = ticks(round_ticks(100 * frame.most / report.reference, 8))
-    return [Tick(percent * report.reference / 100, f"{label} %") for percent, label in values]
+    return [Tick(share * report.reference / 100, f"{label} %") for share, label in values]
 
 
 def _line(outcome: Outcome, index: int, report: Report, frame: Frame) -> dict[str, Any]:
@@ -182,7 +185,7 @@ def _line(outcome: Outcome, index: int, report: Report, frame: Frame) -> dict[st
         "colour": f"var(--curve{index % len(COLOURS)})",
         "dash": "" if outcome.name == "ours" else _DASHES[index % len(_DASHES)],
         "is_ours": outcome.name == "ours",
-        "curve": [[round(hours, 6), round(value, 6)] for hours, value in curve],
+        "curve": [[round(hours, 6), float(f"{value:.6g}")] for hours, value in curve],
         "path": path(curve, frame),
         "more": more,
     }

@@ -3,18 +3,37 @@
 import json
 from dataclasses import dataclass
 from io import StringIO
+from math import floor, log10
 from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 
-from recycle_compiler.ir.units import percent, plural
+from recycle_compiler.ir.units import percent
 
 _UNBROKEN = 10_000
 """A width at which rich breaks no line."""
 _ABOVE = 1.0005
 """A share that shows as more than 100 %."""
+_TINY = 1e-6
+"""What is less is said to be so."""
 _COLUMNS = ("of zero-bubble", "GPU-hours lost", "hours still", "iterations", "done twice")
+
+
+def figure(value: float) -> str:
+    """A number as people write it: four digits that count, never an exponent."""
+    if abs(value) >= 1000 or value == 0:
+        return f"{value:,.0f}"
+    if abs(value) < _TINY:
+        return f"under {_TINY:.6f}"
+    decimals = 3 - floor(log10(abs(value)))
+    text = f"{value:.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 GPU`, `2,048 GPUs`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 class Point(NamedTuple):
@@ -108,8 +127,8 @@ def report_table(report: Report, color: bool = False) -> str:
 def _title(report: Report) -> str:
     about = f"; {report.about}" if report.about else ""
     return (
-        f"{report.job}: {plural(report.workers, 'worker')}, {plural(report.gpus, 'GPU')}, "
-        f"{report.hours:.4g} h of {report.trace}{about}\n"
+        f"{report.job}: {counted(report.workers, 'worker')}, {counted(report.gpus, 'GPU')}, "
+        f"{figure(report.hours)} h of {report.trace}{about}\n"
     )
 
 
@@ -117,10 +136,10 @@ def _cells(outcome: Outcome) -> tuple[str, ...]:
     if outcome.average is None or outcome.share is None or outcome.gpu_hours_lost is None:
         return ("cannot run", *("-" for _ in _COLUMNS))
     return (
-        f"{outcome.average:,.4g}" if outcome.average < 1000 else f"{outcome.average:,.0f}",
+        figure(outcome.average),
         percent(outcome.share),
         f"{round(outcome.gpu_hours_lost, 1) + 0.0:,.1f}",
-        f"{outcome.still:.2f}",
+        f"{outcome.still:,.2f}",
         f"{outcome.iterations:,.0f}",
         f"{outcome.redone:,.1f}",
     )
@@ -129,7 +148,7 @@ def _cells(outcome: Outcome) -> tuple[str, ...]:
 def _legend(report: Report) -> str:
     total = report.gpus * report.hours
     lines = [
-        f"100 % is our plan without failures: {report.reference:,.4g} {report.unit}.",
+        f"100 % is our plan without failures: {figure(report.reference)} {report.unit}.",
         f"GPU-hours lost: what is missing to 100 %, of {total:,.1f} GPU-hours in all; "
         f"machines of the job were down for {report.gpu_hours_down:,.1f}.",
         "Hours still: pauses, and times when the job could not run. Done twice: iterations to be redone.",

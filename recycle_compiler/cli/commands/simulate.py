@@ -33,6 +33,7 @@ from recycle_compiler.fleet.traces.read import read_trace
 from recycle_compiler.fleet.traces.trace import Grid, Trace, seconds_of
 from recycle_compiler.frontend.gpt_model import MOST_LAYERS
 from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.ir.units import plural
 from recycle_compiler.planner.compile import PlanSummary, compile_job
 from recycle_runtime.cli.output import (
     DONE,
@@ -268,13 +269,15 @@ def _say_what_has_no_effect(
         output.say(
             f"note: --layers has no effect: only {' and '.join(sorted(_CUT_ANEW))} partition the model again"
         )
+    if trace.note:
+        output.say(f"note: {trace.name}: {trace.note}")
     if trace.by_worker and (arguments.gpus_per_node is not None or arguments.layout != LAYOUTS[0]):
         options = "--gpus-per-node and --layout"
         output.say(f"note: {options} have no effect: {trace.name} names workers, not machines")
 
 
 def _say_what_is_missing(bundle: Bundle, fleet: Fleet, source: str, output: Output) -> None:
-    """Beyond the bundle's plans no worker moves to a better stage, which costs more than it must."""
+    """Beyond the bundle's plans each has to be made while training waits or goes on with a slower one."""
     planned = max(len(plan.failed) for plan in bundle.plans)
     down = max(len(fleet.start.down), max((len(change.down) for change in fleet.changes()), default=0))
     possible = bundle.stages * (bundle.pipelines - 1)
@@ -284,8 +287,9 @@ def _say_what_is_missing(bundle: Bundle, fleet: Fleet, source: str, output: Outp
     others = "the rest"
     if down > possible:
         others = f"those for up to {possible}, and with more down there are too few for every stage"
+    workers = "1 worker is" if down == 1 else f"{down:,} workers are"
     output.say(
-        f"note: up to {down} workers are down at once, and {source} has plans for {planned}; "
+        f"note: up to {workers} down at once, and {source} has plans for {plural(planned, 'failure')}; "
         f"`--failures {most}` when it is compiled would add {others}"
     )
 

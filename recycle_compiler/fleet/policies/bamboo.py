@@ -23,6 +23,7 @@ from recycle_compiler.fleet.policy import CannotRunError, Change, Reaction, Work
 from recycle_compiler.fleet.setting import Setting, on_pipelines
 from recycle_compiler.frontend.capacity import spell_amount
 from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.ir.units import percent, plural
 from recycle_compiler.planner.baselines import one_f_one_b_period
 
 
@@ -43,7 +44,7 @@ class Bamboo:
         self._clock = WorkClock(setting.costs.checkpoint_every)
         slowed = self._period(setting.job.pipelines) / setting.one_f_one_b - 1
         known = "" if any(setting.job.parameters) else "; whether it fits the memory is not known"
-        self.note = f"redundant forwards take {slowed:.0%} more time than 1F1B{known}"
+        self.note = f"redundant forwards take {percent(slowed)} more time than 1F1B{known}"
 
     def begin(self, down: frozenset[Worker], spare: int) -> float:
         self._check_memory()
@@ -87,7 +88,7 @@ class Bamboo:
 
     @property
     def _words(self) -> str:
-        return f"{self._grouped} pipelines" if self._grouped else "too few workers for a pipeline"
+        return plural(self._grouped, "pipeline") if self._grouped else "too few workers for a pipeline"
 
     def _start(self, down: frozenset[Worker]) -> None:
         """Without a state to keep."""

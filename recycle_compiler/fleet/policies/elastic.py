@@ -9,6 +9,7 @@ as it is now, the job goes on from a checkpoint; checkpoints cost nothing.
 from recycle_compiler.fleet.policies.bookkeeping import WorkClock
 from recycle_compiler.fleet.policy import Change, Reaction, Worker
 from recycle_compiler.fleet.setting import Setting
+from recycle_compiler.ir.units import plural
 
 
 class Elastic:
@@ -59,7 +60,7 @@ class Elastic:
             self._costs.regroup + self._copy if healed else 0.0
         )
         words = [
-            f"{len(struck)} pipelines dropped" if struck else "",
+            f"{plural(len(struck), 'pipeline')} dropped" if struck else "",
             f"{len(healed)} whole again" if healed else "",
             "no worker has some stage: waits for a whole pipeline, to start from a checkpoint"
             if forgets

@@ -24,6 +24,7 @@ from recycle_compiler.fleet.policies.bookkeeping import WorkClock
 from recycle_compiler.fleet.policies.templates import Template, pipeline_shapes
 from recycle_compiler.fleet.policy import CannotRunError, Change, Reaction, Worker
 from recycle_compiler.fleet.setting import Setting
+from recycle_compiler.ir.units import plural
 
 _SMALL, _LARGE = 2.0, 10.0
 """Seconds of a reconfiguration, published for small models and for 6.7B; linear in parameters between."""
@@ -56,7 +57,7 @@ class Oobleck:
         self._reconfiguration = setting.by_size(_SMALL, _LARGE) if given is None else given
         least = min(self.templates, default=0)
         self.note = (
-            f"pipelines of {least} workers or more; a change costs {self._reconfiguration:.1f} s, "
+            f"pipelines of {plural(least, 'worker')} or more; a change costs {self._reconfiguration:.1f} s, "
             "a failure half an iteration besides"
         )
 

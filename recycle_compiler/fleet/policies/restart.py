@@ -9,6 +9,7 @@ change is to be expected.
 from recycle_compiler.fleet.policies.bookkeeping import WorkClock
 from recycle_compiler.fleet.policy import Change, Reaction, Worker
 from recycle_compiler.fleet.setting import Setting
+from recycle_compiler.ir.units import plural
 from recycle_runtime.plan.moves import ChangeRate
 
 
@@ -56,7 +57,9 @@ class Restart:
 
     def _answer(self, pause: float, redone: float, why: str) -> Reaction:
         self._clock.pause(pause)
-        return Reaction(self._rate(self._pipelines), pause, redone, f"{why}: {self._pipelines} pipelines")
+        return Reaction(
+            self._rate(self._pipelines), pause, redone, f"{why}: {plural(self._pipelines, 'pipeline')}"
+        )
 
     def _possible(self, down: frozenset[Worker]) -> int:
         return min(self._job.pipelines, (self._job.workers - len(down)) // self._job.stages)

@@ -8,7 +8,8 @@
 Times are seconds or such as `1h30m`. The first line may say which machines there are: a number (then they
 are called node0, node1, ...) or a list of names. Without it the job has all its machines in the beginning,
 and those that fail before they return are among them. Names like `1:2` are workers of the job, pipeline
-and stage, and need no first line. A line without failures and returns says how long the trace lasts.
+and stage, and need no first line. A line without failures and returns says how long the trace lasts. But for
+the first, lines may be in any order.
 """
 
 import json
@@ -18,7 +19,7 @@ from math import inf
 from typing import Any, NoReturn, cast
 
 from recycle_compiler.diagnostics import Span
-from recycle_compiler.fleet.traces.lines import Order, Presence, meaningful, whole_line
+from recycle_compiler.fleet.traces.lines import Presence, Times, meaningful, whole_line
 from recycle_compiler.fleet.traces.trace import (
     MOST_NODES,
     UNITS,
@@ -47,29 +48,33 @@ def read_json_lines(name: str, source: str, grid: Grid, report: Report) -> Trace
 class _Reader:
     def __init__(self, grid: Grid, report: Report) -> None:
         self._grid, self._report = grid, report
-        self._order, self._presence = Order(report), Presence(report)
+        self._times, self._presence = Times(report), Presence(report)
         self._nodes: list[str] | None = None
         """As the first line has them."""
         self._mentioned: list[str] = []
         """Machines of the beginning that only their failure tells of."""
         self._seen: set[str] = set()
+        self._said: list[tuple[Event, Span]] = []
+        """Events as the lines have them, and where."""
         self._events: list[Event] = []
         self._by_worker: bool | None = None
         self._lines = 0
 
     def trace(self, name: str) -> Trace | None:
+        for event, span in sorted(self._said, key=lambda said: said[0].at):
+            self._event(event, span)
         if self._report.diagnostics:
             return None
-        if not self._order.latest:
+        if not self._times.latest:
             self._report.error("no-time", "nothing happens after time 0", None, _EXAMPLE)
             return None
-        events, last = tuple(self._events), self._order.latest
+        trace = Trace(name, self._times.latest, (), tuple(self._events), note=self._times.note)
         if self._by_worker:
-            return Trace(name, last, (), events, by_worker=True)
+            return replace(trace, by_worker=True)
         if self._nodes is not None:
-            return Trace(name, last, tuple(self._nodes), events)
+            return replace(trace, nodes=tuple(self._nodes))
         about = "the trace does not say which machines there are, so the job has all its own"
-        return Trace(name, last, tuple(self._mentioned), events, whole=True, about=about)
+        return replace(trace, nodes=tuple(self._mentioned), whole=True, about=about)
 
     def line(self, number: int, text: str) -> None:
         span = whole_line(number, text)
@@ -87,11 +92,11 @@ class _Reader:
                 self._report.error("unknown-key", f"unknown key {quote(key)}", _find(text, key, span), hint)
                 return
         at = self._time(entry, text, span)
-        if at is None or not self._order.check(at, _find(text, entry["at"], span)):
+        if at is None or not self._times.check(at, _find(text, entry["at"], span)):
             return
         for key, added in (("failed", False), ("returned", True)):
             for node in self._names(entry.get(key, []), key, text, span):
-                self._event(at, node, added, _find(text, node, span))
+                self._said.append((Event(at, node, added), _find(text, node, span)))
 
     def _parse(self, number: int, text: str, span: Span) -> dict[str, Any] | None:
         try:
@@ -171,7 +176,8 @@ class _Reader:
                 self._report.error("type", message, _find(text, item, span), _EXAMPLE)
         return names
 
-    def _event(self, at: float, node: str, added: bool, span: Span) -> None:
+    def _event(self, event: Event, span: Span) -> None:
+        at, node, added = event
         worker = _WORKER.fullmatch(node)
         if self._by_worker is None:
             self._by_worker = worker is not None

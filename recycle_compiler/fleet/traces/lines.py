@@ -5,8 +5,9 @@ from math import isfinite
 from typing import NamedTuple
 
 from recycle_compiler.diagnostics import Span
-from recycle_compiler.fleet.traces.trace import LONGEST, MOST_NODES, duration_text
+from recycle_compiler.fleet.traces.trace import LONGEST, MOST_NODES
 from recycle_compiler.frontend.diagnostics import Report, quote
+from recycle_compiler.ir.units import plural
 
 
 class Field(NamedTuple):
@@ -41,29 +42,33 @@ def fields(number: int, line: str) -> list[Field]:
     return found
 
 
-class Order:
-    """Checks that times only grow."""
+class Times:
+    """Checks the times of lines, and counts those that come before a line above them."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
+        self._lines = self._early = 0
         self.latest = 0.0
-        self._line = 0
-        self._said = duration_text(0)
 
-    def check(self, at: float, span: Span, said: str | None = None) -> bool:
-        """Whether an event may happen then; `said` is how the file spells the time, if not as a duration."""
+    def check(self, at: float, span: Span) -> bool:
+        """Whether an event may happen then."""
         if at > LONGEST:
             found = f"{at:.4g} s" if isfinite(at) else "a time without end"
             message = f"a trace lasts at most {LONGEST / 86400 / 366:.0f} years, got {found}"
             self._report.error("range", message, span, "check the unit of the times")
             return False
-        said = said or duration_text(at)
-        if at < self.latest:
-            message = f"events must be in order of time: {said} comes after {self._said} of line {self._line}"
-            self._report.error("unsorted", message, span, "sort the lines by time")
-            return False
-        self.latest, self._line, self._said = at, span.line, said
+        self._lines += 1
+        self._early += at < self.latest
+        self.latest = max(self.latest, at)
         return True
+
+    @property
+    def note(self) -> str:
+        """What is to be said about them."""
+        if not self._early:
+            return ""
+        are = "is" if self._early == 1 else "are"
+        return f"{self._early:,} of {plural(self._lines, 'line')} {are} out of order and sorted by time"
 
 
 class Presence:

@@ -4,13 +4,16 @@
     0,add,node2
     1800000,remove,node2
 
-Machines that are added at the time of the first line are those of the beginning.
+Machines that are added at the earliest time are those of the beginning. Lines may be in any order.
 """
 
 import re
+from collections.abc import Iterator
+from operator import attrgetter
+from typing import NamedTuple
 
 from recycle_compiler.diagnostics import Span
-from recycle_compiler.fleet.traces.lines import Field, Order, Presence, fields, meaningful, whole_line
+from recycle_compiler.fleet.traces.lines import Field, Presence, Times, fields, meaningful, whole_line
 from recycle_compiler.fleet.traces.trace import Event, Trace
 from recycle_compiler.frontend.diagnostics import Report, did_you_mean, quote
 
@@ -19,12 +22,38 @@ _EXAMPLE = "write `1800000,remove,node7`: milliseconds, `add` or `remove`, a nam
 LOOKS_LIKE = re.compile(r"\s*[-+\d.eE]+\s*,\s*[A-Za-z]")
 
 
+class _Row(NamedTuple):
+    """One line."""
+
+    at: float
+    node: Field
+    added: bool
+
+
 def read_node_events(name: str, source: str, report: Report) -> Trace | None:
     """The trace; None where the report says why not."""
-    order, presence = Order(report), Presence(report)
+    times, presence = Times(report), Presence(report)
+    rows = sorted(_rows(source, times, report), key=attrgetter("at"))
     beginning: list[str] = []
     events: list[Event] = []
-    first: float | None = None
+    for at, node, added in rows:
+        if not (presence.add if added else presence.remove)(node.text, node.span):
+            continue
+        if added and at == rows[0].at:
+            beginning.append(node.text)
+        else:
+            events.append(Event(at - rows[0].at, node.text, added))
+    if report.diagnostics or not rows:
+        return None
+    span = rows[-1].at - rows[0].at
+    if not span:
+        report.error("no-time", "all events happen at one moment", Span(1, 1, 2), "a trace lasts a while")
+        return None
+    return Trace(name, span, tuple(beginning), tuple(events), note=times.note)
+
+
+def _rows(source: str, times: Times, report: Report) -> Iterator[_Row]:
+    """In the order of the file."""
     for number, line in meaningful(source):
         parts = fields(number, line)
         if len(parts) != 3:
@@ -34,22 +63,8 @@ def read_node_events(name: str, source: str, report: Report) -> Trace | None:
         at = _milliseconds(parts[0], report)
         if not _is_known(parts[1], report) or not _has_name(parts[2], report) or at is None:
             continue
-        if not order.check(at, parts[0].span):
-            continue
-        first = at if first is None else first
-        node, added = parts[2].text, parts[1].text == "add"
-        if not (presence.add if added else presence.remove)(node, parts[2].span):
-            continue
-        if added and at == first:
-            beginning.append(node)
-        else:
-            events.append(Event(at - first, node, added))
-    if report.diagnostics or first is None:
-        return None
-    if order.latest == first:
-        report.error("no-time", "all events happen at one moment", Span(1, 1, 2), "a trace lasts a while")
-        return None
-    return Trace(name, order.latest - first, tuple(beginning), tuple(events))
+        if times.check(at, parts[0].span):
+            yield _Row(at, parts[2], parts[1].text == "add")
 
 
 def _milliseconds(field: Field, report: Report) -> float | None:

@@ -11,8 +11,8 @@ from recycle_compiler.frontend.read_file import ReadError, read_text
 
 MOST_BYTES = 32 << 20
 _FORMATS = (
-    "a line is `1800000,remove,node7` (milliseconds), `2021-12-11, 11:15:50, 54` (how many there are), "
-    'or `{"at": "30m", "failed": ["node7"]}`'
+    "a line is `1800000,remove,node7` (milliseconds), `2021-12-11, 11:15:50, 54` or `260,54` (date and "
+    'time or seconds, how many there are), or `{"at": "30m", "failed": ["node7"]}`'
 )
 _WORDS = "a trace is a file, or words such as `every 30m repair 2h` or `poisson mtbf=1000h`"
 

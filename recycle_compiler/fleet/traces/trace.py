@@ -47,6 +47,8 @@ class Trace:
     """Whether events name workers of the job, which are all there before anything happens."""
     about: str = ""
     """What was chosen for lack of better knowledge, in a few words."""
+    note: str = ""
+    """What was odd about the file and has been mended, in a sentence."""
 
     def lasting(self, seconds: float) -> "Trace":
         """The same for another span: cut off, or with nothing happening after its end."""

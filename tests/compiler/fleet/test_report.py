@@ -1,0 +1,44 @@
+"""How figures and counts are written for people."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recycle_compiler.fleet.page import page
+from recycle_compiler.fleet.report import counted, figure, report_table
+from tests.compiler.fleet.settings import made_fleet, report_of
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0"),
+        (87_600.0, "87,600"),
+        (1000.4, "1,000"),
+        (999.96, "1000"),
+        (44.444, "44.44"),
+        (6.0, "6"),
+        (0.0001852, "0.0001852"),
+        (7.938e-05, "0.00007938"),
+        (2.5e-09, "under 0.000001"),
+    ],
+)
+def test_figures_have_no_exponents(value: float, text: str) -> None:
+    assert figure(value) == text
+
+
+@given(st.floats(1e-6, 1e12))
+def test_figures_are_within_a_thousandth(value: float) -> None:
+    assert float(figure(value).replace(",", "")) == pytest.approx(value, rel=1e-3)
+
+
+def test_one_is_not_many() -> None:
+    assert (counted(1, "worker"), counted(2048, "GPU")) == ("1 worker", "2,048 GPUs")
+
+
+def test_a_slow_job_over_ten_years_is_still_readable() -> None:
+    """A slot of hours makes throughputs tiny, on paper and on the page."""
+    report = report_of(made_fleet("every 1y repair 6h", hours=87_600), "ours", "recycle", samples=1)
+    for text in (report_table(report), page(report)):
+        assert "e-0" not in text and "e+0" not in text
+        assert "87,600 h" in text
