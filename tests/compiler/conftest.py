@@ -6,9 +6,11 @@ from typing import cast
 
 import pytest
 
+from recycle_compiler.cli.main import main
 from recycle_compiler.ir.text import Level
 from recycle_compiler.passes.pipeline import AnyPass
 from recycle_compiler.passes.text import PASSES, pass_class
+from tests.support.layered_text import LAYERED
 
 Run = Callable[[AnyPass, Level], Level]
 
@@ -32,3 +34,19 @@ def _verified(run: Run) -> Run:
         return after
 
     return verified
+
+
+@pytest.fixture(scope="session")
+def layered_job(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A small job in layers, in a file."""
+    path = tmp_path_factory.mktemp("layered") / "layered.job"
+    path.write_text(LAYERED)
+    return str(path)
+
+
+@pytest.fixture(scope="session")
+def layered_bundle(layered_job: str) -> str:
+    """Its bundle, with plans under other cuts."""
+    path = layered_job.replace(".job", ".plan")
+    assert main(["--quiet", "compile", layered_job, "-o", path, "--jobs", "1"]) == 0
+    return path

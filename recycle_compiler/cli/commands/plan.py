@@ -1,6 +1,7 @@
 """`recyclec plan`: on demand, for exactly these failed workers, not normalized across stages.
 
-With `--slow`, workers that are slower than their peers have fewer micro-batches.
+With `--slow`, workers that are slower than their peers have fewer micro-batches. With `--layout`, layers are
+cut into other stages; workers are then rank:stage of that layout, and so are those that failed.
 """
 
 from argparse import Namespace
@@ -8,6 +9,7 @@ from pathlib import Path
 
 from recycle_compiler.backends.bundle import write_bundle
 from recycle_compiler.cli.options.files import add_job_argument
+from recycle_compiler.cli.options.layouts import derived_job, layout_argument, missing_of
 from recycle_compiler.cli.options.planning import (
     add_slow_argument,
     add_techniques_argument,
@@ -20,6 +22,7 @@ from recycle_compiler.cli.options.views import add_view_arguments, deliver_view
 from recycle_compiler.cli.values import workers
 from recycle_compiler.ir.failure import FailureSet, failure_set
 from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.ir.layout import Layout
 from recycle_compiler.ir.units import percent, time_text, unit_name
 from recycle_compiler.planner.compile import plan_failed, plan_slow
 from recycle_compiler.planner.slow_workers import SlowPlan
@@ -37,7 +40,14 @@ def add_arguments(parser: Arguments) -> None:
         "--failed",
         type=workers,
         metavar="P:S,P:S",
-        help="the failed workers, pipeline:stage; required unless --slow is given",
+        help="the failed workers, pipeline:stage; required unless --slow or --layout is given",
+    )
+    parser.add_argument(
+        "--layout",
+        type=layout_argument,
+        metavar="LxW,LxW",
+        help="plan a job in layers under this cut: layers x workers of each stage, as 8x4,8x4,7x5; "
+        "workers are then rank:stage of this layout",
     )
     add_slow_argument(parser, "; they get fewer micro-batches")
     add_techniques_argument(parser)
@@ -45,8 +55,9 @@ def add_arguments(parser: Arguments) -> None:
 
 
 def run(arguments: Namespace, output: Output) -> int:
-    if arguments.failed is None and not arguments.slow:
-        raise UsageError("the following arguments are required: --failed or --slow")
+    layout: Layout | None = arguments.layout
+    if arguments.failed is None and not arguments.slow and layout is None:
+        raise UsageError("the following arguments are required: --failed, --slow or --layout")
     out: str = arguments.out or STANDARD
     into_bundle = out.endswith(".plan")
     if into_bundle and arguments.format:
@@ -58,8 +69,12 @@ def run(arguments: Namespace, output: Output) -> int:
     job = with_techniques(loaded.spec, arguments.techniques)
     failed = failure_set(arguments.failed or ())
     slow = slow_workers(arguments.slow)
-    check_workers(failed, job.pipelines, job.stages)
-    check_survivors(failed, job)
+    if layout is None:
+        check_workers(failed, job.pipelines, job.stages)
+        check_survivors(failed, job)
+    else:
+        job = derived_job(job, layout, loaded.name, output)
+        failed = missing_of(job, layout, failed, failure_set(one.worker for one in slow))
     _check_slow(slow, failed, job)
     with planning(job):
         if slow:

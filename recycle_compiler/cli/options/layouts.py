@@ -1,0 +1,79 @@
+"""Options: a layout, and the job that results from it; what is wrong with one is said in a sentence."""
+
+import argparse
+
+from recycle_compiler.ir.failure import FailureSet, failure_set
+from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.ir.layout import Layout, absent_cells, job_of_layout, parse_layout
+from recycle_compiler.ir.units import memory_text, plural
+from recycle_runtime.cli.output import NO_PLAN, Output, UsageError, UserError
+
+
+def layout_argument(text: str) -> Layout:
+    """The value of `--layout`."""
+    try:
+        return parse_layout(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def derived_job(job: JobSpec, layout: Layout, path: str, output: Output) -> JobSpec:
+    """The job under this layout, if it can be one."""
+    costs = job.layer_costs
+    if costs is None:
+        raise UserError(
+            f"{path}: the job cannot be cut otherwise: it gives the costs of whole stages, or says "
+            "`recut = off`; give costs by layer with `model`, `layers { ... }` or a profile by layer"
+        )
+    if (got := sum(layout.layers)) != costs.count:
+        raise UsageError(
+            f"--layout {layout} has {plural(got, 'layer')}, {job.name} has {costs.count}"
+            + (": the embedding and the head are layers too" if got + 2 == costs.count else "")
+        )
+    units = job.pipelines * job.microbatches
+    if (most := max(layout.workers)) > units:
+        raise UsageError(
+            f"--layout {layout} has {plural(most, 'worker')} on a stage, and only "
+            f"{plural(units, 'micro-batch')} to share among them"
+        )
+    _check_memory(job, layout)
+    if (fewest := min(layout.workers)) < job.redundancy:
+        end = ": its failure ends the job" if fewest == 1 else ""
+        output.say(
+            f"note: stage {layout.workers.index(fewest)} has {plural(fewest, 'worker')}, where the job asks "
+            f"for {job.redundancy} holders of each layer{end}"
+        )
+    return job_of_layout(job, layout)
+
+
+def missing_of(job: JobSpec, layout: Layout, failed: FailureSet, slow: FailureSet) -> FailureSet:
+    """Cells of the derived job's grid without a worker: those that have none, and those that failed."""
+    for worker in (*failed, *slow):
+        if worker.stage >= layout.stages or worker.pipeline >= layout.workers[worker.stage]:
+            raise UsageError(
+                f"worker {worker} does not exist under --layout {layout}: workers are rank:stage, counted "
+                f"from 0 on each of its {plural(layout.stages, 'stage')}"
+            )
+    for stage, workers in enumerate(layout.workers):
+        if sum(worker.stage == stage for worker in failed) == workers:
+            who = "its only worker" if workers == 1 else f"all {workers} of its workers"
+            why = f"stage {stage} of --layout {layout} has no live worker: {who} failed"
+            raise UserError(f"no plan for {job.name}: {why}", NO_PLAN)
+    return failure_set((*absent_cells(job, layout), *failed))
+
+
+def _check_memory(job: JobSpec, layout: Layout) -> None:
+    """A stage must have room for one micro-batch beside the state of its layers."""
+    costs = job.layer_costs
+    if costs is None or costs.capacity is None:
+        return
+    for stage, (first, end) in enumerate(layout.ranges):
+        state, activation = sum(costs.resident[first:end]), sum(costs.activation[first:end])
+        if state + activation > costs.capacity:
+            needs = f"one micro-batch needs {memory_text(job, activation)}"
+            held = f" besides {memory_text(job, state)} of weights, gradients and optimizer state"
+            raise UserError(
+                f"no plan for {job.name}: on stage {stage} of --layout {layout} {needs}"
+                f"{held if state else ''}, capacity is {memory_text(job, costs.capacity)}",
+                NO_PLAN,
+            )

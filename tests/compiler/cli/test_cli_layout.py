@@ -1,0 +1,104 @@
+"""`recyclec plan --layout`: a job in layers under a cut that the user names."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from recycle_compiler.ir.bundled import read_job
+from recycle_compiler.verifier.verify import verify_bundle
+from recycle_runtime.plan.bundle import Bundle
+
+Recyclec = Callable[..., tuple[int, str, str]]
+
+
+def test_a_bundle_of_this_layout(layered_job: str, recyclec: Recyclec, tmp_path: Path) -> None:
+    out = tmp_path / "x.plan"
+    code, data, words = recyclec("plan", layered_job, "--layout", "2x2,2x2,2x4", "-o", str(out))
+    assert (code, data, words) == (0, "", f"recyclec: wrote {out}\n")
+    bundle = Bundle.read(out)
+    assert (bundle.cut, bundle.recuts, bundle.pipelines, bundle.microbatches) == ((2, 2, 2), (), 4, 4)
+    assert bundle.job_source == Path(layered_job).read_text()
+    assert bundle.plans[0].failed == ((2, 0), (2, 1), (3, 0), (3, 1))
+    assert bundle.plans[0].period == 50_000
+    assert list(verify_bundle(bundle)) == []
+    # Stages are sums of layers; capacity is what their state leaves.
+    job = read_job(bundle)
+    assert (job.forward, job.optimizer, job.capacity) == ((2000, 2000, 4000), (2000,) * 3, (20_000,) * 3)
+
+
+def test_workers_that_failed_are_named_in_the_grid_of_the_layout(
+    layered_job: str, recyclec: Recyclec, tmp_path: Path
+) -> None:
+    out = tmp_path / "x.plan"
+    code, *_ = recyclec("plan", layered_job, "--layout", "2x2,2x2,2x4", "--failed", "0:0,1:2", "-o", str(out))
+    bundle = Bundle.read(out)
+    assert code == 0
+    assert bundle.workers(0) == ((1, 0), (0, 1), (1, 1), (0, 2), (2, 2), (3, 2))
+    assert list(verify_bundle(bundle)) == []
+
+
+def test_a_slow_worker_of_a_layout_gets_fewer_micro_batches(layered_job: str, recyclec: Recyclec) -> None:
+    layout = ("plan", layered_job, "--layout", "3x4,3x4", "--slow", "0:1=2", "--format", "json")
+    code, data, words = recyclec(*layout)
+    shares = [op["worker"] for op in json.loads(data)["ops"] if op["kind"] == "F" and op["stage"] == 1]
+    assert code == 0 and "with 0:1 2 times slower" in words
+    assert shares.count([0, 1]) < shares.count([1, 1])
+
+
+@pytest.mark.parametrize(
+    ("layout", "more", "code", "sentence"),
+    [
+        ("3x4,2x4", (), 2, "--layout 3x4,2x4 has 5 layers, layered has 6"),
+        ("2x4,2x4", (), 2, "has 4 layers, layered has 6: the embedding and the head are layers too"),
+        ("3x4,3x17", (), 2, "has 17 workers on a stage, and only 16 micro-batches to share among them"),
+        ("3x2,3x4", ("--failed", "2:0"), 2, "worker 2:0 does not exist under --layout 3x2,3x4: workers are "),
+        ("3x2,3x4", ("--slow", "2:0=2"), 2, "worker 2:0 does not exist under --layout 3x2,3x4: workers are "),
+        ("3x2,3x4", ("--failed", "0:0", "--slow", "0:0=2"), 2, "--failed counts it as failed"),
+        ("3x2,3x4", ("--failed", "0:0,1:0"), 3, "stage 0 of --layout 3x2,3x4 has no live worker: all 2 of"),
+        ("6x1", ("--failed", "0:0"), 3, "stage 0 of --layout 6x1 has no live worker: its only worker failed"),
+    ],
+)
+def test_what_is_wrong_with_a_layout_is_one_sentence(
+    layered_job: str, recyclec: Recyclec, layout: str, more: tuple[str, ...], code: int, sentence: str
+) -> None:
+    status, data, words = recyclec("plan", layered_job, "--layout", layout, *more)
+    assert (status, data) == (code, "")
+    assert sentence in words.splitlines()[-1]
+
+
+def test_a_layout_that_cannot_be_read(
+    layered_job: str, recyclec: Recyclec, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        recyclec("plan", layered_job, "--layout", "3x4,3")
+    assert "--layout: a stage is LAYERSxWORKERS, such as 8x4, got `3`" in capsys.readouterr().err
+
+
+def test_a_layout_that_does_not_fit_into_memory_has_no_plan(
+    layered_job: str, recyclec: Recyclec, tmp_path: Path
+) -> None:
+    tight = tmp_path / "tight.job"
+    tight.write_text(Path(layered_job).read_text().replace("capacity = 24", "capacity = 10"))
+    assert recyclec("plan", str(tight), "--layout", "4x4,2x4") == (
+        3,
+        "",
+        "recyclec: error: no plan for layered: on stage 0 of --layout 4x4,2x4 one micro-batch needs 4 "
+        "besides 8 of weights, gradients and optimizer state, capacity is 10\n",
+    )
+
+
+def test_a_job_of_whole_stages_cannot_be_cut(small_job: str, recyclec: Recyclec) -> None:
+    code, data, words = recyclec("plan", small_job, "--layout", "1x2,1x2")
+    assert (code, data) == (1, "")
+    assert words.startswith(f"recyclec: error: {small_job}: the job cannot be cut otherwise: ")
+
+
+def test_too_few_holders_of_a_layer_are_noted(layered_job: str, recyclec: Recyclec, tmp_path: Path) -> None:
+    code, _, words = recyclec("plan", layered_job, "--layout", "3x1,3x4", "-o", str(tmp_path / "x.plan"))
+    assert code == 0
+    assert words.startswith(
+        "recyclec: note: stage 0 has 1 worker, where the job asks for 2 holders of each layer: its failure "
+        "ends the job\n"
+    )
