@@ -1,7 +1,8 @@
-"""What the coordinator does of its own accord: moves of workers, and plans for measured op times.
+"""What the coordinator does of its own accord: re-cuts, moves of workers, and plans for measured op times.
 
-Both are weighed once enough steps of a generation have been seen, and told in one line, whatever comes of it.
-Nothing is considered while a change is under way. Standard library only.
+All are weighed once enough steps of a generation have been seen, and told in one line, whatever comes of it.
+Nothing is considered while a change is under way. A job that can be cut anew moves layers, any other moves
+workers. Plans for measured op times are made under the job's own cut only. Standard library only.
 """
 
 from collections.abc import Collection, Mapping
@@ -9,10 +10,11 @@ from dataclasses import dataclass
 from statistics import median
 
 from recycle_runtime.coordinator.drift import OpTimes, calibrated, measured_times, shift
-from recycle_runtime.coordinator.events import MovesWanted, StopWanted
+from recycle_runtime.coordinator.events import MovesWanted, RecutWanted, StopWanted
 from recycle_runtime.coordinator.measured_job import JobText, StageTimes
 from recycle_runtime.coordinator.metrics import Recovery
 from recycle_runtime.coordinator.plans import PlanFiles
+from recycle_runtime.coordinator.recutting import Recutting
 from recycle_runtime.coordinator.replanning import (
     InUse,
     Offer,
@@ -34,9 +36,9 @@ from recycle_runtime.plan.moves import (
     weigh,
 )
 from recycle_runtime.plan.plan_book import Assignment, Fitted, PlanBook
-from recycle_runtime.protocol.messages import Copied, JobEvent, Member, StepRow
+from recycle_runtime.protocol.messages import Began, Copied, JobEvent, Member, StepRow
 
-Wish = StopWanted | MovesWanted | JobEvent
+Wish = StopWanted | MovesWanted | RecutWanted | JobEvent
 """What should be done about it, or be told."""
 
 _ROWS_FOR_PLANS = 10
@@ -66,6 +68,8 @@ class AdaptationOptions:
     """Steps between two requests at least."""
     ahead: bool = False
     """Plan for the next failure before it happens."""
+    recut: str = "auto"
+    """When layers travel to another cut: auto (when it pays), always (whenever it saves anything) or off."""
 
 
 class Adaptation:
@@ -81,6 +85,8 @@ class Adaptation:
         self._job = JobText(self.book.bundles[0].job_text)
         for stage in range(self.book.stages):
             self.costs.state_bytes[stage] = self._job.parameter_bytes(stage)
+        self._recutting = Recutting(self.book, options.recut)
+        self._has_said_why_not = False
         self._replanner = replanner
         self._rows: list[float] = []
         self._seen = 0
@@ -112,24 +118,36 @@ class Adaptation:
         if member.tp_rank == 0:
             self.ops.add(member.worker, times)
 
-    def began(self, member: Member, state_bytes: int, copied: Copied | None) -> None:
+    def began(self, member: Member, said: Began) -> None:
         """A process runs in a new generation: what it holds, and what it had to copy for that."""
-        stage = member.worker[1]
-        self.costs.state_bytes[stage] = max(self.costs.state_bytes.get(stage, 0), state_bytes)
+        stage, copied = member.worker[1], said.copied
+        self.costs.state_bytes[stage] = max(self.costs.state_bytes.get(stage, 0), said.state_bytes)
+        if member.tp_rank == 0:
+            self._recutting.began(said.first_layer, said.layer_bytes)
         if copied is not None:
             self.costs.copied(*copied)
             self._copying = max(self._copying, copied.seconds)
 
-    def generation(self, assignment: Assignment) -> None:
-        """A new generation has been ordered."""
-        live = frozenset(assignment.roles)
+    def layers_arrived(self, copied: Copied) -> None:
+        """A process has received layers in the background."""
+        self.costs.copied(*copied)
+
+    def move_ended(self, why: str | None) -> None:
+        """Layers have travelled, or will not."""
+        self._recutting.ended(why, self._seen)
+
+    def generation(self, assignment: Assignment, cells: Mapping[Worker, Worker]) -> None:
+        """A new generation has been ordered; `cells` are those of its workers."""
+        live = frozenset(cells)
         if self._live and len(live) != len(self._live):
             self.rate.change()
         if live != self._live:
             self._patience, self._asked_for = 1, None
         self._live = live
         self.ops.keep(live)
-        for place in self._idle(assignment):
+        self._recutting.generation()
+        idle = self._idle(assignment)
+        for place in (worker for worker, cell in cells.items() if cell in idle):
             # What it will do there is all that it is judged by.
             self.ops.forget(place)
         self._replanner.stop()
@@ -160,19 +178,35 @@ class Adaptation:
         """Now and then; nothing is begun while a plan for the failures is being made."""
         if wishes := self._take_offers(job):
             return wishes
-        if is_planning or not job.is_steady:
+        if is_planning or not job.is_steady or job.move is not None:
             return []
-        best = self.book.best_placement(sum(self.book.counts(self._live)))
-        is_new = best is not None and best.counts != self._weighed
-        # Moves are weighed as if all were equally fast.
-        if is_new and self._seen >= self._steps_before_moves and not self.ops.slow(self._live, _TOO_SLOW):
-            assert best is not None
-            self._weighed = best.counts
-            return self._weigh_moves(job, now, best.counts, best.period)
+        wishes: list[Wish] = []
+        if not self.ops.slow(self._live, _TOO_SLOW):
+            # What is better is judged as if all were equally fast.
+            seconds = self.rate.seconds(now)
+            step = self._step if self._seen >= self._steps_before_moves else 0.0
+            wishes += self._recutting.turn(job, self._seen, step, self.costs, seconds)
+            wishes = wishes or self._moves(job, now)
+        if wishes:
+            return wishes
         if self._seen >= self._look_at and not self._replanner.is_busy:
             self._look_at = self._seen + _ROWS_BETWEEN_LOOKS
-            self._consider_plans(job)
+            if job.cells.is_plain:
+                self._consider_plans(job)
+            elif self._options.replan is not None and not self._has_said_why_not:
+                self._has_said_why_not = True
+                return [JobEvent("plans for measured op times are made under the job's own cut only")]
         return []
+
+    def _moves(self, job: StateMachine, now: float) -> list[Wish]:
+        """Of whole workers; a job that can be cut anew moves layers instead."""
+        if self._recutting.is_considered or not job.cells.is_plain or self._seen < self._steps_before_moves:
+            return []
+        best = self.book.best_placement(sum(self.book.counts(self._live)))
+        if best is None or best.counts == self._weighed:
+            return []
+        self._weighed = best.counts
+        return self._weigh_moves(job, now, best.counts, best.period)
 
     def stop(self) -> None:
         self._replanner.stop()

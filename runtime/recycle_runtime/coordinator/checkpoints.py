@@ -7,7 +7,7 @@ because a writer died or was told too late, is given up, and another is taken. F
 see `checkpoint_files`. Standard library only.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import PurePath
@@ -22,6 +22,7 @@ from recycle_runtime.coordinator.events import (
     Send,
     Tell,
 )
+from recycle_runtime.plan.worker_ids import Worker
 from recycle_runtime.protocol.messages import (
     CheckpointFailed,
     CheckpointMissed,
@@ -68,10 +69,10 @@ class NoCheckpoints:
         """Whether nothing has to be waited for at the end of the run."""
         return True
 
-    def train(self, members: Sequence[Member]) -> None:
-        """These are there now: the first peer of each stage writes."""
+    def train(self, members: Sequence[Member], stages: Mapping[Worker, int]) -> None:
+        """These are there now, on these stages: the first peer of each writes."""
 
-    def regroup(self, step: int, members: Sequence[Member]) -> list[Order]:
+    def regroup(self, step: int, members: Sequence[Member], stages: Mapping[Worker, int]) -> list[Order]:
         """A new generation begins with this step; no worker has passed it."""
         return []
 
@@ -135,18 +136,18 @@ class Checkpoints(NoCheckpoints):
 
     # What happens to the job.
 
-    def train(self, members: Sequence[Member]) -> None:
+    def train(self, members: Sequence[Member], stages: Mapping[Worker, int]) -> None:
         first: dict[int, Member] = {}
         for member in sorted(members):
-            first.setdefault(member.worker[1], member)
+            first.setdefault(stages[member.worker], member)
         self._writers = {
-            member: shard_name(member.worker[1], member.tp_rank)
+            member: shard_name(stages[member.worker], member.tp_rank)
             for member in members
-            if member.worker == first[member.worker[1]].worker
+            if member.worker == first[stages[member.worker]].worker
         }
 
-    def regroup(self, step: int, members: Sequence[Member]) -> list[Order]:
-        self.train(members)
+    def regroup(self, step: int, members: Sequence[Member], stages: Mapping[Worker, int]) -> list[Order]:
+        self.train(members, stages)
         self._stand = self._next = step
         attempt = self._attempt
         if attempt is not None and not attempt.is_closing:

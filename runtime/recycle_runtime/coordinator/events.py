@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from recycle_runtime.checkpoint.manifest import Manifest
+from recycle_runtime.coordinator.layer_move import LayerMove
 from recycle_runtime.coordinator.metrics import Recovery
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.plan_book import Assignment
@@ -19,6 +20,8 @@ from recycle_runtime.protocol.messages import (
     Failed,
     GroupBroken,
     Holding,
+    LayersArrived,
+    LayersLost,
     LeftGroup,
     LossShare,
     Member,
@@ -72,6 +75,8 @@ class Said:
     member: Member
     message: (
         LeftGroup
+        | LayersArrived
+        | LayersLost
         | LossShare
         | StepDone
         | Began
@@ -108,6 +113,13 @@ class MovesWanted:
     """At the next change these workers leave their stages and take the places of failed ones."""
 
     moves: Mapping[Worker, Worker]
+
+
+@dataclass(frozen=True, slots=True)
+class RecutWanted:
+    """Layers should travel, and then every worker should switch to a plan of another layout."""
+
+    move: LayerMove
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +171,7 @@ Event = (
     | WorkerFailed
     | StopWanted
     | MovesWanted
+    | RecutWanted
     | PlanMade
     | PlanningFailed
     | CheckpointNotBegun
@@ -222,6 +235,26 @@ class BeginGeneration:
     number: int
     step: int
     assignment: Assignment
+    """Of cells."""
+    cells: Mapping[Worker, Worker]
+    """From the workers of this generation to their cells."""
+    recut: LayerMove | None = None
+    """That has led to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class BeginMove:
+    """Layers begin to travel: write it down before any process is told."""
+
+    move: LayerMove
+
+
+@dataclass(frozen=True, slots=True)
+class EndMove:
+    """Layers do not travel any more: they have arrived, or this is why they are not waited for."""
+
+    move: LayerMove
+    why: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +310,8 @@ Order = (
     | Tell
     | BeginGathering
     | BeginGeneration
+    | BeginMove
+    | EndMove
     | FinishRecovery
     | WantPlan
     | BeginCheckpoint

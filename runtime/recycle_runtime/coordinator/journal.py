@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 from recycle_runtime.plan.assembly import Worker
-from recycle_runtime.plan.plan_book import Fitted
+from recycle_runtime.plan.plan_book import Assignment, Fitted, PlanBook
 from recycle_runtime.protocol.codec import decode, encode
 from recycle_runtime.protocol.messages import StepRow
 
@@ -23,6 +23,12 @@ class RunningPlan(NamedTuple):
     roles: dict[Worker, Worker]
     standbys: int
     on_purpose: bool
+
+    def assignment(self, book: PlanBook, cells: Mapping[Worker, Worker]) -> Assignment:
+        """Of the cells that its workers have; of one that is not named, the one it is called after."""
+        roles = {cells.get(worker, worker): role for worker, role in self.roles.items()}
+        period = book.bundles[self.bundle].plans[self.plan].period
+        return Assignment(self.bundle, self.plan, roles, self.standbys, period, self.on_purpose)
 
 
 class Remembered(NamedTuple):
@@ -49,6 +55,10 @@ class Remembered(NamedTuple):
     first_item: int = 0
     plan: RunningPlan | None = None
     """What they run, if it was written down."""
+    cells: Mapping[Worker, Worker] = MappingProxyType({})
+    """Where they stand in the grid of their plan, if not where their names say."""
+    move: str | None = None
+    """The layout to which layers were on their way."""
 
 
 class Journal:
@@ -81,7 +91,9 @@ def read(path: str | Path) -> Remembered | None:
         if "generation" in fields:
             places = tuple(worker_of(place) for place in fields["places"])
             found = Remembered(int(fields["generation"]), int(fields["step"]), places, 0, ())
-            found = found._replace(plan=_plan(places, fields))
+            found = found._replace(plan=_plan(places, fields), cells=_cells(places, fields))
+        elif "move" in fields and found is not None:
+            found = found._replace(move=fields["move"])
         elif "row" in fields:
             next_row = int(fields["row"]) + 1
         elif "standby" in fields:
@@ -132,6 +144,10 @@ def _plan(places: tuple[Worker, ...], fields: dict[str, Any]) -> RunningPlan | N
     bundle, plan, standbys, on_purpose = map(int, fields["plan"])
     roles = dict(zip(places, map(worker_of, fields["roles"]), strict=True))
     return RunningPlan(bundle, plan, roles, standbys, bool(on_purpose))
+
+
+def _cells(places: tuple[Worker, ...], fields: dict[str, Any]) -> dict[Worker, Worker]:
+    return dict(zip(places, map(worker_of, fields["cells"]), strict=True)) if "cells" in fields else {}
 
 
 def _bundles(lines: list[dict[str, Any]]) -> tuple[tuple[str, ...], dict[int, Fitted], int | None]:

@@ -25,6 +25,8 @@ class Entry:
         """Whether it has run an instruction of that generation."""
         self.is_outdated = False
         """It was given up and has come back: what it holds is old until it has been given something newer."""
+        self.has_layers = False
+        """Whether the layers that it was sent are what it holds, until it trains with them."""
 
 
 class Roster:

@@ -16,22 +16,32 @@ class StepRows:
     anybody can make the step, so that a step which counts has its loss whoever dies.
     """
 
-    def __init__(self, stages: int, first: int = 0) -> None:
+    def __init__(self, first: int = 0) -> None:
         self.next = first
         """The first step whose row is not complete."""
-        self._last_stage = stages - 1
+        self._with_loss: frozenset[Member] = frozenset()
         self._said: dict[int, dict[Member, float]] = {}
         """Seconds, of those who have made the step."""
         self._losses: dict[int, dict[Member, float]] = {}
         self._members: frozenset[Member] = frozenset()
         self._live, self._plan = 0, ""
 
-    def begin(self, step: int, members: frozenset[Member], live: int, plan: str) -> list[StepRow]:
-        """A new generation. Whatever comes before its first step has been made; the rest is made again."""
+    def begin(
+        self,
+        step: int,
+        members: frozenset[Member],
+        live: int,
+        plan: str,
+        with_loss: frozenset[Member] = frozenset(),
+    ) -> list[StepRow]:
+        """A new generation. Whatever comes before its first step has been made; the rest is made again.
+
+        `with_loss` are the members whose shares make up the loss.
+        """
         rows = [self._row() for _ in range(self.next, step)]
         self._said.clear()
         self._losses.clear()
-        self._members, self._live, self._plan = members, live, plan
+        self._members, self._live, self._plan, self._with_loss = members, live, plan, with_loss
         return rows
 
     def add_loss(self, member: Member, step: int, loss: float | None) -> None:
@@ -52,11 +62,7 @@ class StepRows:
     def _row(self) -> StepRow:
         step, self.next = self.next, self.next + 1
         losses = self._losses.pop(step, {})
-        shares = [
-            losses.get(member, math.nan)
-            for member in sorted(self._members)
-            if member.tp_rank == 0 and member.worker[1] == self._last_stage
-        ]
+        shares = [losses.get(member, math.nan) for member in sorted(self._with_loss)]
         seconds = max(self._said.pop(step, {}).values(), default=0.0)
         return StepRow(step, sum(shares), seconds, self._live, self._plan)
 

@@ -11,16 +11,17 @@ those on demand have them where they happened to be, and a few moves may pay. St
 import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from recycle_runtime.coordinator.events import PlanMade, PlanningFailed
 from recycle_runtime.coordinator.measured_job import JobText
 from recycle_runtime.coordinator.state_machine import StateMachine
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.bundle import Bundle
-from recycle_runtime.plan.moves import quickest_counts
+from recycle_runtime.plan.moves import Counts, quickest_counts
 from recycle_runtime.plan.on_demand import OnDemandError, Recyclec, plan_arguments, read_plan
 from recycle_runtime.plan.plan_book import Fitted, PlanBook
+from recycle_runtime.plan.recut import layout_text
 from recycle_runtime.protocol.messages import JobEvent
 
 FailedWorkers = tuple[Worker, ...]
@@ -36,7 +37,8 @@ class PlanFiles:
     """Worker processes are sent these files when they need a plan."""
 
     def __init__(self, first: str, book: PlanBook, notes: Notes) -> None:
-        self.paths = [Path(first)]
+        self.paths = [Path(first)] * len(book.bundles)
+        """Of each bundle; plans for other cuts lie in the first one."""
         self._book, self._notes = book, notes
 
     def recall(
@@ -94,8 +96,11 @@ class Planner:
     def is_busy(self) -> bool:
         return self._process is not None
 
-    def ask(self, failed: Collection[Worker], *, in_background: bool = False) -> None:
-        """Begin to plan for exactly these failed workers; in the background at the lowest priority."""
+    def ask(self, failed: Collection[Worker], layout: str = "", *, in_background: bool = False) -> None:
+        """Begin to plan for exactly these failed workers; in the background at the lowest priority.
+
+        With a layout, they are cells of its grid.
+        """
         self.stop()
         self.is_in_background = in_background
         if not self._job.strip():
@@ -105,7 +110,7 @@ class Planner:
         job = self._folder / "job"
         job.write_text(self._job, encoding="utf-8")
         try:
-            arguments = plan_arguments("-", failed, out=self._path())
+            arguments = plan_arguments("-", failed, layout=layout, out=self._path())
             self._process = Recyclec(arguments, stdin=job, in_background=in_background)
         except OnDemandError as error:
             self.error = str(error)
@@ -133,35 +138,57 @@ class Planner:
         return self._folder / f"on-demand-{os.getpid()}-{self._made}.plan"
 
 
+Layers = tuple[int, ...]
+
+
+class Wanted(NamedTuple):
+    """A plan that the job waits for."""
+
+    cut: Layers
+    counts: Counts
+    """Failures on each stage."""
+    failed: FailedWorkers
+
+    def is_met_by(self, bundle: Bundle) -> bool:
+        """Whether this is that plan."""
+        counts = [0] * bundle.stages
+        for _, stage in bundle.plans[0].failed:
+            counts[stage] += 1
+        return bundle.cut == self.cut and tuple(counts) == self.counts
+
+
 class PlansOnDemand:
     """Asks for them, takes them up, and tells what comes of it."""
 
     def __init__(self, book: PlanBook, files: PlanFiles, folder: Path) -> None:
-        self._book, self._files = book, files
-        self._planner = Planner(self._book.bundles[0].job_source, folder)
-        self._wanted: tuple[Worker, ...] | None = None
-        self._planned_ahead: set[tuple[Worker, ...]] = set()
+        self._files = files
+        self._planner = Planner(book.bundles[0].job_source, folder)
+        self._wanted: Wanted | None = None
+        self._planned_ahead: set[tuple[Layers, FailedWorkers]] = set()
 
     @property
     def is_awaited(self) -> bool:
         """Whether one is being made that training waits for."""
         return self._planner.is_busy and not self._planner.is_in_background
 
-    def want(self, live: tuple[Worker, ...]) -> None:
-        """One for exactly those that are left."""
-        failed = tuple(worker for worker in self._book.grid if worker not in live)
-        if failed != self._wanted:
-            self._wanted = failed
-            self._planner.ask(failed)
+    def want(self, live: tuple[Worker, ...], book: PlanBook) -> None:
+        """One for exactly the cells of this book that are left."""
+        failed = tuple(worker for worker in book.grid if worker not in live)
+        wanted = Wanted(book.cut, book.counts(live), failed)
+        if wanted != self._wanted:
+            self._wanted = wanted
+            self._planner.ask(*_request(book, failed))
 
     def look_ahead(self, job: StateMachine) -> None:
         """While nothing happens: a plan for the next failure, so that it does not have to wait for one."""
         if self._planner.is_busy or not job.is_steady:
             return
-        failed = next_failure(self._book, job.roster.whole(), self._planned_ahead)
+        book = job.book
+        tried = {failed for cut, failed in self._planned_ahead if cut == book.cut}
+        failed = next_failure(book, job.cells.all_of(job.roster.whole()), tried)
         if failed is not None:
-            self._planned_ahead.add(failed)
-            self._planner.ask(failed, in_background=True)
+            self._planned_ahead.add((book.cut, failed))
+            self._planner.ask(*_request(book, failed), in_background=True)
 
     def take(self) -> list[PlanMade | PlanningFailed | JobEvent]:
         """What has come of it since, if anything."""
@@ -169,7 +196,7 @@ class PlansOnDemand:
         if made is not None:
             path, bundle = made
             self._files.add(path, bundle)
-            if set(bundle.plans[0].failed) != set(self._wanted or ()):
+            if self._wanted is None or not self._wanted.is_met_by(bundle):
                 return []
             return [JobEvent("planned on demand", bundle.plans[0].period), PlanMade()]
         if not self._planner.error:
@@ -183,6 +210,21 @@ class PlansOnDemand:
 
     def stop(self) -> None:
         self._planner.stop()
+
+
+def _request(book: PlanBook, failed: FailedWorkers) -> tuple[FailedWorkers, str]:
+    """The failed workers and the layout to plan for.
+
+    Under another cut the layout names the grid: as many workers on each stage as its first plan has, or as
+    many as are left where that is more. Peers are interchangeable, so that the last of them count as failed.
+    """
+    if book.is_own:
+        return failed, ""
+    first, _ = next(book.layouts())
+    left = [book.pipelines - sum(stage == other for _, stage in failed) for other in range(book.stages)]
+    most = [max(pair) for pair in zip(first, left, strict=True)]
+    gone = tuple(cell for cell in book.grid if left[cell[1]] <= cell[0] < most[cell[1]])
+    return gone, layout_text(book.cut, most)
 
 
 def next_failure(
@@ -209,6 +251,8 @@ def next_failure(
 
 def _better_placed(book: PlanBook, live: Collection[Worker]) -> FailedWorkers | None:
     """The failures of now where they do least, if nothing else was planned and they do not lie so already."""
+    if not book.is_own:
+        return None
     failed = book.counts(live)
     if book.is_planned(sum(failed)):
         return None

@@ -1,5 +1,6 @@
 """A new generation: the step to continue from, who moves, and the orders to each process.
 
+Members are named by their cells in the grid of the current cut here; orders name them as users do.
 `applied` counts the steps that a member's parameters have seen. No stage is ever more than one step ahead of
 another, so the least of these counts is where all can stand: who is one ahead undoes one step. The last
 step that all have may still lack its verdict, because the sum of the norm broke off; then one who knows the
@@ -109,7 +110,9 @@ class Start(NamedTuple):
     standing: Standing
     assignment: Assignment
     roles: dict[Worker, Worker]
-    """Of all workers, joiners among them."""
+    """Of all cells, joiners among them."""
+    workers: dict[Worker, Worker]
+    """Who stands in each cell."""
     joiners: frozenset[Worker]
     """They get their state while the other workers train."""
     restore: str | None
@@ -120,14 +123,14 @@ class Start(NamedTuple):
     """Where the run began, and the number of its first micro-batch."""
     first_item: int
     spared: frozenset[Worker]
-    """Workers whose injected faults wait."""
+    """Cells in which injected faults wait."""
 
 
 def go_order(start: Start, member: Member, checkpoint: CheckpointOrder | None) -> Go:
-    """The order to begin, for one process: its role in the plan, and whose state goes where."""
-    standing, joiners = start.standing, start.joiners
+    """The order to begin, for one process by its cell: its role in the plan, and whose state goes where."""
+    standing, joiners, workers = start.standing, start.joiners, start.workers
     donor = standing.donors.get(member)
-    source = None if donor is None else donor.worker
+    source = None if donor is None else workers[donor.worker]
     is_joining = member.worker in joiners
     takers = [to.worker for to, other in standing.donors.items() if other == member]
     return Go(
@@ -139,9 +142,9 @@ def go_order(start: Start, member: Member, checkpoint: CheckpointOrder | None) -
         grid=tuple(sorted(start.roles.values(), key=lambda role: (role[1], role[0]))),
         sums=standing.sums,
         copy_from=None if is_joining else source,
-        copy_to=tuple(worker for worker in takers if worker not in joiners),
+        copy_to=tuple(workers[cell] for cell in takers if cell not in joiners),
         donor=source if is_joining else None,
-        joiners=tuple(worker for worker in takers if worker in joiners),
+        joiners=tuple(workers[cell] for cell in takers if cell in joiners),
         restore=start.restore,
         until=start.steps,
         is_spared=member.worker in start.spared,

@@ -23,8 +23,10 @@ from recycle_runtime.coordinator.events import (
     BeginCheckpoint,
     BeginGathering,
     BeginGeneration,
+    BeginMove,
     CompleteCheckpoint,
     EndJob,
+    EndMove,
     Event,
     Fence,
     FinishRecovery,
@@ -45,6 +47,7 @@ from recycle_runtime.coordinator.events import (
 )
 from recycle_runtime.coordinator.hooks import Hooks
 from recycle_runtime.coordinator.journal import Journal, Remembered, read, rows_since
+from recycle_runtime.coordinator.layer_move import LayerMove
 from recycle_runtime.coordinator.membership import name_of
 from recycle_runtime.coordinator.plans import PlanFiles, PlansOnDemand
 from recycle_runtime.coordinator.reach import Reachability
@@ -54,6 +57,7 @@ from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.node_layout import placement_order
 from recycle_runtime.plan.plan_book import PlanBook, plan_name
+from recycle_runtime.plan.recut import size_text
 from recycle_runtime.protocol.codec import ProtocolError
 from recycle_runtime.protocol.messages import (
     AgentJoin,
@@ -79,6 +83,8 @@ from recycle_runtime.protocol.messages import (
     JobEnded,
     JobEvent,
     Join,
+    LayersArrived,
+    LayersLost,
     LeftGroup,
     LossShare,
     Member,
@@ -170,6 +176,8 @@ class Service:
         """For those who are waited for."""
         self._returning: set[Member] = set()
         """Processes of the journal that have not come back to this coordinator yet."""
+        self._recut: LayerMove | None = None
+        """That has led to the generation under way, until that is told."""
         self._end: JobEnded | None = None
         self._closes_at = float("inf")
         self.was_observed = False
@@ -183,8 +191,10 @@ class Service:
             Tell: lambda order: self._tell(order.text),
             BeginGathering: self._begin_gathering,
             BeginGeneration: self._begin_generation,
+            BeginMove: self._begin_move,
+            EndMove: self._end_move,
             FinishRecovery: self._finish_recovery,
-            WantPlan: lambda order: self._plans.want(order.live),
+            WantPlan: lambda order: self._plans.want(order.live, self._job.book),
             BeginCheckpoint: self._begin_checkpoint,
             CompleteCheckpoint: self._complete_checkpoint,
             PruneCheckpoints: self._prune_checkpoints,
@@ -194,7 +204,7 @@ class Service:
         if remembered is None:
             assignment = self._book.assign(expected)
             if assignment is None or not assignment.is_exact:
-                self._plans.want(tuple(expected))
+                self._plans.want(tuple(expected), self._book)
         else:
             self._remember(remembered)
 
@@ -229,7 +239,8 @@ class Service:
         )
         self._job.remember(remembered)
         assert self._job.assignment is not None
-        self._adaptation.generation(self._job.assignment)
+        cells = {worker: remembered.cells.get(worker, worker) for worker in remembered.places}
+        self._adaptation.generation(self._job.assignment, cells)
         self._returning = {
             Member(worker, rank) for worker in remembered.places for rank in range(self._tensor)
         }
@@ -297,12 +308,13 @@ class Service:
         agents.on(Heartbeat, lambda connection, _: self._agents.heard(connection, time.monotonic()))
         agents.on(ProcessEnded, self._process_ended)
         workers = self._from_workers = Handlers[Member]()
-        for kind in (LeftGroup, LossShare, Holding, AtBoundary, CaughtUp, GroupBroken):
+        for kind in (LeftGroup, LayersLost, LossShare, Holding, AtBoundary, CaughtUp, GroupBroken):
             workers.on(kind, lambda member, said: self._happen(Said(member, said)))
         for reply in (CheckpointWritten, CheckpointMissed, CheckpointFailed):
             workers.on(reply, lambda member, said: self._happen(Said(member, said)))
         workers.on(StepDone, self._step_done)
         workers.on(Began, self._began)
+        workers.on(LayersArrived, self._layers_arrived)
         workers.on(Failed, self._failed)
         workers.on(FaultInjected, self._fault_injected)
         workers.on(BundleRequest, self._bundle_wanted)
@@ -349,7 +361,11 @@ class Service:
         self._happen(Said(member, message))
 
     def _began(self, member: Member, message: Began) -> None:
-        self._adaptation.began(member, message.state_bytes, message.copied)
+        self._adaptation.began(member, message)
+        self._happen(Said(member, message))
+
+    def _layers_arrived(self, member: Member, message: LayersArrived) -> None:
+        self._adaptation.layers_arrived(message.copied)
         self._happen(Said(member, message))
 
     def _failed(self, member: Member, message: Failed) -> None:
@@ -503,8 +519,9 @@ class Service:
 
     def _can_go_on_without(self, workers: set[Worker]) -> bool:
         """Whether every stage has a worker left."""
-        left = {worker[1] for worker in self._job.roster.whole() if worker not in workers}
-        return len(left) == self._book.stages
+        cells = self._job.cells
+        left = {cells.stage(worker) for worker in self._job.roster.whole() if worker not in workers}
+        return len(left - {None}) == self._job.book.stages
 
     # Orders.
 
@@ -540,16 +557,19 @@ class Service:
     def _begin_generation(self, order: BeginGeneration) -> None:
         assignment = order.assignment
         self._store.begin(order.number)
-        self._adaptation.generation(assignment)
-        workers = sorted(assignment.roles)
+        self._adaptation.generation(assignment, order.cells)
+        self._recut = order.recut
+        workers = sorted(order.cells)
+        cells = [order.cells[worker] for worker in workers]
         self._journal.write(
             generation=order.number,
             step=order.step,
             places=workers,
             plan=[assignment.bundle, assignment.plan, assignment.standbys, int(assignment.on_purpose)],
-            roles=[assignment.roles[worker] for worker in workers],
+            roles=[assignment.roles[cell] for cell in cells],
+            **({} if cells == workers else {"cells": cells}),
         )
-        plan = plan_name(self._book, assignment)
+        plan = plan_name(self._job.book, assignment)
         logs.note(generation=order.number, step=order.step)
         _LOGGER.info(
             "generation %d continues with step %d: %d workers, %d of them standbys, plan %s",
@@ -573,7 +593,27 @@ class Service:
         told = order.recovery.told()
         _LOGGER.info("generation %d runs after %.3f s", told.generation, told.total)
         self._connections.publish(told)
+        self._tell_recut(told.total)
         self._adaptation.recovered(order.recovery, time.monotonic())
+
+    def _begin_move(self, order: BeginMove) -> None:
+        move = order.move
+        self._journal.write(move=move.layout)
+        joiners = len({transfer.joiner for transfer in move.recut.transfers})
+        self._tell(f"re-cut begins: {size_text(move.recut.size)} of layers for {joiners} workers")
+
+    def _end_move(self, order: EndMove) -> None:
+        self._journal.write(move=None)
+        self._adaptation.move_ended(order.why)
+        if order.why is not None:
+            self._tell(f"re-cut to {order.move.layout} given up: {order.why}")
+
+    def _tell_recut(self, pause: float) -> None:
+        """What it has cost, once every worker runs under the new cut."""
+        move, self._recut = self._recut, None
+        if move is not None:
+            moved = f"{size_text(move.received)} moved in {move.arrived - move.began:.3g} s"
+            self._tell(f"re-cut to {move.layout}: {moved}, a pause of {pause:.3f} s")
 
     def _begin_checkpoint(self, order: BeginCheckpoint) -> None:
         assert self._checkpoint_files is not None

@@ -12,18 +12,21 @@ No clock, no sockets, no files: time comes in with each event, and what has to b
 Standard library only.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import Any
 
+from recycle_runtime.coordinator.cells import Cells
 from recycle_runtime.coordinator.checkpoints import NoCheckpoints
 from recycle_runtime.coordinator.events import (
     AllReturned,
     BeginGathering,
     BeginGeneration,
+    BeginMove,
     CheckpointClosed,
     CheckpointNotBegun,
     EndJob,
+    EndMove,
     Event,
     Fence,
     FinishRecovery,
@@ -34,17 +37,20 @@ from recycle_runtime.coordinator.events import (
     PlanMade,
     PlanningFailed,
     Reconnected,
+    RecutWanted,
     Rename,
     Returned,
     Said,
     Send,
     StopWanted,
+    Tell,
     TellRow,
     TimePassed,
     WantPlan,
     WorkerFailed,
 )
 from recycle_runtime.coordinator.journal import Remembered
+from recycle_runtime.coordinator.layer_move import LayerMove
 from recycle_runtime.coordinator.membership import Roster, name_of
 from recycle_runtime.coordinator.metrics import Recovery, Standstill, StepRows
 from recycle_runtime.coordinator.regrouping import (
@@ -66,12 +72,15 @@ from recycle_runtime.protocol.messages import (
     CheckpointMissed,
     CheckpointReply,
     CheckpointWritten,
+    DropLayers,
     End,
     Failed,
     GroupBroken,
     Handlers,
     Hold,
     Holding,
+    LayersArrived,
+    LayersLost,
     Leave,
     LeftGroup,
     LossShare,
@@ -111,14 +120,15 @@ class StateMachine:
         now: float,
         checkpoints: NoCheckpoints | None = None,
     ) -> None:
-        self.book, self.steps = book, steps
+        self.steps = steps
+        self.cells = Cells(book)
         self.roster = Roster(tensor)
         self.phase = Phase.FORMING
         self.number = 1
         """Of the generation."""
         self.checkpoints = checkpoints or NoCheckpoints()
         begins = self.checkpoints.begins
-        self.rows = StepRows(book.stages, begins.step)
+        self.rows = StepRows(begins.step)
         self.assignment: Assignment | None = None
         self.recovery = Recovery(1, ["start"], now)
         self.expected = set(expected)
@@ -140,6 +150,12 @@ class StateMachine:
         self._wanted: list[str] = []
         """Why every worker should stop at a boundary."""
         self._moves: dict[Worker, Worker] = {}
+        self.move: LayerMove | None = None
+        """Layers that are on their way to another cut."""
+        self._recut: LayerMove | None = None
+        """The move that the generation to come is the end of."""
+        self._unfinished: str | None = None
+        """The layout to which layers were on their way when the coordinator before this one ended."""
         self._fruitless = 0
         self._failures: dict[int, set[Member]] = {}
         """By step: whose own work has failed in it."""
@@ -160,6 +176,7 @@ class StateMachine:
             WorkerFailed: self._worker_failed,
             StopWanted: lambda event: self._stop_at_boundary(event.why),
             MovesWanted: self._moves_wanted,
+            RecutWanted: self._recut_wanted,
             PlanMade: self._plan_made,
             PlanningFailed: self._planning_failed,
             CheckpointNotBegun: self._checkpoint_not_begun,
@@ -175,10 +192,23 @@ class StateMachine:
         members.on(Holding, self._holding)
         members.on(AtBoundary, self._at_boundary)
         members.on(CaughtUp, self._caught_up)
+        members.on(LayersArrived, self._layers_arrived)
+        members.on(LayersLost, self._layers_lost)
         members.on(GroupBroken, self._group_broken)
         members.on(Failed, self._failed)
         for reply in (CheckpointWritten, CheckpointMissed, CheckpointFailed):
             members.on(reply, self._checkpoint_reply)
+
+    @property
+    def book(self) -> PlanBook:
+        """The plans of the current cut."""
+        return self.cells.book
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is under way at all: no change, no joiner, no layers."""
+        joining = any(entry.is_joining for entry in self.roster.entries.values())
+        return self.is_steady and not joining and self.move is None
 
     @property
     def is_steady(self) -> bool:
@@ -199,13 +229,13 @@ class StateMachine:
         self.number = state.generation
         self.expected = set()
         self._restore = state.restore
-        self.assignment = self.book.assign(state.places)
         if state.plan is not None:
-            running = state.plan
-            period = self.book.bundles[running.bundle].plans[running.plan].period
-            self.assignment = Assignment(
-                running.bundle, running.plan, running.roles, running.standbys, period, running.on_purpose
-            )
+            book = self.book.with_bundle(state.plan.bundle)
+            self.cells.switch(book, {worker: state.cells.get(worker, worker) for worker in state.places})
+            self.assignment = state.plan.assignment(book, state.cells)
+        else:
+            self.cells.place(state.places)
+            self.assignment = self.book.assign(state.places)
         for worker in state.places:
             for rank in range(self._tensor):
                 entry = self.roster.join(Member(worker, rank))
@@ -213,9 +243,11 @@ class StateMachine:
         assert self.assignment is not None, "the plan of the last generation is not there any more"
         self.rows.next = state.next_row
         plan = plan_name(self.book, self.assignment)
-        self.rows.begin(state.next_row, frozenset(self.roster.members()), len(state.places), plan)
+        members = frozenset(self.roster.members())
+        self.rows.begin(state.next_row, members, len(state.places), plan, self._with_loss(members))
         self.recovery.going = self._now
-        self.checkpoints.train(list(self.roster.members()))
+        self.checkpoints.train(list(self.roster.members()), self._stages())
+        self._unfinished = state.move
 
     # Who comes.
 
@@ -246,10 +278,16 @@ class StateMachine:
         if self._is_change_open and self.phase is Phase.RUNNING:
             self._regroup("the coordinator restarted")
         elif self.phase is Phase.RUNNING and self.assignment is not None:
-            chosen = self.book.assign(self.roster.whole())
+            chosen = self.book.assign(self.cells.all_of(self.roster.whole()))
             if chosen is not None and chosen[:2] != self.assignment[:2]:
                 self._stop_at_boundary("a plan that had been chosen")
-        self._is_change_open = False
+        if self._unfinished is not None and self.phase is Phase.RUNNING:
+            # What was on its way is weighed anew.
+            for member in self.roster.active():
+                self._send(member, DropLayers(self.number))
+        if self._unfinished is not None:
+            self._orders.append(Tell(f"re-cut to {self._unfinished} given up: the coordinator restarted"))
+        self._is_change_open, self._unfinished = False, None
 
     def _reconnected(self, event: Reconnected) -> None:
         member = event.member
@@ -272,7 +310,8 @@ class StateMachine:
         entry.report = Report(None, is_fresh=False) if entry.is_outdated else message.report
         entry.generation, entry.is_leaving = message.generation, False
         if self.phase is Phase.RUNNING:
-            if not entry.is_active and member.worker in self.roster.whole():
+            is_here = member.worker in self.roster.whole()
+            if not entry.is_active and is_here and self.cells.has_room(member.worker):
                 self._stop_at_boundary(f"{name_of(member.worker)} arrives")
             return
         self._go_if_all_are_here()
@@ -285,7 +324,7 @@ class StateMachine:
         if not self._is_current(member, message.generation):
             return
         entry = self.roster.entries[member]
-        entry.has_begun, entry.is_outdated = True, False
+        entry.has_begun, entry.is_outdated, entry.has_layers = True, False, False
         entries = [self.roster.entries[other] for other in self.roster.active()]
         if all(other.has_begun for other in entries) and not self.recovery.going:
             self.recovery.going = self._now
@@ -305,7 +344,7 @@ class StateMachine:
             return
         step = message.step
         self.roster.entries[member].boundary = step
-        if all(self.roster.entries[other].boundary == step for other in self.roster.active()):
+        if all(self.roster.entries[other].boundary == step for other in self._those_who_stop()):
             if step >= self.steps:
                 self._end_when_saved()
             elif self._hold == step:
@@ -351,6 +390,7 @@ class StateMachine:
         self.expected.discard(worker)
         trained = any(member.worker == worker for member in self.roster.active())
         gone = self.roster.remove(worker)
+        self.cells.drop(worker)
         for member in gone:
             self._orders.append(Fence(member, cause))
             self.checkpoints.drop(member)
@@ -358,6 +398,8 @@ class StateMachine:
             return
         if self.phase is Phase.RUNNING and not trained:
             # It had not joined yet.
+            if self.move is not None and worker in self.move.cells:
+                self._give_up_move(cause)
             return
         empty = self._empty_stages()
         if empty and self.phase is not Phase.FORMING:
@@ -376,7 +418,7 @@ class StateMachine:
             self._gather(self.number + 1)
 
     def _empty_stages(self) -> list[int]:
-        known = {stage for _, stage in (*self.roster.whole(), *self.expected)}
+        known = {self.cells.stage(worker) for worker in (*self.roster.whole(), *self.expected)}
         return [stage for stage in range(self.book.stages) if stage not in known]
 
     def _time_passed(self, event: TimePassed) -> None:
@@ -384,6 +426,8 @@ class StateMachine:
         since = max(self._row_at, self.recovery.going)
         if self.is_steady and self._standstill.is_long(self._now - since):
             self._regroup_fruitlessly(self.roster.active()[0], "no worker made progress")
+        if self.move is not None and self.move.is_late(self._now):
+            self._give_up_move("it takes too long")
         if self.phase is Phase.RUNNING:
             waiting = [self.roster.entries[member].boundary for member in self.roster.active()]
             if waiting and all(step is not None and step >= self.steps for step in waiting):
@@ -393,7 +437,10 @@ class StateMachine:
         """Processes that do not leave their group in time; the last of a stage gets longer."""
         waited = self._now - self._asked_at if self.phase is Phase.GATHERING else 0.0
         for worker in self.roster.late(self.number) if waited > _LEAVING_SECONDS else ():
-            has_peer = any(other != worker and other[1] == worker[1] for other in self.roster.whole())
+            stage = self.cells.stage(worker)
+            has_peer = any(
+                other != worker and self.cells.stage(other) == stage for other in self.roster.whole()
+            )
             if waited > _LAST_LEAVING_SECONDS or has_peer:
                 cause = f"{name_of(worker)} did not leave its group"
                 self._worker_failed(WorkerFailed(worker, cause))
@@ -405,6 +452,49 @@ class StateMachine:
             self._moves[worker] = place
             self._stop_at_boundary(f"{name_of(worker)} moves to {name_of(place)}")
 
+    def _recut_wanted(self, event: RecutWanted) -> None:
+        """Layers begin to travel; whoever is told is in the generation that runs."""
+        if not self.is_settled:
+            return
+        move = self.move = event.move
+        move.begin(self._tensor, self._now)
+        self._orders.append(BeginMove(move))
+        self._tell_movers()
+        if not move.missing:
+            self._stop_at_boundary(f"re-cut to {move.layout}")
+
+    def _tell_movers(self) -> None:
+        assert self.move is not None
+        for member, order in self.move.orders(self.number, list(self.roster.members())).items():
+            self._send(member, order)
+
+    def _layers_arrived(self, member: Member, message: LayersArrived) -> None:
+        move = self.move
+        if move is None or not self._is_current(member, message.generation):
+            return
+        if move.arrive(member, message.copied.size, self._now):
+            self._stop_at_boundary(f"re-cut to {move.layout}")
+
+    def _layers_lost(self, member: Member, message: LayersLost) -> None:
+        if self.move is not None and self._is_current(member, message.generation):
+            self._give_up_move(f"{name_of(member.worker)} has not got its layers: {message.why}")
+
+    def _give_up_move(self, why: str) -> None:
+        """Training goes on under the cut there is."""
+        move, self.move = self.move, None
+        assert move is not None
+        self._orders.append(EndMove(move, why))
+        if self.phase is Phase.RUNNING:
+            for member in move.orders(self.number, list(self.roster.members())):
+                self._send(member, DropLayers(self.number))
+
+    def _those_who_stop(self) -> list[Member]:
+        """Workers that train, and those who wait outside for layers that the next cut needs."""
+        active = self.roster.active()
+        if self.move is None or self.move.missing:
+            return active
+        return [*active, *(one for one in self.move.joiners(self.roster.entries) if one not in active)]
+
     def _plan_made(self, event: PlanMade) -> None:
         if self.phase in (Phase.FORMING, Phase.GATHERING):
             self._go_if_all_are_here()
@@ -415,7 +505,8 @@ class StateMachine:
         self._can_wait_for_plan = False
         if self.phase not in (Phase.FORMING, Phase.GATHERING):
             return
-        if self.book.assign([*self.roster.whole(), *self.expected]) is not None:
+        whole = [self.cells.of(worker) or worker for worker in self.roster.whole()]
+        if self.book.assign([*whole, *self.expected]) is not None:
             self._go_if_all_are_here()
             return
         said, reason = f"{event.error} ({', '.join(self.recovery.causes)})", self.recovery.reason
@@ -434,7 +525,7 @@ class StateMachine:
     def _ask_to_hold(self, step: int) -> None:
         self._hold_request += 1
         self._hold = min(step, self.steps)
-        for member in self.roster.active():
+        for member in self._those_who_stop():
             self.roster.entries[member].boundary = None
             self._send(member, Hold(self._hold, self._hold_request))
 
@@ -481,9 +572,16 @@ class StateMachine:
             return
         self.recovery.left = self._now
         movers = self._make_moves()
+        self._switch_cut()
+        self.cells.place(self.roster.whole())
         restorable = None if self._restore is None else self.checkpoints.begins.step
+        reports = {
+            Member(cell, member.tp_rank): self._holds(member, report)
+            for member, report in self.roster.reports().items()
+            if (cell := self.cells.of(member.worker)) is not None
+        }
         try:
-            standing = stand(self.roster.reports(), self.book.stages, restorable)
+            standing = stand(reports, self.book.stages, restorable)
         except CannotAgreeError as error:
             self._end(str(error))
             return
@@ -492,11 +590,12 @@ class StateMachine:
             return
         # Workers that moved are waited for; joiners get their state while the others train.
         joiners = frozenset(member.worker for member in standing.donors) - movers
-        live = tuple(worker for worker in self.roster.whole() if worker not in joiners)
+        cells = sorted({member.worker for member in reports})
+        live = tuple(cell for cell in cells if cell not in joiners)
         assignment = self.book.assign(live)
         if assignment is None and joiners:
             # They are needed at once, so all workers wait for them.
-            joiners, live = frozenset[Worker](), tuple(self.roster.whole())
+            joiners, live = frozenset[Worker](), tuple(cells)
             assignment = self.book.assign(live)
         if assignment is None or not (assignment.is_exact or joiners):
             self._orders.append(WantPlan(live))
@@ -505,6 +604,30 @@ class StateMachine:
                 return
         if assignment is not None:
             self._go(standing, assignment, joiners)
+
+    def _holds(self, member: Member, report: Report) -> Report:
+        """What it reports; one that held nothing before has the layers that it was sent."""
+        has_layers = self.roster.entries[member].has_layers and report.layers_applied is not None
+        return Report(report.layers_applied, is_fresh=False) if has_layers and report.is_fresh else report
+
+    def _switch_cut(self) -> None:
+        """If layers have travelled for it and nothing has come between: from here on the new cut counts."""
+        move, self.move = self.move, None
+        if move is None:
+            return
+        why = move.obstacle(self.roster.reports())
+        self._orders.append(EndMove(move, why))
+        if why is not None:
+            return
+        self.cells.switch(move.book, move.cells)
+        self._recut = move
+        joiners = move.joiners(self.roster.entries)
+        for member, entry in self.roster.entries.items():
+            entry.has_layers = member in joiners
+            if member.worker not in move.cells:
+                # What it holds is of no use under the new cut.
+                entry.is_outdated = True
+                entry.report = Report(None, is_fresh=False)
 
     def _make_moves(self) -> frozenset[Worker]:
         """Those that were wanted and can still be made; the places that are taken now."""
@@ -516,6 +639,8 @@ class StateMachine:
             entry = self.roster.entries.pop(member)
             entry.report = Report(None, is_fresh=False)
             self.roster.entries[target] = entry
+            self.cells.drop(member.worker)
+            self.cells.put({target.worker: target.worker})
             taken.add(target.worker)
         return frozenset(taken)
 
@@ -524,28 +649,50 @@ class StateMachine:
         self.assignment = assignment
         plan = plan_name(self.book, assignment)
         self.recovery.step, self.recovery.undone, self.recovery.plan = standing.step, len(standing.undo), plan
-        members = list(self.roster.members())
-        working = [member for member in members if member.worker not in joiners]
-        self._tell_rows(self.rows.begin(standing.step, frozenset(working), len(assignment.roles), plan))
-        self._orders.append(BeginGeneration(self.number, standing.step, assignment))
-        self._orders += self.checkpoints.regroup(standing.step, working)
+        workers = self.cells.workers()
+        members = [member for member in self.roster.members() if self.cells.of(member.worker) is not None]
+        working = [member for member in members if self.cells.of(member.worker) not in joiners]
+        told = self.rows.begin(
+            standing.step, frozenset(working), len(assignment.roles), plan, self._with_loss(working)
+        )
+        self._tell_rows(told)
+        cells = {workers[cell]: cell for cell in assignment.roles}
+        recut, self._recut = self._recut, None
+        self._orders.append(BeginGeneration(self.number, standing.step, assignment, cells, recut))
+        self._orders += self.checkpoints.regroup(standing.step, working, self._stages())
+        here = [cell for cell in self.cells.all_of(member.worker for member in working)]
         start = Start(
             self.number,
             standing,
             assignment,
             roles=assignment.roles | self.book.idle_roles(assignment, joiners),
+            workers=workers,
             joiners=joiners,
             restore=self._restore,
             steps=self.steps,
             first_step=self.checkpoints.begins.step,
             first_item=self.checkpoints.begins.item,
-            spared=frozenset(one_of_each_stage([member.worker for member in working], self.number)),
+            spared=frozenset(one_of_each_stage(here, self.number)),
         )
         for member in members:
             entry = self.roster.entries[member]
             entry.is_active, entry.boundary, entry.has_begun = True, None, False
-            entry.is_joining = member.worker in joiners
-            self._send(member, go_order(start, member, self.checkpoints.asked_of(member)))
+            cell = self.cells.of(member.worker)
+            assert cell is not None
+            entry.is_joining = cell in joiners
+            at = Member(cell, member.tp_rank)
+            self._send(member, go_order(start, at, self.checkpoints.asked_of(member)))
+
+    def _with_loss(self, members: Iterable[Member]) -> frozenset[Member]:
+        """One process of each worker that computes losses."""
+        last = self.book.stages - 1
+        return frozenset(
+            member for member in members if member.tp_rank == 0 and self.cells.stage(member.worker) == last
+        )
+
+    def _stages(self) -> dict[Worker, int]:
+        """Where each worker works."""
+        return {worker: cell[1] for cell, worker in self.cells.workers().items()}
 
     def _tell_rows(self, rows: list[StepRow]) -> None:
         for row in rows:

@@ -261,14 +261,18 @@ class LayersMissingError(RuntimeError):
     """A process does not hold what a cut asks of it."""
 
 
-def convert(held: Iterable[Chunk], bundle: Bundle, stage: int) -> dict[int, Chunk]:
+def convert(
+    held: Iterable[Chunk], bundle: Bundle, stage: int, received: Iterable[Layer] = ()
+) -> dict[int, Chunk]:
     """The chunks of a worker of this stage under the cut of a bundle, made of layers that are held here.
 
-    All stand at the same step. The chunks given are of no use afterwards, and layers that the stage does not
-    need go with them; LayersMissingError, and nothing has changed, if some are not here.
+    All stand at the same step, and so do layers that were received for it. The chunks given are of no use
+    afterwards, and layers that the stage does not need go with them; LayersMissingError, and nothing has
+    changed, if some are not here.
     """
     before = [chunk for chunk in held if chunk.is_whole]
-    layers = {layer.number: layer for chunk in before for layer in chunk.layers}
+    layers = {layer.number: layer for layer in received}
+    layers |= {layer.number: layer for chunk in before for layer in chunk.layers}
     numbers = chunks_of(bundle, stage)
     ranges = layers_of(bundle.cut)
     if missing := [layer for number in numbers for layer in ranges[number] if layer not in layers]:

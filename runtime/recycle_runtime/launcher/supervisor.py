@@ -222,7 +222,7 @@ def supervised(job: Job) -> Generator[Supervisor]:
 def _adaptation_options(options: AdaptationOptions) -> list[str]:
     share = "off" if options.replan is None else repr(100 * options.replan)
     words = ["--mtbf", repr(options.mtbf), "--replan", share, "--replan-every", str(options.replan_every)]
-    return [*words, "--plan-ahead", "on" if options.ahead else "off"]
+    return [*words, "--plan-ahead", "on" if options.ahead else "off", "--recut", options.recut]
 
 
 def _readable(channel: Channel, seconds: float) -> bool:

@@ -164,9 +164,14 @@ class CostOfMoves:
         """Seconds of a change at a boundary, without copies."""
         return median(self._regroups[-9:]) if self._regroups else _REGROUP_SECONDS
 
+    @property
+    def rate(self) -> float:
+        """Bytes a second of a copy."""
+        return median(self._rates[-9:]) if self._rates else _BYTES_A_SECOND
+
     def of(self, moves: Moves) -> float:
         """Seconds without training. Stages copy at the same time, copies of one stage follow each other."""
-        rate = median(self._rates[-9:]) if self._rates else _BYTES_A_SECOND
+        rate = self.rate
         copies: dict[int, float] = {}
         for _, stage in moves.values():
             copies[stage] = copies.get(stage, 0.0) + self.state_bytes.get(stage, 0) / rate

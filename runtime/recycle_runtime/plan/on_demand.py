@@ -84,9 +84,19 @@ def find_recyclec() -> str | None:
 
 
 def plan_arguments(
-    job: str, failed: Collection[Worker], slow: Mapping[Worker, float] = _NOBODY, *, out: Path
+    job: str,
+    failed: Collection[Worker],
+    slow: Mapping[Worker, float] = _NOBODY,
+    *,
+    layout: str = "",
+    out: Path,
 ) -> list[str]:
-    """For one plan: for exactly these failed workers, with less to do for slow ones."""
+    """For one plan: for exactly these failed workers, with less to do for slow ones.
+
+    With a layout it is one of another cut, and the failed workers are cells of that.
+    """
+    if layout:
+        return ["plan", job, "--layout", layout, *_failed(failed), "-o", str(out)]
     if not failed and not slow:
         return ["compile", job, "--failures", "0", "--jobs", "1", "-o", str(out)]
     return ["plan", job, *_failed(failed), *_slow(slow), "-o", str(out)]

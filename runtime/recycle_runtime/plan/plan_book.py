@@ -5,6 +5,9 @@ fits too: live workers that it has no stream for are standbys. They take part in
 steps, so that their parameters stay those of their peers, and get no micro-batches. Some may be standbys on
 purpose, because they are slow. A plan in which slow workers have less to do than their peers is for exactly
 those who were live when it was made.
+
+A job in layers may have plans of several cuts. Each cut has a grid of its own, and a book with the plans of
+that grid; the books of a job are a family, the one of the job's own cut first.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -15,6 +18,7 @@ from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import Instruction, Opcode
 from recycle_runtime.plan.moves import Counts, failed_counts
 from recycle_runtime.plan.plan_choice import Planned, best_placement, quickest_fit
+from recycle_runtime.plan.recut import layout_text
 
 _WITHOUT_MICROBATCHES = frozenset({Opcode.BARRIER, Opcode.REDUCE, Opcode.OPTIMIZER, Opcode.VALIDATE})
 
@@ -48,16 +52,41 @@ class Fitted(NamedTuple):
 
 
 class PlanBook:
-    """Bundles of one job; the first is the one that the job was started with."""
+    """The plans of a job for one grid; the first bundle is the one that the job was started with."""
 
-    def __init__(self, bundle: Bundle) -> None:
-        self.bundles = [bundle]
+    def __init__(self, bundle: Bundle, family: "list[PlanBook] | None" = None) -> None:
+        """Without a family, one begins here: with a book for every other cut that the bundle has plans of."""
+        self.family: list[PlanBook] = [] if family is None else family
+        self.bundles: list[Bundle] = self.family[0].bundles if self.family else []
+        """Of the whole family: what processes are told counts on these numbers."""
+        self.cut = bundle.cut
+        """How many layers each stage has; empty when the job is not in layers."""
         self.stages, self.pipelines = bundle.stages, bundle.pipelines
         self.standby: frozenset[Worker] = frozenset()
         """They get no micro-batches wherever there is a plan for exactly the other workers."""
         self.fitted: int | None = None
         """The bundle whose only plan is used by those it was made for, while no other worker is there."""
         self._made_for: dict[int, Fitted] = {}
+        self._numbers: list[int] = []
+        """Of the bundles that are for this grid."""
+        self.family.append(self)
+        self.add(bundle)
+        for recut in bundle.recuts:
+            self.add(recut)
+
+    @property
+    def is_own(self) -> bool:
+        """Whether this is the cut that the job starts with."""
+        return self is self.family[0]
+
+    @property
+    def first(self) -> Bundle:
+        """The first bundle for this grid."""
+        return self.bundles[self._numbers[0]]
+
+    def with_bundle(self, number: int) -> "PlanBook":
+        """The book of the family that a bundle is in."""
+        return next(book for book in self.family if number in book._numbers)
 
     @property
     def grid(self) -> list[Worker]:
@@ -65,12 +94,26 @@ class PlanBook:
         return [(pipeline, stage) for stage in range(self.stages) for pipeline in range(self.pipelines)]
 
     def add(self, bundle: Bundle, made_for: Fitted | None = None) -> int:
-        """Its number. One that was made for certain workers is used while it is the one that is `fitted`."""
+        """Its number. One that was made for certain workers is used while it is the one that is `fitted`.
+
+        A bundle of another grid goes into the book for that, which is made if need be.
+        """
+        if (bundle.cut, bundle.pipelines) != (self.cut, self.pipelines):
+            same = (
+                book for book in self.family if (book.cut, book.pipelines) == (bundle.cut, bundle.pipelines)
+            )
+            if (book := next(same, None)) is None:
+                return PlanBook(bundle, self.family)._numbers[0]
+            return book.add(bundle, made_for)
         self.bundles.append(bundle)
         number = len(self.bundles) - 1
+        self._numbers.append(number)
         if made_for is not None:
             self._made_for[number] = made_for
         return number
+
+    def _is_of(self, bundle: Bundle) -> bool:
+        return (bundle.cut, bundle.pipelines) == (self.cut, self.pipelines)
 
     def slow_in(self, assignment: Assignment) -> dict[Worker, float]:
         """Those who have less to do in it."""
@@ -122,23 +165,31 @@ class PlanBook:
 
     def best_placement(self, failures: int) -> Planned | None:
         """Where so many failures lie best, and the period then: by the first bundle, or a plan made since."""
-        original = self.bundles[0].job_text
+        original = self.first.job_text
         _, *others = (bundle for _, bundle in self._for_anybody())
         made_since = [bundle for bundle in others if bundle.job_text == original]
-        for bundles in (self.bundles[:1], made_since):
+        for bundles in ([self.first], made_since):
             entries = (entry for bundle in bundles for entry in bundle.plans)
             plans = (Planned(_counts(entry.failed, self.stages), entry.period) for entry in entries)
             if best := best_placement(plans, failures):
                 return best
         return None
 
+    def layouts(self) -> Iterator[tuple[Counts, int]]:
+        """Workers on each stage of every plan for this grid with the job's own op times, and its period."""
+        original = self.first.job_text
+        for _, bundle in self._for_anybody():
+            for entry in bundle.plans if bundle.job_text == original else ():
+                failed = _counts(entry.failed, self.stages)
+                yield tuple(self.pipelines - count for count in failed), entry.period
+
     def is_planned(self, failures: int) -> bool:
         """Whether the first bundle says where so many failures lie best."""
-        return any(len(entry.failed) == failures for entry in self.bundles[0].plans)
+        return any(len(entry.failed) == failures for entry in self.first.plans)
 
     def _choose(self, failed: Counts) -> tuple[int, int] | None:
         """The numbers of a bundle and of a plan in it."""
-        jobs = list(dict.fromkeys(bundle.job_text for bundle in self.bundles))
+        jobs = list(dict.fromkeys(bundle.job_text for _, bundle in self._here()))
         numbers: list[tuple[int, int]] = []
         plans: list[Planned] = []
         for number, bundle in self._for_anybody():
@@ -149,10 +200,12 @@ class PlanBook:
         found = quickest_fit(plans, failed)
         return None if found is None else numbers[found]
 
+    def _here(self) -> Iterator[tuple[int, Bundle]]:
+        """For this grid, with their numbers."""
+        return ((number, self.bundles[number]) for number in self._numbers)
+
     def _for_anybody(self) -> Iterator[tuple[int, Bundle]]:
-        for number, bundle in enumerate(self.bundles):
-            if number not in self._made_for:
-                yield number, bundle
+        return ((number, bundle) for number, bundle in self._here() if number not in self._made_for)
 
     def _is_exact(self, number: int, plan: int, failed: Counts) -> bool:
         return _counts(self.bundles[number].plans[plan].failed, self.stages) == failed
@@ -171,9 +224,12 @@ class PlanBook:
 
 
 def plan_name(book: PlanBook, assignment: Assignment) -> str:
-    """Failures on each stage as the plan has them, such as `0 1 0 0`."""
-    failed = book.bundles[assignment.bundle].plans[assignment.plan].failed
-    return " ".join(map(str, _counts(failed, book.stages)))
+    """Failures on each stage as the plan has them, such as `0 1 0 0`; under another cut its layout, such as
+    `6x3,2x2`."""
+    failed = _counts(book.bundles[assignment.bundle].plans[assignment.plan].failed, book.stages)
+    if book.is_own:
+        return " ".join(map(str, failed))
+    return layout_text(book.cut, [book.pipelines - count for count in failed])
 
 
 def stream_of(bundle: Bundle, plan: int, role: Worker) -> Sequence[Instruction]:

@@ -231,7 +231,7 @@ class Weighed(NamedTuple):
             return f"re-cut to {self.layout}: saves nothing: not re-cut"
         return (
             f"re-cut to {self.layout}: saves {100 * self.saving:.1f} % of {self.step:.3g} s a step, "
-            f"{_size_text(self.size)} travel in {self.moving:.3g} s, a pause of {self.pause:.2g} s, "
+            f"{size_text(self.size)} travel in {self.moving:.3g} s, a pause of {self.pause:.2g} s, "
             f"{self.expected:.0f} s expected: {'re-cut' if self.pays else 'not re-cut'}"
         )
 
@@ -253,7 +253,8 @@ def weigh_recut(
     return Weighed(layout, 1 - after / now, step, recut.size, recut.seconds(rate), pause, expected)
 
 
-def _size_text(size: float) -> str:
+def size_text(size: float) -> str:
+    """Bytes as people read them."""
     for unit in ("B", "KB", "MB", "GB"):
         if size < 1000:
             return f"{size:.3g} {unit}"

@@ -75,7 +75,7 @@ class MicroBatches:
         first_item: int = 0,
     ) -> None:
         self._program, self._seed, self._per_step = program, seed, per_step
-        self._keep_items = keep_items
+        self.keeps_items = keep_items
         """A worker that needs neither inputs nor targets keeps signatures alone."""
         self.count_from(first_step, first_item)
         self._start()
@@ -86,7 +86,7 @@ class MicroBatches:
 
     def item(self, step: int, index: int) -> tuple[Any, Any]:
         """(input, target) of one micro-batch; do not change them in place."""
-        if not self._keep_items:
+        if not self.keeps_items:
             raise ValueError("these micro-batches keep only signatures")
         entry = self._entry(step, index)
         assert entry.item is not None
@@ -129,7 +129,7 @@ class MicroBatches:
         oldest = self._first_item + (step - 1) * self._per_step
         self._next += 1
         signature = shape_signature(item[0])
-        kept = item if self._keep_items else None
+        kept = item if self.keeps_items else None
         self._recent.append(_Entry(signature, kept, () if kept is None else _versions(item)))
         while self._next - len(self._recent) < oldest:
             self._recent.popleft()

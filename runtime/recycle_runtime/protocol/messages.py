@@ -20,7 +20,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar, cast, get_args
 from recycle_runtime.plan.chrome_trace import Event
 from recycle_runtime.protocol.codec import Natural, ProtocolError, decode, encode
 
-VERSION: Final = 1
+VERSION: Final = 2
 """Of what is said here; both ends of a connection must have the same."""
 
 # Values that messages carry.
@@ -57,6 +57,18 @@ class Report(NamedTuple):
     """How many steps there were up to that one."""
     unsettled: Sums | None = None
     """What this process has put into the sums of the last step, if its verdict is open."""
+    layers_applied: Natural | None = None
+    """Steps that the layers have seen that it was sent for another cut; None: not all of them are here."""
+
+
+class LayersToMove(NamedTuple):
+    """Layers on their way from one worker to another."""
+
+    worker: GridWorker
+    """At the other end."""
+    first: Natural
+    last: Natural
+    """The first one beyond them."""
 
 
 class InjectedFault(NamedTuple):
@@ -131,6 +143,26 @@ class Began:
     """About what a copy of its state takes."""
     copied: Copied | None
     """What it had to receive for that."""
+    layer_bytes: tuple[Natural, ...] = ()
+    """The same for each of its layers; nothing if its program comes in whole stages."""
+    first_layer: Natural = 0
+    """The number of the first of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayersArrived:
+    """The layers that I was to take are here, and as new as those of the workers that sent them."""
+
+    generation: Natural
+    copied: Copied
+
+
+@dataclass(frozen=True, slots=True)
+class LayersLost:
+    """The layers that I was to take will not come."""
+
+    generation: Natural
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,6 +335,22 @@ class Hold:
 
     step: Natural
     request: Natural
+
+
+@dataclass(frozen=True, slots=True)
+class MoveLayers:
+    """Give layers to others and take layers from others, while you train."""
+
+    generation: Natural
+    gives: tuple[LayersToMove, ...]
+    takes: tuple[LayersToMove, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DropLayers:
+    """The cut stays as it is: forget about layers that were to move."""
+
+    generation: Natural
 
 
 @dataclass(frozen=True, slots=True)
@@ -585,6 +633,8 @@ FromWorker = (
     Join
     | LeftGroup
     | Began
+    | LayersArrived
+    | LayersLost
     | LossShare
     | StepDone
     | Holding
@@ -601,7 +651,7 @@ FromWorker = (
     | Reach
     | Done
 )
-ToWorker = Leave | Go | Hold | Recall | TakeCheckpoint | Move | BundleData | End
+ToWorker = Leave | Go | Hold | MoveLayers | DropLayers | Recall | TakeCheckpoint | Move | BundleData | End
 FromAgent = AgentJoin | Heartbeat | ProcessEnded
 ToAgent = StartProcess | KillProcess | RenameProcess | JobOver
 FromObserver = Observe

@@ -31,13 +31,13 @@ class Donor:
         meanwhile: Callable[[], None],
     ) -> None:
         """The joiners wait under these names."""
-        self._state = _copied(chunk.state())
+        self._state = copied_state(chunk.state())
         self._state["inputs"] = [
             [str(spec.dtype).removeprefix("torch."), *spec.shape]
             for spec in next(iter(chunk.arriving.values()), ())
         ]
         self._store, self._names, self._timeout, self._meanwhile = store, names, timeout, meanwhile
-        self._copied = _mark(chunk)
+        self._copied = mark(chunk)
         threading.Thread(target=self._give, name="donor", daemon=True).start()
 
     def _give(self) -> None:
@@ -62,18 +62,18 @@ def aside(after: Any = None) -> Generator[None]:
         yield
 
 
-def _copied(value: Any) -> Any:
+def copied_state(value: Any) -> Any:
     """Tensors cloned where they are, everything else as it is."""
     if isinstance(value, torch.Tensor):
         return value.detach().clone()
     if isinstance(value, dict):
-        return {key: _copied(item) for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType]
+        return {key: copied_state(item) for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType]
     if isinstance(value, list | tuple):
-        return type(value)(_copied(item) for item in value)  # pyright: ignore
+        return type(value)(copied_state(item) for item in value)  # pyright: ignore
     return copy.copy(value)
 
 
-def _mark(chunk: Chunk) -> Any:
+def mark(chunk: Chunk) -> Any:
     """On a GPU, the point in the queue where the copy is complete."""
     parameter = next(chunk.module.parameters(), None)
     if parameter is None or parameter.device.type != "cuda":

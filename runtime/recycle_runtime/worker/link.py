@@ -18,6 +18,7 @@ from recycle_runtime.protocol.channel import Channel
 from recycle_runtime.protocol.codec import ProtocolError, WireError
 from recycle_runtime.protocol.messages import (
     CheckpointOrder,
+    DropLayers,
     FromWorker,
     Go,
     Hold,
@@ -25,6 +26,7 @@ from recycle_runtime.protocol.messages import (
     Join,
     Leave,
     Message,
+    MoveLayers,
     Recall,
     StepDone,
     TakeCheckpoint,
@@ -58,6 +60,8 @@ class Link:
         """The step before which to stop."""
         self.checkpoint: CheckpointOrder | None = None
         """The checkpoint to write a shard of."""
+        self.layers: MoveLayers | DropLayers | None = None
+        """What to do about layers for another cut; whoever does it takes it away."""
         self.on_leave: Callable[[], None] | None = None
         """Ends what the main thread may be waiting for; called by other threads, until it is taken away."""
         self.on_stuck: Callable[[float], None] | None = None
@@ -143,6 +147,8 @@ class Link:
                 return
             case TakeCheckpoint(step, name):
                 self.checkpoint = CheckpointOrder(step, name)
+            case MoveLayers() | DropLayers():
+                self.layers = message
             case Go():
                 self.hold_at, self.checkpoint = message.until, message.checkpoint
             case Leave(generation):

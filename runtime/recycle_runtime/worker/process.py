@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from recycle_runtime import logs
-from recycle_runtime.execution.chunk import Chunk, build_chunks
+from recycle_runtime.execution.chunk import Chunk, build_chunks, chunks_of
 from recycle_runtime.execution.hooks import Hooks
 from recycle_runtime.execution.interpreter import StreamError
 from recycle_runtime.execution.op_times import OpTimes
@@ -28,17 +28,21 @@ from recycle_runtime.protocol.messages import (
     Began,
     BundleData,
     BundleRequest,
+    Copied,
     Done,
+    DropLayers,
     End,
     FaultInjected,
     Go,
     GroupBroken,
+    Hold,
     InjectedFault,
     Join,
     Leave,
     LeftGroup,
     Member,
     Move,
+    MoveLayers,
     Report,
     TakeCheckpoint,
     ToWorker,
@@ -49,8 +53,10 @@ from recycle_runtime.transport.choose import device_of
 from recycle_runtime.transport.guarded import PeerError
 from recycle_runtime.transport.user_group import StandingGroup
 from recycle_runtime.worker.checkpoints import WorkerCheckpoints
+from recycle_runtime.worker.connections import GroupConnections
 from recycle_runtime.worker.generation import Equipment, Generation, Interrupted
 from recycle_runtime.worker.heartbeat import Heartbeat
+from recycle_runtime.worker.layer_moves import LayerMoves
 from recycle_runtime.worker.link import Link
 from recycle_runtime.worker.options import ProcessOptions, WorkerOptions, check_chunks
 from recycle_runtime.worker.reach import ReachReporter
@@ -84,6 +90,8 @@ class WorkerProcess:
         self._left_behind: list[Generation] = []
         """Those that a thread still waits in that is never woken."""
         self._chunk: Chunk | None = None
+        self._outside: GroupConnections | None = None
+        """Of layers that arrive while this process is in no group."""
         self._generation: Generation | None = None
         """The one that this process trains in, or has trained in last."""
         self._tensor_group: StandingGroup | None = None
@@ -106,8 +114,11 @@ class WorkerProcess:
     def run(self) -> int:
         """Until the job ends; the exit status."""
         self._program: Program = load_program(self._started_as.program)
-        self._bundles = {0: Bundle.read(self._started_as.bundle)}
-        check_chunks(self._bundles[0])
+        own = Bundle.read(self._started_as.bundle)
+        # Those for other cuts come after the first, as the coordinator counts them.
+        self._bundles = dict(enumerate((own, *own.recuts)))
+        for bundle in self._bundles.values():
+            check_chunks(bundle)
         device = device_of(self._started_as.device)
         op_times = OpTimes(device, self._hooks)
         self._equipment = Equipment(
@@ -121,9 +132,10 @@ class WorkerProcess:
             hooks=self._hooks,
             tracer=Tracer(device) if self._started_as.trace else None,
         )
-        if self._bundles[0].tensor == 1:
+        self._layers = LayerMoves(self._equipment)
+        if own.tensor == 1:
             # Everything that takes long is done before anybody waits for it.
-            self._chunk = self._build(self._worker[1])
+            self._chunk = self._build(own, self._worker[1])
         return self._live()
 
     def take_over(self, seconds: float) -> bool:
@@ -154,6 +166,10 @@ class WorkerProcess:
                 case Move(worker):
                     self._worker, self._chunk = worker, None
                     logs.note(worker=worker_text(worker))
+                case MoveLayers() | DropLayers():
+                    self._move_layers_outside()
+                case Hold(step):
+                    self._stop_outside(step)
                 case Go() as order if order.generation >= self.link.asked:
                     end = self._train(order)
                     if end is not None:
@@ -204,6 +220,7 @@ class WorkerProcess:
         self._store = RemoteStore(self._connect())
         has_donor = order.copy_from is not None or order.donor is not None
         if self._chunk is not None:
+            self._chunk = self._under_cut(self._chunk, bundle, order, has_donor=has_donor)
             self._checkpoints.begin(self._chunk, order)
             if has_donor:
                 self._chunk.is_whole = False
@@ -216,7 +233,7 @@ class WorkerProcess:
             self._tensor_group = self._tensor_group or StandingGroup(self._tp_rank, bundle.tensor)
             self._tensor_group.behind = transport.tensor_group
         if self._chunk is None:
-            self._chunk = self._build(order.role[1])
+            self._chunk = self._build(bundle, order.role[1])
             self._checkpoints.begin(self._chunk, order)
             if not has_donor:
                 self._chunk.stand(order.step, order.sums)
@@ -224,13 +241,38 @@ class WorkerProcess:
         self._chunk.know(order.sums)
         self.link.forget_steps(order.step)
         self._heartbeat.is_up = True
-        self.link.say(Began(generation.number, self._chunk.state_bytes, copied))
+        self.link.say(self._began(generation.number, self._chunk, copied))
         return generation
+
+    def _began(self, generation: int, chunk: Chunk, copied: Copied | None) -> Began:
+        if not chunk.program.is_layered:
+            return Began(generation, chunk.state_bytes, copied)
+        layers = tuple(layer.state_bytes for layer in chunk.layers)
+        return Began(generation, chunk.state_bytes, copied, layers, chunk.layers[0].number)
+
+    def _under_cut(self, chunk: Chunk, bundle: Bundle, order: Go, *, has_donor: bool) -> Chunk:
+        """The chunk that this generation asks for: the one that is here, or one made of what is here."""
+        stage = order.role[1]
+        (number,) = chunks_of(bundle, stage)
+        is_same = (chunk.cut, chunk.number) == (bundle.cut, number)
+        takes_over = chunk.is_fresh and order.step > 0 and order.restore is None and not has_donor
+        if is_same and not takes_over:
+            self._layers.drop()
+            return chunk
+        if has_donor:
+            self._layers.drop()
+            return self._build(bundle, stage)
+        if not chunk.is_fresh:
+            chunk.stand(order.step, order.sums)
+        made = self._layers.converted(chunk, bundle, stage, order.step)
+        _log.info("holds layers %d to %d from now on", made.layers[0].number, made.layers[-1].number)
+        return self._watched(made)
 
     def _steps(self, generation: Generation, step: int) -> End | None:
         while True:
             generation.go_on_or_leave()
             generation.catch_up()
+            self._move_layers(generation)
             # Told before it is looked where to stop, so that nobody believes in a stop that was passed.
             self.link.step = step
             assert self.link.hold_at is not None
@@ -247,6 +289,7 @@ class WorkerProcess:
         """Wait between two steps; the order that ended the job, or None to go on."""
         self._hooks.at("settle", step)
         generation.settle()
+        self._layers.wait(step, partial(self._goes_on, generation.number))
         while True:
             # Said again after every order that is none to go on: it may come from a coordinator that is new.
             self.link.say(AtBoundary(step))
@@ -256,6 +299,7 @@ class WorkerProcess:
                 return order
             if isinstance(order, TakeCheckpoint):
                 generation.settle()
+            self._move_layers(generation)
             if isinstance(order, Leave):
                 self._close()
                 self._leave(order.generation)
@@ -268,11 +312,13 @@ class WorkerProcess:
         self._close()
         self._hooks.at("leave", self.link.step)
         report = Report(0, is_fresh=True) if self._chunk is None else self._chunk.report()
-        self.link.say(LeftGroup(generation, report))
+        self.link.say(LeftGroup(generation, report._replace(layers_applied=self._layers.applied)))
 
     def _close(self, *, is_stuck: bool = False) -> None:
         """Out of the group, or just leave it alone if a thread is stuck in it."""
         generation, self._generation = self._generation, None
+        self._layers.stop()
+        self._close_outside()
         if self._tensor_group is not None:
             self._tensor_group.behind = None
         if generation is None:
@@ -304,10 +350,10 @@ class WorkerProcess:
         self._heartbeat.end()
         return 0 if order.ok else 1
 
-    def _build(self, stage: int) -> Chunk:
+    def _build(self, bundle: Bundle, stage: int) -> Chunk:
         chunks = build_chunks(
             self._program,
-            self._bundles[0],
+            bundle,
             stage,
             self._started_as.seed,
             self._equipment.device,
@@ -315,8 +361,49 @@ class WorkerProcess:
             group=self._tensor_group,
         )
         (chunk,) = chunks.values()
-        chunk.on_settled = partial(self._checkpoints.write_if_due, chunk)
+        # Under another cut it may need what it does not need now.
+        chunk.data.keeps_items = chunk.data.keeps_items or len(self._bundles) > 1
+        return self._watched(chunk)
+
+    def _watched(self, chunk: Chunk) -> Chunk:
+        chunk.on_settled = partial(self._settled, chunk)
         return chunk
+
+    def _settled(self, chunk: Chunk) -> None:
+        self._checkpoints.write_if_due(chunk)
+        self._layers.settled()
+
+    # Layers for another cut.
+
+    def _move_layers(self, generation: Generation) -> None:
+        """Between two steps, if there is something to begin or to end."""
+        order, self.link.layers = self.link.layers, None
+        if order is not None and order.generation == generation.number and self._chunk is not None:
+            self._layers.obey(order, self._worker, self._chunk, generation.connections)
+
+    def _goes_on(self, generation: int) -> bool:
+        return self.link.asked <= generation and self.link.layers is None
+
+    def _move_layers_outside(self) -> None:
+        """The same for a process that is in no group, and holds nothing of use yet."""
+        order, self.link.layers = self.link.layers, None
+        if order is None or order.generation != self.link.asked or self._chunk is None:
+            return
+        self._close_outside()
+        self._outside = GroupConnections()
+        self.link.on_leave = self._outside.break_off
+        self._layers.obey(order, self._worker, self._chunk, self._outside)
+
+    def _stop_outside(self, step: int) -> None:
+        """All workers stop before this step: the layers that were taken have to stand there too."""
+        if self._outside is not None and self._layers.wait(step, partial(self._goes_on, self.link.asked)):
+            self.link.say(AtBoundary(step))
+
+    def _close_outside(self) -> None:
+        outside, self._outside = self._outside, None
+        if outside is not None:
+            self.link.on_leave = None
+            outside.close()
 
     def _bundle(self, number: int) -> Bundle:
         if number not in self._bundles:

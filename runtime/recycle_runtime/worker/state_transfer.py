@@ -6,7 +6,7 @@ How much may arrive is bounded before any of it is read.
 """
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -22,6 +22,8 @@ _MOST_TIMES = 64
 """A state has at most so many times the bytes of parameters and buffers; with AdamW it is 3 times."""
 _MOST_BESIDE = 64 << 20
 """Bytes beside them, for the smallest chunks."""
+_NO_MORE = -1
+"""In place of the size of a message."""
 
 
 def pack(state: dict[str, Any]) -> torch.Tensor:
@@ -38,40 +40,68 @@ def unpack(data: torch.Tensor, device: torch.device) -> dict[str, Any]:
 
 def largest_state(chunk: Chunk) -> int:
     """Bytes that are accepted as the state of a chunk."""
-    tensors = [*chunk.module.parameters(), *chunk.module.buffers()]
+    return largest_of([chunk.module])
+
+
+def largest_of(modules: Iterable[torch.nn.Module]) -> int:
+    """Bytes that are accepted as the state of these modules."""
+    tensors = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
     held = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     return _MOST_TIMES * held + _MOST_BESIDE
+
+
+class Pair:
+    """Two processes that meet under a name, the first to send and the second to receive."""
+
+    def __init__(self, store: dist.Store, name: str, rank: int, timeout: timedelta) -> None:
+        # The group needs the store for as long as it is there.
+        self._store = store
+        self._group: Any = meet(dist.PrefixStore(name, store), rank, 2, timeout)
+
+    def send(self, data: torch.Tensor, meanwhile: Callable[[], None] | None = None) -> None:
+        """A message; it is there when this returns. `meanwhile` is called when the other end expects it."""
+        self._group.send([torch.tensor([data.numel()])], 1, 0).wait()
+        if meanwhile is not None:
+            meanwhile()
+        for piece in data.split(_PIECE):
+            self._group.send([piece], 1, 0).wait()
+        # The other end says that it has everything, so that nothing is closed too early.
+        self._group.recv([torch.empty(1, dtype=torch.int64)], 1, 0).wait()
+
+    def end(self) -> None:
+        """No message follows."""
+        self._group.send([torch.tensor([_NO_MORE])], 1, 0).wait()
+
+    def receive(self, largest: int, meanwhile: Callable[[], None] | None = None) -> torch.Tensor | None:
+        """The next message, None if none follows; RuntimeError if it is more than `largest` bytes, before any
+        of them is read."""
+        size = torch.empty(1, dtype=torch.int64)
+        self._group.recv([size], 0, 0).wait()
+        if int(size) == _NO_MORE:
+            return None
+        if not 0 <= int(size) <= largest:
+            raise RuntimeError(f"a state of {int(size)} bytes arrives, at most {largest} are accepted")
+        if meanwhile is not None:
+            meanwhile()
+        data = torch.empty(int(size), dtype=torch.uint8)
+        for piece in data.split(_PIECE):
+            self._group.recv([piece], 0, 0).wait()
+        self._group.send([size], 0, 0).wait()
+        return data
 
 
 def send_bytes(
     data: torch.Tensor, store: dist.Store, name: str, timeout: timedelta, meanwhile: Callable[[], None]
 ) -> None:
     """To the one who waits under this name."""
-    group = _pair(store, name, 0, timeout)
-    group.send([torch.tensor([data.numel()])], 1, 0).wait()
-    meanwhile()
-    for piece in data.split(_PIECE):
-        group.send([piece], 1, 0).wait()
-    # The other end says that it has everything, so that nothing is closed too early.
-    group.recv([torch.empty(1, dtype=torch.int64)], 1, 0).wait()
+    Pair(store, name, 0, timeout).send(data, meanwhile)
 
 
 def receive_bytes(
     store: dist.Store, name: str, timeout: timedelta, meanwhile: Callable[[], None], largest: int
 ) -> torch.Tensor:
     """What arrives, as it is; RuntimeError if it is more than `largest` bytes, before any of them is read."""
-    group = _pair(store, name, 1, timeout)
-    size = torch.empty(1, dtype=torch.int64)
-    group.recv([size], 0, 0).wait()
-    if not 0 <= int(size) <= largest:
-        raise RuntimeError(f"a state of {int(size)} bytes arrives, at most {largest} are accepted")
-    meanwhile()
-    data = torch.empty(int(size), dtype=torch.uint8)
-    for piece in data.split(_PIECE):
-        group.recv([piece], 0, 0).wait()
-    group.send([size], 0, 0).wait()
+    data = Pair(store, name, 1, timeout).receive(largest, meanwhile)
+    if data is None:
+        raise RuntimeError("the other end has nothing to send")
     return data
-
-
-def _pair(store: dist.Store, name: str, rank: int, timeout: timedelta) -> Any:
-    return meet(dist.PrefixStore(name, store), rank, 2, timeout)

@@ -213,8 +213,9 @@ class FakeJob:
             assert fake.applied in (step, step + 1), "who goes on stands where it goes on"
         fake.applied, fake.is_fresh, fake.is_training = step, False, True
         fake.hold = order.until
-        self.adaptation.began(member, STATE_BYTES, copied)
-        self.happen(Said(member, Began(order.generation, STATE_BYTES, copied)))
+        began = Began(order.generation, STATE_BYTES, copied)
+        self.adaptation.began(member, began)
+        self.happen(Said(member, began))
 
     # What the service does.
 
@@ -241,8 +242,8 @@ class FakeJob:
             case TellRow(row):
                 self.rows.append(row.step)
                 self.adaptation.row(row)
-            case BeginGeneration(_, _, assignment):
-                self.adaptation.generation(assignment)
+            case BeginGeneration(_, _, assignment, cells):
+                self.adaptation.generation(assignment, cells)
             case FinishRecovery(recovery):
                 self.adaptation.recovered(recovery, self.now)
             case WantPlan(live):

@@ -29,6 +29,7 @@ from recycle_runtime.protocol.messages import (
 SHAPE = Shape(stages=2, pipelines=2, tensor=1, microbatches=3)
 FIRST, SECOND = Member((0, 0), 0), Member((0, 1), 0)
 ALL = [Member((pipeline, stage), 0) for stage in range(2) for pipeline in range(2)]
+STAGES = {member.worker: member.worker[1] for member in ALL}
 
 
 class Job:
@@ -48,7 +49,7 @@ class Job:
         )
 
     def regroup(self, step: int, members: list[Member]) -> None:
-        self.carry_out(self.saving.regroup(step, members))
+        self.carry_out(self.saving.regroup(step, members, STAGES))
 
     def progress(self, step: int) -> None:
         self.carry_out(self.saving.progress(step))
@@ -187,7 +188,7 @@ def test_a_coordinator_that_starts_again_finds_what_is_there(tmp_path: Path) -> 
         first.done(member, "step-00000002")
     assert first.has_completed(2)
     second = Job(tmp_path, 2, 20)
-    second.saving.train(ALL)
+    second.saving.train(ALL, STAGES)
     assert second.saving.newest == first.saving.newest
     second.progress(3)
     assert {order.step for _, order in second.orders} == {6}

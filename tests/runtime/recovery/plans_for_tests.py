@@ -17,6 +17,8 @@ class FakeBundle:
 
     def __init__(self, stages: int, pipelines: int, failures: Collection[Collection[Worker]]) -> None:
         self.stages, self.pipelines, self.job_text = stages, pipelines, "job"
+        self.cut: tuple[int, ...] = ()
+        self.recuts: tuple[Bundle, ...] = ()
         self.plans = [FakePlan(tuple(failed), 100 + len(failed)) for failed in failures]
 
     def workers(self, plan: int) -> tuple[Worker, ...]:

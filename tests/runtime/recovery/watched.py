@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from recycle_runtime.coordinator.adaptation import AdaptationOptions
 from recycle_runtime.launcher.supervisor import Job, Supervisor, SupervisorError, supervised
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.protocol.heartbeat_board import Board
@@ -84,6 +85,7 @@ def run(
     drive: Drive = lambda supervisor, message: None,
     heartbeat_timeout: float = 20.0,
     instruction_timeout: float = 600.0,
+    recut: str = "off",
 ) -> Outcome:
     """Train to the end; parameters are in `folder`/saved. Fails the test when nothing happens for long."""
     (folder / "saved").mkdir(parents=True)
@@ -99,6 +101,7 @@ def run(
         returns=tuple(returns or ()),
         heartbeat_timeout=heartbeat_timeout,
         instruction_timeout=instruction_timeout,
+        adaptation=AdaptationOptions(recut=recut),
     )
     outcome = Outcome()
     found: list[str] = []

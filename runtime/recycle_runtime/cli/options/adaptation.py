@@ -11,7 +11,7 @@ _OFF = "off"
 
 
 def add_adaptation_arguments(parser: Arguments) -> None:
-    """When to move workers, when to replan, whether to plan ahead."""
+    """When to move workers or layers, when to replan, whether to plan ahead."""
     usual = AdaptationOptions()
     parser.add_argument(
         "--mtbf",
@@ -40,6 +40,13 @@ def add_adaptation_arguments(parser: Arguments) -> None:
         default="on",
         help="plan for the next failure on every stage in the background (default: on)",
     )
+    parser.add_argument(
+        "--recut",
+        choices=("auto", "always", _OFF),
+        default=usual.recut,
+        help="cut a job in layers anew after failures and re-joins: when it pays within the mean time "
+        "between failures, whenever a step gets shorter, or never (default: auto)",
+    )
 
 
 def adaptation_options(arguments: Namespace) -> AdaptationOptions:
@@ -49,7 +56,7 @@ def adaptation_options(arguments: Namespace) -> AdaptationOptions:
     if arguments.replan_every < 1:
         raise UsageError(f"--replan-every must be at least 1, got {arguments.replan_every}")
     share, is_ahead = _share(arguments.replan), arguments.plan_ahead == "on"
-    return AdaptationOptions(arguments.mtbf, share, arguments.replan_every, is_ahead)
+    return AdaptationOptions(arguments.mtbf, share, arguments.replan_every, is_ahead, arguments.recut)
 
 
 def _share(word: str) -> float | None:

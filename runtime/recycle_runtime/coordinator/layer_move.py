@@ -1,0 +1,117 @@
+"""Layers on their way to another cut, as the coordinator knows of them. Standard library only.
+
+    begin       donors and joiners are told; training goes on under the cut there is
+    arrived     every joiner has its layers, and keeps them up to date
+    switch      all workers stop between two steps and go on under the new cut
+    given up    a worker failed or joined, or layers did not come: all go on under the cut there is
+
+A move belongs to one generation. Whatever begins another one ends it, and if the cut should still change,
+that is weighed anew.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from recycle_runtime.plan.plan_book import PlanBook
+from recycle_runtime.plan.recut import Recut
+from recycle_runtime.plan.worker_ids import Worker
+from recycle_runtime.protocol.messages import LayersToMove, Member, MoveLayers, Report
+
+_LEAST_SECONDS = 60.0
+_MOST_TIMES = 10.0
+"""A move may take so many times as long as it should."""
+
+
+@dataclass(slots=True)
+class LayerMove:
+    """From the layers that workers hold to another layout."""
+
+    book: PlanBook
+    """The plans of the new cut."""
+    recut: Recut
+    layout: str
+    seconds: float
+    """That it should take."""
+    cells: dict[Worker, Worker] = field(init=False)
+    """Of each worker, after it."""
+    missing: set[Member] = field(default_factory=set[Member])
+    """Processes whose layers have not arrived."""
+    began: float = 0.0
+    arrived: float = 0.0
+    """When the last layers were there; 0 until then."""
+    received: int = 0
+    """Bytes, as the processes count them."""
+
+    def __post_init__(self) -> None:
+        self.cells = cells_of(self.recut.stages)
+
+    def begin(self, tensor: int, now: float) -> None:
+        """Every rank of a worker takes what the same rank of another has."""
+        self.began = now
+        joiners = {transfer.joiner for transfer in self.recut.transfers}
+        self.missing = {Member(worker, rank) for worker in joiners for rank in range(tensor)}
+        if not self.missing:
+            self.arrived = now
+
+    def arrive(self, member: Member, size: int, now: float) -> bool:
+        """Whether these were the last."""
+        if member not in self.missing:
+            return False
+        self.received += size
+        self.missing.remove(member)
+        if not self.missing:
+            self.arrived = now
+        return not self.missing
+
+    def is_late(self, now: float) -> bool:
+        """Whether it takes so long that nobody should wait for it any more."""
+        return bool(self.missing) and now - self.began > max(_LEAST_SECONDS, _MOST_TIMES * self.seconds)
+
+    def joiners(self, members: Collection[Member]) -> list[Member]:
+        """Processes that take layers."""
+        workers = {transfer.joiner for transfer in self.recut.transfers}
+        return [member for member in members if member.worker in workers]
+
+    def orders(self, generation: int, members: Collection[Member]) -> dict[Member, MoveLayers]:
+        """What each process that has something to do is told."""
+        found: dict[Member, MoveLayers] = {}
+        for member in members:
+            gives = [
+                LayersToMove(transfer.joiner, *transfer.layers)
+                for transfer in self.recut.transfers
+                if transfer.donor == member.worker
+            ]
+            takes = [
+                LayersToMove(transfer.donor, *transfer.layers)
+                for transfer in self.recut.transfers
+                if transfer.joiner == member.worker
+            ]
+            if gives or takes:
+                found[member] = MoveLayers(generation, tuple(gives), tuple(takes))
+        return found
+
+    def obstacle(self, reports: Mapping[Member, Report]) -> str | None:
+        """Why the switch cannot be made with what processes have reported; None if it can."""
+        if self.missing:
+            return "not all layers have arrived"
+        here = {member.worker for member in reports}
+        if gone := sorted(self.cells.keys() - here):
+            return f"{gone[0][0]}:{gone[0][1]} is gone"
+        # One that is fresh held no layers before.
+        stands = {reports[member].applied for member in reports if not reports[member].is_fresh}
+        if len(stands) != 1 or None in stands:
+            return "the workers stand at different steps"
+        late = [member for member in self.joiners(reports) if reports[member].layers_applied not in stands]
+        if late:
+            return f"layers of {late[0].worker[0]}:{late[0].worker[1]} are not up to date"
+        return None
+
+
+def cells_of(stages: Mapping[Worker, int]) -> dict[Worker, Worker]:
+    """The cells of a grid, each stage filled from its first pipeline on, in the order of workers."""
+    filled: dict[int, int] = {}
+    cells: dict[Worker, Worker] = {}
+    for worker, stage in sorted(stages.items()):
+        cells[worker] = (filled.get(stage, 0), stage)
+        filled[stage] = filled.get(stage, 0) + 1
+    return cells

@@ -1,0 +1,164 @@
+"""When a job in layers should be cut anew, and to which layout. Standard library only.
+
+After a failure or a re-join the workers go on at once under the cut they have. If a plan of another layout
+for as many workers, or fewer, has a shorter step, what it saves until the next change is weighed against the
+time until its layers have travelled and the pause of the switch.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from recycle_runtime.coordinator.events import RecutWanted
+from recycle_runtime.coordinator.layer_move import LayerMove
+from recycle_runtime.coordinator.state_machine import StateMachine
+from recycle_runtime.plan.moves import CostOfMoves, Counts
+from recycle_runtime.plan.plan_book import PlanBook
+from recycle_runtime.plan.recut import (
+    HoldersGoneError,
+    Recut,
+    layout_text,
+    least_bytes,
+    weigh_recut,
+)
+from recycle_runtime.plan.worker_ids import Worker
+from recycle_runtime.protocol.messages import JobEvent
+
+_LOGGER = logging.getLogger(__name__)
+_ALIKE = 1.01
+"""Plans whose steps differ by less than this are equal; then fewer bytes count."""
+_MOST_COMPARED = 16
+_ROWS_AFTER_FAILURE = 8
+"""Steps after a move that came to nothing before the next try; twice as many after each further one."""
+
+
+class Target(NamedTuple):
+    """A layout that the live workers could take."""
+
+    book: PlanBook
+    workers: Counts
+    """On each stage."""
+    period: int
+    """Ticks."""
+
+    @property
+    def layout(self) -> str:
+        return layout_text(self.book.cut, self.workers)
+
+
+class Recutting:
+    """Looks for a better cut once enough steps of a generation have been seen."""
+
+    def __init__(self, own: PlanBook, when: str) -> None:
+        """`when`: auto, always (whenever it saves anything) or off."""
+        self._own, self._when = own, when
+        self._layer_bytes: list[int] = [0] * sum(own.cut)
+        self._is_layered = False
+        """Whether the program gives layers, as its workers say."""
+        self._weighed: set[tuple[frozenset[Worker], str]] = set()
+        self._failures = 0
+        self._not_before = 0
+        """A number of rows of this generation."""
+        if why := self._obstacle():
+            _LOGGER.info("no re-cut is considered: %s", why)
+
+    @property
+    def is_considered(self) -> bool:
+        return self._is_layered and not self._obstacle()
+
+    def _obstacle(self) -> str:
+        if self._when == "off":
+            return "it is switched off"
+        if not self._own.cut:
+            return "the job gives whole stages only"
+        return "the bundle has plans of one cut only" if len(self._own.family) == 1 else ""
+
+    def began(self, first: int, layer_bytes: Sequence[int]) -> None:
+        """A process holds these layers."""
+        if layer_bytes:
+            self._is_layered = True
+            self._layer_bytes[first : first + len(layer_bytes)] = layer_bytes
+        elif not self._obstacle() and not self._is_layered:
+            _LOGGER.info("no re-cut is considered: the program gives whole stages only")
+
+    def generation(self) -> None:
+        """A new one begins."""
+        self._weighed.clear()
+        self._not_before = 0
+
+    def ended(self, why: str | None, rows: int) -> None:
+        """Layers have arrived, or a move has come to nothing in a generation that goes on."""
+        self._failures = 0 if why is None else self._failures + 1
+        self._not_before = rows + _ROWS_AFTER_FAILURE * 2 ** min(self._failures, 6)
+        self._weighed.clear()
+
+    def turn(
+        self, job: StateMachine, rows: int, step: float, costs: CostOfMoves, seconds_to_change: float
+    ) -> list[JobEvent | RecutWanted]:
+        """What should be done now, with a line for whatever is weighed for the first time; `step` in seconds,
+        0 as long as it is not known."""
+        is_early = rows < max(1, self._not_before) or (step == 0 and self._when != "always")
+        if not self.is_considered or is_early or not job.is_settled:
+            return []
+        live = job.roster.whole()
+        found = self._best(job, live)
+        if found is None:
+            return []
+        target, recut = found
+        key = frozenset(live), target.layout
+        if key in self._weighed:
+            return []
+        self._weighed.add(key)
+        weighed = weigh_recut(
+            recut,
+            target.layout,
+            (self._period(job), target.period),
+            step,
+            rate=costs.rate,
+            pause=costs.regroup,
+            seconds_to_change=seconds_to_change,
+            steps_left=job.steps - job.rows.next,
+        )
+        told = JobEvent(str(weighed))
+        if not (weighed.pays or (self._when == "always" and weighed.saving > 0)):
+            return [told]
+        return [told, RecutWanted(LayerMove(target.book, recut, target.layout, weighed.moving))]
+
+    def _best(self, job: StateMachine, live: Sequence[Worker]) -> tuple[Target, Recut] | None:
+        """The quickest of other layouts that these workers can take; of equals that with the fewest bytes."""
+        now = self._period(job)
+        targets = [target for target in self._targets(len(live)) if target.period < now]
+        if not targets:
+            return None
+        quickest = min(target.period for target in targets)
+        alike = [target for target in targets if target.period <= _ALIKE * quickest]
+        alike.sort(key=lambda target: (target.period, target.layout))
+        held = job.cells.held(live)
+        ways: list[tuple[Target, Recut]] = []
+        for target in alike[:_MOST_COMPARED]:
+            try:
+                recut = least_bytes(
+                    held, target.book.cut, target.workers, self._layer_bytes, self._own.standby
+                )
+            except HoldersGoneError:
+                return None
+            ways.append((target, recut))
+        return min(ways, key=lambda way: way[1].size)
+
+    def _targets(self, workers: int) -> list[Target]:
+        return [
+            Target(book, counts, period)
+            for book in self._own.family
+            for counts, period in book.layouts()
+            if sum(counts) <= workers
+        ]
+
+    def _period(self, job: StateMachine) -> int:
+        """Of the plan in use, or one for the same failures, with the times of the job as it was compiled."""
+        assignment, book = job.assignment, job.book
+        assert assignment is not None
+        original = book.first.job_text
+        if book.bundles[assignment.bundle].job_text == original:
+            return assignment.period
+        counts = book.counts(job.cells.all_of(job.roster.whole()))
+        return book.period(counts, original) or assignment.period

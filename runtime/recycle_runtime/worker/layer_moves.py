@@ -1,0 +1,145 @@
+"""What a worker process gives and takes for another cut, from the order to do so to the switch."""
+
+import logging
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from recycle_runtime.execution.chunk import Chunk, Setting, chunks_of, convert
+from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.plan.worker_ids import Worker, worker_text
+from recycle_runtime.program.microbatches import MicroBatches
+from recycle_runtime.protocol.messages import DropLayers, LayersArrived, LayersLost, LayersToMove, MoveLayers
+from recycle_runtime.protocol.remote_store import RemoteStore
+from recycle_runtime.worker.connections import GroupConnections
+from recycle_runtime.worker.generation import Equipment
+from recycle_runtime.worker.layer_transfer import LayerDonor, LayerJoiner
+
+_LONGEST = 500
+"""Letters of an error that are told."""
+
+_log = logging.getLogger(__name__)
+
+
+class LayerMoves:
+    """Donors end with the generation that they began in; what has been taken stays until it is used or not
+    wanted any more."""
+
+    def __init__(self, equipment: Equipment) -> None:
+        self._equipment = equipment
+        self._donors: list[LayerDonor] = []
+        self._joiner: LayerJoiner | None = None
+        self._generation = 0
+        self._has_arrived = False
+        self._lock = threading.Lock()
+
+    @property
+    def applied(self) -> int | None:
+        """Steps that the layers have seen that were taken; None if none were, or not all are there."""
+        return None if self._joiner is None else self._joiner.applied
+
+    def obey(
+        self, order: MoveLayers | DropLayers, worker: Worker, chunk: Chunk, connections: GroupConnections
+    ) -> None:
+        """Begin or end, between two steps; what is opened for it belongs to these connections."""
+        self.drop()
+        if isinstance(order, DropLayers):
+            return
+        self._generation = order.generation
+        connections.opens_more()
+        for given in order.gives:
+            name = self._name(order.generation, worker, given.worker, given)
+            numbers = range(given.first, given.last)
+            donor = LayerDonor(
+                chunk, numbers, self._store, name, self._equipment.timeout, self._hook("give", chunk)
+            )
+            self._donors.append(donor)
+            _log.info("gives layers %d to %d to %s", given.first, given.last - 1, worker_text(given.worker))
+        if order.takes:
+            joiner = self._joiner = LayerJoiner(chunk.setting, order.takes)
+            joiner.begin(
+                self._store,
+                lambda taken: self._name(order.generation, taken.worker, worker, taken),
+                self._equipment.timeout,
+                self._hook("take", chunk),
+                partial(self._tell, joiner),
+            )
+            wanted = ", ".join(f"{taken.first} to {taken.last - 1}" for taken in order.takes)
+            _log.info("takes layers %s", wanted)
+
+    def settled(self) -> None:
+        """The last step of the chunk stands."""
+        for donor in self._donors:
+            donor.settled()
+
+    def wait(self, step: int, goes_on: Callable[[], bool]) -> bool:
+        """At a boundary: until layers that have arrived are as new as everything else."""
+        joiner = self._joiner
+        if joiner is None or not self._has_arrived:
+            return joiner is None
+        with self._equipment.heartbeat.waiting():
+            return joiner.wait(step, goes_on)
+
+    def stop(self) -> None:
+        """The group is left: nothing more is given, and nothing arrives."""
+        for donor in self._donors:
+            donor.stop()
+        self._donors.clear()
+
+    def drop(self) -> None:
+        """What was taken is not wanted, or has been used."""
+        self.stop()
+        with self._lock:
+            self._joiner, self._has_arrived = None, False
+
+    def converted(self, chunk: Chunk, bundle: Bundle, stage: int, step: int) -> Chunk:
+        """The chunk of a stage under the cut of a bundle, made of what is here; all of it stands at `step`.
+
+        LayersMissingError if that is not enough.
+        """
+        received = [] if self._joiner is None or self._joiner.applied != step else self._joiner.layers
+        if chunk.is_fresh and received:
+            made = _begun(chunk.setting, bundle, stage, self._joiner, chunk.data)
+        else:
+            (made,) = convert([chunk], bundle, stage, received).values()
+        self.drop()
+        return made
+
+    def _tell(self, joiner: LayerJoiner) -> None:
+        """By a thread that takes layers: once when all are there, and if they will not come."""
+        with self._lock:
+            if joiner is not self._joiner or self._has_arrived:
+                return
+            equipment, least = self._equipment, joiner.least_applied
+            if joiner.error is not None:
+                self._has_arrived = True
+                equipment.link.say(LayersLost(self._generation, joiner.error[:_LONGEST]))
+            elif least is not None and least >= equipment.link.step - 1:
+                self._has_arrived = True
+                equipment.link.say(LayersArrived(self._generation, joiner.copied()))
+
+    def _store(self) -> Any:
+        # A connection of its own: a wait at the store blocks other requests on its connection.
+        return RemoteStore(self._equipment.connect())
+
+    def _name(self, generation: int, donor: Worker, joiner: Worker, layers: LayersToMove) -> str:
+        """Where in the store the two ends meet."""
+        ends = f"{worker_text(donor)}/{worker_text(joiner)}"
+        return f"g{generation}/layers/{ends}/{layers.first}/{self._equipment.tp_rank}"
+
+    def _hook(self, moment: Any, chunk: Chunk) -> Callable[[], None]:
+        return lambda: self._equipment.hooks.at(moment, self._equipment.link.step)
+
+
+def _begun(
+    setting: Setting, bundle: Bundle, stage: int, joiner: LayerJoiner | None, data: MicroBatches
+) -> Chunk:
+    """The chunk of a process that held nothing before."""
+    assert joiner is not None
+    (number,) = chunks_of(bundle, stage)
+    layers = sorted(joiner.layers, key=lambda layer: layer.number)
+    chunk = Chunk(setting, bundle, number, layers, data)
+    chunk.stepper.load_state_dict(joiner.stepper_state)
+    chunk.is_fresh = False
+    return chunk

@@ -1,0 +1,262 @@
+"""Layers that travel to a worker of another stage, while both workers train.
+
+    donor      state after step n, then the gradients of step n, n + 1, ... as each of them stands
+    joiner     takes the state, then makes the same steps: the same numbers, so the same parameters
+
+A donor copies what it sends aside, between two steps or when its optimizer uses it, and a thread sends the
+copies. A joiner builds the modules, and a thread does the rest, beside whatever chunk the process works on;
+neither takes part in the other's sums. What has arrived stays up to date until the cut changes: only what the
+last step adds is waited for then.
+"""
+
+import contextlib
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from recycle_runtime.execution.chunk import Chunk, Setting
+from recycle_runtime.execution.layer import Layer
+from recycle_runtime.program.layers import build_layers
+from recycle_runtime.protocol.codec import WireError
+from recycle_runtime.protocol.messages import Copied, LayersToMove
+from recycle_runtime.worker.donor import aside, copied_state, mark
+from recycle_runtime.worker.state_transfer import Pair, largest_of, pack, unpack
+
+_MOST_WAITING = 64
+"""Steps that wait to be sent; a joiner that is further behind will never catch up."""
+_LOOK_EVERY = 0.01
+"""Seconds, for whoever waits for the last of them."""
+
+_log = logging.getLogger(__name__)
+
+
+class LayerDonor:
+    """Some layers of a chunk, on their way to one joiner."""
+
+    def __init__(
+        self,
+        chunk: Chunk,
+        numbers: range,
+        store: Callable[[], dist.Store],
+        name: str,
+        timeout: timedelta,
+        meanwhile: Callable[[], None],
+    ) -> None:
+        """The joiner waits under this name; `store` opens a connection to where both meet."""
+        self._chunk = chunk
+        self._layers = [layer for layer in chunk.layers if layer.number in numbers]
+        self._store, self._name, self._timeout, self._meanwhile = store, name, timeout, meanwhile
+        self._sent: int | None = None
+        """The last step whose outcome was handed to the thread."""
+        self._gradients: dict[int, list[torch.Tensor | None]] = {}
+        """As the optimizer of each layer has used them last."""
+        self._waiting: queue.SimpleQueue[tuple[dict[str, Any], Any] | None] = queue.SimpleQueue()
+        self._is_over = False
+        self._hooks = [
+            layer.optimizer.register_step_pre_hook(self._watch(layer))
+            for layer in self._layers
+            if layer.optimizer is not None
+        ]
+        threading.Thread(target=self._give, name="layer-donor", daemon=True).start()
+
+    def settled(self) -> None:
+        """The last step of the chunk stands: what it has made of these layers is sent."""
+        applied = self._chunk.applied
+        if self._is_over or applied == self._sent:
+            return
+        if self._sent is None:
+            self._put(copied_state(self._chunk.state([layer.number for layer in self._layers])), applied)
+        elif applied == self._sent + 1 and self._waiting.qsize() < _MOST_WAITING:
+            self._put(self._step(), applied)
+        else:
+            self.stop()
+        self._sent = applied
+        self._gradients.clear()
+
+    def stop(self) -> None:
+        """Nothing more is sent."""
+        if not self._is_over:
+            self._is_over = True
+            for hook in self._hooks:
+                hook.remove()
+            self._waiting.put(None)
+
+    def _watch(self, layer: Layer) -> Callable[..., None]:
+        def before(*_: Any) -> None:
+            self._gradients[layer.number] = [
+                None if parameter.grad is None else parameter.grad.clone() for parameter in layer.parameters
+            ]
+
+        return before
+
+    def _step(self) -> dict[str, Any]:
+        """What the last step was made of; a step that was left out has no gradients."""
+        record = self._chunk.stepper.record
+        is_left_out = record is not None and record.factor == 0.0
+        gradients = {} if is_left_out else dict(self._gradients)
+        return {"gradients": gradients, "stepper": self._chunk.stepper.state_dict()}
+
+    def _put(self, entry: dict[str, Any], applied: int) -> None:
+        self._waiting.put(({**entry, "applied": applied}, mark(self._chunk)))
+
+    def _give(self) -> None:
+        # Whoever it is for may be gone; the coordinator deals with that.
+        with contextlib.suppress(RuntimeError, WireError, OSError):
+            pair = Pair(self._store(), self._name, 0, self._timeout)
+            while (entry := self._waiting.get()) is not None:
+                with aside(entry[1]):
+                    data = pack(entry[0])
+                pair.send(data, self._meanwhile)
+            pair.end()
+
+
+class LayerJoiner:
+    """All layers that a process takes for another cut, from one donor or several."""
+
+    def __init__(self, setting: Setting, takes: Sequence[LayersToMove]) -> None:
+        """Their modules are built at once: what they are filled with is replaced."""
+        self.layers: list[Layer] = []
+        self._sources: list[_Source] = []
+        for taken in takes:
+            named = build_layers(setting.program, setting.seed, taken.first, taken.last, setting.group)
+            numbers = range(taken.first, taken.last)
+            layers = [
+                Layer(setting.program, number, name, module.to(setting.device))
+                for number, (name, module) in zip(numbers, named, strict=True)
+            ]
+            self._sources.append(_Source(taken, layers, setting.device))
+            self.layers += layers
+        self._began = time.perf_counter()
+        self._changed = threading.Condition()
+
+    def begin(
+        self,
+        store: Callable[[], dist.Store],
+        name: Callable[[LayersToMove], str],
+        timeout: timedelta,
+        meanwhile: Callable[[], None],
+        changed: Callable[[], None],
+    ) -> None:
+        """Receive them, in threads of their own, which call `changed` after every step and at the end."""
+
+        def note() -> None:
+            changed()
+            with self._changed:
+                self._changed.notify_all()
+
+        for source in self._sources:
+            source.begin(store, name(source.taken), timeout, meanwhile, note)
+
+    @property
+    def applied(self) -> int | None:
+        """Steps that all these layers have seen; None while a state is missing, or they have seen different
+        ones."""
+        steps = {source.applied for source in self._sources}
+        return steps.pop() if len(steps) == 1 else None
+
+    @property
+    def least_applied(self) -> int | None:
+        """Steps that the last of them have seen; None while a state is missing."""
+        steps = [source.applied for source in self._sources if source.applied is not None]
+        return min(steps) if len(steps) == len(self._sources) else None
+
+    @property
+    def error(self) -> str | None:
+        """Why some of them will not come, or not go on."""
+        return next((source.error for source in self._sources if source.error is not None), None)
+
+    @property
+    def stepper_state(self) -> dict[str, int]:
+        """What a stepper knows after the last step that was made."""
+        return self._sources[0].stepper_state
+
+    def copied(self) -> Copied:
+        """What has been received, once all states are there."""
+        arrived = max(source.arrived for source in self._sources)
+        return Copied(sum(source.size for source in self._sources), arrived - self._began)
+
+    def wait(self, step: int, goes_on: Callable[[], bool]) -> bool:
+        """Until all layers have seen so many steps; False if that will not be, or goes on no more."""
+        while self.applied != step:
+            if self.error is not None or not goes_on():
+                return False
+            with self._changed:
+                self._changed.wait(_LOOK_EVERY)
+        return True
+
+
+class _Source:
+    """Layers that come from one donor, and the thread that takes them."""
+
+    def __init__(self, taken: LayersToMove, layers: list[Layer], device: torch.device) -> None:
+        self.taken, self._layers, self._device = taken, layers, device
+        self.applied: int | None = None
+        self.stepper_state: dict[str, int] = {}
+        self.error: str | None = None
+        self.size = 0
+        """Bytes of the state."""
+        self.arrived = 0.0
+
+    def begin(
+        self,
+        store: Callable[[], dist.Store],
+        name: str,
+        timeout: timedelta,
+        meanwhile: Callable[[], None],
+        changed: Callable[[], None],
+    ) -> None:
+        arguments = store, name, timeout, meanwhile, changed
+        threading.Thread(target=self._take, args=arguments, name="layer-joiner", daemon=True).start()
+
+    def _take(
+        self,
+        store: Callable[[], dist.Store],
+        name: str,
+        timeout: timedelta,
+        meanwhile: Callable[[], None],
+        changed: Callable[[], None],
+    ) -> None:
+        try:
+            pair = Pair(store(), name, 1, timeout)
+            largest = largest_of(layer.module for layer in self._layers)
+            while (data := pair.receive(largest, meanwhile)) is not None:
+                with aside():
+                    self._use(unpack(data, self._device), data.numel())
+                    if self._device.type == "cuda":
+                        torch.cuda.current_stream(self._device).synchronize()
+                changed()
+            self.error = "the donor sends no more"
+        except Exception as error:
+            self.error = str(error) or type(error).__name__
+        changed()
+
+    def _use(self, entry: dict[str, Any], size: int) -> None:
+        """The state, or what a step is made of."""
+        if self.applied is None:
+            for layer in self._layers:
+                layer.load(entry["layers"][layer.number])
+            self.size, self.arrived = size, time.perf_counter()
+        else:
+            assert entry["applied"] == self.applied + 1, "a step is missing"
+            for layer in self._layers:
+                _make_step(layer, entry["gradients"].get(layer.number))
+        self.stepper_state = entry["stepper"]
+        # Last: whoever sees it may use the layers.
+        self.applied = int(entry["applied"])
+
+
+def _make_step(layer: Layer, gradients: list[torch.Tensor | None] | None) -> None:
+    if layer.optimizer is None or gradients is None:
+        return
+    for parameter, gradient in zip(layer.parameters, gradients, strict=True):
+        parameter.grad = gradient
+    layer.optimizer.step()
+    for parameter in layer.parameters:
+        parameter.grad = None

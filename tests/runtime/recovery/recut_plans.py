@@ -1,0 +1,67 @@
+"""Bundles with plans of several cuts, made by hand, and what a run with them must equal."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from recycle_compiler.backends.bundle import bundle_bytes
+from recycle_compiler.ir.failure import normal_form
+from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.ir.layout import job_of_layout, parse_layout
+from recycle_compiler.ir.streams import Streams
+from recycle_compiler.planner.compile import plan_failed
+from tests.runtime.recovery.watched import PROGRAMS, Outcome
+from tests.runtime.training.alone import Alone, train_alone
+from tests.support.layers import layer_costs, layered_job
+
+LAYERED = str(PROGRAMS / "layered.py")
+LAYERS = 6
+
+
+def three_by_two(*, barrier: bool = False) -> JobSpec:
+    """Three pipelines of two stages, three layers each."""
+    job = layered_job(layer_costs((1000,) * LAYERS), (3, 3), 3, 4)
+    return replace(job, techniques=replace(job.techniques, stagger=not barrier))
+
+
+def write_bundle(path: Path, job: JobSpec, recuts: dict[str, list[tuple[int, ...]]]) -> str:
+    """With a plan of the job's own cut for up to two failures, and for each layout those for more failures.
+
+    Plans for a layout are for so many failures on each stage, beyond the cells that it leaves out.
+    """
+    counts = {(a, b) for a in range(3) for b in range(3) if a + b <= 2}
+    own = [plan_failed(job, normal_form(failed, job.pipelines)) for failed in sorted(counts)]
+    others: list[list[Streams]] = []
+    for text, failures in recuts.items():
+        layout = parse_layout(text)
+        derived = job_of_layout(job, layout)
+        absent = [derived.pipelines - workers for workers in layout.workers]
+        plans: list[Streams] = []
+        for more in [(0,) * layout.stages, *failures]:
+            failed = tuple(map(sum, zip(absent, more, strict=True)))
+            plans.append(plan_failed(derived, normal_form(failed, derived.pipelines)))
+        others.append(plans)
+    path.write_bytes(bundle_bytes(source="", plans=own, recuts=others))
+    return str(path)
+
+
+def check_layers(folder: Path, outcome: Outcome, program: str, per_step: int, steps: int) -> Alone:
+    """Every step once, with its loss; every layer that any worker holds at the end is as it should be."""
+    alone = train_alone(program, 1, per_step, steps, cut=(LAYERS,))
+    said = (folder / "stderr").read_text(errors="replace")[-5_000:]
+    assert outcome.error is None, said
+    assert [row.step for row in outcome.rows] == list(range(steps)), said
+    assert [row.loss for row in outcome.rows] == pytest.approx(alone.losses, rel=1e-9), said
+    saved = sorted((folder / "saved").glob("worker-*.pt"))
+    assert len(saved) >= outcome.rows[-1].live
+    expected = alone.states[0]
+    seen: set[str] = set()
+    for path in saved:
+        state: dict[str, torch.Tensor] = torch.load(path, weights_only=True)["model"]
+        seen |= state.keys()
+        for name, tensor in state.items():
+            torch.testing.assert_close(tensor, expected[name], rtol=1e-9, atol=1e-9)
+    assert seen == expected.keys()
+    return alone
