@@ -1,5 +1,6 @@
 """Jobs in layers: what a `layers` block says, the cut they start with, what is left to the compiler."""
 
+from collections.abc import Callable
 from itertools import accumulate, pairwise
 
 import pytest
@@ -197,6 +198,15 @@ def test_jobs_by_layer_have_the_stages_of_those_they_are_made_from() -> None:
         scaled = [7 * time for time in getattr(stages, name)]
         assert getattr(ours, name) == pytest.approx(scaled, abs=7 * 5 + 5)
     assert ours.capacity == (4 * max(ours.activation),) * 4
+
+
+SMALL = "layers { forward = [0.5, 3 * 1, 2]  backward_input = 1  backward_weight = 1  reduce = 3 }"
+
+
+def test_the_text_of_a_job_in_layers(golden: Callable[[str, str], None]) -> None:
+    given = in_layers(SMALL, parallel="parallel { pipeline = 2  data = 3 }", memory="memory { capacity = 9 }")
+    golden("resolved/layers.txt", print_job(given))
+    golden("resolved/workers.txt", print_job(in_layers(SMALL, parallel="parallel { workers = 7 }")))
 
 
 @pytest.mark.parametrize(
