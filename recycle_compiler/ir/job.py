@@ -122,6 +122,11 @@ class JobSpec:
         return self.free_workers > 0
 
     @property
+    def is_recut(self) -> bool:
+        """Whether it is a job in layers under another cut than it starts with: a job that a layout gives."""
+        return bool(self.cut) and self.layer_costs is None
+
+    @property
     def workers(self) -> int:
         """How many workers a healthy job has; a tensor-parallel group is one worker."""
         return self.stages * self.pipelines

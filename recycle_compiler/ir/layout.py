@@ -11,7 +11,7 @@ cut, so that each cut trains on the same data.
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
-from recycle_compiler.ir.failure import FailureSet, normal_form
+from recycle_compiler.ir.failure import FailureSet, failed_per_stage, normal_form
 from recycle_compiler.ir.job import JobSpec
 
 
@@ -48,6 +48,14 @@ def parse_layout(text: str) -> Layout:
         layers.append(int(first))
         workers.append(int(second))
     return Layout(tuple(layers), tuple(workers))
+
+
+def layout_of(job: JobSpec, failed: FailureSet) -> Layout | None:
+    """The layers of each stage, and its workers that have not failed; None for a job that has no layers."""
+    if not (job.cut and job.has_chunk_per_stage):
+        return None
+    gone = failed_per_stage(failed, job.stages)
+    return Layout(job.cut, tuple(job.pipelines - count for count in gone))
 
 
 def own_layout(job: JobSpec) -> Layout:

@@ -6,6 +6,7 @@ from typing import Any
 
 from recycle_compiler.ir.failure import worker_at
 from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.ir.layout import layout_of
 from recycle_compiler.ir.ops import MICROBATCH_KINDS, Op
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.units import in_memory_unit, in_unit
@@ -39,6 +40,23 @@ def _head(schedule: Schedule) -> dict[str, Any]:
             [pipeline, stage, in_memory_unit(job, amount)]
             for pipeline, stage, amount in schedule.peak_memory()
         ],
+        **_cut(schedule),
+    }
+
+
+def _cut(schedule: Schedule) -> dict[str, Any]:
+    """Of a job in layers, which layers and how many workers each stage has, and what is known of all cuts."""
+    job, bound = schedule.job, schedule.claims.bound_over_cuts
+    layout = layout_of(job, schedule.failed)
+    if layout is None:
+        return {}
+    return {
+        "workers": sum(layout.workers),
+        "own_cut": not job.is_recut,
+        "cut": list(layout.layers),
+        "hosts": list(layout.workers),
+        "layers": [list(span) for span in layout.ranges],
+        "bound_over_cuts": in_unit(job, bound) if bound else None,
     }
 
 
@@ -53,7 +71,7 @@ def _op(job: JobSpec, op: Op, start: int, end: int) -> dict[str, Any]:
         "kind": op.kind.name,
         **({"pipeline": op.pipeline, "microbatch": op.microbatch} if of_microbatch else {}),
         "stage": op.worker // job.pipelines,
-        **({} if job.has_chunk_per_stage else {"chunk": op.chunk}),
+        "chunk": op.chunk,
         "worker": list(worker_at(op.worker, job.pipelines)),
         "start": in_unit(job, start),
         "end": in_unit(job, end),

@@ -4,7 +4,9 @@
     0:0     F0 F1 F2 F3 I0 F4 I1 W0 ...
     0:1     .  F0 F1 F2 ...
 
-How much of each op can be seen depends on the width.
+How much of each op can be seen depends on the width. Under another cut than the job starts with, rows are
+sorted by stage, cells of the grid without a worker are left out, and micro-batches of all pipelines are
+counted through.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,9 +20,12 @@ from textwrap import wrap
 
 from recycle_compiler.ir.failure import Worker, worker_at
 from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.ir.layout import Layout as CutAndWorkers
+from recycle_compiler.ir.layout import layout_of
 from recycle_compiler.ir.ops import MICROBATCH_KINDS, Op, OpKind
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.units import percent, plural, short, time_text, unit_name
+from recycle_compiler.viz.table import stages_text
 
 BATCH = "batch "
 """Heads the second line of a worker when kind and micro-batch stand below each other."""
@@ -28,7 +33,7 @@ _LEAST_COLUMNS = 20
 _NICE_STEPS = (1, 2, 5)
 IDLE, FAILED, MIXED = ".", "x", "*"
 _LISTED = 12
-"""Failed workers named in the header; the picture shows them all."""
+"""Failed workers, or stages, named in the header; the picture shows them all."""
 _STYLES = {
     OpKind.F: "blue",
     OpKind.B: "green",
@@ -168,10 +173,19 @@ def boxes_by_worker(schedule: Schedule) -> dict[Worker, list[Box]]:
     for op, start, end in schedule.rows():
         if end > start:
             worker = worker_at(op.worker, job.pipelines)
-            guest = op.kind in MICROBATCH_KINDS and op.pipeline != worker.pipeline
+            if job.is_recut:
+                op = _numbered(op, job)
+            guest = not job.is_recut and op.kind in MICROBATCH_KINDS and op.pipeline != worker.pipeline
             chunk = None if op.chunk == worker.stage else op.chunk
             boxes[worker].append(Box(op, start, end, guest, chunk))
     return boxes
+
+
+def _numbered(op: Op, job: JobSpec) -> Op:
+    """With the number that its micro-batch has among those of all pipelines, the same under every cut."""
+    if op.kind not in MICROBATCH_KINDS:
+        return op
+    return op._replace(microbatch=op.pipeline * job.microbatches + op.microbatch)
 
 
 def choose_layout(job: JobSpec, boxes: Sequence[Box], width: int) -> Layout:
@@ -183,7 +197,8 @@ def choose_layout(job: JobSpec, boxes: Sequence[Box], width: int) -> Layout:
     cell = max((len(box.label) for box in boxes), default=1) + 1
     if margin + units * cell <= width:
         return Layout(Detail.CELLS, margin, units * cell, horizon, cell)
-    digits = len(str(max(job.microbatches, job.pipelines) - 1))
+    numbers = job.pipelines * job.microbatches if job.is_recut else max(job.microbatches, job.pipelines)
+    digits = len(str(numbers - 1))
     if margin + len(BATCH) + units * digits <= width:
         return Layout(Detail.STACKED, margin + len(BATCH), units * digits, horizon, digits)
     room = max(width - margin, _LEAST_COLUMNS)
@@ -209,14 +224,26 @@ def grid(schedule: Schedule, width: int, color: bool = False) -> str:
     drawn = [box for row in boxes.values() for box in row]
     layout = choose_layout(schedule.job, drawn, width)
     lines = [*_wrapped(_header(schedule), width), line(""), _ruler(schedule, layout)]
-    for pipeline in range(schedule.job.pipelines):
-        if pipeline:
+    for number, workers in enumerate(_row_groups(schedule)):
+        if number:
             lines.append(line(""))
-        for stage in range(schedule.job.stages):
-            worker = Worker(pipeline, stage)
+        for worker in workers:
             lines += _worker_lines(worker, boxes.get(worker), layout)
     lines += [line(""), *_wrapped(((text, "") for text in _legend(schedule, drawn, layout)), width)]
     return render(lines, color)
+
+
+def _row_groups(schedule: Schedule) -> Iterator[list[Worker]]:
+    """The rows of each pipeline, or of each stage where stages differ in their workers."""
+    job = schedule.job
+    if not job.is_recut:
+        for pipeline in range(job.pipelines):
+            yield [Worker(pipeline, stage) for stage in range(job.stages)]
+        return
+    absent = set(schedule.failed)
+    for stage in range(job.stages):
+        row = (Worker(rank, stage) for rank in range(job.pipelines))
+        yield [worker for worker in row if worker not in absent]
 
 
 def _wrapped(texts: Iterable[tuple[str, str]], width: int) -> Iterator[Line]:
@@ -231,17 +258,7 @@ def _wrapped(texts: Iterable[tuple[str, str]], width: int) -> Iterator[Line]:
 def _header(schedule: Schedule) -> Iterator[tuple[str, str]]:
     """What the plan is and takes, each with its style."""
     job, claims = schedule.job, schedule.claims
-    names = [str(worker) for worker in schedule.failed[:_LISTED]]
-    if len(schedule.failed) > _LISTED:
-        names.append(f"and {len(schedule.failed) - _LISTED} more")
-    shape = ", ".join(
-        (
-            plural(job.stages, "stage"),
-            plural(job.pipelines, "pipeline"),
-            plural(job.microbatches, "micro-batch"),
-        )
-    )
-    yield f"{job.name}: {shape} each; failed: {', '.join(names) or 'none'}", "bold"
+    yield from ((text, "bold") for text in _shape(schedule))
     proof = f"optimal ({claims.reason})"
     if claims.status != "optimal":
         bound = f"lower bound {time_text(job, claims.lower_bound)} ({claims.reason})"
@@ -251,6 +268,40 @@ def _header(schedule: Schedule) -> Iterator[tuple[str, str]]:
     makespan = f"makespan {time_text(job, claims.makespan)} {unit_name(job)}"
     techniques = " + ".join(job.techniques.names) or "no techniques"
     yield f"period {time_text(job, claims.period)} {unit_name(job)}, {proof}; {makespan}; {techniques}", ""
+    if claims.bound_over_cuts:
+        bound = f"{time_text(job, claims.bound_over_cuts)} {unit_name(job)}"
+        yield f"no plan of any cut for {_workers(schedule)} is faster than {bound}", ""
+
+
+def _workers(schedule: Schedule) -> str:
+    return plural(schedule.job.workers - len(schedule.failed), "worker")
+
+
+def _stages(layout: CutAndWorkers) -> str:
+    """Stage by stage; of many, equal neighbours once."""
+    return str(layout).replace(",", " ") if layout.stages <= _LISTED else stages_text(layout)
+
+
+def _shape(schedule: Schedule) -> Iterator[str]:
+    """What the plan is for; of a job in layers, which stage has which."""
+    job = schedule.job
+    layout = layout_of(job, schedule.failed)
+    stages = plural(job.stages, "stage")
+    if job.is_recut and layout is not None:
+        units = plural(job.pipelines * job.microbatches, "micro-batch")
+        yield (
+            f"{job.name}: {plural(sum(layout.layers), 'layer')} in {stages} on {_workers(schedule)}, another "
+            f"cut than the job starts with; {units}"
+        )
+        yield f"layers x workers of each stage: {_stages(layout)}"
+        return
+    names = [str(worker) for worker in schedule.failed[:_LISTED]]
+    if len(schedule.failed) > _LISTED:
+        names.append(f"and {len(schedule.failed) - _LISTED} more")
+    shape = f"{stages}, {plural(job.pipelines, 'pipeline')}, {plural(job.microbatches, 'micro-batch')} each"
+    yield f"{job.name}: {shape}; failed: {', '.join(names) or 'none'}"
+    if layout is not None:
+        yield f"layers x workers of each stage: {_stages(layout)}, as the job cuts them"
 
 
 def _ruler(schedule: Schedule, layout: Layout) -> Line:
@@ -333,13 +384,19 @@ def _stacked(first: Line, boxes: Sequence[Box], layout: Layout) -> Iterator[Line
 def _legend(schedule: Schedule, drawn: Sequence[Box], layout: Layout) -> Iterator[str]:
     words = [f"{kind.name} {_WORDS[kind]}" for kind in sorted({box.op.kind for box in drawn})]
     words.append(f"{IDLE} idle")
-    if schedule.failed:
+    if schedule.failed and not schedule.job.is_recut:
         words.append(f"{FAILED} failed")
     if layout.detail is Detail.SHARES:
         words.append(f"{MIXED} several kinds")
     yield ", ".join(words)
     guest = next((box for box in drawn if box.is_guest), None)
-    if layout.detail is Detail.STACKED:
+    if schedule.job.is_recut:
+        units = schedule.job.pipelines * schedule.job.microbatches
+        yield (
+            "worker r:s is number r of those that hold stage s under this cut, not a worker of the job's own "
+            f"grid; micro-batches are counted from 0 to {units - 1}, over all pipelines of the job"
+        )
+    elif layout.detail is Detail.STACKED:
         yield "batch: the micro-batch" + ("; of: its pipeline, where not the worker's own" if guest else "")
     elif guest and layout.detail is not Detail.SHARES:
         op = guest.op

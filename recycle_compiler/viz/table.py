@@ -75,11 +75,16 @@ def summary_table(job: JobSpec, rows: Sequence[Row], color: bool) -> str:
 
 
 def layout_text(layout: Layout, own_cut: tuple[int, ...]) -> str:
-    """`8x4 7x4 7x3 6x3`, equal neighbours once: `8x4 7x4*6`; the own cut is called that."""
+    """As `stages_text`; the own cut is called that."""
+    text = stages_text(layout)
+    return f"{text} (own cut)" if layout.layers == own_cut else text
+
+
+def stages_text(layout: Layout) -> str:
+    """`8x4 7x4 7x3 6x3`, equal neighbours once: `8x4 7x4*6`."""
     stages = [f"{layers}x{workers}" for layers, workers in zip(layout.layers, layout.workers, strict=True)]
     runs = [(text, len(list(same))) for text, same in groupby(stages)]
-    text = " ".join(text if count == 1 else f"{text}*{count}" for text, count in runs)
-    return f"{text} (own cut)" if layout.layers == own_cut else text
+    return " ".join(text if count == 1 else f"{text}*{count}" for text, count in runs)
 
 
 def per_stage_text(per_stage: tuple[int, ...]) -> str:

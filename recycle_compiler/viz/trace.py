@@ -1,6 +1,9 @@
 """A plan as a Chrome trace, written as the trace of a run is, so that both lie side by side."""
 
+from typing import Any
+
 from recycle_compiler.ir.failure import worker_at
+from recycle_compiler.ir.layout import layout_of
 from recycle_compiler.ir.ops import MICROBATCH_KINDS
 from recycle_compiler.ir.schedule import Schedule
 from recycle_runtime.plan.chrome_trace import chrome_trace
@@ -17,5 +20,10 @@ def planned_trace(schedule: Schedule) -> str:
         batch = f"{op.pipeline}.{op.microbatch}" if op.kind in MICROBATCH_KINDS else ""
         row = (f"{op.kind.name}{batch}", 0, start * tick, end * tick)
         tracks.setdefault(worker_at(op.worker, schedule.job.pipelines), []).append(row)
-    about = {"job": schedule.job.name, "failed": [str(worker) for worker in schedule.failed]}
+    about: dict[str, Any] = {
+        "job": schedule.job.name,
+        "failed": [str(worker) for worker in schedule.failed],
+    }
+    if (layout := layout_of(schedule.job, schedule.failed)) is not None:
+        about["layout"] = str(layout)
     return chrome_trace(tracks, about)

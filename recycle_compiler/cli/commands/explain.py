@@ -27,7 +27,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace, output: Output) -> int:
-    streams = pick_plan(arguments, output)
+    streams = pick_plan(arguments, output).streams
     schedule = schedule_of(streams, arguments.bundle)
     if measured(schedule) != (schedule.claims.makespan, schedule.claims.period):
         raise UserError(

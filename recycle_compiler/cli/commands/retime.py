@@ -1,4 +1,7 @@
-"""`recyclec retime`: how long a step of a plan takes with the op times of another job."""
+"""`recyclec retime`: how long a step of a plan takes with the op times of another job.
+
+A plan under another cut takes the times of that job's layers.
+"""
 
 import json
 from argparse import ArgumentParser, Namespace
@@ -7,16 +10,17 @@ from recycle_compiler.analysis.trace_diff.network import retimed_step
 from recycle_compiler.analysis.trace_diff.text import percentage
 from recycle_compiler.cli.bundles import schedule_of
 from recycle_compiler.cli.options.planning import add_slow_argument
-from recycle_compiler.cli.options.plans import add_plan_arguments, check_workers, pick_plan
+from recycle_compiler.cli.options.plans import OWN, add_plan_arguments, check_workers, pick_plan
 from recycle_compiler.frontend import load_job
 from recycle_compiler.ir.failure import Worker, failure_set
 from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.ir.layout import Layout, job_of_layout, layout_of
 from recycle_compiler.ir.units import time_text, unit_name
 from recycle_runtime.cli.output import DONE, Output, UsageError, UserError
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    add_plan_arguments(parser)
+    add_plan_arguments(parser, default_cut=OWN)
     parser.add_argument(
         "--times", required=True, metavar="JOB", help="a job of the same shape, with the op times to use"
     )
@@ -25,13 +29,20 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace, output: Output) -> int:
-    streams = pick_plan(arguments, output)
+    picked = pick_plan(arguments, output, OWN)
+    streams = picked.streams
     job = load_job(arguments.times).spec
+    if streams.job.is_recut:
+        whole = streams.failed if picked.cut is None else picked.bundle.recuts[picked.cut].plans[0].failed
+        layout = layout_of(streams.job, failure_set(whole))
+        assert layout is not None, "another cut has a layout"
+        job = _under_layout(job, layout, arguments.bundle, arguments.times)
     _check_shape(streams.job, job, arguments.bundle, arguments.times)
     slow = {Worker(*worker): factor for worker, factor in arguments.slow}
     check_workers(failure_set(slow), job.pipelines, job.stages)
     if gone := sorted(set(slow) & set(streams.failed)):
-        raise UsageError(f"worker {gone[0]} cannot be slow: this plan counts it as failed")
+        why = "has no such worker" if streams.job.is_recut else "counts it as failed"
+        raise UsageError(f"worker {gone[0]} cannot be slow: this plan {why}")
     step = retimed_step(schedule_of(streams, arguments.bundle), job, slow)
     planned = streams.claims.period
     if arguments.json:
@@ -44,6 +55,23 @@ def run(arguments: Namespace, output: Output) -> int:
         f"{time_text(job, planned)} as planned ({percentage(step / planned - 1)})\n"
     )
     return DONE
+
+
+def _under_layout(times: JobSpec, layout: Layout, path: str, times_path: str) -> JobSpec:
+    """The job of the times with its layers cut as the plan has them."""
+    if times.layer_costs is None:
+        raise UserError(
+            f"{times_path}: times of whole stages; the plan of {path} is under another cut, and needs a job "
+            "in layers"
+        )
+    if sum(layout.layers) != times.layer_costs.count:
+        raise UserError(
+            f"{times_path}: a job of {times.layer_costs.count} layers; {path} is for {sum(layout.layers)}"
+        )
+    try:
+        return job_of_layout(times, layout)
+    except ValueError as error:
+        raise UserError(f"{times_path}: {error}") from None
 
 
 def _check_shape(planned: JobSpec, times: JobSpec, path: str, times_path: str) -> None:

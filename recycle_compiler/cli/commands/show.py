@@ -17,7 +17,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace, output: Output) -> int:
     check_target(arguments.out, arguments.bundle)
-    streams = pick_plan(arguments, output)
+    streams = pick_plan(arguments, output).streams
     if arguments.format == "trace":
         output.deliver(planned_trace(schedule_of(streams, arguments.bundle)), arguments.out)
     elif arguments.format == "csv":

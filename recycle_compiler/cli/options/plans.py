@@ -1,21 +1,41 @@
-"""Options: which plan of a bundle."""
+"""Options: which plan of a bundle; of a job in layers, under which cut."""
 
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from dataclasses import dataclass
+from typing import Literal
 
 from recycle_compiler.cli.bundles import read_bundle, read_bundle_job, read_plan
 from recycle_compiler.cli.options.files import add_bundle_argument
+from recycle_compiler.cli.options.layouts import layout_argument
 from recycle_compiler.cli.values import count, workers
 from recycle_compiler.ir.failure import FailureSet, Worker, failed_per_stage, failure_set
 from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.ir.layout import Layout, layout_of
 from recycle_compiler.ir.streams import Streams
-from recycle_compiler.ir.units import plural
+from recycle_compiler.ir.units import plural, time_text, unit_name
 from recycle_compiler.passes.rename_workers import RenameWorkers
 from recycle_runtime.cli.output import NO_PLAN, Output, UsageError, UserError
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.moves import least_moves
 
+OWN: Literal["own"] = "own"
+FASTEST: Literal["fastest"] = "fastest"
+_FEW_STAGES = 12
+"""Up to this many, the layers of each are named."""
 
-def add_plan_arguments(parser: ArgumentParser) -> None:
+
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """A plan of a bundle."""
+
+    bundle: Bundle
+    """The whole file."""
+    streams: Streams
+    cut: int | None
+    """The number of the other cut that it is under; None for the job's own."""
+
+
+def add_plan_arguments(parser: ArgumentParser, default_cut: str = FASTEST) -> None:
     """A bundle, and one of its plans."""
     add_bundle_argument(parser)
     which = parser.add_mutually_exclusive_group()
@@ -23,17 +43,120 @@ def add_plan_arguments(parser: ArgumentParser) -> None:
         "--failures", type=count, metavar="N", help="the plan for this number of failures (default: 0)"
     )
     which.add_argument(
-        "--failed", type=workers, metavar="P:S,P:S", help="the plan for these failed workers, pipeline:stage"
+        "--failed",
+        type=workers,
+        metavar="P:S,P:S",
+        help="the plan for these failed workers, pipeline:stage, under the job's own cut",
+    )
+    cuts = parser.add_mutually_exclusive_group()
+    cuts.add_argument(
+        "--cut",
+        type=_cut_argument,
+        metavar="own|fastest|N",
+        help="of a job in layers, how its layers are cut into stages: as the job says, as the fastest plan "
+        f"for so many workers has it, or the Nth other cut of the bundle (default: {default_cut})",
+    )
+    cuts.add_argument(
+        "--layout", type=layout_argument, metavar="LxW,LxW", help="the cut with these layers x workers"
     )
 
 
-def pick_plan(arguments: Namespace, output: Output) -> Streams:
+def _cut_argument(word: str) -> str | int:
+    if word in (OWN, FASTEST):
+        return word
+    try:
+        return count(word)
+    except ArgumentTypeError:
+        raise ArgumentTypeError(f"must be own, fastest, or the number of a cut, got {word}") from None
+
+
+def pick_plan(arguments: Namespace, output: Output, default_cut: str = FASTEST) -> Picked:
     """The plan for a number of failures, or for exactly these workers."""
     path: str = arguments.bundle
     bundle = read_bundle(path)
-    if arguments.failed is None:
-        return read_plan(bundle, path, _index_for(bundle, arguments.failures))
-    wanted = failure_set(arguments.failed)
+    cut: str | int = default_cut if arguments.cut is None else arguments.cut
+    if arguments.failed is not None:
+        if arguments.layout is not None or arguments.cut not in (None, OWN):
+            raise UsageError("--failed names workers of the job's own cut: leave out --cut and --layout")
+        return Picked(bundle, _for_workers(bundle, path, failure_set(arguments.failed), output), None)
+    if arguments.layout is not None or isinstance(cut, int):
+        number = _number_of(bundle, path, arguments.layout) if arguments.layout is not None else cut
+        assert isinstance(number, int), "own and fastest are no layouts"
+        return _under(bundle, path, number, arguments.failures)
+    index = _index_for(bundle, arguments.failures)
+    faster = _faster_cut(bundle, index) if cut == FASTEST else None
+    if faster is None:
+        return Picked(bundle, read_plan(bundle, path, index), None)
+    picked = Picked(bundle, read_plan(bundle.recuts[faster], path, 0), faster)
+    if arguments.cut is None:
+        output.say(_about_cut(picked, read_plan(bundle, path, index)))
+    return picked
+
+
+def live_workers(bundle: Bundle, plan: int) -> int:
+    """How many workers a plan of a bundle needs."""
+    return bundle.stages * bundle.pipelines - len(bundle.plans[plan].failed)
+
+
+def _faster_cut(bundle: Bundle, plan: int) -> int | None:
+    """The other cut under which the workers of a plan are fastest; None where that is the own cut."""
+    number = bundle.fastest_recut(live_workers(bundle, plan))
+    if number is None or bundle.recuts[number].plans[0].period >= bundle.plans[plan].period:
+        return None
+    return number
+
+
+def _under(bundle: Bundle, path: str, number: int, failures: int | None) -> Picked:
+    """The plan under another cut; with one worker fewer than it is for, the plan that covers that."""
+    if number >= len(bundle.recuts):
+        held = f"cuts 0 to {len(bundle.recuts) - 1}" if bundle.recuts else "no plans under other cuts"
+        raise UsageError(f"no cut {number}: {path} has {held}")
+    recut = bundle.recuts[number]
+    needed = live_workers(recut, 0)
+    live = needed if failures is None else bundle.stages * bundle.pipelines - failures
+    if live >= needed:
+        return Picked(bundle, read_plan(recut, path, 0), number)
+    if live == needed - 1 and len(recut.plans) > 1:
+        return Picked(bundle, read_plan(recut, path, 1), number)
+    raise UsageError(
+        f"no plan for {plural(failures or 0, 'failure')} under cut {number}: it is for {needed} workers, "
+        f"and {max(0, live)} are left"
+    )
+
+
+def _number_of(bundle: Bundle, path: str, layout: Layout) -> int:
+    found = [layout_of(read_bundle_job(one, path), failure_set(one.plans[0].failed)) for one in bundle.recuts]
+    if layout in found:
+        return found.index(layout)
+    held = "; ".join(map(str, found)) or "no other cuts"
+    raise UsageError(f"no plan for --layout {layout}: {path} has {held}")
+
+
+def _about_cut(picked: Picked, own: Streams) -> str:
+    """What somebody who asked for no cut has to know."""
+    job = own.job
+    layout = layout_of(picked.streams.job, picked.streams.failed)
+    assert layout is not None, "a plan under another cut is of a job in layers"
+    period, own_period = (time_text(job, one.claims.period) for one in (picked.streams, own))
+    return (
+        f"{_other_stages(layout.layers, job.cut)}: a step takes {period} {unit_name(job)} instead of "
+        f"{own_period} with {plural(job.workers - len(own.failed), 'worker')}; `--cut own` gives the plan "
+        "for the cut that the job starts with"
+    )
+
+
+def _other_stages(cut: tuple[int, ...], own: tuple[int, ...]) -> str:
+    """Which stages a plan under another cut has, and where it differs."""
+    if max(len(cut), len(own)) > _FEW_STAGES:
+        here, there = f"into {plural(len(cut), 'stage')}", str(len(own))
+    else:
+        here, there = (" + ".join(map(str, layers)) for layers in (cut, own))
+        here = f"as {here}"
+    return f"here the {sum(cut)} layers of the model are cut into stages otherwise, {here} instead of {there}"
+
+
+def _for_workers(bundle: Bundle, path: str, wanted: FailureSet, output: Output) -> Streams:
+    """The plan for exactly these failed workers, or the one that a running job would move to."""
     check_workers(wanted, bundle.pipelines, bundle.stages)
     check_survivors(wanted, read_bundle_job(bundle, path))
     exact = bundle.find(failed_per_stage(wanted, bundle.stages))

@@ -37,11 +37,12 @@ def test_ops_name_their_worker_and_their_micro_batch(tiny: Schedule) -> None:
         "pipeline": 1,
         "microbatch": 1,
         "stage": 1,
+        "chunk": 1,
         "worker": [0, 1],
         "start": 12,
         "end": 13,
     } in ops
-    assert {"kind": "O", "stage": 1, "worker": [0, 1], "start": 13, "end": 14} in ops
+    assert {"kind": "O", "stage": 1, "chunk": 1, "worker": [0, 1], "start": 13, "end": 14} in ops
 
 
 def test_times_that_are_not_whole_are_decimal(tiny: Schedule) -> None:
