@@ -70,6 +70,8 @@ _POLICIES = {
     "ours": "ours:Ours",
     "recycle": "recycle:Recycle",
     "oobleck": "oobleck:Oobleck",
+    "chameleon": "chameleon:Chameleon",
+    "elaswave": "elaswave:Elaswave",
     "bamboo": "bamboo:Bamboo",
     "varuna": "varuna:Varuna",
     "elastic": "elastic:Elastic",

@@ -64,6 +64,8 @@ class ChangeCosts:
     """Oobleck: seconds to re-instantiate pipelines; None: 2 to 10 by the model's size, as published."""
     rendezvous: float = 30.0
     """Bamboo: seconds of the global rendezvous when too many fail, as published."""
+    communicator: float = 1.0
+    """ElasWave: seconds to edit the communicators in place; published as under 1."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ from recycle_runtime.cli.output import (
 from recycle_runtime.plan.bundle import MAGIC, Bundle
 
 _HOUR = 3600.0
-_CUT_ANEW = {"oobleck", "varuna"}
+_CUT_ANEW = {"oobleck", "chameleon", "elaswave", "varuna"}
 """Policies that ask how many layers there are."""
 _DEFAULT_SLOT = 1.0
 _DEFAULT_HOURS = 12.0
@@ -66,6 +66,7 @@ COSTS = (
     "restart",
     "reconfiguration",
     "rendezvous",
+    "communicator",
 )
 """What changes cost, as `recyclec simulate --costs` names it."""
 _MOST_SEED = 999_999_999
@@ -266,9 +267,9 @@ def _say_what_has_no_effect(
     if arguments.slot is not None and job.unit != "slot":
         output.say(f"note: --slot has no effect: {job.name} has its times in {job.unit}, not in slots")
     if arguments.layers is not None and not _CUT_ANEW & set(arguments.against):
-        output.say(
-            f"note: --layers has no effect: only {' and '.join(sorted(_CUT_ANEW))} partition the model again"
-        )
+        *others, last = sorted(_CUT_ANEW)
+        policies = f"{', '.join(others)} and {last}"
+        output.say(f"note: --layers has no effect: only {policies} partition the model again")
     if trace.note:
         output.say(f"note: {trace.name}: {trace.note}")
     if trace.by_worker and (arguments.gpus_per_node is not None or arguments.layout != LAYOUTS[0]):

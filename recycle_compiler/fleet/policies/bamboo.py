@@ -135,40 +135,47 @@ class Bamboo:
         """Ticks of an iteration with this many full pipelines."""
         if not pipelines:
             return float("inf")
-        return one_f_one_b_period(self._redundant(pipelines))
-
-    def _redundant(self, pipelines: int) -> JobSpec:
-        """The job on so many pipelines, with what the copies of the successors take."""
-        job = on_pipelines(self._setting.job, pipelines)
-        if job.stages == 1:
-            return job
-        return replace(
-            job,
-            forward=_with_next(job.forward),
-            reduce=_with_next(job.reduce),
-            optimizer=_with_next(job.optimizer),
-        )
+        return one_f_one_b_period(redundant(on_pipelines(self._setting.job, pipelines)))
 
     def _stretched(self, pipelines: int, taken: tuple[int, ...]) -> float:
         """Ticks of an iteration when these stages are run by the workers before them."""
-        job, twice = on_pipelines(self._setting.job, pipelines), self._redundant(pipelines)
+        job = on_pipelines(self._setting.job, pipelines)
+        twice = redundant(job)
         both = max((_work(job, stage - 1) + _work(job, stage) for stage in taken), default=0)
         slowest = max(_work(twice, stage) for stage in range(job.stages))
         return self._period(pipelines) + max(0, both - slowest) * (job.microbatches - 1)
 
     def _check_memory(self) -> None:
-        job = self._setting.job
-        for stage, room in enumerate(job.capacity):
-            following = (stage + 1) % job.stages
-            if room is None or following == stage:
-                continue
-            held = min(job.microbatches, job.stages - stage) * job.activation[stage]
-            needed = held + job.parameters[following] + job.activation[following]
-            if needed > room and job.parameters[following]:
-                raise CannotRunError(
-                    f"out of memory: with the layers of stage {following}, a worker of stage {stage} needs "
-                    f"{spell_amount(needed, job.memory_unit)}, and has {spell_amount(room, job.memory_unit)}"
-                )
+        if words := out_of_memory(self._setting.job):
+            raise CannotRunError(words)
+
+
+def out_of_memory(job: JobSpec) -> str:
+    """Where a worker has no room for its successor's layers; empty if all have it, or nothing is known."""
+    for stage, room in enumerate(job.capacity):
+        following = (stage + 1) % job.stages
+        if room is None or following == stage or not job.parameters[following]:
+            continue
+        held = min(job.microbatches, job.stages - stage) * job.activation[stage]
+        needed = held + job.parameters[following] + job.activation[following]
+        if needed > room:
+            return (
+                f"out of memory: with the layers of stage {following}, a worker of stage {stage} needs "
+                f"{spell_amount(needed, job.memory_unit)}, and has {spell_amount(room, job.memory_unit)}"
+            )
+    return ""
+
+
+def redundant(job: JobSpec) -> JobSpec:
+    """The job with what the copies of the successors take."""
+    if job.stages == 1:
+        return job
+    return replace(
+        job,
+        forward=_with_next(job.forward),
+        reduce=_with_next(job.reduce),
+        optimizer=_with_next(job.optimizer),
+    )
 
 
 def _with_next(row: tuple[int, ...]) -> tuple[int, ...]:

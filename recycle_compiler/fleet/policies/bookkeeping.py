@@ -66,6 +66,11 @@ class Holders:
         self._before, self._serves = self._serves, placed
         return copied
 
+    def join(self, worker: Worker, stage: int) -> None:
+        """A worker has got the state of a stage."""
+        self._serves[worker] = stage
+        self._before = dict(self._serves)
+
     def start(self, live: Collection[Worker], wanted: Sequence[int]) -> None:
         """Every worker reads a checkpoint, and so no state in memory counts."""
         self._serves = own_stages_first({worker: worker[1] for worker in live}, (), wanted)

@@ -1,8 +1,8 @@
 """A model as a row of layers, for policies that cut it into other stages than the job does.
 
-A job says what whole stages cost. A stage's share is divided evenly among its layers; what the first and the
-last stage cost beyond that of the others is the embedding's and the head's, and stays with the first and the
-last layer. Times are in ticks, memory is in the job's own unit.
+A job in layers says what each costs. Others say what whole stages cost: a stage's share is divided evenly
+among its layers; what the first and the last stage cost beyond that of the others is the embedding's and the
+head's, and stays with the first and the last layer. Times are in ticks, memory is in the job's own unit.
 
 Cutting takes time and memory that grow with the square of the layers. A model of very many is cut between
 blocks of neighbouring ones, each within a stage of the job, so that the job's own cut stays possible.
@@ -15,6 +15,9 @@ from math import ceil, inf
 from typing import NamedTuple
 
 from recycle_compiler.fleet.setting import Setting
+from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.ir.layers import LayerCosts
+from recycle_compiler.ir.layout import ring_time
 
 _STATE_PER_COPIED = 18 / 14
 """A worker holds a gradient as well, which is never copied: 18 bytes per parameter in place of 14."""
@@ -118,8 +121,10 @@ class Layers:
 
 
 def layers_of(setting: Setting) -> Layers:
-    """The layers of a job."""
-    job = setting.job
+    """The layers of a job: those that it gives, or as they follow from its stages."""
+    job, costs = setting.job, setting.job.layer_costs
+    if costs is not None and costs.count <= MOST_BLOCKS:
+        return _as_given(job, costs)
     state = tuple(amount * _STATE_PER_COPIED for amount in job.parameters)
     known = [room + held for room, held in zip(job.capacity, state, strict=True) if room is not None]
     backward = tuple(i + w for i, w in zip(job.backward_input, job.backward_weight, strict=True))
@@ -143,6 +148,21 @@ def layers_of(setting: Setting) -> Layers:
         if activation
     ]
     return replace(layers, capacity=max(layers.capacity, *taken, 0.0))
+
+
+def _as_given(job: JobSpec, costs: LayerCosts) -> Layers:
+    backward = zip(costs.backward_input, costs.backward_weight, strict=True)
+    finish = zip(costs.reduce, costs.optimizer, strict=True)
+    return Layers(
+        forward=costs.forward,
+        backward=tuple(map(sum, backward)),
+        finish=tuple(ring_time(whole, job.pipelines) + step for whole, step in finish),
+        activation=costs.activation,
+        state=costs.resident,
+        transfer=sum(costs.transfer) / len(costs.transfer) if costs.transfer else 0.0,
+        capacity=costs.capacity,
+        microbatches_per_stage=job.microbatches / job.stages,
+    )
 
 
 def _blocks(stages: tuple[float, ...], layers: tuple[int, ...]) -> Row:

@@ -2,7 +2,7 @@
 
 After a failure a pipeline goes on with what it has left, if there is a template for that; else it borrows a
 worker from one that can spare it; else it merges with another. When workers come back, all are put together
-anew.
+anew. There are two pipelines wherever two fit, so that no failure alone takes layers with it.
 The batch is split so that pipelines finish together. Every change costs a reconfiguration, in which the
 layers that a worker lacks are copied, and half an iteration. If no worker has some layers, the job goes
 on from a checkpoint; checkpoints cost nothing.
@@ -53,8 +53,7 @@ class Oobleck:
         self._held: dict[Worker, range] = {}
         """And until then."""
         self._clock = WorkClock(setting.costs.checkpoint_every)
-        given = setting.costs.reconfiguration
-        self._reconfiguration = setting.by_size(_SMALL, _LARGE) if given is None else given
+        self._reconfiguration = reconfiguration_seconds(setting)
         least = min(self.templates, default=0)
         self.note = (
             f"pipelines of {plural(least, 'worker')} or more; a change costs {self._reconfiguration:.1f} s, "
@@ -166,10 +165,27 @@ class Oobleck:
         return self._setting.rate(self._period(sizes)) if sizes else 0.0
 
     def _best_sizes(self, live: int) -> tuple[int, ...]:
-        return best_pipelines(self.templates, live, self._microbatches)
+        return best_pipelines(replicated(self.templates, live), live, self._microbatches)
 
     def _period_of(self, sizes: tuple[int, ...]) -> float:
         return iteration([self.templates[size] for size in sizes], self._microbatches)
+
+
+def replicated(templates: Mapping[int, Template], workers: int) -> Mapping[int, Template]:
+    """Templates that leave enough of so many workers for another pipeline, if two fit at all.
+
+    Oobleck keeps a pipeline more than it should survive failures: one alone loses layers with any worker.
+    """
+    least = min(templates, default=0)
+    if workers < 2 * least:
+        return templates
+    return {size: one for size, one in templates.items() if size <= workers - least}
+
+
+def reconfiguration_seconds(setting: Setting) -> float:
+    """What a change costs."""
+    given = setting.costs.reconfiguration
+    return setting.by_size(_SMALL, _LARGE) if given is None else given
 
 
 def _listed(sizes: Sequence[int]) -> str:

@@ -8,17 +8,43 @@ not published and is taken to be as quick as ours; half an iteration is done aga
 worker is left that has the state of a stage, the job goes on from a checkpoint; checkpoints cost nothing.
 """
 
+from collections import Counter
 from functools import lru_cache
 
 from recycle_compiler.fleet.policies.bookkeeping import Holders, WorkClock, grid
 from recycle_compiler.fleet.policy import Change, Reaction, Worker
 from recycle_compiler.fleet.setting import Setting
-from recycle_compiler.ir.job import Techniques
+from recycle_compiler.ir.job import JobSpec, Techniques
 from recycle_compiler.ir.units import plural
 from recycle_compiler.planner.baselines import ALL, Counts, best_placement, is_large, spread
 
 _PLANS_OF_LARGE = 48
 """Numbers of failures that are planned for in a large job; between two of them the period is interpolated."""
+
+
+class RecyclePlans:
+    """One plan for each number of failures: its period in ticks, and where it has the failures."""
+
+    def __init__(self, job: JobSpec, techniques: Techniques = ALL) -> None:
+        self._job, self._techniques = job, techniques
+        self.plan = lru_cache(None)(self._make_plan)
+
+    def _make_plan(self, failures: int) -> tuple[float, Counts] | None:
+        job = self._job
+        most = job.stages * (job.pipelines - 1)
+        if failures > most:
+            return None
+        step = max(1, job.workers // _PLANS_OF_LARGE) if is_large(job) else 1
+        below = failures // step * step
+        above = min(most, below + step)
+        if failures in (below, above):
+            return best_placement(job, failures, self._techniques, step)
+        low, high = self.plan(below), self.plan(above)
+        assert low is not None and high is not None
+        if sum(low[1]) >= failures:
+            return low
+        share = (failures - below) / (above - below)
+        return low[0] + share * (high[0] - low[0]), next(spread(job, failures))
 
 
 class Recycle:
@@ -29,8 +55,7 @@ class Recycle:
         self.note = f"as published, with {', '.join(techniques.names) or 'nothing'}; copies are waited for"
         self._setting = setting
         self._grid = grid(setting.job)
-        self._techniques = techniques
-        self._plan = lru_cache(None)(self._make_plan)
+        self._plan = RecyclePlans(setting.job, techniques).plan
         self._holders = Holders(setting.job.stages)
         self._clock = WorkClock(setting.costs.checkpoint_every)
         self._period: float | None = None
@@ -98,27 +123,13 @@ class Recycle:
         return 0.0 if self._period is None else self._setting.rate(self._period)
 
     def _wanted(self, failed: Counts, live: int) -> list[int]:
-        """Workers on each stage: those that the plan has work for, and standbys where they need no copy."""
-        pipelines, there = self._setting.job.pipelines, self._holders.counts()
-        wanted = [pipelines - gone for gone in failed]
-        for _ in range(live - sum(wanted)):
-            open_stages = (stage for stage, count in enumerate(wanted) if count < pipelines)
-            wanted[max(open_stages, key=lambda stage: (there[stage] - wanted[stage], -stage))] += 1
-        return wanted
+        return workers_wanted(failed, live, self._holders.counts(), self._setting.job.pipelines)
 
-    def _make_plan(self, failures: int) -> tuple[float, Counts] | None:
-        job = self._setting.job
-        most = job.stages * (job.pipelines - 1)
-        if failures > most:
-            return None
-        step = max(1, job.workers // _PLANS_OF_LARGE) if is_large(job) else 1
-        below = failures // step * step
-        above = min(most, below + step)
-        if failures in (below, above):
-            return best_placement(job, failures, self._techniques, step)
-        low, high = self._plan(below), self._plan(above)
-        assert low is not None and high is not None
-        if sum(low[1]) >= failures:
-            return low
-        share = (failures - below) / (above - below)
-        return low[0] + share * (high[0] - low[0]), next(spread(job, failures))
+
+def workers_wanted(failed: Counts, live: int, there: Counter[int], pipelines: int) -> list[int]:
+    """Workers on each stage: those that a plan has work for, and standbys where they need no copy."""
+    wanted = [pipelines - gone for gone in failed]
+    for _ in range(live - sum(wanted)):
+        open_stages = (stage for stage, count in enumerate(wanted) if count < pipelines)
+        wanted[max(open_stages, key=lambda stage: (there[stage] - wanted[stage], -stage))] += 1
+    return wanted

@@ -168,7 +168,7 @@ def test_layers_and_machines_without_effect(folder: Path, capsys: pytest.Capture
     more = ("--layers", "8", "--gpus-per-node", "2")
     assert simulate(folder, "--against", "fault-free", *more, trace="workers.jsonl") == 0
     said = capsys.readouterr().err
-    assert "note: --layers has no effect: only oobleck and varuna partition the model again" in said
+    assert "--layers has no effect: only chameleon, elaswave, oobleck and varuna partition the model" in said
     assert "note: --gpus-per-node and --layout have no effect: workers.jsonl names workers" in said
     assert simulate(folder, "--against", "varuna", *more) == 0
     assert "no effect" not in capsys.readouterr().err
