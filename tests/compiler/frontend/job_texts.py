@@ -16,7 +16,7 @@ BLOCKS = {
     "solver": "",
 }
 
-_WORDS = "0 -1 1.5 1e9 GiB ms slot unlimited job device from profile memory parallel x"
+_WORDS = "0 -1 1.5 1e9 GiB ms slot unlimited job device from profile memory parallel layers off x *"
 TOKENS = [
     "",
     "\0",

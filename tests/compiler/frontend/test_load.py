@@ -91,11 +91,28 @@ def test_any_text_is_refused_in_words(text: str) -> None:
     assert errors_of(text).render()
 
 
-@given(st.data())
-def test_a_damaged_job_is_read_or_refused_in_words(data: st.DataObject) -> None:
-    text = job_text(
-        memory="memory { capacity = [4, 3, 2, 1] }", solver="solver { time_limit = 60 s  gap = 1% }"
-    )
+LAYERS = "layers { forward = [0.3, 8 * 1, 2]  backward_input = 1  backward_weight = 1  resident = 0.5 }"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        job_text(
+            memory="memory { capacity = [4, 3, 2, 1] }", solver="solver { time_limit = 60 s  gap = 1% }"
+        ),
+        job_text(
+            LAYERS,
+            parallel="parallel { pipeline = 4  data = 3  cut = [3, 3, 2, 2]  recut = on }",
+            profile="",
+            memory="memory { capacity = 9 }",
+            tolerate="tolerate { failures = 2  redundancy = 2 }",
+        ),
+        job_text(LAYERS, parallel="parallel { workers = 7 }", profile="", memory="memory { capacity = 9 }"),
+    ],
+    ids=["stages", "layers", "workers"],
+)
+@given(data=st.data())
+def test_a_damaged_job_is_read_or_refused_in_words(text: str, data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(1, 4))):
         start = data.draw(st.integers(0, len(text)))
         end = data.draw(st.integers(start, min(len(text), start + 12)))
