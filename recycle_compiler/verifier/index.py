@@ -34,10 +34,11 @@ def verify_index(source: PlanSource) -> Iterator[Violation]:
     if isinstance(job, str):
         yield Violation(Rule.INDEX_SHAPE, None, None, None, job)
         return
-    for name in ("stages", "pipelines", "tensor", "microbatches", "chunk_stages"):
+    for name in ("stages", "pipelines", "tensor", "microbatches", "chunk_stages", "cut"):
         stated, in_job = getattr(source, name), getattr(job, name)
         if stated != in_job:
-            message = f"the bundle states {stated} {name.replace('_', ' ')}, its job has {in_job}"
+            what = "layers per chunk" if name == "cut" else name.replace("_", " ")
+            message = f"the bundle states {stated} {what}, its job has {in_job}"
             yield Violation(Rule.INDEX_SHAPE, None, None, None, message)
     yield from _states(source)
     yield from _bounds(source, job)

@@ -144,6 +144,11 @@ class PlanClaims(Protocol):
     @property
     def lower_bound(self) -> int: ...
 
+    @property
+    def bound_over_cuts(self) -> int:
+        """What no plan of any cut for as many workers goes below; 0 when that is not known."""
+        ...
+
 
 class PlanSource(Protocol):
     """A bundle as far as the verifier is concerned."""
@@ -163,6 +168,16 @@ class PlanSource(Protocol):
     @property
     def chunk_stages(self) -> Sequence[int]:
         """The stage whose workers hold each chunk."""
+        ...
+
+    @property
+    def cut(self) -> Sequence[int]:
+        """How many layers each chunk has; none when the job gives whole stages only."""
+        ...
+
+    @property
+    def recuts(self) -> Sequence["PlanSource"]:
+        """Plans of the same model under other cuts."""
         ...
 
     @property

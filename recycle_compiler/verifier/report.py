@@ -37,6 +37,11 @@ class Rule(StrEnum):
     CLAIM_PERIOD = "claim-period"
     CLAIM_BOUND = "claim-bound"
     ITERATION_OVERLAP = "iteration-overlap"
+    CUT_MODEL = "cut-model"
+    CUT_COSTS = "cut-costs"
+    CUT_REDUNDANCY = "cut-redundancy"
+    CUT_MEMORY = "cut-memory"
+    CLAIM_OVER_CUTS = "claim-over-cuts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +56,13 @@ class Violation:
     position: int | None
     """Counts the instructions of the worker's stream from 0; None when it is about the whole stream."""
     message: str
+    cut: int | None = None
+    """The number of the other cut that the plan is under; None for the job's own."""
 
     def __str__(self) -> str:
         place = "bundle" if self.plan is None else f"plan {self.plan}"
+        if self.cut is not None:
+            place = f"cut {self.cut}" if self.plan is None else f"cut {self.cut}, {place}"
         if self.worker is not None:
             place += f", worker {self.worker}"
         if self.position is not None:
@@ -73,6 +82,8 @@ class PlanReport:
     period: int | None = None
     peak_memory: tuple[tuple[Worker, int], ...] = ()
     """The most activation memory each live worker holds at once."""
+    cut: int | None = None
+    """The number of the other cut that the plan is under; None for the job's own."""
 
     @property
     def passed(self) -> bool:

@@ -1,10 +1,12 @@
 """Verify a bundle from its bytes alone: nothing of the planner is used, nothing it says is believed."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from recycle_compiler.ir.failure import Worker, failure_set
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.verifier.buffers import check_buffers, check_inboxes
+from recycle_compiler.verifier.cuts import check_state_and_activations, in_cut, verify_cuts
 from recycle_compiler.verifier.deadlock import check_deadlock
 from recycle_compiler.verifier.index import failure_state_errors, read_job, verify_index
 from recycle_compiler.verifier.messages import check_messages, links
@@ -35,10 +37,29 @@ from recycle_runtime.plan.isa import Instruction, Opcode
 def verify_bundle(source: PlanSource) -> Iterator[Violation]:
     """Yield everything that is wrong with a bundle; a good one yields nothing."""
     yield from verify_index(source)
+    yield from verify_cuts(source)
+    for report in verify_plans(source):
+        yield from report.violations
+
+
+def verify_plans(source: PlanSource) -> Iterator[PlanReport]:
+    """Check every plan by itself, those under other cuts after those of the job's own."""
     if isinstance(read_job(source), str):
         return
     for index in range(len(source.plans)):
-        yield from verify_plan(source, index).violations
+        yield verify_plan(source, index)
+    for number, recut in enumerate(source.recuts):
+        if not isinstance(read_job(recut), str):
+            for index in range(len(recut.plans)):
+                yield _verify_recut(source, number, index)
+
+
+def _verify_recut(source: PlanSource, number: int, index: int) -> PlanReport:
+    """A plan under another cut: as any plan, and by what the job says of layers."""
+    recut = source.recuts[number]
+    report = verify_plan(recut, index)
+    violations = (*report.violations, *check_state_and_activations(source, recut, report))
+    return replace(report, violations=in_cut(violations, number), cut=number)
 
 
 def verify_plan(source: PlanSource, index: int) -> PlanReport:

@@ -46,6 +46,7 @@ class Entry:
     makespan: int = 0
     period: int = 0
     lower_bound: int = 1
+    bound_over_cuts: int = 0
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,11 @@ class MemoryBundle:
     streams: tuple[Streams, ...]
     stated_stages: int | None = None
     text: str | None = None
+    recuts: tuple["MemoryBundle", ...] = ()
+
+    @property
+    def cut(self) -> Sequence[int]:
+        return self.job.cut
 
     @property
     def stages(self) -> int:

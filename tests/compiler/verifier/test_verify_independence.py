@@ -11,6 +11,7 @@ _ALLOWED = (
     "numpy",
     "recycle_compiler.ir.failure",
     "recycle_compiler.ir.job",
+    "recycle_compiler.ir.layers",
     "recycle_compiler.verifier",
     "recycle_runtime.plan.bundle",
     "recycle_runtime.plan.isa",

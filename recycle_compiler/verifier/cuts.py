@@ -1,0 +1,182 @@
+"""Plans under other cuts, held against the job that they are plans of.
+
+Such a plan is a plan of a job of its own, whose stages are sums of layers; all rules hold for it as for any.
+Here is what it owes to the job with the layers: the same model and micro-batches, stages that cost what their
+layers cost, enough workers that hold each layer, room for the state of the layers, and honest bounds.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import accumulate, pairwise
+from typing import NamedTuple
+
+from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.ir.layers import LayerCosts
+from recycle_compiler.verifier.index import read_job, verify_index
+from recycle_compiler.verifier.plan import PlanClaims, PlanSource
+from recycle_compiler.verifier.report import PlanReport, Rule, Violation
+
+_SAME = ("name", "tensor", "unit", "memory_unit", "techniques", "redundancy")
+"""What a cut leaves as it is."""
+_SUMS = (
+    "forward",
+    "backward_input",
+    "backward_weight",
+    "optimizer",
+    "activation",
+    "kept_for_weight",
+    "parameters",
+)
+"""Costs of a stage that are the sums of those of its layers."""
+
+
+def in_cut(violations: Iterable[Violation], number: int) -> tuple[Violation, ...]:
+    """The same, as violations of a plan under another cut."""
+    return tuple(replace(violation, cut=number) for violation in violations)
+
+
+def verify_cuts(source: PlanSource) -> Iterator[Violation]:
+    """Yield what is wrong with other cuts before any of their streams is read."""
+    job = read_job(source)
+    if isinstance(job, str):
+        return
+    for number, recut in enumerate(source.recuts):
+        yield from in_cut((*verify_index(recut), *_verify_cut(job, recut)), number)
+    yield from _bounds_over_cuts(source, job)
+
+
+def _verify_cut(job: JobSpec, recut: PlanSource) -> Iterator[Violation]:
+    costs, other = job.layer_costs, read_job(recut)
+    if isinstance(other, str):
+        return
+    if costs is None:
+        yield _of_cut(Rule.CUT_MODEL, "the job has no costs by layer, so it has no other cuts")
+        return
+    yield from (_of_cut(Rule.CUT_MODEL, what) for what in _other_model(job, costs, other))
+    if sum(other.cut) != costs.count or not other.has_chunk_per_stage:
+        return
+    workers = _workers_per_stage(other, recut.plans[0].failed if recut.plans else ())
+    yield from (_of_cut(Rule.CUT_COSTS, what) for what in _wrong_costs(costs, other, workers))
+    for stage, holders in enumerate(workers):
+        if holders < job.redundancy:
+            first, end = _ranges(other)[stage]
+            message = f"layers {first} to {end - 1} have {holders} holders, the job asks for {job.redundancy}"
+            yield Violation(Rule.CUT_REDUNDANCY, 0, None, None, message)
+
+
+def _of_cut(rule: Rule, message: str) -> Violation:
+    return Violation(rule, None, None, None, message)
+
+
+def _other_model(job: JobSpec, costs: LayerCosts, other: JobSpec) -> Iterator[str]:
+    """What another cut of a job has in common with it."""
+    for name in _SAME:
+        if getattr(other, name) != getattr(job, name):
+            yield f"has {name.replace('_', ' ')} {getattr(other, name)}, the job has {getattr(job, name)}"
+    if sum(other.cut) != costs.count:
+        yield f"has {sum(other.cut)} layers, the job has {costs.count}"
+    units = other.pipelines * other.microbatches
+    if units != (expected := job.pipelines * job.microbatches):
+        yield f"has {units} micro-batches in all, the job has {expected}"
+    if not other.has_chunk_per_stage:
+        yield f"does not have one range of layers on each stage, but {other.chunk_stages}"
+
+
+def _wrong_costs(costs: LayerCosts, other: JobSpec, workers: Sequence[int]) -> Iterator[str]:
+    """Costs of stages that are not those of their layers."""
+    for stage, (first, end) in enumerate(_ranges(other)):
+        expected = {name: sum(getattr(costs, name)[first:end]) for name in _SUMS}
+        if end < costs.count:
+            expected["transfer"] = costs.transfer[end - 1]
+        # A ring of n workers sends (n - 1) / n of what very many send.
+        whole, ring = sum(costs.reduce[first:end]), workers[stage]
+        if ring > 0:
+            expected["reduce"] = (whole * (ring - 1) + ring - 1) // ring
+        for name, value in expected.items():
+            if (stated := getattr(other, name)[stage]) != value:
+                yield f"{name} of stage {stage} is {stated}, its layers {first} to {end - 1} give {value}"
+        room = None if costs.capacity is None else costs.capacity - sum(costs.resident[first:end])
+        if (stated := other.capacity[stage]) != room:
+            said, left = ("unlimited" if value is None else value for value in (stated, room))
+            yield f"stage {stage} has {said} for activations, the state of its layers leaves {left}"
+
+
+def _ranges(job: JobSpec) -> tuple[tuple[int, int], ...]:
+    """The first layer of each stage, and the first beyond it."""
+    return tuple(pairwise(accumulate(job.cut, initial=0)))
+
+
+def _workers_per_stage(job: JobSpec, failed: Sequence[tuple[int, int]]) -> list[int]:
+    counts = [job.pipelines] * job.stages
+    for _, stage in failed:
+        if 0 <= stage < job.stages:
+            counts[stage] -= 1
+    return counts
+
+
+def check_state_and_activations(
+    source: PlanSource, recut: PlanSource, report: PlanReport
+) -> Iterator[Violation]:
+    """Yield workers whose layers and activations, together, are more than a worker of the job can hold."""
+    job, other = read_job(source), read_job(recut)
+    if isinstance(job, str) or isinstance(other, str) or job.layer_costs is None:
+        return
+    costs = job.layer_costs
+    if costs.capacity is None or sum(other.cut) != costs.count or not other.has_chunk_per_stage:
+        return
+    ranges = _ranges(other)
+    for worker, held in report.peak_memory:
+        first, end = ranges[worker.stage]
+        state = sum(costs.resident[first:end])
+        if state + held > costs.capacity:
+            message = (
+                f"the state of layers {first} to {end - 1} takes {state}, activations up to {held}, "
+                f"capacity is {costs.capacity}"
+            )
+            yield Violation(Rule.CUT_MEMORY, report.plan, worker, None, message)
+
+
+class _Claim(NamedTuple):
+    """A plan of any cut, and how many workers it needs."""
+
+    cut: int | None
+    plan: int
+    workers: int
+    entry: PlanClaims
+
+    def __str__(self) -> str:
+        return f"plan {self.plan}" if self.cut is None else f"plan {self.plan} of cut {self.cut}"
+
+
+def _bounds_over_cuts(source: PlanSource, job: JobSpec) -> Iterator[Violation]:
+    """A bound over all cuts is at most that of any one, and nothing with as many workers beats it."""
+    claims = [
+        _Claim(cut, plan, one.stages * one.pipelines - len(entry.failed), entry)
+        for cut, one in ((None, source), *enumerate(source.recuts))
+        for plan, entry in enumerate(one.plans)
+    ]
+    for claim in claims:
+        bound = claim.entry.bound_over_cuts
+        if bound == 0:
+            continue
+        for what in _false_bound(bound, claim, claims, job):
+            yield Violation(Rule.CLAIM_OVER_CUTS, claim.plan, None, None, what, claim.cut)
+
+
+def _false_bound(bound: int, claim: _Claim, claims: Sequence[_Claim], job: JobSpec) -> Iterator[str]:
+    if job.layer_costs is None:
+        yield "a job without costs by layer has no other cuts, so no bound over all of them"
+        return
+    if not 0 < bound <= claim.entry.lower_bound:
+        yield (
+            f"claims {bound} as a bound over all cuts, which must be between 1 and the bound of its own cut, "
+            f"{claim.entry.lower_bound}"
+        )
+    fastest = min(
+        (other for other in claims if other.workers <= claim.workers), key=lambda other: other.entry.period
+    )
+    if fastest.entry.period < bound:
+        yield (
+            f"claims that no plan of any cut for {claim.workers} workers beats {bound}, but {fastest}, with "
+            f"{fastest.workers} workers, takes {fastest.entry.period}"
+        )
