@@ -2,7 +2,9 @@
 
 from dataclasses import replace
 
-from recycle_compiler.ir.job import JobSpec
+from hypothesis import strategies as st
+
+from recycle_compiler.ir.job import JobSpec, Techniques
 from recycle_compiler.ir.layers import LayerCosts
 from recycle_compiler.ir.layout import Layout, job_of_layout
 from tests.support.jobs import unit_job
@@ -49,3 +51,39 @@ def layered_job(
     free = replace(plain, cut=cut, layer_costs=costs, redundancy=redundancy)
     own = job_of_layout(free, Layout(cut, (pipelines,) * len(cut)))
     return replace(own, pipelines=pipelines, microbatches=microbatches, layer_costs=costs, failures=failures)
+
+
+@st.composite
+def jobs_and_layouts(draw: st.DrawFn) -> tuple[JobSpec, Layout]:
+    """Small jobs in layers with uneven costs and any techniques, and another cut in which they fit."""
+    layers = draw(st.integers(2, 6))
+
+    def column(least: int, most: int, count: int = layers) -> tuple[int, ...]:
+        return tuple(draw(st.lists(st.integers(least, most), min_size=count, max_size=count)))
+
+    activation, resident = column(0, 3), column(0, 2)
+    costs = LayerCosts(
+        forward=column(1, 4),
+        backward_input=column(1, 4),
+        backward_weight=column(1, 4),
+        optimizer=column(0, 3),
+        reduce=column(0, 4),
+        transfer=column(0, 2, layers - 1),
+        activation=activation,
+        kept_for_weight=tuple(draw(st.integers(0, whole)) for whole in activation),
+        parameters=column(0, 3),
+        resident=resident,
+        capacity=draw(st.none() | st.integers(0, 6).map(lambda more: sum(activation) + sum(resident) + more)),
+    )
+    pipelines, microbatches = draw(st.integers(1, 3)), draw(st.integers(1, 4))
+    job = layered_job(costs, _cut(draw, layers), pipelines, microbatches, redundancy=1)
+    techniques = Techniques(decouple=draw(st.booleans()), stagger=draw(st.booleans()))
+    cut = _cut(draw, layers)
+    most = min(4, pipelines * microbatches)
+    workers = tuple(draw(st.integers(1, most)) for _ in cut)
+    return replace(job, techniques=techniques), Layout(cut, workers)
+
+
+def _cut(draw: st.DrawFn, layers: int) -> tuple[int, ...]:
+    borders = sorted(draw(st.sets(st.integers(1, layers - 1), max_size=3)))
+    return tuple(end - first for first, end in zip([0, *borders], [*borders, layers], strict=True))

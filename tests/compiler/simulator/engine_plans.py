@@ -6,6 +6,8 @@ from hypothesis import strategies as st
 
 from recycle_compiler.backends.bundle import bundle_bytes
 from recycle_compiler.ir.failure import Worker
+from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.ir.layout import Layout, absent_cells, job_of_layout
 from recycle_compiler.ir.streams import Streams
 from recycle_compiler.ir.target import Target
 from recycle_compiler.ir.text import parse_schedule
@@ -18,6 +20,7 @@ from recycle_compiler.simulator.streams import streams_from
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import Instruction, Opcode
 from tests.support.jobs import small_targets
+from tests.support.layers import jobs_and_layouts
 
 Lists = dict[Worker, list[Instruction]]
 SCHEDULES = Path(__file__).resolve().parents[3] / "golden" / "schedules"
@@ -31,6 +34,17 @@ def quick_plan(target: Target) -> Streams:
 def quick_plans() -> st.SearchStrategy[Streams]:
     """Of jobs with any techniques, failures, transfers and uneven times."""
     return small_targets().filter(lambda target: all(target.hosts)).map(quick_plan)
+
+
+def recut_plan(job: JobSpec, layout: Layout) -> Streams:
+    """A quick plan of a job in layers under another cut."""
+    derived = job_of_layout(job, layout)
+    return quick_plan(Target(derived, absent_cells(derived, layout)))
+
+
+def quick_recuts() -> st.SearchStrategy[Streams]:
+    """Of small jobs in layers under any cut."""
+    return jobs_and_layouts().map(lambda pair: recut_plan(*pair))
 
 
 def golden_plan(name: str) -> Streams:
