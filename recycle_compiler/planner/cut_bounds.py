@@ -11,7 +11,7 @@ Bounds that look at the workers of other stages (crowds, both ends) are not used
 of the layout.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.layers import LayerCosts
+from recycle_compiler.ir.layout import Layout
 
 Ints = NDArray[np.int64]
 FAR = 1 << 60
@@ -127,8 +128,66 @@ def _ranges(job: JobSpec, costs: LayerCosts, first: Ints, end: Ints) -> _Ranges:
 
 
 def _periods(job: JobSpec, of: _Ranges, workers: Ints, share: Ints, units: int) -> Ints:
+    busy, to_last = _busy(of, share, units)
+    finish = _finish(of, workers)
+    tail = np.where(of.way_up > 0, of.down + to_last + of.way_up, 0)
+    if job.techniques.stagger:
+        period = np.maximum(busy + finish, tail)
+    else:
+        period = np.maximum(of.down + busy, tail) + finish
+    return np.where(_holdable(of, units) < 1, FAR, period)
+
+
+def layout_period(job: JobSpec, layout: Layout) -> int:
+    """Such bounds for one layout: all its transfers, tails through every earlier stage, crowds in them."""
+    costs = job.layer_costs
+    assert costs is not None, "a job in layers"
+    first, end = (np.array(side, dtype=np.int64) for side in zip(*layout.ranges, strict=True))
+    workers = np.array(layout.workers, dtype=np.int64)[:, None]
+    units = job.pipelines * job.microbatches
+    of = _ranges(job, costs, first, end)
+    if (_holdable(of, units) < 1).any():
+        return FAR
+    inner = [costs.transfer[last - 1] for last in end[:-1].tolist()]
+    transfer = np.array([*inner, 0], dtype=np.int64)[:, None]
+    # Transfers of later stages, which the ranges do not know of.
+    of = replace(of, trip=of.trip + 2 * (transfer.sum() - np.cumsum(transfer)[:, None]))
+    down, up = (np.cumsum(step + transfer)[:, None] - step - transfer for step in (of.forward, of.backward))
+    finish = _finish(of, workers)
+    if not job.techniques.stagger:
+        busy, to_last = _busy(of, -(-units // workers), units)
+        tails = down[1:] + to_last[1:] + up[1:] + of.weight[0]
+        return int(max((down + busy).max(), tails.max(initial=0)) + finish.max())
+
+    share = -(-units // workers)
+    crowd = units - workers * (share - 1)
+    # [stage, earlier]: the way up to an earlier stage and what is left to do there; what a crowd adds to it.
+    after = down + up - (down + up).T + (of.weight + finish).T
+    rounds = (-(-crowd // workers.T) - 1) * (of.backward + of.weight).T
+    earlier = np.tri(len(workers), k=-1, dtype=np.bool_)
+
+    def bounds(share: Ints, way: Ints) -> Ints:
+        busy, to_last = _busy(of, share, units)
+        tails = np.where(earlier, to_last + way, 0).max(axis=1)[:, None]
+        return np.maximum(busy + finish, tails)
+
+    # Either a crowd has exactly a share each, or some worker has more.
+    crowded = np.minimum(bounds(share, after + rounds), bounds(share + 1, after))
+    return int(np.maximum(bounds(share, after), crowded).max())
+
+
+def _finish(of: _Ranges, workers: Ints) -> Ints:
+    return of.optimizer + -(-of.reduce * (workers - 1) // workers)
+
+
+def _holdable(of: _Ranges, units: int) -> Ints:
     unlimited = (of.capacity == FAR) | (of.activation == 0)
-    holdable = np.where(unlimited, units, of.capacity // np.maximum(of.activation, 1))
+    return np.where(unlimited, units, of.capacity // np.maximum(of.activation, 1))
+
+
+def _busy(of: _Ranges, share: Ints, units: int) -> tuple[Ints, Ints]:
+    """How long a worker with such a share takes at least, idle time included; and up to its last backward."""
+    holdable = _holdable(of, units)
     in_memory = np.minimum(share, holdable)
     work = share * (of.forward + of.backward + of.weight)
     ramp = np.maximum(0, of.trip - (in_memory - 1) * of.forward)
@@ -138,14 +197,7 @@ def _periods(job: JobSpec, of: _Ranges, workers: Ints, share: Ints, units: int) 
     whole = work + np.where(apart, ramp + drain, np.maximum(ramp, drain))
     late = np.minimum(share, _deferrable(of, units)) * of.weight
     saved = np.where(apart, ramp - np.minimum(late, slack), np.maximum(ramp - late, -slack))
-    busy = np.maximum(whole, _tracks(of, share, in_memory))
-    finish = of.optimizer + -(-of.reduce * (workers - 1) // workers)
-    tail = np.where(of.way_up > 0, of.down + work + saved + of.way_up, 0)
-    if job.techniques.stagger:
-        period = np.maximum(busy + finish, tail)
-    else:
-        period = np.maximum(of.down + busy, tail) + finish
-    return np.where(holdable < 1, FAR, period)
+    return np.maximum(whole, _tracks(of, share, in_memory)), work + saved
 
 
 def _outstanding(of: _Ranges, share: Ints, in_memory: Ints) -> Ints:

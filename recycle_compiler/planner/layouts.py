@@ -13,12 +13,13 @@ that are left over go, one by one, to the stage that is slowest.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.layout import Layout
-from recycle_compiler.planner.cut_bounds import FAR, Ints, StageTable, stage_table
+from recycle_compiler.planner.cut_bounds import FAR, Ints, StageTable, layout_period, stage_table
 
 _NONE = 1 << 40
 """More workers than any job has."""
@@ -26,12 +27,27 @@ _LADDER = (0, 1, 3, 10, 30)
 """In thousandths above the least period: layouts are collected up to there."""
 
 
+_OF_EACH_DEPTH = 4
+"""Layouts with the same number of stages that are looked at."""
+_CLASSES = 300
+"""Periods whose shares of the least one differ by less than one in so many count as equal, where layouts are
+sorted: the smoother layout is the better one then."""
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A layout, and what the table says no plan of it goes below."""
+    """A layout, and what no plan of it goes below by the bounds of single workers."""
 
     layout: Layout
     period: int
+
+
+def roughness(layout: Layout) -> int:
+    """How much neighbouring stages differ in layers.
+
+    A stage after smaller ones gets micro-batches in smaller portions than it works in, and waits for them.
+    """
+    return sum(abs(here - there) for here, there in pairwise(layout.layers))
 
 
 class Layouts:
@@ -40,6 +56,7 @@ class Layouts:
     def __init__(self, job: JobSpec, most_workers: int) -> None:
         costs = job.layer_costs
         assert costs is not None, "a job in layers"
+        self._job = job
         self._layers = costs.count
         self._units = job.pipelines * job.microbatches
         self._table: StageTable = stage_table(job, most_workers)
@@ -61,23 +78,24 @@ class Layouts:
         return low
 
     def near(self, workers: int) -> list[Choice]:
-        """For every number of stages that comes near the least period, a layout; best first."""
+        """For every number of stages that comes near the least period, a few layouts; best first."""
         least = self.least_period(workers)
         if least is None:
             return []
         found: dict[Layout, int] = {}
-        stages_seen: dict[int, int] = {}
+        seen: dict[int, int] = {}
         for thousandths in _LADDER:
             limit = least + least * thousandths // 1000
             for layout in self._within(limit, workers):
-                # A looser period seldom gives a better layout of as many stages; two of each are enough.
-                seen = stages_seen.get(layout.stages, 0)
-                if layout in found or seen >= 2:
-                    continue
-                stages_seen[layout.stages] = seen + 1
-                found[layout] = self.period(layout)
+                # A looser period seldom gives a better layout of as many stages; some of each are enough.
+                if layout not in found and seen.get(layout.stages, 0) < _OF_EACH_DEPTH:
+                    seen[layout.stages] = seen.get(layout.stages, 0) + 1
+                    found[layout] = self.period(layout)
+        choices = [
+            Choice(layout, max(period, layout_period(self._job, layout))) for layout, period in found.items()
+        ]
         return sorted(
-            (Choice(*one) for one in found.items()), key=lambda one: (one.period, one.layout.stages)
+            choices, key=lambda one: (one.period * _CLASSES // least, roughness(one.layout), one.period)
         )
 
     def period(self, layout: Layout) -> int:
@@ -98,6 +116,25 @@ class Layouts:
             if workers > least
         ]
         return min(changed, key=self.period, default=None)
+
+    def even_cut(self, stages: int, workers: int) -> tuple[int, ...] | None:
+        """The cut into stages of so many workers each whose slowest is fastest; None if none fits."""
+        choice = int(np.searchsorted(self._table.workers, workers, side="right")) - 1
+        period = np.full((self._layers + 1, self._layers + 1), FAR, dtype=np.int64)
+        period[self._table.first, self._table.end] = self._table.period[:, choice]
+        slowest = np.full(self._layers + 1, FAR, dtype=np.int64)
+        slowest[0] = 0
+        origin: list[Ints] = []
+        for _ in range(stages):
+            ways = np.maximum(slowest[:, None], period)
+            origin.append(ways.argmin(axis=0))
+            slowest = ways.min(axis=0)
+        if slowest[-1] >= FAR:
+            return None
+        borders = [self._layers]
+        for best in reversed(origin):
+            borders.append(int(best[borders[-1]]))
+        return tuple(end - first for end, first in pairwise(borders))[::-1]
 
     def _period_of(self, first: int, end: int, workers: int) -> int:
         choice = int(np.searchsorted(self._table.workers, workers, side="right")) - 1
@@ -121,20 +158,26 @@ class Layouts:
         return int(fewest[-1])
 
     def _within(self, limit: int, workers: int) -> Iterator[Layout]:
-        """For every number of stages that can keep to the limit, the layout with the fewest workers."""
+        """For every number of stages that can keep to the limit, layouts with the fewest workers.
+
+        Of equally good borders once the first and once the last is taken.
+        """
         needed = self._needed(limit)
         rows = [np.full(self._layers + 1, _NONE, dtype=np.int64)]
         rows[0][0] = 0
-        origin: list[Ints] = [np.zeros(self._layers + 1, dtype=np.int64)]
+        nowhere = np.zeros(self._layers + 1, dtype=np.int64)
+        origins: tuple[list[Ints], list[Ints]] = ([nowhere], [nowhere])
         for stages in range(1, self._layers + 1):
             sums = rows[-1][:, None] + needed
-            best = sums.argmin(axis=0)
-            rows.append(np.minimum(np.take_along_axis(sums, best[None], axis=0)[0], _NONE))
-            origin.append(best)
-            if rows[-1].min() >= _NONE or rows[-1].min() > workers:
+            first, last = sums.argmin(axis=0), self._layers - sums[::-1].argmin(axis=0)
+            rows.append(np.minimum(np.take_along_axis(sums, first[None], axis=0)[0], _NONE))
+            for origin, best in zip(origins, (first, last), strict=True):
+                origin.append(best)
+            if rows[-1].min() > workers:
                 break
             if rows[-1][-1] <= workers:
-                yield self._traced(needed, origin, stages, workers)
+                for origin in origins:
+                    yield self._traced(needed, origin, stages, workers)
 
     def _traced(self, needed: Ints, origin: list[Ints], stages: int, workers: int) -> Layout:
         end = self._layers

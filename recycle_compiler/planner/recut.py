@@ -12,7 +12,7 @@ The job's own cut is a candidate always. A layout for more failures serves for f
 standby, so that one failure fewer is never slower.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import gcd
 from typing import NamedTuple
@@ -28,7 +28,7 @@ from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.assign_slots import AssignSlots
 from recycle_compiler.passes.standard import GRAPH_PASSES, all_passes
 from recycle_compiler.planner.cut_bounds import MOST_LAYERS
-from recycle_compiler.planner.layouts import Layouts
+from recycle_compiler.planner.layouts import Layouts, roughness
 from recycle_compiler.planner.worker_processes import Run, running
 from recycle_compiler.scheduling.bounds import lower_bound
 from recycle_compiler.scheduling.budget import Deadline
@@ -38,10 +38,15 @@ from recycle_runtime.plan.recut import least_bytes
 
 _LARGE = 20_000
 """Ops from which on a quick plan says as much as a whole one about which layout is better."""
-_WORK_OF_CLIMBING = 120_000_000
-"""Micro-batches times stages squared, summed over the bounds that may be computed while climbing."""
 _CLIMBED = 6
 """Layouts of the dynamic program from which to climb."""
+_MOST_BOUNDS = 400
+"""Bounds of layouts that are computed at most for one number of failures."""
+_FEW_BOUNDS = 8
+"""In a large job bounds are computed for so many of the best layouts, and for so many of the smoothest."""
+_COUNTS = 128
+"""A job of more workers has layouts for every second, third ... number of failures; one with a worker on
+standby serves for the numbers between."""
 _NEAR = 1010
 """Thousandths of the fastest period: among layouts within it, the one that moves fewest bytes is chosen."""
 _WORTH = 998
@@ -76,7 +81,7 @@ class Recuts(NamedTuple):
 
     made: list[Recut]
     """Layouts that some number of failures chose; those with most workers first."""
-    bounds: list[int]
+    bounds: dict[int, int]
     """For each number of failures, what no plan of any cut goes below."""
 
     def best(self, workers: int, own_period: int) -> Recut | None:
@@ -86,8 +91,12 @@ class Recuts(NamedTuple):
         return fastest if fastest is not None and fastest.claims.period < own_period else None
 
 
-def recut_job(job: JobSpec, own: Sequence[Streams], processes: int, deadline: Deadline) -> Recuts:
-    """Plans under other cuts, beside the plans of the own cut for 0, 1, ... failures."""
+Own = Mapping[int, Streams]
+"""Plans of the own cut, by the number of failures."""
+
+
+def recut_job(job: JobSpec, own: Own, processes: int, deadline: Deadline) -> Recuts:
+    """Plans under other cuts, for the numbers of failures that the own cut has plans for."""
     with running(1 if len(own) == 1 else processes) as run:
         return plan_recuts(job, own, run, deadline)
 
@@ -98,29 +107,34 @@ def can_recut(job: JobSpec) -> bool:
     return costs is not None and 1 < costs.count <= MOST_LAYERS and job.techniques.adaptive
 
 
-def plan_recuts(job: JobSpec, own: Sequence[Streams], run: Run, deadline: Deadline) -> Recuts:
+def plan_recuts(job: JobSpec, own: Own, run: Run, deadline: Deadline) -> Recuts:
     """The best layouts for as many failures as there are plans of the own cut."""
     assert job.layer_costs is not None, "a job in layers"
     layer_bytes = job.layer_costs.parameters
     # Half of the time is for comparing layouts.
     each = deadline.nanoseconds_left // (2 * len(own))
-    found = dict(run(_ranked, [(job, plan.claims, failures, each) for failures, plan in enumerate(own)]))
-    ranked = [found[failures].ranked for failures in range(len(own))]
-    choices = [_near([_own(job, plan), *row]) for plan, row in zip(own, ranked, strict=True)]
+    step = -(-job.workers // _COUNTS)
+    tasks = [
+        (job, own[failures].claims, failures, each, place % step == 0 or place == len(own) - 1)
+        for place, failures in enumerate(sorted(own))
+    ]
+    found = dict(run(_ranked, tasks))
+    choices = [_near([_own(job, own[failures]), *found[failures].ranked]) for failures in sorted(own)]
     wanted = set(least_moved(choices, layer_bytes))
-    for row in ranked:
-        wanted.update(one.layout for one in row[: _whole_plans(job, row)])
-    wanted -= {_own(job, plan).layout for plan in own}
+    for failures in own:
+        ranked = found[failures].ranked
+        wanted.update(one.layout for one in ranked[: _whole_plans(job, ranked)])
+    wanted -= {_own(job, plan).layout for plan in own.values()}
     order = sorted(wanted, key=lambda layout: (sum(layout.workers), str(layout)))
     each = deadline.nanoseconds_left // max(1, len(order))
     made = {recut.layout: recut for recut in run(_planned, [(job, layout, each) for layout in order])}
     # What fewer workers can run, more can run too.
     fitting = [
-        _near([_own(job, plan), *(_rank(recut) for recut in made.values() if _fits(recut, job, failures))])
-        for failures, plan in enumerate(own)
+        _near([_own(job, own[failures]), *(_rank(one) for one in made.values() if _fits(one, job, failures))])
+        for failures in sorted(own)
     ]
     chosen = set(least_moved(fitting, layer_bytes))
-    bounds = [found[failures].bound for failures in range(len(own))]
+    bounds = {failures: found[failures].bound for failures in sorted(own)}
     kept = [_with_bound(recut, job, bounds) for layout, recut in made.items() if layout in chosen]
     return Recuts(sorted(kept, key=lambda recut: (-sum(recut.layout.workers), str(recut.layout))), bounds)
 
@@ -147,14 +161,14 @@ class _Found(NamedTuple):
     ranked: list[Ranked]
 
 
-def _ranked(task: tuple[JobSpec, Claims, int, int]) -> tuple[int, _Found]:
+def _ranked(task: tuple[JobSpec, Claims, int, int, bool]) -> tuple[int, _Found]:
     """Layouts for the workers that so many failures leave, fastest first, with the bound over all cuts."""
-    job, own, failures, nanoseconds = task
+    job, own, failures, nanoseconds, has_layouts = task
     deadline = Deadline(nanoseconds)
     layouts = Layouts(job, job.workers)
     least = layouts.least_period(job.workers - failures)
     bound = own.lower_bound if least is None else min(least, own.lower_bound)
-    if least is None or least * 1000 >= own.period * _WORTH:
+    if least is None or not has_layouts or least * 1000 >= own.period * _WORTH:
         return failures, _Found(bound, [])
     ranked: list[Ranked] = []
     for promised, layout in climbed(job, layouts, job.workers - failures):
@@ -168,31 +182,27 @@ def _ranked(task: tuple[JobSpec, Claims, int, int]) -> tuple[int, _Found]:
 
 def _tries(job: JobSpec, layout: Layout) -> int:
     """How many layouts get a quick plan."""
-    return 3 if _ops(job, layout) > _LARGE else 8
+    return 2 if _ops(job, layout) > _LARGE else 8
 
 
 def climbed(job: JobSpec, layouts: Layouts, workers: int) -> list[tuple[int, Layout]]:
     """Layouts with the best whole bounds, best first: those of the dynamic program, and what is near them."""
-    left = _WORK_OF_CLIMBING
+    choices = [choice.layout for choice in layouts.near(workers)]
+    if choices and _ops(job, choices[0]) > _LARGE:
+        few = dict.fromkeys([*choices[:_FEW_BOUNDS], *sorted(choices, key=roughness)[:_FEW_BOUNDS]])
+        return sorted(((layout_bound(job, one), one) for one in few), key=_by_bound)
     known: dict[Layout, int] = {}
 
     def bound(layout: Layout) -> int:
-        nonlocal left
         if layout not in known:
-            left -= job.pipelines * job.microbatches * layout.stages**2
             known[layout] = layout_bound(job, layout)
         return known[layout]
 
-    starts: list[Layout] = []
-    for choice in layouts.near(workers):
-        if left > 0:
-            bound(choice.layout)
-            starts.append(choice.layout)
-    for start in sorted(starts, key=lambda layout: (bound(layout), layout.stages))[:_CLIMBED]:
+    for start in sorted(choices, key=lambda layout: (bound(layout), layout.stages))[:_CLIMBED]:
         best = start
-        while left > 0:
+        while len(known) < _MOST_BOUNDS:
             nearer = [one for one in neighbours(best, job) if layouts.period(one) < bound(best)]
-            better = next((one for one in nearer if left > 0 and bound(one) < bound(best)), None)
+            better = next((one for one in nearer if bound(one) < bound(best)), None)
             if better is None:
                 break
             best = better
@@ -363,6 +373,8 @@ def with_bound(plan: Streams, bound: int) -> Streams:
     return replace(plan, claims=replace(plan.claims, bound_over_cuts=bound))
 
 
-def _with_bound(recut: Recut, job: JobSpec, bounds: list[int]) -> Recut:
-    bound = bounds[job.workers - sum(recut.layout.workers)]
+def _with_bound(recut: Recut, job: JobSpec, bounds: dict[int, int]) -> Recut:
+    # What holds for more workers holds for these too.
+    failed = job.workers - sum(recut.layout.workers)
+    bound = bounds[max(failures for failures in bounds if failures <= failed)]
     return replace(recut, plans=(with_bound(recut.plans[0], bound), *recut.plans[1:]))

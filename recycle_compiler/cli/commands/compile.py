@@ -16,6 +16,7 @@ from recycle_compiler.cli.options.planning import (
     add_techniques_argument,
     load_for,
     planning,
+    start_of,
     with_techniques,
 )
 from recycle_compiler.cli.progress import cut_progress, is_shown, plan_progress
@@ -67,7 +68,7 @@ def run(arguments: Namespace, output: Output) -> int:
     if arguments.out == STANDARD:
         raise UsageError("a bundle is no text for stdout; name a file with `-o PLAN`")
     loaded = load_for(arguments.job, arguments.out)
-    job = with_techniques(loaded.spec, arguments.techniques)
+    job = start_of(with_techniques(loaded.spec, arguments.techniques), output)
     deadline = Deadline(job.solver.time_limit_ns)
     summaries: list[PlanSummary] = []
     total = (job.failures if arguments.failures is None else arguments.failures) + 1
@@ -91,8 +92,8 @@ def run(arguments: Namespace, output: Output) -> int:
     recuts: list[tuple[Streams, ...]] = []
     if can_recut(job):
         with cut_progress(f"re-cutting {job.name}", output, shown):
-            found = recut_job(job, plans, arguments.jobs, deadline)
-        plans = [with_bound(plan, bound) for plan, bound in zip(plans, found.bounds, strict=True)]
+            found = recut_job(job, dict(enumerate(plans)), arguments.jobs, deadline)
+        plans = [with_bound(plan, found.bounds[failures]) for failures, plan in enumerate(plans)]
         recuts = [recut.plans for recut in found.made]
         summaries = [_over_cuts(job, summary, found) for summary in summaries]
     if arguments.out is not None:

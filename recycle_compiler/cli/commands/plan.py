@@ -15,6 +15,7 @@ from recycle_compiler.cli.options.planning import (
     add_techniques_argument,
     load_for,
     planning,
+    start_of,
     with_techniques,
 )
 from recycle_compiler.cli.options.plans import check_survivors, check_workers
@@ -66,7 +67,7 @@ def run(arguments: Namespace, output: Output) -> int:
             "or choose a name that does not end in .plan"
         )
     loaded = load_for(arguments.job, out)
-    job = with_techniques(loaded.spec, arguments.techniques)
+    job = start_of(with_techniques(loaded.spec, arguments.techniques), output)
     failed = failure_set(arguments.failed or ())
     slow = slow_workers(arguments.slow)
     if layout is None:

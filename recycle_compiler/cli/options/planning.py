@@ -10,8 +10,10 @@ from recycle_compiler.frontend import LoadedJob, load_job
 from recycle_compiler.frontend.load import parse_for_format
 from recycle_compiler.frontend.syntax import Block
 from recycle_compiler.ir.job import JobSpec, Techniques
+from recycle_compiler.ir.units import plural
 from recycle_compiler.planner.compile import NoPlanError
-from recycle_runtime.cli.output import NO_PLAN, UserError, check_target, refuse_overwriting
+from recycle_compiler.planner.start import NoStartError, started
+from recycle_runtime.cli.output import NO_PLAN, Output, UserError, check_target, refuse_overwriting
 from recycle_runtime.cli.parser import Arguments
 
 
@@ -59,10 +61,24 @@ def with_techniques(job: JobSpec, names: tuple[str, ...] | None) -> JobSpec:
     return replace(job, techniques=Techniques(*(name in names for name in TECHNIQUES)))
 
 
+def start_of(job: JobSpec, output: Output) -> JobSpec:
+    """The job in the grid that it starts in, where it leaves that to the compiler."""
+    if not job.is_free:
+        return job
+    with planning(job):
+        found = started(job)
+    output.say(
+        f"{job.name} starts on {plural(found.stages, 'stage')} of {plural(found.pipelines, 'worker')} each"
+    )
+    if unused := job.free_workers - found.workers:
+        output.say(f"{plural(unused, 'worker')} of {job.free_workers} cannot stand in a grid: not used")
+    return found
+
+
 @contextmanager
 def planning(job: JobSpec) -> Generator[None]:
     """Around any planning: that no plan exists is for the user to hear, in one sentence."""
     try:
         yield
-    except NoPlanError as error:
+    except (NoPlanError, NoStartError) as error:
         raise UserError(f"no plan for {job.name}: {error}", NO_PLAN) from error

@@ -1,0 +1,59 @@
+"""Where a job starts that leaves stages and pipelines to the compiler: `parallel { workers = 32 }`.
+
+A job starts in a whole grid, every stage with as many workers, so that its workers have names and every
+number of failures a plan to go on with at once. Of all such grids the fastest is taken; other cuts are
+planned from there, as for any job.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.ir.layout import Layout, job_of_layout
+from recycle_compiler.planner.layouts import Layouts
+from recycle_compiler.planner.recut import layout_bound, quick_plan
+from recycle_compiler.scheduling.budget import Deadline
+
+_TRIED = 4
+"""Grids that get a quick plan, those with the best bounds."""
+
+
+class NoStartError(Exception):
+    """No grid of these workers holds the model: one sentence says why."""
+
+
+def started(job: JobSpec) -> JobSpec:
+    """The job in the grid that it starts in; any other job as it is.
+
+    Where the workers cannot stand in a grid, as many as can are used: `job.workers` says how many.
+    """
+    if not job.is_free:
+        return job
+    for workers in range(job.free_workers, 0, -1):
+        if grids := list(_grids(job, workers)):
+            break
+    else:
+        raise NoStartError(
+            f"no grid of up to {job.free_workers} workers holds every layer on {job.redundancy} of them"
+        )
+    deadline = Deadline(job.solver.time_limit_ns // 4)
+    best = sorted(grids, key=lambda layout: (layout_bound(job, layout), layout.stages))[:_TRIED]
+    if len(best) > 1:
+        periods = {layout: quick_plan(job, layout, deadline.nanoseconds_left).period for layout in best}
+        best.sort(key=lambda layout: periods[layout])
+    start = job_of_layout(job, best[0])
+    failures = min(job.failures, start.workers)
+    return replace(start, layer_costs=job.layer_costs, failures=failures)
+
+
+def _grids(job: JobSpec, workers: int) -> Iterator[Layout]:
+    """Every number of stages into which so many workers can be divided, with its best cut."""
+    assert job.layer_costs is not None, "a job that the compiler cuts is in layers"
+    layouts = Layouts(job, workers)
+    units = job.pipelines * job.microbatches
+    for stages in range(1, min(job.layer_costs.count, workers) + 1):
+        each, rest = divmod(workers, stages)
+        if rest == 0 and units % each == 0 and each >= job.redundancy:
+            cut = layouts.even_cut(stages, each)
+            if cut is not None:
+                yield Layout(cut, (each,) * stages)
