@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from recycle_compiler.fleet.course import Course, as_seen_by, lead
 from recycle_compiler.fleet.machines import Fleet
-from recycle_compiler.fleet.our_plans import OurPeriods
+from recycle_compiler.fleet.our_plans import healthy_period
 from recycle_compiler.fleet.policy import CannotRunError, Policy, make_policy
 from recycle_compiler.fleet.report import Entry, Outcome, Point, Report
 from recycle_compiler.fleet.setting import Setting
@@ -47,7 +47,7 @@ class Comparison:
     @property
     def reference(self) -> float:
         """Throughput of our plan without failures."""
-        return self.setting.rate(OurPeriods(self.setting).healthy) * self.batch.per_iteration
+        return self.setting.rate(healthy_period(self.setting)) * self.batch.per_iteration
 
 
 def compare(

@@ -4,10 +4,13 @@ The bundle says it for the failures that it has plans for, with or without jitte
 where that is quick; else the period is estimated from bounds.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
+from typing import NamedTuple
 
-from recycle_compiler.fleet.setting import Setting
+from recycle_compiler.fleet.setting import CutPlans, Setting
+from recycle_compiler.ir.bundled import read_job
 from recycle_compiler.ir.failure import failed_per_stage, failure_set, normal_form
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.target import Target
@@ -21,6 +24,7 @@ from recycle_compiler.simulator.engine import simulate
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.moves import Counts, StageLoads, quickest_counts
 from recycle_runtime.plan.plan_choice import Planned, best_placement, quickest_fit
+from recycle_runtime.plan.recut import LayerRange, layout_text, stage_ranges
 
 _ITERATIONS = 9
 """The mean of eight iterations counts."""
@@ -102,6 +106,55 @@ class OurPeriods:
         return problem_of(GRAPH_PASSES.run(Target(self._job, ())))
 
 
+class OurCut(NamedTuple):
+    """A cut that ours can train under."""
+
+    job: JobSpec
+    """Its stages are those of the cut."""
+    plans: tuple[Planned, ...]
+    periods: OurPeriods
+    ranges: tuple[LayerRange, ...]
+    """The layers of each stage; empty where the job gives whole stages only."""
+
+    def layouts(self) -> Iterator[tuple[Counts, int]]:
+        """Workers on each stage of every plan, and its period."""
+        for counts, period, _ in self.plans:
+            yield tuple(self.job.pipelines - gone for gone in counts), period
+
+    def text(self, workers: Counts) -> str:
+        """The layout with so many workers on each stage."""
+        return layout_text(self.job.cut, workers)
+
+
+def our_cuts(setting: Setting) -> tuple[OurCut, ...]:
+    """The job's own cut first."""
+    own = OurCut(setting.job, setting.plans, OurPeriods(setting), stage_ranges(setting.job.cut))
+    return (own, *(_other_cut(setting, each) for each in setting.recuts))
+
+
+def _other_cut(setting: Setting, cut: CutPlans) -> OurCut:
+    """Plans of patterns that the bundle does not have are estimated there."""
+    there = replace(setting, job=cut.job, plans=cut.plans, recuts=(), exact_plans=0)
+    return OurCut(cut.job, cut.plans, OurPeriods(there), stage_ranges(cut.job.cut))
+
+
+def fastest_period(setting: Setting, failures: int) -> float | None:
+    """Ticks of the fastest plan of any cut for so many failures or more; None where there is none."""
+    live = setting.job.workers - failures
+    cuts = (CutPlans(setting.job, setting.plans), *setting.recuts)
+    periods = (
+        plan.period for cut in cuts for plan in cut.plans if cut.job.workers - sum(plan.counts) <= live
+    )
+    return min(periods, default=None)
+
+
+def healthy_period(setting: Setting) -> float:
+    """Ticks of our fastest plan without failures: what 100 % means."""
+    own = OurPeriods(setting).healthy
+    others = fastest_period(setting, 0)
+    return own if others is None else min(own, others)
+
+
 def loads_of(job: JobSpec) -> StageLoads:
     """How long each stage takes with the workers that it has."""
     each, once = [0] * job.stages, [0] * job.stages
@@ -119,23 +172,42 @@ def plans_of(bundle: Bundle) -> list[Planned]:
     ]
 
 
+def recuts_of(bundle: Bundle) -> list[CutPlans]:
+    """What its plans under other cuts claim."""
+    return [CutPlans(read_job(each), tuple(plans_of(each))) for each in bundle.recuts]
+
+
 def with_jitter(setting: Setting, bundle: Bundle, variation: float, seed: int) -> Setting:
     """The setting with random op times, of this standard deviation around what they should be.
 
     Each plan of ours runs in the engine. All other periods, of other policies too, become longer as our plan
     with fewest failures does.
     """
-    jitter, claimed = Jitter(variation, seed), plans_of(bundle)
-    periods = [
-        simulate(bundle, number, iterations=_ITERATIONS, jitter=jitter, keep_ops=False).period
-        for number in range(len(claimed))
-    ]
+    jitter = Jitter(variation, seed)
+    claimed, periods = plans_of(bundle), _periods(bundle, jitter)
     fewest = min(range(len(claimed)), key=lambda number: sum(claimed[number].counts))
     longer = periods[fewest] / claimed[fewest].period
-    measured = zip(claimed, periods, strict=True)
-    plans = [Planned(plan.counts, round(period / longer)) for plan, period in measured]
+    plans = _measured(claimed, periods, longer)
+    recuts = [
+        CutPlans(read_job(each), tuple(_measured(plans_of(each), _periods(each, jitter), longer)))
+        for each in bundle.recuts
+    ]
     return replace(
         setting,
         plans=tuple(sorted(plans, key=lambda plan: (sum(plan.counts), plan.period))),
         second_ticks=setting.second_ticks / longer,
+        recuts=tuple(recuts),
     )
+
+
+def _periods(bundle: Bundle, jitter: Jitter) -> list[float]:
+    """Of each plan, in the engine."""
+    return [
+        simulate(bundle, number, iterations=_ITERATIONS, jitter=jitter, keep_ops=False).period
+        for number in range(len(bundle.plans))
+    ]
+
+
+def _measured(claimed: list[Planned], periods: list[float], longer: float) -> list[Planned]:
+    measured = zip(claimed, periods, strict=True)
+    return [Planned(plan.counts, round(period / longer)) for plan, period in measured]

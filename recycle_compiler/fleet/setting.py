@@ -68,6 +68,14 @@ class ChangeCosts:
     """ElasWave: seconds to edit the communicators in place; published as under 1."""
 
 
+class CutPlans(NamedTuple):
+    """Our plans under another cut of a job in layers."""
+
+    job: JobSpec
+    """The derived one: its stages are those of the cut."""
+    plans: tuple[Planned, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """Everything that a policy may know about the job before it begins."""
@@ -86,6 +94,8 @@ class Setting:
     exact_plans: int = 0
     """For how many failure patterns that the bundle does not have the simulation makes a plan; the period of
     others is estimated from bounds."""
+    recuts: tuple[CutPlans, ...] = ()
+    """Ours under other cuts."""
 
     def seconds(self, ticks: float) -> float:
         return ticks / self.second_ticks
@@ -136,7 +146,9 @@ class Known:
     """None: a few where plans are made quickly, none in larger jobs."""
 
 
-def make_setting(job: JobSpec, plans: Sequence[Planned], known: Known | None = None) -> Setting:
+def make_setting(
+    job: JobSpec, plans: Sequence[Planned], known: Known | None = None, recuts: Sequence[CutPlans] = ()
+) -> Setting:
     """A setting of a job and its plans."""
     known = known or Known()
     return Setting(
@@ -147,6 +159,7 @@ def make_setting(job: JobSpec, plans: Sequence[Planned], known: Known | None = N
         one_f_one_b=one_f_one_b_period(job),
         exact_plans=_exact_plans(job) if known.exact_plans is None else known.exact_plans,
         second_ticks=1e9 if job.unit != "slot" else job.ticks_per_unit / known.slot,
+        recuts=tuple(recuts),
     )
 
 

@@ -11,11 +11,11 @@ from recycle_compiler.backends.bundle import bundle_bytes
 from recycle_compiler.cli.bundles import read_bundle, read_bundle_job
 from recycle_compiler.cli.options.files import add_output_argument
 from recycle_compiler.cli.options.planning import load_for, planning
-from recycle_compiler.cli.progress import is_shown, plan_progress, simulation_progress
+from recycle_compiler.cli.progress import cut_progress, is_shown, plan_progress, simulation_progress
 from recycle_compiler.cli.values import count, one_of, positive
 from recycle_compiler.fleet.comparison import Comparison, batch_of, compare
 from recycle_compiler.fleet.machines import LAYOUTS, Fleet, Layout, LayoutError, lay_out
-from recycle_compiler.fleet.our_plans import plans_of, with_jitter
+from recycle_compiler.fleet.our_plans import plans_of, recuts_of, with_jitter
 from recycle_compiler.fleet.page import page
 from recycle_compiler.fleet.policy import NAMES as POLICIES
 from recycle_compiler.fleet.report import Report, report_document, report_table
@@ -33,8 +33,11 @@ from recycle_compiler.fleet.traces.read import read_trace
 from recycle_compiler.fleet.traces.trace import Grid, Trace, seconds_of
 from recycle_compiler.frontend.gpt_model import MOST_LAYERS
 from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.ir.streams import Streams
 from recycle_compiler.ir.units import plural
 from recycle_compiler.planner.compile import PlanSummary, compile_job
+from recycle_compiler.planner.recut import can_recut, recut_job
+from recycle_compiler.scheduling.budget import Deadline
 from recycle_runtime.cli.output import (
     DONE,
     STANDARD,
@@ -246,15 +249,20 @@ def _trace(job: JobSpec, layout: Layout, arguments: Namespace) -> Trace:
 def _compile(job: JobSpec, source: str, arguments: Namespace, output: Output) -> Bundle:
     failures = job.failures if arguments.failures is None else arguments.failures
     title, shown = f"planning {job.name}", is_shown(output)
+    deadline = Deadline(job.solver.time_limit_ns)
     with planning(job), plan_progress(title, failures + 1, output, shown) as progress:
 
         def on_plan(summary: PlanSummary, done: int, total: int) -> None:
             progress(summary.gap)
 
-        plans = compile_job(
-            job, failures=failures, processes=arguments.jobs or os.cpu_count() or 1, on_plan=on_plan
-        )
-    return Bundle.parse(bundle_bytes(source=source, plans=plans))
+        processes = arguments.jobs or os.cpu_count() or 1
+        plans = compile_job(job, failures=failures, processes=processes, on_plan=on_plan)
+    recuts: list[tuple[Streams, ...]] = []
+    if can_recut(job):
+        with cut_progress(f"re-cutting {job.name}", output, shown):
+            found = recut_job(job, plans, processes, deadline)
+        recuts = [each.plans for each in found.made]
+    return Bundle.parse(bundle_bytes(source=source, plans=plans, recuts=recuts))
 
 
 def _say_what_has_no_effect(
@@ -307,7 +315,7 @@ def _setting(job: JobSpec, bundle: Bundle, said: Said, arguments: Namespace) -> 
     costs = replace(ChangeCosts(), **{name.replace("-", "_"): value for name, value in arguments.costs})
     slot = _DEFAULT_SLOT if arguments.slot is None else arguments.slot
     known = Known(layers, slot, costs, arguments.exact_plans)
-    setting = make_setting(job, plans_of(bundle), known)
+    setting = make_setting(job, plans_of(bundle), known, recuts_of(bundle))
     return with_jitter(setting, bundle, arguments.jitter, arguments.seed) if arguments.jitter else setting
 
 

@@ -5,13 +5,18 @@ the failures as they are. A better one may come a little later from planning on 
 other stages where the runtime's own rule says that this pays. Whoever comes back copies its state while the
 others train; that costs two regroupings. If no worker is left on a stage the job starts again from a
 checkpoint, with every worker where it serves best.
+
+A job in layers whose bundle has plans under other cuts moves layers instead of workers, to whichever cut and
+number of workers on each stage is fastest, if that pays. Layers travel while training goes on; then all
+switch between two steps. A change in between makes the move come to nothing.
 """
 
 import heapq
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
 
-from recycle_compiler.fleet.our_plans import Counts, OurPeriods
+from recycle_compiler.fleet.our_plans import OurCut, loads_of, our_cuts
 from recycle_compiler.fleet.policies.bookkeeping import WorkClock, own_stages_first
 from recycle_compiler.fleet.policy import Change, Reaction, Worker
 from recycle_compiler.fleet.setting import Setting
@@ -21,12 +26,29 @@ from recycle_runtime.plan.moves import (
     STEPS_BEFORE_MOVES,
     ChangeRate,
     CostOfMoves,
+    Counts,
     least_moves,
     weigh,
 )
+from recycle_runtime.plan.recut import NOTHING, least_bytes, weigh_recut
 
 _STEPS_LEFT = 1 << 40
 _NEVER = float("inf")
+_ALIKE = 1.01
+"""Layouts whose periods differ by less are equal, and then fewer bytes count."""
+_MOST_COMPARED = 16
+
+
+class _Moving(NamedTuple):
+    """Layers are on their way to another cut."""
+
+    arrive: float
+    """When the last are there."""
+    cut: OurCut
+    stages: dict[Worker, int]
+    """The new stage of each machine that has a place in it."""
+    period: int
+    layout: str
 
 
 class Ours:
@@ -41,8 +63,15 @@ class Ours:
             f"plans of the bundle for up to {plural(most, 'failure')}, others on demand; a failure takes "
             f"{costs.detection + costs.regroup:.3g} s and {costs.undone:g} iterations"
         )
+        if setting.recuts:
+            self.note += f"; {plural(len(setting.recuts), 'other cut')} where layers that travel pay"
         self._setting, self._costs, self._job = setting, costs, job
-        self._periods = OurPeriods(setting)
+        self._cuts = our_cuts(setting)
+        self._cut = self._cuts[0]
+        """That of now."""
+        self._moving: _Moving | None = None
+        self._benched: set[Worker] = set()
+        """Who is there, and finds no cell left in the grid of the cut."""
         self._period = _NEVER
         self._serves: dict[Worker, int] = {}
         """The stage of each machine that has work."""
@@ -70,6 +99,7 @@ class Ours:
         grid = ((p, s) for p in range(self._job.pipelines) for s in range(self._job.stages))
         self._idle = {machine for machine in grid if machine not in down}
         self._place(self._idle)
+        self._expect_moves()
         return self._rate
 
     def react(self, change: Change) -> Reaction:
@@ -85,7 +115,7 @@ class Ours:
             self._changes.change()
             ahead = self._is_planned_ahead(at, change.failed)
             self._last_change = at
-            if max(self._counts) == self._job.pipelines:
+            if max(self._counts) == self._cut.job.pipelines:
                 return self._give_up()
             return self._recover(change.failed, ahead)
         return self._let_in(at) if change.returned else Reaction(self._rate)
@@ -96,6 +126,7 @@ class Ours:
             self._copied[0][0] if self._copied else _NEVER,
             self._plan_ready,
             self._weigh_at,
+            _NEVER if self._moving is None else self._moving.arrive,
         )
         return None if moment == _NEVER else moment
 
@@ -108,38 +139,43 @@ class Ours:
         if self._plan_ready <= at:
             self._plan_ready = _NEVER
             return self._take_up("a plan for exactly these failures is ready")
+        if self._moving is not None and self._moving.arrive <= at:
+            return self._switch(self._moving)
         self._weigh_at = _NEVER
-        return self._consider_moves(at)
+        return self._consider_moves(at) if len(self._cuts) == 1 else self._consider_recut(at)
 
     # After a change.
 
     def _forget(self, failed: frozenset[Worker]) -> None:
         self._counted = None
+        if failed:
+            self._moving = None
         for machine in failed:
             self._serves.pop(machine, None)
             self._standby.pop(machine, None)
         self._arrived -= failed
+        self._benched -= failed
         self._copied = [entry for entry in self._copied if entry[1] not in failed]
         heapq.heapify(self._copied)
 
     def _is_planned_ahead(self, at: float, failed: frozenset[Worker]) -> bool:
         """The next failure on every stage is planned for in the background, one stage after the other."""
-        return len(failed) == 1 and at - self._last_change >= self._costs.planning * self._job.stages
+        return len(failed) == 1 and at - self._last_change >= self._costs.planning * self._cut.job.stages
 
     def _recover(self, failed: frozenset[Worker], ahead: bool) -> Reaction:
         """Go on with a plan for the failures as they are."""
         redone = min(self._costs.undone * self._setting.seconds(self._period), self._clock.since_pause)
         pause = self._costs.detection + self._costs.regroup
         counts, words = self._counts, "the plan for these failures"
-        quick = self._periods.at_once(counts)
+        quick = self._cut.periods.at_once(counts)
         self._plan_ready = _NEVER
-        if self._periods.in_bundle(counts) or ahead:
-            self._period = self._periods.exact(counts)
+        if self._cut.periods.in_bundle(counts) or ahead:
+            self._period = self._cut.periods.exact(counts)
         elif quick is not None:
             self._period, words = quick, "a plan for more failures, until there is one for these"
             self._plan_ready = self._clock.now + pause + self._costs.planning
         else:
-            self._period, words = self._periods.exact(counts), "waits for a plan for these failures"
+            self._period, words = self._cut.periods.exact(counts), "waits for a plan for these failures"
             pause += self._costs.planning
         self._clock.pause(pause)
         self._expect_moves()
@@ -147,8 +183,8 @@ class Ours:
 
     def _give_up(self) -> Reaction:
         """No live worker holds the state of some stage."""
-        self._idle = {*self._serves, *self._standby, *self._arrived}
-        self._standby, self._arrived, self._copied = {}, set(), []
+        self._idle = {*self._serves, *self._standby, *self._arrived, *self._benched}
+        self._standby, self._arrived, self._copied, self._benched = {}, set(), [], set()
         redone = self._clock.back_to_checkpoint()
         return self._start_again("a stage has no live worker")._replace(redone=redone)
 
@@ -171,9 +207,16 @@ class Ours:
         arrived, self._arrived = sorted(self._arrived), set()
         for machine in arrived:
             stage = self._neediest(machine[1])
+            if stage is None:
+                self._benched.add(machine)
+                continue
             self._standby[machine] = stage
-            copy = self._job.parameters[stage] / self._costs.copy_rate
+            copy = self._cut.job.parameters[stage] / self._costs.copy_rate
             heapq.heappush(self._copied, (at + self._costs.regroup + copy, machine))
+        if not self._standby:
+            # The cut has no cell for them; another may.
+            self._expect_moves()
+            return Reaction(self._rate, why=f"{_names(arrived)} in, no cell is free")
         return self._pause(self._costs.regroup, f"{_names(arrived)} in, copying")
 
     def _give_work(self, at: float) -> Reaction:
@@ -183,13 +226,14 @@ class Ours:
             machine = heapq.heappop(self._copied)[1]
             self._serves[machine] = self._standby.pop(machine)
             joined.append(machine)
+        self._moving = None
         self._changes.change()
         self._last_change = at
         return self._take_up(f"{_names(joined)} at work")
 
     def _take_up(self, why: str) -> Reaction:
         """Between two steps."""
-        self._period = self._periods.exact(self._counts)
+        self._period = self._cut.periods.exact(self._counts)
         self._plan_ready = _NEVER
         reaction = self._pause(self._costs.regroup, why)
         self._expect_moves()
@@ -197,7 +241,7 @@ class Ours:
 
     def _consider_moves(self, at: float) -> Reaction:
         failed = self._counts
-        best = self._periods.best(failed)
+        best = self._cut.periods.best(failed)
         if best.counts == failed:
             return Reaction(self._rate)
         pipelines = self._job.pipelines
@@ -220,6 +264,63 @@ class Ours:
         self._period = best.period
         return self._pause(weighed.cost, f"{plural(len(moves), 'worker')} moved to other stages")
 
+    # Layers on their way to another cut.
+
+    def _consider_recut(self, at: float) -> Reaction:
+        """The fastest of other layouts; among equals, the one that moves fewest bytes."""
+        costs = self._job.layer_costs
+        assert costs is not None, "only a job in layers has other cuts"
+        live = len(self._serves) + len(self._benched)
+        found = [
+            (period, workers, cut)
+            for cut in self._cuts
+            for workers, period in cut.layouts()
+            if sum(workers) <= live and period < self._period
+        ]
+        if not found:
+            return Reaction(self._rate)
+        quickest = min(period for period, *_ in found)
+        alike = [each for each in found if each[0] <= _ALIKE * quickest]
+        alike.sort(key=lambda each: (each[0], each[2].text(each[1])))
+        held = {machine: self._cut.ranges[stage] for machine, stage in self._serves.items()}
+        held.update(dict.fromkeys(self._benched, NOTHING))
+        ways = [
+            (least_bytes(held, cut.job.cut, workers, costs.parameters), period, workers, cut)
+            for period, workers, cut in alike[:_MOST_COMPARED]
+        ]
+        recut, period, workers, cut = min(ways, key=lambda way: way[0].size)
+        weighed = weigh_recut(
+            recut,
+            cut.text(workers),
+            (self._period, period),
+            self._setting.seconds(self._period),
+            rate=self._costs.copy_rate,
+            pause=self._costs.regroup,
+            seconds_to_change=self._changes.seconds(at),
+            steps_left=_STEPS_LEFT,
+        )
+        if not weighed.pays:
+            return Reaction(self._rate)
+        self._moving = _Moving(at + weighed.moving, cut, recut.stages, period, weighed.layout)
+        return Reaction(self._rate, why=f"layers travel to {weighed.layout}")
+
+    def _switch(self, moving: "_Moving") -> Reaction:
+        """Between two steps; whoever the plan has no place for stands by on the stage that has most to do."""
+        rest = sorted((self._serves.keys() | self._benched) - moving.stages.keys())
+        self._cut, self._serves, self._period = moving.cut, dict(moving.stages), moving.period
+        self._counted, self._moving, self._plan_ready = None, None, _NEVER
+        self._benched = set()
+        for machine in rest:
+            stage = self._slowest_stage(self._counts)
+            if stage is None:
+                self._benched.add(machine)
+                continue
+            self._serves[machine] = stage
+            self._counted = None
+        reaction = self._pause(self._costs.regroup, f"cut to {moving.layout}")
+        self._expect_moves()
+        return reaction
+
     # What is known.
 
     @property
@@ -231,37 +332,70 @@ class Ours:
         """Failures on each stage."""
         if self._counted is None:
             there = Counter(self._serves.values())
-            self._counted = tuple(self._job.pipelines - there[stage] for stage in range(self._job.stages))
+            job = self._cut.job
+            self._counted = tuple(job.pipelines - there[stage] for stage in range(job.stages))
         return self._counted
 
-    def _neediest(self, own: int) -> int:
+    def _neediest(self, own: int) -> int | None:
         """The stage that lacks most workers, those on their way counted; its own one among equals."""
         left = list(self._counts)
         for stage in self._standby.values():
             left[stage] -= 1
+        if self._cut is not self._cuts[0]:
+            return self._slowest_stage(left)
         return max(range(len(left)), key=lambda stage: (left[stage], stage == own, -stage))
+
+    def _slowest_stage(self, failed: Sequence[int]) -> int | None:
+        """Under another cut stages need unlike numbers of workers: the one with most to do gets the next.
+
+        None where the grid of the cut has no cell left.
+        """
+        job = self._cut.job
+        loads = loads_of(job)
+        most = job.pipelines - 1
+        ticks = {
+            stage: loads.ticks(stage, min(failed[stage], most))
+            for stage in range(job.stages)
+            if failed[stage] > 0
+        }
+        return max(ticks, key=lambda stage: (ticks[stage], -stage), default=None)
 
     def _place(self, machines: Collection[Worker]) -> None:
         """Every worker where the bundle's plan for so many failures wants it; none has a state to keep."""
-        failures = self._job.workers - len(machines)
+        self._cut, self._moving = self._cuts[0], None
         self._serves, self._counted, self._period = {}, None, _NEVER
-        if failures > self._job.stages * (self._job.pipelines - 1):
+        if self._job.workers - len(machines) > self._job.stages * (self._job.pipelines - 1):
+            self._place_otherwise(machines)
             return
         counts = [self._job.pipelines] * self._job.stages
         for _, stage in machines:
             counts[stage] -= 1
-        best = self._periods.best(tuple(counts))
+        best = self._cut.periods.best(tuple(counts))
         own = {machine: machine[1] for machine in machines}
         self._serves = own_stages_first(own, (), [self._job.pipelines - gone for gone in best.counts])
-        self._counted = None
         self._period = best.period
+
+    def _place_otherwise(self, machines: Collection[Worker]) -> None:
+        """Too few for the stages of the job's own cut: under the fastest cut that they are enough for."""
+        found = [
+            (period, number, workers)
+            for number, cut in enumerate(self._cuts)
+            for workers, period in cut.layouts()
+            if sum(workers) <= len(machines)
+        ]
+        if not found:
+            return
+        self._period, number, workers = min(found)
+        self._cut = self._cuts[number]
+        places = (stage for stage, count in enumerate(workers) for _ in range(count))
+        self._serves = dict(zip(sorted(machines), places, strict=False))
 
     def _expect_moves(self) -> None:
         begins = max(self._clock.now, self._clock.busy_until)
         self._weigh_at = _NEVER
-        if self._rate > 0 and any(self._counts):
+        if self._rate > 0 and (any(self._counts) or len(self._cuts) > 1):
             wait = self._steps_before_moves * self._setting.seconds(self._period)
-            if not self._periods.is_planned(sum(self._counts)):
+            if len(self._cuts) == 1 and not self._cut.periods.is_planned(sum(self._counts)):
                 # The next failure on every stage is planned for first.
                 wait = max(wait, (self._job.stages + 1) * self._costs.planning)
             self._weigh_at = begins + wait

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from recycle_compiler.fleet.our_plans import OurPeriods
+from recycle_compiler.fleet.our_plans import healthy_period
 from recycle_compiler.fleet.policy import Change, Reaction, Worker
 from recycle_compiler.fleet.setting import Setting
 
@@ -46,5 +46,5 @@ def fault_free(setting: Setting) -> Unfailing:
 
 def zero_bubble(setting: Setting) -> Unfailing:
     """Our plan without failures on machines that never fail, which is what 100 % means."""
-    rate = setting.rate(OurPeriods(setting).healthy)
+    rate = setting.rate(healthy_period(setting))
     return Unfailing("zero-bubble", "our plan without failures; nothing ever fails", rate)

@@ -1,0 +1,136 @@
+"""Our own policy on a job in layers: re-routed at once, cut anew when that pays."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recycle_compiler.fleet.course import Course
+from recycle_compiler.fleet.our_plans import fastest_period, healthy_period
+from recycle_compiler.fleet.policies.ours import Ours
+from recycle_compiler.fleet.setting import ChangeCosts, CutPlans, Known, Setting, make_setting
+from recycle_compiler.ir.failure import failed_per_stage
+from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.ir.layers import LayerCosts
+from recycle_compiler.ir.layout import absent_cells, job_of_layout, parse_layout
+from recycle_runtime.plan.plan_choice import Planned
+from tests.compiler.fleet.settings import COSTS, course_of, made_fleet, read_fleet
+from tests.support.jobs import figure3
+
+GIGABYTE = 10**9
+OWN = {(0, 0, 0, 0): 21_000, (1, 0, 0, 0): 30_000, (1, 1, 1, 1): 33_000, (2, 2, 2, 2): 63_000}
+OTHERS = {"3x4,3x4,2x3": 24_000, "4x5,4x5": 26_000, "4x2,4x2": 60_000, "8x2": 90_000}
+"""Layouts and their periods in ticks; a slot is a second."""
+
+
+def layered_job(layer_bytes: int = GIGABYTE) -> JobSpec:
+    """The running example with two layers on each stage."""
+    half, none = (500,) * 8, (0,) * 8
+    costs = LayerCosts(
+        half, half, half, (1500,) * 8, none, (0,) * 7, half, half, (layer_bytes,) * 8, none, None
+    )
+    own = (2 * layer_bytes,) * 4
+    return replace(figure3(None), parameters=own, cut=(2, 2, 2, 2), layer_costs=costs)
+
+
+def layered(layer_bytes: int = GIGABYTE, costs: ChangeCosts = COSTS) -> Setting:
+    job = layered_job(layer_bytes)
+    plans = [Planned(counts, period) for counts, period in OWN.items()]
+    recuts: list[CutPlans] = []
+    for text, period in OTHERS.items():
+        layout = parse_layout(text)
+        derived = job_of_layout(job, layout)
+        counts = failed_per_stage(absent_cells(derived, layout), derived.stages)
+        recuts.append(CutPlans(derived, (Planned(counts, period),)))
+    return make_setting(job, plans, Known(costs=costs, exact_plans=0), recuts)
+
+
+def run(*lines: str, layer_bytes: int = GIGABYTE) -> list[tuple[float, float, float, str]]:
+    """When, pause, seconds of an iteration from then on, why."""
+    course = course_of(Ours(layered(layer_bytes)), read_fleet(*lines))
+    return [
+        (at, step.pause, pytest.approx(1 / step.rate) if step.rate else 0.0, step.why)
+        for at, _, step in course.log
+        if step.why
+    ]
+
+
+def test_survivors_go_on_at_once_and_are_cut_anew_while_they_train() -> None:
+    """Layers of 1 GB at 1 GB/s: a worker gets at most two, so they travel for two or three seconds."""
+    failed, travel, switch = run('{"at": 1000, "failed": ["1:0"]}', '{"at": 9000}')
+    assert failed == (1000, 3.0, 30.0, "1:0 failed: the plan for these failures")
+    assert travel == (1033, 0.0, 30.0, "layers travel to 3x4,3x4,2x3")
+    assert 1034 <= switch[0] <= 1037
+    assert switch[1:] == (2.0, 24.0, "cut to 3x4,3x4,2x3")
+
+
+def test_nothing_travels_where_it_takes_too_long() -> None:
+    (failed,) = run('{"at": 1000, "failed": ["1:0"]}', '{"at": 9000}', layer_bytes=10**13)
+    assert failed[3] == "1:0 failed: the plan for these failures"
+
+
+def test_a_failure_in_the_middle_of_the_move_makes_it_come_to_nothing() -> None:
+    said = run(
+        '{"at": 1000, "failed": ["1:0"]}',
+        '{"at": 1100, "failed": ["1:1"]}',
+        '{"at": 2000}',
+        layer_bytes=100 * GIGABYTE,
+    )
+    words = [why for *_, why in said]
+    assert words[:3] == [
+        "1:0 failed: the plan for these failures",
+        "layers travel to 3x4,3x4,2x3",
+        "1:1 failed: the plan for these failures",
+    ]
+    assert "cut to 3x4,3x4,2x3" not in words
+    assert words[-1] == "cut to 4x5,4x5"
+
+
+def test_whoever_comes_back_joins_under_the_cut_of_now_and_then_the_own_one_is_best() -> None:
+    said = run('{"at": 1000, "failed": ["1:0"]}', '{"at": 2000, "returned": ["1:0"]}', '{"at": 9000}')
+    words = [why for *_, why in said]
+    assert words[-4:] == [
+        "1:0 in, copying",
+        "1:0 at work",
+        "layers travel to 2x3,2x3,2x3,2x3",
+        "cut to 2x3,2x3,2x3,2x3",
+    ]
+    assert said[-1][2] == 21.0
+
+
+def test_too_few_for_the_own_stages_start_under_another_cut() -> None:
+    """Three of four stages' worth of workers are gone; two workers hold all layers of one stage."""
+    gone = ", ".join(f'"{pipeline}:{stage}"' for pipeline in range(3) for stage in range(3))
+    said = run(f'{{"at": 1000, "failed": [{gone}]}}', '{"at": 2000}')
+    assert said[0][1:] == (41.0, 90.0, "a stage has no live worker: starts from a checkpoint")
+
+
+def test_the_reference_is_the_fastest_plan_without_failures() -> None:
+    given = layered()
+    assert healthy_period(given) == 21_000
+    faster = CutPlans(given.recuts[0].job, (Planned((0, 0, 0), 50_000), Planned((2, 2, 3), 20_000)))
+    assert healthy_period(replace(given, recuts=(faster,))) == 20_000
+    assert [fastest_period(given, failures) for failures in (0, 1, 2, 8, 10, 12)] == [
+        21_000, 24_000, 26_000, 60_000, 90_000, None
+    ]  # fmt: skip
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.sampled_from(
+        [
+            "every 20m",
+            "every 20m repair 50m",
+            "poisson mtbf=20h repair=1h node=2:20% rack=6:20%",
+            "poisson mtbf=3h repair=2m spares=3",
+            "every 3s repair 17s",
+        ]
+    ),
+    st.integers(0, 10_000),
+)
+def test_any_trace_is_survived(words: str, seed: int) -> None:
+    fleet = made_fleet(words, 0.5 if "every 3s" in words else 12, seed)
+    course: Course = course_of(Ours(layered()), fleet)
+    assert 0 <= course.kept <= fleet.trace.span / 20 * (1 + 1e-9)
+    assert course.redone >= 0
