@@ -21,6 +21,8 @@ from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime  # p
 
 from bench.models import MICROBATCHES, STEPS_DRAWN
 from bench.turns import PROCESSES, Setting, Turns
+from recycle_runtime.execution.chunk import build_module
+from recycle_runtime.program.loading import load_program
 from recycle_runtime.worker.fixed_plan import FixedPlanWorker
 from recycle_runtime.worker.options import WorkerOptions
 
@@ -93,7 +95,8 @@ def _train(rank: int, turns: Turns, setting: Setting, cut: Cut, make_schedule: M
     dist.init_process_group("gloo", store=_store(setting), rank=rank, world_size=PROCESSES)
     program = runpy.run_path(setting.program)
     numbers, count = cut
-    modules: list[torch.nn.Module] = [program["build_stage"](number, count) for number in numbers]
+    model = load_program(setting.program)
+    modules = [build_module(model, number, count, 0) for number in numbers]
     stages = [
         PipelineStage(module, number, count, torch.device("cpu"))
         for module, number in zip(modules, numbers, strict=True)

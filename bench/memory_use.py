@@ -27,6 +27,7 @@ from recycle_compiler.ir.failure import failure_set
 from recycle_compiler.ir.job import JobSpec, Techniques
 from recycle_compiler.planner.compile import plan_failed
 from recycle_compiler.verifier.verify import verify_plan
+from recycle_runtime.execution.chunk import build_module
 from recycle_runtime.execution.handlers import GRADIENTS_UNDER_WAY
 from recycle_runtime.execution.interpreter import Handler, Interpreter
 from recycle_runtime.execution.split_backward import Split, prepare
@@ -87,7 +88,7 @@ def measure_stages(program_file: str, stages: int) -> list[StageBytes]:
     data, target = next(program.batches(0))
     inputs, found = as_tensors(data), list[StageBytes]()
     for stage in range(stages):
-        module = program.build_stage(stage, stages)
+        module = build_module(program, stage, stages, 0)
         is_last = stage == stages - 1
         loss = partial(_loss, program, target) if is_last else None
         run, split = StageRun(module, inputs, is_first=stage == 0, loss=loss), prepare(module)

@@ -18,19 +18,19 @@ CLIP_NORM = _GPT["CLIP_NORM"]
 
 
 class Bf16(nn.Module):
-    """A stage whose products are made in bf16; what it holds and passes on stays float32."""
+    """A layer whose products are made in bf16; what it holds and passes on stays float32."""
 
-    def __init__(self, stage: nn.Module) -> None:
+    def __init__(self, layer: nn.Module) -> None:
         super().__init__()
-        self.stage = stage
+        self.layer = layer
 
     def forward(self, value: torch.Tensor) -> torch.Tensor:
         with torch.autocast(value.device.type, torch.bfloat16):
-            return self.stage(value).float()
+            return self.layer(value).float()
 
 
-def build_stage(stage: int, stages: int) -> nn.Module:
-    return Bf16(_GPT["build_stage"](stage, stages))
+def layers() -> list[tuple[str, nn.Module]]:
+    return [(name, Bf16(layer)) for name, layer in _GPT["layers"]()]
 
 
 def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

@@ -3,11 +3,10 @@
     recycle-run local PLAN --program examples/programs/gpt.py --steps 100
 
 The text is made here, from the seed, and never ends. Sizes are below; the head is not tied to the embedding,
-because tied weights would make the first and the last stage wait for each other.
+because layers may not share parameters: a plan may put them on different workers.
 """
 
 import random
-from collections import OrderedDict
 from collections.abc import Iterator
 
 import torch
@@ -82,21 +81,22 @@ class Embedding(nn.Module):
         return self.letters(letters) + self.places(places)
 
 
-def build_stage(stage: int, stages: int) -> nn.Module:
-    """The parts of this stage; each has its own name and seed, so the cut does not change the model."""
-    parts: dict[str, nn.Module] = {}
-    if stage == 0:
-        torch.manual_seed(1000)
-        parts["embedding"] = Embedding()
-    for index in range(BLOCKS):
-        if index * stages // BLOCKS == stage:
-            torch.manual_seed(index)
-            parts[f"block{index}"] = Block()
-    if stage == stages - 1:
-        torch.manual_seed(2000)
-        parts["norm"] = nn.LayerNorm(WIDTH)
-        parts["head"] = nn.Linear(WIDTH, len(LETTERS), bias=False)
-    return nn.Sequential(OrderedDict(parts))
+class Head(nn.Module):
+    """How likely each letter is to come next."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+        self.letters = nn.Linear(WIDTH, len(LETTERS), bias=False)
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        return self.letters(self.norm(value))
+
+
+def layers() -> list[tuple[str, nn.Module]]:
+    """As a job with `model gpt` counts them: the embedding, the blocks, the head."""
+    blocks = [(f"blocks.{index}", Block()) for index in range(BLOCKS)]
+    return [("embedding", Embedding()), *blocks, ("head", Head())]
 
 
 def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

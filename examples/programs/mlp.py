@@ -3,7 +3,6 @@
 recycle-run local PLAN --program examples/programs/mlp.py --steps 20
 """
 
-from collections import OrderedDict
 from collections.abc import Iterator
 
 import torch
@@ -26,20 +25,11 @@ class Layer(nn.Module):
         return value + torch.tanh(self.linear(value))
 
 
-def build_stage(stage: int, stages: int) -> nn.Module:
-    """The layers of this stage; each has its own name and seed, so the cut does not change the model."""
-    layers: dict[str, nn.Module] = {}
-    if stage == 0:
-        torch.manual_seed(1000)
-        layers["first"] = nn.Linear(FEATURES, WIDTH, dtype=torch.float64)
-    for index in range(LAYERS):
-        if index * stages // LAYERS == stage:
-            torch.manual_seed(index)
-            layers[f"layer{index}"] = Layer()
-    if stage == stages - 1:
-        torch.manual_seed(2000)
-        layers["last"] = nn.Linear(WIDTH, 1, dtype=torch.float64)
-    return nn.Sequential(OrderedDict(layers))
+def layers() -> list[tuple[str, nn.Module]]:
+    """In their order; a plan may cut the model between any two of them."""
+    first = nn.Linear(FEATURES, WIDTH, dtype=torch.float64)
+    last = nn.Linear(WIDTH, 1, dtype=torch.float64)
+    return [("first", first), *((f"layer{index}", Layer()) for index in range(LAYERS)), ("last", last)]
 
 
 def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,6 @@
-"""A model that is one nn.Sequential, cut into stages by what its layers cost.
+"""A model that is one nn.Sequential, given in whole stages, which are cut by what its layers cost.
+
+It trains with plans that say nothing about layers, and is never cut anew.
 
 recycle-run profile --program examples/programs/sequential.py --stages 4 -o sequential.json
 """

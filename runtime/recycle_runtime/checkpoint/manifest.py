@@ -8,13 +8,15 @@ import json
 import os
 import stat
 import zlib
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, cast
 
 Fields = dict[str, Any]
 
-VERSION = 1
+VERSION = 2
+"""Shards by layer; those of version 1 are by stage, and read as ever."""
 _LARGEST = 1 << 28
 
 
@@ -47,9 +49,8 @@ def read_sealed(path: Path, kind: str) -> tuple[Fields, int]:
             f"{path}: made by a newer recycle-run: format {version}, this one reads up to {VERSION}"
         )
     checksum = content.pop("crc32", None)
-    if version != VERSION or checksum != _checksum(
-        {"format": f"recycle {kind}", "version": VERSION, **content}
-    ):
+    told = {"format": f"recycle {kind}", "version": version, **content}
+    if version not in range(1, VERSION + 1) or checksum != _checksum(told):
         raise CheckpointError(f"{path}: damaged: the checksum does not match")
     assert isinstance(checksum, int)
     return content, checksum
@@ -97,6 +98,8 @@ class Shape:
     tensor: int
     microbatches: int
     """Per pipeline and step."""
+    layers: int = 0
+    """Of the model, where shards are by layer; 0 where they are by stage."""
 
     @property
     def per_step(self) -> int:
@@ -105,7 +108,13 @@ class Shape:
     @property
     def shards(self) -> list[str]:
         """The folders that a checkpoint must have."""
-        return [shard_name(stage, rank) for stage in range(self.stages) for rank in range(self.tensor)]
+        name, count = (layer_shard_name, self.layers) if self.layers else (shard_name, self.stages)
+        return [name(number, rank) for number in range(count) for rank in range(self.tensor)]
+
+    def with_shards(self, names: Collection[str]) -> "Shape":
+        """By layer or by stage, as these are."""
+        is_by_layer = any(name.startswith(_LAYER) for name in names)
+        return replace(self, layers=len(names) // self.tensor if is_by_layer else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,13 +145,15 @@ class Manifest:
         shape, shards = found.get("shape"), found.get("parts")
         if not _are_counts(found, ("step", "items", "seed")) or not isinstance(shards, dict):
             raise CheckpointError(f"{path}: damaged: something is missing in it")
-        if not isinstance(shape, dict) or not _are_counts(
-            cast(dict[str, Any], shape), tuple(field.name for field in fields(Shape))
-        ):
+        known: dict[str, Any] = (
+            {"layers": 0, **cast(dict[str, Any], shape)} if isinstance(shape, dict) else {}
+        )
+        names = tuple(field.name for field in fields(Shape))
+        if not _are_counts(known, names) or len(known) != len(names):
             raise CheckpointError(f"{path}: damaged: it does not say how many stages there are")
-        manifest = Manifest(found["step"], found["items"], found["seed"], Shape(**shape), shards)
+        manifest = Manifest(found["step"], found["items"], found["seed"], Shape(**known), shards)
         if sorted(manifest.shards) != sorted(manifest.shape.shards):
-            raise CheckpointError(f"{path}: damaged: it does not name every stage")
+            raise CheckpointError(f"{path}: damaged: it does not name every stage or layer")
         for name in manifest.shape.shards:
             if not (folder / name / SHARD_FILE).is_file():
                 raise CheckpointError(f"{folder / name}: damaged: {SHARD_FILE} is missing")
@@ -152,6 +163,14 @@ class Manifest:
 def shard_name(stage: int, tp_rank: int) -> str:
     """The folder of one stage, or of one of its tensor-parallel ranks."""
     return f"stage-{stage}-part-{tp_rank}"
+
+
+_LAYER = "layer-"
+
+
+def layer_shard_name(layer: int, tp_rank: int) -> str:
+    """The folder of one layer, or of one of its tensor-parallel ranks."""
+    return f"{_LAYER}{layer}-part-{tp_rank}"
 
 
 def _are_counts(found: dict[str, Any], names: tuple[str, ...]) -> bool:

@@ -1,6 +1,6 @@
 """The folder of a job's checkpoints, and where in it a run begins. Standard library only.
 
-    DIR/step-00000100/stage-0-part-0/       a shard: its description and its tensors
+    DIR/step-00000100/layer-0-part-0/       a shard: its description and its tensors
     DIR/step-00000100/manifest.json         written last, by the coordinator
     DIR/step-00000200.1/                    a second try at the same step
 
@@ -125,14 +125,16 @@ def beginning(folder: str | Path, shape: Shape, steps: int, *, resume: bool) -> 
 
 def _check(path: Path, found: Complete, shape: Shape, steps: int) -> None:
     made = found.manifest.shape
-    for name, of_checkpoint, of_job in (
-        ("stages", made.stages, shape.stages),
-        ("tensor-parallel ranks", made.tensor, shape.tensor),
-    ):
+    # By layer, shards fit any cut; whether they are the program's layers is for workers to see.
+    by_what = ("layers", made.layers, shape.layers or made.layers)
+    if not made.layers:
+        by_what = ("stages", made.stages, shape.stages)
+    for name, of_checkpoint, of_job in (by_what, ("tensor-parallel ranks", made.tensor, shape.tensor)):
         if of_checkpoint != of_job:
             raise CheckpointError(
                 f"{path}: made by a job with {of_checkpoint} {name}, and this one has {of_job}: only "
-                "pipelines and micro-batches may differ"
+                + ("the cut, " if made.layers else "")
+                + "pipelines and micro-batches may differ"
             )
     if found.manifest.step >= steps:
         raise CheckpointError(

@@ -1,4 +1,4 @@
-"""The state of one stage in a folder: its description as JSON, its tensors as bytes in one file.
+"""The state of one layer or stage in a folder: its description as JSON, its tensors as bytes in one file.
 
 A state is taken apart into a tree (numbers, strings, None, lists, tuples and dictionaries: what optimizers
 and modules have in a state) and tensors with names. torch.distributed.checkpoint writes and reads the

@@ -1,16 +1,21 @@
-"""A chunk's state to a checkpoint and back: a copy at the right moment, and a thread that writes it."""
+"""The state of a process to a checkpoint and back: a copy at the right moment, and a thread that writes it.
+
+A shard is a layer, or a whole stage where the program gives stages, on one tensor-parallel rank. Layers are
+the same under every cut, so a run may resume under another.
+"""
 
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from recycle_runtime.checkpoint.host_copy import HostCopy
-from recycle_runtime.checkpoint.manifest import CheckpointError, Manifest, shard_name
+from recycle_runtime.checkpoint.manifest import CheckpointError, Manifest, layer_shard_name, shard_name
 from recycle_runtime.checkpoint.shelf import is_name
 from recycle_runtime.checkpoint.storage import Tensors, read_shard, take_apart, write_shard
 from recycle_runtime.execution.chunk import Chunk
+from recycle_runtime.execution.layer import Layer
 from recycle_runtime.protocol.messages import (
     CheckpointFailed,
     CheckpointMissed,
@@ -22,28 +27,46 @@ _LONGEST = 500
 """Letters of an error that are told."""
 
 
-def copied(chunk: Chunk, memory: HostCopy) -> tuple[Any, Tensors]:
+class Shard(NamedTuple):
+    """The state of one layer or stage, taken apart."""
+
+    name: str
+    about: dict[str, int | str]
+    """What it must say about itself to be of use."""
+    tree: Any
+    tensors: Tensors
+
+
+def copied(chunks: Collection[Chunk], memory: HostCopy) -> list[Shard]:
     """The state after as many steps as were applied, all of them settled.
 
     The next step may be under way, as long as its gradients have not been used: buffers that its forwards
     have changed are taken as they were before.
     """
-    with chunk.buffers.as_begun(chunk.applied):
-        tree, tensors = take_apart(chunk.state())
-        return tree, memory.take(tensors)
+    with ExitStack() as stack:
+        for chunk in chunks:
+            stack.enter_context(chunk.buffers.as_begun(chunk.applied))
+        shards = list(_taken_apart(chunks))
+        copies = memory.take(_together(shards))
+    return [shard._replace(tensors=_of(shard, copies)) for shard in shards]
 
 
 def restore(chunk: Chunk, checkpoint: Path, step: int) -> None:
     """Become what the checkpoint holds; CheckpointError when it does not fit."""
     manifest = Manifest.read(checkpoint)
-    name = shard_name(chunk.number, chunk.tp_rank)
-    state = read_shard(checkpoint / name, _about(chunk, step), manifest.shards.get(name, -1))
+    _check(chunk, checkpoint, manifest.shape.layers)
+    states: dict[int, Any] = {}
+    for layer in chunk.layers:
+        name = _name(chunk, layer)
+        about = _about(chunk, layer, step)
+        states[layer.number] = read_shard(checkpoint / name, about, manifest.shards.get(name, -1))
     chunk.is_whole = False
-    try:
-        chunk.load(state)
-    except (RuntimeError, ValueError, KeyError, TypeError) as error:
-        why = " ".join(str(error).split())[:300]
-        raise CheckpointError(f"{checkpoint / name}: does not fit the program's stage: {why}") from None
+    for layer in chunk.layers:
+        state = states[layer.number]
+        with _blaming(checkpoint / _name(chunk, layer)):
+            layer.load(state)
+            chunk.stepper.load_state_dict(state["stepper"])
+    chunk.is_whole, chunk.is_fresh = True, False
 
 
 class _GivenUp(Exception):  # noqa: N818
@@ -59,14 +82,14 @@ class BackgroundWriter:
         self._thread: threading.Thread | None = None
         self._given_up = threading.Event()
 
-    def prepare(self, chunk: Chunk) -> None:
+    def prepare(self, chunks: Collection[Chunk]) -> None:
         """A checkpoint is to come; call it once the optimizer has its state."""
         with suppress(CheckpointError):
-            self._memory.prepare(take_apart(chunk.state())[1])
+            self._memory.prepare(_together(_taken_apart(chunks)))
 
-    def write(self, chunk: Chunk, step: int, name: str) -> None:
-        """The state of this chunk, now, as its shard of a checkpoint; its last step is settled."""
-        if chunk.applied != step or self._is_busy():
+    def write(self, chunks: Collection[Chunk], step: int, name: str) -> None:
+        """The state of these chunks, now, as shards of a checkpoint; their last step is settled."""
+        if any(chunk.applied != step for chunk in chunks) or self._is_busy():
             # Whoever asked has given up what is still being written.
             self._given_up.set()
             self._say(CheckpointMissed(name))
@@ -74,13 +97,14 @@ class BackgroundWriter:
         try:
             if not is_name(name):
                 raise CheckpointError(f"{name}: not the name of a checkpoint")
-            tree, tensors = copied(chunk, self._memory)
+            shards = copied(chunks, self._memory)
         except CheckpointError as error:
             self._say(CheckpointFailed(name, str(error)[:_LONGEST]))
             return
+        seed = next(chunk.seed for chunk in chunks)
         self._given_up.clear()
         self._thread = threading.Thread(
-            target=self._write, args=(chunk, step, name, tree, tensors), name="checkpoint", daemon=True
+            target=self._write, args=(shards, name, seed), name="checkpoint", daemon=True
         )
         self._thread.start()
 
@@ -89,10 +113,14 @@ class BackgroundWriter:
         if self._thread is not None:
             self._thread.join()
 
-    def _write(self, chunk: Chunk, step: int, name: str, tree: Any, tensors: Tensors) -> None:
-        folder = self._folder / name / shard_name(chunk.number, chunk.tp_rank)
+    def _write(self, shards: list[Shard], name: str, seed: int) -> None:
+        written: dict[str, int] = {}
         try:
-            checksum = write_shard(folder, _about(chunk, step), tree, tensors, self._proceed)
+            for shard in shards:
+                folder = self._folder / name / shard.name
+                written[shard.name] = write_shard(
+                    folder, shard.about, shard.tree, shard.tensors, self._proceed
+                )
         except _GivenUp:
             return
         except OSError as error:
@@ -101,7 +129,7 @@ class BackgroundWriter:
             # Whatever it was, training goes on.
             self._say(CheckpointFailed(name, f"{type(error).__name__}: {error}"[:_LONGEST]))
         else:
-            self._say(CheckpointWritten(name, checksum, chunk.seed))
+            self._say(CheckpointWritten(name, written, seed))
 
     def _proceed(self) -> None:
         if self._given_up.is_set():
@@ -111,6 +139,55 @@ class BackgroundWriter:
         return self._thread is not None and self._thread.is_alive()
 
 
-def _about(chunk: Chunk, step: int) -> dict[str, int]:
-    """What a shard must say about itself to be of use; the names are those of the format."""
-    return {"step": step, "seed": chunk.seed, "stage": chunk.number, "part": chunk.tp_rank}
+def _taken_apart(chunks: Collection[Chunk]) -> Iterator[Shard]:
+    for chunk in chunks:
+        for layer in chunk.layers:
+            tree, tensors = take_apart({**layer.state(), "stepper": chunk.stepper.state_dict()})
+            yield Shard(_name(chunk, layer), _about(chunk, layer, chunk.applied), tree, tensors)
+
+
+def _together(shards: Iterable[Shard]) -> Tensors:
+    """The tensors of all of them, under names of their own."""
+    return {f"{shard.name}/{name}": tensor for shard in shards for name, tensor in shard.tensors.items()}
+
+
+def _of(shard: Shard, copies: Tensors) -> Tensors:
+    return {name: copies[f"{shard.name}/{name}"] for name in shard.tensors}
+
+
+def _name(chunk: Chunk, layer: Layer) -> str:
+    name = layer_shard_name if chunk.program.is_layered else shard_name
+    return name(layer.number, chunk.tp_rank)
+
+
+def _about(chunk: Chunk, layer: Layer, step: int) -> dict[str, int | str]:
+    """What a shard must say about itself; the names are those of the format."""
+    common: dict[str, int | str] = {"step": step, "seed": chunk.seed, "part": chunk.tp_rank}
+    if chunk.program.is_layered:
+        return {**common, "layer": layer.number, "name": layer.name}
+    return {**common, "stage": layer.number}
+
+
+def _check(chunk: Chunk, checkpoint: Path, layers: int) -> None:
+    """Whether it is by layer, as the program is, and has as many of them."""
+    is_layered = chunk.program.is_layered
+    if bool(layers) != is_layered:
+        raise CheckpointError(
+            f"{checkpoint}: made {'by layer' if layers else 'by stage'}, "
+            f"and the program gives {'layers' if is_layered else 'whole stages'}"
+        )
+    if is_layered and chunk.is_last and chunk.layers[-1].number + 1 != layers:
+        raise CheckpointError(
+            f"{checkpoint}: has {layers} layers, and the program has {chunk.layers[-1].number + 1}"
+        )
+
+
+@contextmanager
+def _blaming(shard: Path) -> Generator[None]:
+    """A state that cannot be loaded is one that does not fit."""
+    try:
+        yield
+    except (RuntimeError, ValueError, KeyError, TypeError) as error:
+        why = " ".join(str(error).split())[:300]
+        what = "layer" if shard.name.startswith("layer") else "stage"
+        raise CheckpointError(f"{shard}: does not fit the program's {what}: {why}") from None

@@ -69,7 +69,7 @@ def open_checkpoints(
     resume: bool,
 ) -> Checkpoints:
     """Where a run begins; one that is under way already goes on as its journal has it."""
-    shape = Shape(bundle.stages, bundle.pipelines, bundle.tensor, bundle.microbatches)
+    shape = Shape(bundle.stages, bundle.pipelines, bundle.tensor, bundle.microbatches, sum(bundle.cut))
     shelf, newest = Shelf(folder), None
     if remembered is None:
         begins = beginning(folder, shape, steps, resume=resume)

@@ -2,9 +2,9 @@
 
 One checkpoint is under way at a time. Its step is told to one writer for every rank of every stage, early
 enough that none has got there; each copies its state when it stands exactly there, and none waits. When
-all have said that their shard is on disk, the manifest is written. A checkpoint that cannot become complete,
-because a writer died or was told too late, is given up, and another is taken. Files are for others to touch:
-see `checkpoint_files`. Standard library only.
+all have said which shards they have put on disk, the manifest is written. A checkpoint that cannot become
+complete, because a writer died or was told too late, is given up, and another is taken. Files are for others
+to touch: see `checkpoint_files`. Standard library only.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import PurePath
 
-from recycle_runtime.checkpoint.manifest import Manifest, Shape, shard_name
+from recycle_runtime.checkpoint.manifest import Manifest, Shape
 from recycle_runtime.checkpoint.shelf import Beginning, name_of
 from recycle_runtime.coordinator.events import (
     BeginCheckpoint,
@@ -43,15 +43,16 @@ _EARLIEST = 64
 class _Attempt:
     step: int
     name: str
-    writers: dict[Member, str]
-    """Who writes which shard."""
+    writers: frozenset[Member]
+    done: set[Member] = field(default_factory=set[Member])
+    """Those who have written."""
     shards: dict[str, int] = field(default_factory=dict[str, int])
     """Those that are on disk, with their checksums."""
     is_closing: bool = False
     """Whether the manifest is on its way to disk."""
 
     def waits_for(self, member: Member) -> bool:
-        return not self.is_closing and self.writers.get(member) not in (None, *self.shards)
+        return not self.is_closing and member in self.writers - self.done
 
 
 class NoCheckpoints:
@@ -127,7 +128,7 @@ class Checkpoints(NoCheckpoints):
         """The last step whose checkpoint is there or has been given up for good."""
         self._early = _EARLY
         self._is_stopped = False
-        self._writers: dict[Member, str] = {}
+        self._writers: frozenset[Member] = frozenset()
         self._stand = self._next = 0
 
     @property
@@ -137,14 +138,10 @@ class Checkpoints(NoCheckpoints):
     # What happens to the job.
 
     def train(self, members: Sequence[Member], stages: Mapping[Worker, int]) -> None:
-        first: dict[int, Member] = {}
+        first: dict[int, Worker] = {}
         for member in sorted(members):
-            first.setdefault(stages[member.worker], member)
-        self._writers = {
-            member: shard_name(stages[member.worker], member.tp_rank)
-            for member in members
-            if member.worker == first[stages[member.worker]].worker
-        }
+            first.setdefault(stages[member.worker], member.worker)
+        self._writers = frozenset(member for member in members if member.worker in first.values())
 
     def regroup(self, step: int, members: Sequence[Member], stages: Mapping[Worker, int]) -> list[Order]:
         self.train(members, stages)
@@ -170,7 +167,7 @@ class Checkpoints(NoCheckpoints):
         if self._attempt is not None or (due := self._due(step + self._early)) is None:
             return []
         begun = self._begin(due)
-        asked = {member: self.asked_of(member) for member in self._writers}
+        asked = {member: self.asked_of(member) for member in sorted(self._writers)}
         told = [Send(member, TakeCheckpoint(*order)) for member, order in asked.items() if order is not None]
         return [*begun, *told]
 
@@ -193,11 +190,11 @@ class Checkpoints(NoCheckpoints):
             case CheckpointMissed():
                 self._early = min(2 * self._early, _EARLIEST)
                 self._give_up(attempt, "")
-            case CheckpointWritten(_, crc32, seed):
-                attempt.shards[attempt.writers[member]] = crc32
-                if len(attempt.shards) == len(self._shape.shards):
-                    attempt.is_closing = True
-                    return [CompleteCheckpoint(attempt.name, self._manifest(attempt, seed))]
+            case CheckpointWritten(_, shards, seed):
+                attempt.shards |= shards
+                attempt.done.add(member)
+                if attempt.done >= attempt.writers:
+                    return self._complete(attempt, seed)
         return []
 
     def not_begun(self, name: str, why: str) -> list[Order]:
@@ -230,7 +227,7 @@ class Checkpoints(NoCheckpoints):
         """Each attempt has a name of its own, so that no process overwrites the files of another."""
         name = next(name for attempt in count() if (name := name_of(step, attempt)) not in self._names)
         self._names.add(name)
-        self._attempt = _Attempt(step, name, dict(self._writers))
+        self._attempt = _Attempt(step, name, self._writers)
         return [BeginCheckpoint(name)]
 
     def _give_up(self, attempt: _Attempt, why: str) -> list[Order]:
@@ -238,6 +235,11 @@ class Checkpoints(NoCheckpoints):
         self._attempt = None
         return [Tell(f"no checkpoint of step {attempt.step}: {why}")] if why else []
 
-    def _manifest(self, attempt: _Attempt, seed: int) -> Manifest:
-        items = self.begins.item + (attempt.step - self.begins.step) * self._shape.per_step
-        return Manifest(attempt.step, items, seed, self._shape, dict(attempt.shards))
+    def _complete(self, attempt: _Attempt, seed: int) -> list[Order]:
+        shape = self._shape.with_shards(attempt.shards)
+        if sorted(attempt.shards) != sorted(shape.shards):
+            return self._give_up(attempt, "the workers' shards are not those of a whole model")
+        attempt.is_closing = True
+        items = self.begins.item + (attempt.step - self.begins.step) * shape.per_step
+        manifest = Manifest(attempt.step, items, seed, shape, dict(attempt.shards))
+        return [CompleteCheckpoint(attempt.name, manifest)]

@@ -130,7 +130,7 @@ def check_beginning(bundle: Bundle, options: RunOptions) -> None:
         raise RunError(str(error)) from None
     if options.checkpoint is None:
         return
-    shape = Shape(bundle.stages, bundle.pipelines, bundle.tensor, bundle.microbatches)
+    shape = Shape(bundle.stages, bundle.pipelines, bundle.tensor, bundle.microbatches, sum(bundle.cut))
     try:
         begins = beginning(options.checkpoint, shape, options.steps, resume=options.resume)
         if begins.seed not in (None, options.seed):

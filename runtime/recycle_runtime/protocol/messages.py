@@ -89,7 +89,7 @@ class Copied(NamedTuple):
 
 
 class CheckpointOrder(NamedTuple):
-    """A shard of a checkpoint to write."""
+    """A checkpoint to write one's shards of."""
 
     step: Natural
     name: str
@@ -236,10 +236,11 @@ class FaultInjected:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointWritten:
-    """My shard of this checkpoint is on disk."""
+    """My shards of this checkpoint are on disk."""
 
     name: str
-    crc32: Natural
+    shards: Mapping[str, Natural]
+    """The checksum of each one's description."""
     seed: Natural
 
 
@@ -252,7 +253,7 @@ class CheckpointMissed:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFailed:
-    """My shard of this checkpoint cannot be written."""
+    """My shards of this checkpoint cannot be written."""
 
     name: str
     why: str
@@ -362,7 +363,7 @@ class Recall:
 
 @dataclass(frozen=True, slots=True)
 class TakeCheckpoint:
-    """Write your shard of this checkpoint when you stand at this step."""
+    """Write your shards of this checkpoint when you stand at this step."""
 
     step: Natural
     name: str

@@ -1,5 +1,6 @@
-"""What a worker process does with checkpoints: begins with one, and writes its shard when asked."""
+"""What a worker process does with checkpoints: begins with one, and writes its shards when asked."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,34 +21,38 @@ class WorkerCheckpoints:
         self._told, self._link = folder, link
         self._writer: BackgroundWriter | None = None
 
-    def begin(self, chunk: Chunk, order: Go) -> None:
-        """A generation begins; in the first ones, a chunk as built takes over what the checkpoint holds."""
-        chunk.data.count_from(order.first_step, order.first_item)
+    def begin(self, chunks: Collection[Chunk], order: Go) -> None:
+        """A generation begins; in the first ones, chunks as built take over what the checkpoint holds."""
+        for chunk in chunks:
+            chunk.data.count_from(order.first_step, order.first_item)
         if order.checkpoint is not None:
             # What is missing should show now, and not when the first one is due.
             self._folder()
         has_donor = order.copy_from is not None or order.donor is not None
-        if order.restore is None or has_donor or not chunk.is_fresh:
+        if order.restore is None or has_donor:
             return
         from recycle_runtime.checkpoint.writer import restore
 
-        restore(chunk, self._folder() / order.restore, order.first_step)
-        # What has been used already is drawn now, while nobody waits.
-        chunk.data.signature(order.first_step, 0)
+        for chunk in chunks:
+            if chunk.is_fresh:
+                restore(chunk, self._folder() / order.restore, order.first_step)
+                # What has been used already is drawn now, while nobody waits.
+                chunk.data.signature(order.first_step, 0)
 
-    def write_if_due(self, chunk: Chunk) -> None:
-        """The last step of this chunk is settled."""
+    def write_if_due(self, chunks: Collection[Chunk]) -> None:
+        """The last step of all these chunks is settled: those that the worker works on."""
         asked = self._link.checkpoint
-        if asked is None or chunk.applied == 0:
+        applied = min(chunk.applied for chunk in chunks)
+        if asked is None or applied == 0:
             return
         if self._writer is None:
             from recycle_runtime.checkpoint.writer import BackgroundWriter
 
             self._writer = BackgroundWriter(self._folder(), self._link.say)
-            self._writer.prepare(chunk)
-        if chunk.applied >= asked.step:
+            self._writer.prepare(chunks)
+        if applied >= asked.step:
             self._link.checkpoint = None
-            self._writer.write(chunk, *asked)
+            self._writer.write(chunks, *asked)
 
     def _folder(self) -> Path:
         if self._told is None:

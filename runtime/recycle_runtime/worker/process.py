@@ -221,7 +221,7 @@ class WorkerProcess:
         has_donor = order.copy_from is not None or order.donor is not None
         if self._chunk is not None:
             self._chunk = self._under_cut(self._chunk, bundle, order, has_donor=has_donor)
-            self._checkpoints.begin(self._chunk, order)
+            self._checkpoints.begin([self._chunk], order)
             if has_donor:
                 self._chunk.is_whole = False
             else:
@@ -234,7 +234,7 @@ class WorkerProcess:
             self._tensor_group.behind = transport.tensor_group
         if self._chunk is None:
             self._chunk = self._build(bundle, order.role[1])
-            self._checkpoints.begin(self._chunk, order)
+            self._checkpoints.begin([self._chunk], order)
             if not has_donor:
                 self._chunk.stand(order.step, order.sums)
         copied = generation.begin(self._chunk, transport)
@@ -370,7 +370,7 @@ class WorkerProcess:
         return chunk
 
     def _settled(self, chunk: Chunk) -> None:
-        self._checkpoints.write_if_due(chunk)
+        self._checkpoints.write_if_due([chunk])
         self._layers.settled()
 
     # Layers for another cut.

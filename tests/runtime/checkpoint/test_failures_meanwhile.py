@@ -11,10 +11,11 @@ from tests.runtime.checkpoint.runs import FAILED, JOB, losses, plans, run, train
 DIES_ONCE = """
 import os, signal, time
 from recycle_runtime.checkpoint import storage
-from recycle_runtime.execution.chunk import Chunk
+from recycle_runtime.execution import layer as held
 
-def die_once(what, stage):
-    if what == {what!r} and stage == 1:
+def die_once(what, layer):
+    # One of the second stage, neither its first nor its last.
+    if what == {what!r} and layer == 7:
         try:
             os.close(os.open({marker!r}, os.O_CREAT | os.O_EXCL))
         except FileExistsError:
@@ -24,14 +25,14 @@ def die_once(what, stage):
 
 def sealed(path, kind, fields, inner=storage.write_sealed):
     # The tensors are there, their description is not.
-    die_once("writing", fields["about"]["stage"])
+    die_once("writing", fields["about"]["layer"])
     return inner(path, kind, fields)
 
-def loads(chunk, state, inner=Chunk.load):
-    die_once("reading", chunk.number)
-    inner(chunk, state)
+def loads(layer, state, inner=held.Layer.load):
+    die_once("reading", layer.number)
+    inner(layer, state)
 
-storage.write_sealed, Chunk.load = sealed, loads
+storage.write_sealed, held.Layer.load = sealed, loads
 """
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from recycle_runtime.checkpoint.host_copy import HostCopy
-from recycle_runtime.checkpoint.manifest import CheckpointError, Manifest, Shape, shard_name
+from recycle_runtime.checkpoint.manifest import CheckpointError, Manifest, Shape
 from recycle_runtime.checkpoint.storage import put_together, take_apart
 from recycle_runtime.checkpoint.writer import BackgroundWriter, copied, restore
 from recycle_runtime.execution.chunk import Chunk, build_chunks
@@ -43,7 +43,8 @@ def test_every_copy_is_a_run_that_ended_there(
     copies: dict[tuple[int, int], list[Any]] = {}
 
     def settled(chunk: Chunk) -> None:
-        copies.setdefault((id(chunk), chunk.applied), []).append(put_together(*copied(chunk, HostCopy())))
+        states = [put_together(shard.tree, shard.tensors) for shard in copied([chunk], HostCopy())]
+        copies.setdefault((id(chunk), chunk.applied), []).append(states)
 
     monkeypatch.setattr(Chunk, "settled", settled)
     _, workers = train_in_threads(plan, program, 0, STEPS)
@@ -53,7 +54,7 @@ def test_every_copy_is_a_run_that_ended_there(
     for steps in range(1, STEPS + 1):
         _, ended = train_in_threads(plan, program, 0, steps)
         for place, worker in ended.items():
-            expected = flat(worker.chunks[place[1]].state())
+            expected = flat([layer.state() for layer in worker.chunks[place[1]].layers])
             assert taken[place, steps]
             for state in taken[place, steps]:
                 found = flat(state)
@@ -72,15 +73,16 @@ def kept(folder: Path, chunk: Chunk) -> Path:
     heard: list[CheckpointReply] = []
     writer = BackgroundWriter(folder, heard.append)
     (folder / "step-00000000").mkdir()
-    writer.write(chunk, 0, "step-00000000")
+    writer.write([chunk], 0, "step-00000000")
     writer.wait()
     (written,) = heard
     assert isinstance(written, CheckpointWritten)
-    names = {shard_name(0, 0): 0, shard_name(1, 0): written.crc32}
-    other = folder / "step-00000000" / shard_name(0, 0)
-    other.mkdir()
-    (other / "part.json").touch()
-    Manifest(0, 0, 0, Shape(2, 2, 1, 2), names).write(folder / "step-00000000")
+    shape = Shape(2, 2, 1, 2, layers=10)
+    for name in set(shape.shards) - written.shards.keys():
+        (folder / "step-00000000" / name).mkdir()
+        (folder / "step-00000000" / name / "part.json").touch()
+    shards = dict.fromkeys(shape.shards, 0) | dict(written.shards)
+    Manifest(0, 0, 0, shape, shards).write(folder / "step-00000000")
     return folder / "step-00000000"
 
 
@@ -102,8 +104,8 @@ def test_a_checkpoint_of_another_program_or_seed_is_refused(tmp_path: Path) -> N
     with pytest.raises(CheckpointError, match="has seed 0, and this run has 3"):
         restore(chunk_of(tmp_path, seed=3), checkpoint, 0)
     other = chunk_of(tmp_path)
-    other.module.append(torch.nn.Linear(2, 2))  # pyright: ignore[reportCallIssue]
-    with pytest.raises(CheckpointError, match="does not fit the program's stage: ") as caught:
+    other.layers[0].module.add_module("more", torch.nn.Linear(2, 2))
+    with pytest.raises(CheckpointError, match="does not fit the program's layer: ") as caught:
         restore(other, checkpoint, 0)
     assert "\n" not in str(caught.value)
 
@@ -112,9 +114,9 @@ def test_a_writer_says_when_it_is_late_or_cannot_write(tmp_path: Path) -> None:
     heard: list[CheckpointReply] = []
     chunk = chunk_of(tmp_path)
     writer = BackgroundWriter(tmp_path / "nowhere", heard.append)
-    writer.write(chunk, 3, "step-00000003")
-    writer.write(chunk, 0, "../step-00000000")
-    writer.write(chunk, 0, "step-00000000")
+    writer.write([chunk], 3, "step-00000003")
+    writer.write([chunk], 0, "../step-00000000")
+    writer.write([chunk], 0, "step-00000000")
     writer.wait()
     late, wrong_name, nowhere = heard
     assert late == CheckpointMissed("step-00000003")

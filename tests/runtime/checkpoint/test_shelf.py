@@ -77,6 +77,17 @@ def test_another_number_of_pipelines_goes_on_after_the_items_that_were_used(tmp_
     assert (begins.checkpoint, begins.step, begins.item) == ("step-00000005", 5, 60)
 
 
+def test_shards_by_layer_fit_any_cut_of_as_many_layers(tmp_path: Path) -> None:
+    by_layer = Shape(2, 3, 1, 4, layers=6)
+    complete(Shelf(tmp_path), 5, by_layer)
+    assert (tmp_path / "step-00000005" / "layer-5-part-0").is_dir()
+    for shape in (Shape(3, 2, 1, 6, layers=6), Shape(4, 1, 1, 7)):
+        assert beginning(tmp_path, shape, 9, resume=True).step == 5
+    said = "made by a job with 6 layers, and this one has 7: only the cut, pipelines and micro-batches"
+    with pytest.raises(CheckpointError, match=said):
+        beginning(tmp_path, Shape(2, 3, 1, 4, layers=7), 9, resume=True)
+
+
 def no_shard_file(folder: Path) -> None:
     (folder / shard_name(1, 0) / "part.json").unlink()
 

@@ -136,7 +136,7 @@ def foreign(folder: Path) -> None:
 
 
 def newer(folder: Path) -> None:
-    (folder / "part.json").write_text('{"format": "recycle checkpoint part", "version": 2}')
+    (folder / "part.json").write_text('{"format": "recycle checkpoint part", "version": 3}')
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def newer(folder: Path) -> None:
         (no_description, "part.json: no such file or directory"),
         (edited, "part.json: damaged: the checksum does not match"),
         (foreign, "part.json: not a checkpoint part of recycle-run"),
-        (newer, "part.json: made by a newer recycle-run: format 2, this one reads up to 1"),
+        (newer, "part.json: made by a newer recycle-run: format 3, this one reads up to 2"),
     ],
 )
 def test_damage_is_said_in_a_sentence(tmp_path: Path, damage: Callable[[Path], None], said: str) -> None:

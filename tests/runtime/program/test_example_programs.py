@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from recycle_runtime.execution.chunk import build_module
 from recycle_runtime.program.loading import Program, load_program
 from recycle_runtime.program.microbatches import MicroBatches
 
@@ -44,11 +45,11 @@ def test_all_are_there() -> None:
 
 def test_the_cut_does_not_change_the_model(program: Program) -> None:
     data, _ = next(program.batches(0))
-    whole = program.build_stage(0, 1)
+    whole = build_module(program, 0, 1, 0)
     parameters = dict(whole.named_parameters())
     expected = whole(data)
     for count in (2, 3, 4):
-        stages = [program.build_stage(stage, count) for stage in range(count)]
+        stages = [build_module(program, stage, count, 0) for stage in range(count)]
         assert torch.equal(chained(stages, data), expected)
         named = {name: value for stage in stages for name, value in stage.named_parameters()}
         assert named.keys() == parameters.keys()
@@ -65,7 +66,7 @@ def test_a_seed_says_which_data(program: Program) -> None:
 
 
 def test_training_lowers_the_loss(program: Program) -> None:
-    stages = [program.build_stage(stage, 2) for stage in range(2)]
+    stages = [build_module(program, stage, 2, 0) for stage in range(2)]
     optimizers = [program.optimizer(list(stage.parameters())) for stage in stages]
     data = MicroBatches(program, 0, 2)
     losses: list[float] = []
@@ -82,9 +83,10 @@ def test_training_lowers_the_loss(program: Program) -> None:
 
 
 def test_types_are_as_promised() -> None:
+    programs = {name: load_program(PROGRAMS / f"{name}.py") for name in NAMES}
     kinds = {
-        name: {value.dtype for value in load_program(PROGRAMS / f"{name}.py").build_stage(0, 1).parameters()}
-        for name in NAMES
+        name: {value.dtype for value in build_module(program, 0, 1, 0).parameters()}
+        for name, program in programs.items()
     }
     short, long = {torch.float32}, {torch.float64}
     assert kinds == {"gpt": short, "mlp": long, "sequential": short, "tensor_parallel": long}

@@ -4,6 +4,7 @@ In one process, with real plans and workers as threads: so many steps under one 
 compared with a plain loop over the whole model.
 """
 
+import copy
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -44,7 +45,7 @@ CPU = torch.device("cpu")
 STEPS = 3
 """Under each cut."""
 
-STATISTICS = {f"body.3.{name}" for name in ("running_mean", "running_var", "num_batches_tracked")}
+STATISTICS = {f"norm.{name}" for name in ("running_mean", "running_var", "num_batches_tracked")}
 
 Held = dict[Worker, dict[int, Chunk]]
 
@@ -199,7 +200,7 @@ def received(
         if wanted := needed & set(held):
             standby = build_standby(beside, before, number, wanted)
             assert [layer.number for layer in standby.layers] == sorted(wanted)
-            standby.load(donors[number].state(wanted))
+            standby.load(copy.deepcopy(donors[number].state(wanted)))
             found.append(standby)
     return found
 

@@ -69,11 +69,12 @@ class Drop(nn.Module):
 
 def layers() -> list[tuple[str, nn.Module]]:
     return [
-        ("first", nn.Linear(WIDTH, WIDTH, dtype=torch.float64)),
+        # No bias: its gradient would be nothing but rounding, which the optimizer would make a step of.
+        ("first", nn.Linear(WIDTH, WIDTH, bias=False, dtype=torch.float64)),
+        ("norm", nn.BatchNorm1d(WIDTH, dtype=torch.float64)),
         ("body.0", Drop()),
         ("body.1", Tied()),
         ("body.2", nn.Dropout(0.1)),
-        ("body.3", nn.BatchNorm1d(WIDTH, dtype=torch.float64)),
         ("fork", Fork()),
         ("join", Join()),
         ("again", Again()),

@@ -1,0 +1,147 @@
+"""A run that is stopped goes on under another cut, with other numbers of stages, pipelines and workers."""
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from recycle_runtime.checkpoint import manifest as manifests
+from recycle_runtime.checkpoint.manifest import CheckpointError, Manifest, Shape, write_sealed
+from recycle_runtime.checkpoint.writer import BackgroundWriter, restore
+from recycle_runtime.execution.chunk import Chunk, build_chunks
+from recycle_runtime.launcher.local import RunError
+from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.program.loading import load_program
+from recycle_runtime.protocol.messages import CheckpointReply, CheckpointWritten
+from tests.runtime.checkpoint.runs import losses, plans, run, saved, train_in_turns, with_dropout
+from tests.runtime.training.alone import train_alone
+from tests.runtime.training.compare import MLP, changed
+from tests.runtime.training.test_batch_norm import BATCH_NORM
+from tests.support.jobs import unit_job
+
+LAYERS = 10
+PER_STEP = 4
+
+
+def cut_plans(folder: Path, cut: Sequence[int], pipelines: int) -> str:
+    """Plans for the program's layers cut this way; all of them with as many micro-batches in a step."""
+    job = replace(unit_job(len(cut), pipelines, PER_STEP // pipelines), cut=tuple(cut))
+    return plans(folder / f"{'-'.join(map(str, cut))}.plan", job)
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Five steps of two pipelines of two stages, and the program."""
+    folder = tmp_path_factory.mktemp("cuts")
+    program = with_dropout(folder)
+    run(cut_plans(folder, (4, 6), 2), program, 5, checkpoint=str(folder / "kept"))
+    return folder / "kept", program
+
+
+@pytest.mark.parametrize(("cut", "pipelines"), [((3, 4, 3), 1), ((7, 3), 2), ((10,), 4)])
+def test_another_cut(kept: tuple[Path, str], tmp_path: Path, cut: tuple[int, ...], pipelines: int) -> None:
+    folder, program = kept
+    shutil.copytree(folder, tmp_path / "kept")
+    bundle = cut_plans(tmp_path, cut, pipelines)
+    resumed, _ = run(bundle, program, 8, save=str(tmp_path), checkpoint=str(tmp_path / "kept"), resume=True)
+    alone = train_alone(program, len(cut), PER_STEP, 8, cut=cut)
+    assert losses(resumed) == pytest.approx({step: alone.losses[step] for step in range(5, 8)}, rel=1e-12)
+    states = saved(tmp_path)
+    assert len(states) == len(cut) * pipelines
+    for name, state in states.items():
+        for key, tensor in alone.states[int(name.split("-")[2])].items():
+            torch.testing.assert_close(state[key], tensor, rtol=1e-12, atol=1e-12)
+    newest = tmp_path / "kept" / "step-00000008"
+    assert sorted(path.name for path in newest.iterdir() if path.is_dir()) == sorted(
+        f"layer-{layer}-part-0" for layer in range(LAYERS)
+    )
+
+
+def test_other_micro_batches_too(kept: tuple[Path, str], tmp_path: Path) -> None:
+    """Data goes on with the first item that was not used, in steps of another size."""
+    folder, program = kept
+    shutil.copytree(folder, tmp_path / "kept")
+    bundle = plans(tmp_path / "other.plan", replace(unit_job(3, 1, 3), cut=(2, 2, 6)))
+    resumed, _ = run(bundle, program, 7, checkpoint=str(tmp_path / "kept"), resume=True)
+    expected, _ = train_in_turns(program, 1, [(5, 4), (2, 3)])
+    assert losses(resumed) == pytest.approx({5: expected[5], 6: expected[6]}, rel=1e-12)
+
+
+def test_a_plan_that_says_nothing_about_layers(kept: tuple[Path, str], tmp_path: Path) -> None:
+    folder, program = kept
+    shutil.copytree(folder, tmp_path / "kept")
+    bundle = plans(tmp_path / "plain.plan", unit_job(4, 1, PER_STEP))
+    resumed, _ = run(bundle, program, 6, checkpoint=str(tmp_path / "kept"), resume=True)
+    alone = train_alone(program, 4, PER_STEP, 6)
+    assert losses(resumed) == pytest.approx({5: alone.losses[5]}, rel=1e-12)
+
+
+def test_other_layers_are_refused(kept: tuple[Path, str], tmp_path: Path) -> None:
+    folder, program = kept
+    shutil.copytree(folder, tmp_path / "kept")
+    fewer = changed(tmp_path, program, "LAYERS = 7")
+    checkpoint = str(tmp_path / "kept")
+    with pytest.raises(RunError, match="made by a job with 10 layers, and this one has 9: only the cut, "):
+        run(cut_plans(tmp_path, (4, 5), 2), fewer, 6, checkpoint=checkpoint, resume=True)
+    plain = plans(tmp_path / "plain.plan", unit_job(2, 1, PER_STEP))
+    with pytest.raises(RunError, match="has 10 layers, and the program has 9"):
+        run(plain, fewer, 6, checkpoint=checkpoint, resume=True)
+    # No other name of the file: it would be the program of another job.
+    (tmp_path / "names").mkdir()
+    named = changed(tmp_path / "names", program, "_layers = layers\nlayers = lambda: _layers()[::-1]")
+    with pytest.raises(RunError, match=r"has name .*, and this run has"):
+        run(cut_plans(tmp_path, (4, 6), 2), named, 6, checkpoint=checkpoint, resume=True)
+
+
+def stage_of(folder: Path, program: str) -> Chunk:
+    bundle = Bundle.read(plans(folder / "job.plan", unit_job(1, 1, 2)))
+    return build_chunks(load_program(program), bundle, 0, 0, torch.device("cpu"))[0]
+
+
+def written(folder: Path, chunk: Chunk) -> Path:
+    """A checkpoint of one stage."""
+    heard: list[CheckpointReply] = []
+    writer = BackgroundWriter(folder, heard.append)
+    (folder / "step-00000000").mkdir()
+    writer.write([chunk], 0, "step-00000000")
+    writer.wait()
+    (reply,) = heard
+    assert isinstance(reply, CheckpointWritten)
+    shape = Shape(1, 1, 1, 2).with_shards(reply.shards)
+    Manifest(0, 0, 0, shape, dict(reply.shards)).write(folder / "step-00000000")
+    return folder / "step-00000000"
+
+
+def test_shards_by_stage_and_by_layer_are_not_mixed(tmp_path: Path) -> None:
+    for name, program in (("stages", BATCH_NORM), ("layers", MLP)):
+        (tmp_path / name).mkdir()
+        written(tmp_path / name, stage_of(tmp_path, program))
+    with pytest.raises(CheckpointError, match="made by stage, and the program gives layers"):
+        restore(stage_of(tmp_path, MLP), tmp_path / "stages" / "step-00000000", 0)
+    with pytest.raises(CheckpointError, match="made by layer, and the program gives whole stages"):
+        restore(stage_of(tmp_path, BATCH_NORM), tmp_path / "layers" / "step-00000000", 0)
+
+
+def test_files_of_the_first_format_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were by stage, and said nothing about layers."""
+    monkeypatch.setattr(manifests, "VERSION", 1)
+    chunk = stage_of(tmp_path, BATCH_NORM)
+    with torch.no_grad():
+        for parameter in chunk.module.parameters():
+            parameter.add_(1.0)
+    checkpoint = written(tmp_path, chunk)
+    fields: dict[str, Any] = json.loads((checkpoint / "manifest.json").read_text())
+    for name in ("format", "version", "crc32"):
+        fields.pop(name)
+    del fields["shape"]["layers"]
+    write_sealed(checkpoint / "manifest.json", "checkpoint manifest", fields)
+    monkeypatch.undo()
+    fresh = stage_of(tmp_path, BATCH_NORM)
+    restore(fresh, checkpoint, 0)
+    for name, tensor in chunk.module.state_dict().items():
+        assert torch.equal(fresh.module.state_dict()[name], tensor)
