@@ -4,6 +4,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from itertools import groupby
 from typing import Any, cast
 
 import numpy as np
@@ -11,6 +12,8 @@ from numpy.typing import NDArray
 
 from recycle_compiler.ir.failure import FailureSet, Worker, worker_at
 from recycle_compiler.ir.job import JobSpec, SolverOptions, Techniques
+from recycle_compiler.ir.layers import LayerCosts
+from recycle_compiler.ir.layout import layout_of
 from recycle_compiler.ir.ops import Column, OpKind
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.streams import Streams
@@ -18,9 +21,11 @@ from recycle_compiler.ir.text import op_name
 from recycle_compiler.ir.units import in_memory_unit, in_unit, memory_text, plural, time_text, unit_name
 
 Rows = NDArray[np.intp]
-_TIMES = ("period", "makespan", "lower_bound")
+_TIMES = ("period", "makespan", "lower_bound", "bound_over_cuts")
 _TIME_FIELDS = ("forward", "backward_input", "backward_weight", "optimizer", "reduce", "transfer")
-_MEMORY_FIELDS = ("activation", "kept_for_weight", "capacity")
+_MEMORY_FIELDS = ("activation", "kept_for_weight", "capacity", "resident")
+_OF_LAYERS = "layer_"
+"""Begins the names of costs by layer."""
 _EXAMPLES = 5
 """How many ops or workers of a kind are named before the rest is counted."""
 
@@ -99,14 +104,25 @@ def changed_streams(before: Streams, after: Streams) -> tuple[Worker, ...]:
 
 
 def _changed_fields(before: JobSpec, after: JobSpec) -> tuple[tuple[str, object, object], ...]:
-    pairs = (
-        (field.name, getattr(before, field.name), getattr(after, field.name)) for field in fields(JobSpec)
-    )
-    return tuple((name, old, new) for name, old, new in pairs if old != new)
+    names = (field.name for field in fields(JobSpec) if field.name != "layer_costs")
+    pairs = ((name, getattr(before, name), getattr(after, name)) for name in names)
+    whole = (*pairs, *_layer_fields(before.layer_costs, after.layer_costs))
+    return tuple((name, old, new) for name, old, new in whole if old != new)
+
+
+def _layer_fields(
+    before: LayerCosts | None, after: LayerCosts | None
+) -> Iterator[tuple[str, object, object]]:
+    """Costs by layer, or how many layers there are where one of the jobs does not have them."""
+    if before is None or after is None:
+        yield "layers", before and before.count, after and after.count
+        return
+    for field in fields(LayerCosts):
+        yield f"{_OF_LAYERS}{field.name}", getattr(before, field.name), getattr(after, field.name)
 
 
 def _changed_claims(before: Schedule, after: Schedule) -> tuple[tuple[str, object, object], ...]:
-    names = ("period", "makespan", "lower_bound", "status", "reason", "cut_short")
+    names = ("period", "makespan", "lower_bound", "bound_over_cuts", "status", "reason", "cut_short")
     pairs = ((name, getattr(before.claims, name), getattr(after.claims, name)) for name in names)
     return tuple((name, old, new) for name, old, new in pairs if old != new)
 
@@ -208,6 +224,14 @@ def _worker(schedule: Schedule, row: int) -> Worker:
 def plan_title(failures: int) -> str:
     """`plan for 1 failure`: what pairs the plans of two bundles."""
     return f"plan for {plural(failures, 'failure')}"
+
+
+def schedule_title(schedule: Schedule) -> str:
+    """What a plan is for; under another cut, `plan under 2x2,2x4`."""
+    layout = layout_of(schedule.job, schedule.failed)
+    if layout is None or not schedule.job.is_recut:
+        return plan_title(len(schedule.failed))
+    return f"plan under {layout}"
 
 
 def difference_lines(diff: PlanDiff) -> Iterator[str]:
@@ -323,9 +347,12 @@ def _field_text(job: JobSpec, name: str, value: object) -> str:
     plain = _field(job, name, value)
     if not isinstance(plain, list):
         return _words(plain)
-    return (
-        " ".join("unlimited" if item is None else str(item) for item in cast(list[object], plain)) or "none"
-    )
+    words = ["unlimited" if item is None else str(item) for item in cast(list[object], plain)]
+    if name.startswith(_OF_LAYERS):
+        # There may be a hundred layers, and most of them alike.
+        runs = [(word, len(list(same))) for word, same in groupby(words)]
+        words = [word if count == 1 else f"{count}*{word}" for word, count in runs]
+    return " ".join(words) or "none"
 
 
 def _field(job: JobSpec, name: str, value: object) -> object:
@@ -334,8 +361,9 @@ def _field(job: JobSpec, name: str, value: object) -> object:
         return list(value.names)
     if isinstance(value, SolverOptions):
         return str(value)
+    name = name.removeprefix(_OF_LAYERS)
     if not isinstance(value, tuple):
-        return value
+        return _amount(job, value) if name == "capacity" and isinstance(value, int) else value
     numbers = cast(tuple[int | None, ...], value)
     if name in _MEMORY_FIELDS:
         return [_amount(job, number) for number in numbers]

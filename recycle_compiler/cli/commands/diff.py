@@ -1,15 +1,25 @@
 """`recyclec diff`: what changed between two bundles or two schedule texts; exit 1 if anything did.
 
-If the second file is the trace of a run, the plan is compared with that instead: a report, and exit 0.
+Of jobs in layers, plans under other cuts are compared where both have the same layout, and where another cut
+became the fastest, both are named. If the second file is the trace of a run, the plan is compared with that
+instead: a report, and exit 0.
 """
 
 import json
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from recycle_compiler.analysis.cut_diff import (
+    CutChange,
+    change_line,
+    change_object,
+    cut_change,
+    fastest_cut,
+    recut_layout,
+)
 from recycle_compiler.analysis.plan_diff import (
     PlanDiff,
     changed_streams,
@@ -17,19 +27,20 @@ from recycle_compiler.analysis.plan_diff import (
     difference_lines,
     difference_object,
     plan_title,
+    schedule_title,
 )
 from recycle_compiler.analysis.trace_diff.document import comparison_document
 from recycle_compiler.analysis.trace_diff.text import comparison_text
 from recycle_compiler.analysis.trace_diff.trace_file import begins_like_a_trace
-from recycle_compiler.cli.bundles import read_bundle, read_plan, schedule_of
+from recycle_compiler.cli.bundles import read_bundle, read_bundle_job, read_plan, schedule_of
 from recycle_compiler.cli.commands.diff_with_run import compare_bundle, compare_text
 from recycle_compiler.cli.values import count
-from recycle_compiler.ir.job import TextError
+from recycle_compiler.ir.job import JobSpec, TextError
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.streams import Streams
 from recycle_compiler.ir.text import parse_schedule
 from recycle_runtime.cli.output import DONE, Output, UsageError, UserError
-from recycle_runtime.plan.bundle import MAGIC
+from recycle_runtime.plan.bundle import MAGIC, Bundle
 
 DIFFERENT = 1
 _SCHEDULE_HEAD = b"schedule"
@@ -60,6 +71,25 @@ class Side:
 
     counts: tuple[int, ...]
     read: Callable[[int], tuple[Schedule, Streams | None]]
+    path: str
+    bundle: Bundle | None = None
+    """None for a text."""
+
+    @property
+    def cuts(self) -> dict[tuple[str, int], int]:
+        """The layout of each other cut's first plan, and the number of a plan under it: which cut that is."""
+        recuts = () if self.bundle is None else self.bundle.recuts
+        return {
+            (str(recut_layout(recut, 0)), plan): number
+            for number, recut in enumerate(recuts)
+            for plan in range(len(recut.plans))
+        }
+
+    def read_under(self, cut: int, plan: int) -> tuple[Schedule, Streams]:
+        """A plan under another cut."""
+        assert self.bundle is not None, "a text has no other cuts"
+        streams = read_plan(self.bundle.recuts[cut], self.path, plan)
+        return schedule_of(streams, self.path), streams
 
 
 def run(arguments: Namespace, output: Output) -> int:
@@ -71,25 +101,98 @@ def run(arguments: Namespace, output: Output) -> int:
         raise UsageError(f"--step needs a trace: {arguments.after} is none")
     before, after = _side(arguments.before), _side(arguments.after)
     pairs = _pairs(before.counts, after.counts)
+    findings = _Findings(output, is_json=arguments.json)
+    _compare_own(before, after, pairs, findings)
+    if before.cuts or after.cuts:
+        _compare_cuts(before, after, findings)
+        _compare_fastest(before, after, pairs, findings)
+    return findings.end()
+
+
+@dataclass(slots=True)
+class _Findings:
+    """What differs: told as it is found, or collected for JSON."""
+
+    output: Output
+    is_json: bool
+    same: bool = True
+    document: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def only(self, key: str, items: Sequence[Any], titles: Sequence[str], path: str) -> None:
+        """What one of the files has alone."""
+        self.same &= not items
+        self.document[key] = list(items)
+        if not self.is_json:
+            self.output.data("".join(f"{title}: only in {path}\n" for title in titles))
+
+    def plan(self, key: str, diff: PlanDiff, layout: str | None = None) -> None:
+        """Two plans."""
+        self.same &= diff.is_empty
+        if not self.is_json:
+            self.output.data(_words(diff))
+            return
+        found = difference_object(diff)
+        if layout is not None:
+            # Cells of its grid that have no worker are no failures.
+            found = {"layout": layout, **{name: found[name] for name in found if name != "failures"}}
+        self.document.setdefault(key, []).append(found)
+
+    def end(self) -> int:
+        if self.is_json:
+            self.output.data(json.dumps({"same": self.same, **self.document}, indent=1) + "\n")
+        return DONE if self.same else DIFFERENT
+
+
+def _compare_own(before: Side, after: Side, pairs: list[tuple[int, int]], findings: _Findings) -> None:
+    """Plans under the cut that the job starts with."""
     only_before = [count for count in before.counts if count not in dict(pairs)]
     only_after = [count for count in after.counts if count not in dict(pairs).values()]
-    found: list[dict[str, Any]] = []
-    if not arguments.json:
-        output.data("".join(f"{plan_title(count)}: only in {arguments.before}\n" for count in only_before))
-        output.data("".join(f"{plan_title(count)}: only in {arguments.after}\n" for count in only_after))
-    same = not only_before and not only_after
+    findings.only("only_before", only_before, list(map(plan_title, only_before)), before.path)
+    findings.only("only_after", only_after, list(map(plan_title, only_after)), after.path)
+    findings.document["plans"] = []
     # One plan at a time: all plans of a large bundle would not fit into memory.
     for old, new in pairs:
-        diff = _compare(before.read(old), after.read(new))
-        same &= diff.is_empty
-        if arguments.json:
-            found.append(difference_object(diff))
-        else:
-            output.data(_words(diff))
-    if arguments.json:
-        document = {"same": same, "only_before": only_before, "only_after": only_after, "plans": found}
-        output.data(json.dumps(document, indent=1) + "\n")
-    return DONE if same else DIFFERENT
+        findings.plan("plans", _compare(before.read(old), after.read(new)))
+
+
+def _compare_cuts(before: Side, after: Side, findings: _Findings) -> None:
+    """Plans under other cuts, where both have the same layout."""
+    old, new = before.cuts, after.cuts
+    for key, one, other, path in (
+        ("only_cuts_before", old, new, before.path),
+        ("only_cuts_after", new, old, after.path),
+    ):
+        layouts = sorted({layout for layout, _ in one.keys() - other.keys()})
+        findings.only(key, layouts, [f"plans under {layout}" for layout in layouts], path)
+    findings.document["plans_under_other_cuts"] = []
+    for layout, plan in (key for key in old if key in new):
+        first = before.read_under(old[layout, plan], plan)
+        second = after.read_under(new[layout, plan], plan)
+        findings.plan("plans_under_other_cuts", _compare(first, second), layout)
+
+
+def _compare_fastest(before: Side, after: Side, pairs: list[tuple[int, int]], findings: _Findings) -> None:
+    """Where another cut became the fastest."""
+    changes = list(_cut_changes(before, after, pairs))
+    findings.document["fastest_cuts"] = [change_object(change, *jobs) for change, jobs in changes]
+    if not findings.is_json:
+        findings.output.data("".join(f"{change_line(change, *jobs)}\n" for change, jobs in changes))
+
+
+def _cut_changes(
+    before: Side, after: Side, pairs: list[tuple[int, int]]
+) -> Iterator[tuple[CutChange, tuple[JobSpec, JobSpec]]]:
+    """Numbers of failures for which another layout is the fastest, with the jobs of both sides."""
+    if before.bundle is None or after.bundle is None:
+        return
+    jobs = read_bundle_job(before.bundle, before.path), read_bundle_job(after.bundle, after.path)
+    if any(job.layer_costs is None for job in jobs):
+        return
+    for old, new in pairs:
+        first = fastest_cut(before.bundle, jobs[0], before.counts.index(old))
+        second = fastest_cut(after.bundle, jobs[1], after.counts.index(new))
+        if first is not None and second is not None and first.layout != second.layout:
+            yield cut_change(new, first, second), jobs
 
 
 def _with_run(arguments: Namespace, output: Output) -> int:
@@ -110,7 +213,7 @@ def _pairs(before: tuple[int, ...], after: tuple[int, ...]) -> list[tuple[int, i
 
 
 def _words(diff: PlanDiff) -> str:
-    old, new = plan_title(len(diff.before.failed)), plan_title(len(diff.after.failed))
+    old, new = schedule_title(diff.before), schedule_title(diff.after)
     title = new if old == new else f"{old} -> {new}"
     title += f": {'same' if diff.is_empty else 'different'}\n"
     return title + "".join(f"{line}\n" for line in difference_lines(diff))
@@ -149,12 +252,12 @@ def _bundle_side(path: str) -> Side:
         streams = read_plan(bundle, path, counts.index(count))
         return schedule_of(streams, path), streams
 
-    return Side(counts, read)
+    return Side(counts, read, path, bundle)
 
 
 def _text_side(path: str) -> Side:
     schedule = _read_text(path)
-    return Side((len(schedule.failed),), lambda count: (schedule, None))
+    return Side((len(schedule.failed),), lambda count: (schedule, None), path)
 
 
 def _read_text(path: str) -> Schedule:
