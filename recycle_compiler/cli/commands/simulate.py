@@ -260,7 +260,7 @@ def _compile(job: JobSpec, source: str, arguments: Namespace, output: Output) ->
     recuts: list[tuple[Streams, ...]] = []
     if can_recut(job):
         with cut_progress(f"re-cutting {job.name}", output, shown):
-            found = recut_job(job, plans, processes, deadline)
+            found = recut_job(job, dict(enumerate(plans)), processes, deadline)
         recuts = [each.plans for each in found.made]
     return Bundle.parse(bundle_bytes(source=source, plans=plans, recuts=recuts))
 

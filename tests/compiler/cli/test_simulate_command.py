@@ -254,3 +254,33 @@ def test_gpus_that_do_not_fit(folder: Path, capsys: pytest.CaptureFixture[str]) 
     (folder / "wide.job").write_text(JOB.replace("data = 2", "data = 2  tensor = 4"))
     assert simulate(folder, "--gpus-per-node", "6", source="wide.job", trace="none") == 2
     assert "a worker has 4 GPUs and a machine 6" in capsys.readouterr().err
+
+
+LAYERED = """job layered {
+  parallel { pipeline = 2  data = 3  cut = [3, 1] }
+  batch    { microbatches = 4 }
+  layers   {
+    unit = ms
+    forward = [4 * 10]
+    backward_input = [4 * 10]
+    backward_weight = [4 * 10]
+    optimizer = 1
+  }
+  tolerate { failures = 1 }
+}
+"""
+"""Its own cut is uneven, so that another one pays."""
+
+
+@pytest.mark.parametrize("source", ["layered.job", "layered.plan"])
+def test_a_job_in_layers_is_cut_anew(source: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "layered.job").write_text(LAYERED)
+    plan = str(folder / "layered.plan")
+    assert main(["compile", str(folder / "layered.job"), "-o", plan, "--quiet"]) == 0
+    assert simulate(folder, "--format", "json", source=source, trace="every 10h repair 2h") == 0
+    policies = document(capsys)["policies"]
+    ours = policies["ours"]
+    words = [entry["why"] for entry in ours["log"]]
+    assert any(why.startswith("cut to ") for why in words)
+    assert ours["share"] <= 1
+    assert ours["share"] > policies["fault-free"]["share"]
