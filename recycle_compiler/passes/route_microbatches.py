@@ -8,13 +8,13 @@ more than ceil(all / live). Neighbouring micro-batches go to different peers, wh
 over the iteration, and the turn starts at the same peer on every stage, so that stages with equal failures
 form whole pipelines again.
 
-In a large job such a stage deals out all its micro-batches in turn, not only those of its failed workers:
+Except in small jobs, such a stage deals out all its micro-batches in turn, not only those of failed workers:
 
     stage of 4, one failed  0 1 2 0   1 2 0 1   2 0 1 2 ...
 
 Then its workers run in step, and what one round of them sends on arrives as a round. With those of failed
-workers in between, they drift apart and the last of them ends late, which costs about half a percent of the
-period.
+workers in between, they drift apart and the last of them ends late, which costs half a percent of the period
+in large jobs and several percent where micro-batches are few.
 
 Where a worker is slow, the shares of its stage are as many as each of its workers has time for:
 
@@ -36,7 +36,7 @@ from recycle_compiler.ir.ops import OpKind
 from recycle_compiler.passes.pipeline import Pass
 from recycle_compiler.scheduling.slow_workers import SlowWorkers, stage_shares
 
-_LARGE = 20_000
+_LARGE = 400
 """Ops from which on stages with failures deal out all their micro-batches."""
 _FINE = 1 << 32
 """Of how many parts an iteration is, where turns are placed."""

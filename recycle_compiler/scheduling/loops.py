@@ -12,7 +12,7 @@ from recycle_compiler.scheduling.inner_loops import Group
 from recycle_compiler.scheduling.problem import Ints, Problem
 from recycle_compiler.scheduling.rules import Rule
 
-LARGE = 1_000
+LARGE = 400
 """Ops from which on the loops are compiled: below, loading the compiler takes longer than it saves."""
 
 
