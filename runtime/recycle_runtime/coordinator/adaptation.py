@@ -5,7 +5,7 @@ Nothing is considered while a change is under way. A job that can be cut anew mo
 workers. Plans for measured op times are made under the job's own cut only. Standard library only.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -85,7 +85,7 @@ class Adaptation:
         self._job = JobText(self.book.bundles[0].job_text)
         for stage in range(self.book.stages):
             self.costs.state_bytes[stage] = self._job.parameter_bytes(stage)
-        self._recutting = Recutting(self.book, options.recut)
+        self._recutting = Recutting(self.book, options.recut, files.notes)
         self._has_said_why_not = False
         self._replanner = replanner
         self._rows: list[float] = []
@@ -127,6 +127,10 @@ class Adaptation:
         if copied is not None:
             self.costs.copied(*copied)
             self._copying = max(self._copying, copied.seconds)
+
+    def recall(self, layer_bytes: Sequence[int]) -> None:
+        """What the coordinator before this one knew of layers."""
+        self._recutting.recall(layer_bytes)
 
     def layers_arrived(self, copied: Copied) -> None:
         """A process has received layers in the background."""

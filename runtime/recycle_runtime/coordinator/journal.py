@@ -59,6 +59,8 @@ class Remembered(NamedTuple):
     """Where they stand in the grid of their plan, if not where their names say."""
     move: str | None = None
     """The layout to which layers were on their way."""
+    layer_bytes: tuple[int, ...] = ()
+    """Of the state of each layer, once they were known."""
 
 
 class Journal:
@@ -85,6 +87,7 @@ def read(path: str | Path) -> Remembered | None:
     found: Remembered | None = None
     next_row = 0
     standby: tuple[Worker, ...] = ()
+    layer_bytes: tuple[int, ...] = ()
     begins: tuple[str | None, int, int] = (None, 0, 0)
     lines = list(_lines(path))
     for fields in lines:
@@ -98,6 +101,8 @@ def read(path: str | Path) -> Remembered | None:
             next_row = int(fields["row"]) + 1
         elif "standby" in fields:
             standby = tuple(worker_of(place) for place in fields["standby"])
+        elif "layer_bytes" in fields:
+            layer_bytes = tuple(map(int, fields["layer_bytes"]))
         elif "begins" in fields:
             begins = tuple(fields["begins"])
             next_row = begins[1]
@@ -111,6 +116,7 @@ def read(path: str | Path) -> Remembered | None:
         next_row=next_row,
         bundles=bundles,
         standby=standby,
+        layer_bytes=layer_bytes,
         made_for=made_for,
         fitted=fitted,
         restore=restore,

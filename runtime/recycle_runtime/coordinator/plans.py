@@ -39,7 +39,7 @@ class PlanFiles:
     def __init__(self, first: str, book: PlanBook, notes: Notes) -> None:
         self.paths = [Path(first)] * len(book.bundles)
         """Of each bundle; plans for other cuts lie in the first one."""
-        self._book, self._notes = book, notes
+        self._book, self.notes = book, notes
 
     def recall(
         self,
@@ -57,26 +57,26 @@ class PlanFiles:
         self._book.fitted = None if fitted is None else first + fitted
 
     def add(self, path: Path, bundle: Bundle) -> None:
-        self._notes.write(bundle=str(path))
+        self.notes.write(bundle=str(path))
         self.paths.append(path)
         self._book.add(bundle)
 
     def fit(self, path: Path, bundle: Bundle, made_for: Fitted) -> None:
         """A plan for these workers, to be used by them from now on."""
         slow = [[*worker, by] for worker, by in made_for.slow.items()]
-        self._notes.write(bundle=str(path), live=sorted(made_for.live), slow=slow)
+        self.notes.write(bundle=str(path), live=sorted(made_for.live), slow=slow)
         self.paths.append(path)
         self._book.fitted = self._book.add(bundle, made_for)
 
     def unfit(self) -> None:
         """No plan is for certain workers any more."""
         if self._book.fitted is not None:
-            self._notes.write(unfit=True)
+            self.notes.write(unfit=True)
             self._book.fitted = None
 
     def keep_on_standby(self, standby: Collection[Worker]) -> None:
         """These should get no micro-batches from now on, and no others."""
-        self._notes.write(standby=sorted(standby))
+        self.notes.write(standby=sorted(standby))
         self._book.standby = frozenset(standby)
 
 

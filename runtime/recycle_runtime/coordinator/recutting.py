@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from recycle_runtime.coordinator.events import RecutWanted
 from recycle_runtime.coordinator.layer_move import LayerMove
+from recycle_runtime.coordinator.plans import Notes
 from recycle_runtime.coordinator.state_machine import StateMachine
 from recycle_runtime.plan.moves import CostOfMoves, Counts
 from recycle_runtime.plan.plan_book import PlanBook
@@ -49,9 +50,9 @@ class Target(NamedTuple):
 class Recutting:
     """Looks for a better cut once enough steps of a generation have been seen."""
 
-    def __init__(self, own: PlanBook, when: str) -> None:
+    def __init__(self, own: PlanBook, when: str, notes: Notes) -> None:
         """`when`: auto, always (whenever it saves anything) or off."""
-        self._own, self._when = own, when
+        self._own, self._when, self._notes = own, when, notes
         self._layer_bytes: list[int] = [0] * sum(own.cut)
         self._is_layered = False
         """Whether the program gives layers, as its workers say."""
@@ -76,10 +77,18 @@ class Recutting:
     def began(self, first: int, layer_bytes: Sequence[int]) -> None:
         """A process holds these layers."""
         if layer_bytes:
+            were_known = all(self._layer_bytes)
             self._is_layered = True
             self._layer_bytes[first : first + len(layer_bytes)] = layer_bytes
+            if all(self._layer_bytes) and not were_known:
+                self._notes.write(layer_bytes=self._layer_bytes)
         elif not self._obstacle() and not self._is_layered:
             _LOGGER.info("no re-cut is considered: the program gives whole stages only")
+
+    def recall(self, layer_bytes: Sequence[int]) -> None:
+        """What the coordinator before this one knew."""
+        if layer_bytes:
+            self._is_layered, self._layer_bytes = True, list(layer_bytes)
 
     def generation(self) -> None:
         """A new one begins."""

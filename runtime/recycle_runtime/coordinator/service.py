@@ -238,6 +238,7 @@ class Service:
             remembered.bundles, remembered.standby, remembered.made_for, remembered.fitted
         )
         self._job.remember(remembered)
+        self._adaptation.recall(remembered.layer_bytes)
         assert self._job.assignment is not None
         cells = {worker: remembered.cells.get(worker, worker) for worker in remembered.places}
         self._adaptation.generation(self._job.assignment, cells)

@@ -207,8 +207,16 @@ class StateMachine:
     @property
     def is_settled(self) -> bool:
         """Whether nothing is under way at all: no change, no joiner, no layers."""
-        joining = any(entry.is_joining for entry in self.roster.entries.values())
-        return self.is_steady and not joining and self.move is None
+        return (
+            self.is_steady
+            and self.move is None
+            and not any(self._is_on_its_way(member) for member in self.roster.entries)
+        )
+
+    def _is_on_its_way(self, member: Member) -> bool:
+        """Whether it waits for its state, or arrives and will be given a cell."""
+        entry = self.roster.entries[member]
+        return entry.is_joining or (not entry.is_active and self.cells.has_room(member.worker))
 
     @property
     def is_steady(self) -> bool:
@@ -474,6 +482,9 @@ class StateMachine:
             return
         if move.arrive(member, message.copied.size, self._now):
             self._stop_at_boundary(f"re-cut to {move.layout}")
+            for outside in (one for one in self._those_who_stop() if not self.roster.entries[one].is_active):
+                # All may have been told before it was known that these have to stop too.
+                self._say_where_to_stop(outside)
 
     def _layers_lost(self, member: Member, message: LayersLost) -> None:
         if self.move is not None and self._is_current(member, message.generation):

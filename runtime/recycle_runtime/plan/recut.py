@@ -228,9 +228,9 @@ class Weighed(NamedTuple):
 
     def __str__(self) -> str:
         if self.saving <= 0:
-            return f"re-cut to {self.layout}: saves nothing: not re-cut"
+            return f"layout {self.layout} saves nothing: not re-cut"
         return (
-            f"re-cut to {self.layout}: saves {100 * self.saving:.1f} % of {self.step:.3g} s a step, "
+            f"layout {self.layout} saves {100 * self.saving:.1f} % of {self.step:.3g} s a step, "
             f"{size_text(self.size)} travel in {self.moving:.3g} s, a pause of {self.pause:.2g} s, "
             f"{self.expected:.0f} s expected: {'re-cut' if self.pays else 'not re-cut'}"
         )

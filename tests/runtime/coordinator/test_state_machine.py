@@ -10,11 +10,20 @@ STEPS = 12
 
 
 def can_fail(world: World, place: Worker) -> bool:
-    """Another worker of its stage holds the parameters."""
-    return any(
-        other != place and other[1] == place[1] and process.applied is not None and not process.is_fresh
+    """Another worker of its stage holds the parameters, under the cut there is and the one that may come."""
+    coordinator = world.coordinator
+    move = coordinator.move
+    others = {
+        other
         for other, process in world.processes.items()
-    )
+        if other != place and process.applied is not None and not process.is_fresh
+    }
+    stages = {other: coordinator.cells.stage(other) for other in world.processes}
+    if stages[place] not in {stages[other] for other in others}:
+        return False
+    if move is None or place not in move.cells:
+        return True
+    return move.cells[place][1] in {move.cells[other][1] for other in others if other in move.cells}
 
 
 def disturb(world: World, events: int, faults: tuple[str, ...]) -> None:
@@ -89,3 +98,34 @@ def test_the_coordinator_starts_again(seed: int, stages: int, pipelines: int, ev
     disturb(world, events, ("kill", "start", "break", "restart"))
     world.run_to_the_end()
     check(world)
+
+
+CUTS = ((2, 2), (1, 3), (4,), (1, 1, 2))
+
+
+@settings(max_examples=150)
+@given(st.integers(0, 2**32), st.integers(2, 4), st.integers(0, 12))
+def test_the_cut_changes(seed: int, pipelines: int, events: int) -> None:
+    world = World(seed, 2, pipelines, STEPS, CUTS)
+    disturb(world, events, ("kill", "kill", "start"))
+    world.run_to_the_end()
+    check(world)
+
+
+@settings(max_examples=250)
+@given(st.integers(0, 2**32), st.integers(2, 4), st.integers(0, 12))
+def test_the_cut_changes_and_the_coordinator_starts_again(seed: int, pipelines: int, events: int) -> None:
+    world = World(seed, 2, pipelines, STEPS, CUTS)
+    disturb(world, events, ("kill", "start", "break", "restart"))
+    world.run_to_the_end()
+    check(world)
+
+
+def test_the_model_changes_its_cut() -> None:
+    """And gives some of these changes up; else the tests above would say nothing."""
+    worlds = [World(seed, 2, 3, STEPS, CUTS) for seed in range(10)]
+    for world in worlds:
+        disturb(world, 6, ("kill", "start"))
+        world.run_to_the_end()
+    assert sum(world.recuts for world in worlds) > 10
+    assert sum(world.given_up for world in worlds) > 1

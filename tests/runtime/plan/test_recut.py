@@ -111,7 +111,7 @@ def test_what_pays():
     assert enough.moving == 10.0
     assert enough.gain == pytest.approx(0.2 * 90 - 1)
     assert enough.pays
-    assert "re-cut to 1x1: saves 20.0 % of 2 s a step, 100 B travel in 10 s" in str(enough)
+    assert "layout 1x1 saves 20.0 % of 2 s a step, 100 B travel in 10 s" in str(enough)
 
 
 @pytest.mark.parametrize(

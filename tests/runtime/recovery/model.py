@@ -1,7 +1,8 @@
 """Members of a job as little state machines around a job's real state machine: time is a list of choices.
 
 Messages in both directions stay in order, and take as long as chance wants. A member that trains can finish a
-step only when everybody in its generation has begun it, as with real sums.
+step only when everybody in its generation has begun it, as with real sums. In a job in layers, a member knows
+which layers it holds, and under a cut that asks for others it must have been sent them.
 """
 
 import random
@@ -11,12 +12,16 @@ from typing import Any
 from recycle_runtime.coordinator.events import (
     AllReturned,
     BeginGeneration,
+    BeginMove,
     EndJob,
+    EndMove,
     Event,
     Fence,
     Joined,
+    Order,
     PlanMade,
     Reconnected,
+    RecutWanted,
     Returned,
     Said,
     Send,
@@ -24,24 +29,32 @@ from recycle_runtime.coordinator.events import (
     WantPlan,
     WorkerFailed,
 )
-from recycle_runtime.coordinator.journal import Remembered
+from recycle_runtime.coordinator.journal import Remembered, RunningPlan
+from recycle_runtime.coordinator.layer_move import LayerMove
 from recycle_runtime.coordinator.state_machine import StateMachine
 from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.plan_book import PlanBook
+from recycle_runtime.plan.recut import HoldersGoneError, layout_text, least_bytes, stage_ranges
 from recycle_runtime.protocol.messages import (
     AtBoundary,
     Began,
     CaughtUp,
+    Copied,
+    DropLayers,
     End,
     Go,
     GroupBroken,
     Hold,
     Holding,
     Join,
+    LayersArrived,
+    LayersToMove,
     Leave,
     LeftGroup,
     LossShare,
     Member,
+    MoveLayers,
     Recall,
     Report,
     StepDone,
@@ -50,7 +63,9 @@ from recycle_runtime.protocol.messages import (
 )
 from tests.runtime.recovery.plans_for_tests import fake_bundle, fewest
 
-Spoken = LeftGroup | LossShare | StepDone | Began | Holding | AtBoundary | CaughtUp | GroupBroken
+Spoken = (
+    LeftGroup | LossShare | StepDone | Began | Holding | AtBoundary | CaughtUp | GroupBroken | LayersArrived
+)
 """What the processes of this model say once they have joined."""
 
 
@@ -76,6 +91,12 @@ class Process:
         """It makes steps with the others, and has no state to apply them to yet."""
         self.made_steps = 0
         """Up to now, whether or not it has a state."""
+        self.layers: range | None = None
+        """That it holds; None for those it was built with."""
+        self.layer_order: MoveLayers | DropLayers | None = None
+        self.takes: tuple[LayersToMove, ...] = ()
+        self.taken: int | None = None
+        """Steps that the layers have seen that it takes, once they are there."""
         self.say(self._hello())
 
     def say(self, message: Join | Spoken) -> None:
@@ -98,6 +119,8 @@ class Process:
                 return
             case Go():
                 self.hold_at = message.until
+            case MoveLayers() | DropLayers():
+                self.layer_order = message
             case Leave(generation):
                 self.asked = max(self.asked, generation)
             case _:
@@ -118,13 +141,28 @@ class Process:
         if self.is_joining and self.world.chance.random() < 0.1:
             self.is_joining, self.applied = False, self.made_steps
             self.say(CaughtUp(self.generation))
+        self._move_layers(self.generation)
         if self.step >= self.hold_at:
             self.is_waiting = True
+            if self.taken is not None:
+                self.taken = self.step
             self.say(AtBoundary(self.step))
         else:
             self.is_in_step = True
             self.say(LossShare(self.step, 1.0))
         return True
+
+    def _move_layers(self, generation: int) -> None:
+        """Between two steps: begin or end, or see that the layers have arrived."""
+        order, self.layer_order = self.layer_order, None
+        if order is not None and order.generation == generation:
+            self.taken = None
+            self.takes = order.takes if isinstance(order, MoveLayers) else ()
+        elif self.takes and self.taken is None and self.world.chance.random() < 0.3:
+            donors = [self.world.processes.get(taken.worker) for taken in self.takes]
+            if all(donor is not None and donor.generation == generation for donor in donors):
+                self.taken = self.made_steps
+                self.say(LayersArrived(generation, Copied(1, 1.0)))
 
     def break_connection(self) -> None:
         """Whatever is on its way is dropped."""
@@ -140,6 +178,7 @@ class Process:
         return Join(self.member, 1, self.generation, self.asked, self.is_training)
 
     def _obey(self) -> bool:
+        self._move_layers(self.asked)
         if not self.orders:
             return False
         order = self.orders.popleft()
@@ -148,6 +187,10 @@ class Process:
                 self._report(generation)
             case Go() if order.generation >= self.asked:
                 self._begin(order)
+            case Hold(step) if self.taken is not None:
+                # It waits outside, for the layers of the next cut.
+                self.taken = step
+                self.say(AtBoundary(step))
             case End(ok):
                 self.world.dismissed[self.member] = ok
             case _:
@@ -157,6 +200,7 @@ class Process:
     def _begin(self, order: Go) -> None:
         step = order.step
         self.generation = order.generation
+        self._change_cut(order)
         if order.copy_from is not None:
             if self.world.chance.random() < 0.2:
                 # Broken off while the state was on its way.
@@ -177,6 +221,25 @@ class Process:
         self.world.begun.setdefault(self.generation, {})[self.member] = step
         self.say(Began(self.generation, 0, None))
 
+    def _change_cut(self, order: Go) -> None:
+        """Hold the layers of its role: of a donor, as built, or made of what is here."""
+        cut = self.world.book.bundles[order.bundle].cut
+        wanted = range(*stage_ranges(cut)[order.role[1]]) if cut else None
+        has_donor = order.copy_from is not None or order.donor is not None
+        if (
+            wanted is not None
+            and not has_donor
+            and order.step > 0
+            and (self.is_fresh or wanted != self.layers)
+        ):
+            here = set() if self.is_fresh or self.layers is None else set(self.layers)
+            if self.taken == order.step:
+                here |= {layer for taken in self.takes for layer in range(taken.first, taken.last)}
+            assert here >= set(wanted), f"{self.member} lacks layers of {wanted}"
+            if self.is_fresh:
+                self.applied = order.step
+        self.layers, self.takes, self.taken = wanted, (), None
+
     def _finish_step(self) -> bool:
         group = self.world.groups[self.generation]
         if any(self.world.has_left(member, self.generation) for member in group):
@@ -190,6 +253,8 @@ class Process:
             if any(self.world.is_before(member, self.generation, self.step) for member in group):
                 return False
             self.made_steps += 1
+            if self.taken is not None and self.world.chance.random() < 0.5:
+                self.taken = self.made_steps
             if not self.is_joining:
                 self.applied = self.made_steps
             return True
@@ -225,16 +290,25 @@ class Process:
         self.is_training = self.is_waiting = self.is_in_step = False
 
     def _report(self, generation: int) -> None:
-        self.say(LeftGroup(generation, Report(self.applied, self.is_fresh)))
+        self.say(LeftGroup(generation, Report(self.applied, self.is_fresh, layers_applied=self.taken)))
 
 
 class World:
     """Processes that come and go, and the coordinator that they talk to."""
 
-    def __init__(self, seed: int, stages: int, pipelines: int, steps: int) -> None:
+    def __init__(
+        self, seed: int, stages: int, pipelines: int, steps: int, cuts: tuple[tuple[int, ...], ...] = ()
+    ) -> None:
+        """`cuts`: that of a job in layers, and others that it has plans of."""
         self.chance = random.Random(seed)
         self.steps = steps
-        self.book = PlanBook(fake_bundle(stages, pipelines, [[], fewest(stages, pipelines)]))
+        recuts = tuple(_recut(cut, stages * pipelines) for cut in cuts[1:])
+        own = fake_bundle(stages, pipelines, [[], fewest(stages, pipelines)], *cuts[:1], recuts=recuts)
+        self.book = PlanBook(own)
+        self.recuts = 0
+        self.given_up = 0
+        self.running: dict[int, tuple[RunningPlan, dict[Worker, Worker]]] = {}
+        self.move: str | None = None
         self.rows: list[StepRow] = []
         self.generations: list[int] = []
         self.written: dict[int, tuple[Worker, ...]] = {}
@@ -282,25 +356,59 @@ class World:
     def happen(self, *events: Event) -> None:
         """As the service does: handle them in turn, and carry out what is ordered."""
         for event in events:
-            for order in self.coordinator.handle(event, now=1.0):
-                match order:
-                    case Send(member, message):
-                        self.order(member, message)
-                    case Fence(member, why):
-                        process = self.processes.pop(member.worker, None)
-                        assert process is None, f"{member} lives, and is killed: {why}"
-                    case TellRow(row):
-                        self.rows.append(row)
-                    case BeginGeneration(number, _, assignment):
-                        self.generations.append(number)
-                        self.written[number] = tuple(sorted(assignment.roles))
-                    case WantPlan(live):
-                        self.wanted_plans.append(live)
-                    case EndJob(error):
-                        assert not self.is_over, "it has ended twice"
-                        self.is_over, self.error = True, error
-                    case _:
-                        pass
+            self._carry_out(self.coordinator.handle(event, now=1.0))
+
+    def _carry_out(self, orders: list[Order]) -> None:
+        for order in orders:
+            match order:
+                case Send(member, message):
+                    self.order(member, message)
+                case Fence():
+                    self._fence(order)
+                case TellRow(row):
+                    self.rows.append(row)
+                case BeginGeneration(number, _, assignment, cells):
+                    self.generations.append(number)
+                    self.written[number] = tuple(sorted(cells))
+                    roles = {worker: assignment.roles[cell] for worker, cell in cells.items()}
+                    plan = RunningPlan(assignment.bundle, assignment.plan, roles, assignment.standbys, False)
+                    self.running[number] = plan, dict(cells)
+                case BeginMove(move):
+                    self.move = move.layout
+                case EndMove(_, why):
+                    self.move = None
+                    self.recuts += why is None
+                    self.given_up += why is not None
+                case WantPlan(live):
+                    self.wanted_plans.append(live)
+                case EndJob():
+                    self._end(order)
+                case _:
+                    pass
+
+    def _fence(self, order: Fence) -> None:
+        process = self.processes.pop(order.member.worker, None)
+        assert process is None, f"{order.member} lives, and is killed: {order.why}"
+
+    def _end(self, order: EndJob) -> None:
+        assert not self.is_over, "it has ended twice"
+        self.is_over, self.error = True, order.error
+
+    def _write_down(self, order: BeginGeneration | BeginMove | EndMove) -> None:
+        """What another coordinator has to know."""
+        match order:
+            case BeginGeneration(number, _, assignment, cells):
+                self.generations.append(number)
+                self.written[number] = tuple(sorted(cells))
+                roles = {worker: assignment.roles[cell] for worker, cell in cells.items()}
+                plan = RunningPlan(assignment.bundle, assignment.plan, roles, assignment.standbys, False)
+                self.running[number] = plan, dict(cells)
+            case BeginMove(move):
+                self.move = move.layout
+            case EndMove(_, why):
+                self.move = None
+                self.recuts += why is None
+                self.given_up += why is not None
 
     # What can happen.
 
@@ -313,7 +421,10 @@ class World:
         if self.generations:
             number = self.generations[-1]
             places = self.written[number]
-            self.coordinator.remember(Remembered(number, 0, places, len(self.rows), ()))
+            plan, cells = self.running[number]
+            state = Remembered(number, 0, places, len(self.rows), (), plan=plan, cells=cells, move=self.move)
+            self.move = None
+            self.coordinator.remember(state)
             self.returning = {Member(place, 0) for place in places}
 
     def start(self, place: Worker) -> None:
@@ -369,9 +480,24 @@ class World:
 
     def make_plan(self) -> None:
         live = self.wanted_plans.pop(0)
-        failed = [worker for worker in self.book.grid if worker not in live]
-        self.book.add(fake_bundle(self.book.stages, self.book.pipelines, [failed]))
+        book = self.coordinator.book
+        failed = [worker for worker in book.grid if worker not in live]
+        self.book.add(fake_bundle(book.stages, book.pipelines, [failed], book.cut))
         self.happen(PlanMade())
+
+    def want_recut(self) -> None:
+        """To any layout for as many workers as there are, or fewer."""
+        coordinator = self.coordinator
+        live = coordinator.roster.whole()
+        layouts = [(book, counts) for book in self.book.family for counts, _ in book.layouts()]
+        fitting = [(book, counts) for book, counts in layouts if sum(counts) <= len(live) and min(counts) > 1]
+        if fitting:
+            book, counts = self.chance.choice(fitting)
+            try:
+                recut = least_bytes(coordinator.cells.held(live), book.cut, counts, [1] * sum(book.cut))
+            except HoldersGoneError:
+                return
+            self.happen(RecutWanted(LayerMove(book, recut, layout_text(book.cut, counts), 1.0)))
 
     def moves(self) -> list[Any]:
         """Everything that can happen now without a fault."""
@@ -390,6 +516,8 @@ class World:
             found.append(self.give_up_waiting)
         if self.wanted_plans:
             found.append(self.make_plan)
+        if len(self.book.family) > 1 and self.coordinator.is_settled:
+            found.append(self.want_recut)
         return found
 
     def run_to_the_end(self, most: int = 20_000) -> None:
@@ -406,3 +534,11 @@ class World:
         process = self.processes.get(member.worker)
         if process is not None and process.is_connected:
             process.incoming.append(message)
+
+
+def _recut(cut: tuple[int, ...], workers: int) -> Bundle:
+    """Plans for another cut: with all workers that it has room for, and with all but two of each stage."""
+    pipelines = max(2, workers // len(cut))
+    failed = [(pipeline, stage) for stage in range(len(cut)) for pipeline in range(2, pipelines)]
+    failures = [[], failed, fewest(len(cut), pipelines)]
+    return fake_bundle(len(cut), pipelines, failures, cut)

@@ -15,10 +15,16 @@ class FakePlan(NamedTuple):
 class FakeBundle:
     """As much of a bundle as the plan book looks at; more failures take longer."""
 
-    def __init__(self, stages: int, pipelines: int, failures: Collection[Collection[Worker]]) -> None:
+    def __init__(
+        self,
+        stages: int,
+        pipelines: int,
+        failures: Collection[Collection[Worker]],
+        cut: tuple[int, ...] = (),
+        recuts: tuple[Bundle, ...] = (),
+    ) -> None:
         self.stages, self.pipelines, self.job_text = stages, pipelines, "job"
-        self.cut: tuple[int, ...] = ()
-        self.recuts: tuple[Bundle, ...] = ()
+        self.cut, self.recuts = cut, recuts
         self.plans = [FakePlan(tuple(failed), 100 + len(failed)) for failed in failures]
 
     def workers(self, plan: int) -> tuple[Worker, ...]:
@@ -26,8 +32,14 @@ class FakeBundle:
         return tuple(worker for worker in grid if worker not in self.plans[plan].failed)
 
 
-def fake_bundle(stages: int, pipelines: int, failures: Collection[Collection[Worker]]) -> Bundle:
-    return cast(Bundle, FakeBundle(stages, pipelines, failures))
+def fake_bundle(
+    stages: int,
+    pipelines: int,
+    failures: Collection[Collection[Worker]],
+    cut: tuple[int, ...] = (),
+    recuts: tuple[Bundle, ...] = (),
+) -> Bundle:
+    return cast(Bundle, FakeBundle(stages, pipelines, failures, cut, recuts))
 
 
 def fewest(stages: int, pipelines: int) -> list[Worker]:

@@ -26,13 +26,20 @@ def three_by_two(*, barrier: bool = False) -> JobSpec:
     return replace(job, techniques=replace(job.techniques, stagger=not barrier))
 
 
-def write_bundle(path: Path, job: JobSpec, recuts: dict[str, list[tuple[int, ...]]]) -> str:
-    """With a plan of the job's own cut for up to two failures, and for each layout those for more failures.
+UP_TO_TWO = [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0)]
+
+
+def write_bundle(
+    path: Path,
+    job: JobSpec,
+    recuts: dict[str, list[tuple[int, ...]]],
+    counts: list[tuple[int, ...]] | None = None,
+) -> str:
+    """With plans of the job's own cut for these failures on each stage, and others for each layout.
 
     Plans for a layout are for so many failures on each stage, beyond the cells that it leaves out.
     """
-    counts = {(a, b) for a in range(3) for b in range(3) if a + b <= 2}
-    own = [plan_failed(job, normal_form(failed, job.pipelines)) for failed in sorted(counts)]
+    own = [plan_failed(job, normal_form(failed, job.pipelines)) for failed in counts or UP_TO_TWO]
     others: list[list[Streams]] = []
     for text, failures in recuts.items():
         layout = parse_layout(text)

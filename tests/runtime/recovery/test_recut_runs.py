@@ -1,15 +1,20 @@
 """Runs that are cut anew while they train: nothing is lost or repeated, all numbers are as they should be."""
 
+import signal
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from recycle_runtime.launcher.supervisor import Supervisor
+from recycle_runtime.protocol.messages import JobEvent, ToObserver
 from tests.runtime.recovery.recut_plans import LAYERED, check_layers, three_by_two, write_bundle
-from tests.runtime.recovery.watched import run
+from tests.runtime.recovery.watched import Drive, Outcome, run
 
-STEPS = 60
-FIVE = "4x3,2x2"
-"""For five workers."""
+FIVE, FOUR = "4x3,2x2", "3x2,3x2"
+"""The best layouts for five workers and for four; the second has the job's own cut."""
+PER_STEP = 12
+MOST_RUNS = 4
 
 
 @pytest.fixture(scope="session")
@@ -18,9 +23,136 @@ def recuttable(tmp_path_factory: pytest.TempPathFactory) -> str:
     return write_bundle(path, three_by_two(), {FIVE: [(1, 0), (0, 1), (1, 1)]})
 
 
+@pytest.fixture(scope="session")
+def recuttable_with_barrier(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("recut") / "barrier.plan"
+    return write_bundle(path, three_by_two(barrier=True), {FIVE: [(1, 0), (0, 1)]})
+
+
+def run_until(
+    folder: Path,
+    bundle: str,
+    faults: Sequence[str],
+    returns: Sequence[str],
+    happened: Callable[[Outcome], bool],
+    steps: int = 60,
+    drive: Callable[[], Drive] = lambda: lambda supervisor, message: None,
+    program: str = LAYERED,
+) -> Outcome:
+    """A run that is long enough for all of it; how many steps that takes depends on the machine."""
+    outcome = Outcome()
+    for attempt in range(MOST_RUNS):
+        here = folder / f"run-{attempt}"
+        outcome = run(here, bundle, program, steps, [*faults], [*returns], drive(), recut="always")
+        check_layers(here, outcome, program, PER_STEP, steps)
+        if happened(outcome):
+            return outcome
+        steps *= 3
+    pytest.fail(f"it has not come to it: {outcome.events} {outcome.causes}")
+
+
+def has_recut(layout: str, times: int = 1) -> Callable[[Outcome], bool]:
+    def happened(outcome: Outcome) -> bool:
+        done = [event for event in outcome.events if event.startswith(f"re-cut to {layout}: ")]
+        return len(done) >= times
+
+    return happened
+
+
+def plans_in_order(outcome: Outcome) -> list[str]:
+    """Those of all steps, each as long as it lasted."""
+    names = [row.plan for row in outcome.rows]
+    return [name for at, name in enumerate(names) if at == 0 or names[at - 1] != name]
+
+
 def test_a_failure_is_rerouted_and_then_recut(tmp_path: Path, recuttable: str) -> None:
-    outcome = run(tmp_path, recuttable, LAYERED, STEPS, ["kill=1:1@5"], recut="always")
-    print(*outcome.events, *outcome.causes, sep="\n")
-    check_layers(tmp_path, outcome, LAYERED, 12, STEPS)
-    assert any(event.startswith(f"re-cut to {FIVE}: ") and "a pause of" in event for event in outcome.events)
-    assert [row.plan for row in outcome.rows][-1] == FIVE
+    outcome = run_until(tmp_path, recuttable, ["kill=1:1@5"], [], has_recut(FIVE))
+    assert plans_in_order(outcome) == ["0 0", "0 1", FIVE]
+
+
+@pytest.mark.slow
+def test_there_and_back_again(tmp_path: Path, recuttable: str) -> None:
+    """Two failures, each re-routed and then re-cut; one worker comes back, then the other."""
+
+    faults, returns = ["kill=1:1@5", "kill=0:0@25"], ["1:1@40", "0:0@60"]
+    outcome = run_until(tmp_path, recuttable, faults, returns, has_recut("3x3,3x3"), steps=150)
+    found = plans_in_order(outcome)
+    assert found[:4] == ["0 0", "0 1", FIVE, "4x2,2x2"]
+    assert {"1 1", FIVE} <= set(found[4:])
+    assert found[-1] == "0 0"
+
+
+@pytest.mark.slow
+def test_workers_that_have_no_place_wait_for_the_next_cut(tmp_path: Path) -> None:
+    """The grid of the cut for four is full: those who come back get their layers outside it."""
+    counts = [(0, 0), (0, 1), (0, 2)]
+    bundle = write_bundle(tmp_path / "full.plan", three_by_two(), {"6x4": [(1,)]}, counts)
+    faults, returns = ["kill=1:1@5", "kill=0:1@9"], ["1:1@20", "0:1@22"]
+    outcome = run_until(tmp_path, bundle, faults, returns, has_recut("3x3,3x3"), steps=100)
+    assert plans_in_order(outcome)[-3:] == ["0 2", "6x4", "0 0"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("clip", [0.02, 0.2])
+def test_with_steps_made_again(tmp_path: Path, recuttable: str, clip: float) -> None:
+    """Every step is clipped, or some of them are."""
+    program = tmp_path / "clipped.py"
+    program.write_text(Path(LAYERED).read_text() + f"\n\nCLIP_NORM = {clip}\n")
+    run_until(tmp_path, recuttable, ["kill=1:1@5"], [], has_recut(FIVE), program=str(program))
+
+
+@pytest.mark.slow
+def test_with_barriers(tmp_path: Path, recuttable_with_barrier: str) -> None:
+    run_until(tmp_path, recuttable_with_barrier, ["kill=1:1@5"], [], has_recut(FIVE))
+
+
+def on_event(beginning: str, act: Callable[[Supervisor], None]) -> Drive:
+    """Once, at the first event that begins so."""
+    done: list[bool] = []
+
+    def drive(supervisor: Supervisor, message: ToObserver) -> None:
+        if isinstance(message, JobEvent) and message.text.startswith(beginning) and not done:
+            done.append(True)
+            act(supervisor)
+
+    return drive
+
+
+def kill_coordinator(supervisor: Supervisor) -> None:
+    supervisor.coordinator.process.send_signal(signal.SIGKILL)
+
+
+def test_the_coordinator_is_killed_while_layers_travel(tmp_path: Path, recuttable: str) -> None:
+    outcome = run_until(
+        tmp_path,
+        recuttable,
+        ["kill=1:1@5"],
+        [],
+        has_recut(FIVE),
+        drive=lambda: on_event("re-cut begins", kill_coordinator),
+    )
+    assert plans_in_order(outcome)[-1] == FIVE
+
+
+@pytest.mark.slow
+def test_the_coordinator_is_killed_under_another_cut(tmp_path: Path, recuttable: str) -> None:
+    outcome = run_until(
+        tmp_path,
+        recuttable,
+        ["kill=1:1@5", "kill=0:1@40"],
+        [],
+        has_recut(FOUR),
+        drive=lambda: on_event(f"re-cut to {FIVE}: ", kill_coordinator),
+    )
+    assert plans_in_order(outcome)[-1] == "1 1"
+
+
+MOMENTS = ["0:1@5.give", "0:0@5.take", "0:1@5.settle", "0:0@6.settle", "0:0@6.leave", "2:1@6.meet"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_second_failure_around_the_switch(tmp_path: Path, recuttable: str, moment: str) -> None:
+    """Whoever it hits, and whenever: the survivors end with the cut for four."""
+    outcome = run_until(tmp_path, recuttable, ["kill=1:1@5", f"kill={moment}"], [], has_recut(FOUR))
+    assert len(outcome.faults) == 2
