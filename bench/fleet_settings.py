@@ -21,7 +21,7 @@ from recycle_runtime.plan.plan_choice import Planned
 SHARED_DATA = job_path("any").parent.parent.parent.parent / "shared" / "data"
 """Published traces and curves; not part of the project, and read in place."""
 HOUR = 3600.0
-_PLAN_LIMIT = 120_000_000_000
+PLAN_LIMIT = 120_000_000_000
 """Nanoseconds for one plan of a large job; no plan has come near it."""
 
 
@@ -51,8 +51,8 @@ def calibrated(setting: Setting, samples: int, fault_free: float) -> Setting:
 def plans_for(job: JobSpec, counts: Collection[int]) -> tuple[Planned, ...]:
     """Our plans for these numbers of failures alone: a large job has no time for all of them."""
     with running(1) as run:
-        costs = measure_costs(job, max(counts), run, _PLAN_LIMIT)
-    return tuple(our_plan(plan_count(job, count, costs, Deadline(_PLAN_LIMIT))) for count in sorted(counts))
+        costs = measure_costs(job, max(counts), run, PLAN_LIMIT)
+    return tuple(our_plan(plan_count(job, count, costs, Deadline(PLAN_LIMIT))) for count in sorted(counts))
 
 
 def our_plan(program: Streams) -> Planned:

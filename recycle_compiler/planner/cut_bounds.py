@@ -148,7 +148,7 @@ def layout_period(job: JobSpec, layout: Layout) -> int:
     of = _ranges(job, costs, first, end)
     if (_holdable(of, units) < 1).any():
         return FAR
-    inner = [costs.transfer[last - 1] for last in end[:-1].tolist()]
+    inner = [costs.transfer[past - 1] for _, past in layout.ranges[:-1]]
     transfer = np.array([*inner, 0], dtype=np.int64)[:, None]
     # Transfers of later stages, which the ranges do not know of.
     of = replace(of, trip=of.trip + 2 * (transfer.sum() - np.cumsum(transfer)[:, None]))

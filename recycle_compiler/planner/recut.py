@@ -5,8 +5,8 @@
     ranked      quick plans of the best few, since bounds mislead where memory is tight
     planned     whole plans of the best of these, and of those that move few bytes from one number of failures
                 to the next; with each a plan that covers one more failure on any stage
-    chosen      for each number of failures one of those within 1 % of the fastest, so that the fewest bytes
-                move between the layouts for one failure more and one fewer
+    chosen      for each number of failures the fastest, and one of those within 1 % of it, so that the fewest
+                bytes move between the layouts for one failure more and one fewer
 
 The job's own cut is a candidate always. A layout for more failures serves for fewer too, with workers on
 standby, so that one failure fewer is never slower.
@@ -133,7 +133,8 @@ def plan_recuts(job: JobSpec, own: Own, run: Run, deadline: Deadline) -> Recuts:
         _near([_own(job, own[failures]), *(_rank(one) for one in made.values() if _fits(one, job, failures))])
         for failures in sorted(own)
     ]
-    chosen = set(least_moved(fitting, layer_bytes))
+    # The fastest are kept as well: whoever runs the job knows what its workers hold, and weighs that.
+    chosen = {*least_moved(fitting, layer_bytes), *(_fastest(row).layout for row in fitting)}
     bounds = {failures: found[failures].bound for failures in sorted(own)}
     kept = [_with_bound(recut, job, bounds) for layout, recut in made.items() if layout in chosen]
     return Recuts(sorted(kept, key=lambda recut: (-sum(recut.layout.workers), str(recut.layout))), bounds)
@@ -182,7 +183,7 @@ def _ranked(task: tuple[JobSpec, Claims, int, int, bool]) -> tuple[int, _Found]:
 
 def _tries(job: JobSpec, layout: Layout) -> int:
     """How many layouts get a quick plan."""
-    return 2 if _ops(job, layout) > _LARGE else 8
+    return 2 if _ops(job, layout) > _LARGE else 14
 
 
 def climbed(job: JobSpec, layouts: Layouts, workers: int) -> list[tuple[int, Layout]]:
@@ -317,6 +318,10 @@ def _own(job: JobSpec, plan: Streams) -> Ranked:
     failed = failed_per_stage(plan.failed, job.stages)
     layout = Layout(job.cut, tuple(job.pipelines - count for count in failed))
     return Ranked(plan.claims.period, plan.claims.lower_bound, layout)
+
+
+def _fastest(ranked: list[Ranked]) -> Ranked:
+    return min(ranked, key=lambda one: (one.period, one.bound, str(one.layout)))
 
 
 def _near(ranked: list[Ranked]) -> list[Ranked]:

@@ -1,0 +1,131 @@
+"""What choosing the cut is worth: `python -m bench.cuts [job[:failures,...] ...]`.
+
+For each job in layers and some numbers of failures: the plan under the job's own cut, the plan under the best
+cut and counts found, Oobleck's model with pipelines of any depth, and the bound over all cuts, as throughput
+relative to fault-free 1F1B of the own cut.
+"""
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from bench.fleet_settings import PLAN_LIMIT, our_plan, setting_of, shuffled_workers
+from bench.report import Section, job_path, percent
+from recycle_compiler.fleet.policy import CannotRunError, make_policy
+from recycle_compiler.fleet.setting import Setting
+from recycle_compiler.frontend import load_job
+from recycle_compiler.planner.baselines import one_f_one_b_period
+from recycle_compiler.planner.compile import plan_count
+from recycle_compiler.planner.placement import measure_costs
+from recycle_compiler.planner.recut import recut_job
+from recycle_compiler.planner.worker_processes import running
+from recycle_compiler.scheduling.budget import Deadline
+from recycle_compiler.viz.table import layout_text
+
+ROWS: dict[str, tuple[int, ...]] = {
+    "megatron-145.6b-deep": (0, 2, 10, 19),
+    "megatron-145.6b": (0, 2, 10, 19),
+    "megatron-76.1b": (0, 1, 6, 13),
+    "megatron-76.1b-deep": (0, 1, 6, 13),
+    "megatron-39.1b": (0, 1, 3, 6),
+    "megatron-39.1b-deep": (0, 1, 3, 6),
+    "megatron-18.4b-deep": (0, 1, 2),
+    "megatron-18.4b": (0, 1, 2),
+    "gpt3-6.7b-32": (0, 1, 4, 8, 12),
+    "gpt3-3.35b-32": (0, 1, 4, 8, 12),
+    "gpt3-medium-32": (0, 1, 2, 4, 8),
+    "gpt3-3.35b-24-layers": (0, 2, 5, 8),
+}
+"""Jobs, and the numbers of failures that are looked at."""
+
+
+class Row(NamedTuple):
+    """Throughputs relative to fault-free 1F1B of the own cut."""
+
+    job: str
+    failures: int
+    own: float
+    oobleck: float | None
+    chosen: float
+    bound: float
+    layout: str
+    seconds: float
+    """Of CPU, for the whole job."""
+
+
+def rows(name: str, failures: Sequence[int]) -> Iterator[Row]:
+    """The rows of one job."""
+    job = load_job(str(job_path(name))).spec
+    base = one_f_one_b_period(job)
+    with running(1) as run:
+        costs = measure_costs(job, max(failures), run, PLAN_LIMIT)
+    own = {count: plan_count(job, count, costs, Deadline(PLAN_LIMIT)) for count in failures}
+    began = time.process_time()
+    found = recut_job(job, own, 1, Deadline(PLAN_LIMIT * len(own)))
+    seconds = time.process_time() - began
+    setting = setting_of(name, tuple(map(our_plan, own.values())))
+    for count in failures:
+        period = own[count].claims.period
+        best = found.best(job.workers - count, period)
+        yield Row(
+            name,
+            count,
+            base / period,
+            _oobleck(setting, count),
+            base / (period if best is None else best.claims.period),
+            base / found.bounds[count],
+            "own cut" if best is None else layout_text(best.layout, job.cut),
+            seconds,
+        )
+
+
+def _oobleck(setting: Setting, failed: int) -> float | None:
+    down = frozenset(shuffled_workers(setting.job)[:failed])
+    try:
+        return make_policy("oobleck", setting).begin(down, 0) / setting.rate(setting.one_f_one_b)
+    except CannotRunError:
+        return None
+
+
+def section(wanted: dict[str, tuple[int, ...]]) -> Section:
+    found = [row for name, failures in wanted.items() for row in rows(name, failures)]
+    return Section(
+        title="Choosing the cut",
+        command="python -m bench.cuts",
+        words=(
+            "Throughput relative to fault-free 1F1B of the job's own cut, once layers have moved. The plan "
+            "under the own cut; Oobleck's model with pipelines of any depth; the plan under the cut and the "
+            "numbers of workers that the compiler chose, every layer on two workers or more; what no plan of "
+            "any cut can exceed. A stage `3x7` has 3 layers (embedding and head count as layers) and 7 "
+            "workers; `*5` means five such stages."
+        ),
+        columns=("job", "failed", "own cut", "oobleck", "chosen", "bound", "gap", "layout"),
+        rows=tuple(
+            (
+                row.job,
+                str(row.failures),
+                f"{row.own:.3f}",
+                "-" if row.oobleck is None else f"{row.oobleck:.3f}",
+                f"{row.chosen:.3f}",
+                f"{row.bound:.3f}",
+                percent(row.bound / row.chosen - 1),
+                row.layout,
+            )
+            for row in found
+        ),
+    )
+
+
+def _wanted(arguments: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    if not arguments:
+        return ROWS
+    found: dict[str, tuple[int, ...]] = {}
+    for argument in arguments:
+        name, _, counts = argument.partition(":")
+        found[name] = tuple(map(int, counts.split(","))) if counts else ROWS[name]
+    return found
+
+
+if __name__ == "__main__":
+    print(section(_wanted(sys.argv[1:])).text())
