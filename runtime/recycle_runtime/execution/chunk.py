@@ -19,7 +19,6 @@ from recycle_runtime.execution.optimizer import (
     StepOptions,
     Stepper,
     Totals,
-    stand_in,
 )
 from recycle_runtime.execution.split_backward import Split, prepare
 from recycle_runtime.plan.bundle import Bundle
@@ -56,9 +55,7 @@ class Chunk:
         number: int,
         layers: Sequence[Layer],
         data: MicroBatches,
-        parameters: Sequence[torch.Tensor] | None = None,
     ) -> None:
-        """`parameters` are all that peers have, in order, where some of their layers are not held here."""
         self.setting, self.number, self.data = setting, number, data
         self.layers = tuple(layers)
         """In the order of the model; one that stands for all of them where the program gives whole stages."""
@@ -85,8 +82,6 @@ class Chunk:
             self.module = self.layers[0].module
         self.split: Split = prepare(self.module)
         self.buffers = LayerBuffers([layer.buffers for layer in self.layers])
-        if parameters is None:
-            parameters = [parameter for layer in self.layers for parameter in layer.parameters]
         options = StepOptions(
             clip_norm=setting.program.clip_norm,
             staggered=_is_staggered(bundle, number),
@@ -94,7 +89,7 @@ class Chunk:
         )
         self.stepper = Stepper(
             LayerOptimizers([layer.optimizer for layer in self.layers if layer.optimizer is not None]),
-            parameters,
+            [parameter for layer in self.layers for parameter in layer.parameters],
             options,
             tensor_parallel_rank=setting.tp_rank,
             undo=LayerUndo([layer.undo for layer in self.layers if layer.undo is not None]),
@@ -228,35 +223,6 @@ def build_chunks(
     }
 
 
-def build_standby(beside: Chunk, bundle: Bundle, number: int, wanted: Collection[int]) -> Chunk:
-    """Some layers of a chunk that another stage works on, in a process that holds other chunks.
-
-    It takes part in the chunk's sums like any holder: gradients of layers that are not wanted are summed too,
-    and then not used. Nothing is ever run forward here, and its state must come from a holder.
-    """
-    setting = beside.setting
-    layers: list[Layer] = []
-    parameters: list[torch.Tensor] = []
-    named = chunk_layers(
-        setting.program,
-        bundle.cut,
-        number,
-        len(bundle.chunk_stages),
-        setting.seed,
-        setting.group,
-    )
-    for position, (name, module) in named:
-        if position in wanted:
-            layers.append(Layer(setting.program, position, name, module.to(setting.device)))
-            parameters += layers[-1].parameters
-        else:
-            trained = (parameter for parameter in module.parameters() if parameter.requires_grad)
-            parameters += [stand_in(parameter, setting.device) for parameter in trained]
-    chunk = Chunk(setting, bundle, number, layers, beside.data, parameters)
-    chunk.is_whole = False
-    return chunk
-
-
 class LayersMissingError(RuntimeError):
     """A process does not hold what a cut asks of it."""
 
@@ -291,6 +257,8 @@ def convert(
         chunk.stepper.carry_on(last.stepper)
         chunk.arriving = arriving.get(ranges[number].start, {})
         chunk.is_fresh = last.is_fresh
+        # What the middle of the model does not need, its ends do.
+        chunk.data.keeps_items = chunk.data.keeps_items or chunk.is_first or chunk.is_last
         made[number] = chunk
     return made
 
@@ -298,31 +266,6 @@ def convert(
 def chunks_of(bundle: Bundle, stage: int) -> list[int]:
     """The numbers of the chunks that workers of a stage hold."""
     return [number for number, held_by in enumerate(bundle.chunk_stages) if held_by == stage]
-
-
-def report_of(chunks: Collection[Chunk]) -> Report:
-    """What this process can offer, with all chunks that it works on, when the survivors agree where to go on.
-
-    Its step is the least of theirs. A verdict can be open only where no chunk is ahead: the first REDUCE of a
-    step waits for the verdict on the one before it, for all chunks of the worker.
-    """
-    reports = [chunk.report() for chunk in chunks]
-    steps = [report.applied for report in reports if report.applied is not None]
-    if not steps or len(steps) < len(reports):
-        return Report(None, is_fresh=False)
-    least = min(steps)
-    behind = [report for report in reports if report.applied == least]
-    own = [report.unsettled for report in behind if report.unsettled is not None]
-    is_open = len(behind) == len(reports) and bool(own)
-    told = [report for report in reports if report.settled is not None and report.settled_steps == least]
-    known = (told or behind)[0]
-    return Report(
-        least,
-        all(report.is_fresh for report in reports),
-        known.settled,
-        known.settled_steps,
-        Sums(sum(sums.squares for sums in own), sum(sums.not_finite for sums in own)) if is_open else None,
-    )
 
 
 def build_module(

@@ -89,6 +89,10 @@ class MicroBatches:
         if not self.keeps_items:
             raise ValueError("these micro-batches keep only signatures")
         entry = self._entry(step, index)
+        if entry.item is None:
+            # Drawn when only signatures were kept.
+            self._start()
+            entry = self._entry(step, index)
         assert entry.item is not None
         if entry.versions != _versions(entry.item):
             raise ProgramError(

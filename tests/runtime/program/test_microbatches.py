@@ -197,3 +197,19 @@ def test_numbers_outside_a_step_are_refused() -> None:
     for step, index in ((0, 2), (0, -1), (-1, 0)):
         with pytest.raises(IndexError):
             data.item(step, index)
+
+
+def test_a_worker_that_comes_to_need_inputs_gets_them() -> None:
+    """Also those of a step that has begun, when only their shapes were kept."""
+
+    def batches(_: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        while True:
+            yield torch.randn(3), torch.randn(1)
+
+    everything = MicroBatches(program(batches), 0, 4)
+    late = MicroBatches(program(batches), 0, 4, keep_items=False)
+    late.signature(2, 1)
+    late.keeps_items = True
+    for step, index in ((2, 0), (2, 1), (2, 3), (3, 0)):
+        for one, same in zip(late.item(step, index), everything.item(step, index), strict=True):
+            assert torch.equal(one, same)

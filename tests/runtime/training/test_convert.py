@@ -6,7 +6,7 @@ compared with a plain loop over the whole model.
 
 import copy
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -23,15 +23,15 @@ from recycle_runtime.execution.chunk import (
     Chunk,
     LayersMissingError,
     build_chunks,
-    build_standby,
     chunks_of,
     convert,
 )
+from recycle_runtime.execution.layer import Layer
 from recycle_runtime.execution.session import Role, Session
 from recycle_runtime.execution.split_backward import Split, WeightWork
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.worker_ids import Worker
-from recycle_runtime.program.layers import layers_of
+from recycle_runtime.program.layers import build_layers, layers_of
 from recycle_runtime.program.loading import load_program
 from recycle_runtime.program.microbatches import MicroBatches
 from recycle_runtime.transport.interface import Grid
@@ -178,30 +178,27 @@ def test_layers_that_change_their_worker(tmp_path: Path, clip: float) -> None:
     homes: dict[Worker, Worker] = {(0, 0): (0, 0), (1, 0): (1, 0), (0, 1): (0, 1), (1, 1): (1, 1)}
     homes |= {(0, 2): (2, 1), (1, 2): (2, 0)}
     converted = {
-        worker: convert(
-            [*held[home].values(), *received(held[home], donors, before, after, worker[1])], after, worker[1]
-        )
+        worker: convert(held[home].values(), after, worker[1], received(held[home], donors, after, worker[1]))
         for worker, home in homes.items()
     }
     losses += run(after, converted, STEPS, 2 * STEPS)
     check(converted, program, 6, losses, buffers=False)
 
 
-def received(
-    own: Mapping[int, Chunk], donors: Mapping[int, Chunk], before: Bundle, after: Bundle, stage: int
-) -> list[Chunk]:
+def received(own: Mapping[int, Chunk], donors: Mapping[int, Chunk], after: Bundle, stage: int) -> list[Layer]:
     """Layers that a stage of the next cut needs and this process lacks, as their holders have them."""
     have = {layer.number for chunk in own.values() for layer in chunk.layers}
     ranges = layers_of(after.cut)
     needed = {layer for number in chunks_of(after, stage) for layer in ranges[number]} - have
-    beside = next(iter(own.values()))
-    found: list[Chunk] = []
-    for number, held in enumerate(layers_of(before.cut)):
-        if wanted := needed & set(held):
-            standby = build_standby(beside, before, number, wanted)
-            assert [layer.number for layer in standby.layers] == sorted(wanted)
-            standby.load(copy.deepcopy(donors[number].state(wanted)))
-            found.append(standby)
+    setting = next(iter(own.values())).setting
+    found: list[Layer] = []
+    for donor in donors.values():
+        state = copy.deepcopy(donor.state(needed))
+        for number, held in state["layers"].items():
+            ((name, module),) = build_layers(setting.program, setting.seed + 1, number, number + 1)
+            found.append(Layer(setting.program, number, name, module))
+            found[-1].load(held)
+    assert {layer.number for layer in found} == needed
     return found
 
 
@@ -248,31 +245,3 @@ def test_layers_that_are_not_here_are_named_and_nothing_changes(tmp_path: Path) 
         convert(held[0, 0].values(), other, 0)
     losses += run(one, held, 1, 3)
     check(held, LAYERED, 4, losses, buffers=True)
-
-
-def test_a_standby_sums_what_its_peers_sum(tmp_path: Path) -> None:
-    """Its gradients lie as theirs do, whichever layers are wanted, and only those are here."""
-    bundle = bundle_of(tmp_path, (4, 5), (0, 1), 1, 4)
-    held = built(bundle, LAYERED)
-    peer = held[0, 1][1].stepper.gradients
-    for wanted in ({6}, {4, 8}, set(range(4, 9)), set[int]()):
-        standby = build_standby(held[0, 0][0], bundle, 1, wanted)
-        mine = standby.stepper.gradients
-        assert [buffer.shape for buffer in mine.buffers] == [buffer.shape for buffer in peer.buffers]
-        assert standby.state_bytes == sum(
-            layer.state_bytes for layer in held[0, 1][1].layers if layer.number in wanted
-        )
-        assert not standby.is_whole and not standby.is_part_of_run
-        for buffer in peer.buffers:
-            buffer.copy_(torch.arange(buffer.numel(), dtype=buffer.dtype))
-        sums = iter(peer.buffers)
-
-        def from_peer(buffer: torch.Tensor, sums: Iterator[torch.Tensor] = sums) -> None:
-            buffer.copy_(next(sums))
-
-        standby.stepper.reduce(from_peer)
-        theirs = {layer.number: layer for layer in held[0, 1][1].layers}
-        for layer in standby.layers:
-            for parameter, same in zip(layer.parameters, theirs[layer.number].parameters, strict=True):
-                assert parameter.grad is not None and same.grad is not None
-                assert torch.equal(parameter.grad, same.grad)

@@ -11,7 +11,7 @@ gradients of an early step when clipping is on.
 """
 
 from recycle_runtime.execution.optimizer.by_layer import LayerOptimizers, LayerUndo
-from recycle_runtime.execution.optimizer.gradients import FlatGradients, stand_in
+from recycle_runtime.execution.optimizer.gradients import FlatGradients
 from recycle_runtime.execution.optimizer.norm import (
     Pending,
     Progress,
@@ -46,5 +46,4 @@ __all__ = [
     "UndoError",
     "Verdict",
     "check_optimizer",
-    "stand_in",
 ]

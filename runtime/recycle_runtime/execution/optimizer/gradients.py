@@ -8,7 +8,7 @@ gradient in this step at all. Flags travel with the gradients, so peers agree on
 
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import cast
 
 import torch
 
@@ -112,14 +112,6 @@ def _is_shard(parameter: torch.Tensor) -> bool:
     return bool(getattr(parameter, "tensor_parallel", False))
 
 
-def stand_in(parameter: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Has the gradient of a parameter that will not be here, and takes no memory itself."""
-    shaped = torch.zeros((), dtype=parameter.dtype, device=device).expand(parameter.shape)
-    absent: Any = shaped.detach().requires_grad_(parameter.requires_grad)
-    absent.is_absent, absent.tensor_parallel = True, _is_shard(parameter)
-    return absent
-
-
 def _version(tensor: torch.Tensor) -> int:
     return tensor._version  # pyright: ignore[reportPrivateUsage]
 
@@ -162,9 +154,7 @@ class FlatGradients:
 
     @property
     def parameters(self) -> list[torch.Tensor]:
-        """Those that are here, in the order of their gradients."""
-        everything = (parameter for part in self._parts for parameter in part.parameters)
-        return [parameter for parameter in everything if not getattr(parameter, "is_absent", False)]
+        return [parameter for part in self._parts for parameter in part.parameters]
 
     @property
     def bytes_held(self) -> int:
