@@ -105,8 +105,36 @@ def job_of_layout(job: JobSpec, layout: Layout) -> JobSpec:
         cut=layout.layers,
         layer_costs=None,
         free_workers=0,
+        split_ppm=None,
         failures=0,
     )
+
+
+def halved(job: JobSpec) -> JobSpec:
+    """The job with every micro-batch split in two, as plans under other cuts may have it.
+
+    Half h of micro-batch u has the number 2 u + h.
+    """
+    costs, over = job.layer_costs, job.split_ppm
+    if costs is None or over is None:
+        raise ValueError("the micro-batches of this job are never split")
+
+    def timed(values: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(-(-value * (1_000_000 + over) // 2_000_000) for value in values)
+
+    def half(values: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(-(-value // 2) for value in values)
+
+    layers = replace(
+        costs,
+        forward=timed(costs.forward),
+        backward_input=timed(costs.backward_input),
+        backward_weight=timed(costs.backward_weight),
+        transfer=half(costs.transfer),
+        activation=half(costs.activation),
+        kept_for_weight=half(costs.kept_for_weight),
+    )
+    return replace(job, microbatches=2 * job.microbatches, layer_costs=layers, split_ppm=None)
 
 
 def absent_cells(job: JobSpec, layout: Layout) -> FailureSet:

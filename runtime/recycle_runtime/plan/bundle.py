@@ -115,6 +115,10 @@ class Bundle(Index):
                 return number
         return None
 
+    def split(self, recut: "Bundle") -> int:
+        """Into how many parts, one or two, the plans of a re-cut split every micro-batch of the job."""
+        return recut.pipelines * recut.microbatches // (self.pipelines * self.microbatches)
+
     def fastest_recut(self, workers: int) -> int | None:
         """The other cut whose plan for so many workers, or fewer, is fastest; None if there is none."""
         fitting = [
@@ -195,8 +199,12 @@ def _parse_recuts(index: Index, blocks: Sequence[bytes], *, is_recut: bool) -> t
         recut = Bundle.parse(block, is_recut=True)
         if recut.content_hash != digest.hex():
             raise BundleError("damaged: a re-cut is not the one that its index names")
-        units = (recut.pipelines * recut.microbatches, index.pipelines * index.microbatches)
-        if sum(recut.cut) != sum(index.cut) or units[0] != units[1] or recut.tensor != index.tensor:
+        units, whole = recut.pipelines * recut.microbatches, index.pipelines * index.microbatches
+        if (
+            sum(recut.cut) != sum(index.cut)
+            or units not in (whole, 2 * whole)
+            or recut.tensor != index.tensor
+        ):
             raise BundleError("damaged: a re-cut has other layers, micro-batches or ranks than its job")
         recuts.append(recut)
     return tuple(recuts)
