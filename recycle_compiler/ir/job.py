@@ -17,7 +17,8 @@ Its text is lines of exact integers: the head of every IR text, and what a bundl
 
 Where stages do not hold one chunk each, in order, `chunks 0 1 1 0` says which stage holds each chunk. A job
 in layers also has `cut 3 2 3`, the layers of each chunk, `redundancy 2`, and the lines of `ir/layers.py` if
-it can be cut anew; `split 40000` if micro-batches may be split in two; `free 32` if the compiler chooses where its 32 workers start.
+it can be cut anew; `split 40000` if micro-batches may be split in two; `free 32` if the compiler chooses
+where its 32 workers start.
 """
 
 from collections.abc import Iterable, Iterator
