@@ -17,9 +17,10 @@ SECTIONS: dict[str, Callable[[], Section]] = {
 }
 HEAD = """# Compared with other fault-tolerance systems
 
-How ReCycle, Oobleck, Bamboo and Varuna would handle the same jobs and failures, by our models of them
-(`recycle_compiler/fleet/policies/`, written from their publications), and how close these models come to the
-published results. `python -m bench.comparison` writes this page. None of these systems was run.
+How ReCycle, Oobleck, Bamboo, Varuna, Chameleon and ElasWave would handle the same jobs and failures, by our
+models of them (`recycle_compiler/fleet/policies/`, written from their publications; Chameleon's and
+ElasWave's from their abstracts alone), and how close these models come to the published results.
+`python -m bench.comparison` writes this page. None of these systems was run.
 """
 
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from bench.fleet_settings import PLAN_LIMIT, our_plan, setting_of, shuffled_workers
+from bench.fleet_settings import PLAN_LIMIT, OurPlans, our_plan, setting_of, shuffled_workers
 from bench.report import Section, job_path, percent
 from recycle_compiler.fleet.policy import CannotRunError, make_policy
 from recycle_compiler.fleet.setting import Setting
@@ -64,7 +64,7 @@ def rows(name: str, failures: Sequence[int]) -> Iterator[Row]:
     began = time.process_time()
     found = recut_job(job, own, 1, Deadline(PLAN_LIMIT * len(own)))
     seconds = time.process_time() - began
-    setting = setting_of(name, tuple(map(our_plan, own.values())))
+    setting = setting_of(name, OurPlans(tuple(map(our_plan, own.values()))))
     for count in failures:
         period = own[count].claims.period
         best = found.best(job.workers - count, period)

@@ -1,19 +1,22 @@
 """Benchmark jobs with our plans, ready for policies, and what policies make of failures there."""
 
 import random
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
+from functools import cache
+from typing import NamedTuple
 
 from bench.report import job_path
 from recycle_compiler.fleet.course import Start, lead
 from recycle_compiler.fleet.policy import Change, Policy, Worker
-from recycle_compiler.fleet.setting import ChangeCosts, Known, Setting, make_setting, read_said
+from recycle_compiler.fleet.setting import ChangeCosts, CutPlans, Known, Setting, make_setting, read_said
 from recycle_compiler.frontend import load_job
 from recycle_compiler.ir.failure import failed_per_stage
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.streams import Streams
 from recycle_compiler.planner.compile import compile_job, plan_count
 from recycle_compiler.planner.placement import measure_costs
+from recycle_compiler.planner.recut import can_recut, recut_job
 from recycle_compiler.planner.worker_processes import running
 from recycle_compiler.scheduling.budget import Deadline
 from recycle_runtime.plan.plan_choice import Planned
@@ -25,15 +28,28 @@ PLAN_LIMIT = 120_000_000_000
 """Nanoseconds for one plan of a large job; no plan has come near it."""
 
 
-def setting_of(
-    name: str, plans: tuple[Planned, ...] | None = None, costs: ChangeCosts | None = None
-) -> Setting:
+class OurPlans(NamedTuple):
+    """Of one job: under its own cut, and under others where it is in layers."""
+
+    own: tuple[Planned, ...]
+    recuts: tuple[CutPlans, ...] = ()
+
+
+def setting_of(name: str, plans: OurPlans | None = None, costs: ChangeCosts | None = None) -> Setting:
     """The setting of a benchmark job, with all its plans unless some are given."""
     loaded = load_job(str(job_path(name)))
-    if plans is None:
-        plans = tuple(map(our_plan, compile_job(loaded.spec, processes=2)))
+    own, recuts = all_plans(name) if plans is None else plans
     known = Known(layers=read_said(loaded.source).layers, costs=costs or ChangeCosts())
-    return make_setting(loaded.spec, plans, known)
+    return make_setting(loaded.spec, own, known, recuts)
+
+
+@cache
+def all_plans(name: str) -> OurPlans:
+    """Those that `recyclec compile` would make."""
+    job = load_job(str(job_path(name))).spec
+    own = dict(enumerate(compile_job(job, processes=2)))
+    recuts = _recuts(job, own, Deadline(job.solver.time_limit_ns))
+    return OurPlans(tuple(map(our_plan, own.values())), recuts)
 
 
 def samples_of(name: str) -> int:
@@ -48,11 +64,20 @@ def calibrated(setting: Setting, samples: int, fault_free: float) -> Setting:
     return replace(setting, second_ticks=setting.one_f_one_b * fault_free / samples)
 
 
-def plans_for(job: JobSpec, counts: Collection[int]) -> tuple[Planned, ...]:
+def plans_for(job: JobSpec, counts: Collection[int]) -> OurPlans:
     """Our plans for these numbers of failures alone: a large job has no time for all of them."""
     with running(1) as run:
         costs = measure_costs(job, max(counts), run, PLAN_LIMIT)
-    return tuple(our_plan(plan_count(job, count, costs, Deadline(PLAN_LIMIT))) for count in sorted(counts))
+    own = {count: plan_count(job, count, costs, Deadline(PLAN_LIMIT)) for count in sorted(counts)}
+    limit = Deadline(len(own) * PLAN_LIMIT)
+    return OurPlans(tuple(map(our_plan, own.values())), _recuts(job, own, limit))
+
+
+def _recuts(job: JobSpec, own: Mapping[int, Streams], deadline: Deadline) -> tuple[CutPlans, ...]:
+    if not can_recut(job):
+        return ()
+    made = recut_job(job, own, 2, deadline).made
+    return tuple(CutPlans(each.plans[0].job, tuple(map(our_plan, each.plans))) for each in made)
 
 
 def our_plan(program: Streams) -> Planned:

@@ -2,12 +2,14 @@
 
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
 from bench.fleet_settings import plans_for, setting_of, shuffled_workers
 from bench.line_plot import Panel, plot
 from bench.report import ROOT, Section, job_path
+from recycle_compiler.fleet.our_plans import fastest_period
 from recycle_compiler.fleet.policies import oobleck
 from recycle_compiler.fleet.policy import CannotRunError, Policy, make_policy
 from recycle_compiler.fleet.setting import Setting
@@ -20,8 +22,10 @@ JOBS = tuple(f"megatron-{size}{kind}" for kind in ("", "-deep") for size in SIZE
 SHARES = (0, 1, 5, 10)
 """Percent of the workers that have failed."""
 RESHAPED = "oobleck, any depth"
+OWN_CUT = "ours, own cut"
 NAMES = (
-    "ours", "recycle", "oobleck", RESHAPED, "bamboo", "varuna", "elastic", "fault-scaled", "zero-bubble"
+    "ours", OWN_CUT, "recycle", "oobleck", RESHAPED, "chameleon", "elaswave", "bamboo", "varuna", "elastic",
+    "fault-scaled", "zero-bubble",
 )  # fmt: skip
 PICTURE = ROOT / "docs" / "large-models.svg"
 
@@ -47,6 +51,10 @@ def steady(name: str) -> Steady:
 def _share(setting: Setting, name: str, failed: int) -> float | None:
     if name == "recycle":
         return setting.one_f_one_b / best_placement(setting.job, failed)[0]
+    if name == "ours":
+        period = fastest_period(setting, failed)
+        assert period is not None, "every number of failures has a plan"
+        return setting.one_f_one_b / period
     down = frozenset(shuffled_workers(setting.job)[:failed])
     try:
         rate = _made(name, setting).begin(down, 0)
@@ -56,6 +64,8 @@ def _share(setting: Setting, name: str, failed: int) -> float | None:
 
 
 def _made(name: str, setting: Setting) -> Policy:
+    if name == OWN_CUT:
+        return make_policy("ours", replace(setting, recuts=()))
     if name == "oobleck":
         return oobleck.Oobleck(setting, least=setting.job.stages)
     return make_policy("oobleck" if name == RESHAPED else name, setting)
@@ -74,16 +84,18 @@ def section(names: Sequence[str] = JOBS) -> Section:
             "a policy has adapted to the failures; the cost of adapting is not included. Models, batches, "
             "tensor-parallel width and GPUs are those published for Megatron-LM; first with its pipelines "
             "(1, 2, 4 and 8 stages), then on as many stages as ReCycle simulated, up to 64. A worker is "
-            "eight GPUs. Failed workers are drawn once; ours and ReCycle move workers to the best "
-            "placement of the failures. Oobleck has pipelines no shorter than the job's, like all other "
+            "eight GPUs. Failed workers are drawn once. Ours is cut anew, every layer on two workers at "
+            "least; `ours, own cut` and ReCycle move workers to the best placement of the failures. "
+            "Oobleck has pipelines no shorter than the job's, like all other "
             "systems; a second column shows the pipelines it would choose freely: where memory allows "
             "shorter ones they have fewer bubbles, and the job should have been partitioned that way in "
             "the first place. Varuna chooses freely too, and pays for its checkpoints at all times. Our "
             "model of Oobleck is optimistic: pipelines with different partitions reduce gradients as "
-            "quickly as equal ones. It is ahead of ours where re-routing has to round: with few stages or "
-            "few micro-batches per worker, the micro-batches of one failed worker add one or two to some "
-            "of its peers, and all others wait for these, while Oobleck partitions pipelines anew. Ours is "
-            "ahead where pipelines are deep and their bubbles large."
+            "quickly as equal ones. Chameleon is the best of ReCycle, Oobleck at any depth and Bamboo; "
+            "ElasWave keeps the number of stages, resizes micro-batches without loss and has moved its "
+            "layers. Under its own cut ours is behind them where re-routing has to round: with few stages "
+            "or few micro-batches per worker, the micro-batches of one failed worker add one or two to "
+            "some of its peers, and all others wait for these."
         ),
         columns=("job", "GPUs", "stages", "failed", *NAMES),
         rows=tuple(row for result in results for row in _rows(result)),

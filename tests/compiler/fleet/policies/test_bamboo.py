@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from bench.fleet_settings import average_rate, calibrated, samples_of, setting_of
+from bench.fleet_settings import OurPlans, average_rate, calibrated, samples_of, setting_of
 from bench.table_1 import EVERY, PUBLISHED, SPAN
 from recycle_compiler.fleet.policies.bamboo import Bamboo
 from recycle_compiler.fleet.policy import CannotRunError, Reaction
@@ -121,6 +121,6 @@ def test_the_published_figures_of_medium_are_met_within_seven_percent() -> None:
     medium = PUBLISHED[0]
     assert medium.bamboo is not None
     samples = samples_of(medium.job)
-    setting = calibrated(setting_of(medium.job, ()), samples, medium.fault_free)
+    setting = calibrated(setting_of(medium.job, OurPlans(())), samples, medium.fault_free)
     found = [samples * average_rate(Bamboo(setting), setting.job, every, SPAN) for every in EVERY]
     assert found == pytest.approx(list(medium.bamboo), rel=0.07)
