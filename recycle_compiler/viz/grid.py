@@ -20,20 +20,16 @@ from textwrap import wrap
 
 from recycle_compiler.ir.failure import Worker, worker_at
 from recycle_compiler.ir.job import JobSpec
-from recycle_compiler.ir.layout import Layout as CutAndWorkers
-from recycle_compiler.ir.layout import layout_of
 from recycle_compiler.ir.ops import MICROBATCH_KINDS, Op, OpKind
 from recycle_compiler.ir.schedule import Schedule
-from recycle_compiler.ir.units import percent, plural, short, time_text, unit_name
-from recycle_compiler.viz.table import stages_text
+from recycle_compiler.ir.units import percent, short, time_text, unit_name
+from recycle_compiler.viz.heading import heading, workers_text
 
 BATCH = "batch "
 """Heads the second line of a worker when kind and micro-batch stand below each other."""
 _LEAST_COLUMNS = 20
 _NICE_STEPS = (1, 2, 5)
 IDLE, FAILED, MIXED = ".", "x", "*"
-_LISTED = 12
-"""Failed workers, or stages, named in the header; the picture shows them all."""
 _STYLES = {
     OpKind.F: "blue",
     OpKind.B: "green",
@@ -258,7 +254,7 @@ def _wrapped(texts: Iterable[tuple[str, str]], width: int) -> Iterator[Line]:
 def _header(schedule: Schedule) -> Iterator[tuple[str, str]]:
     """What the plan is and takes, each with its style."""
     job, claims = schedule.job, schedule.claims
-    yield from ((text, "bold") for text in _shape(schedule))
+    yield from ((text, "bold") for text in heading(schedule))
     proof = f"optimal ({claims.reason})"
     if claims.status != "optimal":
         bound = f"lower bound {time_text(job, claims.lower_bound)} ({claims.reason})"
@@ -270,38 +266,7 @@ def _header(schedule: Schedule) -> Iterator[tuple[str, str]]:
     yield f"period {time_text(job, claims.period)} {unit_name(job)}, {proof}; {makespan}; {techniques}", ""
     if claims.bound_over_cuts:
         bound = f"{time_text(job, claims.bound_over_cuts)} {unit_name(job)}"
-        yield f"no plan of any cut for {_workers(schedule)} is faster than {bound}", ""
-
-
-def _workers(schedule: Schedule) -> str:
-    return plural(schedule.job.workers - len(schedule.failed), "worker")
-
-
-def _stages(layout: CutAndWorkers) -> str:
-    """Stage by stage; of many, equal neighbours once."""
-    return str(layout).replace(",", " ") if layout.stages <= _LISTED else stages_text(layout)
-
-
-def _shape(schedule: Schedule) -> Iterator[str]:
-    """What the plan is for; of a job in layers, which stage has which."""
-    job = schedule.job
-    layout = layout_of(job, schedule.failed)
-    stages = plural(job.stages, "stage")
-    if job.is_recut and layout is not None:
-        units = plural(job.pipelines * job.microbatches, "micro-batch")
-        yield (
-            f"{job.name}: {plural(sum(layout.layers), 'layer')} in {stages} on {_workers(schedule)}, another "
-            f"cut than the job starts with; {units}"
-        )
-        yield f"layers x workers of each stage: {_stages(layout)}"
-        return
-    names = [str(worker) for worker in schedule.failed[:_LISTED]]
-    if len(schedule.failed) > _LISTED:
-        names.append(f"and {len(schedule.failed) - _LISTED} more")
-    shape = f"{stages}, {plural(job.pipelines, 'pipeline')}, {plural(job.microbatches, 'micro-batch')} each"
-    yield f"{job.name}: {shape}; failed: {', '.join(names) or 'none'}"
-    if layout is not None:
-        yield f"layers x workers of each stage: {_stages(layout)}, as the job cuts them"
+        yield f"no plan of any cut for {workers_text(schedule)} is faster than {bound}", ""
 
 
 def _ruler(schedule: Schedule, layout: Layout) -> Line:

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 from recycle_compiler.analysis.explain.critical_path import CriticalPath, Step, StepKind
+from recycle_compiler.analysis.explain.cuts import CutFacts, Neighbour
 from recycle_compiler.analysis.explain.idle import CAUSES, StageTime
 from recycle_compiler.analysis.explain.proof import Proof
 from recycle_compiler.analysis.explain.report import Explanation
@@ -22,6 +23,7 @@ def explanation_document(explanation: Explanation) -> str:
             **_proof(job, explanation.binding),
             "others": [_proof(job, other) for other in explanation.others],
         },
+        **({} if explanation.cuts is None else {"cut": _cut(explanation, explanation.cuts)}),
         "critical_path": _path(job, explanation.path, explanation.bottleneck),
         "stage_times": [_stage_time(job, time) for time in explanation.times],
         "what_if": _what_if(job, explanation.what_if),
@@ -68,6 +70,45 @@ def _proof(job: JobSpec, proof: Proof) -> dict[str, Any]:
         "period": in_unit(job, proof.period),
         "parts": [{"time": in_unit(job, part.ticks), "what": part.what} for part in proof.parts],
     }
+
+
+def _cut(explanation: Explanation, cuts: CutFacts) -> dict[str, Any]:
+    job = cuts.job
+    stage, bound = cuts.where_one_more
+    first, end = cuts.layout.ranges[explanation.bottleneck]
+    return {
+        "layout": str(cuts.layout),
+        "own_cut": cuts.is_own,
+        "workers": cuts.workers,
+        "cut": list(cuts.layout.layers),
+        "hosts": list(cuts.layout.workers),
+        "binding": {"stage": explanation.bottleneck, "layers": [first, end]},
+        "bound": in_unit(job, cuts.bound),
+        "bound_over_cuts": in_unit(job, cuts.bound_over_cuts) if cuts.bound_over_cuts else None,
+        "own": _neighbour(job, cuts.own),
+        "one_failure_fewer": _neighbour(job, cuts.fewer),
+        "one_worker_more": {
+            "bound_over_cuts": None if cuts.one_more is None else in_unit(job, cuts.one_more),
+            "stage": stage,
+            "bound": in_unit(job, bound),
+        },
+        "moves": [
+            {
+                "what": move.what,
+                "from": move.source,
+                "to": move.target,
+                "layout": str(move.layout),
+                "bound": in_unit(job, move.bound) if move.fits else None,
+            }
+            for move in cuts.moves
+        ],
+    }
+
+
+def _neighbour(job: JobSpec, plan: Neighbour | None) -> dict[str, Any] | None:
+    if plan is None:
+        return None
+    return {"failures": plan.failures, "period": in_unit(job, plan.period), "layout": str(plan.layout)}
 
 
 def _path(job: JobSpec, path: CriticalPath, bottleneck: int) -> dict[str, Any]:

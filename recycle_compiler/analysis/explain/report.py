@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from recycle_compiler.analysis.explain.critical_path import CriticalPath, critical_path
+from recycle_compiler.analysis.explain.cuts import CutFacts
 from recycle_compiler.analysis.explain.idle import StageTime, idle_times
 from recycle_compiler.analysis.explain.proof import Proof, binding_proof, bottleneck_stage, stage_proofs
 from recycle_compiler.analysis.explain.timeline import Timeline, timeline_of
@@ -20,7 +21,7 @@ class Explanation:
 
     schedule: Schedule
     one_f_one_b: int
-    """The period of fault-free 1F1B."""
+    """The period of fault-free 1F1B under the job's own cut."""
     bottleneck: int
     """The stage that decides."""
     hosted: tuple[int, int]
@@ -31,6 +32,8 @@ class Explanation:
     others: tuple[Proof, ...]
     """What else the bottleneck imposes, largest first."""
     what_if: WhatIf
+    cuts: CutFacts | None = None
+    """Of a job in layers, why it is cut this way."""
 
     @property
     def against_1f1b(self) -> float:
@@ -38,7 +41,7 @@ class Explanation:
         return self.one_f_one_b / self.schedule.claims.period
 
 
-def explain(schedule: Schedule, mode: str | None = None) -> Explanation:
+def explain(schedule: Schedule, mode: str | None = None, cuts: CutFacts | None = None) -> Explanation:
     """Explain one plan; `mode` says how the effect of changes is found out (default: by its size)."""
     job, claims = schedule.job, schedule.claims
     timeline = timeline_of(schedule)
@@ -48,7 +51,7 @@ def explain(schedule: Schedule, mode: str | None = None) -> Explanation:
     times = idle_times(timeline)
     return Explanation(
         schedule=schedule,
-        one_f_one_b=one_f_one_b_period(job),
+        one_f_one_b=one_f_one_b_period(job if cuts is None else cuts.job),
         bottleneck=stage,
         hosted=_hosted(timeline, times[stage]),
         path=critical_path(timeline, stage),
@@ -56,6 +59,7 @@ def explain(schedule: Schedule, mode: str | None = None) -> Explanation:
         binding=binding,
         others=tuple(proof for proof in proofs if proof.reason != binding.reason),
         what_if=what_if(schedule, stage, mode or mode_for(schedule)),
+        cuts=cuts,
     )
 
 

@@ -10,15 +10,17 @@ On the critical path, ops in a row on one worker are one line, and so is a micro
 from collections.abc import Iterator, Sequence
 
 from recycle_compiler.analysis.explain.critical_path import CriticalPath, Step, StepKind
+from recycle_compiler.analysis.explain.cuts import CutFacts, Move
 from recycle_compiler.analysis.explain.idle import CAUSES, StageTime
 from recycle_compiler.analysis.explain.proof import Proof
 from recycle_compiler.analysis.explain.report import Explanation
 from recycle_compiler.analysis.explain.what_if import BOUNDS, NONE, Outcome
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.units import percent, plural, time_text, unit_name
+from recycle_compiler.viz.heading import heading, stage_list
 
-_LISTED = 12
-"""Failed workers named."""
+_MOVES = 4
+"""Changes of the cut that are told; JSON has them all."""
 _MEANING = {
     "ramp-up": "before a worker's first backward",
     "tail": "after its last F, when only backwards and W are left",
@@ -36,20 +38,14 @@ _WAY = 3
 
 def explanation_text(explanation: Explanation) -> str:
     """All of it, in paragraphs."""
-    paragraphs = (_head, _bottleneck, _bound, path_lines, _times, _what_if)
+    paragraphs = (_head, _bottleneck, _bound, _cut, path_lines, _times, _what_if)
     told = ("".join(f"{line}\n" for line in paragraph(explanation)) for paragraph in paragraphs)
     return "\n".join(text for text in told if text)
 
 
 def _head(explanation: Explanation) -> Iterator[str]:
     job, claims = explanation.schedule.job, explanation.schedule.claims
-    failed = explanation.schedule.failed
-    names = [str(worker) for worker in failed[:_LISTED]]
-    if len(failed) > _LISTED:
-        names.append(f"and {len(failed) - _LISTED} more")
-    shape = f"{plural(job.stages, 'stage')}, {plural(job.pipelines, 'pipeline')}"
-    batches = plural(job.microbatches, "micro-batch")
-    yield f"{job.name}: {shape}, {batches} each; failed: {', '.join(names) or 'none'}"
+    yield from heading(explanation.schedule)
     proof = "optimal: no plan is faster"
     if claims.status != "optimal":
         bound = amount(job, claims.lower_bound)
@@ -67,8 +63,9 @@ def _bottleneck(explanation: Explanation) -> Iterator[str]:
     fewest, most = explanation.hosted
     each = plural(most, "micro-batch") if fewest == most else f"{fewest} to {plural(most, 'micro-batch')}"
     yield f"bottleneck: stage {stage}"
+    alive = f"{time.workers} of {plural(job.pipelines, 'worker')} alive"
     yield (
-        f"  {time.workers} of {plural(job.pipelines, 'worker')} alive, {each} on each, "
+        f"  {plural(time.workers, 'worker') if job.is_recut else alive}, {each} on each, "
         f"busy {percent(time.busy / time.whole)} of the period"
     )
     if not job.techniques.stagger:
@@ -88,6 +85,76 @@ def _bound(explanation: Explanation) -> Iterator[str]:
     if explanation.others:
         told = ", ".join(f"{other.reason} ({amount(job, other.period)})" for other in explanation.others)
         yield f"  other bounds: {told}"
+
+
+def _cut(explanation: Explanation) -> Iterator[str]:
+    """Why it is cut this way."""
+    cuts = explanation.cuts
+    if cuts is None:
+        return
+    job, period = cuts.job, explanation.schedule.claims.period
+    first, end = cuts.layout.ranges[explanation.bottleneck]
+    layers = f"layer {first}" if end == first + 1 else f"layers {first} to {end - 1}"
+    holders = plural(cuts.layout.workers[explanation.bottleneck], "worker")
+    yield f"why this cut: {stage_list(cuts.layout)} (layers x workers of each stage)"
+    yield f"  stage {explanation.bottleneck} binds: {layers} on {holders}"
+    if cuts.bound_over_cuts:
+        over = amount(job, cuts.bound_over_cuts)
+        above = f"; this plan takes {percent(period / cuts.bound_over_cuts - 1)} longer"
+        if period == cuts.bound_over_cuts:
+            above = ": no cut is better"
+        yield f"  no plan of any cut for {plural(cuts.workers, 'worker')} is faster than {over}{above}"
+    if cuts.own is not None and not cuts.is_own:
+        own = f"  the job's own cut, {stage_list(cuts.own.layout)}, takes {amount(job, cuts.own.period)}"
+        yield f"{own} with as many workers: {_slower(cuts.own.period, period)}"
+    yield from _moves(cuts)
+    yield from _one_more(cuts, period)
+
+
+def _moves(cuts: CutFacts) -> Iterator[str]:
+    """What a layer or a worker on the other side of a border would do, by bounds."""
+    if not cuts.moves:
+        return
+    ordered = sorted(cuts.moves, key=lambda move: move.bound)
+    better = [move for move in ordered if move.bound < cuts.bound]
+    reference = f"the bound of {amount(cuts.job, cuts.bound)}"
+    if better:
+        yield f"  one layer or worker moved over a border would lower {reference}, and perhaps plans"
+    else:
+        yield f"  no layer or worker moved over a border would lower {reference}; those that cost least"
+    for move in ordered[:_MOVES]:
+        yield f"    {_move(cuts, move)}"
+    if len(ordered) > _MOVES:
+        worst = ordered[-1]
+        to = f"up to {amount(cuts.job, worst.bound)}" if worst.fits else "some do not fit into memory"
+        yield f"    and {len(ordered) - _MOVES} more, {to}"
+
+
+def _move(cuts: CutFacts, move: Move) -> str:
+    what = f"a {move.what} from stage {move.source} to stage {move.target}"
+    return f"{what}: {amount(cuts.job, move.bound) if move.fits else 'does not fit into memory'}"
+
+
+def _one_more(cuts: CutFacts, period: int) -> Iterator[str]:
+    job = cuts.job
+    stage, bound = cuts.where_one_more
+    if cuts.one_more is not None:
+        gain = period / cuts.one_more - 1
+        buys = f"at most {percent(gain)} faster, with the best of all cuts" if gain > 0 else "nothing"
+        yield f"  one worker more would buy {buys} (bound {amount(job, cuts.one_more)})"
+    if bound < cuts.bound:
+        yield f"    under this cut most on stage {stage} (bound {amount(job, bound)})"
+    else:
+        yield "    under this cut nothing, on whichever stage"
+    if cuts.fewer is not None:
+        fewer = f"  with {plural(cuts.fewer.failures, 'failure')} the bundle takes"
+        yield f"{fewer} {amount(job, cuts.fewer.period)}, under {stage_list(cuts.fewer.layout)}"
+
+
+def _slower(period: int, reference: int) -> str:
+    if period == reference:
+        return "as fast"
+    return f"{percent(abs(reference / period - 1))} {'slower' if period > reference else 'faster'}"
 
 
 def _parts(job: JobSpec, proof: Proof) -> Iterator[str]:

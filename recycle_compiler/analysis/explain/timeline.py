@@ -60,8 +60,10 @@ class Timeline:
         ]
 
     def label(self, row: int) -> str:
-        """`F1.0`: micro-batch 0 of pipeline 1."""
+        """`F1.0`: micro-batch 0 of pipeline 1; under another cut the number among all, as `F8`."""
         op = self.ops[row]
+        if self.schedule.job.is_recut:
+            return f"{op.kind.name}{op.pipeline * self.schedule.job.microbatches + op.microbatch}"
         return f"{op.kind.name}{op.pipeline}.{op.microbatch}"
 
 

@@ -43,7 +43,9 @@ class Change:
 
 def changes_to(job: JobSpec, bottleneck: int) -> tuple[Change, ...]:
     """Everything worth asking, in a fixed order."""
-    return (*_memory(job, bottleneck), *_techniques(job), *_network(job), _one_more_microbatch(job))
+    whole = (*_memory(job, bottleneck), *_techniques(job), *_network(job))
+    # A grid that only serves another cut has no pipelines that could have a micro-batch more.
+    return whole if job.is_recut else (*whole, _one_more_microbatch(job))
 
 
 def _memory(job: JobSpec, bottleneck: int) -> Iterator[Change]:
@@ -72,6 +74,9 @@ def _activations(count: int) -> str:
 def _techniques(job: JobSpec) -> Iterator[Change]:
     now = job.techniques
     for name in ("adaptive", "decouple", "stagger"):
+        if job.is_recut and name == "adaptive":
+            # Stages with different numbers of workers need it.
+            continue
         on = not getattr(now, name)
         other: Techniques = replace(now, **{name: on})
         word = "with" if on else "without"

@@ -2,10 +2,11 @@
 
 from argparse import ArgumentParser, Namespace
 
+from recycle_compiler.analysis.explain.cuts import cut_facts
 from recycle_compiler.analysis.explain.document import explanation_document
 from recycle_compiler.analysis.explain.report import explain
 from recycle_compiler.analysis.explain.text import explanation_text
-from recycle_compiler.cli.bundles import schedule_of
+from recycle_compiler.cli.bundles import read_bundle_job, schedule_of
 from recycle_compiler.cli.options.plans import add_plan_arguments, pick_plan
 from recycle_compiler.cli.values import one_of
 from recycle_compiler.ir.schedule import measured
@@ -27,13 +28,15 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace, output: Output) -> int:
-    streams = pick_plan(arguments, output).streams
-    schedule = schedule_of(streams, arguments.bundle)
+    picked = pick_plan(arguments, output)
+    schedule = schedule_of(picked.streams, arguments.bundle)
     if measured(schedule) != (schedule.claims.makespan, schedule.claims.period):
         raise UserError(
             f"{arguments.bundle}: the plan does not take as long as it claims; `recyclec verify` says more"
         )
-    explanation = explain(schedule, arguments.what_if)
+    job = read_bundle_job(picked.bundle, arguments.bundle)
+    cuts = cut_facts(picked.bundle, job, schedule, picked.failures)
+    explanation = explain(schedule, arguments.what_if, cuts)
     text = explanation_document(explanation) if arguments.json else explanation_text(explanation)
     output.data(text)
     return DONE

@@ -33,6 +33,8 @@ class Picked:
     streams: Streams
     cut: int | None
     """The number of the other cut that it is under; None for the job's own."""
+    failures: int
+    """How many it was asked for; a cut may be for fewer workers than they leave."""
 
 
 def add_plan_arguments(parser: ArgumentParser, default_cut: str = FASTEST) -> None:
@@ -78,16 +80,18 @@ def pick_plan(arguments: Namespace, output: Output, default_cut: str = FASTEST) 
     if arguments.failed is not None:
         if arguments.layout is not None or arguments.cut not in (None, OWN):
             raise UsageError("--failed names workers of the job's own cut: leave out --cut and --layout")
-        return Picked(bundle, _for_workers(bundle, path, failure_set(arguments.failed), output), None)
+        streams = _for_workers(bundle, path, failure_set(arguments.failed), output)
+        return Picked(bundle, streams, None, len(streams.failed))
     if arguments.layout is not None or isinstance(cut, int):
         number = _number_of(bundle, path, arguments.layout) if arguments.layout is not None else cut
         assert isinstance(number, int), "own and fastest are no layouts"
         return _under(bundle, path, number, arguments.failures)
     index = _index_for(bundle, arguments.failures)
+    failures = len(bundle.plans[index].failed)
     faster = _faster_cut(bundle, index) if cut == FASTEST else None
     if faster is None:
-        return Picked(bundle, read_plan(bundle, path, index), None)
-    picked = Picked(bundle, read_plan(bundle.recuts[faster], path, 0), faster)
+        return Picked(bundle, read_plan(bundle, path, index), None, failures)
+    picked = Picked(bundle, read_plan(bundle.recuts[faster], path, 0), faster, failures)
     if arguments.cut is None:
         output.say(_about_cut(picked, read_plan(bundle, path, index)))
     return picked
@@ -113,11 +117,12 @@ def _under(bundle: Bundle, path: str, number: int, failures: int | None) -> Pick
         raise UsageError(f"no cut {number}: {path} has {held}")
     recut = bundle.recuts[number]
     needed = live_workers(recut, 0)
-    live = needed if failures is None else bundle.stages * bundle.pipelines - failures
+    whole = bundle.stages * bundle.pipelines
+    live = needed if failures is None else whole - failures
     if live >= needed:
-        return Picked(bundle, read_plan(recut, path, 0), number)
+        return Picked(bundle, read_plan(recut, path, 0), number, whole - live)
     if live == needed - 1 and len(recut.plans) > 1:
-        return Picked(bundle, read_plan(recut, path, 1), number)
+        return Picked(bundle, read_plan(recut, path, 1), number, whole - live)
     raise UsageError(
         f"no plan for {plural(failures or 0, 'failure')} under cut {number}: it is for {needed} workers, "
         f"and {max(0, live)} are left"

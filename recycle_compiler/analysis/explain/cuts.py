@@ -1,0 +1,152 @@
+"""Why a plan of a job in layers has this cut: what other cuts and one worker more would bring.
+
+Judged by bounds, which are the planner's own: no plan of the changed layout is faster. What is known of whole
+plans, those of the bundle, stands beside them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from recycle_compiler.ir.failure import failure_set
+from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.ir.layout import Layout, layout_of
+from recycle_compiler.ir.schedule import Schedule
+from recycle_compiler.planner.layouts import Layouts
+from recycle_compiler.planner.recut import can_recut, layout_bound
+from recycle_runtime.plan.bundle import Bundle
+
+NO_ROOM = 1 << 60
+"""The bound of a layout in which some stage cannot hold one micro-batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One layer or one worker on the other side of a border between two stages."""
+
+    what: str
+    """`layer` or `worker`."""
+    source: int
+    target: int
+    layout: Layout
+    bound: int
+    """No plan of the layout is faster; NO_ROOM where it does not fit into memory."""
+
+    @property
+    def fits(self) -> bool:
+        return self.bound < NO_ROOM
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """The fastest plan of the bundle for another number of failures."""
+
+    failures: int
+    period: int
+    layout: Layout
+
+
+@dataclass(frozen=True, slots=True)
+class CutFacts:
+    """What is known of the cut of a plan; times in ticks."""
+
+    job: JobSpec
+    """The job with its layers, under its own cut."""
+    failures: int
+    layout: Layout
+    is_own: bool
+    bound: int
+    """Of this layout."""
+    bound_over_cuts: int
+    """For as many workers; 0 when it is not known."""
+    own: Neighbour | None
+    """The plan under the own cut for as many failures; None if the bundle has none."""
+    fewer: Neighbour | None
+    """The fastest plan for one failure fewer."""
+    moves: tuple[Move, ...]
+    """Over every border, by border."""
+    one_more: int | None
+    """What no plan of any cut with one worker more goes below; None if there is no such cut."""
+    where_one_more: tuple[int, int]
+    """Under this cut, the stage where one worker more helps most, and the bound with it."""
+
+    @property
+    def workers(self) -> int:
+        """Live ones; a cut may leave some of them on standby."""
+        return self.job.workers - self.failures
+
+
+def cut_facts(bundle: Bundle, job: JobSpec, schedule: Schedule, failures: int) -> CutFacts | None:
+    """The facts for a plan of a bundle, made for so many failures; None if the job cannot be re-cut."""
+    layout = layout_of(schedule.job, schedule.failed)
+    if layout is None or not can_recut(job):
+        return None
+    own = next((plan for plan, entry in enumerate(bundle.plans) if len(entry.failed) == failures), None)
+    more = job.workers - failures + 1
+    return CutFacts(
+        job=job,
+        failures=failures,
+        layout=layout,
+        is_own=not schedule.job.is_recut,
+        bound=layout_bound(job, layout),
+        bound_over_cuts=schedule.claims.bound_over_cuts if own is None else bundle.plans[own].bound_over_cuts,
+        own=None if own is None else _own(bundle, job, own),
+        fewer=_fastest(bundle, job, failures - 1),
+        moves=tuple(_moves(job, layout)),
+        one_more=Layouts(job, more).least_period(more),
+        where_one_more=min(_with_one_more(job, layout), key=lambda entry: (entry[1], entry[0])),
+    )
+
+
+def _own(bundle: Bundle, job: JobSpec, plan: int) -> Neighbour:
+    entry = bundle.plans[plan]
+    layout = layout_of(job, failure_set(entry.failed))
+    assert layout is not None, "a job in layers"
+    return Neighbour(len(entry.failed), entry.period, layout)
+
+
+def _fastest(bundle: Bundle, job: JobSpec, failures: int) -> Neighbour | None:
+    """The fastest plan of any cut for so many failures."""
+    for plan, entry in enumerate(bundle.plans):
+        if len(entry.failed) == failures:
+            number = bundle.fastest_recut(job.workers - failures)
+            if number is None or bundle.recuts[number].plans[0].period >= entry.period:
+                return _own(bundle, job, plan)
+            recut = bundle.recuts[number]
+            counts = [recut.pipelines] * recut.stages
+            for _, stage in recut.plans[0].failed:
+                counts[stage] -= 1
+            return Neighbour(failures, recut.plans[0].period, Layout(recut.cut, tuple(counts)))
+    return None
+
+
+def _moves(job: JobSpec, layout: Layout) -> Iterator[Move]:
+    units = job.pipelines * job.microbatches
+    for stage, after in pairwise(range(layout.stages)):
+        for source, target in ((stage, after), (after, stage)):
+            if layout.layers[source] > 1:
+                layers = _shifted(layout.layers, source, target)
+                yield _move(job, "layer", source, target, Layout(layers, layout.workers))
+            if layout.workers[source] > job.redundancy and layout.workers[target] < units:
+                workers = _shifted(layout.workers, source, target)
+                yield _move(job, "worker", source, target, Layout(layout.layers, workers))
+
+
+def _move(job: JobSpec, what: str, source: int, target: int, layout: Layout) -> Move:
+    return Move(what, source, target, layout, min(NO_ROOM, layout_bound(job, layout)))
+
+
+def _shifted(values: tuple[int, ...], source: int, target: int) -> tuple[int, ...]:
+    changed = list(values)
+    changed[source] -= 1
+    changed[target] += 1
+    return tuple(changed)
+
+
+def _with_one_more(job: JobSpec, layout: Layout) -> Iterator[tuple[int, int]]:
+    """Each stage, and the bound of the layout with one worker more on it."""
+    units = job.pipelines * job.microbatches
+    for stage, workers in enumerate(layout.workers):
+        more = list(layout.workers)
+        more[stage] = min(units, workers + 1)
+        yield stage, layout_bound(job, Layout(layout.layers, tuple(more)))

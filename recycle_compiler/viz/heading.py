@@ -1,0 +1,44 @@
+"""What a plan is for, in a line or two: the shape of its job, who failed, which layers are where."""
+
+from collections.abc import Iterator
+
+from recycle_compiler.ir.layout import Layout, layout_of
+from recycle_compiler.ir.schedule import Schedule
+from recycle_compiler.ir.units import plural
+from recycle_compiler.viz.table import stages_text
+
+_LISTED = 12
+"""Failed workers, or stages, that are named."""
+
+
+def heading(schedule: Schedule) -> Iterator[str]:
+    """The lines; those about layers only for a job that has them."""
+    job = schedule.job
+    layout = layout_of(job, schedule.failed)
+    stages = plural(job.stages, "stage")
+    if job.is_recut and layout is not None:
+        units = plural(job.pipelines * job.microbatches, "micro-batch")
+        layers = plural(sum(layout.layers), "layer")
+        yield (
+            f"{job.name}: {layers} in {stages} on {workers_text(schedule)}, another cut than the job starts "
+            f"with; {units}"
+        )
+        yield f"layers x workers of each stage: {stage_list(layout)}"
+        return
+    names = [str(worker) for worker in schedule.failed[:_LISTED]]
+    if len(schedule.failed) > _LISTED:
+        names.append(f"and {len(schedule.failed) - _LISTED} more")
+    shape = f"{stages}, {plural(job.pipelines, 'pipeline')}, {plural(job.microbatches, 'micro-batch')} each"
+    yield f"{job.name}: {shape}; failed: {', '.join(names) or 'none'}"
+    if layout is not None:
+        yield f"layers x workers of each stage: {stage_list(layout)}, as the job cuts them"
+
+
+def workers_text(schedule: Schedule) -> str:
+    """How many workers a plan has."""
+    return plural(schedule.job.workers - len(schedule.failed), "worker")
+
+
+def stage_list(layout: Layout) -> str:
+    """Stage by stage; of many, equal neighbours once."""
+    return str(layout).replace(",", " ") if layout.stages <= _LISTED else stages_text(layout)

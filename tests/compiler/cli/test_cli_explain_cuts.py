@@ -1,0 +1,103 @@
+"""`recyclec explain` of a job in layers: why this cut, and what one worker more would buy."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+Recyclec = Callable[..., tuple[int, str, str]]
+
+
+def paragraph(data: str, first: str) -> str:
+    return next(text for text in data.split("\n\n") if text.startswith(first))
+
+
+def test_why_another_cut(layered_bundle: str, recyclec: Recyclec) -> None:
+    """Two workers share 16 micro-batches of two layers: 48 slots, and 2 for the optimizer."""
+    code, data, _ = recyclec("explain", layered_bundle, "--what-if", "none")
+    assert code == 0
+    assert data.startswith(
+        "layered: 6 layers in 3 stages on 8 workers, another cut than the job starts with; 16 micro-batches\n"
+        "layers x workers of each stage: 2x2 2x2 2x4\n"
+        "period 50 slots, optimal: no plan is faster; makespan 54 slots\n"
+        # Of the job as it starts, not of this cut.
+        "fault-free 1F1B takes 72 slots: this plan runs at 1.440x its speed\n"
+    )
+    assert paragraph(data, "bottleneck").splitlines()[1].startswith("  2 workers, 8 micro-batches on each, ")
+    assert "0:0 F0..W11 (24 ops, 48 slots)" in paragraph(data, "critical path")
+    assert paragraph(data, "why this cut") == (
+        "why this cut: 2x2 2x2 2x4 (layers x workers of each stage)\n"
+        "  stage 0 binds: layers 0 to 1 on 2 workers\n"
+        "  no plan of any cut for 8 workers is faster than 50 slots: no cut is better\n"
+        "  the job's own cut, 3x4 3x4, takes 63 slots with as many workers: 20.6 % slower\n"
+        "  no layer or worker moved over a border would lower the bound of 50 slots; those that cost least\n"
+        "    a layer from stage 1 to stage 2: 63 slots\n"
+        "    a worker from stage 2 to stage 1: 74 slots\n"
+        "    a layer from stage 0 to stage 1: 75 slots\n"
+        "    a layer from stage 1 to stage 0: 75 slots\n"
+        "    and 1 more, up to 75 slots\n"
+        "  one worker more would buy nothing (bound 50 slots)\n"
+        "    under this cut nothing, on whichever stage"
+    )
+
+
+def test_what_the_own_cut_lacks(layered_bundle: str, recyclec: Recyclec) -> None:
+    _, data, _ = recyclec("explain", layered_bundle, "--cut", "own", "--what-if", "none")
+    told = paragraph(data, "why this cut").splitlines()
+    assert told[2] == (
+        "  no plan of any cut for 8 workers is faster than 50 slots; this plan takes 26.0 % longer"
+    )
+    assert told[3:5] == [
+        "  one layer or worker moved over a border would lower the bound of 63 slots, and perhaps plans",
+        "    a layer from stage 1 to stage 0: 52 slots",
+    ]
+
+
+def test_what_one_failure_fewer_takes(layered_bundle: str, recyclec: Recyclec) -> None:
+    _, data, _ = recyclec("explain", layered_bundle, "--failures", "2", "--what-if", "none")
+    told = paragraph(data, "why this cut").splitlines()
+    assert told[-3:] == [
+        "  one worker more would buy at most 15.9 % faster, with the best of all cuts (bound 63 slots)",
+        "    under this cut most on stage 1 (bound 72 slots)",
+        "  with 1 failure the bundle takes 63 slots, under 3x3 3x4",
+    ]
+
+
+def test_the_same_facts_as_json(layered_bundle: str, recyclec: Recyclec) -> None:
+    _, data, _ = recyclec("explain", layered_bundle, "--failures", "2", "--json", "--what-if", "none")
+    cut = json.loads(data)["cut"]
+    moves = cut.pop("moves")
+    assert cut == {
+        "layout": "5x4,1x2",
+        "own_cut": False,
+        "workers": 6,
+        "cut": [5, 1],
+        "hosts": [4, 2],
+        "binding": {"stage": 1, "layers": [5, 6]},
+        "bound": 73,
+        "bound_over_cuts": 73,
+        "own": {"failures": 2, "period": 75, "layout": "3x2,3x4"},
+        "one_failure_fewer": {"failures": 1, "period": 63, "layout": "3x3,3x4"},
+        "one_worker_more": {"bound_over_cuts": 63, "stage": 1, "bound": 72},
+    }
+    # Stage 1 has one layer and only as many workers as must hold it.
+    assert moves == [
+        {"what": "layer", "from": 0, "to": 1, "layout": "4x4,2x2", "bound": 98},
+        {"what": "worker", "from": 0, "to": 1, "layout": "5x3,1x3", "bound": 96},
+    ]
+
+
+def test_what_needs_several_pipelines_is_not_asked_of_another_cut(
+    layered_bundle: str, recyclec: Recyclec
+) -> None:
+    _, data, _ = recyclec("explain", layered_bundle, "--json", "--what-if", "bounds")
+    asked = [outcome["what"] for outcome in json.loads(data)["what_if"]["outcomes"]]
+    assert asked and not any("adaptive" in what or "pipeline" in what for what in asked)
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_a_job_of_whole_stages_has_no_such_paragraph(
+    small_bundle: str, recyclec: Recyclec, options: tuple[str, ...]
+) -> None:
+    _, data, _ = recyclec("explain", small_bundle, "--what-if", "none", *options)
+    assert "why this cut" not in data and '"cut"' not in data
