@@ -248,9 +248,7 @@ def convert(
     arriving = {chunk.layers[0].number: chunk.arriving for chunk in before if chunk.layers}
     for chunk in before:
         chunk.split.remove()
-        for parameter in chunk.stepper.gradients.parameters:
-            # Nothing is accumulated now; a gradient that stays would count as one of the next step.
-            parameter.grad = None
+        chunk.stepper.gradients.release()
     made: dict[int, Chunk] = {}
     for number in numbers:
         chunk = Chunk(last.setting, bundle, number, [layers[layer] for layer in ranges[number]], last.data)

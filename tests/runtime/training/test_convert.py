@@ -150,16 +150,19 @@ def test_one_worker_with_all_layers(tmp_path: Path, cuts: list[tuple[int, ...]],
     losses: list[float] = []
     held: Held = {}
     modules: dict[int, torch.nn.Module] = {}
+    before: list[Chunk] = []
     for number, cut in enumerate(cuts):
         bundle = bundle_of(tmp_path, cut, (0,) * len(cut), 1, 4)
         if not held:
             held = built(bundle, program)
         else:
             stand(held, len(losses))
+            before = list(held[0, 0].values())
             held = {worker: convert(chunks.values(), bundle, 0) for worker, chunks in held.items()}
         layers = {layer.number: layer.module for chunk in held[0, 0].values() for layer in chunk.layers}
         assert not modules or layers == modules, "layers are moved, not copied"
         modules = layers
+        assert number == 0 or not any(chunk.stepper.gradients.bytes_held for chunk in before)
         assert [len(chunk.layers) for chunk in held[0, 0].values()] == list(cut)
         losses += run(bundle, held, number * STEPS, (number + 1) * STEPS)
     check(held, program, 4, losses, buffers=True)

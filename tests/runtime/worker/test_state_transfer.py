@@ -1,5 +1,7 @@
 """The state of a chunk from one process to another: nothing is executed, and not more is read than fits."""
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -67,3 +69,22 @@ def test_nothing_that_arrives_is_executed() -> None:
 
     with pytest.raises(Exception, match=r"weights_only|WeightsUnpickler"):
         unpack(pack({"model": Evil()}), CPU)
+
+
+_WITHOUT_NUMPY = """
+import sys, warnings
+sys.modules["numpy"] = None
+warnings.simplefilter("ignore")
+import torch
+from recycle_runtime.worker.state_transfer import pack, unpack
+state = {"layers": {0: {"model": {"weight": torch.arange(5.0)}, "optimizer": None}}, "stepper": {"steps": 3}}
+back = unpack(pack(state), torch.device("cpu"))
+assert back["stepper"] == {"steps": 3}
+assert torch.equal(back["layers"][0]["model"]["weight"], torch.arange(5.0))
+"""
+
+
+def test_numpy_is_not_needed() -> None:
+    """The runtime promises torch and the standard library only."""
+    done = subprocess.run([sys.executable, "-c", _WITHOUT_NUMPY], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -166,6 +166,13 @@ class FlatGradients:
         for part in self._parts:
             part.zero()
 
+    def release(self) -> None:
+        """Give the memory back, and the parameters up: they have no gradients, and another may own them."""
+        for parameter in self.parameters:
+            parameter.grad = None
+        self._parts.clear()
+        self._kept.clear()
+
     def gather(self) -> None:
         """Before the sum over peers: take in gradients that were put elsewhere, and raise the flags."""
         if any(parameter.requires_grad for parameter in self._frozen):
