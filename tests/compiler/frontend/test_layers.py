@@ -197,7 +197,7 @@ def test_jobs_by_layer_have_the_stages_of_those_they_are_made_from() -> None:
         # A seventh of a slot, and rounded to hundredths there.
         scaled = [7 * time for time in getattr(stages, name)]
         assert getattr(ours, name) == pytest.approx(scaled, abs=7 * 5 + 5)
-    assert ours.capacity == (4 * max(ours.activation),) * 4
+    assert ours.capacity[0] == 4 * ours.activation[0]
 
 
 SMALL = "layers { forward = [0.5, 3 * 1, 2]  backward_input = 1  backward_weight = 1  reduce = 3 }"
