@@ -1,6 +1,6 @@
 """Between schedules and timing problems: times put on the ops of a graph, and the graph behind a schedule."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -20,11 +20,17 @@ class Plan:
     timed: Timed
     bound: Bound
     cut_short: bool = False
+    host: Ints | None = None
+    """host[unit, chunk]: who runs it, where that is not whom the graph names."""
 
 
 def schedule_from(graph: Graph, problem: Problem, plan: Plan) -> Schedule:
     """Times put back on the ops of the graph, with the reductions and optimizer steps they lead to."""
     job, ops = graph.job, graph.ops.take(graph.ops.kind != OpKind.S)
+    if plan.host is not None:
+        number = op_numbers(job, ops)
+        named = np.tile(plan.host.ravel(), 3)[number]
+        ops = replace(ops, worker=np.where(number == UNSET, ops.worker, named))
     start = np.zeros(len(ops), dtype=np.int64)
     work = ops.kind <= OpKind.W
     start[work] = plan.timed.start.ravel()[op_numbers(job, ops)[work]]

@@ -132,7 +132,9 @@ def plan(
     few = effort.quick().moves(problem)
     best = improve(clock, starts, good_enough, few, noise, deadline)
     if best.period > good_enough and effort.exact and is_small(clock, best.period) and not deadline.passed():
-        bound, best = settle(clock, bound, best, good_enough, deadline)
+        bound, best, settled = settle(clock, bound, best, good_enough, deadline)
+        if settled is not clock:
+            return Plan(best, bound, host=settled.problem.host)
         good_enough = _with_gap(bound, options)
     best = improve(clock, [best, *starts], good_enough, effort.moves(problem) - few, noise, deadline)
     return Plan(best, bound, deadline.struck and best.period > good_enough)

@@ -1,13 +1,17 @@
 """The MILP where it is small enough: raise the bound, and look for a schedule that meets it.
 
 The relaxation that ignores routing refutes periods for every routing, so what it refutes raises the bound.
-The model with the given routing then looks for a schedule at the raised bound, and halfway to the best
-known one when there is none.
+The model with the given routing then looks for a schedule at the raised bound, once more with another routing
+where it proves that the given one has none, and halfway to the best known one at last.
 """
+
+from typing import NamedTuple
 
 from recycle_compiler.scheduling.bounds import Bound
 from recycle_compiler.scheduling.budget import Deadline
 from recycle_compiler.scheduling.milp.groups import groups_by_route, lay_out
+from recycle_compiler.scheduling.milp.paired_routes import paired
+from recycle_compiler.scheduling.problem import Ints
 from recycle_compiler.scheduling.timing import Clock, Timed
 
 LARGEST = 8_000
@@ -28,12 +32,19 @@ def is_small(clock: Clock, period: int) -> bool:
     return layout.counts * len(groups.units) <= LARGEST
 
 
-def settle(
-    clock: Clock, bound: Bound, best: Timed, good_enough: int, deadline: Deadline
-) -> tuple[Bound, Timed]:
+class Settled(NamedTuple):
+    """What is known at the end."""
+
+    bound: Bound
+    best: Timed
+    clock: Clock
+    """Of the problem with the routes that the schedule has."""
+
+
+def settle(clock: Clock, bound: Bound, best: Timed, good_enough: int, deadline: Deadline) -> Settled:
     """A bound and a schedule at least as good as the given ones; equal in period as a rule."""
     # Loading Pyomo and HiGHS takes longer than planning most small jobs without them.
-    from recycle_compiler.scheduling.milp.solve import Limits, raise_bound, solve
+    from recycle_compiler.scheduling.milp.solve import Limits, Stop, raise_bound, solve
 
     problem, seconds = clock.problem, deadline.seconds_left / (_TRIES + 1)
     few = Limits(counts=LARGEST, relaxations=30, iterations=8_000, seconds=seconds)
@@ -42,16 +53,24 @@ def settle(
     for trial in range(_TRIES):
         if target >= best.period or deadline.passed():
             break
-        start = solve(problem, target, more).start
-        if start is not None:
-            timed = clock.time(clock.order_of(start), target)
-            assert timed is not None, "the MILP found a schedule that misses its target"
-            return bound, timed
+        outcome = solve(problem, target, more)
+        if outcome.start is not None:
+            return Settled(bound, _timed(clock, outcome.start, target), clock)
         if trial == 0:
             # Nothing meets the bound with this routing; perhaps nothing does with any.
             raised = raise_bound(problem, bound.period, best.period, few)
             bound = Bound(raised, "all stages together") if raised > bound.period else bound
+            other = paired(problem) if outcome.stop is Stop.REFUTED and raised <= target else None
+            if other is not None and (start := solve(other, target, more).start) is not None:
+                again = Clock(other)
+                return Settled(bound, _timed(again, start, target), again)
             target = max(raised, target + problem.grain)
         else:
             target += max(1, (best.period - target) // (2 * problem.grain)) * problem.grain
-    return bound, best
+    return Settled(bound, best, clock)
+
+
+def _timed(clock: Clock, start: Ints, target: int) -> Timed:
+    timed = clock.time(clock.order_of(start), target)
+    assert timed is not None, "the MILP found a schedule that misses its target"
+    return timed
