@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.complete
 
-.PHONY: help setup check test test-all golden bench demo
+.PHONY: help setup check test test-all golden bench demo demo-recut
 .DEFAULT_GOAL := help
 
 help: ## list what can be made
@@ -42,3 +42,7 @@ demo: $(STAMP) ## compile the running example, train with it, lose a worker and 
 	$(BIN)/recyclec compile examples/figure3.job -o figure3.plan
 	$(BIN)/recyclec show figure3.plan --failures 1
 	$(BIN)/python examples/survive.py figure3.plan
+
+demo-recut: $(STAMP) ## train through a failure that is re-routed, then cut anew, and back
+	$(BIN)/recyclec compile examples/recut.job -o recut.plan
+	$(BIN)/python examples/recut.py recut.plan

@@ -182,7 +182,7 @@ class Adaptation:
         """Now and then; nothing is begun while a plan for the failures is being made."""
         if wishes := self._take_offers(job):
             return wishes
-        if is_planning or not job.is_steady or job.move is not None:
+        if not job.is_steady or job.move is not None:
             return []
         wishes: list[Wish] = []
         if not self.ops.slow(self._live, _TOO_SLOW):
@@ -190,8 +190,8 @@ class Adaptation:
             seconds = self.rate.seconds(now)
             step = self._step if self._seen >= self._steps_before_moves else 0.0
             wishes += self._recutting.turn(job, self._seen, step, self.costs, seconds)
-            wishes = wishes or self._moves(job, now)
-        if wishes:
+            wishes = wishes or ([] if is_planning else self._moves(job, now))
+        if wishes or is_planning:
             return wishes
         if self._seen >= self._look_at and not self._replanner.is_busy:
             self._look_at = self._seen + _ROWS_BETWEEN_LOOKS

@@ -498,6 +498,8 @@ class StateMachine:
         if self.phase is Phase.RUNNING:
             for member in move.orders(self.number, list(self.roster.members())):
                 self._send(member, DropLayers(self.number))
+            # One that was made meanwhile was not taken up, in view of the plan to come.
+            self._stop_for_exact_plan()
 
     def _those_who_stop(self) -> list[Member]:
         """Workers that train, and those who wait outside for layers that the next cut needs."""
@@ -509,7 +511,15 @@ class StateMachine:
     def _plan_made(self, event: PlanMade) -> None:
         if self.phase in (Phase.FORMING, Phase.GATHERING):
             self._go_if_all_are_here()
-        elif self.phase is Phase.RUNNING and self.assignment is not None and not self.assignment.is_exact:
+        elif self.phase is Phase.RUNNING and self.move is None:
+            self._stop_for_exact_plan()
+
+    def _stop_for_exact_plan(self) -> None:
+        """If there is one by now."""
+        if self.assignment is None or self.assignment.is_exact:
+            return
+        chosen = self.book.assign(sorted(self.assignment.roles))
+        if chosen is not None and chosen.is_exact:
             self._stop_at_boundary("a plan for these failures")
 
     def _planning_failed(self, event: PlanningFailed) -> None:

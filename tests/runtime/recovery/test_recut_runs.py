@@ -106,6 +106,23 @@ def test_with_barriers(tmp_path: Path, recuttable_with_barrier: str) -> None:
     run_until(tmp_path, recuttable_with_barrier, ["kill=1:1@5"], [], has_recut(FIVE))
 
 
+@pytest.mark.slow
+def test_a_checkpoint_of_another_cut_is_resumed_under_the_jobs_own(tmp_path: Path, recuttable: str) -> None:
+    steps = 40
+    for attempt in range(MOST_RUNS):
+        kept, here = tmp_path / f"kept-{attempt}", tmp_path / f"first-{attempt}"
+        outcome = run(here, recuttable, LAYERED, steps, ["kill=1:1@5"], recut="always", checkpoint=kept)
+        check_layers(here, outcome, LAYERED, PER_STEP, steps)
+        again = tmp_path / f"again-{attempt}"
+        resumed = run(again, recuttable, LAYERED, steps + 8, recut="off", checkpoint=kept, resume=True)
+        check_layers(again, resumed, LAYERED, PER_STEP, steps + 8, first=steps)
+        assert {row.plan for row in resumed.rows} == {"0 0"}
+        if has_recut(FIVE)(outcome):
+            return
+        steps *= 3
+    pytest.fail("it has not been cut anew")
+
+
 def on_event(beginning: str, act: Callable[[Supervisor], None]) -> Drive:
     """Once, at the first event that begins so."""
     done: list[bool] = []
@@ -156,3 +173,24 @@ def test_a_second_failure_around_the_switch(tmp_path: Path, recuttable: str, mom
     """Whoever it hits, and whenever: the survivors end with the cut for four."""
     outcome = run_until(tmp_path, recuttable, ["kill=1:1@5", f"kill={moment}"], [], has_recut(FOUR))
     assert len(outcome.faults) == 2
+
+
+def kill_during_the_move(folder: Path, bundle: str, worker: str, position: int) -> None:
+    """The first failure is in step 5, and layers travel from step 6 on; the switch is some steps later."""
+    step = 7 + position % 4
+    faults = ["kill=1:1@5", f"kill={worker}@{step}.{position}"]
+    outcome = run_until(folder, bundle, faults, [], has_recut(FOUR))
+    assert len(outcome.faults) == 2
+
+
+@pytest.mark.parametrize(("worker", "position"), [("0:1", 3), ("0:0", 20)])
+def test_some_instructions(tmp_path: Path, recuttable: str, worker: str, position: int) -> None:
+    """Of a worker that gives layers, and of one that takes them."""
+    kill_during_the_move(tmp_path, recuttable, worker, position)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("position", range(40))
+@pytest.mark.parametrize("worker", ["0:1", "0:0"])
+def test_each_instruction(tmp_path: Path, recuttable: str, worker: str, position: int) -> None:
+    kill_during_the_move(tmp_path, recuttable, worker, position)

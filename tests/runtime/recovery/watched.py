@@ -86,6 +86,8 @@ def run(
     heartbeat_timeout: float = 20.0,
     instruction_timeout: float = 600.0,
     recut: str = "off",
+    checkpoint: Path | None = None,
+    resume: bool = False,
 ) -> Outcome:
     """Train to the end; parameters are in `folder`/saved. Fails the test when nothing happens for long."""
     (folder / "saved").mkdir(parents=True)
@@ -102,6 +104,8 @@ def run(
         heartbeat_timeout=heartbeat_timeout,
         instruction_timeout=instruction_timeout,
         adaptation=AdaptationOptions(recut=recut),
+        checkpoint=None if checkpoint is None else str(checkpoint),
+        resume=resume,
     )
     outcome = Outcome()
     found: list[str] = []
