@@ -22,7 +22,7 @@ import numpy as np
 from recycle_compiler.ir.failure import FailureSet, failed_per_stage, normal_form
 from recycle_compiler.ir.graph import Edges
 from recycle_compiler.ir.job import JobSpec
-from recycle_compiler.ir.layout import Layout, absent_cells, job_of_layout
+from recycle_compiler.ir.layout import Layout, absent_cells, halved, job_of_layout
 from recycle_compiler.ir.streams import Claims, Streams
 from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.assign_slots import AssignSlots
@@ -58,12 +58,18 @@ class Recut:
     """The plans of one layout."""
 
     layout: Layout
+    split: int
+    """Into how many parts every micro-batch is split, one or two."""
     plans: tuple[Streams, ...]
     """For all its workers; then, if there is one, the plan that covers a failure more on any stage."""
 
     @property
     def claims(self) -> Claims:
         return self.plans[0].claims
+
+    @property
+    def key(self) -> "Key":
+        return self.layout, self.split
 
 
 class Ranked(NamedTuple):
@@ -74,6 +80,15 @@ class Ranked(NamedTuple):
     bound: int
     """What no plan of this layout goes below."""
     layout: Layout
+    split: int = 1
+
+    @property
+    def key(self) -> "Key":
+        return self.layout, self.split
+
+
+Key = tuple[Layout, int]
+"""A layout, and into how many parts micro-batches are split."""
 
 
 class Recuts(NamedTuple):
@@ -123,21 +138,32 @@ def plan_recuts(job: JobSpec, own: Own, run: Run, deadline: Deadline) -> Recuts:
     wanted = set(least_moved(choices, layer_bytes))
     for failures in own:
         ranked = found[failures].ranked
-        wanted.update(one.layout for one in ranked[: _whole_plans(job, ranked)])
-    wanted -= {_own(job, plan).layout for plan in own.values()}
-    order = sorted(wanted, key=lambda layout: (sum(layout.workers), str(layout)))
+        wanted.update(one.key for one in ranked[: _whole_plans(job, ranked)])
+    wanted -= {_own(job, plan).key for plan in own.values()}
+    order = sorted(wanted, key=_by_workers)
     each = deadline.nanoseconds_left // max(1, len(order))
-    made = {recut.layout: recut for recut in run(_planned, [(job, layout, each) for layout in order])}
+    made: list[Recut] = sorted(
+        run(_planned, [(job, key, each) for key in order]), key=lambda one: _by_workers(one.key)
+    )
     # What fewer workers can run, more can run too.
     fitting = [
-        _near([_own(job, own[failures]), *(_rank(one) for one in made.values() if _fits(one, job, failures))])
+        _near([_own(job, own[failures]), *(_rank(one) for one in made if _fits(one, job, failures))])
         for failures in sorted(own)
     ]
     # The fastest are kept as well: whoever runs the job knows what its workers hold, and weighs that.
-    chosen = {*least_moved(fitting, layer_bytes), *(_fastest(row).layout for row in fitting)}
+    chosen = {*least_moved(fitting, layer_bytes), *(_fastest(row).key for row in fitting)}
     bounds = {failures: found[failures].bound for failures in sorted(own)}
-    kept = [_with_bound(recut, job, bounds) for layout, recut in made.items() if layout in chosen]
-    return Recuts(sorted(kept, key=lambda recut: (-sum(recut.layout.workers), str(recut.layout))), bounds)
+    return Recuts([_with_bound(recut, job, bounds) for recut in made[::-1] if recut.key in chosen], bounds)
+
+
+def variants(job: JobSpec) -> dict[int, JobSpec]:
+    """The job with its micro-batches whole and, if it may be, with all of them split in two."""
+    return {1: job} if job.split_ppm is None else {1: job, 2: halved(job)}
+
+
+def _by_workers(key: Key) -> tuple[int, int, str]:
+    layout, split = key
+    return sum(layout.workers), split, str(layout)
 
 
 def _fits(recut: Recut, job: JobSpec, failures: int) -> bool:
@@ -145,7 +171,7 @@ def _fits(recut: Recut, job: JobSpec, failures: int) -> bool:
 
 
 def _rank(recut: Recut) -> Ranked:
-    return Ranked(recut.claims.period, recut.claims.lower_bound, recut.layout)
+    return Ranked(recut.claims.period, recut.claims.lower_bound, recut.layout, recut.split)
 
 
 def _whole_plans(job: JobSpec, ranked: list[Ranked]) -> int:
@@ -166,19 +192,32 @@ def _ranked(task: tuple[JobSpec, Claims, int, int, bool]) -> tuple[int, _Found]:
     """Layouts for the workers that so many failures leave, fastest first, with the bound over all cuts."""
     job, own, failures, nanoseconds, has_layouts = task
     deadline = Deadline(nanoseconds)
-    layouts = Layouts(job, job.workers)
-    least = layouts.least_period(job.workers - failures)
-    bound = own.lower_bound if least is None else min(least, own.lower_bound)
-    if least is None or not has_layouts or least * 1000 >= own.period * _WORTH:
-        return failures, _Found(bound, [])
+    workers = job.workers - failures
+    every = {split: Layouts(variant, job.workers) for split, variant in variants(job).items()}
+    least = {split: layouts.least_period(workers) for split, layouts in every.items()}
+    bound = min((one for one in least.values() if one is not None), default=own.lower_bound)
     ranked: list[Ranked] = []
-    for promised, layout in climbed(job, layouts, job.workers - failures):
-        best = min((one.period for one in ranked), default=own.period)
-        if promised >= best or deadline.passed() or len(ranked) >= _tries(job, layout):
+    for split, variant in variants(job).items():
+        promise = least[split]
+        if promise is not None and has_layouts and promise * 1000 < own.period * _WORTH:
+            fastest = min((one.period for one in ranked), default=own.period)
+            ranked += _tried(variant, split, climbed(variant, every[split], workers), fastest, deadline)
+    ranked.sort(key=lambda one: (one.period, one.bound, *_by_workers(one.key)))
+    return failures, _Found(min(bound, own.lower_bound), ranked)
+
+
+def _tried(
+    job: JobSpec, split: int, layouts: list[tuple[int, Layout]], fastest: int, deadline: Deadline
+) -> list[Ranked]:
+    """Quick plans of those layouts that may still be the fastest."""
+    ranked: list[Ranked] = []
+    for promised, layout in layouts:
+        if promised >= fastest or deadline.passed() or len(ranked) >= _tries(job, layout):
             continue
         claims = quick_plan(job, layout, deadline.nanoseconds_left)
-        ranked.append(Ranked(claims.period, promised, layout))
-    return failures, _Found(bound, sorted(ranked, key=lambda one: (one.period, one.bound, str(one.layout))))
+        ranked.append(Ranked(claims.period, promised, layout, split))
+        fastest = min(fastest, claims.period)
+    return ranked
 
 
 def _tries(job: JobSpec, layout: Layout) -> int:
@@ -295,18 +334,18 @@ def quick_plan(job: JobSpec, layout: Layout, nanoseconds: int) -> Claims:
     return passes.run(Target(derived, absent_cells(derived, layout))).claims
 
 
-def _planned(task: tuple[JobSpec, Layout, int]) -> Recut:
+def _planned(task: tuple[JobSpec, Key, int]) -> Recut:
     """The whole plan of a layout, and one that covers one failure more on any stage of several workers."""
-    job, layout, nanoseconds = task
+    job, (layout, split), nanoseconds = task
     deadline = Deadline(nanoseconds)
-    derived = job_of_layout(job, layout)
+    derived = job_of_layout(variants(job)[split], layout)
     absent = absent_cells(derived, layout)
     plans = [_plan(derived, absent, Effort(), deadline)]
     missing = failed_per_stage(absent, derived.stages)
     covering = tuple(count + (workers > 1) for count, workers in zip(missing, layout.workers, strict=True))
     if covering != missing:
         plans.append(_plan(derived, normal_form(covering, derived.pipelines), Effort().least(), deadline))
-    return Recut(layout, tuple(plans))
+    return Recut(layout, split, tuple(plans))
 
 
 def _plan(job: JobSpec, failed: FailureSet, effort: Effort, deadline: Deadline) -> Streams:
@@ -321,7 +360,7 @@ def _own(job: JobSpec, plan: Streams) -> Ranked:
 
 
 def _fastest(ranked: list[Ranked]) -> Ranked:
-    return min(ranked, key=lambda one: (one.period, one.bound, str(one.layout)))
+    return min(ranked, key=lambda one: (one.period, one.bound, *_by_workers(one.key)))
 
 
 def _near(ranked: list[Ranked]) -> list[Ranked]:
@@ -330,7 +369,7 @@ def _near(ranked: list[Ranked]) -> list[Ranked]:
     return [one for one in ranked if one.period * 1000 <= fastest * _NEAR]
 
 
-def least_moved(choices: Sequence[Sequence[Ranked]], layer_bytes: tuple[int, ...]) -> list[Layout]:
+def least_moved(choices: Sequence[Sequence[Ranked]], layer_bytes: tuple[int, ...]) -> list[Key]:
     """One layout for each number of failures, so that the fewest bytes move between neighbouring numbers.
 
     A dynamic program along the numbers; of equal sums, the faster layouts.
@@ -352,9 +391,9 @@ def least_moved(choices: Sequence[Sequence[Ranked]], layer_bytes: tuple[int, ...
             entries.append(min(ways))
         rows.append(entries)
     index = min(range(len(rows[-1])), key=lambda index: rows[-1][index][0])
-    chosen: list[Layout] = []
+    chosen: list[Key] = []
     for number in reversed(range(len(choices))):
-        chosen.append(choices[number][index].layout)
+        chosen.append(choices[number][index].key)
         index = rows[number][index][1]
     return chosen[::-1]
 

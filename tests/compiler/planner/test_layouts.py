@@ -164,4 +164,20 @@ def test_among_near_equals_the_fewest_bytes_move() -> None:
     choices = [[Ranked(100, 100, own)], [Ranked(110, 110, far), Ranked(111, 110, near)]]
     assert bytes_between(own, near, (5, 5, 5, 5)) == 0
     assert bytes_between(own, far, (5, 5, 5, 5)) == 10
-    assert least_moved(choices, (5, 5, 5, 5)) == [own, near]
+    assert least_moved(choices, (5, 5, 5, 5)) == [(own, 1), (near, 1)]
+
+
+def test_halves_are_planned_where_they_help() -> None:
+    costs = layer_costs((4000,) * 6, activation=1000, resident=1000, capacity=9000)
+    job = layered_job(costs, (2, 2, 2), pipelines=2, microbatches=3, failures=1)
+    split = replace(job, split_ppm=40_000)
+    own = dict(enumerate(compile_job(job, failures=1)))
+    whole = plan_recuts(job, own, map, Deadline(_FOREVER))
+    found = plan_recuts(split, own, map, Deadline(_FOREVER))
+    fastest = min(found.made, key=lambda recut: recut.claims.period)
+    assert fastest.split == 2
+    assert fastest.claims.period < min(recut.claims.period for recut in whole.made)
+    plan = fastest.plans[0]
+    assert plan.job.pipelines * plan.job.microbatches == 2 * 6
+    # Half of 8 ms with an overhead of 4 %.
+    assert sum(plan.job.forward) == 6 * 2080
