@@ -46,6 +46,8 @@ class PlanSummary:
     cut_short: bool
     layout: Layout | None = None
     """Of a job in layers: the cut and workers of this plan, which may be another cut than the job's own."""
+    split: int = 1
+    """Into how many parts, one or two, its plan splits every micro-batch."""
     bound_over_cuts: int = 0
     own_period: int = 0
     """Of the plan under the own cut."""

@@ -40,6 +40,8 @@ class Row(Protocol):
     @property
     def layout(self) -> Layout | None: ...
     @property
+    def split(self) -> int: ...
+    @property
     def bound_over_cuts(self) -> int: ...
 
 
@@ -59,7 +61,7 @@ def summary_table(job: JobSpec, rows: Sequence[Row], color: bool) -> str:
     for row in rows:
         table.add_row(
             str(row.failures),
-            per_stage_text(row.failed_per_stage) if row.layout is None else layout_text(row.layout, job.cut),
+            _where(row, job.cut),
             time_text(job, row.period),
             time_text(job, row.bound_over_cuts if in_layers else row.lower_bound),
             percent(row.gap),
@@ -72,6 +74,12 @@ def summary_table(job: JobSpec, rows: Sequence[Row], color: bool) -> str:
     console = Console(file=sink, width=width, force_terminal=color, no_color=not color, highlight=False)
     console.print(table)
     return "".join(f"{line.rstrip()}\n" for line in sink.getvalue().splitlines())
+
+
+def _where(row: Row, own_cut: tuple[int, ...]) -> str:
+    if row.layout is None:
+        return per_stage_text(row.failed_per_stage)
+    return layout_text(row.layout, own_cut) + (", in halves" if row.split == 2 else "")
 
 
 def layout_text(layout: Layout, own_cut: tuple[int, ...]) -> str:

@@ -121,6 +121,7 @@ def _over_cuts(job: JobSpec, own: PlanSummary, found: Recuts) -> PlanSummary:
     return replace(
         row,
         layout=best.layout,
+        split=best.split,
         period=claims.period,
         makespan=claims.makespan,
         lower_bound=claims.lower_bound,
@@ -175,6 +176,7 @@ def _cut(job: JobSpec, summary: PlanSummary) -> dict[str, Any]:
         "stages": summary.layout.stages,
         "cut": list(summary.layout.layers),
         "hosts": list(summary.layout.workers),
+        "split": summary.split,
         "bound_over_cuts": in_unit(job, summary.bound_over_cuts),
         "own_period": in_unit(job, summary.own_period),
     }

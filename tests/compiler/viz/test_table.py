@@ -21,6 +21,7 @@ class Row:
     against_1f1b: float = 0.9
     cut_short: bool = True
     layout: Layout | None = None
+    split: int = 1
     bound_over_cuts: int = 0
 
 
@@ -49,9 +50,9 @@ def test_a_job_in_layers_says_which_cut(tiny: Schedule) -> None:
     job = replace(tiny.job, cut=(4, 3))
     rows = [
         Row(layout=Layout((4, 3), (3, 3)), bound_over_cuts=9000),
-        Row(layout=Layout((2, 2, 3), (2, 2, 1)), bound_over_cuts=8500),
+        Row(layout=Layout((2, 2, 3), (2, 2, 1)), split=2, bound_over_cuts=8500),
     ]
     lines = summary_table(job, rows, color=False).splitlines()
     assert "layers x workers" in lines[0]
     assert "4x3 3x3 (own cut)" in lines[1]
-    assert "2x2*2 3x1" in lines[2] and "8.5" in lines[2]
+    assert "2x2*2 3x1, in halves" in lines[2] and "8.5" in lines[2]
