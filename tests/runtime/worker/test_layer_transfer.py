@@ -1,0 +1,159 @@
+"""Layers that travel end where those of the donor are, whatever became of the steps in between."""
+
+import math
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from recycle_runtime.execution.chunk import Chunk, build_chunks
+from recycle_runtime.execution.layer import Layer
+from recycle_runtime.execution.optimizer import Verdict
+from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.program.loading import load_program
+from recycle_runtime.protocol.messages import LayersToMove
+from recycle_runtime.worker.layer_transfer import LayerDonor, LayerJoiner
+from tests.runtime.recovery.recut_plans import LAYERED, three_by_two, write_bundle
+
+CPU = torch.device("cpu")
+TIMEOUT = timedelta(seconds=60)
+TAKEN = LayersToMove((0, 0), 1, 3)
+
+
+class Ends(NamedTuple):
+    """Both ends of a transfer, in one process."""
+
+    chunk: Chunk
+    donor: LayerDonor
+    joiner: LayerJoiner
+    told: list[int | None]
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["staggered", "barrier"])
+def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    path = tmp_path_factory.mktemp("layers") / "own.plan"
+    return Bundle.read(write_bundle(path, three_by_two(barrier=request.param), {}, [(0, 0)]))
+
+
+@pytest.fixture
+def connect(tmp_path: Path, bundle: Bundle) -> Callable[[float | None], Ends]:
+    def connected(clip: float | None) -> Ends:
+        program = tmp_path / "program.py"
+        program.write_text(Path(LAYERED).read_text() + f"\n\nCLIP_NORM = {clip}\n")
+        chunk = build_chunks(load_program(str(program)), bundle, 0, 0, CPU)[0]
+        store = dist.HashStore()
+        told: list[int | None] = []
+        joiner = LayerJoiner(chunk.setting, [TAKEN])
+        joiner.begin(
+            lambda: store, lambda _: "here", TIMEOUT, lambda: None, lambda: told.append(joiner.applied)
+        )
+        donor = LayerDonor(chunk, range(1, 3), lambda: store, "here", TIMEOUT, lambda: None)
+        chunk.on_settled = donor.settled
+        return Ends(chunk, donor, joiner, told)
+
+    return connected
+
+
+def one_step(chunk: Chunk, seed: int, scale: float) -> None:
+    """As workers do: settle the last one, sum, step; a step that could not stand is made again."""
+    settle(chunk)
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in chunk.stepper.gradients.parameters:
+        assert parameter.grad is not None
+        parameter.grad += scale * torch.randn(parameter.shape, dtype=parameter.dtype, generator=generator)
+    chunk.stepper.reduce(lambda _: None)
+    chunk.stepper.step(lambda _: None)
+    chunk.stepper.validate(lambda _: None)
+
+
+def settle(chunk: Chunk) -> None:
+    if chunk.stepper.settle() is Verdict.REDO:
+        chunk.stepper.discard()
+    chunk.settled()
+
+
+def assert_equal(chunk: Chunk, joiner: LayerJoiner) -> None:
+    given = {layer.number: layer for layer in chunk.layers}
+    assert [layer.number for layer in joiner.layers] == [1, 2]
+    for layer in joiner.layers:
+        _assert_layers_equal(layer, given[layer.number])
+    assert joiner.stepper_state == chunk.stepper.state_dict()
+
+
+def _assert_layers_equal(one: Layer, other: Layer) -> None:
+    for mine, theirs in zip(one.parameters, other.parameters, strict=True):
+        assert torch.equal(mine, theirs)
+    assert one.optimizer is not None and other.optimizer is not None
+    for mine, theirs in zip(one.parameters, other.parameters, strict=True):
+        kept = one.optimizer.state.get(mine, {}), other.optimizer.state.get(theirs, {})
+        assert kept[0].keys() == kept[1].keys()
+        assert all(torch.equal(kept[0][key], kept[1][key]) for key in kept[0])
+
+
+@pytest.mark.parametrize("clip", [None, 1.0])
+@pytest.mark.parametrize(
+    "scales",
+    [
+        pytest.param([0.1] * 6, id="calm"),
+        pytest.param([0.1, 3.0, 0.1, 3.0, 3.0, 0.01], id="clipped"),
+        pytest.param([0.1, math.inf, 0.1, math.inf, 0.1], id="left-out"),
+        pytest.param([0.1, math.inf, 3.0, 0.1], id="both"),
+    ],
+)
+def test_the_same_numbers(
+    connect: Callable[[float | None], Ends], scales: list[float], clip: float | None
+) -> None:
+    ends = connect(clip)
+    for number, scale in enumerate(scales):
+        one_step(ends.chunk, number, scale)
+    settle(ends.chunk)
+    assert ends.joiner.wait(len(scales), lambda: True), ends.joiner.error
+    assert_equal(ends.chunk, ends.joiner)
+    assert ends.joiner.copied().size > 0
+    ends.donor.stop()
+
+
+def test_a_state_after_some_steps(connect: Callable[[float | None], Ends]) -> None:
+    """What the optimizer keeps travels too; what settles twice is sent once."""
+    ends = connect(None)
+    ends.chunk.on_settled = None
+    for number in range(3):
+        one_step(ends.chunk, number, 0.1)
+    ends.chunk.on_settled = ends.donor.settled
+    for number in range(3, 6):
+        one_step(ends.chunk, number, 0.1)
+        settle(ends.chunk)
+    assert ends.joiner.wait(6, lambda: True), ends.joiner.error
+    assert_equal(ends.chunk, ends.joiner)
+    assert ends.told == sorted(set(ends.told), key=lambda applied: applied or 0)
+    ends.donor.stop()
+
+
+def test_a_donor_that_stops(connect: Callable[[float | None], Ends]) -> None:
+    ends = connect(None)
+    one_step(ends.chunk, 0, 0.1)
+    ends.donor.stop()
+    one_step(ends.chunk, 1, 0.1)
+    settle(ends.chunk)
+    assert not ends.joiner.wait(2, lambda: True)
+    assert ends.joiner.error == "the donor sends no more"
+
+
+def test_one_who_does_not_wait_any_more(connect: Callable[[float | None], Ends]) -> None:
+    ends = connect(None)
+    assert not ends.joiner.wait(1, lambda: False)
+    ends.donor.stop()
+
+
+def test_a_step_that_is_taken_back_ends_it(connect: Callable[[float | None], Ends]) -> None:
+    """What was sent cannot be taken back."""
+    ends = connect(None)
+    one_step(ends.chunk, 0, 0.1)
+    settle(ends.chunk)
+    ends.chunk.stepper.rollback()
+    ends.chunk.settled()
+    assert not ends.joiner.wait(2, lambda: True)
