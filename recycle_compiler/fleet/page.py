@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from recycle_compiler import __version__
-from recycle_compiler.fleet.report import Outcome, Point, Report, counted, figure
+from recycle_compiler.fleet.report import Outcome, Point, Report, counted, figure, span_text
 from recycle_compiler.ir.units import percent
 
 MOST_STEPS = 450
@@ -127,7 +127,12 @@ def page(report: Report) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    filters: dict[str, Callable[..., Any]] = {"figure": figure, "percent": percent, "counted": counted}
+    filters: dict[str, Callable[..., Any]] = {
+        "figure": figure,
+        "percent": percent,
+        "counted": counted,
+        "span": span_text,
+    }
     environment.filters.update(filters)
     source = files("recycle_compiler.fleet").joinpath("page.html.j2").read_text(encoding="utf-8")
     return environment.from_string(source).render(_values(report))

@@ -17,6 +17,8 @@ _ABOVE = 1.0005
 """A share that shows as more than 100 %."""
 _TINY = 1e-6
 """What is less is said to be so."""
+_SHORT = 0.1
+"""Hours; what is shorter is said in seconds."""
 _COLUMNS = ("of zero-bubble", "GPU-hours lost", "hours still", "iterations", "done twice")
 
 
@@ -29,6 +31,11 @@ def figure(value: float) -> str:
     decimals = 3 - floor(log10(abs(value)))
     text = f"{value:.{decimals}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def span_text(hours: float) -> str:
+    """`12 h`, or `8 s` where that would be a small part of an hour."""
+    return f"{figure(hours)} h" if hours >= _SHORT else f"{figure(3600 * hours)} s"
 
 
 def counted(count: int, noun: str) -> str:
@@ -128,7 +135,7 @@ def _title(report: Report) -> str:
     about = f"; {report.about}" if report.about else ""
     return (
         f"{report.job}: {counted(report.workers, 'worker')}, {counted(report.gpus, 'GPU')}, "
-        f"{figure(report.hours)} h of {report.trace}{about}\n"
+        f"{span_text(report.hours)} of {report.trace}{about}\n"
     )
 
 

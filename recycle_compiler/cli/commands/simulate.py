@@ -10,7 +10,7 @@ from dataclasses import replace
 from recycle_compiler.backends.bundle import bundle_bytes
 from recycle_compiler.cli.bundles import read_bundle, read_bundle_job
 from recycle_compiler.cli.options.files import add_output_argument
-from recycle_compiler.cli.options.planning import load_for, planning
+from recycle_compiler.cli.options.planning import load_for, planning, start_of
 from recycle_compiler.cli.progress import cut_progress, is_shown, plan_progress, simulation_progress
 from recycle_compiler.cli.values import count, one_of, positive
 from recycle_compiler.fleet.comparison import Comparison, batch_of, compare
@@ -196,8 +196,11 @@ def run(arguments: Namespace, output: Output) -> int:
         refuse_overwriting(arguments.out, arguments.trace, "the trace")
     job = None if _is_bundle(arguments.source) else load_for(arguments.source, arguments.out)
     bundle = read_bundle(arguments.source) if job is None else None
-    spec = read_bundle_job(bundle, arguments.source) if bundle else job.spec if job else None
-    assert spec is not None
+    if bundle is None:
+        assert job is not None
+        spec = start_of(job.spec, output)
+    else:
+        spec = read_bundle_job(bundle, arguments.source)
     layout = _layout(spec, arguments)
     # Before minutes of planning, so that a mistake in the trace is told at once.
     fleet = Fleet(_trace(spec, layout, arguments), layout)

@@ -45,6 +45,8 @@ class Bamboo:
         slowed = self._period(setting.job.pipelines) / setting.one_f_one_b - 1
         known = "" if any(setting.job.parameters) else "; whether it fits the memory is not known"
         self.note = f"redundant forwards take {percent(slowed)} more time than 1F1B{known}"
+        if setting.job.stages == 1:
+            self.note = "1F1B: one stage has no successor to run redundantly"
 
     def begin(self, down: frozenset[Worker], spare: int) -> float:
         self._check_memory()

@@ -73,7 +73,7 @@ class Chameleon:
         self.note = (
             "after its abstract: at each change the best of re-routing as ReCycle's model, re-cutting as "
             f"Oobleck's ({self._reconfiguration:.1f} s), and redundant forwards"
-            f"{'' if self._can_double else ', which do not fit the memory'}"
+            f"{self._why_not_double()}"
         )
         self._clock = WorkClock(setting.costs.checkpoint_every)
         self._changes = ChangeRate(setting.costs.expected_change)
@@ -82,6 +82,12 @@ class Chameleon:
         """None while the job stands still."""
         self._before: dict[Worker, _Layers] = {}
         """What workers had when the last copies began."""
+
+    def _why_not_double(self) -> str:
+        if self._can_double:
+            return ""
+        alone = self._job.stages == 1
+        return ", for which one stage has no successor" if alone else ", which do not fit the memory"
 
     @property
     def way(self) -> str:

@@ -59,8 +59,9 @@ class Ours:
     def __init__(self, setting: Setting) -> None:
         costs, job = setting.costs, setting.job
         most = max((sum(plan.counts) for plan in setting.plans), default=0)
+        planned = f"for up to {plural(most, 'failure')}" if most else "without failures"
         self.note = (
-            f"plans of the bundle for up to {plural(most, 'failure')}, others on demand; a failure takes "
+            f"plans of the bundle {planned}, others on demand; a failure takes "
             f"{costs.detection + costs.regroup:.3g} s and {costs.undone:g} iterations"
         )
         if setting.recuts:

@@ -284,3 +284,18 @@ def test_a_job_in_layers_is_cut_anew(source: str, folder: Path, capsys: pytest.C
     assert any(why.startswith("cut to ") for why in words)
     assert ours["share"] <= 1
     assert ours["share"] > policies["fault-free"]["share"]
+
+
+def test_a_job_that_leaves_its_grid_to_the_compiler(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "free.job").write_text(
+        LAYERED.replace("pipeline = 2  data = 3  cut = [3, 1]", "workers = 7").replace(
+            "microbatches = 4", "microbatches = 12"
+        )
+    )
+    more = ("--format", "json", "--against", "fault-free")
+    assert simulate(folder, *more, source="free.job", trace="every 10h repair 2h") == 0
+    out, said = capsys.readouterr()
+    assert json.loads(out)["workers"] == 6
+    assert "1 worker of 7 cannot stand in a grid" in said

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recycle_compiler.fleet.page import page
-from recycle_compiler.fleet.report import counted, figure, report_table
+from recycle_compiler.fleet.report import counted, figure, report_table, span_text
 from tests.compiler.fleet.settings import made_fleet, report_of
 
 
@@ -30,6 +30,13 @@ def test_figures_have_no_exponents(value: float, text: str) -> None:
 @given(st.floats(1e-6, 1e12))
 def test_figures_are_within_a_thousandth(value: float) -> None:
     assert float(figure(value).replace(",", "")) == pytest.approx(value, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("hours", "text"), [(12.0, "12 h"), (0.5, "0.5 h"), (8 / 3600, "8 s"), (87_600.0, "87,600 h")]
+)
+def test_short_times_are_said_in_seconds(hours: float, text: str) -> None:
+    assert span_text(hours) == text
 
 
 def test_one_is_not_many() -> None:
