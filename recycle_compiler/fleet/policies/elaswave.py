@@ -8,7 +8,8 @@
 - Every change edits the communicators, for a second (published: under one). Half an iteration is redone
   after a failure, as with ours. A move of layers is made if it pays before the next change is expected.
 - Pipelines run 1F1B; the optimizer's shards and slow workers play no part here. Where memory keeps 1F1B from
-  running ahead, micro-batches are cut into two, four or eight, if that is faster.
+  running ahead, micro-batches are cut into two, four or eight; that makes room, and is never faster than 1F1B
+  of whole ones would be with all the memory it wants.
 - It begins with the best cut into as many stages as the job has. If no worker has some stage, the job goes on
   from a checkpoint with workers spread evenly; checkpoints cost nothing.
 
@@ -54,13 +55,15 @@ class Resized:
 
     def _period(self, cut: Cut, workers: Counts) -> float:
         """Ticks; infinite where it does not fit the memory."""
-        whole, is_free = self._in_pieces(cut, workers, 1)
-        if is_free:
+        whole, free = (self._in_pieces(cut, workers, 1, room) for room in (self._layers.capacity, None))
+        if whole == free:
             return whole
-        return min(whole, *(self._in_pieces(cut, workers, pieces)[0] for pieces in _PIECES[1:]))
+        pieces = (self._in_pieces(cut, workers, count, self._layers.capacity) for count in _PIECES[1:])
+        # Smaller micro-batches make room; that they have fewer bubbles too is no merit of this system.
+        return max(free, min(whole, *pieces))
 
-    def _in_pieces(self, cut: Cut, workers: Counts, pieces: int) -> tuple[float, bool]:
-        """Ticks, and whether memory does not limit 1F1B."""
+    def _in_pieces(self, cut: Cut, workers: Counts, pieces: int, room: float | None) -> float:
+        """Ticks of 1F1B in so much memory, with every micro-batch cut into pieces."""
         layers, stages = self._layers, len(workers)
         microbatches = self._job.microbatches * pieces
         ranges = list(pairwise(cut))
@@ -69,27 +72,23 @@ class Resized:
             size * (layers.work[end] - layers.work[begin])
             for size, (begin, end) in zip(sizes, ranges, strict=True)
         ]
-        pace, early, is_free = max(times), 0.0, True
+        pace, early = max(times), 0.0
         for stage, (begin, end) in enumerate(ranges):
             held = min(microbatches, stages - stage)
-            ahead = self._room(begin, end, sizes[stage], held)
+            ahead = held if room is None else self._ahead(begin, end, sizes[stage], held, room)
             if not ahead:
-                return inf, False
+                return inf
             back = (sum(times[stage:]) + 2 * layers.transfer * (stages - 1 - stage)) / ahead
-            if ahead < held:
-                is_free = False
-                if back > pace:
-                    pace, early = back, (ahead - 1) * (back - max(times))
+            if ahead < held and back > pace:
+                pace, early = back, (ahead - 1) * (back - max(times))
         finish = max(sum(layers.finish[begin:end]) for begin, end in ranges)
         once = sum(times) + 2 * layers.transfer * (stages - 1) + finish
-        return once + (microbatches - 1) * pace - early, is_free
+        return once + (microbatches - 1) * pace - early
 
-    def _room(self, begin: int, end: int, size: float, most: int) -> float:
+    def _ahead(self, begin: int, end: int, size: float, most: int, room: float) -> float:
         """Activations of micro-batches of this size that fit beside the state of these layers."""
-        if self._layers.capacity is None:
-            return most
         state, activation = (float(row[end] - row[begin]) for row in self._sums)
-        left = self._layers.capacity * _ROUNDING - state
+        left = room * _ROUNDING - state
         if left < 0:
             return 0
         return min(most, left // (activation * size)) if activation else most

@@ -286,9 +286,7 @@ def test_a_job_in_layers_is_cut_anew(source: str, folder: Path, capsys: pytest.C
     assert ours["share"] > policies["fault-free"]["share"]
 
 
-def test_a_job_that_leaves_its_grid_to_the_compiler(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_job_that_leaves_its_grid_to_the_compiler(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "free.job").write_text(
         LAYERED.replace("pipeline = 2  data = 3  cut = [3, 1]", "workers = 7").replace(
             "microbatches = 4", "microbatches = 12"
