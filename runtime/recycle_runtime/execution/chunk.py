@@ -210,8 +210,8 @@ def build_chunks(
     """Those that a worker of this stage holds, by number, in the order of the model."""
     if bundle.recuts and not program.is_layered:
         raise ProgramError(
-            f"{program.path}: the plan may cut the model elsewhere, and build_stage gives whole stages",
-            "define layers(), or compile the job with recut = off",
+            f"{program.path}: the plan may cut the model elsewhere, and build_stage gives whole stages: "
+            "define layers(), or compile the job with recut = off"
         )
     setting = Setting(program, seed, device, tp_rank, group, recoverable)
     numbers = chunks_of(bundle, stage)
