@@ -168,7 +168,8 @@ class Chunk:
         self._random.begin(step, index)
         if not self.program.is_layered:
             self._random.enter(self.number)
-        return self.module(*inputs)
+            return self.module(*inputs)
+        return self.module(*(_as_computed(tensor) for tensor in inputs))
 
     def state(self, numbers: Collection[int] | None = None) -> dict[str, Any]:
         """Everything that makes these layers what they are, or all of them, between two steps; no copy."""
@@ -275,6 +276,24 @@ def build_module(
         return program.build_stage(chunk, chunks, group)
     numbered = chunk_layers(program, cut, chunk, chunks, seed, group)
     return Stage((layer for _, layer in numbered), spread=True, first=numbered[0][0])
+
+
+class _Same(torch.autograd.Function):
+    """What arrives, as if it had been computed here."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
+        return value.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return gradients[0]
+
+
+def _as_computed(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory; a layer may change it in place at the beginning of a chunk as it may within one."""
+    same: Callable[[torch.Tensor], torch.Tensor] = _Same.apply  # pyright: ignore[reportUnknownMemberType]
+    return same(tensor) if tensor.requires_grad else tensor
 
 
 def _layers(setting: Setting, bundle: Bundle, number: int) -> list[Layer]:

@@ -145,7 +145,7 @@ def check(held: Held, program: str, per_step: int, losses: list[float], *, buffe
 
 @pytest.mark.parametrize("clip", [0.05, 0.5, 1e6])
 @pytest.mark.parametrize(
-    "cuts", [[(9,), (3, 6), (1, 4, 4)], [(2, 2, 2, 3), (4, 5)], [(5, 4), (6, 3), (5, 4)]]
+    "cuts", [[(9,), (3, 6), (1, 4, 4)], [(2, 2, 2, 3), (4, 5), (2, 1, 1, 5)], [(5, 4), (6, 3), (5, 4)]]
 )
 def test_one_worker_with_all_layers(tmp_path: Path, cuts: list[tuple[int, ...]], clip: float) -> None:
     """Buffers too, with steps that are made early, undone and made again."""

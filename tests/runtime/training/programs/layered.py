@@ -74,7 +74,7 @@ def layers() -> list[tuple[str, nn.Module]]:
         ("norm", nn.BatchNorm1d(WIDTH, dtype=torch.float64)),
         ("body.0", Drop()),
         ("body.1", Tied()),
-        ("body.2", nn.Dropout(0.1)),
+        ("body.2", nn.Dropout(0.1, inplace=True)),
         ("fork", Fork()),
         ("join", Join()),
         ("again", Again()),
