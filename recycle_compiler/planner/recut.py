@@ -44,7 +44,7 @@ _MOST_BOUNDS = 400
 """Bounds of layouts that are computed at most for one number of failures."""
 _FEW_BOUNDS = 8
 """In a large job bounds are computed for so many of the best layouts, and for so many of the smoothest."""
-_COUNTS = 128
+_COUNTS = 192
 """A job of more workers has layouts for every second, third ... number of failures; one with a worker on
 standby serves for the numbers between."""
 _NEAR = 1010
@@ -130,8 +130,8 @@ def plan_recuts(job: JobSpec, own: Own, run: Run, deadline: Deadline) -> Recuts:
     each = deadline.nanoseconds_left // (2 * len(own))
     step = -(-job.workers // _COUNTS)
     tasks = [
-        (job, own[failures].claims, failures, each, place % step == 0 or place == len(own) - 1)
-        for place, failures in enumerate(sorted(own))
+        (job, own[failures].claims, failures, each, failures % step == 0 or failures == max(own))
+        for failures in sorted(own)
     ]
     found = dict(run(_ranked, tasks))
     choices = [_near([_own(job, own[failures]), *found[failures].ranked]) for failures in sorted(own)]
