@@ -4,7 +4,7 @@
     python -m bench.gpu_recut compile DIR     plans from that profile, other cuts among them; needs no GPU
     python -m bench.gpu_recut run DIR         trains through a kill and a return, prints step times and pauses
 
-Steps are what rows of a run are apart, beside what the plans predict; the first two under a plan are left out.
+Steps are what rows of a run are apart, beside what the plans predict; the first two of a plan are left out.
 """
 
 import argparse
