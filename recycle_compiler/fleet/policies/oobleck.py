@@ -8,7 +8,8 @@ layers that a worker lacks are copied, and half an iteration. If no worker has s
 on from a checkpoint; checkpoints cost nothing.
 
 Pipelines of different sizes get different shares of the batch, so that they finish together. Of all multisets
-of templates that use exactly the live workers, the one with the shortest iteration wins. They are not listed
+of templates for the live workers, the one with the shortest iteration wins; the published program looks at
+those that use all of them, and could be faster with a worker fewer. They are not listed
 one by one: whether some multiset can do the batch in a given time is a knapsack, and the time is found by
 bisection.
 """
@@ -209,17 +210,16 @@ def iteration(pipelines: Sequence[Template], microbatches: int) -> float:
 def best_pipelines(templates: Mapping[int, Template], workers: int, microbatches: int) -> tuple[int, ...]:
     """Sizes of the pipelines of the fastest multiset, smallest first; empty where no template fits.
 
-    It uses all workers where sizes add up to them, else as many as can be.
+    It may leave workers idle: with all of them the published rule could be slower than with a few less.
     """
     if not templates or workers < min(templates):
         return ()
-    used = _most_used(templates, workers)
     slow = max(one.period(microbatches) for one in templates.values())
     fast = 0.0
-    best = _within(templates, used, slow)[1]
+    best = _within(templates, workers, slow)[1]
     while slow - fast > _PRECISION * slow:
         middle = (slow + fast) / 2
-        done, sizes = _within(templates, used, middle)
+        done, sizes = _within(templates, workers, middle)
         if done >= microbatches:
             slow, best = middle, sizes
         else:
@@ -227,29 +227,26 @@ def best_pipelines(templates: Mapping[int, Template], workers: int, microbatches
     return best
 
 
-def _most_used(templates: Mapping[int, Template], workers: int) -> int:
-    reachable = [True] + [False] * workers
-    for total in range(1, workers + 1):
-        reachable[total] = any(reachable[total - size] for size in templates if size <= total)
-    return max(total for total, is_reachable in enumerate(reachable) if is_reachable)
-
-
 def _within(templates: Mapping[int, Template], workers: int, ticks: float) -> tuple[float, tuple[int, ...]]:
-    """The most micro-batches that pipelines with exactly so many workers do in this time, and their sizes."""
+    """The most micro-batches that pipelines of so many workers at most do in this time, and their sizes."""
     sizes = np.array(sorted(templates))
     ordered = [templates[int(size)] for size in sizes]
     values = np.array([max(0.0, (ticks - one.once) // one.slowest + 1) for one in ordered])
-    most = np.full(workers + 1, -np.inf)
-    most[0] = 0
+    most = np.zeros(workers + 1)
     chosen = np.zeros(workers + 1, dtype=np.int64)
+    """The size of a pipeline; 0 where the last worker stays idle."""
     for total in range(int(sizes[0]), workers + 1):
         usable = sizes <= total
         done = most[total - sizes[usable]] + values[usable]
         which = int(done.argmax())
-        most[total], chosen[total] = done[which], sizes[which]
+        most[total] = most[total - 1]
+        # Among equals all workers have work.
+        if done[which] >= most[total]:
+            most[total], chosen[total] = done[which], sizes[which]
     picked: list[int] = []
     left = workers
-    while left and chosen[left]:
-        picked.append(int(chosen[left]))
-        left -= picked[-1]
+    while left > 0:
+        if chosen[left]:
+            picked.append(int(chosen[left]))
+        left -= int(chosen[left]) or 1
     return float(most[workers]), tuple(sorted(picked))

@@ -62,16 +62,14 @@ def coins(sizes: list[int], total: int) -> list[tuple[int, ...]]:
 
 @settings(deadline=None, max_examples=40)
 @given(TIMES, st.integers(1, 3), st.integers(1, 9), st.integers(1, 20))
-def test_coins_use_every_worker_and_are_the_fastest(
-    times: list[int], least: int, workers: int, microbatches: int
-) -> None:
+def test_coins_are_the_fastest(times: list[int], least: int, workers: int, microbatches: int) -> None:
     templates = templates_of(layers_with(times), least, workers)
-    possible = coins(sorted(templates), workers)
+    possible = [one for total in range(1, workers + 1) for one in coins(sorted(templates), total)]
     best = best_pipelines(templates, workers, microbatches)
     if not possible:
-        assert sum(best) < workers
+        assert best == ()
         return
-    assert sum(best) == workers
+    assert 0 < sum(best) <= workers
     made = iteration([templates[size] for size in best], microbatches)
     fastest = min(iteration([templates[size] for size in one], microbatches) for one in possible)
     assert made == pytest.approx(fastest)
