@@ -52,6 +52,11 @@ def recut_layout(recut: Bundle, plan: int) -> Layout:
     return Layout(recut.cut, tuple(counts))
 
 
+def cut_name(bundle: Bundle, recut: Bundle) -> str:
+    """`2x2,2x4`, or `2x2,2x4 in halves` where its plans split micro-batches in two."""
+    return f"{recut_layout(recut, 0)}{' in halves' if bundle.split(recut) == 2 else ''}"
+
+
 def cut_change(failures: int, before: FastestCut, after: FastestCut) -> CutChange:
     """From one fastest cut to the other; models of different depth have no layers in common."""
     layers = sum(before.layout.layers)

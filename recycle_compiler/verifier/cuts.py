@@ -18,6 +18,10 @@ from recycle_compiler.verifier.report import PlanReport, Rule, Violation
 
 _SAME = ("name", "tensor", "unit", "memory_unit", "techniques", "redundancy")
 """What a cut leaves as it is."""
+_TIMES = ("forward", "backward_input", "backward_weight")
+"""What takes half as long, and a little more, where micro-batches are split in two."""
+_HALVES = ("transfer", "activation", "kept_for_weight")
+"""What is half as much there."""
 _SUMS = (
     "forward",
     "backward_input",
@@ -56,6 +60,8 @@ def _verify_cut(job: JobSpec, recut: PlanSource) -> Iterator[Violation]:
     if sum(other.cut) != costs.count or not other.has_chunk_per_stage:
         return
     workers = _workers_per_stage(other, recut.plans[0].failed if recut.plans else ())
+    if _units(other) == 2 * _units(job) and job.split_ppm is not None:
+        costs = _of_halves(costs, job.split_ppm)
     yield from (_of_cut(Rule.CUT_COSTS, what) for what in _wrong_costs(costs, other, workers))
     for stage, holders in enumerate(workers):
         if holders < job.redundancy:
@@ -75,11 +81,27 @@ def _other_model(job: JobSpec, costs: LayerCosts, other: JobSpec) -> Iterator[st
             yield f"has {name.replace('_', ' ')} {getattr(other, name)}, the job has {getattr(job, name)}"
     if sum(other.cut) != costs.count:
         yield f"has {sum(other.cut)} layers, the job has {costs.count}"
-    units = other.pipelines * other.microbatches
-    if units != (expected := job.pipelines * job.microbatches):
-        yield f"has {units} micro-batches in all, the job has {expected}"
+    # Each may be split in two, if the job allows it.
+    allowed = (_units(job),) if job.split_ppm is None else (_units(job), 2 * _units(job))
+    if _units(other) not in allowed:
+        yield f"has {_units(other)} micro-batches in all, the job has {_units(job)}"
     if not other.has_chunk_per_stage:
         yield f"does not have one range of layers on each stage, but {other.chunk_stages}"
+
+
+def _units(job: JobSpec) -> int:
+    """Micro-batches of all pipelines."""
+    return job.pipelines * job.microbatches
+
+
+def _of_halves(costs: LayerCosts, over_ppm: int) -> LayerCosts:
+    """What layers cost for half of a micro-batch, rounded up: times are longer by so many millionths."""
+    changed = {
+        name: [-(-time * (10**6 + over_ppm) // (2 * 10**6)) for time in getattr(costs, name)]
+        for name in _TIMES
+    }
+    changed |= {name: [(amount + 1) // 2 for amount in getattr(costs, name)] for name in _HALVES}
+    return replace(costs, **{name: tuple(values) for name, values in changed.items()})
 
 
 def _wrong_costs(costs: LayerCosts, other: JobSpec, workers: Sequence[int]) -> Iterator[str]:

@@ -10,10 +10,10 @@ from itertools import pairwise
 
 from recycle_compiler.ir.failure import failure_set
 from recycle_compiler.ir.job import JobSpec
-from recycle_compiler.ir.layout import Layout, layout_of
+from recycle_compiler.ir.layout import Layout, halved, layout_of
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.planner.layouts import Layouts
-from recycle_compiler.planner.recut import can_recut, layout_bound
+from recycle_compiler.planner.recut import can_recut, layout_bound, variants
 from recycle_runtime.plan.bundle import Bundle
 
 NO_ROOM = 1 << 60
@@ -81,6 +81,9 @@ def cut_facts(bundle: Bundle, job: JobSpec, schedule: Schedule, failures: int) -
     layout = layout_of(schedule.job, schedule.failed)
     if layout is None or not can_recut(job):
         return None
+    # Under another cut micro-batches may be split in two.
+    units = schedule.job.pipelines * schedule.job.microbatches
+    variant = halved(job) if units > job.pipelines * job.microbatches else job
     own = next((plan for plan, entry in enumerate(bundle.plans) if len(entry.failed) == failures), None)
     more = job.workers - failures + 1
     return CutFacts(
@@ -88,14 +91,22 @@ def cut_facts(bundle: Bundle, job: JobSpec, schedule: Schedule, failures: int) -
         failures=failures,
         layout=layout,
         is_own=not schedule.job.is_recut,
-        bound=layout_bound(job, layout),
+        bound=layout_bound(variant, layout),
         bound_over_cuts=schedule.claims.bound_over_cuts if own is None else bundle.plans[own].bound_over_cuts,
         own=None if own is None else _own(bundle, job, own),
         fewer=_fastest(bundle, job, failures - 1),
-        moves=tuple(_moves(job, layout)),
-        one_more=Layouts(job, more).least_period(more),
-        where_one_more=min(_with_one_more(job, layout), key=lambda entry: (entry[1], entry[0])),
+        moves=tuple(_moves(variant, layout)),
+        one_more=min(_least_periods(job, more), default=None),
+        where_one_more=min(_with_one_more(variant, layout), key=lambda entry: (entry[1], entry[0])),
     )
+
+
+def _least_periods(job: JobSpec, workers: int) -> Iterator[int]:
+    """What no plan with micro-batches whole, and with them in halves, goes below."""
+    for variant in variants(job).values():
+        least = Layouts(variant, workers).least_period(workers)
+        if least is not None:
+            yield least
 
 
 def _own(bundle: Bundle, job: JobSpec, plan: int) -> Neighbour:

@@ -17,8 +17,8 @@ from recycle_compiler.analysis.cut_diff import (
     change_line,
     change_object,
     cut_change,
+    cut_name,
     fastest_cut,
-    recut_layout,
 )
 from recycle_compiler.analysis.plan_diff import (
     PlanDiff,
@@ -78,10 +78,11 @@ class Side:
     @property
     def cuts(self) -> dict[tuple[str, int], int]:
         """The layout of each other cut's first plan, and the number of a plan under it: which cut that is."""
-        recuts = () if self.bundle is None else self.bundle.recuts
+        if self.bundle is None:
+            return {}
         return {
-            (str(recut_layout(recut, 0)), plan): number
-            for number, recut in enumerate(recuts)
+            (cut_name(self.bundle, recut), plan): number
+            for number, recut in enumerate(self.bundle.recuts)
             for plan in range(len(recut.plans))
         }
 

@@ -142,11 +142,14 @@ def _about_cut(picked: Picked, own: Streams) -> str:
     job = own.job
     layout = layout_of(picked.streams.job, picked.streams.failed)
     assert layout is not None, "a plan under another cut is of a job in layers"
+    assert picked.cut is not None, "it is under another cut"
+    is_split = picked.bundle.split(picked.bundle.recuts[picked.cut]) == 2
+    halves = ", every micro-batch split in two" if is_split else ""
     period, own_period = (time_text(job, one.claims.period) for one in (picked.streams, own))
     return (
         f"{_other_stages(layout.layers, job.cut)}: a step takes {period} {unit_name(job)} instead of "
-        f"{own_period} with {plural(job.workers - len(own.failed), 'worker')}; `--cut own` gives the plan "
-        "for the cut that the job starts with"
+        f"{own_period} with {plural(job.workers - len(own.failed), 'worker')}{halves}; `--cut own` gives the "
+        "plan for the cut that the job starts with"
     )
 
 

@@ -1,23 +1,43 @@
 """Plans of random jobs in layers under random cuts: no rule finds anything."""
 
+from dataclasses import replace
+
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from recycle_compiler.backends.bundle import bundle_bytes
 from recycle_compiler.ir.job import JobSpec
-from recycle_compiler.ir.layout import Layout, absent_cells, job_of_layout
+from recycle_compiler.ir.layout import Layout, absent_cells, halved, job_of_layout
 from recycle_compiler.planner.compile import plan_failed
 from recycle_compiler.scheduling.search import Effort
+from recycle_compiler.verifier.report import Rule
 from recycle_compiler.verifier.verify import verify_bundle
 from recycle_runtime.plan.bundle import Bundle
 from tests.support.layers import jobs_and_layouts
+
+
+def violations(job: JobSpec, derived: JobSpec, layout: Layout) -> list[tuple[Rule, str]]:
+    own = plan_failed(job, (), effort=Effort().least())
+    recut = plan_failed(derived, absent_cells(derived, layout), effort=Effort().least())
+    bundle = Bundle.parse(bundle_bytes(source="", plans=[own], recuts=[[recut]]))
+    return [(one.rule, str(one)) for one in verify_bundle(bundle)]
 
 
 @settings(max_examples=40)
 @given(jobs_and_layouts())
 def test_all_rules_hold(pair: tuple[JobSpec, Layout]) -> None:
     job, layout = pair
-    derived = job_of_layout(job, layout)
-    own = plan_failed(job, (), effort=Effort().least())
-    recut = plan_failed(derived, absent_cells(derived, layout), effort=Effort().least())
-    bundle = Bundle.parse(bundle_bytes(source="", plans=[own], recuts=[[recut]]))
-    assert [str(violation) for violation in verify_bundle(bundle)] == []
+    assert violations(job, job_of_layout(job, layout), layout) == []
+
+
+@settings(max_examples=15)
+@given(jobs_and_layouts(), st.sampled_from([0, 40_000, 333_333]))
+def test_micro_batches_split_in_two(pair: tuple[JobSpec, Layout], over: int) -> None:
+    """Halves that cost what the job says are good; halves that a job does not allow are no cut of it."""
+    job, layout = pair
+    split = replace(job, split_ppm=over)
+    derived = job_of_layout(halved(split), layout)
+    assert violations(split, derived, layout) == []
+    assert Rule.CUT_MODEL in {rule for rule, _ in violations(job, derived, layout)}
+    cheaper = replace(derived, forward=(derived.forward[0] + 1, *derived.forward[1:]))
+    assert {rule for rule, _ in violations(split, cheaper, layout)} == {Rule.CUT_COSTS}
