@@ -9,6 +9,7 @@ Steps are what rows of a run are apart, beside what the plans predict; the first
 
 import argparse
 import json
+import math
 import subprocess
 import sys
 import time
@@ -65,7 +66,9 @@ def run(folder: Path) -> None:
     with mps(WORKERS):
         quiet, _ = _run(folder, (), ())
         losses, ends = _run(folder, (f"kill=1:1@{FAULT}",), (f"1:1@{BACK}",))
-    apart = max(abs(one - other) for one, other in zip(quiet, losses, strict=True))
+    # The loss of a step in which a worker died may be unknown.
+    pairs = [(one, other) for one, other in zip(quiet, losses, strict=True) if not math.isnan(other)]
+    apart = max(abs(one - other) for one, other in pairs)
     print(f"losses of the two runs are at most {apart:.1e} apart")
     for name, times in ends:
         steps = [later - one for one, later in pairwise(times)][LEFT_OUT:]

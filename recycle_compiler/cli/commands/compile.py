@@ -112,7 +112,7 @@ def _over_cuts(job: JobSpec, own: PlanSummary, found: Recuts) -> PlanSummary:
     counts = tuple(job.pipelines - failed for failed in own.failed_per_stage)
     row = replace(
         own, layout=Layout(job.cut, counts), bound_over_cuts=bound, own_period=own.period,
-        gap=own.period / bound - 1,
+        gap=own.period / bound - 1, status="optimal" if own.period == bound else "bounded",
     )  # fmt: skip
     best = found.best(live, own.period)
     if best is None:
