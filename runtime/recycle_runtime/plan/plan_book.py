@@ -62,6 +62,8 @@ class PlanBook:
         self.cut = bundle.cut
         """How many layers each stage has; empty when the job is not in layers."""
         self.stages, self.pipelines = bundle.stages, bundle.pipelines
+        self.units = bundle.pipelines * bundle.microbatches
+        """Micro-batches of a step."""
         self.standby: frozenset[Worker] = frozenset()
         """They get no micro-batches wherever there is a plan for exactly the other workers."""
         self.fitted: int | None = None
@@ -98,11 +100,8 @@ class PlanBook:
 
         A bundle of another grid goes into the book for that, which is made if need be.
         """
-        if (bundle.cut, bundle.pipelines) != (self.cut, self.pipelines):
-            same = (
-                book for book in self.family if (book.cut, book.pipelines) == (bundle.cut, bundle.pipelines)
-            )
-            if (book := next(same, None)) is None:
+        if not self._is_of(bundle):
+            if (book := next((book for book in self.family if book._is_of(bundle)), None)) is None:
                 return PlanBook(bundle, self.family)._numbers[0]
             return book.add(bundle, made_for)
         self.bundles.append(bundle)
@@ -113,7 +112,8 @@ class PlanBook:
         return number
 
     def _is_of(self, bundle: Bundle) -> bool:
-        return (bundle.cut, bundle.pipelines) == (self.cut, self.pipelines)
+        units = bundle.pipelines * bundle.microbatches
+        return (bundle.cut, bundle.pipelines, units) == (self.cut, self.pipelines, self.units)
 
     def slow_in(self, assignment: Assignment) -> dict[Worker, float]:
         """Those who have less to do in it."""
@@ -176,7 +176,12 @@ class PlanBook:
         return None
 
     def layouts(self) -> Iterator[tuple[Counts, int]]:
-        """Workers on each stage of every plan for this grid with the job's own op times, and its period."""
+        """Workers on each stage of every plan for this grid with the job's own op times, and its period.
+
+        Nothing where micro-batches are split: what is trained on does not come in halves.
+        """
+        if self.units != self.family[0].units:
+            return
         original = self.first.job_text
         for _, bundle in self._for_anybody():
             for entry in bundle.plans if bundle.job_text == original else ():

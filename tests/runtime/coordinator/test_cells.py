@@ -28,6 +28,15 @@ def test_books_of_a_family_share_their_numbers() -> None:
     assert own.with_bundle(third).cut == (6,)
 
 
+def test_a_plan_that_splits_micro_batches_is_not_for_runs() -> None:
+    own = family()
+    split = fake_bundle(2, 3, [[]], (4, 2))
+    split.__dict__["microbatches"] *= 2
+    number = own.add(split)
+    assert own.with_bundle(number) not in own.family[:2]
+    assert list(own.with_bundle(number).layouts()) == []
+
+
 def test_the_name_of_a_plan_of_another_cut_is_its_layout() -> None:
     own = family()
     assert plan_name(own, Assignment(0, 1, {}, 0, 1)) == "0 1"

@@ -24,6 +24,7 @@ class FakeBundle:
         recuts: tuple[Bundle, ...] = (),
     ) -> None:
         self.stages, self.pipelines, self.job_text = stages, pipelines, "job"
+        self.microbatches = 720_720 // pipelines
         self.cut, self.recuts = cut, recuts
         self.plans = [FakePlan(tuple(failed), 100 + len(failed)) for failed in failures]
 
