@@ -91,15 +91,19 @@ class Recutting:
             self._is_layered, self._layer_bytes = True, list(layer_bytes)
 
     def generation(self) -> None:
-        """A new one begins."""
+        """A new one begins: a first failure may be followed by another try at once, further ones wait."""
         self._weighed.clear()
-        self._not_before = 0
+        self._not_before = self._wait if self._failures > 1 else 0
 
     def ended(self, why: str | None, rows: int) -> None:
         """Layers have arrived, or a move has come to nothing in a generation that goes on."""
         self._failures = 0 if why is None else self._failures + 1
-        self._not_before = rows + _ROWS_AFTER_FAILURE * 2 ** min(self._failures, 6)
+        self._not_before = rows + self._wait
         self._weighed.clear()
+
+    @property
+    def _wait(self) -> int:
+        return _ROWS_AFTER_FAILURE * 2 ** min(self._failures, 6)
 
     def turn(
         self, job: StateMachine, rows: int, step: float, costs: CostOfMoves, seconds_to_change: float
