@@ -10,11 +10,11 @@ from recycle_compiler.analysis.trace_diff.network import retimed_step
 from recycle_compiler.analysis.trace_diff.text import percentage
 from recycle_compiler.cli.bundles import schedule_of
 from recycle_compiler.cli.options.planning import add_slow_argument
-from recycle_compiler.cli.options.plans import OWN, add_plan_arguments, check_workers, pick_plan
+from recycle_compiler.cli.options.plans import OWN, Picked, add_plan_arguments, check_workers, pick_plan
 from recycle_compiler.frontend import load_job
 from recycle_compiler.ir.failure import Worker, failure_set
 from recycle_compiler.ir.job import JobSpec
-from recycle_compiler.ir.layout import Layout, job_of_layout, layout_of
+from recycle_compiler.ir.layout import Layout, halved, job_of_layout, layout_of, own_layout
 from recycle_compiler.ir.units import time_text, unit_name
 from recycle_runtime.cli.output import DONE, Output, UsageError, UserError
 
@@ -31,12 +31,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace, output: Output) -> int:
     picked = pick_plan(arguments, output, OWN)
     streams = picked.streams
-    job = load_job(arguments.times).spec
-    if streams.job.is_recut:
-        whole = streams.failed if picked.cut is None else picked.bundle.recuts[picked.cut].plans[0].failed
-        layout = layout_of(streams.job, failure_set(whole))
-        assert layout is not None, "another cut has a layout"
-        job = _under_layout(job, layout, arguments.bundle, arguments.times)
+    job = _times_for(picked, load_job(arguments.times).spec, arguments.bundle, arguments.times)
     _check_shape(streams.job, job, arguments.bundle, arguments.times)
     slow = {Worker(*worker): factor for worker, factor in arguments.slow}
     check_workers(failure_set(slow), job.pipelines, job.stages)
@@ -57,8 +52,25 @@ def run(arguments: Namespace, output: Output) -> int:
     return DONE
 
 
+def _times_for(picked: Picked, times: JobSpec, path: str, times_path: str) -> JobSpec:
+    """The job of the times; if it is in layers, cut as the plan has them."""
+    planned = picked.streams.job
+    if not planned.is_recut:
+        if not planned.cut or times.layer_costs is None or (times.cut == planned.cut and not times.is_free):
+            return times
+        return _under_layout(times, own_layout(planned), path, times_path)
+    if picked.cut is not None and picked.bundle.split(picked.bundle.recuts[picked.cut]) == 2:
+        if times.split_ppm is None:
+            raise UserError(f"{times_path}: does not say what half a micro-batch costs; {path} splits them")
+        times = halved(times)
+    whole = picked.streams.failed if picked.cut is None else picked.bundle.recuts[picked.cut].plans[0].failed
+    layout = layout_of(planned, failure_set(whole))
+    assert layout is not None, "another cut has a layout"
+    return _under_layout(times, layout, path, times_path)
+
+
 def _under_layout(times: JobSpec, layout: Layout, path: str, times_path: str) -> JobSpec:
-    """The job of the times with its layers cut as the plan has them."""
+    """The job with its layers cut this way."""
     if times.layer_costs is None:
         raise UserError(
             f"{times_path}: times of whole stages; the plan of {path} is under another cut, and needs a job "

@@ -170,6 +170,22 @@ def test_retime_takes_the_times_of_layers(
     assert json.loads(data)["step_ticks"] == 58_000
 
 
+def test_retime_cuts_the_layers_as_the_plan_has_them(
+    layered_job: str, layered_bundle: str, recyclec: Recyclec, tmp_path: Path
+) -> None:
+    """The job of the times starts elsewhere, or nowhere yet; the plan says where its layers are."""
+    text = Path(layered_job).read_text()
+    for parallel, batch in (
+        ("pipeline = 2  data = 4  cut = [1, 5]", "microbatches = 4"),
+        ("workers = 8", "microbatches = 16"),
+    ):
+        other = tmp_path / "other.job"
+        changed = text.replace("pipeline = 2  data = 4  cut = [3, 3]", parallel)
+        other.write_text(changed.replace("microbatches = 4", batch))
+        code, data, _ = recyclec("retime", layered_bundle, "--times", str(other), "--json")
+        assert (code, json.loads(data)["step_ticks"]) == (0, 63_000)
+
+
 def test_retime_needs_layers(layered_bundle: str, small_job: str, recyclec: Recyclec) -> None:
     code, data, words = recyclec("retime", layered_bundle, "--times", small_job, "--cut", "0")
     assert (code, data) == (1, "")
