@@ -16,6 +16,7 @@ from bench import (
     interpreter_cost,
     on_demand,
     plans,
+    random_gaps,
     recovery,
     slow_worker,
     solvers,
@@ -27,6 +28,7 @@ from bench.report import ROOT, Section
 PAGE = ROOT / "docs" / "benchmarks.md"
 MODULES = (
     plans,
+    random_gaps,
     throughput,
     fault_free,
     solvers,
