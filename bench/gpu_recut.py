@@ -22,6 +22,9 @@ ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = str(ROOT / "bench" / "programs" / "wide_gpt.py")
 STAGES, PIPELINES, MICROBATCHES = 2, 3, 6
 WORKERS = STAGES * PIPELINES
+SLICES = 12
+"""Of the GPU, one for each worker. With six (16 % of the multiprocessors each) torch 2.11 computes NaN for
+this program even in a plain loop of one process; with twelve, or with the whole GPU, it does not."""
 BESIDE = 4
 """Others that are busy while a layer is profiled, as in `bench.gpu_grid`."""
 STEPS, FAULT, BACK = 120, 20, 70
@@ -41,7 +44,7 @@ def measure(folder: Path) -> None:
 
     command = [sys.executable, "-m", "recycle_runtime.cli", "profile", "--program", PROGRAM, "--layers"]
     options = ["--pipelines", str(PIPELINES), "--device", "cuda", "--busy-workers", str(BESIDE)]
-    with mps(WORKERS):
+    with mps(SLICES):
         subprocess.run([*command, *options, "-o", str(folder / "profile.json")], check=True)
 
 
@@ -63,7 +66,7 @@ def run(folder: Path) -> None:
             end=" ",
         )
         print(" ".join(f"{a}x{b}" for a, b in zip(plan["cut"], plan["hosts"], strict=True)))
-    with mps(WORKERS):
+    with mps(SLICES):
         quiet, _ = _run(folder, (), ())
         losses, ends = _run(folder, (f"kill=1:1@{FAULT}",), (f"1:1@{BACK}",))
     # The loss of a step in which a worker died may be unknown.
