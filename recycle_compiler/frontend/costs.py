@@ -78,6 +78,8 @@ class MeasuredLayers:
     reduce_workers: int | None
     """How many workers the given `reduce` is for; None is very many."""
     span: Span = field(compare=False)
+    split_ppm: int | None = None
+    """How much longer two halves of a micro-batch take than the whole, in millionths, if measured."""
 
     @property
     def costs(self) -> LayerCosts:

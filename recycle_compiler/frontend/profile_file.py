@@ -6,7 +6,9 @@
                  "activation_bytes": 100663296, "kept_bytes": 67108864, "parameter_bytes": 3221225472}, ...]}
 
 A profile by layer has `layers` in place of `stages`, `resident_bytes` in each of them, and `pipelines`: how
-many workers took part in a reduction. Keys that are not named here are left to whoever wrote them.
+many workers took part in a reduction. It may have `split_ppm`: how much longer two halves of a micro-batch
+take than the whole, in millionths; null where that could not be measured. Keys that are not named
+here are left to whoever wrote them.
 """
 
 import json
@@ -30,6 +32,7 @@ DISPLAY_UNIT = "ms"
 """Times are measured in nanoseconds; people read iterations in milliseconds."""
 _MOST_BYTES = 4 << 20
 _MOST_SHOWN = 10
+_MOST_SPLIT = 100_000_000
 _FIELDS = {
     "forward": ("forward", 1),
     "backward_input": ("backward_input", 1),
@@ -64,6 +67,8 @@ class _Measured:
     rows: list[Any]
     pipelines: int | None
     """How many workers took part in a reduction; None where the file does not say."""
+    split_ppm: int | None
+    """How much longer two halves of a micro-batch take than the whole; None where that was not measured."""
 
 
 def read_profile_file(
@@ -91,7 +96,8 @@ def read_profile_file(
     if measured.noun == "stage":
         return _stage_costs(columns, file) if shape.stages or shape.is_free else None
     workers = measured.pipelines or shape.pipelines
-    return MeasuredLayers(DISPLAY_UNIT, "byte", LayerCosts(capacity=None, **columns), workers, file.span)
+    costs = LayerCosts(capacity=None, **columns)
+    return MeasuredLayers(DISPLAY_UNIT, "byte", costs, workers, file.span, measured.split_ppm)
 
 
 def _load(path: Path) -> Any:
@@ -153,7 +159,13 @@ def _read_layers(fields: dict[str, Any]) -> _Measured:
             f"pipelines must be a whole number from 1, got {_spell(fields, 'pipelines')}",
             "it is the number of workers that took part in a reduction",
         )
-    return _Measured("layer", cast(list[Any], rows), pipelines)
+    split = fields.get("split_ppm")
+    if split is not None and (type(split) is not int or not 0 <= split <= _MOST_SPLIT):
+        raise _ProfileError(
+            f"split_ppm must be a whole number from 0 to {_MOST_SPLIT:,}, got {_spell(fields, 'split_ppm')}",
+            "it says how much longer two halves of a micro-batch take than the whole, in millionths",
+        )
+    return _Measured("layer", cast(list[Any], rows), pipelines, split)
 
 
 def _read_stages(fields: dict[str, Any], shape: Shape) -> _Measured:
@@ -168,7 +180,7 @@ def _read_stages(fields: dict[str, Any], shape: Shape) -> _Measured:
             f"must list {count(shape.stages, 'stage')}, as `pipeline` says, got {len(measured):,}",
             "measure as many stages as the job has, or change `pipeline`",
         )
-    return _Measured("stage", measured, None)
+    return _Measured("stage", measured, None, None)
 
 
 def _problems(path: str, row: Any) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """Syntax to a JobSpec: reads every block, whatever is wrong with the others."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from recycle_compiler.frontend.layers import read_layers_block
 from recycle_compiler.frontend.profile import read_profile_block
 from recycle_compiler.frontend.profile_file import read_profile_file
 from recycle_compiler.frontend.shape import MOST_GPUS, Shape, read_shape
+from recycle_compiler.frontend.split import read_split
 from recycle_compiler.frontend.syntax import Job, Listing, Quantity, Setting
 from recycle_compiler.frontend.values import memory_unit_of, read_duration, read_share, read_whole
 from recycle_compiler.ir.job import JobSpec, SolverOptions, Techniques
@@ -85,6 +86,7 @@ def _place(
         refuse_layer_settings(sections, report)
     elif source:
         check_recut(sections, shape, recut, setting, report)
+    split = read_split(sections, source, recut=recut is not False, report=report)
     memory_unit = source.memory_unit if source else memory_unit_of([setting] if setting else [])
     # Where the job leaves stages open, its capacity is that of every worker.
     is_one = shape.is_free and not (setting and isinstance(setting.value, Listing))
@@ -96,7 +98,10 @@ def _place(
             return None
         left = for_activations(capacity, source, setting, report)
         return _Placed(source, shape.pipelines, shape.microbatches, left, {})
-    return _place_layers(source, capacity, recut is not False, failures, sections, shape, report)
+    placed = _place_layers(source, capacity, recut is not False, failures, sections, shape, report)
+    if placed is None or split is None:
+        return placed
+    return replace(placed, layered=placed.layered | {"split_ppm": split})
 
 
 def _place_layers(

@@ -2,7 +2,7 @@
 
 BLOCKS: dict[str, tuple[str, ...]] = {
     "parallel": ("pipeline", "data", "workers", "tensor", "cut", "recut"),
-    "batch": ("microbatches", "global", "micro"),
+    "batch": ("microbatches", "global", "micro", "split"),
     "profile": (
         "unit",
         "forward",
@@ -96,6 +96,7 @@ MEANINGS = {
     "microbatches": "`microbatches` is their number per pipeline and iteration",
     "global": "`global` is the number of samples per iteration, over all pipelines",
     "micro": "`micro` is the number of samples in one micro-batch",
+    "split": "`split` is how much longer two halves of a micro-batch take than the whole, such as 4%",
     "count": "`count` is the number of layers",
     "layers": "`layers` is the number of transformer layers",
     "hidden": "`hidden` is the width of the model",

@@ -123,7 +123,7 @@ class Adaptation:
         stage, copied = member.worker[1], said.copied
         self.costs.state_bytes[stage] = max(self.costs.state_bytes.get(stage, 0), said.state_bytes)
         if member.tp_rank == 0:
-            self._recutting.began(said.first_layer, said.layer_bytes)
+            self._recutting.began(said.first_layer, said.layer_bytes, can_halve=said.can_halve)
         if copied is not None:
             self.costs.copied(*copied)
             self._copying = max(self._copying, copied.seconds)

@@ -54,6 +54,8 @@ class Recutting:
         """`when`: auto, always (whenever it saves anything) or off."""
         self._own, self._when, self._notes = own, when, notes
         self._layer_bytes: list[int] = [0] * sum(own.cut)
+        self._can_halve = False
+        """Whether workers have said in this generation that micro-batches can be split in two."""
         self._is_layered = False
         """Whether the program gives layers, as its workers say."""
         self._weighed: set[tuple[frozenset[Worker], str]] = set()
@@ -74,8 +76,9 @@ class Recutting:
             return "the job gives whole stages only"
         return "the bundle has plans of one cut only" if len(self._own.family) == 1 else ""
 
-    def began(self, first: int, layer_bytes: Sequence[int]) -> None:
-        """A process holds these layers."""
+    def began(self, first: int, layer_bytes: Sequence[int], *, can_halve: bool = False) -> None:
+        """A process holds these layers, and has seen micro-batches that can be split in two, or others."""
+        self._can_halve = can_halve
         if layer_bytes:
             were_known = all(self._layer_bytes)
             self._is_layered = True
@@ -162,6 +165,7 @@ class Recutting:
         return [
             Target(book, counts, period)
             for book in self._own.family
+            if book.split == 1 or self._can_halve
             for counts, period in book.layouts()
             if sum(counts) <= workers
         ]

@@ -207,8 +207,12 @@ def build_chunks(
     tp_rank: int = 0,
     group: Any = None,
     recoverable: bool = True,
+    per_step: int | None = None,
 ) -> dict[int, Chunk]:
-    """Those that a worker of this stage holds, by number, in the order of the model."""
+    """Those that a worker of this stage holds, by number, in the order of the model.
+
+    `per_step` are the micro-batches of a step where the plans of the bundle may split them.
+    """
     if bundle.recuts and not program.is_layered:
         raise ProgramError(
             f"{program.path}: the plan may cut the model elsewhere, and build_stage gives whole stages: "
@@ -218,7 +222,8 @@ def build_chunks(
     numbers = chunks_of(bundle, stage)
     # Inputs enter the first chunk and targets the last; shapes are enough for those between, if they stay so.
     has_edge = bool({0, len(bundle.chunk_stages) - 1} & set(numbers)) or bool(bundle.recuts)
-    data = MicroBatches(program, seed, bundle.pipelines * bundle.microbatches, keep_items=has_edge)
+    count = bundle.pipelines * bundle.microbatches if per_step is None else per_step
+    data = MicroBatches(program, seed, count, keep_items=has_edge)
     return {
         number: Chunk(setting, bundle, number, _layers(setting, bundle, number), data) for number in numbers
     }

@@ -100,7 +100,10 @@ class Handlers:
         self._job, self._worker, self._chunks, self._shapes = job, worker, chunks, shapes
         self._transport, self._steps, self._device = transport, steps, device
         self._has_loss = any(chunk.is_last for chunk in chunks.values())
-        self._share = 1.0 / (job.pipelines * job.microbatches)
+        per_step = next(iter(chunks.values())).data.per_step
+        self._share = 1.0 / per_step
+        self._parts = job.pipelines * job.microbatches // per_step
+        """Into how many the plan splits every micro-batch."""
         self._buffers: dict[int, Buffer] = {}
         self._inboxes: dict[int, Arrival] = {}
         self._deliveries: dict[_Delivery, list[torch.Tensor]] = {}
@@ -146,7 +149,7 @@ class Handlers:
     def load(self, instruction: Instruction) -> None:
         buffer = self._buffers.setdefault(instruction.buffer, Buffer())
         chunk = self._chunks[instruction.chunk]
-        inputs, target = chunk.data.item(self._now, self._index(instruction))
+        inputs, target = chunk.data.item(self._now, *self._place(instruction))
         if chunk.is_first:
             buffer.inputs = tuple(tensor.to(self._device) for tensor in as_tuple(inputs))
         if chunk.is_last:
@@ -179,7 +182,7 @@ class Handlers:
             tensor.requires_grad_(not chunk.is_first and tensor.is_floating_point())
         output = chunk.forward(buffer.inputs, self._now, self._index(instruction))
         if chunk.is_last:
-            loss = chunk.program.loss(output, buffer.target) * self._share
+            loss = chunk.program.loss(output, buffer.target) * self._loss_share(chunk, instruction)
             buffer.target = None
             self._loss_sum += loss.detach()
             buffer.outputs = (loss,)
@@ -275,15 +278,25 @@ class Handlers:
         return numbered_worker(instruction.neighbour, self._job.pipelines)
 
     def _signature(self, instruction: Instruction) -> str:
-        return self._chunks[instruction.chunk].data.signature(self._now, self._index(instruction))
+        return self._chunks[instruction.chunk].data.signature(self._now, *self._place(instruction))
 
     @property
     def _now(self) -> int:
         assert self._step is not None, "no step has begun"
         return self._step
 
+    def _place(self, instruction: Instruction) -> tuple[int, int, int]:
+        """Whole micro-batch, part of it, and how many parts it has."""
+        return *divmod(self._index(instruction), self._parts), self._parts
+
+    def _loss_share(self, chunk: Chunk, instruction: Instruction) -> float:
+        """What the loss of a micro-batch, or of a part of one, counts in the mean over the step."""
+        if self._parts == 1:
+            return self._share
+        return self._share * chunk.data.weight(self._now, *self._place(instruction))
+
     def _index(self, instruction: Instruction) -> int:
-        """Of the micro-batch among all of the step."""
+        """Of the micro-batch among all of the step; half h of micro-batch u is number 2 u + h."""
         return instruction.pipeline * self._job.microbatches + instruction.microbatch
 
 

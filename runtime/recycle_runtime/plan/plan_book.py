@@ -82,6 +82,11 @@ class PlanBook:
         return self is self.family[0]
 
     @property
+    def split(self) -> int:
+        """Into how many parts, one or two, plans of this book split every micro-batch of the job."""
+        return self.units // self.family[0].units
+
+    @property
     def first(self) -> Bundle:
         """The first bundle for this grid."""
         return self.bundles[self._numbers[0]]

@@ -9,6 +9,9 @@ first step begins with the first item that has not been used:
     batches(seed):   0 1 2 3 | 4 5 6 7 | 8 9 | 10 ... per_step = 2, first_step = 2, first_item = 8
                      step 0    step 1    step 2
 
+A plan may split every micro-batch in two along the first dimension of its tensors: part 1 of 2 is the second
+half of its samples.
+
 Every worker draws the same sequence and takes from it what its stream asks for. A short memory holds this
 step and the one before, since a step may be run again; anything older is found by starting from the first.
 """
@@ -56,6 +59,8 @@ _END = object()
 
 class _Entry(NamedTuple):
     signature: str
+    samples: int | None
+    """In each of its tensors; None where they differ."""
     item: tuple[Any, Any] | None
     versions: tuple[int, ...]
     """How often each tensor had been changed in place when it was drawn."""
@@ -84,8 +89,34 @@ class MicroBatches:
         """Steps begin with this one, and it begins with this item."""
         self._first_step, self._first_item = first_step, first_item
 
-    def item(self, step: int, index: int) -> tuple[Any, Any]:
-        """(input, target) of one micro-batch; do not change them in place."""
+    @property
+    def per_step(self) -> int:
+        """Whole micro-batches of a step, however a plan splits them."""
+        return self._per_step
+
+    def item(self, step: int, index: int, part: int = 0, parts: int = 1) -> tuple[Any, Any]:
+        """(input, target) of one micro-batch, or of one part of it; do not change them in place."""
+        whole = self._whole(step, index)
+        samples = self._entry(step, index).samples
+        return whole if parts == 1 or not _is_divided(samples, parts) else _part(whole, part, parts)
+
+    def weight(self, step: int, index: int, part: int, parts: int) -> float:
+        """What the loss of a part counts in that of its micro-batch: as its share of the samples.
+
+        What cannot be split is computed whole for every part, and counts in the first.
+        """
+        samples = self._entry(step, index).samples
+        if samples is None or not _is_divided(samples, parts):
+            return float(part == 0)
+        return _part_size(samples, part, parts) / samples
+
+    def can_halve(self, step: int) -> bool:
+        """Whether all micro-batches up to the end of this step had the same even number of samples."""
+        self._entry(step, self._per_step - 1)
+        (samples,) = self._counts if len(self._counts) == 1 else (None,)
+        return samples is not None and samples % 2 == 0
+
+    def _whole(self, step: int, index: int) -> tuple[Any, Any]:
         if not self.keeps_items:
             raise ValueError("these micro-batches keep only signatures")
         entry = self._entry(step, index)
@@ -101,9 +132,12 @@ class MicroBatches:
             )
         return entry.item
 
-    def signature(self, step: int, index: int) -> str:
-        """Types and shapes of one micro-batch's input, such as `int64[4,128]`."""
-        return self._entry(step, index).signature
+    def signature(self, step: int, index: int, part: int = 0, parts: int = 1) -> str:
+        """Types and shapes of one micro-batch's input, such as `int64[4,128]`; of a part, its samples too."""
+        entry = self._entry(step, index)
+        if entry.samples is None or parts == 1 or not _is_divided(entry.samples, parts):
+            return entry.signature
+        return f"{entry.signature} {_part_size(entry.samples, part, parts)}/{entry.samples}"
 
     def _entry(self, step: int, index: int) -> _Entry:
         if step < self._first_step or not 0 <= index < self._per_step:
@@ -125,6 +159,8 @@ class MicroBatches:
         self._epoch = 0
         self._next = 0
         self._recent: deque[_Entry] = deque()
+        self._counts: set[int | None] = set()
+        """Of samples in the micro-batches drawn so far."""
         self._iterator: Iterator[Any] = iter(())
 
     def _advance(self) -> None:
@@ -134,7 +170,9 @@ class MicroBatches:
         self._next += 1
         signature = shape_signature(item[0])
         kept = item if self.keeps_items else None
-        self._recent.append(_Entry(signature, kept, () if kept is None else _versions(item)))
+        samples = _samples(item)
+        self._counts.add(samples)
+        self._recent.append(_Entry(signature, samples, kept, () if kept is None else _versions(item)))
         while self._next - len(self._recent) < oldest:
             self._recent.popleft()
 
@@ -170,6 +208,49 @@ class MicroBatches:
         return inputs, target
 
 
+def _is_divided(samples: int | None, parts: int) -> bool:
+    return samples is not None and samples >= parts
+
+
+def _part_size(samples: int, part: int, parts: int) -> int:
+    """The first parts have one more where it does not come out even, as torch splits them."""
+    return samples // parts + (part < samples % parts)
+
+
+def _samples(item: Any) -> int | None:
+    """In every tensor, along its first dimension; None if tensors differ, have none, or there are other
+    values, of which nobody knows whose they are."""
+    values = list(_leaves(item))
+    if not all(isinstance(value, torch.Tensor) and value.dim() > 0 for value in values):
+        return None
+    counts = {len(value) for value in values}
+    return counts.pop() if len(counts) == 1 and 0 not in counts else None
+
+
+def _part(value: Any, part: int, parts: int) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.tensor_split(parts)[part]
+    if isinstance(value, dict):
+        named = cast(dict[Any, Any], value)
+        return {key: _part(each, part, parts) for key, each in named.items()}
+    several = cast(list[Any] | tuple[Any, ...], value)
+    made = [_part(each, part, parts) for each in several]
+    if isinstance(value, tuple):
+        # A named tuple takes its fields one by one.
+        return type(several)(*made) if hasattr(several, "_fields") else tuple(made)
+    return made
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    """What is in it, through tuples, lists and dictionaries."""
+    if isinstance(value, tuple | list | dict):
+        parts = cast(dict[Any, Any], value).values() if isinstance(value, dict) else cast(list[Any], value)
+        for part in parts:
+            yield from _leaves(part)
+    else:
+        yield value
+
+
 def shape_signature(inputs: Any) -> str:
     """Types and shapes of a tensor or several, the same text on every worker."""
     return " ".join(
@@ -194,9 +275,4 @@ def _versions(value: Any) -> tuple[int, ...]:
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, tuple | list | dict):
-        parts = cast(dict[Any, Any], value).values() if isinstance(value, dict) else cast(list[Any], value)
-        for part in parts:
-            yield from _tensors(part)
+    return (leaf for leaf in _leaves(value) if isinstance(leaf, torch.Tensor))

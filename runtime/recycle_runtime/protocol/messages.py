@@ -147,6 +147,8 @@ class Began:
     """The same for each of its layers; nothing if its program comes in whole stages."""
     first_layer: Natural = 0
     """The number of the first of them."""
+    can_halve: bool = False
+    """Whether plans that split micro-batches in two are of use: all have the same even number of samples."""
 
 
 @dataclass(frozen=True, slots=True)

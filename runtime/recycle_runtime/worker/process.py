@@ -241,14 +241,18 @@ class WorkerProcess:
         self._chunk.know(order.sums)
         self.link.forget_steps(order.step)
         self._heartbeat.is_up = True
-        self.link.say(self._began(generation.number, self._chunk, copied))
+        self.link.say(self._began(order, self._chunk, copied))
         return generation
 
-    def _began(self, generation: int, chunk: Chunk, copied: Copied | None) -> Began:
+    def _began(self, order: Go, chunk: Chunk, copied: Copied | None) -> Began:
         if not chunk.program.is_layered:
-            return Began(generation, chunk.state_bytes, copied)
+            return Began(order.generation, chunk.state_bytes, copied)
         layers = tuple(layer.state_bytes for layer in chunk.layers)
-        return Began(generation, chunk.state_bytes, copied, layers, chunk.layers[0].number)
+        own = self._bundles[0]
+        # What is drawn for it is drawn early, and only where somebody wants to know.
+        asks = any(own.split(recut) > 1 for recut in own.recuts)
+        halves = asks and chunk.data.can_halve(order.step)
+        return Began(order.generation, chunk.state_bytes, copied, layers, chunk.layers[0].number, halves)
 
     def _under_cut(self, chunk: Chunk, bundle: Bundle, order: Go, *, has_donor: bool) -> Chunk:
         """The chunk that this generation asks for: the one that is here, or one made of what is here."""
@@ -351,6 +355,7 @@ class WorkerProcess:
         return 0 if order.ok else 1
 
     def _build(self, bundle: Bundle, stage: int) -> Chunk:
+        own = self._bundles[0]
         chunks = build_chunks(
             self._program,
             bundle,
@@ -359,6 +364,7 @@ class WorkerProcess:
             self._equipment.device,
             tp_rank=self._tp_rank,
             group=self._tensor_group,
+            per_step=own.pipelines * own.microbatches,
         )
         (chunk,) = chunks.values()
         # Under another cut it may need what it does not need now.

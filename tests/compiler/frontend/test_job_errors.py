@@ -146,6 +146,16 @@ job x {
         parallel="parallel { pipeline = 4  data = 3  cut = [7, 7, 7, 7]  recut = on }",
         tolerate="tolerate { failures = 1  redundancy = 2 }",
     ),
+    "split-of-whole-stages": job_text(batch="batch { microbatches = 6  split = 4% }"),
+    "split-without-recut": job_text(
+        LAYERS,
+        profile="",
+        parallel="parallel { pipeline = 4  data = 3  recut = off }",
+        batch="batch { microbatches = 6  split = auto }",
+    ),
+    "split-not-measured": job_text(LAYERS, profile="", batch="batch { microbatches = 6  split = auto }"),
+    "split-no-share": job_text(LAYERS, profile="", batch="batch { microbatches = 6  split = 0.04 }"),
+    "split-no-word": job_text(LAYERS, profile="", batch="batch { microbatches = 6  split = on }"),
     "workers-of-whole-stages": job_text(parallel="parallel { workers = 12 }"),
     "capacity-by-stage": job_text(LAYERS, profile="", memory="memory { capacity = [32, 32, 24, 24] }"),
     "redundancy": job_text(

@@ -1,6 +1,7 @@
 """Jobs in layers: what a `layers` block says, the cut they start with, what is left to the compiler."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import accumulate, pairwise
 
 import pytest
@@ -257,3 +258,13 @@ def test_a_job_of_whole_stages_says_nothing_of_layers(source: str) -> None:
     assert (job.cut, job.layer_costs, job.is_free) == ((), None, False)
     assert "layer" not in print_job(job)
     assert parse_job(print_job(job).splitlines()) == job
+
+
+def test_micro_batches_are_split_where_the_job_says_so() -> None:
+    assert in_layers().split_ppm is None
+    assert in_layers(batch="batch { microbatches = 6  split = off }").split_ppm is None
+    split = in_layers(batch="batch { microbatches = 6  split = 4.25% }")
+    assert split.split_ppm == 42_500
+    assert parse_job(print_job(split).splitlines()) == split
+    plain = in_layers()
+    assert replace(split, split_ppm=None) == plain

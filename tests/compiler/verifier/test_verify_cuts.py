@@ -5,8 +5,12 @@ from typing import Any
 
 import pytest
 
+from recycle_compiler.backends.bundle import bundle_bytes
 from recycle_compiler.ir.bundled import read_job
 from recycle_compiler.ir.job import JobSpec, Techniques
+from recycle_compiler.ir.layout import Layout, absent_cells, halved, job_of_layout
+from recycle_compiler.planner.compile import plan_failed
+from recycle_compiler.verifier.cuts import verify_cuts
 from recycle_compiler.verifier.report import Rule, Violation
 from recycle_compiler.verifier.verify import verify_bundle, verify_plans
 from recycle_runtime.plan.bundle import Bundle
@@ -234,3 +238,27 @@ def test_a_plan_for_fewer_workers_beats_a_bound_too(good: MemoryBundle) -> None:
     slow = with_cut(slow, slow.recuts[0].with_entry(**claims))
     (violation,) = (one for one in of(slow, Rule.CLAIM_OVER_CUTS) if one.cut == 0)
     assert "for 8 workers beats 74000, but plan 0 of cut 1, with 6 workers, takes 73000" in violation.message
+
+
+def halves(bundle: MemoryBundle, over_ppm: int) -> MemoryBundle:
+    """The good bundle in a job that splits micro-batches, with a cut of halves."""
+    job = replace(bundle.job, split_ppm=over_ppm)
+    layout = Layout((3, 3), (4, 4))
+    target = job_of_layout(halved(job), layout)
+    plan = plan_failed(target, absent_cells(target, layout))
+    recut = in_memory(Bundle.parse(bundle_bytes(source="", plans=[plan])))
+    return replace(bundle.with_job(split_ppm=over_ppm), recuts=(recut,))
+
+
+def test_halves_cost_half_and_a_little_more(good: MemoryBundle) -> None:
+    split = halves(good, 40_000)
+    assert [each for each in verify_cuts(split) if each.cut == 0] == []
+    assert [report for report in verify_plans(split) if report.violations] == []
+    cheaper = split.with_job(split_ppm=50_000)
+    assert any("forward" in each.message for each in of(cheaper, Rule.CUT_COSTS))
+
+
+def test_halves_need_a_job_that_allows_them(good: MemoryBundle) -> None:
+    forbidden = halves(good, 40_000).with_job(split_ppm=None)
+    (found,) = of(forbidden, Rule.CUT_MODEL)
+    assert "micro-batches" in found.message

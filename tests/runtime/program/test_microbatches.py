@@ -213,3 +213,48 @@ def test_a_worker_that_comes_to_need_inputs_gets_them() -> None:
     for step, index in ((2, 0), (2, 1), (2, 3), (3, 0)):
         for one, same in zip(late.item(step, index), everything.item(step, index), strict=True):
             assert torch.equal(one, same)
+
+
+def of_samples(*counts: int) -> MicroBatches:
+    """One step of micro-batches with so many samples each, of two inputs and a target."""
+
+    def batches(seed: int) -> Iterator[Any]:
+        for count in counts:
+            numbers = torch.arange(count, dtype=torch.float64)
+            yield (numbers, numbers.reshape(count, 1)), {"labels": numbers + 100}
+
+    return MicroBatches(program(batches), 0, len(counts))
+
+
+def test_halves_of_a_micro_batch_are_its_samples_in_their_order() -> None:
+    data = of_samples(4, 4)
+    for index in range(2):
+        for part, expected in enumerate(([0.0, 1.0], [2.0, 3.0])):
+            (first, second), target = data.item(0, index, part, 2)
+            assert first.tolist() == second.flatten().tolist() == expected
+            assert target["labels"].tolist() == [100 + each for each in expected]
+            assert data.weight(0, index, part, 2) == 0.5
+            assert data.signature(0, index, part, 2) != data.signature(0, index)
+    assert data.can_halve(0)
+
+
+@pytest.mark.parametrize("counts", [(3, 3), (1, 1), (2, 4)])
+def test_what_does_not_come_out_even_is_not_for_halves(counts: tuple[int, ...]) -> None:
+    """And where it happens all the same, every sample counts as it does in the whole."""
+    data = of_samples(*counts)
+    assert not data.can_halve(0)
+    for index in range(len(counts)):
+        (whole, _), _ = data.item(0, index)
+        means = [
+            data.weight(0, index, part, 2) * data.item(0, index, part, 2)[0][0].mean().item()
+            for part in range(2)
+        ]
+        assert sum(means) == pytest.approx(whole.mean().item(), abs=1e-12)
+
+
+def test_values_that_belong_to_no_sample_are_not_split() -> None:
+    made, _ = counting()
+    data = MicroBatches(made, 0, 2)
+    assert not data.can_halve(0)
+    assert data.item(0, 1, 1, 2)[1] == 1
+    assert [data.weight(0, 1, part, 2) for part in range(2)] == [1.0, 0.0]

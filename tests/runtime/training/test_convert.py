@@ -191,6 +191,39 @@ def test_layers_that_change_their_worker(tmp_path: Path, clip: float) -> None:
     check(converted, program, 6, losses, buffers=False)
 
 
+PLAIN = """
+CLIP_NORM = {clip}
+def layers():
+    ends = [("first", nn.Linear(WIDTH, WIDTH)), ("last", nn.Linear(WIDTH, 1))]
+    ends = [(name, layer.double()) for name, layer in ends]
+    middle = [("a", Tied()), ("b", Tied()), ("fork", Fork()), ("join", Join()), ("c", Tied()), ("d", Tied())]
+    return [ends[0], *middle, ends[1]]
+def batches(seed):
+    generator = torch.Generator().manual_seed(seed)
+    while True:
+        points = torch.randn({samples}, WIDTH, dtype=torch.float64, generator=generator)
+        yield points, points.sin().sum(dim=1, keepdim=True)
+"""
+"""Layers in which a sample depends on no other, and draws nothing."""
+
+
+@pytest.mark.parametrize(("clip", "samples"), [(0.05, 4), (1e6, 4), (0.5, 5), (1e6, 1)])
+def test_micro_batches_split_in_two_forth_and_back(tmp_path: Path, clip: float, samples: int) -> None:
+    """Halves under the second cut and again under the last, whole micro-batches between."""
+    program = changed(tmp_path, LAYERED, PLAIN.format(clip=clip, samples=samples))
+    losses: list[float] = []
+    held: Held = {}
+    for cut, microbatches in (((5, 3), 2), ((2, 6), 4), ((5, 3), 2), ((5, 3), 4)):
+        bundle = bundle_of(tmp_path, cut, (0, 0), 2, microbatches)
+        if not held:
+            held = built(bundle, program)
+        else:
+            stand(held, len(losses))
+            held = {worker: convert(chunks.values(), bundle, 0) for worker, chunks in held.items()}
+        losses += run(bundle, held, len(losses), len(losses) + STEPS)
+    check(held, program, 4, losses, buffers=False)
+
+
 def received(own: Mapping[int, Chunk], donors: Mapping[int, Chunk], after: Bundle, stage: int) -> list[Layer]:
     """Layers that a stage of the next cut needs and this process lacks, as their holders have them."""
     have = {layer.number for chunk in own.values() for layer in chunk.layers}
