@@ -185,7 +185,8 @@ class Adaptation:
         if not job.is_steady or job.move is not None:
             return []
         wishes: list[Wish] = []
-        if not self.ops.slow(self._live, _TOO_SLOW):
+        # Who is slower than its peers is known as long as workers stand where their names say.
+        if not (job.cells.is_plain and self.ops.slow(self._live, _TOO_SLOW)):
             # What is better is judged as if all were equally fast.
             seconds = self.rate.seconds(now)
             step = self._step if self._seen >= self._steps_before_moves else 0.0
