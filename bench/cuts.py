@@ -88,7 +88,9 @@ def _oobleck(setting: Setting, failed: int) -> float | None:
         return None
 
 
-def section(wanted: dict[str, tuple[int, ...]]) -> Section:
+def section(wanted: dict[str, tuple[int, ...]] | None = None) -> Section:
+    """One row for each job and number of failures."""
+    wanted = wanted or ROWS
     found = [row for name, failures in wanted.items() for row in rows(name, failures)]
     return Section(
         title="Choosing the cut",

@@ -10,6 +10,7 @@ from pathlib import Path
 from bench import (
     agreement,
     beside_torch,
+    cuts,
     engine_beside_runs,
     fault_free,
     growth,
@@ -28,6 +29,7 @@ from bench.report import ROOT, Section
 PAGE = ROOT / "docs" / "benchmarks.md"
 MODULES = (
     plans,
+    cuts,
     random_gaps,
     throughput,
     fault_free,
