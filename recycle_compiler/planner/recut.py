@@ -139,6 +139,8 @@ def plan_recuts(job: JobSpec, own: Own, run: Run, deadline: Deadline) -> Recuts:
     for failures in own:
         ranked = found[failures].ranked
         wanted.update(one.key for one in ranked[: _whole_plans(job, ranked)])
+        # Runs take no plan that splits micro-batches yet.
+        wanted.update(one.key for one in [one for one in ranked if one.split == 1][:1])
     wanted -= {_own(job, plan).key for plan in own.values()}
     order = sorted(wanted, key=_by_workers)
     each = deadline.nanoseconds_left // max(1, len(order))
@@ -152,6 +154,10 @@ def plan_recuts(job: JobSpec, own: Own, run: Run, deadline: Deadline) -> Recuts:
     ]
     # The fastest are kept as well: whoever runs the job knows what its workers hold, and weighs that.
     chosen = {*least_moved(fitting, layer_bytes), *(_fastest(row).key for row in fitting)}
+    for failures in own:
+        whole = [_rank(one) for one in made if one.split == 1 and _fits(one, job, failures)]
+        if whole and _fastest(whole).period < own[failures].claims.period:
+            chosen.add(_fastest(whole).key)
     bounds = {failures: found[failures].bound for failures in sorted(own)}
     return Recuts([_with_bound(recut, job, bounds) for recut in made[::-1] if recut.key in chosen], bounds)
 

@@ -20,7 +20,7 @@ from recycle_compiler.cli.options.planning import (
     with_techniques,
 )
 from recycle_compiler.cli.progress import cut_progress, is_shown, plan_progress
-from recycle_compiler.cli.values import count, positive
+from recycle_compiler.cli.values import count, one_of, positive
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.layout import Layout
 from recycle_compiler.ir.streams import Streams
@@ -54,6 +54,13 @@ def add_arguments(parser: Arguments) -> None:
         metavar="N",
         default=os.cpu_count() or 1,
         help="number of processes (default: one per core)",
+    )
+    parser.add_argument(
+        "--recut",
+        type=one_of(("on", "off")),
+        default="on",
+        metavar="on|off",
+        help="plan other cuts too, for a job in layers (default: on, unless the job says `recut = off`)",
     )
     parser.add_argument("--json", action="store_true", help="print the table as JSON")
     parser.add_argument("--dump-dir", metavar="DIR", help="write the IR after each pass to numbered files")
@@ -90,7 +97,7 @@ def run(arguments: Namespace, output: Output) -> int:
         )
     summaries.sort(key=lambda summary: summary.failures)
     recuts: list[tuple[Streams, ...]] = []
-    if can_recut(job):
+    if arguments.recut == "on" and can_recut(job):
         with cut_progress(f"re-cutting {job.name}", output, shown):
             found = recut_job(job, dict(enumerate(plans)), arguments.jobs, deadline)
         plans = [with_bound(plan, found.bounds[failures]) for failures, plan in enumerate(plans)]
@@ -101,6 +108,8 @@ def run(arguments: Namespace, output: Output) -> int:
         output.written.append(arguments.out)
     if not output.quiet:
         output.words(summary_table(job, summaries, color=output.colored(sys.stderr)))
+    if any(summary.split > 1 for summary in summaries):
+        output.say("plans in halves are figures only: runs take the fastest plan with whole micro-batches")
     if arguments.json:
         output.data(_json_table(job, summaries))
     return DONE

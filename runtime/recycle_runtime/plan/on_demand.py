@@ -98,7 +98,7 @@ def plan_arguments(
     if layout:
         return ["plan", job, "--layout", layout, *_failed(failed), "-o", str(out)]
     if not failed and not slow:
-        return ["compile", job, "--failures", "0", "--jobs", "1", "-o", str(out)]
+        return ["compile", job, "--failures", "0", "--recut", "off", "--jobs", "1", "-o", str(out)]
     return ["plan", job, *_failed(failed), *_slow(slow), "-o", str(out)]
 
 
