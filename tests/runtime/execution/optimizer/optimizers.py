@@ -5,6 +5,7 @@ from typing import Any, cast
 
 import torch
 
+from recycle_runtime.execution.optimizer.by_layer import LayerOptimizers
 from tests.runtime.execution.optimizer.fakes import numbers
 
 MakeOptimizer = Callable[[Sequence[torch.Tensor]], torch.optim.Optimizer]
@@ -61,8 +62,9 @@ OPTIMIZERS: dict[str, MakeOptimizer] = {
 }
 
 
-def values_of(optimizer: torch.optim.Optimizer) -> Any:
+def values_of(optimizer: torch.optim.Optimizer | LayerOptimizers) -> Any:
     """Everything an optimizer holds beside parameters, copied, in a form that compares with ==."""
+    assert isinstance(optimizer, torch.optim.Optimizer), "one optimizer for all parameters"
     held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     names = {id(parameter): index for index, parameter in enumerate(held)}
     state = {names.get(id(key), str(type(key))): plain(value) for key, value in optimizer.state.items()}
