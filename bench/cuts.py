@@ -23,6 +23,7 @@ from recycle_compiler.planner.worker_processes import running
 from recycle_compiler.scheduling.budget import Deadline
 from recycle_compiler.viz.table import layout_text
 
+TITLE = "Choosing the cut"
 ROWS: dict[str, tuple[int, ...]] = {
     "megatron-145.6b-deep": (0, 2, 10, 19),
     "megatron-145.6b": (0, 2, 10, 19),
@@ -93,7 +94,7 @@ def section(wanted: dict[str, tuple[int, ...]] | None = None) -> Section:
     wanted = wanted or ROWS
     found = [row for name, failures in wanted.items() for row in rows(name, failures)]
     return Section(
-        title="Choosing the cut",
+        title=TITLE,
         command="python -m bench.cuts",
         words=(
             "Throughput relative to fault-free 1F1B of the job's own cut, once layers have moved. The plan "

@@ -7,9 +7,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from recycle_runtime.execution.chunk import build_module
+from recycle_runtime.program.loading import load_program
+
 _PATH = Path(__file__).resolve().parents[2] / "examples" / "programs" / "mlp.py"
 exec(compile(_PATH.read_bytes(), str(_PATH), "exec"))
-_BUILD: Any = globals()["build_stage"]
+del globals()["layers"]
+_PROGRAM = load_program(_PATH)
 SECONDS = 0.02
 
 
@@ -35,6 +39,7 @@ class Sleep(nn.Module):
 
 def build_stage(stage: int, stages: int) -> nn.Module:
     """A stage of the MLP that sleeps behind its last layer."""
-    module: nn.Module = _BUILD(stage, stages)
-    module.add_module("sleep", Sleep())
+    module = build_module(_PROGRAM, stage, stages, 0)
+    sleep = Sleep()
+    module.register_forward_hook(lambda module, given, output: sleep(output))
     return module

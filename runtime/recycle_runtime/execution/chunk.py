@@ -169,7 +169,7 @@ class Chunk:
         if not self.program.is_layered:
             self._random.enter(self.number)
             return self.module(*inputs)
-        return self.module(*(_as_computed(tensor) for tensor in inputs))
+        return self.module(*(as_computed(tensor) for tensor in inputs))
 
     def state(self, numbers: Collection[int] | None = None) -> dict[str, Any]:
         """Everything that makes these layers what they are, or all of them, between two steps; no copy."""
@@ -295,7 +295,7 @@ class _Same(torch.autograd.Function):
         return gradients[0]
 
 
-def _as_computed(tensor: torch.Tensor) -> torch.Tensor:
+def as_computed(tensor: torch.Tensor) -> torch.Tensor:
     """The same memory; a layer may change it in place at the beginning of a chunk as it may within one."""
     same: Callable[[torch.Tensor], torch.Tensor] = _Same.apply  # pyright: ignore[reportUnknownMemberType]
     return same(tensor) if tensor.requires_grad else tensor

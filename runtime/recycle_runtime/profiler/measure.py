@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import torch
 
-from recycle_runtime.execution.chunk import build_module
+from recycle_runtime.execution.chunk import as_computed, build_module
 from recycle_runtime.execution.optimizer import StepOptions, Stepper, Totals
 from recycle_runtime.execution.split_backward import Split, prepare
 from recycle_runtime.profiler import links
@@ -49,7 +49,7 @@ class StageRun:
 
     def forward(self, inputs: Tensors) -> Tensors:
         """What is kept for the backward: the outputs, or the loss of the last stage."""
-        output: Any = self.module(*inputs)
+        output: Any = self.module(*(as_computed(tensor) for tensor in inputs))
         return as_tensors(output if self._loss is None else self._loss(output))
 
     def gradients(self, outputs: Tensors) -> list[torch.Tensor | None]:

@@ -13,8 +13,8 @@ from recycle_runtime.program.loading import load_program
 
 ROOT = Path(__file__).resolve().parents[3]
 LAYERED = ROOT / "tests" / "runtime" / "training" / "programs" / "layered.py"
-MLP = ROOT / "examples" / "programs" / "mlp.py"
-NAMES = ("first", "body.0", "body.1", "body.2", "body.3", "fork", "join", "again", "last")
+WHOLE_STAGES = ROOT / "examples" / "programs" / "sequential.py"
+NAMES = ("first", "norm", "body.0", "body.1", "body.2", "fork", "join", "again", "last")
 JOB = """\
 job measured {
   parallel { pipeline = 3  data = 2 }
@@ -74,7 +74,7 @@ def test_the_table_names_layers() -> None:
 def test_a_program_of_whole_stages_has_no_layers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
-    assert main(["profile", "--program", str(MLP), *words, "-o", str(tmp_path / "p.json")]) == 1
+    assert main(["profile", "--program", str(WHOLE_STAGES), *words, "-o", str(tmp_path / "p.json")]) == 1
     error = capsys.readouterr().err
     assert "gives whole stages, not layers" in error
     assert "hint: --stages S" in error
@@ -82,7 +82,7 @@ def test_a_program_of_whole_stages_has_no_layers(
 
 def test_stages_and_layers_exclude_each_other(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
-        main(["profile", "--program", str(MLP), "--stages", "2", "--layers", "-o", "p.json"])
+        main(["profile", "--program", str(WHOLE_STAGES), "--stages", "2", "--layers", "-o", "p.json"])
     assert caught.value.code == 2
     assert "not allowed with" in capsys.readouterr().err
 

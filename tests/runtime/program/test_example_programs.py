@@ -16,7 +16,7 @@ PROGRAMS = Path(__file__).resolve().parents[3] / "examples" / "programs"
 NAMES = sorted(path.stem for path in PROGRAMS.glob("*.py"))
 
 
-STEPS = {"gpt": 8, "mlp": 16, "sequential": 16, "tensor_parallel": 48}
+STEPS = {"gpt": 8, "mlp": 16, "sequential": 16, "tensor_parallel": 48, "timed_layers": 16}
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +40,7 @@ def chained(stages: list[torch.nn.Module], value: Any) -> Any:
 
 
 def test_all_are_there() -> None:
-    assert NAMES == ["gpt", "mlp", "sequential", "tensor_parallel"]
+    assert NAMES == ["gpt", "mlp", "sequential", "tensor_parallel", "timed_layers"]
 
 
 def test_the_cut_does_not_change_the_model(program: Program) -> None:
@@ -89,4 +89,5 @@ def test_types_are_as_promised() -> None:
         for name, program in programs.items()
     }
     short, long = {torch.float32}, {torch.float64}
-    assert kinds == {"gpt": short, "mlp": long, "sequential": short, "tensor_parallel": long}
+    exact = dict.fromkeys(("mlp", "tensor_parallel", "timed_layers"), long)
+    assert kinds == {"gpt": short, "sequential": short, **exact}

@@ -148,8 +148,8 @@ def members(*places: tuple[int, int]) -> frozenset[Member]:
 
 def test_rows_come_in_order_when_everybody_has_spoken() -> None:
     first, last = Member((0, 0), 0), Member((0, 1), 0)
-    rows = StepRows(2)
-    assert rows.begin(0, frozenset({first, last}), 2, "0 0") == []
+    rows = StepRows()
+    assert rows.begin(0, frozenset({first, last}), 2, "0 0", frozenset({last})) == []
     assert rows.add(last, 0, 0.5, 1.0) == []
     assert rows.add(last, 1, 0.25, 1.0) == []
     assert [row.step for row in rows.add(first, 0, None, 3.0)] == [0]
@@ -160,13 +160,13 @@ def test_rows_come_in_order_when_everybody_has_spoken() -> None:
 
 def test_a_step_that_counts_has_a_row_though_its_workers_are_gone() -> None:
     one, two, first = Member((0, 1), 0), Member((1, 1), 0), Member((0, 0), 0)
-    rows = StepRows(2)
-    rows.begin(0, frozenset({one, two, first}), 3, "0 1")
+    rows = StepRows()
+    rows.begin(0, frozenset({one, two, first}), 3, "0 1", frozenset({one, two}))
     rows.add_loss(one, 0, 0.25)
     rows.add_loss(two, 0, 0.5)
     rows.add(first, 0, None, 1.0)
     rows.add(first, 1, None, 1.0)
-    (row,) = rows.begin(1, frozenset({one, first}), 2, "0 2")
+    (row,) = rows.begin(1, frozenset({one, first}), 2, "0 2", frozenset({one}))
     assert row == StepRow(0, 0.75, 1.0, 3, "0 1")
     # What was said about step 1 is void.
     assert rows.add(one, 1, 0.5, 1.0) == []
@@ -174,8 +174,8 @@ def test_a_step_that_counts_has_a_row_though_its_workers_are_gone() -> None:
 
 
 def test_a_share_that_nobody_knows_makes_no_number() -> None:
-    rows = StepRows(1)
-    rows.begin(0, members((0, 0), (1, 0)), 2, "0")
+    rows = StepRows()
+    rows.begin(0, members((0, 0), (1, 0)), 2, "0", members((0, 0), (1, 0)))
     rows.add(Member((0, 0), 0), 0, 0.25, 1.0)
     (row,) = rows.begin(1, members((0, 0)), 1, "1")
     assert row.loss != row.loss

@@ -8,8 +8,12 @@ _SLEEPY = """
 import time
 from pathlib import Path
 
+from recycle_runtime.execution.chunk import build_module
+from recycle_runtime.program.loading import load_program
+
 exec(compile(Path({path!r}).read_text(), {path!r}, "exec"))
-_build = build_stage
+del layers
+_PROGRAM = load_program({path!r})
 
 
 class _Sleep(torch.autograd.Function):
@@ -35,8 +39,9 @@ class Sleep(nn.Module):
 
 
 def build_stage(stage, stages):
-    module = _build(stage, stages)
-    module.add_module("sleep", Sleep({slot!r} * {slots!r}[stage]))
+    module = build_module(_PROGRAM, stage, stages, 0)
+    sleep = Sleep({slot!r} * {slots!r}[stage])
+    module.register_forward_hook(lambda module, given, output: sleep(output))
     return module
 """
 
