@@ -132,7 +132,7 @@ def _at_end(problem: Problem, stage: int) -> _Earliest:
         ways.append(_Way(later, soonest + here + path, both))
         trip = path + both
     forward = np.maximum(_after_ways(problem, forward, ways), backward + here + trip)
-    weight = _when_put_off(problem, stage, forward + problem.forward[stage])
+    weight = _when_deferred(problem, stage, forward + problem.forward[stage])
     return _Earliest(forward, backward, weight)
 
 
@@ -202,7 +202,7 @@ def _when_room(problem: Problem, stage: int, backward_done: Ints) -> Ints:
     return np.where(np.arange(problem.units) < live * held, 0, np.maximum(room, backward_done[0]))
 
 
-def _when_put_off(problem: Problem, stage: int, forward_done: Ints) -> Ints:
+def _when_deferred(problem: Problem, stage: int, forward_done: Ints) -> Ints:
     """Backwards in time: when memory allows the last, last but one ... W, as F give it back.
 
     Before any F a worker has room for what it can hold together with the whole activation of its last

@@ -89,8 +89,8 @@ def _before(worker: OneWorker, number: Ints, held: int) -> Ints:
     if worker.kept > 0:
         more = np.arange(held, dtype=np.int64)
         freed = worker.capacity - held * worker.activation + more * (worker.activation - worker.kept)
-        put_off = int((freed // worker.kept * worker.weight - more * worker.backward).max())
-        least = np.maximum(least, back * (worker.backward + worker.weight) - put_off)
+        deferred = int((freed // worker.kept * worker.weight - more * worker.backward).max())
+        least = np.maximum(least, back * (worker.backward + worker.weight) - deferred)
     return (number - 1) * worker.forward + np.where(back > 0, worker.ramp + least, 0)
 
 
