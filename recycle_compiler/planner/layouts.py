@@ -103,20 +103,6 @@ class Layouts:
         stages = zip(layout.ranges, layout.workers, strict=True)
         return max(self._period_of(first, end, workers) for (first, end), workers in stages)
 
-    def with_one_more(self, layout: Layout) -> Layout:
-        """A worker more where it helps most."""
-        return self._filled(list(layout.layers), list(layout.workers), sum(layout.workers) + 1)
-
-    def with_one_fewer(self, layout: Layout) -> Layout | None:
-        """A worker fewer where that costs least; None if every stage has only as many as it must."""
-        least: int = int(self._table.workers[0])
-        changed = [
-            Layout(layout.layers, (*layout.workers[:stage], workers - 1, *layout.workers[stage + 1 :]))
-            for stage, workers in enumerate(layout.workers)
-            if workers > least
-        ]
-        return min(changed, key=self.period, default=None)
-
     def even_cut(self, stages: int, workers: int) -> tuple[int, ...] | None:
         """The cut into stages of so many workers each whose slowest is fastest; None if none fits."""
         choice = int(np.searchsorted(self._table.workers, workers, side="right")) - 1

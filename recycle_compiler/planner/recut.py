@@ -116,10 +116,20 @@ def recut_job(job: JobSpec, own: Own, processes: int, deadline: Deadline) -> Rec
         return plan_recuts(job, own, run, deadline)
 
 
+def why_own_cut(job: JobSpec) -> str | None:
+    """Why a job in layers keeps its own cut, in words; None if other cuts are worth looking for."""
+    costs = job.layer_costs
+    assert costs is not None, "a job in layers"
+    if costs.count > MOST_LAYERS:
+        return f"it has {costs.count} layers, and cuts are compared up to {MOST_LAYERS}"
+    if not job.techniques.adaptive:
+        return "without the technique `adaptive` micro-batches stay in their pipelines"
+    return "it has one layer" if costs.count == 1 else None
+
+
 def can_recut(job: JobSpec) -> bool:
     """Whether other cuts are worth looking for."""
-    costs = job.layer_costs
-    return costs is not None and 1 < costs.count <= MOST_LAYERS and job.techniques.adaptive
+    return job.layer_costs is not None and why_own_cut(job) is None
 
 
 def plan_recuts(job: JobSpec, own: Own, run: Run, deadline: Deadline) -> Recuts:

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.layout import Layout, job_of_layout
+from recycle_compiler.planner.cut_bounds import MOST_LAYERS
 from recycle_compiler.planner.layouts import Layouts
 from recycle_compiler.planner.recut import layout_bound, quick_plan
 from recycle_compiler.scheduling.budget import Deadline
@@ -29,6 +30,11 @@ def started(job: JobSpec) -> JobSpec:
     """
     if not job.is_free:
         return job
+    if job.layer_costs is not None and job.layer_costs.count > MOST_LAYERS:
+        raise NoStartError(
+            f"it has {job.layer_costs.count} layers, and cuts are compared up to {MOST_LAYERS}: "
+            "give `pipeline` and `data`"
+        )
     for workers in range(job.free_workers, 0, -1):
         if grids := list(_grids(job, workers)):
             break

@@ -26,7 +26,7 @@ from recycle_compiler.ir.layout import Layout
 from recycle_compiler.ir.streams import Streams
 from recycle_compiler.ir.units import in_unit, plural
 from recycle_compiler.planner.compile import PlanSummary, compile_job
-from recycle_compiler.planner.recut import Recuts, can_recut, recut_job, with_bound
+from recycle_compiler.planner.recut import Recuts, can_recut, recut_job, why_own_cut, with_bound
 from recycle_compiler.scheduling.budget import Deadline
 from recycle_compiler.viz.table import summary_table
 from recycle_runtime.cli.output import DONE, STANDARD, Output, UsageError
@@ -103,6 +103,8 @@ def run(arguments: Namespace, output: Output) -> int:
         plans = [with_bound(plan, found.bounds[failures]) for failures, plan in enumerate(plans)]
         recuts = [recut.plans for recut in found.made]
         summaries = [_over_cuts(job, summary, found) for summary in summaries]
+    elif arguments.recut == "on" and job.layer_costs is not None:
+        output.say(f"{job.name} keeps its own cut: {why_own_cut(job)}")
     if arguments.out is not None:
         write_bundle(Path(arguments.out), source=loaded.source, plans=plans, recuts=recuts)
         output.written.append(arguments.out)

@@ -367,18 +367,8 @@ class World:
                     self._fence(order)
                 case TellRow(row):
                     self.rows.append(row)
-                case BeginGeneration(number, _, assignment, cells):
-                    self.generations.append(number)
-                    self.written[number] = tuple(sorted(cells))
-                    roles = {worker: assignment.roles[cell] for worker, cell in cells.items()}
-                    plan = RunningPlan(assignment.bundle, assignment.plan, roles, assignment.standbys, False)
-                    self.running[number] = plan, dict(cells)
-                case BeginMove(move):
-                    self.move = move.layout
-                case EndMove(_, why):
-                    self.move = None
-                    self.recuts += why is None
-                    self.given_up += why is not None
+                case BeginGeneration() | BeginMove() | EndMove():
+                    self._write_down(order)
                 case WantPlan(live):
                     self.wanted_plans.append(live)
                 case EndJob():

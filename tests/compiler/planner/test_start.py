@@ -1,0 +1,61 @@
+"""Where a job starts that leaves stages and pipelines to the compiler."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from recycle_compiler.cli.main import main
+from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.planner.start import NoStartError, started
+from tests.support.layers import layer_costs, layered_job
+
+MANY_LAYERS = """\
+job deep {{
+  parallel {{ {shape} }}
+  batch    {{ microbatches = 4 }}
+  layers   {{ count = 600  unit = slot  forward = 1  backward_input = 1  backward_weight = 1 }}
+}}
+"""
+
+
+def free(layers: int, workers: int, units: int, *, capacity: int | None = None) -> JobSpec:
+    """A job of equal layers whose workers may stand anywhere; state takes as much as an activation."""
+    costs = layer_costs((1000,) * layers, resident=1000, capacity=capacity)
+    job = layered_job(costs, (layers,), workers, units // workers if units % workers == 0 else 1)
+    return replace(job, pipelines=units, microbatches=1, free_workers=workers)
+
+
+def test_another_job_stays_as_it_is() -> None:
+    job = layered_job(layer_costs((1000, 1000)), (1, 1), pipelines=2, microbatches=2)
+    assert started(job) is job
+
+
+def test_every_stage_gets_as_many_workers_and_all_layers_are_there() -> None:
+    # Half of the layers with one activation is all that fits.
+    found = started(free(8, 6, 12, capacity=8000))
+    assert found.workers == 6 and found.stages > 1
+    assert sum(found.cut) == 8 and len(found.cut) == found.stages
+    assert found.pipelines * found.microbatches == 12
+    assert not found.is_free and found.layer_costs is not None
+
+
+def test_workers_that_fit_no_grid_are_left_out() -> None:
+    # Seven workers can only stand on one stage, which does not fit.
+    found = started(free(8, 7, 12, capacity=8000))
+    assert found.workers == 6
+
+
+def test_a_model_that_no_grid_holds_is_refused_in_words() -> None:
+    with pytest.raises(NoStartError, match="no grid of up to 2 workers holds every layer on 2 of them"):
+        started(free(8, 2, 12, capacity=8000))
+
+
+def test_too_many_layers_to_compare_cuts_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job, out = tmp_path / "deep.job", str(tmp_path / "deep.plan")
+    job.write_text(MANY_LAYERS.format(shape="pipeline = 2  data = 2"))
+    assert main(["compile", str(job), "-o", out, "--jobs", "1"]) == 0
+    assert "deep keeps its own cut: it has 600 layers" in capsys.readouterr().err
+    job.write_text(MANY_LAYERS.format(shape="workers = 4"))
+    assert main(["compile", str(job), "-o", out, "--jobs", "1"]) == 3
+    assert "it has 600 layers, and cuts are compared up to 512" in capsys.readouterr().err
