@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, cast
 
+from recycle_runtime.plan.bundle import Bundle
+
 Fields = dict[str, Any]
 
 VERSION = 2
@@ -94,6 +96,7 @@ class Shape:
     """Of the job that made a checkpoint, or wants to go on from one."""
 
     stages: int
+    """As the program counts them: chunks of the model, where workers hold several."""
     pipelines: int
     tensor: int
     microbatches: int
@@ -115,6 +118,12 @@ class Shape:
         """By layer or by stage, as these are."""
         is_by_layer = any(name.startswith(_LAYER) for name in names)
         return replace(self, layers=len(names) // self.tensor if is_by_layer else 0)
+
+
+def shape_of(bundle: Bundle) -> Shape:
+    """Of a job with these plans."""
+    chunks = len(bundle.chunk_stages)
+    return Shape(chunks, bundle.pipelines, bundle.tensor, bundle.microbatches, sum(bundle.cut))
 
 
 @dataclass(frozen=True, slots=True)

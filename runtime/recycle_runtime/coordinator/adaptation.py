@@ -196,12 +196,20 @@ class Adaptation:
             return wishes
         if self._seen >= self._look_at and not self._replanner.is_busy:
             self._look_at = self._seen + _ROWS_BETWEEN_LOOKS
-            if job.cells.is_plain:
+            if not (why_not := self._no_plans_because(job)):
                 self._consider_plans(job)
             elif self._options.replan is not None and not self._has_said_why_not:
                 self._has_said_why_not = True
-                return [JobEvent("plans for measured op times are made under the job's own cut only")]
+                return [JobEvent(why_not)]
         return []
+
+    def _no_plans_because(self, job: StateMachine) -> str:
+        """Why no plans for measured op times are made; empty if they are."""
+        if not self._job.has_one_chunk_each:
+            return "plans for measured op times are made where every worker holds one chunk only"
+        if not job.cells.is_plain:
+            return "plans for measured op times are made under the job's own cut only"
+        return ""
 
     def _moves(self, job: StateMachine, now: float) -> list[Wish]:
         """Of whole workers; a job that can be cut anew moves layers instead."""

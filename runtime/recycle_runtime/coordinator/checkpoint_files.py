@@ -5,7 +5,7 @@ Standard library only.
 
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
-from recycle_runtime.checkpoint.manifest import Manifest, Shape
+from recycle_runtime.checkpoint.manifest import Manifest, shape_of
 from recycle_runtime.checkpoint.shelf import Beginning, Shelf, beginning
 from recycle_runtime.coordinator.checkpoints import Checkpoints
 from recycle_runtime.coordinator.events import CheckpointClosed, CheckpointNotBegun
@@ -69,7 +69,7 @@ def open_checkpoints(
     resume: bool,
 ) -> Checkpoints:
     """Where a run begins; one that is under way already goes on as its journal has it."""
-    shape = Shape(bundle.stages, bundle.pipelines, bundle.tensor, bundle.microbatches, sum(bundle.cut))
+    shape = shape_of(bundle)
     shelf, newest = Shelf(folder), None
     if remembered is None:
         begins = beginning(folder, shape, steps, resume=resume)

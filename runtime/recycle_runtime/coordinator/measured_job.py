@@ -41,7 +41,13 @@ class JobText:
 
     def parameter_bytes(self, stage: int) -> int:
         """What a worker that moves to this stage copies; 0 if the profile does not say."""
-        return int(self._fields["parameters"][stage])
+        each = map(int, self._fields["parameters"])
+        return sum(size for size, held_by in zip(each, self._chunk_stages, strict=True) if held_by == stage)
+
+    @property
+    def has_one_chunk_each(self) -> bool:
+        """Whether every worker holds one chunk: times are measured by worker, and planned by chunk."""
+        return self._chunk_stages == list(range(self.stages))
 
     @property
     def loads(self) -> StageLoads:

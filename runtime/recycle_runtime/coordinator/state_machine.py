@@ -706,7 +706,7 @@ class StateMachine:
 
     def _with_loss(self, members: Iterable[Member]) -> frozenset[Member]:
         """One process of each worker that computes losses."""
-        last = self.book.stages - 1
+        last = self.book.loss_stage
         return frozenset(
             member for member in members if member.tp_rank == 0 and self.cells.stage(member.worker) == last
         )

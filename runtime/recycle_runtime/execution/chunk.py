@@ -4,7 +4,7 @@ A chunk is made of layers. `convert` makes the chunks of one cut of those of ano
 modules, optimizers and what undoes their last step are moved, not copied.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -171,11 +171,10 @@ class Chunk:
             return self.module(*inputs)
         return self.module(*(as_computed(tensor) for tensor in inputs))
 
-    def state(self, numbers: Collection[int] | None = None) -> dict[str, Any]:
-        """Everything that makes these layers what they are, or all of them, between two steps; no copy."""
-        chosen = [layer for layer in self.layers if numbers is None or layer.number in numbers]
+    def state(self) -> dict[str, Any]:
+        """Everything that makes it what it is, between two steps; nothing is copied."""
         return {
-            "layers": {layer.number: layer.state() for layer in chosen},
+            "layers": {layer.number: layer.state() for layer in self.layers},
             "stepper": self.stepper.state_dict(),
         }
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from recycle_runtime.checkpoint.manifest import CheckpointError, Shape
+from recycle_runtime.checkpoint.manifest import CheckpointError, shape_of
 from recycle_runtime.checkpoint.shelf import beginning
 from recycle_runtime.coordinator.adaptation import AdaptationOptions
 from recycle_runtime.launcher.supervisor import Job, SupervisorError, supervised
@@ -24,7 +24,6 @@ from recycle_runtime.protocol.messages import (
     ToObserver,
     WorkerTrace,
 )
-from recycle_runtime.worker.options import BundleRefusedError, check_chunks
 
 
 class RunError(RuntimeError):
@@ -124,13 +123,9 @@ def check_failed(bundle: Bundle, failed: tuple[Worker, ...]) -> None:
 
 def check_beginning(bundle: Bundle, options: RunOptions) -> None:
     """RunError unless the run can begin where it should, and keep its checkpoints where it should."""
-    try:
-        check_chunks(bundle)
-    except BundleRefusedError as error:
-        raise RunError(str(error)) from None
     if options.checkpoint is None:
         return
-    shape = Shape(bundle.stages, bundle.pipelines, bundle.tensor, bundle.microbatches, sum(bundle.cut))
+    shape = shape_of(bundle)
     try:
         begins = beginning(options.checkpoint, shape, options.steps, resume=options.resume)
         if begins.seed not in (None, options.seed):

@@ -62,6 +62,8 @@ class PlanBook:
         self.cut = bundle.cut
         """How many layers each stage has; empty when the job is not in layers."""
         self.stages, self.pipelines = bundle.stages, bundle.pipelines
+        self.loss_stage = bundle.chunk_stages[-1]
+        """Whose workers hold the last chunk of the model."""
         self.units = bundle.pipelines * bundle.microbatches
         """Micro-batches of a step."""
         self.standby: frozenset[Worker] = frozenset()

@@ -37,7 +37,7 @@ class Donor:
             for spec in next(iter(chunk.arriving.values()), ())
         ]
         self._store, self._names, self._timeout, self._meanwhile = store, names, timeout, meanwhile
-        self._copied = mark(chunk)
+        self._copied = mark(chunk.module)
         threading.Thread(target=self._give, name="donor", daemon=True).start()
 
     def _give(self) -> None:
@@ -73,9 +73,9 @@ def copied_state(value: Any) -> Any:
     return copy.copy(value)
 
 
-def mark(chunk: Chunk) -> Any:
+def mark(module: torch.nn.Module) -> Any:
     """On a GPU, the point in the queue where the copy is complete."""
-    parameter = next(chunk.module.parameters(), None)
+    parameter = next(module.parameters(), None)
     if parameter is None or parameter.device.type != "cuda":
         return None
     event = torch.cuda.Event()

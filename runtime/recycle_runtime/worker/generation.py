@@ -32,11 +32,12 @@ from recycle_runtime.transport.interface import Grid
 from recycle_runtime.worker.connections import GroupConnections
 from recycle_runtime.worker.donor import Donor
 from recycle_runtime.worker.heartbeat import Heartbeat
+from recycle_runtime.worker.held_chunks import HeldChunks
 from recycle_runtime.worker.joiner import CatchUp, Joiner, StateReceiver
 from recycle_runtime.worker.link import Link
 from recycle_runtime.worker.options import ProcessOptions
 from recycle_runtime.worker.state_transfer import (
-    largest_state,
+    largest_of,
     pack,
     receive_bytes,
     send_bytes,
@@ -87,13 +88,14 @@ class Generation:
         stream = stream_of(bundle, order.plan, order.role)
         self._role = Role(bundle, order.plan, order.role, stream, grid)
         self._own_store: Any = dist.PrefixStore(f"g{self.number}", store)
-        reduces = (at for at, each in enumerate(stream) if each.opcode is Opcode.REDUCE)
-        self._first_reduce = next(reduces)
-        self._chunk: Chunk | None = None
+        self._tells_loss_at: int | None = None
+        """The instruction before which this worker's share of the loss is whole, if it has one."""
+        self._chunks: HeldChunks | None = None
         self._session: Session | None = None
         self._stuck_session: Session | None = None
         """One that a thread still waits in; it must not go as long as that thread does."""
-        self._joiner: Joiner | None = None
+        self._joiners: list[Joiner] = []
+        """Of chunks whose state is on its way here."""
         self._unreported: tuple[int, float] | None = None
         """The step under way that has not been told, and when it began."""
 
@@ -129,13 +131,20 @@ class Generation:
         self.connections.use(transport)
         return transport
 
-    def begin(self, chunk: Chunk, transport: GuardedTransport) -> Copied | None:
+    def begin(self, chunks: HeldChunks, transport: GuardedTransport) -> Copied | None:
         """Be ready for the first step, with the state of another if need be; what was received for that."""
         equipment = self._equipment
-        self._chunk = chunk
+        self._chunks = chunks
+        if (last := chunks.last) is not None:
+            # Before any worker can make the step, so that its loss is known whichever fails.
+            self._tells_loss_at = next(
+                at
+                for at, each in enumerate(self._role.stream)
+                if each.opcode is Opcode.REDUCE and each.chunk == last.number
+            )
         self._session = Session(
             self._role,
-            {chunk.number: chunk},
+            chunks,
             transport,
             self._own_store,
             equipment.device,
@@ -143,8 +152,8 @@ class Generation:
             self._before_instruction,
             equipment.op_times,
         )
-        copied = self._copy_state(chunk)
-        self._give_and_join(chunk)
+        copied = self._copy_state(chunks)
+        self._give_and_join(chunks)
         logs.note(generation=self.number, step=self._order.step)
         _log.info(
             "joined generation %d as %s under plan %d of bundle %d, %d workers",
@@ -162,7 +171,7 @@ class Generation:
             step,
             len(self._role.stream),
             is_spared=self._order.is_spared,
-            is_joining=self._joiner is not None,
+            is_joining=bool(self._joiners),
         )
         self._unreported = step, time.perf_counter()
         report = session.run(step)
@@ -176,8 +185,9 @@ class Generation:
 
     def catch_up(self) -> None:
         """Between two steps, if the state that this process waits for has arrived."""
-        if self._joiner is not None and self._joiner.finish_if_ready():
-            self._joiner = None
+        waiting = [joiner for joiner in self._joiners if not joiner.finish_if_ready()]
+        are_done, self._joiners = bool(self._joiners) and not waiting, waiting
+        if are_done:
             _log.info("caught up with the peers")
             self._equipment.link.say(CaughtUp(self.number))
 
@@ -186,9 +196,9 @@ class Generation:
         self._equipment.link.on_leave = None
         self.connections.close()
         self._report_made_step()
-        if self._joiner is not None:
-            self._joiner.give_up()
-            self._joiner = None
+        for joiner in self._joiners:
+            joiner.give_up()
+        self._joiners.clear()
         session, self._session = self._session, None
         if session is not None and is_stuck:
             session.drop()
@@ -204,8 +214,7 @@ class Generation:
         self.go_on_or_leave()
         equipment = self._equipment
         equipment.heartbeat.position = position
-        if position == self._first_reduce and self._chunk is not None and self._chunk.is_last:
-            # Before any worker can make the step, so that its loss is known whichever fails.
+        if position == self._tells_loss_at:
             assert self._session is not None
             equipment.link.say(LossShare(equipment.link.step, self._session.handlers.loss))
         equipment.hooks.before_instruction(position)
@@ -213,15 +222,15 @@ class Generation:
     def _report_made_step(self) -> None:
         """A step that was broken off behind its optimizer counts as any other."""
         unreported, self._unreported = self._unreported, None
-        if unreported is None or self._session is None or self._chunk is None:
+        if unreported is None or self._session is None or self._chunks is None:
             return
         step, began = unreported
-        if self._chunk.applied == step + 1:
+        if self._chunks.applied == step + 1:
             seconds = time.perf_counter() - began
             loss = self._session.handlers.loss
             self._equipment.link.say(StepDone(step, loss, seconds, repeated=0, times={}))
 
-    def _copy_state(self, chunk: Chunk) -> Copied | None:
+    def _copy_state(self, chunks: HeldChunks) -> Copied | None:
         """State that travels before training goes on; what was received, None if there was no need."""
         equipment, order = self._equipment, self._order
         if not order.copy_to and order.copy_from is None:
@@ -230,50 +239,64 @@ class Generation:
         self.go_on_or_leave()
         for worker in order.copy_to:
             name = self._name("state", worker)
-            data = pack(chunk.state())
+            data = pack({"chunks": {number: chunk.state() for number, chunk in chunks.items()}})
             send = partial(send_bytes, data, self._store, name, equipment.timeout, self._hook("give"))
             guarded(send, equipment.active)
         if order.copy_from is None:
             return None
         began = time.perf_counter()
-        chunk.is_whole = False
-        name, largest = self._name("state", self._worker), largest_state(chunk)
+        chunks.expect_state()
+        name = self._name("state", self._worker)
+        largest = largest_of(chunk.module for chunk in chunks.values())
         receive = partial(receive_bytes, self._store, name, equipment.timeout, self._hook("take"), largest)
         # What is waited for may be left to another thread, what is done with it may not.
         data = guarded(receive, equipment.active)
-        chunk.load(unpack(data, _CPU))
+        states = unpack(data, _CPU)["chunks"]
+        for number, chunk in chunks.items():
+            chunk.load(states[number])
         copied = Copied(data.numel(), time.perf_counter() - began)
         _log.info("received %d bytes of state in %.3f s", copied.size, copied.seconds)
         return copied
 
-    def _give_and_join(self, chunk: Chunk) -> None:
+    def _give_and_join(self, chunks: HeldChunks) -> None:
         """State that travels during training, from here or to here."""
-        equipment, order = self._equipment, self._order
+        order = self._order
         if not order.joiners and order.donor is None:
             return
         self.connections.opens_more()
         self.go_on_or_leave()
-        # A connection of its own: a wait at the store blocks other requests on its connection.
-        store: Any = RemoteStore(equipment.connect())
         if order.joiners:
-            names = [self._name("joiner", worker) for worker in order.joiners]
-            for name in names:
-                store.set(f"{name}/progress", json.dumps(chunk.stepper.state_dict()))
-            Donor(chunk, store, names, equipment.timeout, self._hook("give"))
+            for chunk in chunks.values():
+                self._give(chunk)
             _log.info("gives its state to %s", ", ".join(map(worker_text, order.joiners)))
         if order.donor is not None:
-            name = self._name("joiner", self._worker)
-            progress = guarded(partial(store.get, f"{name}/progress"), equipment.active)
-            catch_up = CatchUp(chunk.stepper, json.loads(progress))
-            receiver = StateReceiver(
-                chunk, equipment.device, store, name, equipment.timeout, self._hook("take")
-            )
-            self._joiner = Joiner(chunk, catch_up, receiver)
+            for chunk in chunks.values():
+                self._joiners.append(self._join(chunk))
             _log.info("waits for the state of %s", worker_text(order.donor))
 
-    def _name(self, what: str, worker: Worker) -> str:
-        """Where in the store the two ends of a transfer meet."""
-        return f"g{self.number}/{what}/{worker_text(worker)}/{self._equipment.tp_rank}"
+    def _give(self, chunk: Chunk) -> None:
+        equipment, store = self._equipment, self._another_store()
+        names = [self._name("joiner", worker, chunk) for worker in self._order.joiners]
+        for name in names:
+            store.set(f"{name}/progress", json.dumps(chunk.stepper.state_dict()))
+        Donor(chunk, store, names, equipment.timeout, self._hook("give"))
+
+    def _join(self, chunk: Chunk) -> Joiner:
+        equipment, store = self._equipment, self._another_store()
+        name = self._name("joiner", self._worker, chunk)
+        progress = guarded(partial(store.get, f"{name}/progress"), equipment.active)
+        catch_up = CatchUp(chunk.stepper, json.loads(progress))
+        receiver = StateReceiver(chunk, equipment.device, store, name, equipment.timeout, self._hook("take"))
+        return Joiner(chunk, catch_up, receiver)
+
+    def _another_store(self) -> Any:
+        """A connection of its own: a wait at the store blocks other requests on its connection."""
+        return RemoteStore(self._equipment.connect())
+
+    def _name(self, what: str, worker: Worker, chunk: Chunk | None = None) -> str:
+        """Where in the store the two ends of a transfer meet, of one chunk or of all that a worker has."""
+        name = f"g{self.number}/{what}/{worker_text(worker)}/{self._equipment.tp_rank}"
+        return name if chunk is None else f"{name}/{chunk.number}"
 
     def _at(self, moment: Moment) -> None:
         self._equipment.hooks.at(moment, self._order.step)

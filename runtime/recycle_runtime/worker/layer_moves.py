@@ -6,14 +6,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from recycle_runtime.execution.chunk import Chunk, Setting, chunks_of, convert
+from recycle_runtime.execution.chunk import Chunk, chunks_of, convert
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.worker_ids import Worker, worker_text
-from recycle_runtime.program.microbatches import MicroBatches
+from recycle_runtime.program.layers import layers_of
 from recycle_runtime.protocol.messages import DropLayers, LayersArrived, LayersLost, LayersToMove, MoveLayers
 from recycle_runtime.protocol.remote_store import RemoteStore
 from recycle_runtime.worker.connections import GroupConnections
 from recycle_runtime.worker.generation import Equipment
+from recycle_runtime.worker.held_chunks import HeldChunks
 from recycle_runtime.worker.layer_transfer import LayerDonor, LayerJoiner
 
 _LONGEST = 500
@@ -40,7 +41,11 @@ class LayerMoves:
         return None if self._joiner is None else self._joiner.applied
 
     def obey(
-        self, order: MoveLayers | DropLayers, worker: Worker, chunk: Chunk, connections: GroupConnections
+        self,
+        order: MoveLayers | DropLayers,
+        worker: Worker,
+        chunks: HeldChunks,
+        connections: GroupConnections,
     ) -> None:
         """Begin or end, between two steps; what is opened for it belongs to these connections."""
         self.drop()
@@ -52,24 +57,24 @@ class LayerMoves:
             name = self._name(order.generation, worker, given.worker, given)
             numbers = range(given.first, given.last)
             donor = LayerDonor(
-                chunk, numbers, self._store, name, self._equipment.timeout, self._hook("give", chunk)
+                chunks, numbers, self._store, name, self._equipment.timeout, self._hook("give")
             )
             self._donors.append(donor)
             _log.info("gives layers %d to %d to %s", given.first, given.last - 1, worker_text(given.worker))
         if order.takes:
-            joiner = self._joiner = LayerJoiner(chunk.setting, order.takes)
+            joiner = self._joiner = LayerJoiner(chunks.setting, order.takes)
             joiner.begin(
                 self._store,
                 lambda taken: self._name(order.generation, taken.worker, worker, taken),
                 self._equipment.timeout,
-                self._hook("take", chunk),
+                self._hook("take"),
                 partial(self._tell, joiner),
             )
             wanted = ", ".join(f"{taken.first} to {taken.last - 1}" for taken in order.takes)
             _log.info("takes layers %s", wanted)
 
     def settled(self) -> None:
-        """The last step of the chunk stands."""
+        """The last step of all chunks stands."""
         for donor in self._donors:
             donor.settled()
 
@@ -93,18 +98,18 @@ class LayerMoves:
         with self._lock:
             self._joiner, self._has_arrived = None, False
 
-    def converted(self, chunk: Chunk, bundle: Bundle, stage: int, step: int) -> Chunk:
-        """The chunk of a stage under the cut of a bundle, made of what is here; all of it stands at `step`.
+    def converted(self, chunks: HeldChunks, bundle: Bundle, stage: int, step: int) -> HeldChunks:
+        """The chunks of a stage under the cut of a bundle, made of what is here; all of it stands at `step`.
 
         LayersMissingError if that is not enough.
         """
         received = [] if self._joiner is None or self._joiner.applied != step else self._joiner.layers
-        if chunk.is_fresh and received:
-            made = _begun(chunk.setting, bundle, stage, self._joiner, chunk.data)
+        if chunks.is_fresh and received:
+            made = _begun(chunks, bundle, stage, self._joiner)
         else:
-            (made,) = convert([chunk], bundle, stage, received).values()
+            made = convert(chunks.values(), bundle, stage, received)
         self.drop()
-        return made
+        return HeldChunks(made)
 
     def _tell(self, joiner: LayerJoiner) -> None:
         """By a thread that takes layers: once when all are there, and if they will not come."""
@@ -128,18 +133,19 @@ class LayerMoves:
         ends = f"{worker_text(donor)}/{worker_text(joiner)}"
         return f"g{generation}/layers/{ends}/{layers.first}/{self._equipment.tp_rank}"
 
-    def _hook(self, moment: Any, chunk: Chunk) -> Callable[[], None]:
+    def _hook(self, moment: Any) -> Callable[[], None]:
         return lambda: self._equipment.hooks.at(moment, self._equipment.link.step)
 
 
-def _begun(
-    setting: Setting, bundle: Bundle, stage: int, joiner: LayerJoiner | None, data: MicroBatches
-) -> Chunk:
-    """The chunk of a process that held nothing before."""
+def _begun(fresh: HeldChunks, bundle: Bundle, stage: int, joiner: LayerJoiner | None) -> dict[int, Chunk]:
+    """The chunks of a process that held nothing of use before."""
     assert joiner is not None
-    (number,) = chunks_of(bundle, stage)
-    layers = sorted(joiner.layers, key=lambda layer: layer.number)
-    chunk = Chunk(setting, bundle, number, layers, data)
-    chunk.stepper.load_state_dict(joiner.stepper_state)
-    chunk.is_fresh = False
-    return chunk
+    layers = {layer.number: layer for layer in joiner.layers}
+    ranges = layers_of(bundle.cut)
+    made: dict[int, Chunk] = {}
+    for number in chunks_of(bundle, stage):
+        here = [layers[layer] for layer in ranges[number]]
+        made[number] = chunk = Chunk(fresh.setting, bundle, number, here, fresh.data)
+        chunk.stepper.load_state_dict(joiner.stepper_state)
+        chunk.is_fresh = False
+    return made

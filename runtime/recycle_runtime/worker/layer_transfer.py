@@ -21,12 +21,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from recycle_runtime.execution.chunk import Chunk, Setting
+from recycle_runtime.execution.chunk import Setting
 from recycle_runtime.execution.layer import Layer
 from recycle_runtime.program.layers import build_layers
 from recycle_runtime.protocol.codec import WireError
 from recycle_runtime.protocol.messages import Copied, LayersToMove
 from recycle_runtime.worker.donor import aside, copied_state, mark
+from recycle_runtime.worker.held_chunks import HeldChunks
 from recycle_runtime.worker.state_transfer import Pair, largest_of, pack, unpack
 
 _MOST_WAITING = 64
@@ -38,11 +39,11 @@ _log = logging.getLogger(__name__)
 
 
 class LayerDonor:
-    """Some layers of a chunk, on their way to one joiner."""
+    """Some layers of a process, on their way to one joiner."""
 
     def __init__(
         self,
-        chunk: Chunk,
+        chunks: HeldChunks,
         numbers: range,
         store: Callable[[], dist.Store],
         name: str,
@@ -50,8 +51,8 @@ class LayerDonor:
         meanwhile: Callable[[], None],
     ) -> None:
         """The joiner waits under this name; `store` opens a connection to where both meet."""
-        self._chunk = chunk
-        self._layers = [layer for layer in chunk.layers if layer.number in numbers]
+        self._chunks = chunks
+        self._layers = [layer for layer in chunks.layers if layer.number in numbers]
         self._store, self._name, self._timeout, self._meanwhile = store, name, timeout, meanwhile
         self._sent: int | None = None
         """The last step whose outcome was handed to the thread."""
@@ -67,12 +68,13 @@ class LayerDonor:
         threading.Thread(target=self._give, name="layer-donor", daemon=True).start()
 
     def settled(self) -> None:
-        """The last step of the chunk stands: what it has made of these layers is sent."""
-        applied = self._chunk.applied
+        """The last step of all chunks stands: what it has made of these layers is sent."""
+        applied = self._chunks.applied
         if self._is_over or applied == self._sent:
             return
         if self._sent is None:
-            self._put(copied_state(self._chunk.state([layer.number for layer in self._layers])), applied)
+            layers = {layer.number: layer.state() for layer in self._layers}
+            self._put(copied_state({"layers": layers, "stepper": self._chunks.stepper_state}), applied)
         elif applied == self._sent + 1 and self._waiting.qsize() < _MOST_WAITING:
             self._put(self._step(), applied)
         else:
@@ -98,13 +100,13 @@ class LayerDonor:
 
     def _step(self) -> dict[str, Any]:
         """What the last step was made of; a step that was left out has no gradients."""
-        record = self._chunk.stepper.record
+        record = self._chunks.record
         is_left_out = record is not None and record.factor == 0.0
         gradients = {} if is_left_out else dict(self._gradients)
-        return {"gradients": gradients, "stepper": self._chunk.stepper.state_dict()}
+        return {"gradients": gradients, "stepper": self._chunks.stepper_state}
 
     def _put(self, entry: dict[str, Any], applied: int) -> None:
-        self._waiting.put(({**entry, "applied": applied}, mark(self._chunk)))
+        self._waiting.put(({**entry, "applied": applied}, mark(self._chunks.layers[0].module)))
 
     def _give(self) -> None:
         # Whoever it is for may be gone; the coordinator deals with that.

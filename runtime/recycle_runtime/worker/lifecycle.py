@@ -17,7 +17,7 @@ from recycle_runtime.protocol.heartbeat_board import Board
 from recycle_runtime.protocol.messages import Failed
 from recycle_runtime.worker.heartbeat import Heartbeat
 from recycle_runtime.worker.link import CoordinatorGoneError
-from recycle_runtime.worker.options import BundleRefusedError, ProcessOptions
+from recycle_runtime.worker.options import ProcessOptions
 from recycle_runtime.worker.process import WorkerProcess
 
 _log = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ def _end_early(
         _log.info("ends: %s", error)
         return 1
     # Nobody can begin with a checkpoint that is damaged, or another job's.
-    is_hopeless = isinstance(error, CheckpointError | BundleRefusedError)
+    is_hopeless = isinstance(error, CheckpointError)
     known = isinstance(error, StreamError) or is_hopeless
     why = str(error) if known else f"worker {worker_text(worker)}: {type(error).__name__}: {error}"
     if process is None:

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.worker_ids import Worker
 
 
@@ -38,16 +37,3 @@ class ProcessOptions:
     """The folder of the job's checkpoints, as this node sees it."""
     node: int = 0
     """The number of its node."""
-
-
-class BundleRefusedError(RuntimeError):
-    """A bundle that a job with recovery cannot train with: one sentence."""
-
-
-def check_chunks(bundle: Bundle) -> None:
-    """BundleRefusedError if a worker would hold several chunks: recovery knows the state of one."""
-    if len(bundle.chunk_stages) > bundle.stages:
-        raise BundleRefusedError(
-            f"the bundle has {len(bundle.chunk_stages)} chunks on {bundle.stages} stages: only workers "
-            "without recovery (`recycle-run worker`) train with several chunks each"
-        )

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from recycle_runtime import logs
-from recycle_runtime.execution.chunk import Chunk, build_chunks, chunks_of
+from recycle_runtime.execution.chunk import build_chunks, chunks_of
 from recycle_runtime.execution.hooks import Hooks
 from recycle_runtime.execution.interpreter import StreamError
 from recycle_runtime.execution.op_times import OpTimes
@@ -56,9 +56,10 @@ from recycle_runtime.worker.checkpoints import WorkerCheckpoints
 from recycle_runtime.worker.connections import GroupConnections
 from recycle_runtime.worker.generation import Equipment, Generation, Interrupted
 from recycle_runtime.worker.heartbeat import Heartbeat
+from recycle_runtime.worker.held_chunks import HeldChunks
 from recycle_runtime.worker.layer_moves import LayerMoves
 from recycle_runtime.worker.link import Link
-from recycle_runtime.worker.options import ProcessOptions, WorkerOptions, check_chunks
+from recycle_runtime.worker.options import ProcessOptions, WorkerOptions
 from recycle_runtime.worker.reach import ReachReporter
 from recycle_runtime.worker.takeover import ActiveThread
 
@@ -89,7 +90,7 @@ class WorkerProcess:
         self._started_as = replace(options.worker, tp_rank=tp_rank, worker=worker)
         self._left_behind: list[Generation] = []
         """Those that a thread still waits in that is never woken."""
-        self._chunk: Chunk | None = None
+        self._chunks: HeldChunks | None = None
         self._outside: GroupConnections | None = None
         """Of layers that arrive while this process is in no group."""
         self._generation: Generation | None = None
@@ -117,8 +118,6 @@ class WorkerProcess:
         own = Bundle.read(self._started_as.bundle)
         # Those for other cuts come after the first, as the coordinator counts them.
         self._bundles = dict(enumerate((own, *own.recuts)))
-        for bundle in self._bundles.values():
-            check_chunks(bundle)
         device = device_of(self._started_as.device)
         op_times = OpTimes(device, self._hooks)
         self._equipment = Equipment(
@@ -135,7 +134,7 @@ class WorkerProcess:
         self._layers = LayerMoves(self._equipment)
         if own.tensor == 1:
             # Everything that takes long is done before anybody waits for it.
-            self._chunk = self._build(own, self._worker[1])
+            self._chunks = self._build(own, self._worker[1])
         return self._live()
 
     def take_over(self, seconds: float) -> bool:
@@ -164,7 +163,7 @@ class WorkerProcess:
                 case Leave(generation):
                     self._leave(generation)
                 case Move(worker):
-                    self._worker, self._chunk = worker, None
+                    self._worker, self._chunks = worker, None
                     logs.note(worker=worker_text(worker))
                 case MoveLayers() | DropLayers():
                     self._move_layers_outside()
@@ -219,57 +218,58 @@ class WorkerProcess:
         bundle = self._bundle(order.bundle)
         self._store = RemoteStore(self._connect())
         has_donor = order.copy_from is not None or order.donor is not None
-        if self._chunk is not None:
-            self._chunk = self._under_cut(self._chunk, bundle, order, has_donor=has_donor)
-            self._checkpoints.begin([self._chunk], order)
+        if self._chunks is not None:
+            self._chunks = self._under_cut(self._chunks, bundle, order, has_donor=has_donor)
+            self._checkpoints.begin(self._chunks.values(), order)
             if has_donor:
-                self._chunk.is_whole = False
+                self._chunks.expect_state()
             else:
-                self._chunk.stand(order.step, order.sums)
+                self._chunks.stand(order.step, order.sums)
         generation = Generation(self._equipment, order, bundle, self._worker, self._store)
         self._generation = generation
         transport = generation.meet()
         if bundle.tensor > 1:
             self._tensor_group = self._tensor_group or StandingGroup(self._tp_rank, bundle.tensor)
             self._tensor_group.behind = transport.tensor_group
-        if self._chunk is None:
-            self._chunk = self._build(bundle, order.role[1])
-            self._checkpoints.begin([self._chunk], order)
+        if self._chunks is None:
+            self._chunks = self._build(bundle, order.role[1])
+            self._checkpoints.begin(self._chunks.values(), order)
             if not has_donor:
-                self._chunk.stand(order.step, order.sums)
-        copied = generation.begin(self._chunk, transport)
-        self._chunk.know(order.sums)
+                self._chunks.stand(order.step, order.sums)
+        copied = generation.begin(self._chunks, transport)
+        self._chunks.know(order.sums)
         self.link.forget_steps(order.step)
         self._heartbeat.is_up = True
-        self.link.say(self._began(order, self._chunk, copied))
+        self.link.say(self._began(order, self._chunks, copied))
         return generation
 
-    def _began(self, order: Go, chunk: Chunk, copied: Copied | None) -> Began:
-        if not chunk.program.is_layered:
-            return Began(order.generation, chunk.state_bytes, copied)
-        layers = tuple(layer.state_bytes for layer in chunk.layers)
+    def _began(self, order: Go, chunks: HeldChunks, copied: Copied | None) -> Began:
+        if not chunks.program.is_layered or len(chunks) > 1:
+            # Layers that lie apart do not move to another cut.
+            return Began(order.generation, chunks.state_bytes, copied)
+        layers = tuple(layer.state_bytes for layer in chunks.layers)
         own = self._bundles[0]
         # What is drawn for it is drawn early, and only where somebody wants to know.
         asks = any(own.split(recut) > 1 for recut in own.recuts)
-        halves = asks and chunk.data.can_halve(order.step)
-        return Began(order.generation, chunk.state_bytes, copied, layers, chunk.layers[0].number, halves)
+        halves = asks and chunks.data.can_halve(order.step)
+        return Began(order.generation, chunks.state_bytes, copied, layers, chunks.layers[0].number, halves)
 
-    def _under_cut(self, chunk: Chunk, bundle: Bundle, order: Go, *, has_donor: bool) -> Chunk:
-        """The chunk that this generation asks for: the one that is here, or one made of what is here."""
+    def _under_cut(self, chunks: HeldChunks, bundle: Bundle, order: Go, *, has_donor: bool) -> HeldChunks:
+        """The chunks that this generation asks for: those that are here, or some made of what is here."""
         stage = order.role[1]
-        (number,) = chunks_of(bundle, stage)
-        is_same = (chunk.cut, chunk.number) == (bundle.cut, number)
-        takes_over = chunk.is_fresh and order.step > 0 and order.restore is None and not has_donor
+        is_same = (chunks.cut, list(chunks)) == (bundle.cut, chunks_of(bundle, stage))
+        takes_over = chunks.is_fresh and order.step > 0 and order.restore is None and not has_donor
         if is_same and not takes_over:
             self._layers.drop()
-            return chunk
+            return chunks
         if has_donor:
             self._layers.drop()
             return self._build(bundle, stage)
-        if not chunk.is_fresh:
-            chunk.stand(order.step, order.sums)
-        made = self._layers.converted(chunk, bundle, stage, order.step)
-        _log.info("holds layers %d to %d from now on", made.layers[0].number, made.layers[-1].number)
+        if not chunks.is_fresh:
+            chunks.stand(order.step, order.sums)
+        made = self._layers.converted(chunks, bundle, stage, order.step)
+        for chunk in made.values():
+            _log.info("holds layers %d to %d from now on", chunk.layers[0].number, chunk.layers[-1].number)
         return self._watched(made)
 
     def _steps(self, generation: Generation, step: int) -> End | None:
@@ -315,7 +315,7 @@ class WorkerProcess:
         """Leave the group at once; then report what it holds."""
         self._close()
         self._hooks.at("leave", self.link.step)
-        report = Report(0, is_fresh=True) if self._chunk is None else self._chunk.report()
+        report = Report(0, is_fresh=True) if self._chunks is None else self._chunks.report()
         self.link.say(LeftGroup(generation, report._replace(layers_applied=self._layers.applied)))
 
     def _close(self, *, is_stuck: bool = False) -> None:
@@ -344,39 +344,40 @@ class WorkerProcess:
             return order
 
     def _end(self, order: End) -> int:
-        chunk, tracer = self._chunk, self._equipment.tracer
+        chunks, tracer = self._chunks, self._equipment.tracer
         if order.ok:
-            if self._options.save is not None and chunk is not None and chunk.is_part_of_run:
-                save_state(Path(self._options.save), self._worker, self._started_as, chunk)
+            if self._options.save is not None and chunks is not None and chunks.is_part_of_run:
+                save_state(Path(self._options.save), self._worker, self._started_as, chunks)
             if tracer is not None and self._tp_rank == 0:
                 self.link.say(Trace(tuple(tracer.events)))
         self.link.say(Done())
         self._heartbeat.end()
         return 0 if order.ok else 1
 
-    def _build(self, bundle: Bundle, stage: int) -> Chunk:
+    def _build(self, bundle: Bundle, stage: int) -> HeldChunks:
         own = self._bundles[0]
-        chunks = build_chunks(
-            self._program,
-            bundle,
-            stage,
-            self._started_as.seed,
-            self._equipment.device,
-            tp_rank=self._tp_rank,
-            group=self._tensor_group,
-            per_step=own.pipelines * own.microbatches,
+        chunks = HeldChunks(
+            build_chunks(
+                self._program,
+                bundle,
+                stage,
+                self._started_as.seed,
+                self._equipment.device,
+                tp_rank=self._tp_rank,
+                group=self._tensor_group,
+                per_step=own.pipelines * own.microbatches,
+            )
         )
-        (chunk,) = chunks.values()
         # Under another cut it may need what it does not need now.
-        chunk.data.keeps_items = chunk.data.keeps_items or len(self._bundles) > 1
-        return self._watched(chunk)
+        chunks.data.keeps_items = chunks.data.keeps_items or len(self._bundles) > 1
+        return self._watched(chunks)
 
-    def _watched(self, chunk: Chunk) -> Chunk:
-        chunk.on_settled = partial(self._settled, chunk)
-        return chunk
+    def _watched(self, chunks: HeldChunks) -> HeldChunks:
+        chunks.watch(partial(self._settled, chunks))
+        return chunks
 
-    def _settled(self, chunk: Chunk) -> None:
-        self._checkpoints.write_if_due([chunk])
+    def _settled(self, chunks: HeldChunks) -> None:
+        self._checkpoints.write_if_due(chunks.values())
         self._layers.settled()
 
     # Layers for another cut.
@@ -384,8 +385,8 @@ class WorkerProcess:
     def _move_layers(self, generation: Generation) -> None:
         """Between two steps, if there is something to begin or to end."""
         order, self.link.layers = self.link.layers, None
-        if order is not None and order.generation == generation.number and self._chunk is not None:
-            self._layers.obey(order, self._worker, self._chunk, generation.connections)
+        if order is not None and order.generation == generation.number and self._chunks is not None:
+            self._layers.obey(order, self._worker, self._chunks, generation.connections)
 
     def _goes_on(self, generation: int) -> bool:
         return self.link.asked <= generation and self.link.layers is None
@@ -393,12 +394,12 @@ class WorkerProcess:
     def _move_layers_outside(self) -> None:
         """The same for a process that is in no group, and holds nothing of use yet."""
         order, self.link.layers = self.link.layers, None
-        if order is None or order.generation != self.link.asked or self._chunk is None:
+        if order is None or order.generation != self.link.asked or self._chunks is None:
             return
         self._close_outside()
         self._outside = GroupConnections()
         self.link.on_leave = self._outside.break_off
-        self._layers.obey(order, self._worker, self._chunk, self._outside)
+        self._layers.obey(order, self._worker, self._chunks, self._outside)
 
     def _stop_outside(self, step: int) -> None:
         """All workers stop before this step: the layers that were taken have to stand there too."""
@@ -435,7 +436,7 @@ class WorkerProcess:
         )
 
 
-def save_state(folder: Path, worker: Worker, options: WorkerOptions, chunk: Chunk) -> None:
+def save_state(folder: Path, worker: Worker, options: WorkerOptions, chunks: HeldChunks) -> None:
     """Write the parameters of a worker to the folder of `--save`."""
     name = f"worker-{worker[0]}-{worker[1]}-{options.tp_rank}.pt"
-    torch.save({"options": json.dumps(asdict(options)), "model": chunk.module.state_dict()}, folder / name)
+    torch.save({"options": json.dumps(asdict(options)), "model": chunks.state_dict()}, folder / name)

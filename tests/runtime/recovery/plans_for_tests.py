@@ -26,6 +26,7 @@ class FakeBundle:
         self.stages, self.pipelines, self.job_text = stages, pipelines, "job"
         self.microbatches = 720_720 // pipelines
         self.cut, self.recuts = cut, recuts
+        self.chunk_stages = tuple(range(stages))
         self.plans = [FakePlan(tuple(failed), 100 + len(failed)) for failed in failures]
 
     def workers(self, plan: int) -> tuple[Worker, ...]:

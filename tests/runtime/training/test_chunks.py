@@ -14,10 +14,8 @@ from recycle_compiler.ir.failure import Worker as GridWorker
 from recycle_compiler.ir.failure import failure_set
 from recycle_compiler.ir.job import JobSpec, Techniques
 from recycle_compiler.ir.streams import Claims, Streams
-from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import NONE, Instruction, Opcode
 from recycle_runtime.plan.worker_ids import Worker, worker_number
-from recycle_runtime.worker.options import BundleRefusedError, check_chunks
 from tests.runtime.training.alone import train_alone
 from tests.runtime.training.compare import MLP, STEPS, Failed, changed, check
 from tests.runtime.training.compare import plan_file as compiled_file
@@ -152,9 +150,3 @@ def test_the_norm_is_that_of_all_chunks(tmp_path: Path, clip: float, stagger: bo
     program = changed(tmp_path, MLP, f"CLIP_NORM = {clip}")
     job = job_with((0, 1, 1, 0), Techniques(adaptive=True, decouple=True, stagger=stagger))
     check_chunks_train(job, plan_file(tmp_path, job), program)
-
-
-def test_a_job_with_recovery_refuses_several_chunks(tmp_path: Path) -> None:
-    job = job_with((0, 1, 1, 0), Techniques())
-    with pytest.raises(BundleRefusedError, match="the bundle has 4 chunks on 2 stages: only workers without"):
-        check_chunks(Bundle.read(plan_file(tmp_path, job)))

@@ -16,6 +16,7 @@ from recycle_runtime.execution.optimizer import Verdict
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.program.loading import load_program
 from recycle_runtime.protocol.messages import LayersToMove
+from recycle_runtime.worker.held_chunks import HeldChunks
 from recycle_runtime.worker.layer_transfer import LayerDonor, LayerJoiner
 from tests.runtime.recovery.recut_plans import LAYERED, three_by_two, write_bundle
 
@@ -51,7 +52,7 @@ def connect(tmp_path: Path, bundle: Bundle) -> Callable[[float | None], Ends]:
         joiner.begin(
             lambda: store, lambda _: "here", TIMEOUT, lambda: None, lambda: told.append(joiner.applied)
         )
-        donor = LayerDonor(chunk, range(1, 3), lambda: store, "here", TIMEOUT, lambda: None)
+        donor = LayerDonor(HeldChunks({0: chunk}), range(1, 3), lambda: store, "here", TIMEOUT, lambda: None)
         chunk.on_settled = donor.settled
         return Ends(chunk, donor, joiner, told)
 

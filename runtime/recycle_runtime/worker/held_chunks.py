@@ -1,0 +1,128 @@
+"""The chunks of one worker process, one or several, as what the process has: between two steps they stand
+where the least of them stands."""
+
+from collections.abc import Callable, Iterator, Mapping
+
+import torch
+
+from recycle_runtime.execution.chunk import Chunk, Setting
+from recycle_runtime.execution.layer import Layer
+from recycle_runtime.execution.optimizer import StepRecord
+from recycle_runtime.program.loading import Program
+from recycle_runtime.program.microbatches import MicroBatches
+from recycle_runtime.protocol.messages import Report, Sums
+
+
+class HeldChunks(Mapping[int, Chunk]):
+    """By number, in the order of the model; at least one."""
+
+    def __init__(self, chunks: Mapping[int, Chunk]) -> None:
+        self._chunks = dict(chunks)
+        self._first = next(iter(self._chunks.values()))
+
+    def __getitem__(self, number: int) -> Chunk:
+        return self._chunks[number]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._chunks)
+
+    def __len__(self) -> int:
+        return len(self._chunks)
+
+    @property
+    def setting(self) -> Setting:
+        return self._first.setting
+
+    @property
+    def program(self) -> Program:
+        return self.setting.program
+
+    @property
+    def cut(self) -> tuple[int, ...]:
+        return self._first.cut
+
+    @property
+    def data(self) -> MicroBatches:
+        """All chunks of a process draw from the same."""
+        return self._first.data
+
+    @property
+    def layers(self) -> list[Layer]:
+        return [layer for chunk in self.values() for layer in chunk.layers]
+
+    @property
+    def last(self) -> Chunk | None:
+        """The last one of the model, where losses are computed, if it is here."""
+        return next((chunk for chunk in self.values() if chunk.is_last), None)
+
+    @property
+    def state_bytes(self) -> int:
+        return sum(chunk.state_bytes for chunk in self.values())
+
+    @property
+    def is_fresh(self) -> bool:
+        """As built from the seed, and no part of any run yet."""
+        return any(chunk.is_fresh for chunk in self.values())
+
+    @property
+    def is_part_of_run(self) -> bool:
+        """False for those of a worker that waits to join."""
+        return all(chunk.is_part_of_run for chunk in self.values())
+
+    @property
+    def applied(self) -> int:
+        """Steps that the parameters of all of them have seen."""
+        return min(chunk.applied for chunk in self.values())
+
+    @property
+    def record(self) -> StepRecord | None:
+        """What became of the last settled step; the same for all of them."""
+        return self._first.stepper.record
+
+    @property
+    def stepper_state(self) -> dict[str, int]:
+        """What a stepper knows after a settled step; the same for all of them."""
+        return self._first.stepper.state_dict()
+
+    def expect_state(self) -> None:
+        """That of another is on its way here."""
+        for chunk in self.values():
+            chunk.is_whole = False
+
+    def stand(self, step: int, sums: Sums | None) -> None:
+        """Go back to where `step` begins, with the verdict on the step before it."""
+        for chunk in self.values():
+            chunk.stand(step, sums)
+
+    def know(self, sums: Sums | None) -> None:
+        """Keep the verdict on the last step."""
+        for chunk in self.values():
+            chunk.know(sums)
+
+    def watch(self, settled: Callable[[], None]) -> None:
+        """Called when the last step of all of them stands and nothing of the next one has been used."""
+        # All are settled before the first is told so.
+        self._first.on_settled = settled
+
+    def report(self) -> Report:
+        """What this process can offer when the survivors agree where to go on."""
+        reports = [chunk.report() for chunk in self.values()]
+        if any(report.applied is None for report in reports):
+            return Report(None, is_fresh=False)
+        # A chunk that is ahead goes back, so what counts is the verdict that those behind wait for.
+        behind = [report for report in reports if report.applied == self.applied]
+        open_sums = [report.unsettled for report in behind if report.unsettled is not None]
+        if not open_sums:
+            return behind[0]
+        squares = sum(sums.squares for sums in open_sums)
+        return behind[0]._replace(unsettled=Sums(squares, sum(sums.not_finite for sums in open_sums)))
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Of their modules; where several are whole stages, each name begins with the number of its chunk."""
+        states = {number: chunk.module.state_dict() for number, chunk in self.items()}
+        is_named = self.program.is_layered or len(states) == 1
+        return {
+            (name if is_named else f"{number}.{name}"): tensor
+            for number, state in states.items()
+            for name, tensor in state.items()
+        }

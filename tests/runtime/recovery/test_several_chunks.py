@@ -1,0 +1,70 @@
+"""Jobs whose workers hold several chunks survive failures: kill and re-join, checkpoint and resume."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from recycle_compiler.backends.bundle import write_bundle
+from recycle_compiler.ir.failure import failure_set
+from recycle_compiler.ir.job import Techniques
+from recycle_compiler.planner.compile import plan_failed
+from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.plan.isa import Opcode
+from tests.runtime.recovery.watched import PROGRAMS, TINY, check, run
+from tests.runtime.training.alone import Alone, train_alone
+from tests.support.chunks import chunked_job
+
+LAYERED = str(PROGRAMS / "layered.py")
+V_SHAPE = (0, 1, 1, 0)
+
+
+def plans(folder: Path, *, stagger: bool) -> str:
+    techniques = Techniques(adaptive=True, decouple=True, stagger=stagger)
+    job = chunked_job(V_SHAPE, 2, 3, techniques=techniques)
+    path = folder / "chunks.plan"
+    states = ([], [(1, 0)], [(1, 1)])
+    write_bundle(path, source="", plans=[plan_failed(job, failure_set(failed)) for failed in states])
+    return str(path)
+
+
+def on_workers(alone: Alone) -> Alone:
+    """States of each stage in place of each chunk, as workers save them."""
+    states: list[dict[str, torch.Tensor]] = [{}, {}]
+    for chunk, stage in enumerate(V_SHAPE):
+        states[stage] |= alone.states[chunk]
+    return Alone(alone.losses, states)
+
+
+def between_steps_of(bundle: str) -> int:
+    """The instruction of worker 1:0 at which it has stepped one of its chunks and not the other."""
+    stream = Bundle.read(bundle).stream(0, (1, 0))
+    return [at for at, each in enumerate(stream) if each.opcode is Opcode.OPTIMIZER][1]
+
+
+@pytest.mark.parametrize("stagger", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_kill_and_rejoin(tmp_path: Path, stagger: bool) -> None:
+    """Also when a worker dies that has stepped one of its chunks and not the other."""
+    bundle, alone = plans(tmp_path, stagger=stagger), train_alone(LAYERED, 4, 6, 90)
+    at = between_steps_of(bundle)
+    faults = [f"kill=1:0@3.{at}", "kill=1:1@33", f"kill=0:0@63.{at}"]
+    outcome = run(tmp_path / "run", bundle, LAYERED, 90, faults, ["1:0@4", "1:1@34", "0:0@64"])
+    assert len(outcome.faults) == 3
+    check(tmp_path / "run", outcome, on_workers(alone))
+
+
+def test_whole_stages_and_a_resume(tmp_path: Path) -> None:
+    """A checkpoint has a shard for every chunk; a run that begins with one goes on with all of them."""
+    bundle, kept, alone = plans(tmp_path, stagger=True), tmp_path / "kept", train_alone(TINY, 4, 6, 12)
+    first = run(tmp_path / "first", bundle, TINY, 8, checkpoint=kept)
+    assert [row.loss for row in first.rows] == pytest.approx(alone.losses[:8], rel=1e-10)
+    second = run(tmp_path / "second", bundle, TINY, 12, ["kill=0:1@9"], checkpoint=kept, resume=True)
+    begins = second.rows[0].step
+    assert 0 < begins <= 8 and len(second.faults) == 1
+    assert [row.loss for row in second.rows] == pytest.approx(alone.losses[begins:], rel=1e-10)
+    for path in (tmp_path / "second" / "saved").glob("worker-*.pt"):
+        stage = int(path.name.split("-")[2])
+        state: dict[str, torch.Tensor] = torch.load(path, weights_only=True)["model"]
+        for chunk in (chunk for chunk, held_by in enumerate(V_SHAPE) if held_by == stage):
+            for name, tensor in alone.states[chunk].items():
+                torch.testing.assert_close(state[f"{chunk}.{name}"], tensor, rtol=1e-10, atol=1e-10)
