@@ -3,7 +3,10 @@
 import os
 import stat
 import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 
 class WriteError(OSError):
@@ -19,6 +22,16 @@ def write_whole(path: Path, content: bytes) -> None:
         _write_whole(path, content)
     except OSError as error:
         # The error names the file aside, or none, and neither helps.
+        raise WriteError(path, reason(error)) from error
+
+
+@contextmanager
+def writing_whole(path: Path) -> Generator[BinaryIO]:
+    """The same for what is written piece by piece; WriteError if that does not succeed."""
+    try:
+        with _aside(path, _mode_of(path)) as file:
+            yield file
+    except OSError as error:
         raise WriteError(path, reason(error)) from error
 
 
@@ -57,12 +70,19 @@ def _write_whole(path: Path, content: bytes) -> None:
         # A device or a pipe must not be replaced by a file.
         path.write_bytes(content)
         return
+    with _aside(path, mode) as file:
+        file.write(content)
+
+
+@contextmanager
+def _aside(path: Path, mode: int | None) -> Generator[BinaryIO]:
+    """A file that takes the place of `path` when it is complete and on the disk."""
     # A link stays a link; the file it names changes.
     path = Path(os.path.realpath(path))
     handle, aside = tempfile.mkstemp(prefix=f".{path.name[:_LONGEST_PREFIX]}.", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.chmod(aside, _new_mode() if mode is None else stat.S_IMODE(mode))

@@ -1,9 +1,10 @@
-"""Tensors copied to host memory, which is used again each time, and tensors as plain bytes."""
+"""Tensors copied to host memory, which is used again each time."""
 
-import ctypes
 import threading
 
 import torch
+
+from recycle_runtime.weights.tensor_bytes import as_type, size_of
 
 _ALIGNED = 64
 
@@ -62,19 +63,3 @@ def _places(tensors: dict[str, torch.Tensor]) -> tuple[dict[str, int], int]:
 
 def _is_on_device(tensors: dict[str, torch.Tensor]) -> bool:
     return any(tensor.is_cuda for tensor in tensors.values())
-
-
-def as_type(data: torch.Tensor, dtype: torch.dtype, shape: torch.Size) -> torch.Tensor:
-    """Bytes as what they stand for."""
-    return data.view(dtype).view(shape)
-
-
-def size_of(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
-
-
-def bytes_of(tensor: torch.Tensor) -> memoryview:
-    """The memory of a contiguous tensor on the CPU itself, not a copy; the tensor must outlive it."""
-    assert tensor.device.type == "cpu" and tensor.is_contiguous()
-    array: ctypes.Array[ctypes.c_ubyte] = (ctypes.c_ubyte * size_of(tensor)).from_address(tensor.data_ptr())
-    return memoryview(array).cast("B")

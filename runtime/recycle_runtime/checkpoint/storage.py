@@ -13,7 +13,7 @@ import shutil
 import sys
 import warnings
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
@@ -39,7 +39,6 @@ from torch.distributed.checkpoint.metadata import (
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
-from recycle_runtime.checkpoint.host_copy import bytes_of, size_of
 from recycle_runtime.checkpoint.manifest import (
     SHARD_FILE,
     CheckpointError,
@@ -47,6 +46,7 @@ from recycle_runtime.checkpoint.manifest import (
     sync_folder,
     write_sealed,
 )
+from recycle_runtime.weights.tensor_bytes import bytes_of, size_of
 
 Tensors = dict[str, torch.Tensor]
 
@@ -198,9 +198,14 @@ class ShardReader(StorageReader):
         if size != needed:
             raise CheckpointError(f"{self._path}: damaged: {size} bytes long, expected {needed}")
 
-    def room(self) -> dict[str, torch.Tensor]:
-        """Memory for every tensor."""
-        return {name: torch.empty_like(shaped, device="cpu") for name, (shaped, _) in self._places.items()}
+    def room(self, names: Collection[str] | None = None) -> dict[str, torch.Tensor]:
+        """Memory for these tensors, or for every one."""
+        wanted = self._places if names is None else names
+        return {name: torch.empty_like(self.described(name), device="cpu") for name in wanted}
+
+    def described(self, name: str) -> torch.Tensor:
+        """Type and shape of a tensor, without its memory."""
+        return self._places[name][0]
 
     def reset(self, checkpoint_id: Any = None) -> None:
         """Nothing is kept from one checkpoint to the next."""
@@ -289,27 +294,66 @@ def write_shard(
     return checksum
 
 
-def read_shard(folder: Path, about: Fields, checksum: int) -> Any:
-    """The state, if it is what was asked for, and as it was written; CheckpointError if not."""
+class ShardFiles:
+    """A shard that can be read, whole or in part; CheckpointError when it is not as it was written."""
+
+    def __init__(self, folder: Path, found: Fields) -> None:
+        self.folder = folder
+        about, described = found.get("about"), found.get("tensors")
+        if not isinstance(about, dict) or not isinstance(described, dict):
+            raise self.damaged
+        self.about = cast(Fields, about)
+        self._tree: Any = found.get("tree")
+        self._reader = ShardReader(folder, cast(dict[str, Fields], described))
+
+    @property
+    def damaged(self) -> CheckpointError:
+        return CheckpointError(f"{self.folder / SHARD_FILE}: damaged: it describes no state")
+
+    def described(self, name: str) -> torch.Tensor:
+        """Type and shape of a tensor, without its memory."""
+        return self._reader.described(name)
+
+    def read(self, names: Collection[str] | None = None) -> Tensors:
+        """These tensors, or all."""
+        room = self._reader.room(names)
+        _quietly(
+            dcp.load, room, storage_reader=self._reader, planner=DefaultLoadPlanner(flatten_state_dict=False)
+        )
+        return room
+
+    def state(self) -> Any:
+        """All of it."""
+        tensors = self.read()
+        try:
+            return put_together(self._tree, tensors)
+        except (KeyError, TypeError, ValueError):
+            raise self.damaged from None
+
+    def tree_of(self, key: str) -> dict[Any, Any]:
+        """What stands under a key of the state, with tensors by name; KeyError if there is no such thing."""
+        rows = dict(cast(list[Any], self._tree["dict"]))
+        return {name: value for name, value in cast(list[Any], rows[key]["dict"])}
+
+
+def open_shard(folder: Path, checksum: int) -> ShardFiles:
+    """The shard that a manifest names."""
     path = folder / SHARD_FILE
     found, actual = read_sealed(path, _KIND)
     if actual != checksum:
         raise CheckpointError(f"{path}: not the one that the manifest was written for")
     if found.get("byte_order") != sys.byteorder:
         raise CheckpointError(f"{path}: written on a machine with another byte order")
-    told, described = found.get("about"), found.get("tensors")
-    if not isinstance(told, dict) or not isinstance(described, dict):
-        raise CheckpointError(f"{path}: damaged: it describes no state")
+    return ShardFiles(folder, found)
+
+
+def read_shard(folder: Path, about: Fields, checksum: int) -> Any:
+    """The state, if it is what was asked for, and as it was written; CheckpointError if not."""
+    shard = open_shard(folder, checksum)
     for name, value in about.items():
-        if (other := cast(Fields, told).get(name)) != value:
-            raise CheckpointError(f"{path}: has {name} {other}, and this run has {value}")
-    reader = ShardReader(folder, cast(dict[str, Fields], described))
-    tensors = reader.room()
-    _quietly(dcp.load, tensors, storage_reader=reader, planner=DefaultLoadPlanner(flatten_state_dict=False))
-    try:
-        return put_together(found["tree"], tensors)
-    except (KeyError, TypeError, ValueError):
-        raise CheckpointError(f"{path}: damaged: it describes no state") from None
+        if (other := shard.about.get(name)) != value:
+            raise CheckpointError(f"{folder / SHARD_FILE}: has {name} {other}, and this run has {value}")
+    return shard.state()
 
 
 def _quietly(does: Callable[..., Any], tensors: Tensors, **options: Any) -> None:

@@ -25,7 +25,7 @@ from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import Opcode
 from recycle_runtime.program.cutting import Stage
 from recycle_runtime.program.errors import ProgramError
-from recycle_runtime.program.layers import chunk_layers, layers_of, seed_of
+from recycle_runtime.program.layers import chunk_layers, filled_stage, layers_of, seed_of
 from recycle_runtime.program.loading import Program
 from recycle_runtime.program.microbatches import MicroBatches
 from recycle_runtime.protocol.messages import Report, Sums
@@ -277,7 +277,7 @@ def build_module(
     """A chunk as every worker that holds it starts: the same numbers on each of them."""
     if not program.is_layered:
         torch.manual_seed(seed_of(seed, chunk))
-        return program.build_stage(chunk, chunks, group)
+        return filled_stage(program, program.build_stage(chunk, chunks, group))
     numbered = chunk_layers(program, cut, chunk, chunks, seed, group)
     return Stage((layer for _, layer in numbered), spread=True, first=numbered[0][0])
 

@@ -17,6 +17,8 @@ import torch
 from recycle_runtime.program.cutting import Stage, balance, parameter_count
 from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.program.loading import NamedLayer, Program
+from recycle_runtime.weights.fill import fill
+from recycle_runtime.weights.safetensors import WeightsError
 
 _NAME = re.compile(r"\w+(\.\w+)*", re.ASCII)
 
@@ -35,13 +37,13 @@ def build_layers(
         torch.manual_seed(seed_of(seed, 0))
         everything = program.layers(group)
         _check(program, everything)
-        return everything[first:last]
+        return _filled(program, everything[first:last])
     built: list[NamedLayer] = []
     for number in range(first, layer_count(program) if last is None else last):
         torch.manual_seed(seed_of(seed, number))
         built += program.build_layers(number, number + 1, group)
     _check(program, built)
-    return built
+    return _filled(program, built)
 
 
 def layer_count(program: Program) -> int:
@@ -92,6 +94,22 @@ def _checked(program: Program, cut: Sequence[int], costs: Sequence[int], chunks:
             "they must be the layers of the job: embedding and head are layers of their own",
         )
     return cut
+
+
+def filled_stage(program: Program, stage: torch.nn.Module) -> torch.nn.Module:
+    """A whole stage, with the weights that the program names."""
+    _filled(program, [("", stage)])
+    return stage
+
+
+def _filled(program: Program, layers: list[NamedLayer]) -> list[NamedLayer]:
+    if program.weights is not None:
+        for name, layer in layers:
+            try:
+                fill(layer, name, program.weights)
+            except WeightsError as error:
+                raise ProgramError(f"{program.path}: {error}") from None
+    return layers
 
 
 def _check(program: Program, layers: Sequence[NamedLayer]) -> None:

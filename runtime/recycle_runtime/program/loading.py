@@ -5,6 +5,7 @@
     batches(seed) -> iterator                   micro-batches (input, target), the same for the same seed
     optimizer(parameters) -> Optimizer          a torch.optim.Optimizer
     CLIP_NORM = 1.0                             optional: clip gradients by the norm of the whole model
+    WEIGHTS = "gpt2/"                           optional: begin with these, by the names of the whole model
 
 In place of `layers` a program may give
 
@@ -29,6 +30,8 @@ from typing import Any, TypeVar, cast
 import torch
 
 from recycle_runtime.program.errors import ProgramError, blame, place, syntax_sentence
+from recycle_runtime.weights.named import Weights, open_weights
+from recycle_runtime.weights.safetensors import WeightsError
 
 MODEL: dict[str, tuple[str, ...]] = {
     "build_layers": ("first", "last"),
@@ -89,6 +92,24 @@ def clip_norm(path: Path, names: Mapping[str, Any]) -> float | None:
             "leave it out to clip nothing",
         )
     return float(value)
+
+
+def weights(path: Path, names: Mapping[str, Any]) -> Weights | None:
+    """What the model begins with, by name; None for what it is built with."""
+    value = names.get("WEIGHTS")
+    if value is None:
+        return None
+    if not isinstance(value, str | Path | Mapping):
+        raise ProgramError(
+            f"{path}: WEIGHTS must be a file, a folder or a state dict, got {kind_of(value)}",
+            "a file or folder of safetensors, or what torch.save wrote",
+        )
+    # As the program itself would open it.
+    source = path.absolute().parent / value if isinstance(value, str | Path) else cast(Weights, value)
+    try:
+        return open_weights(source)
+    except WeightsError as error:
+        raise ProgramError(f"{path}: {error}") from None
 
 
 def first_line(path: Path, function: Any) -> int | None:
@@ -180,6 +201,7 @@ class Program:
         self.path = path
         self.clip_norm: float | None = clip_norm(path, names)
         self.layer_count: int | None = layer_count(path, names)
+        self.weights: Weights | None = weights(path, names)
         self._functions: dict[str, Callable[..., Any]] = {name: names[name] for name in (*NEEDED, self.gives)}
         self._takes_group = takes_group(self._functions[self.gives])
 

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from recycle_runtime.checkpoint.host_copy import bytes_of
 from recycle_runtime.execution.chunk import Chunk
 from recycle_runtime.transport.gloo import meet
+from recycle_runtime.weights.tensor_bytes import bytes_of
 
 _PIECE = 64 << 20
 _MOST_TIMES = 64

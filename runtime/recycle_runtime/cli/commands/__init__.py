@@ -10,5 +10,6 @@ COMMANDS = {
     "agent": "start and monitor the worker processes of this node, as the coordinator asks",
     "worker": "run one worker of a plan; the other workers run elsewhere and meet it at the store",
     "profile": "measure what the stages of a program cost on this device, for `profile from` in a job",
+    "export": "write the model of a checkpoint as safetensors or torch files, under its own names",
     "streams": "list the plans of a bundle, the workers of a plan, or the instructions of a worker",
 }

@@ -1,0 +1,38 @@
+"""A layer takes its own from the weights of a whole model."""
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+
+import torch
+
+from recycle_runtime.weights.named import Weights
+from recycle_runtime.weights.safetensors import WeightsError
+
+
+def fill(module: torch.nn.Module, prefix: str, weights: Weights) -> None:
+    """Copy what is called `prefix.NAME` in the weights into the parameters and buffers of a module.
+
+    Every parameter must be there, with its shape; the type of the module's own is kept. A buffer that
+    is not there stays as it is built.
+    """
+    own = module.state_dict(keep_vars=True)
+    parameters = dict(module.named_parameters(remove_duplicate=False))
+    with torch.no_grad():
+        for name, target in own.items():
+            full = f"{prefix}.{name}" if prefix else name
+            given = weights.get(full)
+            if given is None and name not in parameters:
+                continue
+            if given is None:
+                raise WeightsError(f"the weights have no {full}{_near(full, weights)}")
+            if given.shape != target.shape:
+                raise WeightsError(
+                    f"{full} has shape {tuple(given.shape)} in the weights and {tuple(target.shape)} in "
+                    "the model"
+                )
+            target.copy_(given)
+
+
+def _near(name: str, weights: Mapping[str, torch.Tensor]) -> str:
+    close = get_close_matches(name, list(weights), 1)
+    return f"; is it {close[0]}?" if close else ""
