@@ -17,8 +17,8 @@ Its text is lines of exact integers: the head of every IR text, and what a bundl
 
 Where stages do not hold one chunk each, in order, `chunks 0 1 1 0` says which stage holds each chunk. A job
 in layers also has `cut 3 2 3`, the layers of each chunk, `redundancy 2`, and the lines of `ir/layers.py` if
-it can be cut anew; `split 40000` if micro-batches may be split in two; `free 32` if the compiler chooses
-where its 32 workers start.
+it can be cut anew; `split 40000` if micro-batches may be split in two, `parts 2` where they are; `free 32`
+if the compiler chooses where its 32 workers start.
 """
 
 from collections.abc import Iterable, Iterator
@@ -102,6 +102,9 @@ class JobSpec:
     split_ppm: int | None = None
     """How much longer the two halves of a micro-batch take than the whole, in millionths; None where
     micro-batches are never split."""
+    parts: int = 1
+    """Into how many parts, one or two, plans of this job split every micro-batch; `microbatches` counts
+    parts. Two only under the layout of a job in layers."""
     free_workers: int = 0
     """Of a job that leaves stages and pipelines to the compiler, the number of its workers; else 0. Its
     cut and grid are then only the first that fit, and some cells of the grid may have no worker."""
@@ -181,6 +184,8 @@ class JobSpec:
             yield f"cut {self.cut} does not give each of {self.chunks} chunks a layer"
         if not 0 <= self.free_workers <= self.workers:
             yield f"a grid of {self.workers} cells cannot have {self.free_workers} workers"
+        if self.parts not in (1, 2) or (self.parts == 2 and not self.cut):
+            yield f"micro-batches cannot be in {self.parts} parts"
         if self.split_ppm is not None and (self.split_ppm < 0 or self.layer_costs is None):
             yield f"micro-batches cannot be split at a cost of {self.split_ppm}"
         if self.layer_costs is None:
@@ -237,6 +242,8 @@ def print_job(job: JobSpec) -> str:
         lines += print_layers(job.layer_costs)
     if job.split_ppm is not None:
         lines.append(f"split {job.split_ppm}")
+    if job.parts > 1:
+        lines.append(f"parts {job.parts}")
     if job.is_free:
         lines.append(f"free {job.free_workers}")
     lines.append(" ".join(("techniques", *job.techniques.names)))
@@ -255,7 +262,7 @@ def parse_job(lines: Iterable[str]) -> JobSpec:
             raise TextError(number, f"{words[0]} is given twice")
         fields[words[0]] = words[1:]
     expected = {"job", "shape", "units", "techniques", "failures", "solver", *PER_CHUNK}
-    optional = {"chunks", "cut", "redundancy", "split", "free"}
+    optional = {"chunks", "cut", "redundancy", "split", "parts", "free"}
     if "layer_forward" in fields:
         expected |= {f"layer_{name}" for name in (*PER_LAYER, "capacity")}
     if fields.keys() - optional != expected:
@@ -291,6 +298,7 @@ def _job_from(fields: dict[str, list[str]]) -> JobSpec:
         layer_costs=parse_layers(fields) if "layer_forward" in fields else None,
         redundancy=int(fields.get("redundancy", [str(DEFAULT_REDUNDANCY)])[0]),
         split_ppm=int(fields["split"][0]) if "split" in fields else None,
+        parts=int(fields.get("parts", ["1"])[0]),
         free_workers=int(fields.get("free", ["0"])[0]),
         **shape,
         **per_chunk,

@@ -134,7 +134,7 @@ def halved(job: JobSpec) -> JobSpec:
         activation=half(costs.activation),
         kept_for_weight=half(costs.kept_for_weight),
     )
-    return replace(job, microbatches=2 * job.microbatches, layer_costs=layers, split_ppm=None)
+    return replace(job, microbatches=2 * job.microbatches, layer_costs=layers, split_ppm=None, parts=2)
 
 
 def absent_cells(job: JobSpec, layout: Layout) -> FailureSet:

@@ -149,7 +149,7 @@ def plan_recuts(job: JobSpec, own: Own, run: Run, deadline: Deadline) -> Recuts:
     for failures in own:
         ranked = found[failures].ranked
         wanted.update(one.key for one in ranked[: _whole_plans(job, ranked)])
-        # Runs take no plan that splits micro-batches yet.
+        # Runs whose micro-batches cannot be split need one with whole ones.
         wanted.update(one.key for one in [one for one in ranked if one.split == 1][:1])
     wanted -= {_own(job, plan).key for plan in own.values()}
     order = sorted(wanted, key=_by_workers)

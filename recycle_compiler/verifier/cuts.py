@@ -85,6 +85,8 @@ def _other_model(job: JobSpec, costs: LayerCosts, other: JobSpec) -> Iterator[st
     allowed = (_units(job),) if job.split_ppm is None else (_units(job), 2 * _units(job))
     if _units(other) not in allowed:
         yield f"has {_units(other)} micro-batches in all, the job has {_units(job)}"
+    elif _units(other) != other.parts * _units(job):
+        yield f"has {_units(other)} micro-batches in all, of {_units(job)} in {other.parts} parts each"
     if not other.has_chunk_per_stage:
         yield f"does not have one range of layers on each stage, but {other.chunk_stages}"
 

@@ -56,6 +56,7 @@ def _cut(schedule: Schedule) -> dict[str, Any]:
         "cut": list(layout.layers),
         "hosts": list(layout.workers),
         "layers": [list(span) for span in layout.ranges],
+        "split": job.parts,
         "bound_over_cuts": in_unit(job, bound) if bound else None,
     }
 

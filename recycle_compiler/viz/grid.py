@@ -357,9 +357,10 @@ def _legend(schedule: Schedule, drawn: Sequence[Box], layout: Layout) -> Iterato
     guest = next((box for box in drawn if box.is_guest), None)
     if schedule.job.is_recut:
         units = schedule.job.pipelines * schedule.job.microbatches
+        counted = "halves of micro-batches" if schedule.job.parts == 2 else "micro-batches"
         yield (
             "worker r:s is number r of those that hold stage s under this cut, not a worker of the job's own "
-            f"grid; micro-batches are counted from 0 to {units - 1}, over all pipelines of the job"
+            f"grid; {counted} are counted from 0 to {units - 1}, over all pipelines of the job"
         )
     elif layout.detail is Detail.STACKED:
         yield "batch: the micro-batch" + ("; of: its pipeline, where not the worker's own" if guest else "")

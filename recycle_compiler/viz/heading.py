@@ -17,11 +17,12 @@ def heading(schedule: Schedule) -> Iterator[str]:
     layout = layout_of(job, schedule.failed)
     stages = plural(job.stages, "stage")
     if job.is_recut and layout is not None:
-        units = plural(job.pipelines * job.microbatches, "micro-batch")
+        units = plural(job.pipelines * job.microbatches // job.parts, "micro-batch")
+        halves = ", each in two halves" if job.parts == 2 else ""
         layers = plural(sum(layout.layers), "layer")
         yield (
             f"{job.name}: {layers} in {stages} on {workers_text(schedule)}, another cut than the job starts "
-            f"with; {units}"
+            f"with; {units}{halves}"
         )
         yield f"layers x workers of each stage: {stage_list(layout)}"
         return

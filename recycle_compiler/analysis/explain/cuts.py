@@ -82,8 +82,7 @@ def cut_facts(bundle: Bundle, job: JobSpec, schedule: Schedule, failures: int) -
     if layout is None or not can_recut(job):
         return None
     # Under another cut micro-batches may be split in two.
-    units = schedule.job.pipelines * schedule.job.microbatches
-    variant = halved(job) if units > job.pipelines * job.microbatches else job
+    variant = halved(job) if schedule.job.parts == 2 else job
     own = next((plan for plan, entry in enumerate(bundle.plans) if len(entry.failed) == failures), None)
     more = job.workers - failures + 1
     return CutFacts(

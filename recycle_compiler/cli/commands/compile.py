@@ -110,8 +110,6 @@ def run(arguments: Namespace, output: Output) -> int:
         output.written.append(arguments.out)
     if not output.quiet:
         output.words(summary_table(job, summaries, color=output.colored(sys.stderr)))
-    if any(summary.split > 1 for summary in summaries):
-        output.say("plans in halves are figures only: runs take the fastest plan with whole micro-batches")
     if arguments.json:
         output.data(_json_table(job, summaries))
     return DONE

@@ -1,7 +1,8 @@
 """`recyclec plan`: on demand, for exactly these failed workers, not normalized across stages.
 
 With `--slow`, workers that are slower than their peers have fewer micro-batches. With `--layout`, layers are
-cut into other stages; workers are then rank:stage of that layout, and so are those that failed.
+cut into other stages; workers are then rank:stage of that layout, and so are those that failed; `--split`
+splits every micro-batch in two.
 """
 
 from argparse import Namespace
@@ -23,7 +24,7 @@ from recycle_compiler.cli.options.views import add_view_arguments, deliver_view
 from recycle_compiler.cli.values import workers
 from recycle_compiler.ir.failure import FailureSet, failure_set
 from recycle_compiler.ir.job import JobSpec
-from recycle_compiler.ir.layout import Layout
+from recycle_compiler.ir.layout import Layout, halved
 from recycle_compiler.ir.units import percent, time_text, unit_name
 from recycle_compiler.planner.compile import plan_failed, plan_slow
 from recycle_compiler.planner.slow_workers import SlowPlan
@@ -50,6 +51,12 @@ def add_arguments(parser: Arguments) -> None:
         help="plan a job in layers under this cut: layers x workers of each stage, as 8x4,8x4,7x5; "
         "workers are then rank:stage of this layout",
     )
+    parser.add_argument(
+        "--split",
+        action="store_true",
+        help="with --layout: split every micro-batch in two; the job says what that costs, as in "
+        "`batch { split = 4%% }`",
+    )
     add_slow_argument(parser, "; they get fewer micro-batches")
     add_techniques_argument(parser)
     add_view_arguments(parser, file_note="; FILE.plan is a bundle of this one plan")
@@ -59,6 +66,8 @@ def run(arguments: Namespace, output: Output) -> int:
     layout: Layout | None = arguments.layout
     if arguments.failed is None and not arguments.slow and layout is None:
         raise UsageError("the following arguments are required: --failed, --slow or --layout")
+    if arguments.split and layout is None:
+        raise UsageError("--split goes with --layout: under its own cut a job keeps its micro-batches whole")
     out: str = arguments.out or STANDARD
     into_bundle = out.endswith(".plan")
     if into_bundle and arguments.format:
@@ -74,7 +83,7 @@ def run(arguments: Namespace, output: Output) -> int:
         check_workers(failed, job.pipelines, job.stages)
         check_survivors(failed, job)
     else:
-        job = derived_job(job, layout, loaded.name, output)
+        job = derived_job(_split(job, loaded.name) if arguments.split else job, layout, loaded.name, output)
         failed = missing_of(job, layout, failed, failure_set(one.worker for one in slow))
     _check_slow(slow, failed, job)
     with planning(job):
@@ -95,6 +104,16 @@ def run(arguments: Namespace, output: Output) -> int:
     else:
         deliver_view(streams, loaded.name, arguments, output)
     return DONE
+
+
+def _split(job: JobSpec, path: str) -> JobSpec:
+    """The job with every micro-batch in two."""
+    if job.split_ppm is None:
+        raise UserError(
+            f"{path}: does not say what half a micro-batch costs: add `split` to its batch block, as in "
+            "`batch { split = 4% }`"
+        )
+    return halved(job)
 
 
 def _check_slow(slow: SlowWorkers, failed: FailureSet, job: JobSpec) -> None:

@@ -5,6 +5,7 @@ A plan under another cut takes the times of that job's layers.
 
 import json
 from argparse import ArgumentParser, Namespace
+from dataclasses import replace
 
 from recycle_compiler.analysis.trace_diff.network import retimed_step
 from recycle_compiler.analysis.trace_diff.text import percentage
@@ -59,14 +60,22 @@ def _times_for(picked: Picked, times: JobSpec, path: str, times_path: str) -> Jo
         if not planned.cut or times.layer_costs is None or (times.cut == planned.cut and not times.is_free):
             return times
         return _under_layout(times, own_layout(planned), path, times_path)
-    if picked.cut is not None and picked.bundle.split(picked.bundle.recuts[picked.cut]) == 2:
+    if planned.parts == 2:
         if times.split_ppm is None:
             raise UserError(f"{times_path}: does not say what half a micro-batch costs; {path} splits them")
         times = halved(times)
     whole = picked.streams.failed if picked.cut is None else picked.bundle.recuts[picked.cut].plans[0].failed
     layout = layout_of(planned, failure_set(whole))
     assert layout is not None, "another cut has a layout"
-    return _under_layout(times, layout, path, times_path)
+    found = _under_layout(times, layout, path, times_path)
+    if _units(found) != _units(planned):
+        return found
+    # A plan for fewer workers keeps the grid that it was made for.
+    return replace(found, pipelines=planned.pipelines, microbatches=planned.microbatches)
+
+
+def _units(job: JobSpec) -> int:
+    return job.pipelines * job.microbatches
 
 
 def _under_layout(times: JobSpec, layout: Layout, path: str, times_path: str) -> JobSpec:

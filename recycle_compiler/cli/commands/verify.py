@@ -13,6 +13,7 @@ from recycle_compiler.verifier.verify import verify_plans
 from recycle_runtime.cli.output import DONE, INPUT_ERROR, Output
 from recycle_runtime.cli.parser import Arguments
 from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.plan.recut import layout_text
 
 
 def add_arguments(parser: Arguments) -> None:
@@ -49,5 +50,5 @@ def _lines(report: PlanReport, bundle: Bundle, job: JobSpec) -> str:
     recut = bundle.recuts[report.cut]
     failed = recut.plans[report.plan].failed
     counts = [recut.pipelines - sum(at == stage for _, at in failed) for stage in range(recut.stages)]
-    where = ",".join(f"{layers}x{workers}" for layers, workers in zip(recut.cut, counts, strict=True))
+    where = layout_text(recut.cut, counts, bundle.split(recut))
     return f"cut {report.cut}, plan {report.plan}: ok, {where}, {did}"

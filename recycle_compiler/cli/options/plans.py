@@ -143,8 +143,7 @@ def _about_cut(picked: Picked, own: Streams) -> str:
     layout = layout_of(picked.streams.job, picked.streams.failed)
     assert layout is not None, "a plan under another cut is of a job in layers"
     assert picked.cut is not None, "it is under another cut"
-    is_split = picked.bundle.split(picked.bundle.recuts[picked.cut]) == 2
-    halves = ", every micro-batch split in two" if is_split else ""
+    halves = ", every micro-batch split in two" if picked.streams.job.parts == 2 else ""
     period, own_period = (time_text(job, one.claims.period) for one in (picked.streams, own))
     return (
         f"{_other_stages(layout.layers, job.cut)}: a step takes {period} {unit_name(job)} instead of "

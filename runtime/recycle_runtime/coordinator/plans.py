@@ -96,11 +96,8 @@ class Planner:
     def is_busy(self) -> bool:
         return self._process is not None
 
-    def ask(self, failed: Collection[Worker], layout: str = "", *, in_background: bool = False) -> None:
-        """Begin to plan for exactly these failed workers; in the background at the lowest priority.
-
-        With a layout, they are cells of its grid.
-        """
+    def ask(self, request: "Request", *, in_background: bool = False) -> None:
+        """Begin to plan for exactly these failed workers; in the background at the lowest priority."""
         self.stop()
         self.is_in_background = in_background
         if not self._job.strip():
@@ -110,7 +107,9 @@ class Planner:
         job = self._folder / "job"
         job.write_text(self._job, encoding="utf-8")
         try:
-            arguments = plan_arguments("-", failed, layout=layout, out=self._path())
+            arguments = plan_arguments(
+                "-", request.failed, layout=request.layout, split=request.split, out=self._path()
+            )
             self._process = Recyclec(arguments, stdin=job, in_background=in_background)
         except OnDemandError as error:
             self.error = str(error)
@@ -141,10 +140,22 @@ class Planner:
 Layers = tuple[int, ...]
 
 
+class Request(NamedTuple):
+    """What `recyclec` is asked for."""
+
+    failed: FailedWorkers
+    layout: str = ""
+    """Of another cut; the failed workers are then cells of its grid."""
+    split: bool = False
+    """Whether every micro-batch is split in two."""
+
+
 class Wanted(NamedTuple):
     """A plan that the job waits for."""
 
     cut: Layers
+    units: int
+    """Micro-batches of a step, or parts of them."""
     counts: Counts
     """Failures on each stage."""
     failed: FailedWorkers
@@ -154,7 +165,8 @@ class Wanted(NamedTuple):
         counts = [0] * bundle.stages
         for _, stage in bundle.plans[0].failed:
             counts[stage] += 1
-        return bundle.cut == self.cut and tuple(counts) == self.counts
+        units = bundle.pipelines * bundle.microbatches
+        return (bundle.cut, units, tuple(counts)) == (self.cut, self.units, self.counts)
 
 
 class PlansOnDemand:
@@ -164,7 +176,7 @@ class PlansOnDemand:
         self._files = files
         self._planner = Planner(book.bundles[0].job_source, folder)
         self._wanted: Wanted | None = None
-        self._planned_ahead: set[tuple[Layers, FailedWorkers]] = set()
+        self._planned_ahead: set[tuple[PlanBook, FailedWorkers]] = set()
 
     @property
     def is_awaited(self) -> bool:
@@ -174,21 +186,21 @@ class PlansOnDemand:
     def want(self, live: tuple[Worker, ...], book: PlanBook) -> None:
         """One for exactly the cells of this book that are left."""
         failed = tuple(worker for worker in book.grid if worker not in live)
-        wanted = Wanted(book.cut, book.counts(live), failed)
+        wanted = Wanted(book.cut, book.units, book.counts(live), failed)
         if wanted != self._wanted:
             self._wanted = wanted
-            self._planner.ask(*_request(book, failed))
+            self._planner.ask(request_for(book, failed))
 
     def look_ahead(self, job: StateMachine) -> None:
         """While nothing happens: a plan for the next failure, so that it does not have to wait for one."""
         if self._planner.is_busy or not job.is_steady:
             return
         book = job.book
-        tried = {failed for cut, failed in self._planned_ahead if cut == book.cut}
+        tried = {failed for other, failed in self._planned_ahead if other is book}
         failed = next_failure(book, job.cells.all_of(job.roster.whole()), tried)
         if failed is not None:
-            self._planned_ahead.add((book.cut, failed))
-            self._planner.ask(*_request(book, failed), in_background=True)
+            self._planned_ahead.add((book, failed))
+            self._planner.ask(request_for(book, failed), in_background=True)
 
     def take(self) -> list[PlanMade | PlanningFailed | JobEvent]:
         """What has come of it since, if anything."""
@@ -212,19 +224,19 @@ class PlansOnDemand:
         self._planner.stop()
 
 
-def _request(book: PlanBook, failed: FailedWorkers) -> tuple[FailedWorkers, str]:
-    """The failed workers and the layout to plan for.
+def request_for(book: PlanBook, failed: FailedWorkers) -> Request:
+    """What to plan for these failed cells of a book.
 
     Under another cut the layout names the grid: as many workers on each stage as its first plan has, or as
     many as are left where that is more. Peers are interchangeable, so that the last of them count as failed.
     """
     if book.is_own:
-        return failed, ""
+        return Request(failed)
     first, _ = next(book.layouts())
     left = [book.pipelines - sum(stage == other for _, stage in failed) for other in range(book.stages)]
     most = [max(pair) for pair in zip(first, left, strict=True)]
     gone = tuple(cell for cell in book.grid if left[cell[1]] <= cell[0] < most[cell[1]])
-    return gone, layout_text(book.cut, most)
+    return Request(gone, layout_text(book.cut, most), book.split == 2)
 
 
 def next_failure(

@@ -44,7 +44,7 @@ class Target(NamedTuple):
 
     @property
     def layout(self) -> str:
-        return layout_text(self.book.cut, self.workers)
+        return layout_text(self.book.cut, self.workers, self.book.split)
 
 
 class Recutting:

@@ -89,14 +89,18 @@ def plan_arguments(
     slow: Mapping[Worker, float] = _NOBODY,
     *,
     layout: str = "",
+    split: bool = False,
     out: Path,
 ) -> list[str]:
     """For one plan: for exactly these failed workers, with less to do for slow ones.
 
-    With a layout it is one of another cut, and the failed workers are cells of that.
+    With a layout it is one of another cut, and the failed and the slow workers are cells of that; its
+    micro-batches may be split in two.
     """
     if layout:
-        return ["plan", job, "--layout", layout, *_failed(failed), "-o", str(out)]
+        halves = ["--split"] if split else []
+        under = ["--layout", layout, *halves]
+        return ["plan", job, *under, *_failed(failed), *_slow(slow), "-o", str(out)]
     if not failed and not slow:
         return ["compile", job, "--failures", "0", "--recut", "off", "--jobs", "1", "-o", str(out)]
     return ["plan", job, *_failed(failed), *_slow(slow), "-o", str(out)]

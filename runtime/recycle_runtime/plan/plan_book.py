@@ -183,12 +183,7 @@ class PlanBook:
         return None
 
     def layouts(self) -> Iterator[tuple[Counts, int]]:
-        """Workers on each stage of every plan for this grid with the job's own op times, and its period.
-
-        Nothing where micro-batches are split: what is trained on does not come in halves.
-        """
-        if self.units != self.family[0].units:
-            return
+        """Workers on each stage of every plan for this grid with the job's own op times, and its period."""
         original = self.first.job_text
         for _, bundle in self._for_anybody():
             for entry in bundle.plans if bundle.job_text == original else ():
@@ -237,11 +232,11 @@ class PlanBook:
 
 def plan_name(book: PlanBook, assignment: Assignment) -> str:
     """Failures on each stage as the plan has them, such as `0 1 0 0`; under another cut its layout, such as
-    `6x3,2x2`."""
+    `6x3,2x2` or `6x3,2x2 in halves`."""
     failed = _counts(book.bundles[assignment.bundle].plans[assignment.plan].failed, book.stages)
     if book.is_own:
         return " ".join(map(str, failed))
-    return layout_text(book.cut, [book.pipelines - count for count in failed])
+    return layout_text(book.cut, [book.pipelines - count for count in failed], book.split)
 
 
 def stream_of(bundle: Bundle, plan: int, role: Worker) -> Sequence[Instruction]:

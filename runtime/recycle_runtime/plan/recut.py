@@ -32,9 +32,10 @@ def stage_ranges(cut: Sequence[int]) -> tuple[LayerRange, ...]:
     return tuple(pairwise(accumulate(cut, initial=0)))
 
 
-def layout_text(cut: Sequence[int], workers: Sequence[int]) -> str:
-    """`8x4,8x4,7x5`: layers and workers of each stage."""
-    return ",".join(f"{layers}x{count}" for layers, count in zip(cut, workers, strict=True))
+def layout_text(cut: Sequence[int], workers: Sequence[int], split: int = 1) -> str:
+    """`8x4,8x4,7x5`: layers and workers of each stage; `8x4,7x5 in halves` with micro-batches in two."""
+    stages = ",".join(f"{layers}x{count}" for layers, count in zip(cut, workers, strict=True))
+    return f"{stages} in halves" if split == 2 else stages
 
 
 class Transfer(NamedTuple):

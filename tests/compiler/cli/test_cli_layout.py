@@ -47,6 +47,56 @@ def test_a_slow_worker_of_a_layout_gets_fewer_micro_batches(layered_job: str, re
     assert shares.count([0, 1]) < shares.count([1, 1])
 
 
+@pytest.fixture
+def split_job(layered_job: str, tmp_path: Path) -> str:
+    """Two halves of a micro-batch take 10 % longer than the whole."""
+    path = tmp_path / "split.job"
+    path.write_text(
+        Path(layered_job).read_text().replace("microbatches = 4", "microbatches = 4  split = 10%")
+    )
+    return str(path)
+
+
+def test_micro_batches_in_halves(split_job: str, recyclec: Recyclec, tmp_path: Path) -> None:
+    out = str(tmp_path / "x.plan")
+    asked = ("--layout", "2x2,2x2,2x4", "--split", "--failed", "1:2")
+    assert recyclec("plan", split_job, *asked, "-o", out)[0] == 0
+    bundle = Bundle.read(out)
+    job = read_job(bundle)
+    assert (bundle.pipelines, bundle.microbatches, job.parts) == (4, 8, 2)
+    assert (job.forward, job.optimizer, job.activation) == ((1100, 1100, 2200), (2000,) * 3, (1000,) * 3)
+    assert list(verify_bundle(bundle)) == []
+    code, shown, _ = recyclec("show", out)
+    first = "layered: 6 layers in 3 stages on 7 workers, another cut than the job starts with"
+    assert (code, shown.splitlines()[0]) == (0, f"{first}; 16 micro-batches, each in two halves")
+    assert "halves of micro-batches are counted from 0 to 31" in shown
+    assert json.loads(recyclec("show", out, "--format", "json")[1])["split"] == 2
+    # Its own times give what was planned.
+    code, data, _ = recyclec("retime", out, "--times", split_job, "--json")
+    row = json.loads(data)
+    assert (code, row["step_ticks"]) == (0, row["planned_ticks"])
+
+
+def test_halves_are_said_where_cuts_are_listed(split_job: str, recyclec: Recyclec, tmp_path: Path) -> None:
+    """With one micro-batch a worker splitting pays at any cost that is less than double."""
+    few, out = tmp_path / "few.job", str(tmp_path / "few.plan")
+    few.write_text(Path(split_job).read_text().replace("microbatches = 4", "microbatches = 1"))
+    code, _, table = recyclec("compile", str(few), "-o", out)
+    assert code == 0 and "in halves" in table
+    code, checked, _ = recyclec("verify", out)
+    assert code == 0 and "in halves" in checked
+
+
+def test_what_cannot_be_split_is_said_in_one_sentence(
+    layered_job: str, split_job: str, recyclec: Recyclec
+) -> None:
+    code, data, words = recyclec("plan", split_job, "--failed", "0:0", "--split")
+    assert (code, data) == (2, "") and "--split goes with --layout" in words
+    code, data, words = recyclec("plan", layered_job, "--layout", "3x4,3x4", "--split")
+    assert (code, data) == (1, "")
+    assert words.startswith(f"recyclec: error: {layered_job}: does not say what half a micro-batch costs: ")
+
+
 @pytest.mark.parametrize(
     ("layout", "more", "code", "sentence"),
     [

@@ -1,8 +1,12 @@
 """Where workers stand: under the job's own cut where their names say, else where they help most."""
 
+from pathlib import Path
+
 from recycle_runtime.coordinator.cells import Cells
 from recycle_runtime.coordinator.layer_move import LayerMove, cells_of
+from recycle_runtime.coordinator.plans import Request, Wanted, request_for
 from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.plan.on_demand import plan_arguments
 from recycle_runtime.plan.plan_book import Assignment, PlanBook, plan_name
 from recycle_runtime.plan.recut import NOTHING, least_bytes
 from recycle_runtime.protocol.messages import LayersToMove, Member, MoveLayers, Report
@@ -28,13 +32,40 @@ def test_books_of_a_family_share_their_numbers() -> None:
     assert own.with_bundle(third).cut == (6,)
 
 
-def test_a_plan_that_splits_micro_batches_is_not_for_runs() -> None:
-    own = family()
-    split = fake_bundle(2, 3, [[]], (4, 2))
+def in_halves(cut: tuple[int, ...], failed: list[tuple[int, int]]) -> Bundle:
+    split = fake_bundle(2, 3, [failed], cut)
     split.__dict__["microbatches"] *= 2
-    number = own.add(split)
-    assert own.with_bundle(number) not in own.family[:2]
-    assert list(own.with_bundle(number).layouts()) == []
+    return split
+
+
+def test_plans_that_split_micro_batches_have_a_book_of_their_own() -> None:
+    own = family()
+    other, halves = own.family[1], own.with_bundle(own.add(in_halves((4, 2), [(2, 1)])))
+    assert halves not in (own, other)
+    assert (own.split, other.split, halves.split) == (1, 1, 2)
+    assert list(halves.layouts()) == [((3, 2), 101)]
+    assert plan_name(halves, Assignment(2, 0, {}, 0, 1)) == "4x3,2x2 in halves"
+    same_cut = own.with_bundle(own.add(in_halves((3, 3), [])))
+    assert not same_cut.is_own and same_cut.split == 2
+
+
+def test_a_plan_on_demand_is_asked_for_under_the_cut_and_the_split_of_its_book() -> None:
+    own = family()
+    halves = own.with_bundle(own.add(in_halves((4, 2), [(2, 1)])))
+    failed = ((0, 0), (2, 1))
+    assert request_for(own, failed) == Request(failed)
+    assert request_for(own.family[1], failed) == Request(((2, 0),), "4x3,2x2")
+    asked = request_for(halves, failed)
+    assert asked == Request(((2, 0),), "4x3,2x2", split=True)
+    words = plan_arguments("-", asked.failed, layout=asked.layout, split=asked.split, out=Path("x.plan"))
+    assert words == ["plan", "-", "--layout", "4x3,2x2", "--split", "--failed", "2:0", "-o", "x.plan"]
+
+
+def test_a_plan_with_whole_micro_batches_is_not_the_one_in_halves_that_is_waited_for() -> None:
+    wanted = Wanted((4, 2), 2 * 720_720, (0, 1), ((2, 1),))
+    assert wanted.is_met_by(in_halves((4, 2), [(2, 1)]))
+    assert not wanted.is_met_by(fake_bundle(2, 3, [[(2, 1)]], (4, 2)))
+    assert not wanted.is_met_by(in_halves((4, 2), [(2, 0)]))
 
 
 def test_the_name_of_a_plan_of_another_cut_is_its_layout() -> None:

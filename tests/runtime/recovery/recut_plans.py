@@ -9,7 +9,7 @@ import torch
 from recycle_compiler.backends.bundle import bundle_bytes
 from recycle_compiler.ir.failure import normal_form
 from recycle_compiler.ir.job import JobSpec
-from recycle_compiler.ir.layout import job_of_layout, parse_layout
+from recycle_compiler.ir.layout import halved, job_of_layout, parse_layout
 from recycle_compiler.ir.streams import Streams
 from recycle_compiler.planner.compile import plan_failed
 from tests.runtime.recovery.watched import PROGRAMS, Outcome
@@ -18,6 +18,7 @@ from tests.support.layers import layer_costs, layered_job
 
 LAYERED = str(PROGRAMS / "layered.py")
 LAYERS = 6
+IN_HALVES = " in halves"
 
 
 def three_by_two(*, barrier: bool = False) -> JobSpec:
@@ -34,23 +35,25 @@ def write_bundle(
     job: JobSpec,
     recuts: dict[str, list[tuple[int, ...]]],
     counts: list[tuple[int, ...]] | None = None,
+    source: str = "",
 ) -> str:
     """With plans of the job's own cut for these failures on each stage, and others for each layout.
 
-    Plans for a layout are for so many failures on each stage, beyond the cells that it leaves out.
+    Plans for a layout are for so many failures on each stage, beyond the cells that it leaves out; a layout
+    may be `in halves`. Without the text of the job no plans can be made on demand.
     """
     own = [plan_failed(job, normal_form(failed, job.pipelines)) for failed in counts or UP_TO_TWO]
     others: list[list[Streams]] = []
     for text, failures in recuts.items():
-        layout = parse_layout(text)
-        derived = job_of_layout(job, layout)
+        layout = parse_layout(text.removesuffix(IN_HALVES))
+        derived = job_of_layout(halved(job) if text.endswith(IN_HALVES) else job, layout)
         absent = [derived.pipelines - workers for workers in layout.workers]
         plans: list[Streams] = []
         for more in [(0,) * layout.stages, *failures]:
             failed = tuple(map(sum, zip(absent, more, strict=True)))
             plans.append(plan_failed(derived, normal_form(failed, derived.pipelines)))
         others.append(plans)
-    path.write_bytes(bundle_bytes(source="", plans=own, recuts=others))
+    path.write_bytes(bundle_bytes(source=source, plans=own, recuts=others))
     return str(path)
 
 

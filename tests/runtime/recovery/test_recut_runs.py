@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from recycle_compiler.frontend.load import parse_job_text
 from recycle_runtime.launcher.supervisor import Supervisor
 from recycle_runtime.protocol.messages import JobEvent, ToObserver
 from tests.runtime.recovery.recut_plans import LAYERED, check_layers, three_by_two, write_bundle
@@ -38,13 +39,14 @@ def run_until(
     steps: int = 60,
     drive: Callable[[], Drive] = lambda: lambda supervisor, message: None,
     program: str = LAYERED,
+    per_step: int = PER_STEP,
 ) -> Outcome:
     """A run that is long enough for all of it; how many steps that takes depends on the machine."""
     outcome = Outcome()
     for attempt in range(MOST_RUNS):
         here = folder / f"run-{attempt}"
         outcome = run(here, bundle, program, steps, [*faults], [*returns], drive(), recut="always")
-        check_layers(here, outcome, program, PER_STEP, steps)
+        check_layers(here, outcome, program, per_step, steps)
         if happened(outcome):
             return outcome
         steps *= 3
@@ -121,6 +123,46 @@ def test_a_checkpoint_of_another_cut_is_resumed_under_the_jobs_own(tmp_path: Pat
             return
         steps *= 3
     pytest.fail("it has not been cut anew")
+
+
+IN_HALVES = "3x2,3x2 in halves"
+HALVES = """job halves {
+  parallel { pipeline = 2  data = 2 }
+  batch    { microbatches = 2  split = 0% }
+  layers   { count = 6  unit = slot  forward = 1  backward_input = 1  backward_weight = 1 }
+  tolerate { failures = 2  redundancy = 1 }
+}
+"""
+
+
+def halves_bundle(path: Path) -> str:
+    """Own plans for no failure and for one on each stage; of those in halves too, so that one is covered."""
+    job = parse_job_text(HALVES, "halves.job")
+    return write_bundle(path, job, {IN_HALVES: [(1, 1)]}, [(0, 0), (1, 1)], source=HALVES)
+
+
+def test_in_halves_failures_are_planned_on_demand(tmp_path: Path) -> None:
+    """From the start on micro-batches are split, since that is faster; nothing has to travel for it."""
+    program = tmp_path / "even.py"
+    text = Path(LAYERED).read_text().replace("randn(3,", "randn(4,").replace("0.1 if", "0.0 if")
+    program.write_text(text)
+    bundle = halves_bundle(tmp_path / "halves.plan")
+
+    def happened(outcome: Outcome) -> bool:
+        return outcome.rows[-1].plan == "3x2,3x1 in halves"
+
+    outcome = run_until(tmp_path, bundle, ["kill=1:1@20"], [], happened, program=str(program), per_step=4)
+    assert plans_in_order(outcome) == ["0 0", IN_HALVES, "3x1,3x1 in halves", "3x2,3x1 in halves"]
+    assert "planned on demand" in " ".join(outcome.events)
+
+
+@pytest.mark.slow
+def test_what_cannot_be_halved_stays_whole(tmp_path: Path) -> None:
+    """Three samples are no two halves of equal size."""
+    bundle = halves_bundle(tmp_path / "halves.plan")
+    outcome = run(tmp_path / "run", bundle, LAYERED, 20, recut="always")
+    check_layers(tmp_path / "run", outcome, LAYERED, 4, 20)
+    assert plans_in_order(outcome) == ["0 0"]
 
 
 def on_event(beginning: str, act: Callable[[Supervisor], None]) -> Drive:
