@@ -1,0 +1,91 @@
+"""Tied parameters: one parameter of the model that several layers use, such as embedding and head of GPT-2.
+
+    found     layers() or model() gives two layers the same Parameter object
+    told      TIED = [("wte.weight", "lm_head.weight")] of a program that builds layers or stages one by one
+
+A tie is the names of one parameter, in the order of the model; the first is the name that counts, as in
+`named_parameters` of the whole model. A plan may put the layers on different workers, so every layer has a
+copy of its own: they begin with the same numbers, and their gradients are summed, so they stay the same.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from recycle_runtime.program.errors import ProgramError
+
+Tie = tuple[str, ...]
+"""Names of parameters in the whole model that are one."""
+NamedLayers = Sequence[tuple[str, nn.Module]]
+
+
+def told_ties(path: Path, names: Mapping[str, Any]) -> tuple[Tie, ...]:
+    """What a program says in TIED."""
+    value = names.get("TIED", ())
+    good = isinstance(value, list | tuple)
+    rows = [_names(row) for row in cast(Iterable[Any], value)] if good else [None]
+    if not good or None in rows:
+        raise ProgramError(
+            f"{path}: TIED must be a list of tuples of names of parameters",
+            'such as TIED = [("wte.weight", "lm_head.weight")]',
+        )
+    ties = tuple(row for row in rows if row is not None)
+    every = [name for tie in ties for name in tie]
+    if twice := next((name for name in every if every.count(name) > 1), None):
+        raise ProgramError(f"{path}: TIED names {twice} twice", "name all that are one in one tuple")
+    return ties
+
+
+def shared_ties(layers: NamedLayers) -> tuple[Tie, ...]:
+    """The ties between layers of a model that use the same Parameter object."""
+    found: dict[nn.Parameter, list[str]] = {}
+    layers_with: dict[nn.Parameter, set[str]] = {}
+    for layer, name, parameter in _parameters(layers):
+        found.setdefault(parameter, []).append(name)
+        layers_with.setdefault(parameter, set()).add(layer)
+    return tuple(tuple(names) for parameter, names in found.items() if len(layers_with[parameter]) > 1)
+
+
+def give_copies(layers: NamedLayers) -> None:
+    """Every layer gets a Parameter of its own where it uses one of a layer before it; same numbers."""
+    owner: dict[nn.Parameter, str] = {}
+    copies: dict[tuple[str, nn.Parameter], nn.Parameter] = {}
+    modules = dict(layers)
+    for layer, name, parameter in _parameters(layers):
+        if owner.setdefault(parameter, layer) == layer:
+            continue
+        if (layer, parameter) not in copies:
+            made = nn.Parameter(parameter.detach().clone(), requires_grad=parameter.requires_grad)
+            # Marks of the user, such as `tensor_parallel`.
+            vars(made).update(vars(parameter))
+            copies[layer, parameter] = made
+        folder, _, last = name.removeprefix(f"{layer}.").rpartition(".")
+        setattr(modules[layer].get_submodule(folder), last, copies[layer, parameter])
+
+
+def whole_name(ties: Collection[Tie], name: str) -> str:
+    """What the whole model calls a parameter: of those that are one, the name of the first."""
+    return next((tie[0] for tie in ties if name in tie), name)
+
+
+@torch.no_grad()
+def take_values(target: nn.Parameter, source: torch.Tensor) -> None:
+    """Begin with the numbers of another copy."""
+    target.copy_(source)
+
+
+def _names(row: Any) -> Tie | None:
+    names: list[Any] = list(cast(Iterable[Any], row)) if isinstance(row, list | tuple) else []
+    if len(names) < 2 or not all(isinstance(name, str) for name in names):
+        return None
+    return tuple(cast(list[str], names))
+
+
+def _parameters(layers: NamedLayers) -> Iterator[tuple[str, str, nn.Parameter]]:
+    """Layer, name in the whole model and object of every parameter, one that is used twice each time."""
+    for layer, module in layers:
+        for name, parameter in module.named_parameters(remove_duplicate=False):
+            yield layer, f"{layer}.{name}", parameter
