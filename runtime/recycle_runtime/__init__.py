@@ -1,1 +1,31 @@
-"""The runtime of recyclec: owns the instruction set and the bundle format, and runs streams."""
+"""Trains with compiled plans, and goes on when workers fail.
+
+    import recycle_runtime as recycle
+
+    trainer = recycle.Trainer(layers, loss=..., optimizer=...)
+
+Public names are loaded when they are first used: importing this package alone takes no time, and no torch.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from recycle_runtime.trainer.report import Report as Report
+    from recycle_runtime.trainer.trainer import Trainer as Trainer
+
+_PUBLIC = {
+    "Trainer": "recycle_runtime.trainer.trainer",
+    "Report": "recycle_runtime.trainer.report",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_PUBLIC[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_PUBLIC])

@@ -5,7 +5,7 @@ It is imported once the command line names it, so that `--help` is instant. Stan
 """
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol
@@ -73,6 +73,8 @@ class _CommandParser(argparse.ArgumentParser):
     """Gets the arguments of its command when it is first used."""
 
     module = ""
+    split: Callable[[argparse.ArgumentParser, Sequence[str]], tuple[list[str], list[str]]] | None = None
+    """Takes the words of a script off, for commands that run one."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:  # pyright: ignore[reportIncompatibleMethodOverride]
         if self.module:
@@ -80,4 +82,7 @@ class _CommandParser(argparse.ArgumentParser):
             self.module = ""
             command.add_arguments(self)
             self.set_defaults(run=command.run)
+        if self.split is not None and args is not None:
+            args, script = self.split(self, args)
+            self.set_defaults(script_words=script)
         return super().parse_known_args(args, namespace)

@@ -102,6 +102,9 @@ class NoCheckpoints:
     def stop(self) -> None:
         """Nothing more is begun; a manifest that is being written counts."""
 
+    def end_with(self, steps: int) -> None:
+        """The run has so many steps, as has just become known; all of them are made."""
+
 
 class Checkpoints(NoCheckpoints):
     """Decides at which steps, keeps count of shards, completes and deletes."""
@@ -177,6 +180,11 @@ class Checkpoints(NoCheckpoints):
 
     def stop(self) -> None:
         self._is_stopped = True
+
+    def end_with(self, steps: int) -> None:
+        self._steps = steps
+        if self._attempt is not None and self._attempt.step > steps:
+            self._attempt = None
 
     # What writers say, and what becomes of files.
 

@@ -17,6 +17,7 @@ from recycle_runtime.protocol.messages import (
     Began,
     CaughtUp,
     CheckpointReply,
+    Evaluated,
     Failed,
     GroupBroken,
     Holding,
@@ -25,6 +26,7 @@ from recycle_runtime.protocol.messages import (
     LeftGroup,
     LossShare,
     Member,
+    ScriptRequest,
     StepDone,
     StepRow,
     ToWorker,
@@ -86,6 +88,7 @@ class Said:
         | GroupBroken
         | Failed
         | CheckpointReply
+        | ScriptRequest
     )
 
 
@@ -215,6 +218,13 @@ class TellRow:
 
 
 @dataclass(frozen=True, slots=True)
+class TellEvaluation:
+    """An evaluation of the whole job is complete."""
+
+    result: Evaluated
+
+
+@dataclass(frozen=True, slots=True)
 class Tell:
     """A message for the observers of the job."""
 
@@ -307,6 +317,7 @@ Order = (
     | Fence
     | Rename
     | TellRow
+    | TellEvaluation
     | Tell
     | BeginGathering
     | BeginGeneration

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.plan_book import Assignment, Fitted, PlanBook
 from recycle_runtime.protocol.codec import decode, encode
-from recycle_runtime.protocol.messages import StepRow
+from recycle_runtime.protocol.messages import Evaluated, StepRow
 
 
 class RunningPlan(NamedTuple):
@@ -61,6 +61,8 @@ class Remembered(NamedTuple):
     """The layout to which layers were on their way."""
     layer_bytes: tuple[int, ...] = ()
     """Of the state of each layer, once they were known."""
+    evaluated: tuple[Evaluated, ...] = ()
+    """Results of evaluations."""
 
 
 class Journal:
@@ -122,6 +124,7 @@ def read(path: str | Path) -> Remembered | None:
         restore=restore,
         first_step=step,
         first_item=item,
+        evaluated=tuple(decode(Evaluated, row["evaluated"]) for row in lines if "evaluated" in row),
     )
 
 

@@ -40,6 +40,7 @@ from recycle_runtime.coordinator.events import (
     Said,
     Send,
     Tell,
+    TellEvaluation,
     TellRow,
     TimePassed,
     WantPlan,
@@ -72,6 +73,8 @@ from recycle_runtime.protocol.messages import (
     CheckpointWritten,
     Done,
     End,
+    EvaluationRequest,
+    EvaluationShare,
     Failed,
     FaultInjected,
     Generation,
@@ -80,6 +83,7 @@ from recycle_runtime.protocol.messages import (
     Heartbeat,
     Hello,
     Holding,
+    InScript,
     JobEnded,
     JobEvent,
     Join,
@@ -93,6 +97,9 @@ from recycle_runtime.protocol.messages import (
     ProcessEnded,
     Reach,
     Recall,
+    RowRequest,
+    ScriptEnded,
+    ScriptSteps,
     StepDone,
     StoreOpen,
     StoreRequest,
@@ -188,6 +195,7 @@ class Service:
             Fence: self._fence,
             Rename: self._rename,
             TellRow: self._tell_row,
+            TellEvaluation: self._tell_evaluation,
             Tell: lambda order: self._tell(order.text),
             BeginGathering: self._begin_gathering,
             BeginGeneration: self._begin_generation,
@@ -313,6 +321,8 @@ class Service:
             workers.on(kind, lambda member, said: self._happen(Said(member, said)))
         for reply in (CheckpointWritten, CheckpointMissed, CheckpointFailed):
             workers.on(reply, lambda member, said: self._happen(Said(member, said)))
+        for request in (ScriptSteps, InScript, ScriptEnded, RowRequest, EvaluationShare, EvaluationRequest):
+            workers.on(request, lambda member, said: self._happen(Said(member, said)))
         workers.on(StepDone, self._step_done)
         workers.on(Began, self._began)
         workers.on(LayersArrived, self._layers_arrived)
@@ -548,6 +558,11 @@ class Service:
         self._adaptation.row(row)
         logs.note(step=row.step)
         _LOGGER.debug("step %d: loss %.6f, %.3f s, %d workers", row.step, row.loss, row.seconds, row.live)
+
+    def _tell_evaluation(self, order: TellEvaluation) -> None:
+        result = order.result
+        self._journal.write(evaluated=result)
+        self._tell(f"evaluation {result.number} after {result.step} steps: loss {result.loss:.6f}")
 
     def _begin_gathering(self, order: BeginGathering) -> None:
         self._store.begin(order.number)

@@ -13,6 +13,7 @@ Standard library only.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from enum import Enum
 from typing import Any
 
@@ -62,6 +63,7 @@ from recycle_runtime.coordinator.regrouping import (
     possible_moves,
     stand,
 )
+from recycle_runtime.coordinator.scripts import Scripts
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.plan_book import Assignment, PlanBook, one_of_each_stage, plan_name
 from recycle_runtime.protocol.messages import (
@@ -74,11 +76,14 @@ from recycle_runtime.protocol.messages import (
     CheckpointWritten,
     DropLayers,
     End,
+    EvaluationRequest,
+    EvaluationShare,
     Failed,
     GroupBroken,
     Handlers,
     Hold,
     Holding,
+    InScript,
     LayersArrived,
     LayersLost,
     Leave,
@@ -88,11 +93,16 @@ from recycle_runtime.protocol.messages import (
     Move,
     Recall,
     Report,
+    RowRequest,
+    ScriptEnded,
+    ScriptSteps,
     StepDone,
     StepRow,
     ToWorker,
 )
 
+ENDLESS = 1 << 62
+"""Steps of a job whose scripts say when it ends."""
 _LEAVING_SECONDS = 15.0
 """One that gloo never wakes is given up."""
 _LAST_LEAVING_SECONDS = 700.0
@@ -129,6 +139,7 @@ class StateMachine:
         self.checkpoints = checkpoints or NoCheckpoints()
         begins = self.checkpoints.begins
         self.rows = StepRows(begins.step)
+        self.scripts = Scripts()
         self.assignment: Assignment | None = None
         self.recovery = Recovery(1, ["start"], now)
         self.expected = set(expected)
@@ -198,6 +209,15 @@ class StateMachine:
         members.on(Failed, self._failed)
         for reply in (CheckpointWritten, CheckpointMissed, CheckpointFailed):
             members.on(reply, self._checkpoint_reply)
+        members.on(ScriptSteps, self._script_steps)
+        members.on(InScript, self._in_script)
+        members.on(ScriptEnded, self._script_ended)
+        members.on(RowRequest, lambda member, said: self._order(self.scripts.wants_row(member, said.step)))
+        members.on(EvaluationShare, self._evaluation_share)
+        members.on(
+            EvaluationRequest,
+            lambda member, said: self._order(self.scripts.result(member, said.step, said.number)),
+        )
 
     @property
     def book(self) -> PlanBook:
@@ -255,6 +275,8 @@ class StateMachine:
         self.rows.begin(state.next_row, members, len(state.places), plan, self._with_loss(members))
         self.recovery.going = self._now
         self.checkpoints.train(list(self.roster.members()), self._stages())
+        self.scripts.remember(state.evaluated)
+        self.scripts.begin(state.next_row, members, self._with_loss(members))
         self._unfinished = state.move
 
     # Who comes.
@@ -352,11 +374,14 @@ class StateMachine:
             return
         step = message.step
         self.roster.entries[member].boundary = step
-        if all(self.roster.entries[other].boundary == step for other in self._those_who_stop()):
-            if step >= self.steps:
+        self._end_with_scripts()
+        if step >= self.steps:
+            if all(self.roster.entries[other].boundary == step for other in self._those_who_end()):
                 self._end_when_saved()
-            elif self._hold == step:
-                self._regroup(*self._wanted, at_boundary=True)
+        elif self._hold == step and all(
+            self.roster.entries[other].boundary == step for other in self._those_who_stop()
+        ):
+            self._regroup(*self._wanted, at_boundary=True)
 
     def _caught_up(self, member: Member, message: CaughtUp) -> None:
         """It has come as far as its peers, and can work."""
@@ -391,6 +416,42 @@ class StateMachine:
         """Whether what it says is about the generation that runs."""
         return member in self.roster and generation == self.number and self.phase is Phase.RUNNING
 
+    # What their scripts say.
+
+    def _script_steps(self, member: Member, message: ScriptSteps) -> None:
+        if (why := self.scripts.wants(member, message.call, message.steps)) is not None:
+            self._end(why)
+
+    def _in_script(self, member: Member, message: InScript) -> None:
+        """Nobody can make progress meanwhile."""
+        self._row_at = self._now
+
+    def _script_ended(self, member: Member, message: ScriptEnded) -> None:
+        self._order(self.scripts.end(member, message.step, self.roster.active()))
+
+    def _end_with_scripts(self) -> None:
+        """Once all have ended before the same step, that is how many steps the job has."""
+        if self.steps < ENDLESS:
+            return
+        step = self.scripts.ended_before(self._those_who_end())
+        if step is not None:
+            self.steps = step
+            self.checkpoints.end_with(step)
+
+    def _those_who_end(self) -> list[Member]:
+        """Workers that train; in a job with scripts, none that is a standby until it has its state."""
+        active = self.roster.active()
+        if not self.scripts.ended:
+            return active
+        return [member for member in active if not self.roster.entries[member].is_joining]
+
+    def _evaluation_share(self, member: Member, message: EvaluationShare) -> None:
+        if self._is_current(member, message.generation):
+            self._order(self.scripts.share(member, message, self.roster.active()))
+
+    def _order(self, orders: Iterable[Order]) -> None:
+        self._orders += orders
+
     # Who goes.
 
     def _worker_failed(self, event: WorkerFailed) -> None:
@@ -402,6 +463,7 @@ class StateMachine:
         for member in gone:
             self._orders.append(Fence(member, cause))
             self.checkpoints.drop(member)
+            self.scripts.drop(member)
         if self.phase is Phase.ENDED or (not gone and self.phase is not Phase.FORMING):
             return
         if self.phase is Phase.RUNNING and not trained:
@@ -437,7 +499,7 @@ class StateMachine:
         if self.move is not None and self.move.is_late(self._now):
             self._give_up_move("it takes too long")
         if self.phase is Phase.RUNNING:
-            waiting = [self.roster.entries[member].boundary for member in self.roster.active()]
+            waiting = [self.roster.entries[member].boundary for member in self._those_who_end()]
             if waiting and all(step is not None and step >= self.steps for step in waiting):
                 self._end_when_saved()
 
@@ -681,6 +743,7 @@ class StateMachine:
         recut, self._recut = self._recut, None
         self._orders.append(BeginGeneration(self.number, standing.step, assignment, cells, recut))
         self._orders += self.checkpoints.regroup(standing.step, working, self._stages())
+        self._orders += self.scripts.begin(standing.step, working, self._with_loss(working))
         here = [cell for cell in self.cells.all_of(member.worker for member in working)]
         start = Start(
             self.number,
@@ -702,7 +765,8 @@ class StateMachine:
             assert cell is not None
             entry.is_joining = cell in joiners
             at = Member(cell, member.tp_rank)
-            self._send(member, go_order(start, at, self.checkpoints.asked_of(member)))
+            order = go_order(start, at, self.checkpoints.asked_of(member))
+            self._send(member, replace(order, is_main=member == self.scripts.main))
 
     def _with_loss(self, members: Iterable[Member]) -> frozenset[Member]:
         """One process of each worker that computes losses."""
@@ -722,6 +786,7 @@ class StateMachine:
             self._standstill.step(row.seconds)
             self._failures.pop(row.step, None)
             self._orders.append(TellRow(row))
+            self._orders += self.scripts.row(row)
         if rows:
             self._orders += self.checkpoints.progress(self.rows.next)
 

@@ -8,8 +8,9 @@ from typing import Literal, Protocol
 
 from recycle_runtime.protocol.messages import InjectedFault
 
-Moment = Literal["leave", "meet", "give", "take", "settle"]
-"""Outside the stream: leaving a group, meeting the next one, giving state, taking it, stopping at a step."""
+Moment = Literal["leave", "meet", "give", "take", "settle", "evaluate"]
+"""Outside the stream: leaving a group, meeting the next one, giving state, taking it, stopping at a step,
+evaluating before one."""
 
 
 class FaultReporter(Protocol):

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 from recycle_runtime.execution.chunk import Chunk
+from recycle_runtime.execution.evaluation import EvaluationData, EvaluationHandlers, evaluate
 from recycle_runtime.execution.handlers import Handlers
 from recycle_runtime.execution.interpreter import Interpreter, RunAgain
 from recycle_runtime.execution.op_times import OpTimes
@@ -68,6 +69,10 @@ class Session:
             number: Shapes(store, number, chunk.tp_rank, chunk.arriving) for number, chunk in chunks.items()
         }
         self.handlers = Handlers(role.bundle, role.worker, chunks, shapes, self.transport, self.steps, device)
+        self._role, self._chunks = role, chunks
+        self._evaluation = EvaluationHandlers(
+            role.bundle, role.worker, chunks, shapes, self.transport, self.steps, device
+        )
         table = self.handlers.table()
         if op_times is not None:
             table = op_times.around(table)
@@ -96,6 +101,21 @@ class Session:
             loss = self.handlers.end()
             return StepReport(step, loss, time.perf_counter() - began, repeated)
 
+    def evaluate(self, data: EvaluationData, before: Callable[[int], None] | None = None) -> float | None:
+        """Forwards alone, between two steps; what this worker adds to the sum of their losses."""
+        role, table = self._role, self._evaluation.table()
+        bundle = role.bundle
+        self.settle()
+        return evaluate(
+            self._evaluation,
+            data,
+            self._chunks,
+            lambda stream: Interpreter(stream, table, role.worker, role.plan, bundle.pipelines, before),
+            role.stream,
+            bundle.pipelines * bundle.microbatches,
+            bundle.microbatches,
+        )
+
     def settle(self) -> None:
         """At a boundary: nothing of the last step is open any more."""
         self.steps.finish()
@@ -109,4 +129,5 @@ class Session:
     def drop(self) -> None:
         """What was under way, but not the group."""
         self.handlers.drop()
+        self._evaluation.drop()
         self.steps.drop()

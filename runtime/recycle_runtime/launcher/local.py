@@ -10,6 +10,7 @@ from typing import NamedTuple
 from recycle_runtime.checkpoint.manifest import CheckpointError, shape_of
 from recycle_runtime.checkpoint.shelf import beginning
 from recycle_runtime.coordinator.adaptation import AdaptationOptions
+from recycle_runtime.coordinator.state_machine import ENDLESS
 from recycle_runtime.launcher.supervisor import Job, SupervisorError, supervised
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.bundle import Bundle
@@ -36,7 +37,8 @@ class RunOptions:
 
     bundle: str
     program: str
-    steps: int
+    steps: int | None
+    """None with a script, which says how many."""
     failed: tuple[Worker, ...] = ()
     seed: int = 0
     device: str = "cpu"
@@ -58,6 +60,8 @@ class RunOptions:
     resume: bool = False
     """Go on from the newest checkpoint."""
     adaptation: AdaptationOptions = field(default_factory=AdaptationOptions)
+    script: tuple[str, ...] = ()
+    """The user's script and its arguments, in place of a program."""
     state: str | None = None
     """A folder for what must outlive processes of the job; a temporary one if it is not named."""
 
@@ -85,6 +89,7 @@ def run_local(options: RunOptions, on_news: Callable[[ToObserver], None] = lambd
             bundle=options.bundle,
             program=options.program,
             steps=options.steps,
+            script=options.script,
             workers_per_node=bundle.pipelines * bundle.stages * bundle.tensor,
             state=Path(options.state or temporary),
             device=options.device,
@@ -127,8 +132,9 @@ def check_beginning(bundle: Bundle, options: RunOptions) -> None:
         return
     shape = shape_of(bundle)
     try:
-        begins = beginning(options.checkpoint, shape, options.steps, resume=options.resume)
-        if begins.seed not in (None, options.seed):
+        steps = ENDLESS if options.steps is None else options.steps
+        begins = beginning(options.checkpoint, shape, steps, resume=options.resume)
+        if not options.script and begins.seed not in (None, options.seed):
             raise CheckpointError(
                 f"{Path(options.checkpoint) / str(begins.checkpoint)}: made with --seed {begins.seed}, "
                 f"and this run has --seed {options.seed}"
@@ -160,8 +166,10 @@ def _how_to_go_on(newest: CheckpointPath | None, options: RunOptions) -> str:
         return ""
     if newest is None:
         return "; no checkpoint is complete yet"
-    command = ["recycle-run", "local", options.bundle, "--program", options.program]
-    command += ["--steps", str(options.steps), "--checkpoint", options.checkpoint, "--resume"]
+    command = ["recycle-run", "local", options.bundle]
+    if not options.script:
+        command += ["--program", options.program, "--steps", str(options.steps)]
+    command += ["--checkpoint", options.checkpoint, "--resume"]
     for option, name in (
         ("--checkpoint-every", "checkpoint_every"),
         ("--seed", "seed"),
@@ -169,6 +177,7 @@ def _how_to_go_on(newest: CheckpointPath | None, options: RunOptions) -> str:
     ):
         if (value := getattr(options, name)) != getattr(_DEFAULTS, name):
             command += [option, str(value)]
+    command += options.script
     path, step = newest
     return f"; {path} has the first {step} steps: resume from it with `{shlex.join(command)}`"
 

@@ -36,9 +36,10 @@ class Job:
 
     bundle: str
     program: str
-    steps: int
+    steps: int | None
     workers_per_node: int
     state: Path
+    script: tuple[str, ...] = ()
     device: str = "cpu"
     seed: int = 0
     failed: str = ""
@@ -174,7 +175,8 @@ class Supervisor:
 
     def _coordinator(self) -> list[str]:
         job = self._job
-        command = ["coordinator", job.bundle, "--steps", str(job.steps), "--listen", self._address]
+        command = ["coordinator", job.bundle, "--listen", self._address]
+        command += [] if job.steps is None else ["--steps", str(job.steps)]
         command += ["--state", str(job.state), *_adaptation_options(job.adaptation)]
         if job.failed:
             command += ["--failed", job.failed]
@@ -189,7 +191,8 @@ class Supervisor:
 
     def _agent(self) -> list[str]:
         job = self._job
-        command = ["agent", job.bundle, "--program", job.program, "--coordinator", self._address]
+        command = ["agent", job.bundle, "--coordinator", self._address]
+        command += [] if job.script else ["--program", job.program]
         command += ["--workers-per-node", str(job.workers_per_node), "--state", str(job.state / "node")]
         command += [
             "--device",
@@ -206,7 +209,7 @@ class Supervisor:
             command += ["--checkpoint", job.checkpoint]
         if job.record:
             command.append("--record")
-        return command
+        return [*command, *job.script]
 
 
 @contextmanager

@@ -284,6 +284,57 @@ class Reach:
 
 
 @dataclass(frozen=True, slots=True)
+class ScriptSteps:
+    """My script wants so many steps in all."""
+
+    call: Natural
+    """Which of its loops says so, from 0."""
+    steps: Natural
+
+
+@dataclass(frozen=True, slots=True)
+class InScript:
+    """I wait before this step for my script, which is busy with something else."""
+
+    step: Natural
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptEnded:
+    """My script has ended, and asks for no step from this one on."""
+
+    step: Natural
+
+
+@dataclass(frozen=True, slots=True)
+class RowRequest:
+    """Tell me what this step came to, as soon as it is known."""
+
+    step: Natural
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationShare:
+    """My part of an evaluation before this step is done, and adds this to the sum of its losses."""
+
+    generation: Natural
+    step: Natural
+    number: Natural
+    """Of the evaluation among those before the same step."""
+    items: Natural
+    """Micro-batches of the whole evaluation."""
+    loss: float
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationRequest:
+    """Tell me the result of an evaluation that the other workers have made without me."""
+
+    step: Natural
+    number: Natural
+
+
+@dataclass(frozen=True, slots=True)
 class Done:
     """I have saved what I should, and end."""
 
@@ -330,6 +381,8 @@ class Go:
     """Where the run began, and the number of its first micro-batch."""
     first_item: Natural
     checkpoint: CheckpointOrder | None
+    is_main: bool = False
+    """Whether its script is the one that speaks for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,6 +437,23 @@ class BundleData:
 
     number: Natural
     data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """The mean loss of an evaluation before this step."""
+
+    step: Natural
+    number: Natural
+    loss: float
+
+
+@dataclass(frozen=True, slots=True)
+class OtherEnded:
+    """The script of this worker has ended before this step: if yours asks for it, they are not the same."""
+
+    worker: GridWorker
+    step: Natural
 
 
 @dataclass(frozen=True, slots=True)
@@ -632,6 +702,7 @@ class StoreRefusal:
 
 
 CheckpointReply = CheckpointWritten | CheckpointMissed | CheckpointFailed
+ScriptRequest = ScriptSteps | InScript | ScriptEnded | RowRequest | EvaluationShare | EvaluationRequest
 FromWorker = (
     Join
     | LeftGroup
@@ -652,9 +723,29 @@ FromWorker = (
     | BundleRequest
     | Trace
     | Reach
+    | ScriptSteps
+    | InScript
+    | ScriptEnded
+    | RowRequest
+    | EvaluationShare
+    | EvaluationRequest
     | Done
 )
-ToWorker = Leave | Go | Hold | MoveLayers | DropLayers | Recall | TakeCheckpoint | Move | BundleData | End
+ToWorker = (
+    Leave
+    | Go
+    | Hold
+    | MoveLayers
+    | DropLayers
+    | Recall
+    | TakeCheckpoint
+    | Move
+    | BundleData
+    | StepRow
+    | Evaluated
+    | OtherEnded
+    | End
+)
 FromAgent = AgentJoin | Heartbeat | ProcessEnded
 ToAgent = StartProcess | KillProcess | RenameProcess | JobOver
 FromObserver = Observe

@@ -3,6 +3,7 @@
 lifecycle         from the start of the process to its end, and its last words
 process           the main loop: orders of the coordinator, one generation after the other
 generation        one group of workers with one plan: met, trained in, left
+requests          where the user's script and the engine, which trains, meet
 link              the line to the coordinator
 takeover          another thread goes on in place of one that waits in vain
 connections       sockets of the group, which an order to leave breaks off

@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from recycle_runtime import logs
 from recycle_runtime.execution.chunk import Chunk
+from recycle_runtime.execution.evaluation import EvaluationData
 from recycle_runtime.execution.hooks import Hooks, Moment
 from recycle_runtime.execution.op_times import OpTimes
 from recycle_runtime.execution.session import Role, Session
@@ -178,6 +179,13 @@ class Generation:
         self._unreported = None
         equipment.link.say(StepDone(*report, times=equipment.op_times.take()))
 
+    def evaluate(self, step: int, data: EvaluationData) -> float | None:
+        """Before this step; what this worker adds to the sum of losses."""
+        assert self._session is not None
+        self._equipment.heartbeat.step = self._equipment.link.step = step
+        self._equipment.hooks.at("evaluate", step)
+        return self._session.evaluate(data, self._before_forward)
+
     def settle(self) -> None:
         """Nothing of the last step is open any more."""
         assert self._session is not None
@@ -218,6 +226,11 @@ class Generation:
             assert self._session is not None
             equipment.link.say(LossShare(equipment.link.step, self._session.handlers.loss))
         equipment.hooks.before_instruction(position)
+
+    def _before_forward(self, position: int) -> None:
+        """Of an evaluation."""
+        self.go_on_or_leave()
+        self._equipment.heartbeat.position = position
 
     def _report_made_step(self) -> None:
         """A step that was broken off behind its optimizer counts as any other."""

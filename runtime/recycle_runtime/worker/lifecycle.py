@@ -5,13 +5,15 @@ import logging
 import os
 import signal
 import sys
-from functools import partial
+import threading
+from contextlib import suppress
 
 from recycle_runtime import logs
 from recycle_runtime.checkpoint.manifest import CheckpointError
 from recycle_runtime.execution.hooks import Hooks
 from recycle_runtime.execution.interpreter import StreamError
 from recycle_runtime.plan.worker_ids import Worker, worker_text
+from recycle_runtime.program.loading import Program
 from recycle_runtime.protocol.codec import WireError
 from recycle_runtime.protocol.heartbeat_board import Board
 from recycle_runtime.protocol.messages import Failed
@@ -19,6 +21,7 @@ from recycle_runtime.worker.heartbeat import Heartbeat
 from recycle_runtime.worker.link import CoordinatorGoneError
 from recycle_runtime.worker.options import ProcessOptions
 from recycle_runtime.worker.process import WorkerProcess
+from recycle_runtime.worker.requests import Requests
 
 _log = logging.getLogger(__name__)
 
@@ -26,58 +29,114 @@ _log = logging.getLogger(__name__)
 def work(
     options: ProcessOptions, worker: Worker, tp_rank: int, line: int, board: Board, hooks: Hooks | None = None
 ) -> int:
-    """The life of a worker process; its exit status. SIGUSR1 makes it say on stderr where it is.
+    """The life of a worker process that trains a program; its exit status.
 
     `line` is its place on its node's board.
     """
-    faulthandler.register(signal.SIGUSR1)
-    logs.forget()
-    logs.note(worker=worker_text(worker))
-    hooks = hooks or Hooks()
-    heartbeat = Heartbeat(board, line)
-    process: WorkerProcess | None = None
-    try:
-        process = WorkerProcess(options, worker, tp_rank, heartbeat, hooks)
-        process.link.on_stuck = partial(_take_over, process, heartbeat, worker, hooks)
-        return process.run()
-    except Exception as error:
-        return _end_early(process, heartbeat, worker, hooks, error)
+    return Life(options, worker, tp_rank, line, board, hooks).train()
 
 
-def _take_over(
-    process: WorkerProcess, heartbeat: Heartbeat, worker: Worker, hooks: Hooks, seconds: float
-) -> None:
-    """Live on in place of a thread that has waited in vain for so long, if it has, to the process's end."""
-    if not process.take_over(seconds):
-        return
-    status = 1
-    try:
-        status = process.go_on()
-    except Exception as error:
-        status = _end_early(process, heartbeat, worker, hooks, error)
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
+class Life:
+    """Of a worker process, from its start to its last words. SIGUSR1 makes it say on stderr where it is."""
 
+    def __init__(
+        self,
+        options: ProcessOptions,
+        worker: Worker,
+        tp_rank: int,
+        line: int,
+        board: Board,
+        hooks: Hooks | None = None,
+        requests: Requests | None = None,
+    ) -> None:
+        """`requests` are those of the user's script, if there is one."""
+        faulthandler.register(signal.SIGUSR1)
+        logs.forget()
+        logs.note(worker=worker_text(worker))
+        self.worker, self.options = worker, options
+        self._tp_rank, self._hooks, self._requests = tp_rank, hooks or Hooks(), requests
+        self._heartbeat = Heartbeat(board, line)
+        self._process: WorkerProcess | None = None
+        self._over = threading.Event()
+        self._status = 1
 
-def _end_early(
-    process: WorkerProcess | None, heartbeat: Heartbeat, worker: Worker, hooks: Hooks, error: Exception
-) -> int:
-    if isinstance(error, CoordinatorGoneError | WireError):
-        # The job is over, or its agent says what is wrong.
-        _log.info("ends: %s", error)
+    def train(self, program: Program | None = None, seed: int | None = None) -> int:
+        """On this thread, to the end of the job; the exit status."""
+        try:
+            return self._joined().run(program, seed)
+        except Exception as error:
+            return self._end_early(error)
+
+    def start(self, program: Program, seed: int | None) -> None:
+        """The same on a thread of its own, beside the user's script."""
+        engine = threading.Thread(target=self._engine, args=(program, seed), name="engine", daemon=True)
+        engine.start()
+
+    def wait(self) -> int:
+        """Until the job is over; the exit status."""
+        self._over.wait()
+        return self._status
+
+    def fail(self, why: str) -> int:
+        """The user's script cannot go on, here or anywhere; the exit status."""
+        _log.info("ends: %s", why.partition("\n")[0])
+        with suppress(WireError):
+            self._joined().link.say(Failed(self._heartbeat.step, why, is_injected=False, is_hopeless=True))
         return 1
-    # Nobody can begin with a checkpoint that is damaged, or another job's.
-    is_hopeless = isinstance(error, CheckpointError)
-    known = isinstance(error, StreamError) or is_hopeless
-    why = str(error) if known else f"worker {worker_text(worker)}: {type(error).__name__}: {error}"
-    if process is None:
-        _log.error("%s", why)
+
+    def _engine(self, program: Program, seed: int | None) -> None:
+        status = self.train(program, seed)
+        if self._requests is not None and self._requests.has_ended:
+            self._status = status
+            self._over.set()
+            return
+        # The job is over, or this worker's part in it, wherever the script is.
+        _exit(status)
+
+    def _joined(self) -> WorkerProcess:
+        if self._process is None:
+            process = WorkerProcess(
+                self.options, self.worker, self._tp_rank, self._heartbeat, self._hooks, self._requests
+            )
+            process.link.on_stuck = self._take_over
+            self._process = process
+        return self._process
+
+    def _take_over(self, seconds: float) -> None:
+        """Live on in place of a thread that has waited in vain for so long, if it has, to the end."""
+        process = self._process
+        if process is None or not process.take_over(seconds):
+            return
+        status = 1
+        try:
+            status = process.go_on()
+        except Exception as error:
+            status = self._end_early(error)
+        finally:
+            _exit(status)
+
+    def _end_early(self, error: Exception) -> int:
+        if isinstance(error, CoordinatorGoneError | WireError):
+            # The job is over, or its agent says what is wrong.
+            _log.info("ends: %s", error)
+            return 1
+        # Nobody can begin with a checkpoint that is damaged, or another job's.
+        is_hopeless = isinstance(error, CheckpointError)
+        known = isinstance(error, StreamError) or is_hopeless
+        why = str(error) if known else f"worker {worker_text(self.worker)}: {type(error).__name__}: {error}"
+        process = self._process
+        if process is None:
+            _log.error("%s", why)
+            return 1
+        if process.has_ranks and isinstance(error, StreamError):
+            why = f"rank {process.tp_rank} of {why}"
+        is_injected = self._hooks.caused(error)
+        _log.info("ends: %s", why)
+        process.link.say(Failed(self._heartbeat.step, why, is_injected, is_hopeless))
         return 1
-    if process.has_ranks and isinstance(error, StreamError):
-        why = f"rank {process.tp_rank} of {why}"
-    is_injected = hooks.caused(error)
-    _log.info("ends: %s", why)
-    process.link.say(Failed(heartbeat.step, why, is_injected, is_hopeless))
-    return 1
+
+
+def _exit(status: int) -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)

@@ -19,6 +19,7 @@ from recycle_runtime.protocol.codec import ProtocolError, WireError
 from recycle_runtime.protocol.messages import (
     CheckpointOrder,
     DropLayers,
+    Evaluated,
     FromWorker,
     Go,
     Hold,
@@ -27,12 +28,15 @@ from recycle_runtime.protocol.messages import (
     Leave,
     Message,
     MoveLayers,
+    OtherEnded,
     Recall,
     StepDone,
+    StepRow,
     TakeCheckpoint,
     ToWorker,
 )
 from recycle_runtime.transport.sockets import keep
+from recycle_runtime.worker.requests import Requests
 
 _KNOCK_EVERY = 0.1
 _BREAK_EVERY = 0.1
@@ -44,6 +48,10 @@ _NEVER_REACHED = 1 << 62
 
 class CoordinatorGoneError(RuntimeError):
     """The coordinator does not answer any more."""
+
+
+class Wake:
+    """No order: what wakes a thread that waits for one."""
 
 
 class Link:
@@ -70,7 +78,11 @@ class Link:
         """The one that the main thread trains in."""
         self.step = 0
         """The step under way, for the coordinator to know."""
-        self._orders: queue.SimpleQueue[ToWorker | None] = queue.SimpleQueue()
+        self.requests: Requests | None = None
+        """Of the script, if this process runs one."""
+        self._orders: queue.SimpleQueue[ToWorker | Wake | None] = queue.SimpleQueue()
+        self._has_wake = False
+        """Whether one is on its way."""
         self._steps: deque[StepDone] = deque(maxlen=_REMEMBERED)
         self._channel = connect()
         self._channel.send(hello(self))
@@ -83,12 +95,21 @@ class Link:
         with suppress(WireError):
             self._channel.send(message)
 
-    def order(self, seconds: float | None = None) -> ToWorker | None:
+    def wake(self) -> None:
+        """End a wait for an order, as if one had come that concerns nobody."""
+        if not self._has_wake:
+            self._has_wake = True
+            self._orders.put(Wake())
+
+    def order(self, seconds: float | None = None) -> ToWorker | Wake | None:
         """The next order; None if none came in time. CoordinatorGoneError when none will come."""
         try:
             found = self._orders.get(timeout=seconds)
         except queue.Empty:
             return None
+        if isinstance(found, Wake):
+            # Cleared before it is acted on: whoever wakes has changed something before.
+            self._has_wake = False
         if found is None:
             raise CoordinatorGoneError("the coordinator is gone")
         return found
@@ -137,14 +158,25 @@ class Link:
         """An order has come: what other threads have to know of it at once, then the rest to the main one."""
         if not isinstance(message, ToWorker):
             raise ProtocolError(f"{type(message).__name__} is no order to a worker")
+        if isinstance(message, Recall):
+            self._say_again(message.step)
+        elif isinstance(message, StepRow | Evaluated | OtherEnded):
+            if self.requests is not None:
+                self.requests.take(message)
+        else:
+            self._take_order(message)
+
+    def _say_again(self, step: int) -> None:
+        for row in [row for row in self._steps if row.step >= step]:
+            self.say(row)
+        if self.requests is not None:
+            self.requests.recall()
+
+    def _take_order(self, message: ToWorker) -> None:
         match message:
             case Hold(step, request):
                 self.hold_at = step
                 self.say(Holding(request, self.step))
-            case Recall(step):
-                for row in [row for row in self._steps if row.step >= step]:
-                    self.say(row)
-                return
             case TakeCheckpoint(step, name):
                 self.checkpoint = CheckpointOrder(step, name)
             case MoveLayers() | DropLayers():

@@ -37,6 +37,7 @@ from recycle_runtime.protocol.messages import (
     GroupBroken,
     Hold,
     InjectedFault,
+    InScript,
     Join,
     Leave,
     LeftGroup,
@@ -58,15 +59,18 @@ from recycle_runtime.worker.generation import Equipment, Generation, Interrupted
 from recycle_runtime.worker.heartbeat import Heartbeat
 from recycle_runtime.worker.held_chunks import HeldChunks
 from recycle_runtime.worker.layer_moves import LayerMoves
-from recycle_runtime.worker.link import Link
+from recycle_runtime.worker.link import Link, Wake
 from recycle_runtime.worker.options import ProcessOptions, WorkerOptions
 from recycle_runtime.worker.reach import ReachReporter
+from recycle_runtime.worker.requests import Evaluation, Next, Requests
 from recycle_runtime.worker.takeover import ActiveThread
 
 _RANKS_SECONDS = 3.0
 """How long to wait for word that another tensor-parallel rank has failed."""
 _PATIENCE = 30.0
 """Seconds to wait for a coordinator that is gone."""
+_SCRIPT_SECONDS = 5.0
+"""After which the coordinator is told that the script keeps this process waiting, and again."""
 _LONGEST = 500
 """Letters of an error that are told."""
 
@@ -83,7 +87,9 @@ class WorkerProcess:
         tp_rank: int,
         heartbeat: Heartbeat,
         hooks: Hooks | None = None,
+        requests: Requests | None = None,
     ) -> None:
+        """`requests` are those of the user's script, if this process runs one."""
         self._options, self._worker, self._tp_rank, self._heartbeat = options, worker, tp_rank, heartbeat
         self._hooks = hooks or Hooks()
         self._hooks.attach(self)
@@ -100,6 +106,9 @@ class WorkerProcess:
         self._store: Any = None
         """Groups keep only the half of a store that is not Python, and need the other too."""
         self.link = Link(self._connect, self._hello, _PATIENCE)
+        self._requests = requests or Requests()
+        self._requests.attach(self.link.say, self.link.wake)
+        self.link.requests = self._requests
         self._checkpoints = WorkerCheckpoints(options.checkpoint, self.link)
         ReachReporter(self._open_sockets, options.port, self.link.say).begin()
 
@@ -112,9 +121,12 @@ class WorkerProcess:
         """Whether its worker has several tensor-parallel processes."""
         return self._tensor_group is not None
 
-    def run(self) -> int:
-        """Until the job ends; the exit status."""
-        self._program: Program = load_program(self._started_as.program)
+    def run(self, program: Program | None = None, seed: int | None = None) -> int:
+        """Until the job ends; the exit status. A program that is given comes from the user's script."""
+        self._program = load_program(self._started_as.program) if program is None else program
+        self._has_script = program is not None
+        if seed is not None:
+            self._started_as = replace(self._started_as, seed=seed)
         own = Bundle.read(self._started_as.bundle)
         # Those for other cuts come after the first, as the coordinator counts them.
         self._bundles = dict(enumerate((own, *own.recuts)))
@@ -197,6 +209,8 @@ class WorkerProcess:
                 error.__cause__
             ):
                 raise
+        finally:
+            self._requests.rest()
         self._close()
         return None
 
@@ -240,6 +254,10 @@ class WorkerProcess:
         self._chunks.know(order.sums)
         self.link.forget_steps(order.step)
         self._heartbeat.is_up = True
+        if self._has_script and order.donor is None:
+            self._requests.arrive(
+                order.step, order.first_step, self._worker, order.generation, is_main=order.is_main
+            )
         self.link.say(self._began(order, self._chunks, copied))
         return generation
 
@@ -280,14 +298,42 @@ class WorkerProcess:
             # Told before it is looked where to stop, so that nobody believes in a stop that was passed.
             self.link.step = step
             assert self.link.hold_at is not None
-            if step >= self.link.hold_at:
-                order = self._stop(generation, step)
-                if order is not None:
-                    return order
-                continue
-            logs.note(step=step)
-            generation.run(step)
-            step += 1
+            match self._requests.next(step):
+                case Next.WAIT:
+                    order = self._wait_for_script(generation, step)
+                case Evaluation() as evaluation:
+                    order = None
+                    loss = generation.evaluate(step, evaluation.data)
+                    self._requests.evaluated(evaluation, loss if self._tp_rank == 0 else None)
+                case Next.STEP if step < self.link.hold_at:
+                    order = None
+                    logs.note(step=step)
+                    generation.run(step)
+                    step += 1
+                    self._requests.made(step)
+                case _:
+                    order = self._stop(generation, step)
+            if order is not None:
+                return order
+
+    def _wait_for_script(self, generation: Generation, step: int) -> End | None:
+        """Until the script asks for something, or the coordinator does; the order that ended the job."""
+        with self._heartbeat.waiting():
+            order = self.link.order(_SCRIPT_SECONDS)
+        if order is None:
+            self.link.say(InScript(step))
+        return self._obey_between(generation, order)
+
+    def _obey_between(self, generation: Generation, order: ToWorker | Wake | None) -> End | None:
+        """What an order between two steps asks for; it is given back if it ends the job."""
+        if isinstance(order, End):
+            return order
+        self._move_layers(generation)
+        if isinstance(order, Leave):
+            self._close()
+            self._leave(order.generation)
+            raise Interrupted
+        return None
 
     def _stop(self, generation: Generation, step: int) -> End | None:
         """Wait between two steps; the order that ended the job, or None to go on."""
@@ -299,15 +345,10 @@ class WorkerProcess:
             self.link.say(AtBoundary(step))
             generation.go_on_or_leave()
             order = self._order()
-            if isinstance(order, End):
-                return order
             if isinstance(order, TakeCheckpoint):
                 generation.settle()
-            self._move_layers(generation)
-            if isinstance(order, Leave):
-                self._close()
-                self._leave(order.generation)
-                raise Interrupted
+            if (end := self._obey_between(generation, order)) is not None:
+                return end
             if self.link.hold_at is not None and self.link.hold_at > step:
                 return None
 
@@ -336,7 +377,7 @@ class WorkerProcess:
         generation = self._generation
         return {} if generation is None else generation.connections.opened()
 
-    def _order(self) -> ToWorker:
+    def _order(self) -> ToWorker | Wake:
         """The next one; waiting for it is not hanging."""
         with self._heartbeat.waiting():
             order = self.link.order()

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recycle_runtime.cli.options.addresses import add_address_argument, address, token
-from recycle_runtime.cli.options.training import add_plan_argument, add_program_arguments, check_device
+from recycle_runtime.cli.options.script import add_script_arguments, check_script
+from recycle_runtime.cli.options.training import add_device_arguments, add_plan_argument, check_device
 from recycle_runtime.cli.output import Output, UsageError, UserError
 from recycle_runtime.cli.parser import Arguments
 
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: Arguments) -> None:
     add_plan_argument(parser)
-    add_program_arguments(parser)
+    add_script_arguments(parser)
+    add_device_arguments(parser)
     add_address_argument(parser, "--coordinator", "where the coordinator listens")
     parser.add_argument(
         "--workers-per-node",
@@ -55,8 +57,8 @@ def run(arguments: Namespace, output: Output) -> int:
     secret = token()
     if arguments.workers_per_node < 1:
         raise UsageError(f"--workers-per-node must be at least 1, got {arguments.workers_per_node}")
-    for name in (arguments.bundle, arguments.program):
-        Path(name).open("rb").close()
+    Path(arguments.bundle).open("rb").close()
+    script = check_script(arguments)
     if arguments.checkpoint is not None:
         Path(arguments.checkpoint).mkdir(parents=True, exist_ok=True)
     import torch
@@ -68,6 +70,7 @@ def run(arguments: Namespace, output: Output) -> int:
     from recycle_runtime.protocol.heartbeat_board import Board
     from recycle_runtime.protocol.identity import node_number
     from recycle_runtime.protocol.messages import InjectedFault, Member
+    from recycle_runtime.trainer.script import work_with_script
     from recycle_runtime.transport.choose import local_device
     from recycle_runtime.worker.lifecycle import work
     from recycle_runtime.worker.options import ProcessOptions, WorkerOptions
@@ -81,7 +84,7 @@ def run(arguments: Namespace, output: Output) -> int:
         token=secret,
         worker=WorkerOptions(
             bundle=arguments.bundle,
-            program=arguments.program,
+            program=script[0] if script else arguments.program,
             plan=0,
             worker=(0, 0),
             tp_rank=0,
@@ -101,6 +104,8 @@ def run(arguments: Namespace, output: Output) -> int:
     def life(member: Member, line: int, faults: tuple[InjectedFault, ...], board: Board) -> int:
         device = local_device(line, gpus) if arguments.device == "cuda" else arguments.device
         mine = replace(told, worker=replace(told.worker, device=device))
+        if script:
+            return work_with_script(mine, script, member.worker, member.tp_rank, line, board, _hooks(faults))
         return work(mine, member.worker, member.tp_rank, line, board, _hooks(faults))
 
     limits = Limits(heartbeat=arguments.heartbeat_timeout, instruction=arguments.instruction_timeout)

@@ -14,6 +14,7 @@ from recycle_runtime.cli.output import DONE, INPUT_ERROR, NO_PLAN, Output, Usage
 from recycle_runtime.cli.parser import Arguments
 from recycle_runtime.coordinator.hooks import Hooks
 from recycle_runtime.coordinator.service import JobOptions, Service
+from recycle_runtime.coordinator.state_machine import ENDLESS
 
 _HEARTBEAT_TIMEOUT = 3.0
 _SHORTEST_TIMEOUT = 1.0
@@ -22,7 +23,7 @@ _SHORTEST_TIMEOUT = 1.0
 
 def add_arguments(parser: Arguments) -> None:
     add_plan_argument(parser)
-    add_step_arguments(parser)
+    add_step_arguments(parser, required=False)
     add_address_argument(parser, "--listen", "where to listen; port 0 takes any free one")
     parser.add_argument(
         "--state", required=True, metavar="DIR", help="a folder for what must outlive this process"
@@ -51,7 +52,7 @@ def run(arguments: Namespace, output: Output) -> int:
     state = Path(arguments.state)
     options = JobOptions(
         bundle=arguments.bundle,
-        steps=arguments.steps,
+        steps=ENDLESS if arguments.steps is None else arguments.steps,
         failed=workers_named("--failed", arguments.failed) if arguments.failed else (),
         host=host,
         port=port,

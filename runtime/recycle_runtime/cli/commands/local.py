@@ -9,14 +9,15 @@ from typing import Any, TextIO
 from recycle_runtime.cli.options.adaptation import adaptation_options, add_adaptation_arguments
 from recycle_runtime.cli.options.checkpoints import add_checkpoint_arguments, checkpoint_every
 from recycle_runtime.cli.options.faults import add_fault_arguments, injected_faults
+from recycle_runtime.cli.options.script import add_script_arguments, check_script
 from recycle_runtime.cli.options.training import (
+    add_device_arguments,
     add_plan_argument,
-    add_program_arguments,
     add_step_arguments,
     check_device,
     check_training_arguments,
 )
-from recycle_runtime.cli.output import DONE, NO_PLAN, Output, UserError
+from recycle_runtime.cli.output import DONE, NO_PLAN, Output, UsageError, UserError
 from recycle_runtime.cli.parser import Arguments
 from recycle_runtime.cli.signals import stopping_on_signals
 from recycle_runtime.launcher.live_view import event_of, summary, view
@@ -29,8 +30,9 @@ from recycle_runtime.protocol.messages import StepRow, ToObserver
 
 def add_arguments(parser: Arguments) -> None:
     add_plan_argument(parser)
-    add_program_arguments(parser)
-    add_step_arguments(parser)
+    add_script_arguments(parser)
+    add_device_arguments(parser)
+    add_step_arguments(parser, required=False)
     add_checkpoint_arguments(parser)
     add_adaptation_arguments(parser)
     add_fault_arguments(parser)
@@ -43,6 +45,9 @@ def add_arguments(parser: Arguments) -> None:
 
 def run(arguments: Namespace, output: Output) -> int:
     failed = check_training_arguments(arguments)
+    script = check_script(arguments)
+    if not script and arguments.steps is None:
+        raise UsageError("--program needs --steps N, the number of steps to train")
     every = checkpoint_every(arguments)
     bundle = Bundle.read(arguments.bundle)
     faults, returns = injected_faults(arguments, bundle, failed)
@@ -52,8 +57,9 @@ def run(arguments: Namespace, output: Output) -> int:
         check_device(arguments.device)
     options = RunOptions(
         bundle=arguments.bundle,
-        program=arguments.program,
-        steps=arguments.steps,
+        program=arguments.program or "",
+        steps=None if script else arguments.steps,
+        script=script,
         failed=failed,
         seed=arguments.seed,
         device=arguments.device,
@@ -88,10 +94,13 @@ def run(arguments: Namespace, output: Output) -> int:
         raise UserError(str(error), NO_PLAN) from None
     except RunError as error:
         raise UserError(str(error)) from None
-    if words := summary(
-        result.recoveries, [step.step for step in result.steps], arguments.steps, *result.begins
-    ):
+    made = [step.step for step in result.steps]
+    wanted = options.steps if options.steps is not None else max(made, default=-1) + 1
+    if words := summary(result.recoveries, made, wanted, *result.begins):
         output.data(f"{words}\n")
+    if not made:
+        output.data(f"{script[0]} has ended without a step\n")
+        return DONE
     last = result.steps[-1]
     output.data(
         f"{len(result.steps)} steps, {last.live} workers, plan {last.plan}, last loss {last.loss:.6f}\n"

@@ -53,11 +53,13 @@ def injected_faults(
                 f"there is no worker {pipeline}:{stage}: pipelines go from 0 to {bundle.pipelines - 1}, "
                 f"stages from 0 to {bundle.stages - 1}"
             )
-        if step >= arguments.steps:
+        if arguments.steps is not None and step >= arguments.steps:
             raise UsageError(
                 f"{pipeline}:{stage}@{step} never happens: the last step is {arguments.steps - 1}"
             )
     if arguments.chaos is not None:
+        if arguments.steps is None:
+            raise UsageError("--chaos with a script needs --steps N: where its events may fall")
         more = chaos(
             arguments.chaos, arguments.chaos_events, arguments.steps, bundle.pipelines, bundle.stages, failed
         )

@@ -21,6 +21,11 @@ def add_program_arguments(parser: Arguments) -> None:
     parser.add_argument(
         "--program", required=True, metavar="FILE", help="the Python file that defines what to train"
     )
+    add_device_arguments(parser)
+
+
+def add_device_arguments(parser: Arguments) -> None:
+    """On which device, with which random numbers."""
     parser.add_argument(
         "--device", choices=("cpu", "cuda"), default="cpu", help="device to train on (default: cpu)"
     )
@@ -33,9 +38,12 @@ def add_program_arguments(parser: Arguments) -> None:
     )
 
 
-def add_step_arguments(parser: Arguments) -> None:
-    """How long to train, and without which workers."""
-    parser.add_argument("--steps", required=True, type=int, metavar="N", help="number of steps to train")
+def add_step_arguments(parser: Arguments, *, required: bool = True) -> None:
+    """How long to train, and without which workers; a script may say how long itself."""
+    how = "" if required else "; a script says so itself"
+    parser.add_argument(
+        "--steps", required=required, type=int, metavar="N", help=f"number of steps to train{how}"
+    )
     parser.add_argument(
         "--failed",
         action="append",
@@ -48,10 +56,11 @@ def add_step_arguments(parser: Arguments) -> None:
 def check_training_arguments(arguments: Namespace) -> tuple[Worker, ...]:
     """The failed workers; UsageError or OSError when something cannot be meant."""
     for name, value, least in (("--steps", arguments.steps, 1), ("--seed", arguments.seed, 0)):
-        if not least <= value <= _LARGEST:
+        if value is not None and not least <= value <= _LARGEST:
             raise UsageError(f"{name} must be from {least} to {_LARGEST}, got {value}")
     for name in (arguments.bundle, arguments.program):
-        Path(name).open("rb").close()
+        if name is not None:
+            Path(name).open("rb").close()
     return workers_named("--failed", arguments.failed) if arguments.failed else ()
 
 

@@ -1,0 +1,69 @@
+"""A script and its arguments at the end of a command line, as `python` and `torchrun` take them.
+
+    recycle-run local PLAN --device cuda train.py --my-arg 3
+                      own options        script   what belongs to the script
+
+argparse would take `--my-arg` for an option of the command. So the words are parted before it sees them: the
+script is the second that is neither an option nor the value of one.
+"""
+
+import argparse
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from recycle_runtime.cli.output import UsageError
+from recycle_runtime.cli.parser import Arguments
+
+
+def add_script_arguments(parser: Arguments) -> None:
+    """What to train: a script, or a program."""
+    group: Any = parser
+    group.split = split_script
+    parser.add_argument(
+        "--program", metavar="FILE", help="the Python file that defines what to train, in place of a script"
+    )
+    parser.add_argument(
+        "script",
+        nargs="?",
+        metavar="SCRIPT [ARGS...]",
+        help="your training script, which every worker runs; what follows its name belongs to it",
+    )
+
+
+def check_script(arguments: Namespace) -> tuple[str, ...]:
+    """The script and its arguments, nothing if there is a program; UsageError unless there is one of both."""
+    script: tuple[str, ...] = tuple(arguments.script_words)
+    if bool(script) == (arguments.program is not None):
+        raise UsageError("give either a script to run, after all options, or --program FILE")
+    Path(script[0] if script else arguments.program).open("rb").close()
+    return script
+
+
+def split_script(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The words of the command, and those of the script."""
+    positionals = 0
+    position = 0
+    while position < len(words):
+        word = words[position]
+        if word == "--":
+            position += 1
+        elif word.startswith("-") and word != "-":
+            position += 1 + _values(parser, word)
+        elif positionals == 1:
+            return list(words[:position]), list(words[position:])
+        else:
+            positionals += 1
+            position += 1
+    return list(words), []
+
+
+def _values(parser: argparse.ArgumentParser, word: str) -> int:
+    """How many words an option takes after its own; options may be abbreviated."""
+    name, equals, _ = word.partition("=")
+    if equals:
+        return 0
+    known: dict[str, argparse.Action] = parser._option_string_actions  # pyright: ignore[reportPrivateUsage]
+    found = known.get(name) or next((known[each] for each in known if each.startswith(name)), None)
+    return 0 if found is None or found.nargs == 0 else 1

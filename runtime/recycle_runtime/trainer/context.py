@@ -1,0 +1,40 @@
+"""What a script runs in: set before it begins, found by its trainer."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from recycle_runtime.program.errors import ProgramError
+from recycle_runtime.worker.lifecycle import Life
+from recycle_runtime.worker.requests import Requests
+
+
+@dataclass(slots=True)
+class Context:
+    """A worker process that runs a script."""
+
+    life: Life
+    requests: Requests
+    script: Path
+    has_trainer: bool = False
+
+
+_current: Context | None = None
+
+
+def enter(context: Context) -> None:
+    """A script is about to run in this process."""
+    global _current
+    _current = context
+
+
+def take() -> Context:
+    """For the one trainer of a script."""
+    if _current is None:
+        raise ProgramError(
+            "recycle.Trainer trains with the workers of a plan: start this script with "
+            "`recycle-run local PLAN SCRIPT.py`"
+        )
+    if _current.has_trainer:
+        raise ProgramError("a script has one recycle.Trainer, and this is the second")
+    _current.has_trainer = True
+    return _current

@@ -1,0 +1,112 @@
+"""A program made of what a script gives its trainer: the names that a program file would define."""
+
+import copy
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+
+from recycle_runtime.program.errors import ProgramError
+
+Model = torch.nn.Module | Sequence[tuple[str, torch.nn.Module]] | Callable[[], Any]
+
+
+def model_names(model: Any) -> dict[str, Any]:
+    """The name under which a program gives such a model."""
+    if isinstance(model, torch.nn.Sequential):
+        named = [(name, module) for name, module in model.named_children()]
+        return {"layers": lambda: copy.deepcopy(named)}
+    if isinstance(model, torch.nn.Module):
+        return {"model": lambda: copy.deepcopy(model)}
+    if isinstance(model, Sequence) and not isinstance(model, str | bytes):
+        layers = list(cast(Sequence[Any], model))
+        # A process may build its chunk again, and must not find the parameters that it has trained.
+        return {"layers": lambda: copy.deepcopy(layers)}
+    if callable(model):
+        return {"layers": model}
+    raise ProgramError(
+        "the model must be a torch.nn.Module, a list of (name, module), or a function that builds such a "
+        f"list, got {type(model).__name__}"
+    )
+
+
+class GivenData:
+    """The data of a script, which is known once it asks for its first step."""
+
+    def __init__(self) -> None:
+        self._given = threading.Event()
+        self._data: Any = None
+
+    def give(self, data: Any) -> None:
+        """With each step, and always the same."""
+        if not self._given.is_set():
+            self._data = data
+            self._given.set()
+        elif data is not self._data:
+            raise ProgramError("trainer.step was given other data than before: a run has one source of data")
+
+    def batches(self, seed: int) -> Iterator[Any]:
+        """As the function of a program file."""
+        self._given.wait()
+        return iter(_endless(self._data))
+
+
+def _endless(data: Any) -> Iterator[Any]:
+    if callable(getattr(data, "microbatch", None)):
+        data = data.microbatch
+    if callable(data):
+        return map(cast(Callable[[int], Any], data), _counting())
+    return iter(cast(Iterable[Any], data))
+
+
+def _counting() -> Iterator[int]:
+    number = 0
+    while True:
+        yield number
+        number += 1
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """The micro-batches of an evaluation."""
+
+    get: Callable[[int], Any]
+    count: int
+
+    def item(self, index: int) -> tuple[Any, Any]:
+        inputs, target = self.get(index)
+        return inputs, target
+
+    def signature(self, index: int) -> str:
+        from recycle_runtime.program.microbatches import shape_signature
+
+        return shape_signature(self.item(index)[0])
+
+
+def evaluation_items(data: Any, microbatches: int | None) -> Items:
+    """Of a sequence, an iterable that ends, or a function with the number of micro-batches beside it."""
+    if callable(getattr(data, "microbatch", None)):
+        count = len(data) if microbatches is None and hasattr(data, "__len__") else microbatches
+        return Items(data.microbatch, _counted(count))
+    if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, Mapping):
+        return Items(data.__getitem__, _counted(len(data) if microbatches is None else microbatches))
+    if isinstance(data, Iterable):
+        drawn: list[Any] = []
+        for item in cast(Iterable[Any], data):
+            if microbatches is not None and len(drawn) == microbatches:
+                break
+            drawn.append(item)
+        return Items(drawn.__getitem__, _counted(len(drawn)))
+    if callable(data):
+        return Items(data, _counted(microbatches))
+    raise ProgramError(f"trainer.evaluate needs micro-batches (input, target), got {type(data).__name__}")
+
+
+def _counted(count: int | None) -> int:
+    if count is None:
+        raise ProgramError("trainer.evaluate(data, microbatches=...): how many micro-batches there are")
+    if count < 1:
+        raise ProgramError("trainer.evaluate was given no micro-batch")
+    return count

@@ -1,0 +1,49 @@
+"""What a step came to, as a script sees it."""
+
+from recycle_runtime.protocol.messages import StepRow
+from recycle_runtime.worker.requests import Requests
+
+
+class Report:
+    """Of one step. What concerns the whole job is asked of the coordinator when it is first read.
+
+    Reading it waits until the step counts, that is until every worker has made it; all workers then see the
+    same numbers, also those that join later.
+    """
+
+    def __init__(self, step: int, requests: Requests) -> None:
+        self.step = step
+        """Its number, from 0."""
+        self._requests = requests
+        self._known: StepRow | None = None
+
+    @property
+    def loss(self) -> float:
+        """The mean over all micro-batches of the step."""
+        return self._row.loss
+
+    @property
+    def seconds(self) -> float:
+        """Of the worker that took longest."""
+        return self._row.seconds
+
+    @property
+    def live(self) -> int:
+        """How many workers made it."""
+        return self._row.live
+
+    @property
+    def plan(self) -> str:
+        """Failures on each stage, as the plan of the step has them."""
+        return self._row.plan
+
+    @property
+    def _row(self) -> StepRow:
+        if self._known is None:
+            self._known = self._requests.row(self.step)
+        return self._known
+
+    def __repr__(self) -> str:
+        if self._known is None:
+            return f"Report(step={self.step})"
+        return f"Report(step={self.step}, loss={self._known.loss!r}, seconds={self._known.seconds!r})"

@@ -1,0 +1,93 @@
+"""Runs the user's script in a worker process, as `python SCRIPT ARGS` would, and says what became of it."""
+
+import atexit
+import random
+import sys
+import traceback
+import types
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from recycle_runtime.execution.hooks import Hooks
+from recycle_runtime.plan.worker_ids import Worker, worker_text
+from recycle_runtime.program.errors import ProgramError, line_of, place, syntax_sentence
+from recycle_runtime.protocol.heartbeat_board import Board
+from recycle_runtime.trainer import context
+from recycle_runtime.worker.lifecycle import Life
+from recycle_runtime.worker.options import ProcessOptions
+from recycle_runtime.worker.requests import Requests
+
+_RUNTIME = str(Path(__file__).resolve().parents[1])
+
+
+def work_with_script(
+    options: ProcessOptions,
+    script: Sequence[str],
+    worker: Worker,
+    tp_rank: int,
+    line: int,
+    board: Board,
+    hooks: Hooks | None = None,
+) -> int:
+    """The life of a worker process that runs a script with its arguments; the exit status."""
+    requests = Requests()
+    life = Life(options, worker, tp_rank, line, board, hooks, requests)
+    inside = context.Context(life, requests, Path(script[0]))
+    context.enter(inside)
+    # Every worker builds the same model, also where the script does not say with which random numbers.
+    torch.manual_seed(options.worker.seed)
+    random.seed(options.worker.seed)
+    # What the agent has registered is not this process's to end.
+    atexit._clear()  # pyright: ignore[reportPrivateUsage]
+    why = _outcome(script, worker)
+    atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
+    if why is None and not inside.has_trainer:
+        why = f"{script[0]}: it ended without making a recycle.Trainer, so there is nothing to train"
+    if why is not None:
+        return life.fail(why)
+    requests.end()
+    return life.wait()
+
+
+def _outcome(script: Sequence[str], worker: Worker) -> str | None:
+    """Run it; what has kept it from its end."""
+    path = Path(script[0])
+    try:
+        _execute(script)
+    except SystemExit as error:
+        if error.code in (None, 0):
+            return None
+        return f"{path}: the script of worker {worker_text(worker)} exited with {error.code!r}"
+    except ProgramError as error:
+        return f"{place(path, line_of(path, error))}: {error}"
+    except SyntaxError as error:
+        return syntax_sentence(path, error)
+    except Exception as error:
+        where = place(path, line_of(path, error))
+        head = f"{where}: the script of worker {worker_text(worker)} raised {type(error).__name__}"
+        return f"{head}\n{_user_traceback(error)}"
+    return None
+
+
+def _execute(script: Sequence[str]) -> None:
+    path = Path(script[0]).absolute()
+    module = types.ModuleType("__main__")
+    module.__file__ = str(path)
+    code = compile(path.read_bytes(), str(path), "exec")
+    sys.modules["__main__"] = module
+    sys.argv = list(script)
+    sys.path.insert(0, str(path.parent))
+    exec(code, module.__dict__)
+
+
+def _user_traceback(error: BaseException) -> str:
+    """As Python prints it, without the frames of this package."""
+    told = traceback.TracebackException.from_exception(error)
+    seen: traceback.TracebackException | None = told
+    while seen is not None:
+        kept = [frame for frame in seen.stack if not frame.filename.startswith(_RUNTIME)]
+        seen.stack = traceback.StackSummary.from_list(kept or seen.stack)
+        seen = seen.__cause__ or seen.__context__
+    return "".join(told.format()).rstrip()

@@ -1,0 +1,172 @@
+"""What a script holds: it asks for steps, and is told what they came to."""
+
+import random
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from recycle_runtime.plan.worker_ids import Worker
+from recycle_runtime.program.errors import ProgramError
+from recycle_runtime.program.loading import Program
+from recycle_runtime.trainer import context
+from recycle_runtime.trainer.names import GivenData, Model, evaluation_items, model_names
+from recycle_runtime.trainer.report import Report
+
+
+class Trainer:
+    """Trains a model with the workers of a plan, and goes on when workers fail.
+
+        trainer = recycle.Trainer(layers, loss=cross_entropy, optimizer=lambda parameters: AdamW(parameters))
+        for step in trainer.steps(20_000):
+            report = trainer.step(dataset)
+            if step % 500 == 0:
+                trainer.print(step, report.loss, trainer.evaluate(held_out))
+
+    The script runs in every worker process, and all of them must ask for the same: whether to evaluate or to
+    stop may depend on the step, on `report` and on results of `evaluate`, which are the same everywhere,
+    and not on clocks, random numbers or files of one machine. Nothing of the script runs while its worker
+    trains.
+
+    A step that a failure interrupts is made again by the workers that are left; `step` just takes longer.
+    The script of a worker that joins runs from the top. Its loop begins with the step that the others have
+    made last, which is not made again, so that it enters the body of the loop where the others are.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        loss: Callable[[Any, Any], torch.Tensor],
+        optimizer: Callable[[Any], torch.optim.Optimizer],
+        schedule: Callable[[torch.optim.Optimizer], Any] | None = None,
+        clip_norm: float | None = None,
+        clip_value: float | None = None,
+        precision: str | None = None,
+        seed: int | None = None,
+    ) -> None:
+        """`model` is a list of (name, module), a function that builds one, or a whole module.
+
+        `loss(output, target)` is the mean over a micro-batch. `optimizer(parameters)` makes the optimizer of
+        some of the parameters, and gets pairs (name, parameter) if its argument is called `named` or
+        `named_parameters`; `schedule(optimizer)` makes its scheduler. `seed` is that of parameters, data and
+        dropout (default: `--seed`).
+        """
+        self._context = context.take()
+        self._requests = self._context.requests
+        self._data = GivenData()
+        options = {
+            "schedule": schedule,
+            "CLIP_NORM": clip_norm,
+            "CLIP_VALUE": clip_value,
+            "PRECISION": precision,
+        }
+        names = {
+            **model_names(model),
+            "loss": loss,
+            "optimizer": optimizer,
+            "batches": self._data.batches,
+            **{name: value for name, value in options.items() if value is not None},
+        }
+        self._position: int | None = None
+        """The step that comes next, as far as the script has come; None before its first loop."""
+        self._asked: int | None = None
+        """The step that the loop has given and that has not been made."""
+        self._is_made = False
+        """Whether the others have made that step already."""
+        self._is_stopped = False
+        self._total = 0
+        """Steps that the last loop has asked for."""
+        self._evaluations = 0
+        """Before the step that comes next."""
+        self._context.life.start(Program(self._context.script, names), seed)
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this worker speaks for all; true on one live worker, and on another if that one fails."""
+        self._requests.begin()
+        return self._requests.is_main
+
+    @property
+    def worker(self) -> Worker:
+        """This worker's place in the grid: (pipeline, stage)."""
+        return self._requests.worker if self._position is not None else self._context.life.worker
+
+    def print(self, *values: object, **options: Any) -> None:
+        """As `print`, on the main worker alone."""
+        if self.is_main:
+            print(*values, **(dict[str, Any](flush=True) | options))
+
+    def steps(self, total: int) -> Iterator[int]:
+        """Numbers of steps up to `total` in all, in order and each once; the body makes each with `step`.
+
+        A run that is resumed begins with the first step that its checkpoint does not have.
+        """
+        if total < 0:
+            raise ProgramError(f"trainer.steps must be given a number of steps from 0, got {total}")
+        self._requests.want(total)
+        with self._preserved():
+            start = self._requests.begin()
+        if self._position is None:
+            self._position = start.step
+            self._is_made = start.is_made
+        self._total = total
+        if self._position > total:
+            # The others were through with this loop when this worker joined.
+            self._evaluations = 0
+        while self._position < total and not self._is_stopped:
+            self._asked = self._position
+            yield self._position
+            if self._is_step_due:
+                raise ProgramError(
+                    f"step {self._asked} was not made: a loop over trainer.steps calls trainer.step once "
+                    "in each pass"
+                )
+
+    @property
+    def _is_step_due(self) -> bool:
+        return self._asked is not None
+
+    def step(self, data: Any) -> Report:
+        """Make the step that the loop is at, with the next micro-batches of `data`."""
+        step, self._asked = self._asked, None
+        if step is None:
+            raise ProgramError(
+                "trainer.step is called once in each pass of a loop over trainer.steps, and nowhere else"
+            )
+        self._data.give(data)
+        if not self._is_made:
+            with self._preserved():
+                self._requests.make(step)
+        self._is_made = False
+        self._position, self._evaluations = step + 1, 0
+        self._requests.forget_rows(step)
+        return Report(step, self._requests)
+
+    def evaluate(self, data: Any, *, microbatches: int | None = None) -> float:
+        """The mean loss over micro-batches (input, target), without gradients and in evaluation mode.
+
+        `data` is a sequence of them, an iterable that ends, or a function of their number with
+        `microbatches` beside it. All workers evaluate together, each its layers; every one gets the result.
+        """
+        items = evaluation_items(data, microbatches)
+        with self._preserved():
+            start = self._requests.begin()
+            step = start.run_begins if self._position is None else min(self._position, self._total)
+            number, self._evaluations = self._evaluations, self._evaluations + 1
+            return self._requests.evaluate(step, number, items)
+
+    def stop(self) -> None:
+        """End the loop after this pass, on all workers: decide it by what is the same on all of them."""
+        self._is_stopped = True
+
+    @contextmanager
+    def _preserved(self) -> Generator[None]:
+        """What training draws changes nothing for the script."""
+        states = torch.get_rng_state(), random.getstate()
+        try:
+            yield
+        finally:
+            torch.set_rng_state(states[0])
+            random.setstate(states[1])

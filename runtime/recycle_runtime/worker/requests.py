@@ -1,0 +1,290 @@
+"""Where the thread of a user's script and the engine, which trains, meet.
+
+    script    asks for step 7, waits                 goes on with the loop's body      asks for step 8, waits
+    engine                        makes step 7                                                 makes step 8
+
+The engine works only while the script waits in a call of its trainer: user code and training never run at
+the same time in a process. A step that all workers make again, because one of them failed before all had
+it, is made again while the script waits for something, and the script does not see it. The script of a worker
+that joins has no part in training until that worker is a full member of the group: its engine runs free.
+"""
+
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+
+from recycle_runtime.execution.evaluation import EvaluationData
+from recycle_runtime.plan.worker_ids import Worker, worker_text
+from recycle_runtime.protocol.messages import (
+    Evaluated,
+    EvaluationRequest,
+    EvaluationShare,
+    Failed,
+    FromWorker,
+    OtherEnded,
+    RowRequest,
+    ScriptEnded,
+    ScriptSteps,
+    StepRow,
+)
+
+
+class Next(Enum):
+    """What the engine does at a boundary between two steps."""
+
+    STEP = "make the step"
+    WAIT = "wait for the script"
+    STOP = "stop: the script has ended"
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Forward passes over some micro-batches, before a step."""
+
+    step: int
+    number: int
+    """Among the evaluations before the same step."""
+    data: EvaluationData
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a script begins."""
+
+    step: int
+    """The first one that it is given."""
+    is_made: bool
+    """Whether the other workers have made that step already: this one joins after it."""
+    run_begins: int
+    """The first step of the run."""
+
+
+class Requests:
+    """What a script has asked for, and what has come of it."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._say: Callable[[FromWorker], None] = lambda _: None
+        self._wake: Callable[[], None] = lambda: None
+        self._start: Start | None = None
+        self.is_main = False
+        self.worker: Worker = (0, 0)
+        self.generation = 0
+        self._granted = 0
+        """Steps that may be made."""
+        self._applied = 0
+        """Steps that the parameters of this worker have seen."""
+        self._is_inside = False
+        """Whether the script waits in a call."""
+        self._is_busy = False
+        """Whether the engine works."""
+        self._has_ended = False
+        self._evaluation: Evaluation | None = None
+        self._shares: dict[tuple[int, int], EvaluationShare] = {}
+        self._results: dict[tuple[int, int], float] = {}
+        self._rows: dict[int, StepRow] = {}
+        self._wanted_rows: set[int] = set()
+        self._wanted_steps: list[ScriptSteps] = []
+        self._others_end: tuple[Worker, int] | None = None
+
+    def attach(self, say: Callable[[FromWorker], None], wake: Callable[[], None]) -> None:
+        """The worker process is there: how it talks to the coordinator, and what wakes a waiting engine."""
+        self._say, self._wake = say, wake
+
+    # The engine.
+
+    def arrive(self, step: int, first_step: int, worker: Worker, generation: int, *, is_main: bool) -> None:
+        """This process stands before a step as a full member of a group; the run began with `first_step`."""
+        with self._changed:
+            self.is_main, self.worker, self.generation = is_main, worker, generation
+            self._applied = step
+            if self._start is None:
+                joins = step > first_step
+                self._start = Start(step - joins, is_made=joins, run_begins=first_step)
+                self._granted = step
+            self._changed.notify_all()
+        self._ask_for_result()
+
+    @property
+    def is_free(self) -> bool:
+        """Whether the engine need not wait: there is no script under way that could ask."""
+        return self._start is None
+
+    def next(self, step: int) -> Next | Evaluation:
+        """What to do before this step."""
+        with self._changed:
+            self._is_busy = False
+            found = self._next(step)
+            self._is_busy = isinstance(found, Evaluation) or found is Next.STEP
+            self._changed.notify_all()
+            return found
+
+    def _next(self, step: int) -> Next | Evaluation:
+        if self.is_free:
+            return Next.STEP
+        if not self._is_inside:
+            return Next.WAIT
+        if step < self._granted:
+            return Next.STEP
+        if self._evaluation is not None and self._evaluation.step == step:
+            wanted = self._evaluation.step, self._evaluation.number
+            known = wanted in self._results or self._has_share(wanted)
+            return Next.WAIT if known else self._evaluation
+        return Next.STOP if self._has_ended else Next.WAIT
+
+    def _has_share(self, wanted: tuple[int, int]) -> bool:
+        """Whether this worker has done its part in the generation that runs."""
+        share = self._shares.get(wanted)
+        return share is not None and share.generation == self.generation
+
+    def made(self, applied: int) -> None:
+        """So many steps."""
+        with self._changed:
+            self._applied, self._is_busy = applied, False
+            self._changed.notify_all()
+
+    def evaluated(self, evaluation: Evaluation, loss: float | None) -> None:
+        """This worker's part of it is done."""
+        step, number = evaluation.step, evaluation.number
+        share = EvaluationShare(self.generation, step, number, evaluation.data.count, loss or 0.0)
+        with self._changed:
+            self._shares = {(step, number): share}
+            self._is_busy = False
+        if loss is not None:
+            self._say(share)
+
+    def rest(self) -> None:
+        """The engine has left its group."""
+        with self._changed:
+            self._is_busy = False
+            self._changed.notify_all()
+
+    # The line to the coordinator.
+
+    def take(self, message: StepRow | Evaluated | OtherEnded) -> None:
+        """An answer."""
+        with self._changed:
+            match message:
+                case StepRow():
+                    self._rows[message.step] = message
+                    self._wanted_rows.discard(message.step)
+                case Evaluated(step, number, loss):
+                    self._results[step, number] = loss
+                case OtherEnded(worker, step):
+                    self._others_end = worker, step
+            self._changed.notify_all()
+        self._check_end()
+
+    def recall(self) -> None:
+        """A new coordinator may not have heard what was asked."""
+        with self._changed:
+            again: list[FromWorker] = [*self._wanted_steps, *map(RowRequest, sorted(self._wanted_rows))]
+            again += self._shares.values()
+            if self._evaluation is not None and self._evaluation.step < self._applied:
+                again.append(EvaluationRequest(self._evaluation.step, self._evaluation.number))
+            if self._has_ended:
+                again.append(ScriptEnded(self._granted))
+        for message in again:
+            self._say(message)
+
+    def _check_end(self) -> None:
+        """Whether another script has ended before a step that this one asks for."""
+        with self._changed:
+            end, granted = self._others_end, self._granted
+            worker = self.worker
+        if end is not None and granted > end[1]:
+            why = (
+                f"the script of worker {worker_text(end[0])} ended before step {end[1]}, and that of worker "
+                f"{worker_text(worker)} asks for it: every worker runs the same script, and must ask for the "
+                "same steps"
+            )
+            self._say(Failed(end[1], why, is_injected=False, is_hopeless=True))
+
+    # The script.
+
+    @contextmanager
+    def _inside(self) -> Generator[None]:
+        """The script waits: the engine may work. It goes on once the engine rests."""
+        with self._changed:
+            self._is_inside = True
+            self._wake()
+            try:
+                yield
+                self._changed.wait_for(lambda: not self._is_busy)
+            finally:
+                self._is_inside = False
+
+    def begin(self) -> Start:
+        """Wait until this worker is a full member of a group; where it begins."""
+        with self._inside():
+            self._changed.wait_for(lambda: self._start is not None)
+        assert self._start is not None
+        return self._start
+
+    def want(self, steps: int) -> None:
+        """A loop of the script asks for so many steps in all."""
+        with self._changed:
+            message = ScriptSteps(len(self._wanted_steps), steps)
+            self._wanted_steps.append(message)
+        self._say(message)
+
+    def make(self, step: int) -> None:
+        """Ask for a step, and wait until this worker has made it."""
+        with self._changed:
+            self._granted = max(self._granted, step + 1)
+            self._results = {at: loss for at, loss in self._results.items() if at[0] > step}
+            self._evaluation = None
+        self._check_end()
+        with self._inside():
+            self._changed.wait_for(lambda: self._applied > step)
+
+    def evaluate(self, step: int, number: int, data: EvaluationData) -> float:
+        """Ask for an evaluation before a step, and wait; the mean of its losses."""
+        with self._changed:
+            self._evaluation = Evaluation(step, number, data)
+        self._ask_for_result()
+        with self._inside():
+            self._changed.wait_for(lambda: (step, number) in self._results)
+            self._evaluation = None
+        return self._results[step, number]
+
+    def _ask_for_result(self) -> None:
+        """Of an evaluation that the other workers have left behind."""
+        with self._changed:
+            wanted, applied = self._evaluation, self._applied
+        if wanted is not None and wanted.step < applied:
+            self._say(EvaluationRequest(wanted.step, wanted.number))
+
+    def row(self, step: int) -> StepRow:
+        """What a step came to, from the coordinator."""
+        with self._changed:
+            known = self._rows.get(step)
+            if known is None:
+                self._wanted_rows.add(step)
+        if known is not None:
+            return known
+        self._say(RowRequest(step))
+        with self._inside():
+            self._changed.wait_for(lambda: step in self._rows)
+        return self._rows[step]
+
+    def forget_rows(self, step: int) -> None:
+        """Nobody asks for rows before this one any more."""
+        with self._changed:
+            self._rows = {at: row for at, row in self._rows.items() if at >= step}
+
+    def end(self) -> None:
+        """The script has ended; the engine may do what is left."""
+        self.begin()
+        with self._changed:
+            self._has_ended = self._is_inside = True
+            granted = self._granted
+        self._say(ScriptEnded(granted))
+        self._check_end()
+        self._wake()
+
+    @property
+    def has_ended(self) -> bool:
+        return self._has_ended
