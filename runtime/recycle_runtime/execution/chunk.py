@@ -84,15 +84,17 @@ class Chunk:
         self.buffers = LayerBuffers([layer.buffers for layer in self.layers])
         options = StepOptions(
             clip_norm=setting.program.clip_norm,
+            clip_value=setting.program.clip_value,
             staggered=_is_staggered(bundle, number),
             recoverable=setting.recoverable,
         )
+        stepped = [layer.stepped for layer in self.layers if layer.stepped is not None]
         self.stepper = Stepper(
-            LayerOptimizers([layer.optimizer for layer in self.layers if layer.optimizer is not None]),
+            LayerOptimizers(stepped),
             [parameter for layer in self.layers for parameter in layer.parameters],
             options,
             tensor_parallel_rank=setting.tp_rank,
-            undo=LayerUndo([layer.undo for layer in self.layers if layer.undo is not None]),
+            undo=LayerUndo(stepped),
         )
 
     @property
@@ -166,10 +168,19 @@ class Chunk:
     def forward(self, inputs: Sequence[torch.Tensor], step: int, index: int) -> Any:
         """Of one micro-batch, by its number among all of the step."""
         self._random.begin(step, index)
-        if not self.program.is_layered:
-            self._random.enter(self.number)
-            return self.module(*inputs)
-        return self.module(*(as_computed(tensor) for tensor in inputs))
+        precision = self.program.precision
+        if self.is_first:
+            inputs = [precision.entering(tensor) for tensor in inputs]
+        with precision.computing(self.setting.device):
+            if not self.program.is_layered:
+                self._random.enter(self.number)
+                return self.module(*inputs)
+            return self.module(*(as_computed(tensor) for tensor in inputs))
+
+    def loss(self, output: Any, target: Any) -> torch.Tensor:
+        """Of one micro-batch."""
+        with self.program.precision.computing(self.setting.device):
+            return self.program.loss(output, target)
 
     def state(self) -> dict[str, Any]:
         """Everything that makes it what it is, between two steps; nothing is copied."""

@@ -182,7 +182,7 @@ class Handlers:
             tensor.requires_grad_(not chunk.is_first and tensor.is_floating_point())
         output = chunk.forward(buffer.inputs, self._now, self._index(instruction))
         if chunk.is_last:
-            loss = chunk.program.loss(output, buffer.target) * self._loss_share(chunk, instruction)
+            loss = chunk.loss(output, buffer.target) * self._loss_share(chunk, instruction)
             buffer.target = None
             self._loss_sum += loss.detach()
             buffer.outputs = (loss,)

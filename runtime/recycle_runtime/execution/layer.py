@@ -3,47 +3,106 @@
 A program that gives whole stages has one of these for every chunk, which never moves.
 """
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, cast
 
 import torch
 
 from recycle_runtime.execution.kept_buffers import BufferHistory
-from recycle_runtime.execution.optimizer import Undo, check_optimizer
+from recycle_runtime.execution.optimizer import LayerOptimizer, Masters, check_optimizer, moving_of
+from recycle_runtime.execution.optimizer.plain_state import plain
 from recycle_runtime.program.loading import Program
 
 
 class Layer:
-    """Module, optimizer, undo and buffers; its gradients belong to the chunk that it is in."""
+    """Module, optimizer, what moves with it, and buffers; its gradients belong to the chunk that it is in."""
 
     def __init__(self, program: Program, number: int, name: str, module: torch.nn.Module) -> None:
         self.number, self.name, self.module = number, name, module
-        self.parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-        self.optimizer = program.optimizer(self.parameters) if self.parameters else None
+        named = [(each, value) for each, value in module.named_parameters() if value.requires_grad]
+        self.parameters = [parameter for _, parameter in named]
+        self._own_names = [each for each, _ in named]
+        self.parameter_names = [f"{name}.{each}" if name else each for each, _ in named]
+        """Of the same, in the whole model."""
+        masters = _lowered(program, module, self.parameters)
+        self.stepped: LayerOptimizer | None = None
         """None where there is nothing to train."""
-        self.undo = None if self.optimizer is None else Undo(self.optimizer)
-        if self.optimizer is not None:
-            check_optimizer(self.optimizer, self.parameters)
+        if self.parameters:
+            self.stepped = self._optimizer(program, masters)
         self.buffers = BufferHistory(module)
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer | None:
+        return None if self.stepped is None else self.stepped.optimizer
 
     def state(self) -> dict[str, Any]:
         """Everything that makes this layer what it is, between two steps; nothing is copied."""
-        return {
-            "model": self.module.state_dict(),
-            "optimizer": None if self.optimizer is None else self.optimizer.state_dict(),
-        }
+        state: dict[str, Any] = {"model": self.module.state_dict(), "optimizer": None}
+        if self.stepped is None:
+            return state
+        state["optimizer"] = _plain_groups(self.stepped.optimizer.state_dict())
+        if not self.stepped.moving.is_empty:
+            state["moving"] = self.stepped.moving.state_dict()
+        if self.stepped.masters is not None:
+            state["masters"] = [master.detach() for master in self.stepped.masters.parameters]
+        return state
 
     def load(self, state: dict[str, Any]) -> None:
         """Take over a state that was read or received."""
         self.module.load_state_dict(state["model"])
         self.buffers.forget()
-        if self.optimizer is not None:
-            self.optimizer.load_state_dict(state["optimizer"])
+        if self.stepped is None:
+            return
+        self.stepped.optimizer.load_state_dict(state["optimizer"])
+        if not self.stepped.moving.is_empty:
+            self.stepped.moving.load_state_dict(state.get("moving", {}))
+        if self.stepped.masters is not None:
+            # A state without them was trained in another precision: its weights are the values.
+            model = state["model"]
+            self.stepped.masters.load(state.get("masters") or [model[name] for name in self._own_names])
 
     @property
     def state_bytes(self) -> int:
         """About how many bytes a copy takes: parameters, buffers and what the optimizer keeps."""
         tensors = [*self.module.parameters(), *self.module.buffers()]
-        if self.optimizer is not None:
-            kept = (value for state in self.optimizer.state.values() for value in state.values())
+        if self.stepped is not None:
+            kept = (value for state in self.stepped.optimizer.state.values() for value in state.values())
             tensors += [value for value in kept if isinstance(value, torch.Tensor)]
+            tensors += [] if self.stepped.masters is None else self.stepped.masters.parameters
+            if not self.stepped.moving.is_empty:
+                tensors += _tensors(self.stepped.moving.state_dict())
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+    def _optimizer(self, program: Program, masters: Masters | None) -> LayerOptimizer:
+        stepped = self.parameters if masters is None else masters.parameters
+        optimizer = program.optimizer(stepped, self.parameter_names)
+        check_optimizer(optimizer, stepped)
+        return LayerOptimizer(optimizer, moving_of(program, self.module, optimizer), masters)
+
+
+def _lowered(
+    program: Program, module: torch.nn.Module, parameters: list[torch.nn.Parameter]
+) -> Masters | None:
+    """Turn the module into the precision of weights that the program wants, if it wants one."""
+    dtype = program.precision.weights
+    if dtype is None:
+        return None
+    values = [value.detach().to(torch.promote_types(value.dtype, torch.float32)) for value in parameters]
+    module.to(dtype)
+    return Masters(parameters, values)
+
+
+def _plain_groups(state: dict[str, Any]) -> dict[str, Any]:
+    """Rates that a schedule has computed with numpy are numbers."""
+    groups = cast("list[dict[str, Any]]", state["param_groups"])
+    return {**state, "param_groups": [plain(group, "param_groups") for group in groups]}
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, Mapping):
+        return [found for item in cast("Mapping[Any, Any]", value).values() for found in _tensors(item)]
+    if isinstance(value, list | tuple):
+        return [found for item in cast("list[Any]", value) for found in _tensors(item)]
+    return []

@@ -8,7 +8,8 @@ from typing import Any, cast
 import torch
 
 from recycle_runtime.execution.chunk import as_computed, build_module
-from recycle_runtime.execution.optimizer import StepOptions, Stepper, Totals
+from recycle_runtime.execution.layer import Layer
+from recycle_runtime.execution.optimizer import LayerOptimizers, LayerUndo, StepOptions, Stepper, Totals
 from recycle_runtime.execution.split_backward import Split, prepare
 from recycle_runtime.profiler import links
 from recycle_runtime.profiler.meters import MEMORY_HOW, NOTHING, Stopwatch, Timing, counting
@@ -17,6 +18,7 @@ from recycle_runtime.program.errors import ProgramError, blame
 from recycle_runtime.program.layers import build_layers
 from recycle_runtime.program.loading import Program, kind_of
 from recycle_runtime.program.microbatches import MicroBatches
+from recycle_runtime.program.precision import Precision
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -31,8 +33,9 @@ class StageRun:
         *,
         is_first: bool,
         loss: Callable[[Any], torch.Tensor] | None,
+        precision: Precision = Precision.AS_BUILT,
     ) -> None:
-        self.module = module
+        self.module, self._precision = module, precision
         self._inputs, self._is_first, self._loss = inputs, is_first, loss
 
     @property
@@ -49,8 +52,12 @@ class StageRun:
 
     def forward(self, inputs: Tensors) -> Tensors:
         """What is kept for the backward: the outputs, or the loss of the last stage."""
-        output: Any = self.module(*(as_computed(tensor) for tensor in inputs))
-        return as_tensors(output if self._loss is None else self._loss(output))
+        if self._is_first:
+            inputs = tuple(self._precision.entering(tensor) for tensor in inputs)
+        device = next((tensor.device for tensor in inputs), torch.device("cpu"))
+        with self._precision.computing(device):
+            output: Any = self.module(*(as_computed(tensor) for tensor in inputs))
+            return as_tensors(output if self._loss is None else self._loss(output))
 
     def gradients(self, outputs: Tensors) -> list[torch.Tensor | None]:
         """As they arrive from the next stage; the loss needs none."""
@@ -88,10 +95,16 @@ _CALM = Totals(0.0, 0.0)
 class OptimizerRun:
     """The optimizer of one stage, with its gradients in the place where training has them."""
 
-    def __init__(self, program: Program, module: torch.nn.Module) -> None:
-        self._parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-        self._optimizer = program.optimizer(self._parameters) if self._parameters else None
-        self._stepper = Stepper(self._optimizer, self._parameters, StepOptions(program.clip_norm))
+    def __init__(self, program: Program, name: str, module: torch.nn.Module) -> None:
+        layer = Layer(program, 0, name, module)
+        self._layer, self._parameters, self._optimizer = layer, layer.parameters, layer.optimizer
+        stepped = [] if layer.stepped is None else [layer.stepped]
+        self._stepper = Stepper(
+            LayerOptimizers(stepped) if stepped else None,
+            self._parameters,
+            StepOptions(program.clip_norm, program.clip_value),
+            undo=LayerUndo(stepped) if stepped else None,
+        )
 
     @property
     def gradient_bytes(self) -> int:
@@ -100,12 +113,8 @@ class OptimizerRun:
 
     @property
     def state_bytes(self) -> int:
-        """What the optimizer keeps beside the parameters."""
-        if self._optimizer is None:
-            return 0
-        states: list[dict[str, Any]] = list(self._optimizer.state.values())
-        kept = [value for state in states for value in state.values() if isinstance(value, torch.Tensor)]
-        return sum(value.numel() * value.element_size() for value in kept)
+        """Parameters, buffers, and what the optimizer and all that moves with it keep."""
+        return self._layer.state_bytes
 
     @property
     def held_bytes(self) -> int:
@@ -212,9 +221,9 @@ def _profile(program: Program, options: Options, progress: Callable[[str], None]
         progress(piece.title)
         loss = _loss_against(program, target) if piece.is_last else None
         module = piece.module.to(device).train()
-        run = StageRun(module, inputs, is_first=piece.is_first, loss=loss)
+        run = StageRun(module, inputs, is_first=piece.is_first, loss=loss, precision=program.precision)
         with blame(program.path, piece.title):
-            costs, inputs = _measure(program, run, options, device)
+            costs, inputs = _measure(program, piece.name, run, options, device)
         rows.append(costs)
         names.append(piece.name)
     by_layer = options.stages is None
@@ -252,9 +261,9 @@ def _share_reduction(
 
 
 def _measure(
-    program: Program, run: StageRun, options: Options, device: torch.device
+    program: Program, name: str, run: StageRun, options: Options, device: torch.device
 ) -> tuple[StageCosts, Tensors]:
-    optimizer = OptimizerRun(program, run.module)
+    optimizer = OptimizerRun(program, name, run.module)
     watch = Stopwatch(device)
     # Fused first: preparing a module for the split changes how it runs.
     backward = _fused(run, watch, options.repeat)
@@ -266,7 +275,7 @@ def _measure(
         outputs = run.forward(run.fresh_inputs())
     boundary = 0 if run.is_last else _bytes(outputs)
     step = optimizer.time(watch, options.repeat)
-    to_copy = _bytes([*run.module.parameters(), *run.module.buffers()]) + optimizer.state_bytes
+    to_copy = optimizer.state_bytes
     pipelines = 1 if by_layer else options.pipelines
     costs = StageCosts(
         forward=forward,

@@ -3,9 +3,17 @@
     layers() -> [(name, nn.Module), ...]        the model; one tensor or a tuple in and out; layers chain
     loss(output, target) -> scalar tensor       the mean over the micro-batch
     batches(seed) -> iterator                   micro-batches (input, target), the same for the same seed
-    optimizer(parameters) -> Optimizer          a torch.optim.Optimizer
-    CLIP_NORM = 1.0                             optional: clip gradients by the norm of the whole model
-    WEIGHTS = "gpt2/"                           optional: begin with these, by the names of the whole model
+    optimizer(parameters) -> Optimizer          a torch.optim.Optimizer, of each layer
+    optimizer(named_parameters) -> Optimizer    the same, given (name, parameter) pairs
+
+and may define
+
+    schedule(optimizer) -> LRScheduler          any of torch.optim.lr_scheduler, stepped after each step
+    moves_with_steps(module, optimizer)         averages of weights, counters: one object or a list of them
+    CLIP_NORM = 1.0                             clip gradients by the norm of the whole model
+    CLIP_VALUE = 0.5                            clip every number in the gradients
+    PRECISION = "bf16"                          or "bf16-weights": see `precision`
+    WEIGHTS = "gpt2/"                           begin with these, by the names of the whole model
 
 In place of `layers` a program may give
 
@@ -28,8 +36,10 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import torch
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from recycle_runtime.program.errors import ProgramError, blame, place, syntax_sentence
+from recycle_runtime.program.precision import Precision, precision_of
 from recycle_runtime.weights.named import Weights, open_weights
 from recycle_runtime.weights.safetensors import WeightsError
 
@@ -45,6 +55,13 @@ NEEDED = {
     "optimizer": ("parameters",),
 }
 """The names that a program defines beside the model, and what each is called with."""
+OPTIONAL = {
+    "schedule": ("optimizer",),
+    "moves_with_steps": ("module", "optimizer"),
+}
+"""The functions that it may define, and what each is called with."""
+_NAMED = ("named_parameters", "named")
+"""What the parameter of `optimizer` is called where it wants names too."""
 
 
 def check_names(path: Path, names: Mapping[str, Any]) -> str:
@@ -56,6 +73,9 @@ def check_names(path: Path, names: Mapping[str, Any]) -> str:
         raise ProgramError(f"{path}: it does not define {_listed(wanted)}", _hint(wanted, names))
     for name, arguments in NEEDED.items():
         _check_call(path, name, names[name], arguments)
+    for name, arguments in OPTIONAL.items():
+        if names.get(name) is not None:
+            _check_call(path, name, names[name], arguments)
     # Programs have always been free to call a number or a helper `layers`.
     for name in given[:-1]:
         if _can_be_called(name, names[name]):
@@ -80,15 +100,15 @@ def layer_count(path: Path, names: Mapping[str, Any]) -> int | None:
     return value
 
 
-def clip_norm(path: Path, names: Mapping[str, Any]) -> float | None:
-    """The limit on the gradient norm; None for no limit."""
-    value = names.get("CLIP_NORM")
+def clip_limit(path: Path, names: Mapping[str, Any], name: str) -> float | None:
+    """A limit on gradients (CLIP_NORM, CLIP_VALUE); None for no limit."""
+    value = names.get(name)
     if value is None:
         return None
     good = isinstance(value, int | float) and not isinstance(value, bool)
     if not good or not 0 < value < math.inf:
         raise ProgramError(
-            f"{path}: CLIP_NORM must be a number over 0, got {_short(value)}",
+            f"{path}: {name} must be a number over 0, got {_short(value)}",
             "leave it out to clip nothing",
         )
     return float(value)
@@ -110,6 +130,12 @@ def weights(path: Path, names: Mapping[str, Any]) -> Weights | None:
         return open_weights(source)
     except WeightsError as error:
         raise ProgramError(f"{path}: {error}") from None
+
+
+def wants_names(function: Callable[..., Any]) -> bool:
+    """Whether `optimizer` is called with (name, parameter) pairs: its parameter is called so."""
+    signature = _signature(function)
+    return signature is not None and next(iter(signature.parameters), "") in _NAMED
 
 
 def first_line(path: Path, function: Any) -> int | None:
@@ -177,6 +203,17 @@ def _hint(missing: list[str], names: Mapping[str, Any]) -> str:
     return f"a program defines {_listed(['layers()', *calls])}, or build_stage(stage, stages) for layers()"
 
 
+def _needs_arguments(function: Callable[..., Any]) -> bool:
+    """Beside the object itself."""
+    signature = _signature(function)
+    parameters = [] if signature is None else list(signature.parameters.values())[1:]
+    return any(
+        each.default is inspect.Parameter.empty
+        and each.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        for each in parameters
+    )
+
+
 def _listed(words: list[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
@@ -199,10 +236,13 @@ class Program:
         self.gives = check_names(path, names)
         """Which of `MODEL` it defines."""
         self.path = path
-        self.clip_norm: float | None = clip_norm(path, names)
+        self.clip_norm: float | None = clip_limit(path, names, "CLIP_NORM")
+        self.clip_value: float | None = clip_limit(path, names, "CLIP_VALUE")
+        self.precision: Precision = precision_of(path, names.get("PRECISION"))
         self.layer_count: int | None = layer_count(path, names)
         self.weights: Weights | None = weights(path, names)
         self._functions: dict[str, Callable[..., Any]] = {name: names[name] for name in (*NEEDED, self.gives)}
+        self._functions |= {name: names[name] for name in OPTIONAL if names.get(name) is not None}
         self._takes_group = takes_group(self._functions[self.gives])
 
     @property
@@ -274,11 +314,51 @@ class Program:
             f"got {kind_of(made)}"
         )
 
-    def optimizer(self, parameters: Sequence[torch.nn.Parameter]) -> torch.optim.Optimizer:
-        """What steps these parameters."""
-        with blame(self.path, "optimizer(parameters)"):
-            made = self._functions["optimizer"](parameters)
+    def optimizer(
+        self, parameters: Sequence[torch.nn.Parameter], names: Sequence[str] = ()
+    ) -> torch.optim.Optimizer:
+        """What steps these parameters, which have these names in the whole model."""
+        function = self._functions["optimizer"]
+        named = wants_names(function)
+        given: Any = list(zip(names, parameters, strict=True)) if named else parameters
+        with blame(self.path, f"optimizer({'named_parameters' if named else 'parameters'})"):
+            made = function(given)
         return self._checked("optimizer", made, torch.optim.Optimizer, "a torch.optim.Optimizer")
+
+    def schedule(self, optimizer: torch.optim.Optimizer) -> LRScheduler | None:
+        """What sets the rates of this optimizer, step by step; None where the program has no schedule."""
+        if "schedule" not in self._functions:
+            return None
+        with blame(self.path, "schedule(optimizer)"):
+            made = self._functions["schedule"](optimizer)
+        scheduler = self._checked("schedule", made, LRScheduler, "a scheduler of torch.optim.lr_scheduler")
+        if isinstance(scheduler, ReduceLROnPlateau) or _needs_arguments(type(scheduler).step):
+            raise ProgramError(
+                f"{self._line('schedule')}: {type(scheduler).__name__} needs a number in every step(), "
+                "and a schedule is stepped without one",
+                "use a schedule of the step alone, such as OneCycleLR or LambdaLR",
+            )
+        return scheduler
+
+    def moves_with_steps(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[Any]:
+        """What else moves with the steps of a layer."""
+        if "moves_with_steps" not in self._functions:
+            return []
+        with blame(self.path, "moves_with_steps(module, optimizer)"):
+            made = self._functions["moves_with_steps"](module, optimizer)
+        movers = list(cast(Iterable[Any], made)) if isinstance(made, list | tuple) else [made]
+        for mover in (each for each in movers if each is not None):
+            steps = ("update_parameters", "step")
+            lacks = [name for name in ("state_dict", "load_state_dict") if not hasattr(mover, name)]
+            if not any(callable(getattr(mover, name, None)) for name in steps):
+                lacks.append("step")
+            if lacks:
+                raise ProgramError(
+                    f"{self._line('moves_with_steps')}: what moves_with_steps returns must have "
+                    f"{_listed(lacks)}, got {kind_of(mover)}",
+                    "give it step() or update_parameters(module), state_dict() and load_state_dict(state)",
+                )
+        return [each for each in movers if each is not None]
 
     def _checked(self, name: str, value: Any, kind: type[_Kind], words: str) -> _Kind:
         if isinstance(value, kind):

@@ -143,7 +143,8 @@ class StateReceiver:
         """Every operation once, on a module that is thrown away."""
         chunk, program = self._chunk, self._chunk.program
         built = build_module(program, chunk.number, chunk.count, chunk.seed, cut=chunk.cut)
-        module = built.to(self._device).train()
+        precision = program.precision
+        module = built.to(self._device, precision.weights).train()
         target: Any = None
         inputs: tuple[torch.Tensor, ...] = ()
         if chunk.is_first or chunk.is_last:
@@ -153,9 +154,9 @@ class StateReceiver:
         if not chunk.is_first:
             specs = [TensorSpec(tuple(row[1:]), getattr(torch, row[0])) for row in rows]
             inputs = tuple(_empty(spec, self._device) for spec in specs)
-        outputs = module(*inputs)
-        if chunk.is_last:
-            outputs = program.loss(outputs, target)
+        with precision.computing(self._device):
+            outputs = module(*map(precision.entering, inputs))
+            outputs = program.loss(outputs, target) if chunk.is_last else outputs
         given = outputs if isinstance(outputs, tuple) else (outputs,)
         gradients = [torch.ones_like(each) if each.requires_grad else None for each in given]
         prepare(module).backward_input(given, gradients).run()

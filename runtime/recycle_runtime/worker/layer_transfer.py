@@ -255,10 +255,10 @@ class _Source:
 
 
 def _make_step(layer: Layer, gradients: list[torch.Tensor | None] | None) -> None:
-    if layer.optimizer is None or gradients is None:
+    if layer.stepped is None or gradients is None:
         return
     for parameter, gradient in zip(layer.parameters, gradients, strict=True):
         parameter.grad = gradient
-    layer.optimizer.step()
+    layer.stepped.step()
     for parameter in layer.parameters:
         parameter.grad = None

@@ -3,15 +3,19 @@
     gradients   of a chunk, in a few long tensors
     norm        of the whole model: how it is added up over workers, and what follows from it
     undo        of the last step
-    by_layer    the optimizers of several layers as one
+    moving      what moves with the steps beside an optimizer: schedules, averages, counters
+    masters     float32 copies that are stepped in the place of bf16 weights
+    by_layer    all of these for a layer, and several layers as one
     stepper     the order of these things within a step
 
 Bytes for each trainable parameter, in float32 with AdamW: 4 for the gradient, 12 for undo, and 4 more for the
 gradients of an early step when clipping is on.
 """
 
-from recycle_runtime.execution.optimizer.by_layer import LayerOptimizers, LayerUndo
+from recycle_runtime.execution.optimizer.by_layer import LayerOptimizer, LayerOptimizers, LayerUndo
 from recycle_runtime.execution.optimizer.gradients import FlatGradients
+from recycle_runtime.execution.optimizer.masters import Masters
+from recycle_runtime.execution.optimizer.moving import Moving, moving_of
 from recycle_runtime.execution.optimizer.norm import (
     Pending,
     Progress,
@@ -31,8 +35,11 @@ from recycle_runtime.execution.optimizer.undo import Undo, UndoError
 
 __all__ = [
     "FlatGradients",
+    "LayerOptimizer",
     "LayerOptimizers",
     "LayerUndo",
+    "Masters",
+    "Moving",
     "Pending",
     "Phase",
     "Progress",
@@ -46,4 +53,5 @@ __all__ = [
     "UndoError",
     "Verdict",
     "check_optimizer",
+    "moving_of",
 ]

@@ -6,6 +6,7 @@ Reducing, clearing, scaling and measuring are then one operation each. A flag sa
 gradient in this step at all. Flags travel with the gradients, so peers agree on what the optimizer may touch.
 """
 
+import math
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from typing import cast
@@ -202,6 +203,14 @@ class FlatGradients:
     def scale(self, factor: float) -> None:
         for part in self._parts:
             part.flat[: part.values].mul_(factor)
+
+    def clamp(self, limit: float) -> None:
+        """No number is larger than the limit; gradients that are not finite stay so, to be seen."""
+        for part in self._parts:
+            values = part.flat[: part.values]
+            finite = torch.isfinite(values).all()
+            values.clamp_(-limit, limit)
+            values[:1].masked_fill_(~finite, math.nan)
 
     def keep(self) -> None:
         """Copy the gradients of this step aside; from then on that costs as much memory as they do."""

@@ -18,6 +18,8 @@ class StepOptions:
 
     clip_norm: float | None = None
     """Gradients are scaled down to this global norm; None leaves them alone."""
+    clip_value: float | None = None
+    """No number in the gradients is larger, or smaller than its negative, before the norm is taken."""
     staggered: bool = True
     """Step before the norm of the whole model is known; False waits for it."""
     validate: bool = True
@@ -30,6 +32,8 @@ class StepOptions:
     def __post_init__(self) -> None:
         if self.clip_norm is not None and not 0 < self.clip_norm < math.inf:
             raise ValueError(f"clip_norm must be a positive number, got {self.clip_norm}")
+        if self.clip_value is not None and not 0 < self.clip_value < math.inf:
+            raise ValueError(f"clip_value must be a positive number, got {self.clip_value}")
         if self.clip_norm is not None and not self.validate:
             raise ValueError("clipping needs the norm: set validate, or leave clip_norm out")
         if self.patience < 0:

@@ -10,11 +10,10 @@ nobody has to ask. After that the norm is waited for, for a while. Parameters ar
 waits.
 """
 
-import copy
 import inspect
 from collections.abc import Iterable, Sequence
 from enum import Enum
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 
@@ -39,9 +38,7 @@ from recycle_runtime.execution.optimizer.undo import (
 from recycle_runtime.program.errors import ProgramError
 
 
-def check_optimizer(
-    optimizer: torch.optim.Optimizer | LayerOptimizers, trainable: Sequence[torch.Tensor]
-) -> None:
+def check_optimizer(optimizer: torch.optim.Optimizer, trainable: Sequence[torch.Tensor]) -> None:
     """Refuse one that runs the model by itself, or that trains what is not in this chunk."""
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
@@ -62,14 +59,6 @@ def check_optimizer(
 def idle_optimizer() -> torch.optim.Optimizer:
     """For a chunk with nothing to train, which still takes part in every step."""
     return torch.optim.SGD([torch.zeros(0, requires_grad=True)], lr=0.0)
-
-
-class Stateful(Protocol):
-    """Something that moves with the steps, such as a scheduler."""
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state_dict: dict[str, Any], /) -> object: ...
 
 
 class StepOrderError(RuntimeError):
@@ -95,14 +84,14 @@ class Stepper:
         options: StepOptions | None = None,
         *,
         tensor_parallel_rank: int = 0,
-        companions: Sequence[Stateful] = (),
         undo: LayerUndo | None = None,
     ) -> None:
         """`undo` comes with the optimizers of several layers, and may know a step already."""
         self.options = options or StepOptions()
         self.gradients = FlatGradients(parameters)
         self.optimizer = idle_optimizer() if optimizer is None else optimizer
-        if optimizer is not None:
+        if isinstance(optimizer, torch.optim.Optimizer):
+            # Those of layers have been looked at when the layers were made.
             check_optimizer(optimizer, self.gradients.parameters)
         self.undo = undo or Undo(cast(torch.optim.Optimizer, self.optimizer))
         if not self.options.keeps_undo:
@@ -114,9 +103,8 @@ class Stepper:
         """Of the last settled step."""
         self.totals: Totals | None = None
         """Of the last settled step, for a worker that missed them."""
-        self._rank, self._companions = tensor_parallel_rank, companions
+        self._rank = tensor_parallel_rank
         self._before = self.progress
-        self._companions_before: list[dict[str, Any]] = []
         self._options_after: list[dict[str, Any]] = []
 
     @property
@@ -144,6 +132,8 @@ class Stepper:
             if pending is not None:
                 pending.wait()
         self.gradients.look()
+        if self.options.clip_value is not None:
+            self.gradients.clamp(self.options.clip_value)
         self.phase = Phase.REDUCED
 
     def start_norm(self, start_sum: StartSum) -> None:
@@ -165,7 +155,6 @@ class Stepper:
         elif self.options.validate and not waits:
             self.norm.measure(self.gradients.sum_of_squares(self._rank))
         self._before = self.progress
-        self._companions_before = [copy.deepcopy(companion.state_dict()) for companion in self._companions]
         self.progress = self._before._replace(steps=self._before.steps + 1)
         if waits and known is not None:
             self._make_properly(known, redone=False)
@@ -219,8 +208,6 @@ class Stepper:
     def rollback(self) -> None:
         """Go back to before the last step, whatever became of it, and throw away gradients; once per step."""
         self.undo.undo()
-        for companion, state in zip(self._companions, self._companions_before, strict=True):
-            companion.load_state_dict(state)
         self.progress = self._before
         self.record = self.totals = None
         self.norm.drop()

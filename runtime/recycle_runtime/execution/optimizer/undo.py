@@ -1,9 +1,9 @@
 """Undo of the last optimizer step, exactly, for any optimizer.
 
 Taken down before a step: the parameters that have a gradient and their state, since a step changes no others;
-the options of the groups; plain numbers and tensors among the optimizer's own attributes. It costs as much
-memory as these take (AdamW in float32: 12 bytes a parameter) and one copy of them a step, always into the
-same memory.
+the options of the groups; plain numbers and tensors among the optimizer's own attributes; the state of what
+moves with the steps beside it. It costs as much memory as these take (AdamW in float32: 12 bytes a parameter)
+and one copy of them a step, always into the same memory.
 """
 
 import copy
@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 import torch
+
+from recycle_runtime.execution.optimizer.plain_state import Stateful
 
 _PLAIN = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 
@@ -205,8 +207,10 @@ class UndoError(RuntimeError):
 class Undo:
     """Call `save` before each step of the optimizer; `undo` takes back what happened since."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-        self._optimizer = optimizer
+    def __init__(self, optimizer: torch.optim.Optimizer, beside: Stateful | None = None) -> None:
+        """`beside` moves with the steps; its state is plain values."""
+        self._optimizer, self._beside = optimizer, beside
+        self._beside_state: Any = None
         self._parameters: dict[torch.Tensor, Any] = {}
         self._state: dict[Any, Any] = {}
         self._groups: list[Any] = []
@@ -219,7 +223,13 @@ class Undo:
     @property
     def bytes_held(self) -> int:
         return bytes_of(
-            [list(self._parameters.values()), list(self._state.values()), self._groups, self._attributes]
+            [
+                list(self._parameters.values()),
+                list(self._state.values()),
+                self._groups,
+                self._attributes,
+                self._beside_state,
+            ]
         )
 
     @property
@@ -244,6 +254,8 @@ class Undo:
             self._state[key] = keep(state[key], self._state.get(key), copies)
         self._groups = keep([options_of(group) for group in groups_of(self._optimizer)], self._groups, copies)
         self._attributes = keep(self._own_attributes(), self._attributes, copies)
+        if self._beside is not None:
+            self._beside_state = keep(self._beside.state_dict(), self._beside_state, copies)
         copies.run()
         self._why_not = ""
 
@@ -261,6 +273,9 @@ class Undo:
         for group, kept in zip(groups_of(self._optimizer), self._groups, strict=True):
             _replace(group, options_of(group), kept, copies)
         _replace(vars(self._optimizer), self._own_attributes(), self._attributes, copies)
+        if self._beside is not None:
+            # A copy, since it may keep what it is given.
+            self._beside.load_state_dict(give_back(self._beside_state, None, copies))
         copies.run()
         self._why_not = "the last step has been undone already, and only that one is kept"
 

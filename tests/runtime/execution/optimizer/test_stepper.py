@@ -7,6 +7,10 @@ import pytest
 import torch
 
 from recycle_runtime.execution.optimizer import (
+    LayerOptimizer,
+    LayerOptimizers,
+    LayerUndo,
+    Moving,
     Phase,
     StepOptions,
     StepOrderError,
@@ -243,14 +247,14 @@ def test_rollback(name: str, slope: float, patience: int, is_settled: bool) -> N
     optimizer = OPTIMIZERS[name]([weight])
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
     options = StepOptions(clip_norm=1.0, patience=patience)
-    stepper = Stepper(optimizer, [weight], options, companions=[scheduler])
+    layer = LayerOptimizer(optimizer, Moving(torch.nn.Module(), scheduler))
+    stepper = Stepper(LayerOptimizers([layer]), [weight], options, undo=LayerUndo([layer]))
     for earlier in (0.1, 7.0, 0.1):
         whole_step(stepper, weight, earlier)
         stepper.settle()
-        scheduler.step()
     before, progress, epoch = values_of(optimizer), stepper.progress, scheduler.last_epoch
+    assert epoch == 3
     whole_step(stepper, weight, slope)
-    scheduler.step()
     if is_settled:
         stepper.settle()
     accumulate(weight, 1.0)

@@ -1,0 +1,81 @@
+"""The loop that a user would write: one model, one optimizer, one schedule, one average of the weights."""
+
+import runpy
+from contextlib import nullcontext
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from recycle_runtime.program.layers import seed_of
+
+
+class Plain(NamedTuple):
+    """What came of it."""
+
+    losses: list[float]
+    model: dict[str, torch.Tensor]
+    average: dict[str, torch.Tensor]
+    """Of the weights, by their names; empty without one."""
+    rates: list[float]
+    """Of the first group, in each step."""
+
+
+class Whole(nn.Module):
+    """The layers of a program under their names, one after another."""
+
+    def __init__(self, layers: list[tuple[str, nn.Module]]) -> None:
+        super().__init__()
+        self._order = [layer for _, layer in layers]
+        for name, layer in layers:
+            self.add_module(name.replace(".", "/"), layer)
+
+    def forward(self, value: Any) -> Any:
+        for layer in self._order:
+            value = layer(value)
+        return value
+
+
+def named(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name.replace("/", "."): tensor for name, tensor in state.items()}
+
+
+def train_plainly(program: str, per_step: int, steps: int, seed: int = 0) -> Plain:
+    """As `python train.py` would, with what the program file defines."""
+    names = runpy.run_path(program)
+    torch.manual_seed(seed_of(seed, 0))
+    model = Whole(names["layers"]())
+    pairs = [(name.replace("/", "."), value) for name, value in model.named_parameters()]
+    first = names["optimizer"].__code__.co_varnames[0]
+    optimizer = names["optimizer"](pairs if first == "named_parameters" else [value for _, value in pairs])
+    schedule = names["schedule"](optimizer) if names.get("schedule") else None
+    movers: list[Any] = names["moves_with_steps"](model, optimizer) if "moves_with_steps" in names else []
+    items = names["batches"](seed)
+    losses: list[float] = []
+    rates: list[float] = []
+    for _ in range(steps):
+        total = 0.0
+        for _ in range(per_step):
+            value, target = next(items)
+            with torch.autocast("cpu", torch.bfloat16) if names.get("PRECISION") == "bf16" else nullcontext():
+                loss = names["loss"](model(value), target) / per_step
+            loss.backward()
+            total += float(loss.detach())
+        losses.append(total)
+        rates.append(float(optimizer.param_groups[0]["lr"]))
+        if names.get("CLIP_VALUE") is not None:
+            nn.utils.clip_grad_value_(model.parameters(), names["CLIP_VALUE"])
+        limit = names.get("CLIP_NORM")
+        norm = nn.utils.clip_grad_norm_(model.parameters(), float("inf") if limit is None else limit)
+        if torch.isfinite(norm):
+            optimizer.step()
+            if schedule is not None:
+                schedule.step()
+            for mover in movers:
+                if hasattr(mover, "update_parameters"):
+                    mover.update_parameters(model)
+                else:
+                    mover.step()
+        optimizer.zero_grad()
+    averages = [mover.module.state_dict() for mover in movers if hasattr(mover, "update_parameters")]
+    return Plain(losses, named(model.state_dict()), named(averages[0]) if averages else {}, rates)

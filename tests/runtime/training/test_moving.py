@@ -1,0 +1,178 @@
+"""Schedules, averages and groups by name equal the loop that a user would write, in float64.
+
+Workers as threads, steps that are undone and made again, and the model cut elsewhere in between.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from recycle_runtime.execution.chunk import Chunk, convert
+from recycle_runtime.execution.layer import Layer
+from recycle_runtime.program.layers import build_layers
+from tests.runtime.training.compare import changed
+from tests.runtime.training.plain_loop import Plain, train_plainly
+from tests.runtime.training.test_convert import Held, built, bundle_of, run, stand
+
+SCRIPTED = str(Path(__file__).resolve().parent / "programs" / "scripted.py")
+STEPS = 8
+
+
+def averages_of(held: Held) -> dict[str, torch.Tensor]:
+    """Under the names of the whole model."""
+    found: dict[str, torch.Tensor] = {}
+    for layer in (layer for chunks in held.values() for chunk in chunks.values() for layer in chunk.layers):
+        assert layer.stepped is not None
+        for part in layer.stepped.moving.parts.values():
+            if isinstance(part, torch.optim.swa_utils.AveragedModel):
+                state: dict[str, torch.Tensor] = part.module.state_dict()
+                found |= {f"{layer.name}.{name}": tensor for name, tensor in state.items()}
+    return found
+
+
+def check(held: Held, losses: list[float], plain: Plain) -> None:
+    assert losses == pytest.approx(plain.losses, rel=1e-12)
+    for chunks in held.values():
+        for chunk in chunks.values():
+            for name, tensor in chunk.module.state_dict().items():
+                torch.testing.assert_close(tensor, plain.model[name], rtol=1e-11, atol=1e-12)
+    averages = averages_of(held)
+    assert averages.keys() == plain.average.keys()
+    for name, tensor in averages.items():
+        torch.testing.assert_close(tensor, plain.average[name], rtol=1e-11, atol=1e-12)
+
+
+SCHEDULES = {
+    "OneCycleLR": "OneCycleLR(o, max_lr=[3e-2] * len(o.param_groups), total_steps=40)",
+    "CosineAnnealingWarmRestarts": "CosineAnnealingWarmRestarts(o, T_0=3, T_mult=2)",
+    "MultiStepLR": "MultiStepLR(o, [2, 4, 4, 7], 0.5)",
+    "CyclicLR": "CyclicLR(o, 1e-3, 3e-2, step_size_up=3, cycle_momentum=False)",
+    "PolynomialLR": "PolynomialLR(o, 10)",
+    "MultiplicativeLR": "MultiplicativeLR(o, lambda step: 0.9)",
+    "SequentialLR": "SequentialLR(o, [LinearLR(o, 0.1, total_iters=3), ExponentialLR(o, 0.8)], [3])",
+    "ChainedScheduler": "ChainedScheduler([LinearLR(o, 0.1, total_iters=3), ExponentialLR(o, 0.8)])",
+    "a rate in a tensor": "LambdaLR(o, lambda step: torch.tensor(1 / (1 + step)).double().item())",
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_any_schedule(tmp_path: Path, name: str) -> None:
+    """Early steps that are clipped after all are undone with their schedule, and made again."""
+    change = f"from torch.optim.lr_scheduler import *\ndef schedule(o): return {SCHEDULES[name]}\n"
+    program = changed(tmp_path, SCRIPTED, change)
+    bundle = bundle_of(tmp_path, (3, 2), (0, 1), 2, 2)
+    held = built(bundle, program)
+    losses = run(bundle, held, 0, STEPS)
+    redone = {chunk.stepper.progress.redone for chunks in held.values() for chunk in chunks.values()}
+    assert redone == {1}
+    plain = train_plainly(program, 4, STEPS)
+    assert len(set(plain.rates)) > 2, "the schedule changes something"
+    check(held, losses, plain)
+
+
+@pytest.mark.parametrize("clip", [0.5, 20.0, 1e6])
+def test_the_model_is_cut_elsewhere(tmp_path: Path, clip: float) -> None:
+    program = changed(tmp_path, SCRIPTED, f"CLIP_NORM = {clip}")
+    losses: list[float] = []
+    held: Held = {}
+    for number, cut in enumerate([(5,), (2, 3), (1, 2, 2)]):
+        bundle = bundle_of(tmp_path, cut, (0,) * len(cut), 1, 4)
+        if held:
+            stand(held, len(losses))
+            held = {worker: convert(chunks.values(), bundle, 0) for worker, chunks in held.items()}
+        else:
+            held = built(bundle, program)
+        losses += run(bundle, held, 3 * number, 3 * number + 3)
+    check(held, losses, train_plainly(program, 4, len(losses)))
+
+
+def test_a_step_that_is_left_out_moves_nothing(tmp_path: Path) -> None:
+    poisoned = """
+_batches = batches
+def batches(seed):
+    for number, (points, target) in enumerate(_batches(seed)):
+        yield points * (float("nan") if number in (9, 17) else 1.0), target
+"""
+    program = changed(tmp_path, SCRIPTED, poisoned)
+    bundle = bundle_of(tmp_path, (3, 2), (0, 1), 2, 2)
+    held = built(bundle, program)
+    run(bundle, held, 0, STEPS)
+    plain = train_plainly(program, 4, STEPS)
+    assert plain.rates[2] == plain.rates[3] and plain.rates[4] == plain.rates[5]
+    for chunks in held.values():
+        for chunk in chunks.values():
+            assert chunk.stepper.progress.skipped == 2
+            for name, tensor in chunk.module.state_dict().items():
+                torch.testing.assert_close(tensor, plain.model[name], rtol=1e-11, atol=1e-12)
+
+
+def test_going_back_a_step(tmp_path: Path) -> None:
+    """As survivors do: the same step again, and nothing of it has moved twice."""
+    bundle = bundle_of(tmp_path, (3, 2), (0, 1), 2, 2)
+    held = built(bundle, SCRIPTED)
+    losses = run(bundle, held, 0, 4)
+    for chunk in every_chunk(held):
+        chunk.stepper.rollback()
+        chunk.stand(3, None)
+    losses[3:] = run(bundle, held, 3, STEPS)
+    check(held, losses, train_plainly(SCRIPTED, 4, STEPS))
+
+
+def every_chunk(held: Held) -> list[Chunk]:
+    return [chunk for chunks in held.values() for chunk in chunks.values()]
+
+
+HOOKED = """
+schedule = None
+_optimizer = optimizer
+def optimizer(named_parameters):
+    made = _optimizer(named_parameters)
+    rate = torch.optim.lr_scheduler.ExponentialLR(made, 0.7)
+    made.register_step_post_hook(lambda *_: rate.step())
+    return made
+"""
+
+
+def test_a_schedule_in_a_hook_of_the_optimizer(tmp_path: Path) -> None:
+    """The obvious way where there is no other: found, undone and handed over like any."""
+    program = changed(tmp_path, SCRIPTED, HOOKED)
+    bundle = bundle_of(tmp_path, (3, 2), (0, 1), 2, 2)
+    held = built(bundle, program)
+    losses = run(bundle, held, 0, 4)
+    for chunk in every_chunk(held):
+        chunk.stepper.rollback()
+        chunk.stand(3, None)
+    losses[3:] = run(bundle, held, 3, STEPS)
+    check(held, losses, train_plainly(program, 4, STEPS))
+
+
+def test_a_layer_takes_everything_along(tmp_path: Path) -> None:
+    """State as it is sent and as it is written, into a layer built anew."""
+    from recycle_runtime.checkpoint.storage import put_together, take_apart
+    from recycle_runtime.program.loading import load_program
+    from recycle_runtime.worker.state_transfer import pack, unpack
+
+    bundle = bundle_of(tmp_path, (5,), (0,), 1, 4)
+    held = built(bundle, SCRIPTED)
+    run(bundle, held, 0, 3)
+    program = load_program(SCRIPTED)
+    (chunk,) = every_chunk(held)
+    for layer, (name, module) in zip(chunk.layers, build_layers(program, 1), strict=True):
+        sent = unpack(pack(layer.state()), torch.device("cpu"))
+        tree, tensors = take_apart(layer.state())
+        for state in (sent, put_together(tree, tensors)):
+            other = Layer(program, layer.number, name, module)
+            other.load(state)
+            assert _numbers(other.state()) == _numbers(layer.state())
+
+
+def _numbers(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.tolist()
+    if isinstance(value, dict):
+        return {key: _numbers(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_numbers(item) for item in value]
+    return value
