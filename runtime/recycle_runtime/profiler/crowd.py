@@ -52,13 +52,14 @@ def _keep_busy(path: str, stage: int, stages: int, device_name: str, seed: int, 
     torch.set_num_threads(1)
     device, program = torch.device(device_name), load_program(path)
     data, target = MicroBatches(program, seed, 1).item(0, 0)
-    inputs = tuple(tensor.to(device) for tensor in as_tensors(data))
-    with torch.no_grad():
+    precision = program.precision
+    inputs = tuple(precision.entering(tensor.to(device)) for tensor in as_tensors(data))
+    with torch.no_grad(), precision.computing(device):
         for before in range(stage):
-            module = build_module(program, before, stages, seed).to(device)
+            module = build_module(program, before, stages, seed).to(device, precision.weights)
             inputs = as_tensors(module(*inputs))
             del module
-    module = build_module(program, stage, stages, seed).to(device).train()
+    module = build_module(program, stage, stages, seed).to(device, precision.weights).train()
     wanted = target.to(device) if isinstance(target, torch.Tensor) else target
 
     def loss(output: Any) -> torch.Tensor:
@@ -66,7 +67,13 @@ def _keep_busy(path: str, stage: int, stages: int, device_name: str, seed: int, 
 
     is_last = stage == stages - 1
     run, split = (
-        StageRun(module, inputs, is_first=stage == 0, loss=loss if is_last else None),
+        StageRun(
+            module,
+            inputs,
+            is_first=stage == 0,
+            loss=loss if is_last else None,
+            precision=precision,
+        ),
         prepare(module),
     )
     rounds = 0
