@@ -26,6 +26,7 @@ from recycle_runtime.protocol.messages import (
     LeftGroup,
     LossShare,
     Member,
+    PeerDigest,
     ScriptRequest,
     StepDone,
     StepRow,
@@ -85,6 +86,7 @@ class Said:
         | Holding
         | AtBoundary
         | CaughtUp
+        | PeerDigest
         | GroupBroken
         | Failed
         | CheckpointReply

@@ -124,6 +124,8 @@ class Start(NamedTuple):
     first_item: int
     spared: frozenset[Worker]
     """Cells in which injected faults wait."""
+    check_peers: int = 0
+    """Steps from one comparison of peers to the next; 0: never."""
 
 
 def go_order(start: Start, member: Member, checkpoint: CheckpointOrder | None) -> Go:
@@ -151,6 +153,7 @@ def go_order(start: Start, member: Member, checkpoint: CheckpointOrder | None) -
         first_step=start.first_step,
         first_item=start.first_item,
         checkpoint=checkpoint,
+        check_peers=start.check_peers,
     )
 
 

@@ -50,6 +50,7 @@ from recycle_runtime.coordinator.hooks import Hooks
 from recycle_runtime.coordinator.journal import Journal, Remembered, read, rows_since
 from recycle_runtime.coordinator.layer_move import LayerMove
 from recycle_runtime.coordinator.membership import name_of
+from recycle_runtime.coordinator.peer_digests import CHECK_PEERS
 from recycle_runtime.coordinator.plans import PlanFiles, PlansOnDemand
 from recycle_runtime.coordinator.reach import Reachability
 from recycle_runtime.coordinator.replanning import Replanner
@@ -94,6 +95,7 @@ from recycle_runtime.protocol.messages import (
     Member,
     Message,
     Observe,
+    PeerDigest,
     ProcessEnded,
     Reach,
     Recall,
@@ -140,6 +142,8 @@ class JobOptions:
     resume: bool = False
     """Begin with the newest checkpoint."""
     adaptation: AdaptationOptions = field(default_factory=AdaptationOptions)
+    check_peers: int = CHECK_PEERS
+    """Steps from one comparison of peers to the next; 0: never."""
     heartbeat_timeout: float = 3.0
     """Seconds without a heartbeat of its agent after which a node has failed."""
 
@@ -165,7 +169,9 @@ class Service:
             )  # fmt: skip
             self._checkpoint_files = CheckpointFiles(options.checkpoint)
         expected = set(self._book.grid) - set(options.failed)
-        self._job = StateMachine(self._book, bundle.tensor, options.steps, expected, now, checkpoints)
+        self._job = StateMachine(
+            self._book, bundle.tensor, options.steps, expected, now, checkpoints, options.check_peers
+        )
         self._opening = self._job.checkpoints.begins.words
         """For the first observer."""
         self._store, self._connections = StoreTable(), Connections()
@@ -317,7 +323,16 @@ class Service:
         agents.on(Heartbeat, lambda connection, _: self._agents.heard(connection, time.monotonic()))
         agents.on(ProcessEnded, self._process_ended)
         workers = self._from_workers = Handlers[Member]()
-        for kind in (LeftGroup, LayersLost, LossShare, Holding, AtBoundary, CaughtUp, GroupBroken):
+        for kind in (
+            LeftGroup,
+            LayersLost,
+            LossShare,
+            Holding,
+            AtBoundary,
+            CaughtUp,
+            GroupBroken,
+            PeerDigest,
+        ):
             workers.on(kind, lambda member, said: self._happen(Said(member, said)))
         for reply in (CheckpointWritten, CheckpointMissed, CheckpointFailed):
             workers.on(reply, lambda member, said: self._happen(Said(member, said)))

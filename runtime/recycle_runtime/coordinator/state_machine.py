@@ -54,6 +54,7 @@ from recycle_runtime.coordinator.journal import Remembered
 from recycle_runtime.coordinator.layer_move import LayerMove
 from recycle_runtime.coordinator.membership import Roster, name_of
 from recycle_runtime.coordinator.metrics import Recovery, Standstill, StepRows
+from recycle_runtime.coordinator.peer_digests import PeerDigests
 from recycle_runtime.coordinator.regrouping import (
     CannotAgreeError,
     StageGone,
@@ -91,6 +92,7 @@ from recycle_runtime.protocol.messages import (
     LossShare,
     Member,
     Move,
+    PeerDigest,
     Recall,
     Report,
     RowRequest,
@@ -129,7 +131,9 @@ class StateMachine:
         expected: set[Worker],
         now: float,
         checkpoints: NoCheckpoints | None = None,
+        check_peers: int = 0,
     ) -> None:
+        """`check_peers` are the steps from one comparison of peers to the next; 0: never."""
         self.steps = steps
         self.cells = Cells(book)
         self.roster = Roster(tensor)
@@ -178,6 +182,8 @@ class StateMachine:
         """Whether the coordinator before this one ended in the middle of a change."""
         self._has_recalled = False
         self._error: str | None = None
+        self._check_peers = check_peers
+        self._digests = PeerDigests()
         self._handlers: Mapping[type[object], Callable[[Any], None]] = {
             Joined: self._joined,
             Returned: self._returned,
@@ -205,6 +211,7 @@ class StateMachine:
         members.on(CaughtUp, self._caught_up)
         members.on(LayersArrived, self._layers_arrived)
         members.on(LayersLost, self._layers_lost)
+        members.on(PeerDigest, self._peer_digest)
         members.on(GroupBroken, self._group_broken)
         members.on(Failed, self._failed)
         for reply in (CheckpointWritten, CheckpointMissed, CheckpointFailed):
@@ -391,6 +398,14 @@ class StateMachine:
         ranks = [entry for other, entry in self.roster.entries.items() if other.worker == member.worker]
         if not any(entry.is_joining for entry in ranks):
             self._stop_at_boundary(f"{name_of(member.worker)} joins")
+
+    def _peer_digest(self, member: Member, message: PeerDigest) -> None:
+        """Peers that differ train different models: no step from here on would mean anything."""
+        if not self._is_current(member, message.generation):
+            return
+        difference = self._digests.differs(member, self.cells.stage(member.worker), message)
+        if difference is not None:
+            self._end(difference)
 
     def _group_broken(self, member: Member, message: GroupBroken) -> None:
         if self._is_current(member, message.generation):
@@ -757,6 +772,7 @@ class StateMachine:
             first_step=self.checkpoints.begins.step,
             first_item=self.checkpoints.begins.item,
             spared=frozenset(one_of_each_stage(here, self.number)),
+            check_peers=self._check_peers,
         )
         for member in members:
             entry = self.roster.entries[member]

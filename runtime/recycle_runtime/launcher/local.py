@@ -10,6 +10,7 @@ from typing import NamedTuple
 from recycle_runtime.checkpoint.manifest import CheckpointError, shape_of
 from recycle_runtime.checkpoint.shelf import beginning
 from recycle_runtime.coordinator.adaptation import AdaptationOptions
+from recycle_runtime.coordinator.peer_digests import CHECK_PEERS
 from recycle_runtime.coordinator.state_machine import ENDLESS
 from recycle_runtime.launcher.supervisor import Job, SupervisorError, supervised
 from recycle_runtime.plan.assembly import Worker
@@ -62,6 +63,8 @@ class RunOptions:
     adaptation: AdaptationOptions = field(default_factory=AdaptationOptions)
     script: tuple[str, ...] = ()
     """The user's script and its arguments, in place of a program."""
+    check_peers: int = CHECK_PEERS
+    """Steps from one comparison of peers to the next; 0: never."""
     state: str | None = None
     """A folder for what must outlive processes of the job; a temporary one if it is not named."""
 
@@ -104,6 +107,7 @@ def run_local(options: RunOptions, on_news: Callable[[ToObserver], None] = lambd
             checkpoint_every=options.checkpoint_every,
             resume=options.resume,
             adaptation=options.adaptation,
+            check_peers=options.check_peers,
             instruction_timeout=options.instruction_timeout,
         )
         try:

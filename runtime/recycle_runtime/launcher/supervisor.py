@@ -16,6 +16,7 @@ from pathlib import Path
 
 from recycle_runtime import logs
 from recycle_runtime.coordinator.adaptation import AdaptationOptions
+from recycle_runtime.coordinator.peer_digests import CHECK_PEERS
 from recycle_runtime.protocol.channel import Channel
 from recycle_runtime.protocol.codec import ProtocolError, WireError
 from recycle_runtime.protocol.framing import TOKEN, new_token
@@ -53,6 +54,7 @@ class Job:
     checkpoint: str | None = None
     checkpoint_every: int = 100
     resume: bool = False
+    check_peers: int = CHECK_PEERS
     environment: dict[str, str] = field(default_factory=dict[str, str])
 
 
@@ -177,6 +179,7 @@ class Supervisor:
         job = self._job
         command = ["coordinator", job.bundle, "--listen", self._address]
         command += [] if job.steps is None else ["--steps", str(job.steps)]
+        command += ["--check-peers", str(job.check_peers)]
         command += ["--state", str(job.state), *_adaptation_options(job.adaptation)]
         if job.failed:
             command += ["--failed", job.failed]

@@ -211,6 +211,16 @@ class CaughtUp:
 
 
 @dataclass(frozen=True, slots=True)
+class PeerDigest:
+    """This is what my peers must have too, after so many steps."""
+
+    generation: Natural
+    step: Natural
+    fields: Mapping[str, str]
+    """By the name of a parameter or another field: see `execution.digest`."""
+
+
+@dataclass(frozen=True, slots=True)
 class GroupBroken:
     """I cannot reach a worker of my group."""
 
@@ -383,6 +393,8 @@ class Go:
     checkpoint: CheckpointOrder | None
     is_main: bool = False
     """Whether its script is the one that speaks for all."""
+    check_peers: Natural = 0
+    """Steps from one comparison with peers to the next; 0: never."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -714,6 +726,7 @@ FromWorker = (
     | Holding
     | AtBoundary
     | CaughtUp
+    | PeerDigest
     | GroupBroken
     | Failed
     | FaultInjected

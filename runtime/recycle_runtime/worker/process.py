@@ -61,6 +61,7 @@ from recycle_runtime.worker.held_chunks import HeldChunks
 from recycle_runtime.worker.layer_moves import LayerMoves
 from recycle_runtime.worker.link import Link, Wake
 from recycle_runtime.worker.options import ProcessOptions, WorkerOptions
+from recycle_runtime.worker.peer_check import PeerCheck
 from recycle_runtime.worker.reach import ReachReporter
 from recycle_runtime.worker.requests import Evaluation, Next, Requests
 from recycle_runtime.worker.takeover import ActiveThread
@@ -110,6 +111,7 @@ class WorkerProcess:
         self._requests.attach(self.link.say, self.link.wake)
         self.link.requests = self._requests
         self._checkpoints = WorkerCheckpoints(options.checkpoint, self.link)
+        self._peers = PeerCheck(self.link.say)
         ReachReporter(self._open_sockets, options.port, self.link.say).begin()
 
     @property
@@ -230,6 +232,7 @@ class WorkerProcess:
     def _begin(self, order: Go) -> Generation:
         """Go to the step that all continue from, and meet the other workers."""
         bundle = self._bundle(order.bundle)
+        self._peers.begin(order)
         self._store = RemoteStore(self._connect())
         has_donor = order.copy_from is not None or order.donor is not None
         if self._chunks is not None:
@@ -339,6 +342,8 @@ class WorkerProcess:
         """Wait between two steps; the order that ended the job, or None to go on."""
         self._hooks.at("settle", step)
         generation.settle()
+        if self._chunks is not None:
+            self._peers.settled(self._chunks, at_boundary=True)
         self._layers.wait(step, partial(self._goes_on, generation.number))
         while True:
             # Said again after every order that is none to go on: it may come from a coordinator that is new.
@@ -420,6 +425,7 @@ class WorkerProcess:
     def _settled(self, chunks: HeldChunks) -> None:
         self._checkpoints.write_if_due(chunks.values())
         self._layers.settled()
+        self._peers.settled(chunks)
 
     # Layers for another cut.
 
@@ -480,4 +486,7 @@ class WorkerProcess:
 def save_state(folder: Path, worker: Worker, options: WorkerOptions, chunks: HeldChunks) -> None:
     """Write the parameters of a worker to the folder of `--save`."""
     name = f"worker-{worker[0]}-{worker[1]}-{options.tp_rank}.pt"
-    torch.save({"options": json.dumps(asdict(options)), "model": chunks.state_dict()}, folder / name)
+    stepped = {layer.name: layer.stepped for layer in chunks.layers if layer.stepped is not None}
+    moving = {name: each.moving.state_dict() for name, each in stepped.items() if not each.moving.is_empty}
+    saved = {"options": json.dumps(asdict(options)), "model": chunks.state_dict(), "moving": moving}
+    torch.save(saved, folder / name)

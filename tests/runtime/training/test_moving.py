@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from recycle_runtime.execution.chunk import Chunk, convert
+from recycle_runtime.execution.digest import digest_of
 from recycle_runtime.execution.layer import Layer
 from recycle_runtime.program.layers import build_layers
 from tests.runtime.training.compare import changed
@@ -176,3 +177,33 @@ def _numbers(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_numbers(item) for item in value]
     return value
+
+
+def test_peers_have_the_same_digest(tmp_path: Path) -> None:
+    """Bit by bit, and of everything that moves; one number in one of them shows, and where it is."""
+    bundle = bundle_of(tmp_path, (3, 2), (0, 1), 2, 2)
+    held = built(bundle, SCRIPTED)
+    run(bundle, held, 0, 5)
+    for stage in range(2):
+        one, other = (digest_of(held[pipeline, stage][stage].layers) for pipeline in range(2))
+        assert one == other
+    names = set(digest_of(held[0, 1][1].layers))
+    assert {
+        "blocks.3.linear.weight",
+        "blocks.3.linear.weight exp_avg_sq",
+        "blocks.3: param_groups 1 lr",
+        "blocks.3: schedule last_epoch",
+        "blocks.3: moves_with_steps/0 module.linear.weight",
+        "blocks.3: moves_with_steps/0 n_averaged",
+    } <= names
+    (layer, *_) = held[0, 1][1].layers
+    before = digest_of([layer])
+    assert layer.stepped is not None
+    layer.stepped.optimizer.param_groups[0]["lr"] += 1e-12
+    with torch.no_grad():
+        layer.parameters[2].view(-1)[3] += 1e-15
+    after = digest_of([layer])
+    assert {name for name in before if before[name] != after[name]} == {
+        "blocks.3: param_groups 0 lr",
+        layer.parameter_names[2],
+    }

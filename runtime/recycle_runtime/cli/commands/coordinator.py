@@ -9,7 +9,13 @@ from recycle_runtime.checkpoint.manifest import CheckpointError
 from recycle_runtime.cli.options.adaptation import adaptation_options, add_adaptation_arguments
 from recycle_runtime.cli.options.addresses import add_address_argument, address, token
 from recycle_runtime.cli.options.checkpoints import add_checkpoint_arguments, checkpoint_every
-from recycle_runtime.cli.options.training import add_plan_argument, add_step_arguments, workers_named
+from recycle_runtime.cli.options.training import (
+    add_peer_check_argument,
+    add_plan_argument,
+    add_step_arguments,
+    checked_peers,
+    workers_named,
+)
 from recycle_runtime.cli.output import DONE, INPUT_ERROR, NO_PLAN, Output, UsageError, UserError
 from recycle_runtime.cli.parser import Arguments
 from recycle_runtime.coordinator.hooks import Hooks
@@ -36,6 +42,7 @@ def add_arguments(parser: Arguments) -> None:
         help="a node without a heartbeat for this long has failed, if the job can continue without it "
         f"(default: {_HEARTBEAT_TIMEOUT:g})",
     )
+    add_peer_check_argument(parser)
     add_checkpoint_arguments(parser)
     add_adaptation_arguments(parser)
     for option in ("--fault", "--rejoin"):
@@ -63,6 +70,7 @@ def run(arguments: Namespace, output: Output) -> int:
         every=checkpoint_every(arguments),
         resume=arguments.resume,
         adaptation=adaptation_options(arguments),
+        check_peers=checked_peers(arguments),
         heartbeat_timeout=timeout,
     )
     try:

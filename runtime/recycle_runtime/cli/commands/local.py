@@ -12,10 +12,12 @@ from recycle_runtime.cli.options.faults import add_fault_arguments, injected_fau
 from recycle_runtime.cli.options.script import add_script_arguments, check_script
 from recycle_runtime.cli.options.training import (
     add_device_arguments,
+    add_peer_check_argument,
     add_plan_argument,
     add_step_arguments,
     check_device,
     check_training_arguments,
+    checked_peers,
 )
 from recycle_runtime.cli.output import DONE, NO_PLAN, Output, UsageError, UserError
 from recycle_runtime.cli.parser import Arguments
@@ -33,6 +35,7 @@ def add_arguments(parser: Arguments) -> None:
     add_script_arguments(parser)
     add_device_arguments(parser)
     add_step_arguments(parser, required=False)
+    add_peer_check_argument(parser)
     add_checkpoint_arguments(parser)
     add_adaptation_arguments(parser)
     add_fault_arguments(parser)
@@ -71,6 +74,7 @@ def run(arguments: Namespace, output: Output) -> int:
         checkpoint_every=every,
         resume=arguments.resume,
         adaptation=adaptation_options(arguments),
+        check_peers=checked_peers(arguments),
     )
     show = view(bundle.stages, bundle.pipelines, output.quiet)
     try:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from recycle_runtime.cli.output import UsageError
 from recycle_runtime.cli.parser import Arguments
+from recycle_runtime.coordinator.peer_digests import CHECK_PEERS
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.plan_choice import parse_workers
 
@@ -51,6 +52,26 @@ def add_step_arguments(parser: Arguments, *, required: bool = True) -> None:
         metavar="P:S,P:S",
         help="workers that have failed already, pipeline:stage",
     )
+
+
+def add_peer_check_argument(parser: Arguments) -> None:
+    """How often peers are compared."""
+    parser.add_argument(
+        "--check-peers",
+        type=int,
+        default=CHECK_PEERS,
+        metavar="N",
+        help="compare parameters, optimizer state and schedules of peers every N steps, and wherever all "
+        f"workers stop; a difference ends the run (default: {CHECK_PEERS}; 0 compares nothing)",
+    )
+
+
+def checked_peers(arguments: Namespace) -> int:
+    """Steps from one comparison of peers to the next; UsageError when that cannot be meant."""
+    every: int = arguments.check_peers
+    if not 0 <= every <= _LARGEST:
+        raise UsageError(f"--check-peers must be from 0 to {_LARGEST}, got {every}")
+    return every
 
 
 def check_training_arguments(arguments: Namespace) -> tuple[Worker, ...]:

@@ -1,0 +1,61 @@
+"""Whether peers are equal: what each says of its state after a step, compared as it comes in."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from recycle_runtime.plan.worker_ids import Worker, worker_text
+from recycle_runtime.protocol.messages import Member, PeerDigest
+
+CHECK_PEERS = 100
+"""Steps from one comparison to the next, unless a run says otherwise."""
+_SHOWN = 6
+"""Fields that are named in a sentence."""
+_LONGEST = 40
+"""Letters of a value that are told."""
+
+
+class _Place(NamedTuple):
+    """Where states must be the same."""
+
+    generation: int
+    step: int
+    stage: int | None
+    tp_rank: int
+
+
+class PeerDigests:
+    """The last step that each stage has spoken of."""
+
+    def __init__(self) -> None:
+        self._first: dict[_Place, tuple[Worker, Mapping[str, str]]] = {}
+
+    def differs(self, member: Member, stage: int | None, said: PeerDigest) -> str | None:
+        """How a worker differs from a peer that has spoken of the same step; None if it does not."""
+        place = _Place(said.generation, said.step, stage, member.tp_rank)
+        first = self._first.get(place)
+        if first is None:
+            self._first = {
+                other: kept
+                for other, kept in self._first.items()
+                if other[2:] != place[2:] or other[:2] > place[:2]
+            }
+            self._first[place] = member.worker, said.fields
+            return None
+        worker, fields = first
+        names = [name for name in fields if said.fields.get(name) != fields[name]]
+        names += [name for name in said.fields if name not in fields]
+        if not names or worker == member.worker:
+            return None
+        shown = [_shown(name, fields.get(name), said.fields.get(name)) for name in names[:_SHOWN]]
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        return (
+            f"{worker_text(worker)} and {worker_text(member.worker)} are peers and differ after "
+            f"{said.step} steps, in {', '.join(shown)}{more}; what moves with steps belongs into "
+            "schedule(optimizer) or moves_with_steps(module, optimizer)"
+        )
+
+
+def _shown(name: str, one: str | None, other: str | None) -> str:
+    """Numbers are told, sums of tensors are not."""
+    values = [value[:_LONGEST] for value in (one, other) if value is not None and not value.startswith("#")]
+    return f"{name} ({values[0]}, {values[1]})" if len(values) == 2 else name

@@ -1,0 +1,92 @@
+"""What peers must have in common, in a few digits for each field.
+
+Parameters, optimizer state, options of groups, schedules and averages. Gradients are summed with the same
+bits on every peer, and all that follows is computed alike, so peers of a chunk are equal bit by bit after every
+settled step; also one that joined, since it has made the same steps. Buffers are left out: running statistics
+are a worker's own.
+
+A tensor becomes the sum of its words as integers: one read of it on its device, and one wait for them all.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, cast
+
+import torch
+
+from recycle_runtime.execution.layer import Layer
+from recycle_runtime.execution.optimizer.plain_state import state_of
+
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_MASK = (1 << 64) - 1
+
+
+def digest_of(layers: Iterable[Layer]) -> dict[str, str]:
+    """By the name of the field: numbers as they are, tensors as a sum that begins with #."""
+    fields = {name: value for layer in layers for name, value in _fields(layer)}
+    tensors = {name: value for name, value in fields.items() if isinstance(value, torch.Tensor)}
+    sums = _numbers([_sum_of_words(tensor) for tensor in tensors.values()])
+    shown = {name: f"#{total & _MASK:016x}" for name, total in zip(tensors, sums, strict=True)}
+    return {name: shown.get(name) or repr(value) for name, value in fields.items()}
+
+
+def _fields(layer: Layer) -> Iterator[tuple[str, Any]]:
+    frozen = ((name, value) for name, value in layer.module.named_parameters() if not value.requires_grad)
+    for name, value in (*frozen, *zip(layer.parameter_names, layer.parameters, strict=True)):
+        yield name, value
+    if layer.stepped is None:
+        return
+    optimizer, masters, title = layer.stepped.optimizer, layer.stepped.masters, layer.name or "stage"
+    stepped = layer.parameters if masters is None else masters.parameters
+    if masters is not None:
+        yield from ((f"{name} master", value) for name, value in _named(layer, masters.parameters))
+    names = {parameter: name for name, parameter in _named(layer, stepped)}
+    for key, state in cast("dict[Any, Any]", optimizer.state).items():
+        yield from _leaves(names.get(key, f"{title}: state {key}"), state)
+    groups = cast("list[dict[str, Any]]", optimizer.param_groups)
+    for number, group in enumerate(groups):
+        options = {name: value for name, value in group.items() if name not in ("params", "param_names")}
+        yield from _leaves(f"{title}: param_groups {number}", options)
+    for name, part in layer.stepped.moving.parts.items():
+        yield from _leaves(f"{title}: {name}", _common_state(part))
+
+
+def _named(layer: Layer, parameters: Iterable[torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+    return zip(layer.parameter_names, parameters, strict=True)
+
+
+def _common_state(part: Any) -> Any:
+    """Of something that moves; of a module without buffers of modules in it, which may be statistics."""
+    if not isinstance(part, torch.nn.Module):
+        return state_of(part)
+    return {**dict(part.named_parameters()), **dict(part.named_buffers(recurse=False))}
+
+
+def _leaves(where: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        for key, item in cast("Mapping[Any, Any]", value).items():
+            yield from _leaves(f"{where} {key}", item)
+    elif isinstance(value, list | tuple) and any(isinstance(each, torch.Tensor) for each in _items(value)):
+        for number, item in enumerate(_items(value)):
+            yield from _leaves(f"{where} {number}", item)
+    else:
+        yield where, value
+
+
+def _items(value: Any) -> list[Any]:
+    return list(value)
+
+
+def _sum_of_words(tensor: torch.Tensor) -> torch.Tensor:
+    values = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    flat = values.detach().contiguous().view(-1)
+    return flat.view(_WORDS[flat.element_size()]).sum(dtype=torch.int64)
+
+
+def _numbers(sums: list[torch.Tensor]) -> list[int]:
+    """Of all devices with one wait each."""
+    found: dict[int, int] = {}
+    for device in {total.device for total in sums}:
+        places = [place for place, total in enumerate(sums) if total.device == device]
+        numbers: list[Any] = torch.stack([sums[place] for place in places]).tolist()  # pyright: ignore
+        found |= dict(zip(places, numbers, strict=True))
+    return [found[place] for place in range(len(sums))]
