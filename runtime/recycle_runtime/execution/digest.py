@@ -1,9 +1,9 @@
 """What peers must have in common, in a few digits for each field.
 
 Parameters, optimizer state, options of groups, schedules and averages. Gradients are summed with the same
-bits on every peer, and all that follows is computed alike, so peers of a chunk are equal bit by bit after every
-settled step; also one that joined, since it has made the same steps. Buffers are left out: running statistics
-are a worker's own.
+bits on every peer, and all that follows is computed alike, so peers of a chunk are equal bit by bit after
+every settled step; also one that joined, since it has made the same steps. Buffers are left out: running
+statistics are a worker's own.
 
 A tensor becomes the sum of its words as integers: one read of it on its device, and one wait for them all.
 """
@@ -42,8 +42,7 @@ def _fields(layer: Layer) -> Iterator[tuple[str, Any]]:
     names = {parameter: name for name, parameter in _named(layer, stepped)}
     for key, state in cast("dict[Any, Any]", optimizer.state).items():
         yield from _leaves(names.get(key, f"{title}: state {key}"), state)
-    groups = cast("list[dict[str, Any]]", optimizer.param_groups)
-    for number, group in enumerate(groups):
+    for number, group in enumerate(optimizer.param_groups):
         options = {name: value for name, value in group.items() if name not in ("params", "param_names")}
         yield from _leaves(f"{title}: param_groups {number}", options)
     for name, part in layer.stepped.moving.parts.items():
