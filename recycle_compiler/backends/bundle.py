@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from recycle_compiler import __version__
 from recycle_compiler.ir.bundled import counted_from, kin, read_columns, read_job
 from recycle_compiler.ir.failure import Worker, failure_set
 from recycle_compiler.ir.job import JobSpec, print_job
 from recycle_compiler.ir.ops import Column
 from recycle_compiler.ir.streams import Claims, Streams
+from recycle_compiler.version import __version__
 from recycle_runtime.files import write_whole
 from recycle_runtime.plan.bundle import Bundle, Layout, PlanEntry, join_bundle
 from recycle_runtime.plan.bundle_index import Index

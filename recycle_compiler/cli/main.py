@@ -9,8 +9,8 @@ import traceback
 from argparse import Namespace
 from collections.abc import Sequence
 
-from recycle_compiler import __version__
 from recycle_compiler.cli.commands import COMMANDS
+from recycle_compiler.version import __version__
 from recycle_runtime import logs
 from recycle_runtime.cli.output import BUG, INPUT_ERROR, INTERRUPTED, PIPE_CLOSED, Output
 from recycle_runtime.cli.parser import CommandLine

@@ -5,9 +5,9 @@ from importlib.resources import files
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from recycle_compiler import __version__
 from recycle_compiler.fleet.report import Outcome, Point, Report, counted, figure, span_text
 from recycle_compiler.ir.units import percent
+from recycle_compiler.version import __version__
 
 MOST_STEPS = 450
 """Of about two pixels each: shorter ones would be drawn over each other."""

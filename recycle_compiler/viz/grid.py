@@ -38,7 +38,7 @@ _STYLES = {
     OpKind.R: "yellow",
     OpKind.O: "yellow",
 }
-_WORDS = {
+KIND_WORDS = {
     OpKind.F: "forward",
     OpKind.B: "backward",
     OpKind.I: "input gradient",
@@ -220,7 +220,7 @@ def grid(schedule: Schedule, width: int, color: bool = False) -> str:
     drawn = [box for row in boxes.values() for box in row]
     layout = choose_layout(schedule.job, drawn, width)
     lines = [*_wrapped(_header(schedule), width), line(""), _ruler(schedule, layout)]
-    for number, workers in enumerate(_row_groups(schedule)):
+    for number, workers in enumerate(row_groups(schedule)):
         if number:
             lines.append(line(""))
         for worker in workers:
@@ -229,7 +229,7 @@ def grid(schedule: Schedule, width: int, color: bool = False) -> str:
     return render(lines, color)
 
 
-def _row_groups(schedule: Schedule) -> Iterator[list[Worker]]:
+def row_groups(schedule: Schedule) -> Iterator[list[Worker]]:
     """The rows of each pipeline, or of each stage where stages differ in their workers."""
     job = schedule.job
     if not job.is_recut:
@@ -347,7 +347,7 @@ def _stacked(first: Line, boxes: Sequence[Box], layout: Layout) -> Iterator[Line
 
 
 def _legend(schedule: Schedule, drawn: Sequence[Box], layout: Layout) -> Iterator[str]:
-    words = [f"{kind.name} {_WORDS[kind]}" for kind in sorted({box.op.kind for box in drawn})]
+    words = [f"{kind.name} {KIND_WORDS[kind]}" for kind in sorted({box.op.kind for box in drawn})]
     words.append(f"{IDLE} idle")
     if schedule.failed and not schedule.job.is_recut:
         words.append(f"{FAILED} failed")

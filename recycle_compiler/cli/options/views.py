@@ -12,15 +12,16 @@ from recycle_compiler.ir.streams import Streams
 from recycle_compiler.ir.text import print_schedule, print_streams
 from recycle_compiler.viz.document import document
 from recycle_compiler.viz.grid import grid
+from recycle_compiler.viz.picture import THEMES, WIDTH, picture
 from recycle_runtime.cli.output import Output, to_stdout
 from recycle_runtime.cli.parser import Arguments
 
-FORMATS = ("grid", "json", "asm", "schedule")
+FORMATS = ("grid", "svg", "json", "asm", "schedule")
 _WIDTH_WITHOUT_TERMINAL = 180
 
 
 def add_view_arguments(parser: Arguments, formats: Sequence[str] = FORMATS, file_note: str = "") -> None:
-    """A format, a file, and the width of a grid."""
+    """A format, a file, and how a grid or a picture is drawn."""
     parser.add_argument(
         "--format", type=one_of(formats), metavar="|".join(formats), help="output format (default: grid)"
     )
@@ -30,7 +31,17 @@ def add_view_arguments(parser: Arguments, formats: Sequence[str] = FORMATS, file
         type=positive,
         metavar="N",
         help="columns of a grid (default: as wide as the terminal; "
-        f"{_WIDTH_WITHOUT_TERMINAL} in a file or a pipe)",
+        f"{_WIDTH_WITHOUT_TERMINAL} in a file or a pipe), or pixels of an svg",
+    )
+    parser.add_argument(
+        "--memory", action="store_true", help="draw the memory that each worker holds, in an svg"
+    )
+    parser.add_argument(
+        "--theme",
+        type=one_of(THEMES),
+        default="auto",
+        metavar="|".join(THEMES),
+        help="colours of an svg (default: auto, as the page around it)",
     )
 
 
@@ -47,6 +58,9 @@ def _view(streams: Streams, origin: str, arguments: Namespace, output: Output) -
         return document(schedule)
     if arguments.format == "schedule":
         return print_schedule(schedule)
+    if arguments.format == "svg":
+        width = arguments.width or WIDTH
+        return picture(schedule, width=width, memory=arguments.memory, theme=arguments.theme)
     on_terminal = to_stdout(arguments.out) and sys.stdout.isatty()
     width = arguments.width or (_terminal_width() if on_terminal else _WIDTH_WITHOUT_TERMINAL)
     return grid(schedule, width, color=on_terminal and output.colored(sys.stdout))

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from recycle_compiler import __version__
 from recycle_compiler.backends import bundle as writer
 from recycle_compiler.backends.bundle import bundle_bytes, read_streams, write_bundle
 from recycle_compiler.ir.job import print_job
 from recycle_compiler.ir.streams import Claims, Streams
+from recycle_compiler.version import __version__
 from recycle_runtime.plan import bundle as reader
 from recycle_runtime.plan.bundle import Bundle, BundleError, join_bundle
 from tests.compiler.backends.synthetic_programs import compute_ops, job, program

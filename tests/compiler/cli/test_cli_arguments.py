@@ -2,8 +2,8 @@
 
 import pytest
 
-from recycle_compiler import __version__
 from recycle_compiler.cli.main import main, parse_arguments
+from recycle_compiler.version import __version__
 
 
 def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:

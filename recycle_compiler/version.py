@@ -1,0 +1,3 @@
+"""The version of recyclec; it is part of every bundle."""
+
+__version__ = "0.1.0"
