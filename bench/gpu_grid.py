@@ -136,9 +136,9 @@ def _losses_of_one_process() -> list[float]:
     """A plain loop over all micro-batches, every stage after the other, on the whole GPU."""
     import torch
 
+    from recycle_runtime.data.microbatches import MicroBatches
     from recycle_runtime.execution.chunk import build_module
     from recycle_runtime.program.loading import load_program
-    from recycle_runtime.program.microbatches import MicroBatches
 
     program, device = load_program(PROGRAM), torch.device("cuda")
     modules = [build_module(program, stage, STAGES, 0).to(device) for stage in range(STAGES)]

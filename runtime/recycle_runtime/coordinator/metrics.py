@@ -20,8 +20,8 @@ class StepRows:
         self.next = first
         """The first step whose row is not complete."""
         self._with_loss: frozenset[Member] = frozenset()
-        self._said: dict[int, dict[Member, float]] = {}
-        """Seconds, of those who have made the step."""
+        self._said: dict[int, dict[Member, tuple[float, float]]] = {}
+        """Seconds, and those of waiting for data, of those who have made the step."""
         self._losses: dict[int, dict[Member, float]] = {}
         self._members: frozenset[Member] = frozenset()
         self._live, self._plan = 0, ""
@@ -49,11 +49,13 @@ class StepRows:
         if loss is not None and step >= self.next and member in self._members:
             self._losses.setdefault(step, {})[member] = loss
 
-    def add(self, member: Member, step: int, loss: float | None, seconds: float) -> list[StepRow]:
+    def add(
+        self, member: Member, step: int, loss: float | None, seconds: float, data_wait: float = 0.0
+    ) -> list[StepRow]:
         """A process has made a step; rows that are complete now."""
         self.add_loss(member, step, loss)
         if step >= self.next and member in self._members:
-            self._said.setdefault(step, {})[member] = seconds
+            self._said.setdefault(step, {})[member] = seconds, data_wait
         rows: list[StepRow] = []
         while self._members and self._members <= self._said.get(self.next, {}).keys():
             rows.append(self._row())
@@ -63,8 +65,10 @@ class StepRows:
         step, self.next = self.next, self.next + 1
         losses = self._losses.pop(step, {})
         shares = [losses.get(member, math.nan) for member in sorted(self._with_loss)]
-        seconds = max(self._said.pop(step, {}).values(), default=0.0)
-        return StepRow(step, sum(shares), seconds, self._live, self._plan)
+        said = self._said.pop(step, {}).values()
+        seconds = max((each for each, _ in said), default=0.0)
+        data_wait = max((each for _, each in said), default=0.0)
+        return StepRow(step, sum(shares), seconds, self._live, self._plan, data_wait)
 
 
 @dataclass(slots=True)

@@ -76,9 +76,10 @@ class Recutting:
             return "the job gives whole stages only"
         return "the bundle has plans of one cut only" if len(self._own.family) == 1 else ""
 
-    def began(self, first: int, layer_bytes: Sequence[int], *, can_halve: bool = False) -> None:
+    def began(self, first: int, layer_bytes: Sequence[int], *, can_halve: bool | None = None) -> None:
         """A process holds these layers, and has seen micro-batches that can be split in two, or others."""
-        self._can_halve = can_halve
+        if can_halve is not None:
+            self._can_halve = can_halve
         if layer_bytes:
             were_known = all(self._layer_bytes)
             self._is_layered = True

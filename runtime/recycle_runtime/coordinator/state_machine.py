@@ -354,7 +354,8 @@ class StateMachine:
         self._go_if_all_are_here()
 
     def _step_done(self, member: Member, message: StepDone) -> None:
-        self._tell_rows(self.rows.add(member, message.step, message.loss, message.seconds))
+        rows = self.rows.add(member, message.step, message.loss, message.seconds, message.data_wait)
+        self._tell_rows(rows)
 
     def _began(self, member: Member, message: Began) -> None:
         """It runs the first instruction of a generation."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from recycle_runtime.data.microbatches import MicroBatches
 from recycle_runtime.execution.forward_random import ForwardRandom
 from recycle_runtime.execution.kept_buffers import LayerBuffers
 from recycle_runtime.execution.layer import Layer
@@ -27,7 +28,6 @@ from recycle_runtime.program.cutting import Stage
 from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.program.layers import chunk_layers, filled_stage, layers_of, seed_of
 from recycle_runtime.program.loading import Program
-from recycle_runtime.program.microbatches import MicroBatches
 from recycle_runtime.protocol.messages import Report, Sums
 from recycle_runtime.transport.interface import TensorSpec
 
@@ -230,10 +230,8 @@ def build_chunks(
         )
     setting = Setting(program, seed, device, tp_rank, group, recoverable)
     numbers = chunks_of(bundle, stage)
-    # Inputs enter the first chunk and targets the last; shapes are enough for those between, if they stay so.
-    has_edge = bool({0, len(bundle.chunk_stages) - 1} & set(numbers)) or bool(bundle.recuts)
     count = bundle.pipelines * bundle.microbatches if per_step is None else per_step
-    data = MicroBatches(program, seed, count, keep_items=has_edge)
+    data = MicroBatches(program, seed, count)
     return {
         number: Chunk(setting, bundle, number, _layers(setting, bundle, number), data) for number in numbers
     }
@@ -271,8 +269,6 @@ def convert(
         chunk.stepper.carry_on(last.stepper)
         chunk.arriving = arriving.get(ranges[number].start, {})
         chunk.is_fresh = last.is_fresh
-        # What the middle of the model does not need, its ends do.
-        chunk.data.keeps_items = chunk.data.keeps_items or chunk.is_first or chunk.is_last
         made[number] = chunk
     return made
 

@@ -12,14 +12,14 @@ the next, is handed over here and reaches no transport.
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
 
 from recycle_runtime.execution.chunk import Chunk
 from recycle_runtime.execution.interpreter import Handler, RunAgain
-from recycle_runtime.execution.shapes import Shapes, as_tuple
+from recycle_runtime.execution.shapes import Looks, Shapes, as_tuple
 from recycle_runtime.execution.split_backward import WeightWork
 from recycle_runtime.plan.isa import NONE, Instruction, Opcode
 from recycle_runtime.plan.worker_ids import Worker, numbered_worker
@@ -96,10 +96,13 @@ class Handlers:
         transport: Transport,
         steps: Steps,
         device: torch.device,
+        looks: Looks | None = None,
     ) -> None:
+        """`looks` is needed where micro-batches pass through workers that do not load them."""
         self._job, self._worker, self._chunks, self._shapes = job, worker, chunks, shapes
         self._transport, self._steps, self._device = transport, steps, device
         self._has_loss = any(chunk.is_last for chunk in chunks.values())
+        self._looks, self._loads = looks, frozenset[int]()
         per_step = next(iter(chunks.values())).data.per_step
         self._share = 1.0 / per_step
         self._parts = job.pipelines * job.microbatches // per_step
@@ -115,6 +118,13 @@ class Handlers:
     def table(self) -> dict[Opcode, Handler]:
         """The handler of every opcode."""
         return {opcode: getattr(self, opcode.name.lower()) for opcode in Opcode}
+
+    def loads(self, stream: Sequence[Instruction]) -> list[int]:
+        """The micro-batches of a step that a stream loads, in its order."""
+        loads = (self._place(each)[0] for each in stream if each.opcode is Opcode.LOAD)
+        found = list(dict.fromkeys(loads))
+        self._loads = frozenset(found)
+        return found
 
     def begin(self, step: int) -> None:
         """Forget what a broken run of a step has left, and be ready for this one."""
@@ -151,6 +161,7 @@ class Handlers:
         chunk = self._chunks[instruction.chunk]
         inputs, target = chunk.data.item(self._now, *self._place(instruction))
         if chunk.is_first:
+            self._tell_looks(chunk)
             buffer.inputs = tuple(tensor.to(self._device) for tensor in as_tuple(inputs))
         if chunk.is_last:
             buffer.target = target.to(self._device) if isinstance(target, torch.Tensor) else target
@@ -278,7 +289,16 @@ class Handlers:
         return numbered_worker(instruction.neighbour, self._job.pipelines)
 
     def _signature(self, instruction: Instruction) -> str:
-        return self._chunks[instruction.chunk].data.signature(self._now, *self._place(instruction))
+        place, data = self._place(instruction), self._chunks[instruction.chunk].data
+        whole = place[0]
+        if self._looks is not None and whole not in self._loads and not data.is_known(self._now, whole):
+            data.tell(self._now, whole, self._looks.ask(self._now, whole, self._index(instruction)))
+        return data.signature(self._now, *place)
+
+    def _tell_looks(self, chunk: Chunk) -> None:
+        if self._looks is not None:
+            known = (index for index in self._loads if chunk.data.is_known(self._now, index))
+            self._looks.tell(self._now, {index: chunk.data.look(self._now, index) for index in known})
 
     @property
     def _now(self) -> int:

@@ -12,7 +12,7 @@ from recycle_runtime.execution.evaluation import EvaluationData, EvaluationHandl
 from recycle_runtime.execution.handlers import Handlers
 from recycle_runtime.execution.interpreter import Interpreter, RunAgain
 from recycle_runtime.execution.op_times import OpTimes
-from recycle_runtime.execution.shapes import Shapes
+from recycle_runtime.execution.shapes import Looks, Shapes
 from recycle_runtime.execution.steps import WorkerSteps
 from recycle_runtime.execution.tracing import Tracer
 from recycle_runtime.plan.bundle import Bundle
@@ -31,6 +31,10 @@ class Role(NamedTuple):
     grid: Grid
 
 
+_ENDS = 2
+"""Chunks that load their micro-batches: the first and the last."""
+
+
 class StepReport(NamedTuple):
     """What a worker has to say about a step."""
 
@@ -40,6 +44,8 @@ class StepReport(NamedTuple):
     seconds: float
     repeated: int
     """How often the step was run again because of a late validation."""
+    data_wait: float = 0.0
+    """Seconds of these that it waited for data."""
 
 
 class Session:
@@ -68,7 +74,14 @@ class Session:
         shapes = {
             number: Shapes(store, number, chunk.tp_rank, chunk.arriving) for number, chunk in chunks.items()
         }
-        self.handlers = Handlers(role.bundle, role.worker, chunks, shapes, self.transport, self.steps, device)
+        held = next(iter(chunks.values()))
+        self._data = held.data
+        looks = _looks(role, store, held.tp_rank) if held.count > _ENDS else None
+        self.handlers = Handlers(
+            role.bundle, role.worker, chunks, shapes, self.transport, self.steps, device, looks
+        )
+        self.loads = self.handlers.loads(role.stream)
+        """The micro-batches of a step that this stream loads, in its order."""
         self._role, self._chunks = role, chunks
         self._evaluation = EvaluationHandlers(
             role.bundle, role.worker, chunks, shapes, self.transport, self.steps, device
@@ -86,6 +99,8 @@ class Session:
         """One step, as often as it takes to make it properly."""
         began = time.perf_counter()
         repeated = 0
+        self._data.take_waited()
+        self._data.expect(step, self.loads)
         while True:
             self.handlers.begin(step)
             if self._tracer is not None:
@@ -99,7 +114,7 @@ class Session:
                 self.transport.flush()
                 continue
             loss = self.handlers.end()
-            return StepReport(step, loss, time.perf_counter() - began, repeated)
+            return StepReport(step, loss, time.perf_counter() - began, repeated, self._data.take_waited())
 
     def evaluate(self, data: EvaluationData, before: Callable[[int], None] | None = None) -> float | None:
         """Forwards alone, between two steps; what this worker adds to the sum of their losses."""
@@ -131,3 +146,16 @@ class Session:
         self.handlers.drop()
         self._evaluation.drop()
         self.steps.drop()
+
+
+def _looks(role: Role, store: dist.Store, tp_rank: int) -> Looks:
+    """Between the workers of a plan that load micro-batches for the first chunk and all others."""
+    bundle = role.bundle
+    loaded_by = {
+        each.pipeline * bundle.microbatches + each.microbatch: worker
+        for worker in bundle.workers(role.plan)
+        if worker[1] == bundle.chunk_stages[0]
+        for each in bundle.stream(role.plan, worker)
+        if each.opcode is Opcode.LOAD and each.chunk == 0
+    }
+    return Looks(store, tp_rank, role.worker, loaded_by)

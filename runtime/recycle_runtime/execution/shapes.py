@@ -3,14 +3,18 @@
 The first forward of a micro-batch of some shape shows what leaves the chunk; the store passes it on to the
 next one, which waits for it before it asks for the first message of that shape. A forward comes before its
 message in every plan, so nobody waits for somebody who waits.
+
+Which shape a micro-batch has is known to the workers that load it, and told to those between them.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 import torch.distributed as dist
 
+from recycle_runtime.data.items import Look
+from recycle_runtime.plan.worker_ids import Worker, worker_text
 from recycle_runtime.transport.interface import TensorSpec
 
 Specs = tuple[TensorSpec, ...]
@@ -45,6 +49,53 @@ class Shapes:
             self._store.set(_key(signature, self._chunk + 1), _pack(self._leaving[signature]))
 
 
+class Looks:
+    """What micro-batches look like, from the workers that load them for the first chunk to those that only
+    compute on them. Whatever is known when a step begins travels at once."""
+
+    def __init__(
+        self, store: dist.Store, tp_rank: int, worker: Worker, loaded_by: Mapping[int, Worker]
+    ) -> None:
+        """`loaded_by` says who loads what, by the number that a plan gives to each micro-batch or part."""
+        self._store: dist.Store = dist.PrefixStore(f"look/{tp_rank}", store)
+        self._worker, self._loaded_by = worker, loaded_by
+        self._told: dict[int, set[int]] = {}
+        self._keys: dict[int, list[str]] = {}
+        """Of what was told, by step."""
+
+    def tell(self, step: int, looks: Mapping[int, Look]) -> None:
+        """All that are known by now of those that this worker loads in a step; each is told once."""
+        told = self._told.setdefault(step, set())
+        keys = self._keys.setdefault(step, [])
+        fresh = {index: look.packed() for index, look in looks.items() if index not in told}
+        told.update(fresh)
+        whole = _look_key(step, self._worker)
+        values = (
+            {f"{whole}/{index}": look for index, look in fresh.items()}
+            if keys
+            else {whole: json.dumps(fresh)}
+        )
+        for key, value in values.items():
+            self._store.set(key, value)
+        keys.extend(values)
+        self._forget(step - 2)
+
+    def ask(self, step: int, index: int, part: int) -> Look:
+        """Of a micro-batch, when the worker has told that loads this part of it (its number in the plan)."""
+        key = _look_key(step, self._loaded_by[part])
+        at_first: dict[str, str] = json.loads(self._store.get(key))
+        if (found := at_first.get(str(index))) is not None:
+            return Look.unpacked(found)
+        return Look.unpacked(self._store.get(f"{key}/{index}").decode())
+
+    def _forget(self, last: int) -> None:
+        """Steps that no worker is in any more."""
+        for step in [each for each in self._keys if each <= last]:
+            del self._told[step]
+            for key in self._keys.pop(step):
+                self._store.delete_key(key)
+
+
 def as_tuple(value: torch.Tensor | Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
     """A chunk may give one tensor or several."""
     return (value,) if isinstance(value, torch.Tensor) else tuple(value)
@@ -52,6 +103,10 @@ def as_tuple(value: torch.Tensor | Sequence[torch.Tensor]) -> tuple[torch.Tensor
 
 def _key(signature: str, chunk: int) -> str:
     return f"{chunk}/{signature}"
+
+
+def _look_key(step: int, worker: Worker) -> str:
+    return f"{step}/{worker_text(worker)}"
 
 
 def _pack(specs: Specs) -> str:

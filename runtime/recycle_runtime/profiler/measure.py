@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import torch
 
+from recycle_runtime.data.microbatches import MicroBatches
 from recycle_runtime.execution.chunk import as_computed, build_module
 from recycle_runtime.execution.layer import Layer
 from recycle_runtime.execution.optimizer import LayerOptimizers, LayerUndo, StepOptions, Stepper, Totals
@@ -17,7 +18,6 @@ from recycle_runtime.profiler.report import Profile, StageCosts
 from recycle_runtime.program.errors import ProgramError, blame
 from recycle_runtime.program.layers import build_layers
 from recycle_runtime.program.loading import Program, kind_of
-from recycle_runtime.program.microbatches import MicroBatches
 from recycle_runtime.program.precision import Precision
 
 Tensors = tuple[torch.Tensor, ...]

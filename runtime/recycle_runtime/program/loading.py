@@ -2,7 +2,7 @@
 
     layers() -> [(name, nn.Module), ...]        the model; one tensor or a tuple in and out; layers chain
     loss(output, target) -> scalar tensor       the mean over the micro-batch
-    batches(seed) -> iterator                   micro-batches (input, target), the same for the same seed
+    microbatch(index) -> (input, target)        the data, by the number of the micro-batch
     optimizer(parameters) -> Optimizer          a torch.optim.Optimizer, of each layer
     optimizer(named_parameters) -> Optimizer    the same, given (name, parameter) pairs
 
@@ -19,6 +19,11 @@ In place of `layers` a program may give
 
     build_layers(first, last) -> the same       layers first .. last - 1 of LAYER_COUNT, and no others
     build_stage(stage, stages) -> nn.Module     whole stages, for jobs that are never cut anew
+
+In place of `microbatch` it may give
+
+    data(seed) -> source                        a DataLoader, recycle.Batches, a sequence, a stream
+    batches(seed) -> iterator                   micro-batches (input, target), the same for the same seed
 
 A layer that gives a tuple gives the next one as many arguments. Each of the three may have a keyword `group`:
 the process group of the worker's tensor-parallel ranks. Of all that a worker reads, this file alone is
@@ -49,9 +54,14 @@ MODEL: dict[str, tuple[str, ...]] = {
     "build_stage": ("stage", "stages"),
 }
 """How a program may give its model, and what each is called with; the first that it defines counts."""
+DATA: dict[str, tuple[str, ...]] = {
+    "batches": ("seed",),
+    "microbatch": ("index",),
+    "data": ("seed",),
+}
+"""How it may give its data, and what each is called with; the first that can be called so counts."""
 NEEDED = {
     "loss": ("output", "target"),
-    "batches": ("seed",),
     "optimizer": ("parameters",),
 }
 """The names that a program defines beside the model, and what each is called with."""
@@ -68,6 +78,8 @@ def check_names(path: Path, names: Mapping[str, Any]) -> str:
     """How the program gives its model; raise for the first thing that keeps it from being called so."""
     given = [name for name in MODEL if name in names]
     missing = [name for name in NEEDED if name not in names]
+    if not any(name in names for name in DATA):
+        missing.insert(missing.index("optimizer") if "optimizer" in missing else len(missing), "microbatch")
     if missing or not given:
         wanted = missing if given else ["layers", *missing]
         raise ProgramError(f"{path}: it does not define {_listed(wanted)}", _hint(wanted, names))
@@ -76,11 +88,18 @@ def check_names(path: Path, names: Mapping[str, Any]) -> str:
     for name, arguments in OPTIONAL.items():
         if names.get(name) is not None:
             _check_call(path, name, names[name], arguments)
-    # Programs have always been free to call a number or a helper `layers`.
+    check_one_of(path, DATA, names)
+    return check_one_of(path, MODEL, names)
+
+
+def check_one_of(path: Path, table: Mapping[str, tuple[str, ...]], names: Mapping[str, Any]) -> str:
+    """Which of these the program defines: the first that can be called as it should."""
+    given = [name for name in table if name in names]
+    # Programs have always been free to call a number or a helper `layers` or `data`.
     for name in given[:-1]:
-        if _can_be_called(name, names[name]):
+        if _can_be_called(name, names[name], table[name]):
             return name
-    _check_call(path, given[-1], names[given[-1]], MODEL[given[-1]])
+    _check_call(path, given[-1], names[given[-1]], table[given[-1]])
     return given[-1]
 
 
@@ -170,12 +189,12 @@ def _check_call(path: Path, name: str, function: Any, arguments: tuple[str, ...]
         ) from None
 
 
-def _can_be_called(name: str, function: Any) -> bool:
+def _can_be_called(name: str, function: Any, arguments: tuple[str, ...]) -> bool:
     signature = _signature(function) if callable(function) else None
     if signature is None:
         return callable(function)
     try:
-        signature.bind(*MODEL[name], **_options(name, function))
+        signature.bind(*arguments, **_options(name, function))
     except TypeError:
         return False
     return True
@@ -195,12 +214,17 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
 
 def _hint(missing: list[str], names: Mapping[str, Any]) -> str:
     own = [name for name in names if not name.startswith("_") and name not in NEEDED]
-    wanted = [*MODEL, *missing[1:]] if missing[0] in MODEL else missing
+    wanted = [*MODEL, *missing[1:]] if missing[0] in MODEL else [*missing]
+    if "microbatch" in missing:
+        wanted += ["batches"]
     close = [(name, found) for name in wanted for found in get_close_matches(name, own, 1)]
     if close:
         return f"is `{close[0][1]}` meant to be `{close[0][0]}`?"
     calls = [f"{name}({', '.join(arguments)})" for name, arguments in NEEDED.items()]
-    return f"a program defines {_listed(['layers()', *calls])}, or build_stage(stage, stages) for layers()"
+    return (
+        f"a program defines {_listed(['layers()', 'microbatch(index)', *calls])}, or build_stage(stage, "
+        "stages) for layers(), or data(seed) or batches(seed) for microbatch(index)"
+    )
 
 
 def _needs_arguments(function: Callable[..., Any]) -> bool:
@@ -241,7 +265,11 @@ class Program:
         self.precision: Precision = precision_of(path, names.get("PRECISION"))
         self.layer_count: int | None = layer_count(path, names)
         self.weights: Weights | None = weights(path, names)
-        self._functions: dict[str, Callable[..., Any]] = {name: names[name] for name in (*NEEDED, self.gives)}
+        self.gives_data = check_one_of(path, DATA, names)
+        """Which of `DATA` it defines."""
+        self._functions: dict[str, Callable[..., Any]] = {
+            name: names[name] for name in (*NEEDED, self.gives, self.gives_data)
+        }
         self._functions |= {name: names[name] for name in OPTIONAL if names.get(name) is not None}
         self._takes_group = takes_group(self._functions[self.gives])
 
@@ -302,6 +330,15 @@ class Program:
                 "take the mean over the micro-batch",
             )
         return value.reshape(())
+
+    def microbatch(self, index: int) -> Any:
+        """One micro-batch; what the user's code raises is left as it is, for the caller to place."""
+        return self._functions["microbatch"](index)
+
+    def data(self, seed: int) -> Any:
+        """What the program gives to draw from."""
+        with blame(self.path, f"data({seed})"):
+            return self._functions["data"](seed)
 
     def batches(self, seed: int) -> Iterator[Any]:
         """All micro-batches in their global order, from the first."""

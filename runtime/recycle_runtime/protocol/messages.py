@@ -147,8 +147,9 @@ class Began:
     """The same for each of its layers; nothing if its program comes in whole stages."""
     first_layer: Natural = 0
     """The number of the first of them."""
-    can_halve: bool = False
-    """Whether plans that split micro-batches in two are of use: all have the same even number of samples."""
+    can_halve: bool | None = None
+    """Whether plans that split micro-batches in two are of use: all have the same even number of samples.
+    None from a worker that loads none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +187,8 @@ class StepDone:
     """How often it was run again because of a late validation."""
     times: Mapping[str, float]
     """Measured seconds of each kind of op."""
+    data_wait: float = 0.0
+    """Seconds that it waited for data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -563,6 +566,8 @@ class StepRow:
     """Workers."""
     plan: str
     """Failures on each stage, as the plan has them."""
+    data_wait: float = 0.0
+    """Seconds that the worker waited for data that waited longest."""
 
 
 @dataclass(frozen=True, slots=True)

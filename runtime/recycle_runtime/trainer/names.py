@@ -80,7 +80,7 @@ class Items:
         return inputs, target
 
     def signature(self, index: int) -> str:
-        from recycle_runtime.program.microbatches import shape_signature
+        from recycle_runtime.data.items import shape_signature
 
         return shape_signature(self.item(index)[0])
 

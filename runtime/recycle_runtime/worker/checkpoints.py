@@ -36,8 +36,9 @@ class WorkerCheckpoints:
         for chunk in chunks:
             if chunk.is_fresh:
                 restore(chunk, self._folder() / order.restore, order.first_step)
-                # What has been used already is drawn now, while nobody waits.
-                chunk.data.signature(order.first_step, 0)
+                if chunk.is_first or chunk.is_last:
+                    # What has to be drawn to get there is drawn now, while nobody waits.
+                    chunk.data.approach(order.first_step)
 
     def write_if_due(self, chunks: Collection[Chunk]) -> None:
         """The last step of all these chunks is settled: those that the worker works on."""

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from recycle_runtime import logs
+from recycle_runtime.data.microbatches import MicroBatches
 from recycle_runtime.execution.chunk import Chunk
 from recycle_runtime.execution.evaluation import EvaluationData
 from recycle_runtime.execution.hooks import Hooks, Moment
@@ -177,7 +178,15 @@ class Generation:
         self._unreported = step, time.perf_counter()
         report = session.run(step)
         self._unreported = None
-        equipment.link.say(StepDone(*report, times=equipment.op_times.take()))
+        done = report._asdict()
+        equipment.link.say(StepDone(**done, times=equipment.op_times.take()))
+
+    def can_halve(self, data: MicroBatches) -> bool | None:
+        """Whether plans that split micro-batches in two are of use, as far as is known before the first
+        step; None from a worker that loads nothing."""
+        assert self._session is not None
+        loads = self._session.loads
+        return data.can_halve(self._order.step, loads[0]) if loads else None
 
     def evaluate(self, step: int, data: EvaluationData) -> float | None:
         """Before this step; what this worker adds to the sum of losses."""

@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator, Mapping
 
 import torch
 
+from recycle_runtime.data.microbatches import MicroBatches
 from recycle_runtime.execution.chunk import Chunk, Setting
 from recycle_runtime.execution.layer import Layer
 from recycle_runtime.execution.optimizer import StepRecord
 from recycle_runtime.program.loading import Program
-from recycle_runtime.program.microbatches import MicroBatches
 from recycle_runtime.protocol.messages import Report, Sums
 
 

@@ -148,7 +148,10 @@ class StateReceiver:
         target: Any = None
         inputs: tuple[torch.Tensor, ...] = ()
         if chunk.is_first or chunk.is_last:
-            data, target = chunk.data.item(0, 0)
+            example = chunk.data.example()
+            if example is None:
+                return
+            data, target = example
             target = target.to(self._device) if isinstance(target, torch.Tensor) else target
             inputs = tuple(each.to(self._device) for each in (data if isinstance(data, tuple) else (data,)))
         if not chunk.is_first:

@@ -261,18 +261,18 @@ class WorkerProcess:
             self._requests.arrive(
                 order.step, order.first_step, self._worker, order.generation, is_main=order.is_main
             )
-        self.link.say(self._began(order, self._chunks, copied))
+        self.link.say(self._began(generation, order, self._chunks, copied))
         return generation
 
-    def _began(self, order: Go, chunks: HeldChunks, copied: Copied | None) -> Began:
+    def _began(self, generation: Generation, order: Go, chunks: HeldChunks, copied: Copied | None) -> Began:
         if not chunks.program.is_layered or len(chunks) > 1:
             # Layers that lie apart do not move to another cut.
             return Began(order.generation, chunks.state_bytes, copied)
         layers = tuple(layer.state_bytes for layer in chunks.layers)
         own = self._bundles[0]
-        # What is drawn for it is drawn early, and only where somebody wants to know.
-        asks = any(own.split(recut) > 1 for recut in own.recuts)
-        halves = asks and chunks.data.can_halve(order.step)
+        # Those that load the first one anyway can say, and only if somebody wants to know.
+        asks = 0 in chunks and any(own.split(recut) > 1 for recut in own.recuts)
+        halves = generation.can_halve(chunks.data) if asks else None
         return Began(order.generation, chunks.state_bytes, copied, layers, chunks.layers[0].number, halves)
 
     def _under_cut(self, chunks: HeldChunks, bundle: Bundle, order: Go, *, has_donor: bool) -> HeldChunks:
@@ -414,8 +414,6 @@ class WorkerProcess:
                 per_step=own.pipelines * own.microbatches,
             )
         )
-        # Under another cut it may need what it does not need now.
-        chunks.data.keeps_items = chunks.data.keeps_items or len(self._bundles) > 1
         return self._watched(chunks)
 
     def _watched(self, chunks: HeldChunks) -> HeldChunks:

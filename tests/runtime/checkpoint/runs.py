@@ -11,11 +11,11 @@ from recycle_compiler.backends.bundle import write_bundle
 from recycle_compiler.ir.failure import failure_set
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.planner.compile import plan_failed
+from recycle_runtime.data.microbatches import MicroBatches
 from recycle_runtime.execution.chunk import build_module
 from recycle_runtime.execution.forward_random import forward_seed
 from recycle_runtime.launcher.local import RunOptions, RunResult, run_local
 from recycle_runtime.program.loading import load_program
-from recycle_runtime.program.microbatches import MicroBatches
 from recycle_runtime.protocol.messages import JobEvent, ToObserver
 from tests.runtime.training.alone import draw_as
 from tests.runtime.training.compare import MLP, Failed, changed

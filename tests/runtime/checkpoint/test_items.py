@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recycle_runtime.program.microbatches import MicroBatches
-from tests.runtime.program.test_microbatches import counting
+from recycle_runtime.data.microbatches import MicroBatches
+from tests.runtime.data.test_microbatches import counting
 
 
 @given(
@@ -35,4 +35,3 @@ def test_no_item_is_drawn_twice_and_none_is_kept_for_long(tmp_path: Path) -> Non
     for step in (3, 4, 3, 4, 5, 4, 5):
         data.signature(step, 1)
     assert drawn == list(range(13))
-    assert len(data._recent) <= 4  # pyright: ignore[reportPrivateUsage]

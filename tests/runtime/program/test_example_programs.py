@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from recycle_runtime.data.microbatches import MicroBatches
 from recycle_runtime.execution.chunk import build_module
 from recycle_runtime.program.loading import Program, load_program
-from recycle_runtime.program.microbatches import MicroBatches
 
 PROGRAMS = Path(__file__).resolve().parents[3] / "examples" / "programs"
 NAMES = sorted(path.stem for path in PROGRAMS.glob("*.py"))

@@ -135,7 +135,7 @@ def test_an_exception_while_loading_names_the_users_line(tmp_path: Path) -> None
 
 def test_missing_names_are_listed(tmp_path: Path) -> None:
     message, hint = refusal(tmp_path, "")
-    assert message == "program.py: it does not define layers, loss, batches and optimizer"
+    assert message == "program.py: it does not define layers, loss, microbatch and optimizer"
     assert "batches(seed)" in hint
     message, hint = refusal(tmp_path, replaced("def build_stage", "def build_stages"))
     assert message == "program.py: it does not define layers"
@@ -187,7 +187,7 @@ def test_batches_must_give_something_to_iterate_over() -> None:
     def nothing(*_: Any) -> None:
         pass
 
-    names: dict[str, Any] = dict.fromkeys((*NEEDED, "layers"), nothing)
+    names: dict[str, Any] = dict.fromkeys((*NEEDED, "layers", "batches"), nothing)
     with pytest.raises(ProgramError, match=r"batches must return an iterator over .*, got nothing"):
         Program(Path("made_here.py"), names).batches(0)
 

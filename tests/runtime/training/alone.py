@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 import torch
 
+from recycle_runtime.data.microbatches import MicroBatches
 from recycle_runtime.execution.chunk import build_module
 from recycle_runtime.execution.forward_random import forward_seed
 from recycle_runtime.execution.shapes import as_tuple
 from recycle_runtime.program.loading import load_program
-from recycle_runtime.program.microbatches import MicroBatches
 
 
 class Alone(NamedTuple):

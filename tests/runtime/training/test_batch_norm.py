@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from recycle_runtime.data.microbatches import MicroBatches
 from recycle_runtime.execution.chunk import build_module
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.isa import Opcode
 from recycle_runtime.program.loading import load_program
-from recycle_runtime.program.microbatches import MicroBatches
 from tests.runtime.training.compare import STEPS, Failed, changed, plan_file
 from tests.runtime.training.threads import train_in_threads
 from tests.support.jobs import unit_job

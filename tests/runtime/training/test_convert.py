@@ -19,6 +19,7 @@ import torch.distributed as dist
 from recycle_compiler.backends.bundle import write_bundle
 from recycle_compiler.ir.failure import failure_set
 from recycle_compiler.planner.compile import plan_failed
+from recycle_runtime.data.microbatches import MicroBatches
 from recycle_runtime.execution.chunk import (
     Chunk,
     LayersMissingError,
@@ -34,7 +35,6 @@ from recycle_runtime.plan.worker_ids import Worker
 from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.program.layers import build_layers, layers_of
 from recycle_runtime.program.loading import load_program
-from recycle_runtime.program.microbatches import MicroBatches
 from recycle_runtime.transport.interface import Grid
 from tests.runtime.training.alone import train_alone
 from tests.runtime.training.compare import changed

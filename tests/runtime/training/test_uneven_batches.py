@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from recycle_runtime.data.microbatches import MicroBatches
 from recycle_runtime.program.loading import load_program
-from recycle_runtime.program.microbatches import MicroBatches
 from tests.runtime.training.alone import train_alone
 from tests.runtime.training.compare import Failed, changed, check_in_threads, check_on_processes
 from tests.support.jobs import figure3, unit_job

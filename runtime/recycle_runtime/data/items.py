@@ -1,0 +1,143 @@
+"""One micro-batch: what it must be, what it looks like, and how a plan takes a part of it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import torch
+
+from recycle_runtime.program.errors import ProgramError
+from recycle_runtime.program.loading import kind_of
+
+
+class Look(NamedTuple):
+    """What a micro-batch looks like, for workers that do not hold it."""
+
+    signature: str
+    """Types and shapes of its input, such as `int64[4,128]`."""
+    samples: int | None
+    """In each of its tensors; None where they differ."""
+
+    def of_part(self, part: int, parts: int) -> str:
+        """The signature of a part: that of the whole, with its samples."""
+        if self.samples is None or parts == 1 or not self.is_divided(parts):
+            return self.signature
+        return f"{self.signature} {part_size(self.samples, part, parts)}/{self.samples}"
+
+    def is_divided(self, parts: int) -> bool:
+        """Whether every part has a sample."""
+        return self.samples is not None and self.samples >= parts
+
+    def weight(self, part: int, parts: int) -> float:
+        """What the loss of a part counts in that of its micro-batch: as its share of the samples.
+
+        What cannot be split is computed whole for every part, and counts in the first.
+        """
+        if self.samples is None or not self.is_divided(parts):
+            return float(part == 0)
+        return part_size(self.samples, part, parts) / self.samples
+
+    def packed(self) -> str:
+        """As text, for a store."""
+        return f"{'' if self.samples is None else self.samples}|{self.signature}"
+
+    @classmethod
+    def unpacked(cls, text: str) -> "Look":
+        samples, _, signature = text.partition("|")
+        return cls(signature, int(samples) if samples else None)
+
+
+class Item(NamedTuple):
+    """A micro-batch that was drawn."""
+
+    pair: tuple[Any, Any]
+    """Input and target."""
+    look: Look
+    versions: tuple[int, ...]
+    """How often each tensor had been changed in place when it was drawn."""
+
+    @property
+    def is_as_drawn(self) -> bool:
+        """Whether nobody has changed it in place."""
+        return self.versions == _versions(self.pair)
+
+    def part(self, part: int, parts: int) -> tuple[Any, Any]:
+        """Input and target of a part; of the whole, where it cannot be split."""
+        return self.pair if parts == 1 or not self.look.is_divided(parts) else _part(self.pair, part, parts)
+
+
+def checked(path: Path, drawn: Any, where: str) -> Item:
+    """What the user's code has given, if it is a micro-batch; `where` says which one."""
+    if not isinstance(drawn, tuple | list) or len(cast(list[Any], drawn)) != 2:
+        raise ProgramError(f"{path}: {where} must be a pair (input, target), got {_describe(drawn)}")
+    inputs, target = cast(tuple[Any, Any], tuple(cast(list[Any], drawn)))
+    parts = _parts(inputs)
+    if not parts or not all(isinstance(part, torch.Tensor) for part in parts):
+        raise ProgramError(
+            f"{path}: the input of {where} must be a tensor or a tuple of tensors, got {_describe(inputs)}"
+        )
+    pair = inputs, target
+    return Item(pair, Look(shape_signature(inputs), _samples(pair)), _versions(pair))
+
+
+def part_size(samples: int, part: int, parts: int) -> int:
+    """The first parts have one more where it does not come out even, as torch splits them."""
+    return samples // parts + (part < samples % parts)
+
+
+def shape_signature(inputs: Any) -> str:
+    """Types and shapes of a tensor or several, the same text on every worker."""
+    return " ".join(
+        f"{str(part.dtype).removeprefix('torch.')}[{','.join(map(str, part.shape))}]"
+        for part in _parts(inputs)
+    )
+
+
+def _samples(item: Any) -> int | None:
+    """In every tensor, along its first dimension; None if tensors differ, have none, or there are other
+    values, of which nobody knows whose they are."""
+    values = list(_leaves(item))
+    if not all(isinstance(value, torch.Tensor) and value.dim() > 0 for value in values):
+        return None
+    counts = {len(value) for value in values}
+    return counts.pop() if len(counts) == 1 and 0 not in counts else None
+
+
+def _part(value: Any, part: int, parts: int) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.tensor_split(parts)[part]
+    if isinstance(value, dict):
+        named = cast(dict[Any, Any], value)
+        return {key: _part(each, part, parts) for key, each in named.items()}
+    several = cast(list[Any] | tuple[Any, ...], value)
+    made = [_part(each, part, parts) for each in several]
+    if isinstance(value, tuple):
+        # A named tuple takes its fields one by one.
+        return type(several)(*made) if hasattr(several, "_fields") else tuple(made)
+    return made
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    """What is in it, through tuples, lists and dictionaries."""
+    if isinstance(value, tuple | list | dict):
+        parts = cast(dict[Any, Any], value).values() if isinstance(value, dict) else cast(list[Any], value)
+        for part in parts:
+            yield from _leaves(part)
+    else:
+        yield value
+
+
+def _parts(inputs: Any) -> list[Any]:
+    return list(cast(list[Any], inputs)) if isinstance(inputs, tuple | list) else [inputs]
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, tuple | list):
+        parts = cast(list[Any], value)
+        return f"a {type(parts).__name__} of {len(parts)}: {', '.join(type(part).__name__ for part in parts)}"
+    return kind_of(value)
+
+
+def _versions(value: Any) -> tuple[int, ...]:
+    tensors = (leaf for leaf in _leaves(value) if isinstance(leaf, torch.Tensor))
+    return tuple(tensor._version for tensor in tensors if not tensor.is_inference())

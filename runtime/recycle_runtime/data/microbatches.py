@@ -1,0 +1,224 @@
+"""The micro-batches of a run by number: step n's are numbers n * per_step and on, in the program's order.
+
+    micro-batch:     0 1 2 3 | 4 5 6 7 | 8 ...        per_step = 4
+                     step 0    step 1    step 2
+
+A run that goes on from a checkpoint may take more or fewer of them in a step than the one before it. Then its
+first step begins with the first one that has not been used:
+
+    micro-batch:     0 1 2 3 | 4 5 6 7 | 8 9 | 10 ... per_step = 2, first_step = 2, first_item = 8
+                     step 0    step 1    step 2
+
+A plan may split every micro-batch in two along the first dimension of its tensors: part 1 of 2 is the second
+half of its samples.
+
+A worker draws what its stream loads and nothing else, ahead of the step where the source allows it; it is
+told what other micro-batches look like. Items of this step and the one before are kept, since a step may be
+run again.
+"""
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from recycle_runtime.data.items import Item, Look
+from recycle_runtime.data.reading import Reader, reader_of
+from recycle_runtime.data.sources import Indexed, Stream, as_source, source_of
+from recycle_runtime.program.errors import ProgramError
+from recycle_runtime.program.loading import Program
+
+
+class _Given(NamedTuple):
+    """A source, and the first step that uses it."""
+
+    from_step: int
+    source: Any
+    reader: Reader
+
+
+class MicroBatches:
+    """Random access to a program's micro-batches, quick where steps come one after another."""
+
+    def __init__(
+        self,
+        program: Program,
+        seed: int,
+        per_step: int,
+        *,
+        first_step: int = 0,
+        first_item: int = 0,
+    ) -> None:
+        self._program, self._seed, self._per_step = program, seed, per_step
+        self._lock = threading.Lock()
+        self._given: list[_Given] = []
+        """In the order of their steps."""
+        self._looks: dict[tuple[int, int], Look] = {}
+        """Of micro-batches that were not drawn here, by step and index."""
+        self._counts: set[int | None] = set()
+        """Of samples in the micro-batches drawn so far."""
+        self._waited = 0.0
+        self.ends_at: int | None = None
+        """The step that is not made any more, if that is known; nothing is drawn ahead for it."""
+        self.count_from(first_step, first_item)
+
+    def count_from(self, first_step: int, first_item: int) -> None:
+        """Steps begin with this one, and it begins with this item."""
+        self._first_step, self._first_item = first_step, first_item
+
+    def use(self, source: Any, from_step: int) -> None:
+        """Take the micro-batches of this step and later ones from here, whatever the program defines.
+
+        Called again with the same source it changes nothing; steps before keep what they had. May be called
+        by another thread than the one that trains.
+        """
+        with self._lock:
+            last = self._given[-1] if self._given else None
+            if last is not None and last.source is source and last.from_step <= from_step:
+                return
+            made = as_source(self._program.path, source, "the data", self._seed)
+            reader = reader_of(self._program.path, made, self._seed, self._per_step)
+            kept = [given for given in self._given if given.from_step < from_step]
+            self._given = [*kept, _Given(from_step, source, reader)]
+
+    @property
+    def per_step(self) -> int:
+        """Whole micro-batches of a step, however a plan splits them."""
+        return self._per_step
+
+    def item(self, step: int, index: int, part: int = 0, parts: int = 1) -> tuple[Any, Any]:
+        """(input, target) of one micro-batch, or of one part of it; do not change them in place."""
+        item = self._read(step, index)
+        if not item.is_as_drawn:
+            raise ProgramError(
+                f"{self._program.path}: micro-batch {index} of step {step} was changed in place",
+                "data must be new tensors, and neither stages nor loss may change what they are given",
+            )
+        return item.part(part, parts)
+
+    def expect(self, step: int, indices: Sequence[int]) -> None:
+        """A step begins: these are its micro-batches that are loaded here, in this order, and probably those
+        of the next step too."""
+        if step < self._first_step:
+            return
+        reader = self._reader(step)
+        for given in self._given:
+            given.reader.forget(self._oldest(step))
+        self._looks = {place: look for place, look in self._looks.items() if place[0] >= step - 1}
+        self._drop_readers(step)
+        reader.mark(self._number(step, 0))
+        reader.mark(self._number(step + 1, 0))
+        steps = (step,) if self.ends_at is not None and step + 1 >= self.ends_at else (step, step + 1)
+        wanted = [(each, index) for each in steps for index in indices if self._reader(each) is reader]
+        reader.expect([self._number(each, index) for each, index in wanted])
+
+    def look(self, step: int, index: int) -> Look:
+        """What a micro-batch looks like; it is drawn if nobody has told."""
+        if (told := self._looks.get((step, index))) is not None:
+            return told
+        return self._read(step, index).look
+
+    def is_known(self, step: int, index: int) -> bool:
+        """Whether it is known what it looks like without drawing anything."""
+        return (step, index) in self._looks or self._reader(step).has(self._number(step, index))
+
+    def tell(self, step: int, index: int, look: Look) -> None:
+        """What a micro-batch looks like that another worker has drawn."""
+        self._looks[step, index] = look
+
+    def signature(self, step: int, index: int, part: int = 0, parts: int = 1) -> str:
+        """Types and shapes of one micro-batch's input, such as `int64[4,128]`; of a part, its samples too."""
+        return self.look(step, index).of_part(part, parts)
+
+    def weight(self, step: int, index: int, part: int, parts: int) -> float:
+        """What the loss of a part counts in that of its micro-batch."""
+        return self.look(step, index).weight(part, parts)
+
+    def can_halve(self, step: int, index: int) -> bool:
+        """Whether this micro-batch, and all that were drawn here, have the same even number of samples."""
+        self.look(step, index)
+        (samples,) = self._counts if len(self._counts) == 1 else (None,)
+        return samples is not None and samples % 2 == 0
+
+    def example(self) -> tuple[Any, Any] | None:
+        """Some micro-batch, drawn apart from all others; None of a stream, which would not be the same after.
+
+        For another thread than the one that trains.
+        """
+        with self._lock:
+            given = self._given[-1].source if self._given else None
+        if given is None:
+            source = source_of(self._program, self._seed)
+        else:
+            source = as_source(self._program.path, given, "the data", self._seed)
+        if isinstance(source, Stream) and source.load is not None:
+            return None
+        number = self._first_item if isinstance(source, Indexed) else 0
+        reader = reader_of(self._program.path, source, self._seed, self._per_step)
+        try:
+            return reader.item(number).pair
+        finally:
+            reader.close()
+
+    def take_waited(self) -> float:
+        """Seconds that somebody has waited here since this was asked last."""
+        waited, self._waited = self._waited, 0.0
+        return waited
+
+    def position(self, step: int) -> Any:
+        """Where the source stands when a step begins, for `go_to`; None if it need not be told."""
+        return self._reader(step).position(self._number(step, 0))
+
+    def go_to(self, step: int, position: Any) -> None:
+        """Go on from where another worker, or an earlier run, stood when this step began."""
+        self._reader(step).go_to(self._number(step, 0), position)
+
+    def approach(self, step: int) -> None:
+        """Draw what has to be drawn before the first micro-batch of a step can be."""
+        self._reader(step).forget(self._oldest(step))
+        self._reader(step).approach(self._number(step, 0))
+
+    def close(self) -> None:
+        """Draw no more."""
+        for given in self._given:
+            given.reader.close()
+
+    def _read(self, step: int, index: int) -> Item:
+        number, reader = self._number(step, index), self._reader(step)
+        reader.forget(self._oldest(step))
+        began = time.perf_counter()
+        item = reader.item(number)
+        self._waited += time.perf_counter() - began
+        self._counts.add(item.look.samples)
+        return item
+
+    def _reader(self, step: int) -> Reader:
+        with self._lock:
+            found = next((given for given in reversed(self._given) if given.from_step <= step), None)
+            if found is None:
+                source = source_of(self._program, self._seed)
+                reader = reader_of(self._program.path, source, self._seed, self._per_step)
+                found = _Given(self._first_step, None, reader)
+                self._given.insert(0, found)
+            return found.reader
+
+    def _drop_readers(self, step: int) -> None:
+        """Those that neither this step nor the one before it uses."""
+        with self._lock:
+            starts = [given.from_step for given in self._given]
+            old = sum(following <= step - 1 for following in starts[1:])
+            dropped, self._given = self._given[:old], self._given[old:]
+        for given in dropped:
+            given.reader.close()
+
+    def _oldest(self, step: int) -> int:
+        """The number of the first micro-batch that may still be needed in a step: one of the step before."""
+        return self._number(max(step - 1, self._first_step), 0)
+
+    def _number(self, step: int, index: int) -> int:
+        if step < self._first_step or not 0 <= index < self._per_step:
+            raise IndexError(
+                f"step {step}, micro-batch {index}: a step has {self._per_step}, "
+                f"and the first one is {self._first_step}"
+            )
+        return self._first_item + (step - self._first_step) * self._per_step + index

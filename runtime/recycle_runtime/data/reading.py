@@ -1,0 +1,251 @@
+"""How the micro-batches of one source are read by number: any of them, or one after the other."""
+
+import copy
+import logging
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from recycle_runtime.data.ahead import DrawnAhead
+from recycle_runtime.data.items import Item, checked
+from recycle_runtime.data.private_random import PrivateRandom, item_seed, seeded
+from recycle_runtime.data.processes import ProcessBackstage
+from recycle_runtime.data.sources import Indexed, Source, Stream
+from recycle_runtime.program.errors import ProgramError, blame
+
+_log = logging.getLogger(__name__)
+_END: Any = object()
+
+
+class Reader(Protocol):
+    """Items of one source; what has been read is kept until `forget`."""
+
+    def item(self, number: int) -> Item: ...
+
+    def expect(self, numbers: Sequence[int]) -> None:
+        """These are asked for next, in this order."""
+        ...
+
+    def approach(self, number: int) -> None:
+        """Draw what has to be drawn before this one can be."""
+        ...
+
+    def has(self, number: int) -> bool:
+        """Whether it is there already."""
+        ...
+
+    def forget(self, before: int) -> None:
+        """Numbers below this one are not asked for any more."""
+        ...
+
+    def mark(self, number: int) -> None:
+        """A step begins with this number: a place to come back to."""
+        ...
+
+    def position(self, number: int) -> Any:
+        """Where the source stands before it gives this number; None if that need not be known."""
+        ...
+
+    def go_to(self, number: int, position: Any) -> None:
+        """The next item is this one."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def reader_of(path: Path, source: Source, seed: int, per_step: int) -> Reader:
+    """What suits the source."""
+    if isinstance(source, Indexed):
+        return IndexedReader(path, source, seed, per_step)
+    return StreamReader(path, source, seed, per_step)
+
+
+class IndexedReader:
+    """Draws what is asked for, and what is expected, and nothing else."""
+
+    def __init__(self, path: Path, source: Indexed, seed: int, per_step: int) -> None:
+        self._path, self._source = path, source
+        processes = None
+        if source.processes is not None:
+            processes = ProcessBackstage(source.get, seed, source.processes, path, source.called)
+        self._ahead = DrawnAhead(source.get, seed, processes)
+        self._items: dict[int, Item] = {}
+        if source.epoch is not None and source.epoch % per_step:
+            _log.info(_ends_within(source.name, source.epoch, per_step))
+
+    def item(self, number: int) -> Item:
+        if number not in self._items:
+            where = self._source.called(number)
+            with blame(self._path, where):
+                self._prepare(number)
+                drawn = self._ahead.take(number)
+            self._items[number] = checked(self._path, drawn, where)
+        return self._items[number]
+
+    def expect(self, numbers: Sequence[int]) -> None:
+        missing = [number for number in numbers if number not in self._items]
+        with blame(self._path, self._source.name):
+            for number in missing:
+                self._prepare(number)
+        self._ahead.expect(missing)
+
+    def approach(self, number: int) -> None:
+        """Every place is reached at once."""
+
+    def has(self, number: int) -> bool:
+        return number in self._items
+
+    def forget(self, before: int) -> None:
+        for number in [each for each in self._items if each < before]:
+            del self._items[number]
+
+    def mark(self, number: int) -> None:
+        """Every place is one to come back to."""
+
+    def position(self, number: int) -> Any:
+        return None
+
+    def go_to(self, number: int, position: Any) -> None:
+        """Every place is reached at once."""
+
+    def close(self) -> None:
+        self._ahead.close()
+
+    def _prepare(self, number: int) -> None:
+        if self._source.prepare is not None and self._source.processes is None:
+            self._source.prepare(number)
+
+
+class StreamReader:
+    """Draws everything from the first, or from where it was told to go; keeps what was drawn last."""
+
+    def __init__(self, path: Path, source: Stream, seed: int, per_step: int) -> None:
+        self._path, self._source, self._seed, self._per_step = path, source, seed, per_step
+        self._marks: set[int] = set()
+        self._announced = False
+        self._oldest = 0
+        """The first number that is kept."""
+        self._positions: dict[int, Any] = {}
+        self._origin = self._where()
+        self._begin(0, self._origin)
+
+    def item(self, number: int) -> Item:
+        if number < self._next - len(self._recent):
+            # The place nearest before it, or the very first.
+            nearest = max((each for each in self._positions if each <= number), default=0)
+            self._begin(nearest, self._positions.get(nearest, self._origin))
+        while self._next <= number:
+            self._advance()
+        return self._recent[number - self._next]
+
+    def approach(self, number: int) -> None:
+        while self._next < number:
+            self._advance()
+
+    def expect(self, numbers: Sequence[int]) -> None:
+        """It is drawn when it is asked for: what draws it may share random numbers with the model."""
+
+    def has(self, number: int) -> bool:
+        return self._next - len(self._recent) <= number < self._next
+
+    def forget(self, before: int) -> None:
+        self._oldest = before
+        self._positions = {number: each for number, each in self._positions.items() if number >= before}
+        self._drop()
+
+    def mark(self, number: int) -> None:
+        self._marks = {each for each in self._marks if each >= self._next} | {number}
+        self._keep_position()
+
+    def position(self, number: int) -> Any:
+        return self._positions.get(number)
+
+    def go_to(self, number: int, position: Any) -> None:
+        if self._source.load is not None and position is not None:
+            self._begin(number, position)
+
+    def close(self) -> None:
+        """It ends when nothing refers to it."""
+
+    def _begin(self, number: int, position: Any) -> None:
+        self._random = PrivateRandom(self._seed)
+        self._epoch = 0
+        self._next = number
+        self._recent: deque[Item] = deque()
+        self._iterator: Iterator[Any] = iter(())
+        load = self._source.load
+        if load is not None:
+            with blame(self._path, f"load_state_dict of {self._source.name}"):
+                load(copy.deepcopy(position))
+                self._iterator = self._source.begin()
+            self._epoch = 1
+
+    def _where(self) -> Any:
+        """A copy of the stream's own word on where it stands."""
+        if self._source.state is None:
+            return None
+        with blame(self._path, f"state_dict of {self._source.name}"):
+            return copy.deepcopy(self._source.state())
+
+    def _keep_position(self) -> None:
+        if self._next in self._marks and self._source.state is not None:
+            self._marks.discard(self._next)
+            self._positions[self._next] = self._where()
+
+    def _advance(self) -> None:
+        where = self._source.called(self._next)
+        if self._source.load is None:
+            with self._random.drawing():
+                drawn = self._draw(where)
+        else:
+            # Nothing goes on from one item to the next but what its state says.
+            with seeded(item_seed(self._seed, self._next)):
+                drawn = self._draw(where)
+        self._recent.append(checked(self._path, drawn, where))
+        self._next += 1
+        self._drop()
+        self._keep_position()
+
+    def _drop(self) -> None:
+        while self._recent and self._next - len(self._recent) < self._oldest:
+            self._recent.popleft()
+
+    def _draw(self, where: str) -> Any:
+        with blame(self._path, where):
+            drawn = next(self._iterator, _END)
+            if drawn is _END:
+                self._announce()
+                self._iterator = self._source.begin()
+                self._epoch += 1
+                drawn = next(self._iterator, _END)
+        if drawn is _END:
+            first = self._epoch == 1
+            raise ProgramError(
+                f"{self._path}: {self._source.name} yields no micro-batch"
+                + ("" if first else f" when it is called for epoch {self._epoch}"),
+                "" if first else "each call of batches must start a new iterator",
+            )
+        return drawn
+
+    def _announce(self) -> None:
+        """Once: an epoch has ended in the middle of a step."""
+        if self._epoch and self._next % self._per_step and not self._announced:
+            self._announced = True
+            _log.info(
+                "%s ended in the middle of a step, before micro-batch %d, and began again",
+                self._source.name,
+                self._next,
+            )
+
+
+def _ends_within(name: str, epoch: int, per_step: int) -> str:
+    if epoch < per_step:
+        return (
+            f"an epoch of {name} has {epoch} micro-batches and a step takes {per_step}: "
+            "some are used more than once in a step"
+        )
+    return (
+        f"an epoch of {name} has {epoch} micro-batches and a step takes {per_step}: "
+        "epochs end in the middle of a step"
+    )
