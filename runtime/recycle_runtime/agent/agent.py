@@ -18,6 +18,7 @@ from pathlib import Path
 
 from recycle_runtime.agent.process_table import ProcessTable, Row
 from recycle_runtime.agent.watch import Ended, Limits, Watch
+from recycle_runtime.program.user_frames import frames_text, user_frames
 from recycle_runtime.protocol.channel import Channel
 from recycle_runtime.protocol.codec import ProtocolError, WireError
 from recycle_runtime.protocol.heartbeat_board import Board
@@ -134,7 +135,9 @@ class Agent:
         member = self._table.remove(ended.line)
         if member is not None:
             _LOGGER.info("process %d: %s", ended.pid, ended.how, extra=_of(member))
-            self._say(ProcessEnded(member, process_number(self._node, ended.pid), ended.how, ended.fault_at))
+            where = frames_text(user_frames(ended.frames))
+            number = process_number(self._node, ended.pid)
+            self._say(ProcessEnded(member, number, ended.how, ended.fault_at, ended.stuck_in, where))
 
     def _obey(self, message: Message) -> None:
         match message:

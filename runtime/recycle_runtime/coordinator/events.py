@@ -107,6 +107,16 @@ class WorkerFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerStuck:
+    """A worker is gone because its own work did not come to an end."""
+
+    failed: WorkerFailed
+    step: int
+    why: str
+    """What to say if the program is at fault."""
+
+
+@dataclass(frozen=True, slots=True)
 class StopWanted:
     """Every worker should stop between two steps, for a change."""
 
@@ -174,6 +184,7 @@ Event = (
     | Reconnected
     | Said
     | WorkerFailed
+    | WorkerStuck
     | StopWanted
     | MovesWanted
     | RecutWanted

@@ -5,9 +5,6 @@ from dataclasses import dataclass, field
 
 from recycle_runtime.protocol.messages import Member, Recovered, StepRow
 
-_LEAST_STANDSTILL = 120.0
-_LONGEST_STEPS = 20
-
 
 class StepRows:
     """Rows come out in order, each once: when all processes of a generation have reported, or it has ended.
@@ -110,18 +107,3 @@ class Recovery:
             regroup=round(self.going - self.left, 6),
             total=round(self.going - start, 6),
         )
-
-
-class Standstill:
-    """How long a job may go without a step: as long as many of its longest ones."""
-
-    def __init__(self) -> None:
-        self._longest = 0.0
-
-    def step(self, seconds: float) -> None:
-        """One was made, and took so long."""
-        self._longest = max(self._longest, seconds)
-
-    def is_long(self, seconds: float) -> bool:
-        """Whether so many seconds without a step are too many."""
-        return seconds > max(_LEAST_STANDSTILL, _LONGEST_STEPS * self._longest)

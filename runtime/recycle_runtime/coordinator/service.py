@@ -45,11 +45,13 @@ from recycle_runtime.coordinator.events import (
     TimePassed,
     WantPlan,
     WorkerFailed,
+    WorkerStuck,
 )
 from recycle_runtime.coordinator.hooks import Hooks
 from recycle_runtime.coordinator.journal import Journal, Remembered, read, rows_since
 from recycle_runtime.coordinator.layer_move import LayerMove
 from recycle_runtime.coordinator.membership import name_of
+from recycle_runtime.coordinator.patience import Patience
 from recycle_runtime.coordinator.peer_digests import CHECK_PEERS
 from recycle_runtime.coordinator.plans import PlanFiles, PlansOnDemand
 from recycle_runtime.coordinator.reach import Reachability
@@ -146,6 +148,7 @@ class JobOptions:
     """Steps from one comparison of peers to the next; 0: never."""
     heartbeat_timeout: float = 3.0
     """Seconds without a heartbeat of its agent after which a node has failed."""
+    patience: Patience = field(default_factory=Patience)
 
 
 class Service:
@@ -170,7 +173,14 @@ class Service:
             self._checkpoint_files = CheckpointFiles(options.checkpoint)
         expected = set(self._book.grid) - set(options.failed)
         self._job = StateMachine(
-            self._book, bundle.tensor, options.steps, expected, now, checkpoints, options.check_peers
+            self._book,
+            bundle.tensor,
+            options.steps,
+            expected,
+            now,
+            checkpoints,
+            options.check_peers,
+            options.patience,
         )
         self._opening = self._job.checkpoints.begins.words
         """For the first observer."""
@@ -449,7 +459,12 @@ class Service:
             fault_at = message.fault_at / 1e9 if message.fault_at else None
             name = name_of(member.worker)
             name = name if self._tensor == 1 else f"rank {member.tp_rank} of worker {name}"
-            self._happen(WorkerFailed(member.worker, f"{name} {message.how}", fault_at))
+            failed = WorkerFailed(member.worker, f"{name} {message.how}", fault_at)
+            if message.stuck_in is not None and fault_at is None:
+                where = f":\n{message.where}" if message.where else ""
+                self._happen(WorkerStuck(failed, message.stuck_in, f"worker {failed.cause}{where}"))
+            else:
+                self._happen(failed)
         if member in self._returning:
             self._is_back(member)
 
@@ -522,7 +537,7 @@ class Service:
             for member in missing:
                 self._fail(member, "did not come back")
             self._happen(AllReturned())
-        elif self._job.phase is Phase.FORMING:
+        elif self._job.phase is Phase.FORMING and self._job.expected:
             names = ", ".join(map(name_of, sorted(self._job.expected)))
             self._happen(GivenUp(f"these workers have not arrived: {names}"))
 

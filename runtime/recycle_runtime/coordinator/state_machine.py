@@ -49,11 +49,13 @@ from recycle_runtime.coordinator.events import (
     TimePassed,
     WantPlan,
     WorkerFailed,
+    WorkerStuck,
 )
 from recycle_runtime.coordinator.journal import Remembered
 from recycle_runtime.coordinator.layer_move import LayerMove
 from recycle_runtime.coordinator.membership import Roster, name_of
-from recycle_runtime.coordinator.metrics import Recovery, Standstill, StepRows
+from recycle_runtime.coordinator.metrics import Recovery, StepRows
+from recycle_runtime.coordinator.patience import Patience, Standstill
 from recycle_runtime.coordinator.peer_digests import PeerDigests
 from recycle_runtime.coordinator.regrouping import (
     CannotAgreeError,
@@ -105,10 +107,6 @@ from recycle_runtime.protocol.messages import (
 
 ENDLESS = 1 << 62
 """Steps of a job whose scripts say when it ends."""
-_LEAVING_SECONDS = 15.0
-"""One that gloo never wakes is given up."""
-_LAST_LEAVING_SECONDS = 700.0
-"""The last of a stage: longer than it waits for other workers, so that it comes out by itself."""
 _MOST_FRUITLESS = 5
 """Generations in a row that end without a step or a failure; after more of them something else is wrong."""
 
@@ -132,9 +130,11 @@ class StateMachine:
         now: float,
         checkpoints: NoCheckpoints | None = None,
         check_peers: int = 0,
+        patience: Patience | None = None,
     ) -> None:
         """`check_peers` are the steps from one comparison of peers to the next; 0: never."""
         self.steps = steps
+        self._patience = patience or Patience()
         self.cells = Cells(book)
         self.roster = Roster(tensor)
         self.phase = Phase.FORMING
@@ -174,8 +174,10 @@ class StateMachine:
         self._fruitless = 0
         self._failures: dict[int, set[Member]] = {}
         """By step: whose own work has failed in it."""
+        self._stuck: dict[int, set[Worker]] = {}
+        """By step: whose own work has not come to an end in it."""
         self._row_at = self._asked_at = now
-        self._standstill = Standstill()
+        self._standstill = Standstill(self._patience)
         self._newest = 0
         """The newest generation that any process knows of."""
         self._is_change_open = False
@@ -191,6 +193,7 @@ class StateMachine:
             Reconnected: self._reconnected,
             Said: lambda event: self._members.handle(event.member, event.message),
             WorkerFailed: self._worker_failed,
+            WorkerStuck: self._worker_stuck,
             StopWanted: lambda event: self._stop_at_boundary(event.why),
             MovesWanted: self._moves_wanted,
             RecutWanted: self._recut_wanted,
@@ -274,7 +277,7 @@ class StateMachine:
         for worker in state.places:
             for rank in range(self._tensor):
                 entry = self.roster.join(Member(worker, rank))
-                entry.is_active = entry.has_begun = True
+                entry.is_active = entry.has_begun = entry.has_stepped = True
         assert self.assignment is not None, "the plan of the last generation is not there any more"
         self.rows.next = state.next_row
         plan = plan_name(self.book, self.assignment)
@@ -354,6 +357,8 @@ class StateMachine:
         self._go_if_all_are_here()
 
     def _step_done(self, member: Member, message: StepDone) -> None:
+        if member in self.roster:
+            self.roster.entries[member].has_stepped = True
         rows = self.rows.add(member, message.step, message.loss, message.seconds, message.data_wait)
         self._tell_rows(rows)
 
@@ -503,6 +508,22 @@ class StateMachine:
             # Earlier reports may have counted on it; all processes report again.
             self._gather(self.number + 1)
 
+    def _worker_stuck(self, event: WorkerStuck) -> None:
+        """One that hangs may be a machine's fault; all workers of a stage, or two in one step, are not."""
+        worker = event.failed.worker
+        others = self._stuck.setdefault(event.step, set())
+        others.add(worker)
+        stage = self.cells.stage(worker)
+        peers = {other for other in self.roster.whole() if self.cells.stage(other) == stage} - others
+        if self.phase is Phase.FORMING or len(others) > 1 or not peers:
+            names = ", ".join(map(name_of, sorted(others)))
+            alike = (
+                f"workers {names} got stuck alike, so the program is at fault" if others - {worker} else ""
+            )
+            self._end(f"{alike}: {event.why}" if alike else event.why)
+        else:
+            self._worker_failed(replace(event.failed, reason=event.why))
+
     def _empty_stages(self) -> list[int]:
         known = {self.cells.stage(worker) for worker in (*self.roster.whole(), *self.expected)}
         return [stage for stage in range(self.book.stages) if stage not in known]
@@ -510,7 +531,8 @@ class StateMachine:
     def _time_passed(self, event: TimePassed) -> None:
         self._give_up_late_members()
         since = max(self._row_at, self.recovery.going)
-        if self.is_steady and self._standstill.is_long(self._now - since):
+        is_first = not all(self.roster.entries[member].has_stepped for member in self.roster.active())
+        if self.is_steady and self._standstill.is_long(self._now - since, is_first=is_first):
             self._regroup_fruitlessly(self.roster.active()[0], "no worker made progress")
         if self.move is not None and self.move.is_late(self._now):
             self._give_up_move("it takes too long")
@@ -522,14 +544,20 @@ class StateMachine:
     def _give_up_late_members(self) -> None:
         """Processes that do not leave their group in time; the last of a stage gets longer."""
         waited = self._now - self._asked_at if self.phase is Phase.GATHERING else 0.0
-        for worker in self.roster.late(self.number) if waited > _LEAVING_SECONDS else ():
+        patience = self._patience
+        for worker in self.roster.late(self.number) if waited > patience.leaving else ():
             stage = self.cells.stage(worker)
             has_peer = any(
                 other != worker and self.cells.stage(other) == stage for other in self.roster.whole()
             )
-            if waited > _LAST_LEAVING_SECONDS or has_peer:
+            if waited > (self._leaving_seconds(worker) if has_peer else patience.last_leaving):
                 cause = f"{name_of(worker)} did not leave its group"
                 self._worker_failed(WorkerFailed(worker, cause))
+
+    def _leaving_seconds(self, worker: Worker) -> float:
+        ranks = (entry for member, entry in self.roster.entries.items() if member.worker == worker)
+        has_stepped = all(entry.has_stepped for entry in ranks)
+        return self._patience.leaving if has_stepped else self._patience.first_step
 
     # Changes that are wanted.
 
@@ -722,7 +750,7 @@ class StateMachine:
         self._recut = move
         joiners = move.joiners(self.roster.entries)
         for member, entry in self.roster.entries.items():
-            entry.has_layers = member in joiners
+            entry.has_layers, entry.has_stepped = member in joiners, False
             if member.worker not in move.cells:
                 # What it holds is of no use under the new cut.
                 entry.is_outdated = True
@@ -802,6 +830,7 @@ class StateMachine:
             self._row_at = self._now
             self._standstill.step(row.seconds)
             self._failures.pop(row.step, None)
+            self._stuck.pop(row.step, None)
             self._orders.append(TellRow(row))
             self._orders += self.scripts.row(row)
         if rows:

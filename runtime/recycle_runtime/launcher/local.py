@@ -54,6 +54,10 @@ class RunOptions:
     """Seconds without a heartbeat after which a worker is killed."""
     instruction_timeout: float = 60.0
     """Seconds in one instruction, without waiting for another worker, after which it is killed too."""
+    first_step_timeout: float = 1800.0
+    """The same until a worker has made its first step."""
+    node_timeout: float = 3.0
+    """Seconds without a heartbeat of its agent after which a node has failed."""
     checkpoint: str | None = None
     """A folder for checkpoints; None: none are taken."""
     checkpoint_every: int = 100
@@ -109,6 +113,8 @@ def run_local(options: RunOptions, on_news: Callable[[ToObserver], None] = lambd
             adaptation=options.adaptation,
             check_peers=options.check_peers,
             instruction_timeout=options.instruction_timeout,
+            first_step_timeout=options.first_step_timeout,
+            node_timeout=options.node_timeout,
         )
         try:
             with supervised(job) as supervisor:

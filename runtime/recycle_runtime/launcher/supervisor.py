@@ -50,6 +50,8 @@ class Job:
     returns: tuple[str, ...] = ()
     heartbeat_timeout: float = 1.5
     instruction_timeout: float = 60.0
+    first_step_timeout: float = 1800.0
+    node_timeout: float = 3.0
     adaptation: AdaptationOptions = field(default_factory=AdaptationOptions)
     checkpoint: str | None = None
     checkpoint_every: int = 100
@@ -181,6 +183,7 @@ class Supervisor:
         command += [] if job.steps is None else ["--steps", str(job.steps)]
         command += ["--check-peers", str(job.check_peers)]
         command += ["--state", str(job.state), *_adaptation_options(job.adaptation)]
+        command += ["--heartbeat-timeout", str(job.node_timeout), *_limits(job)]
         if job.failed:
             command += ["--failed", job.failed]
         if job.checkpoint is not None:
@@ -205,7 +208,7 @@ class Supervisor:
             "--heartbeat-timeout",
             str(job.heartbeat_timeout),
         ]
-        command += ["--instruction-timeout", str(job.instruction_timeout)]
+        command += _limits(job)
         if job.save is not None:
             command += ["--save", job.save]
         if job.checkpoint is not None:
@@ -223,6 +226,11 @@ def supervised(job: Job) -> Generator[Supervisor]:
         yield supervisor
     finally:
         supervisor.end()
+
+
+def _limits(job: Job) -> list[str]:
+    instruction, first_step = str(job.instruction_timeout), str(job.first_step_timeout)
+    return ["--instruction-timeout", instruction, "--first-step-timeout", first_step]
 
 
 def _adaptation_options(options: AdaptationOptions) -> list[str]:

@@ -7,11 +7,13 @@ process that is stopped, or never lets its other threads run, shows it by a hear
 import mmap
 import os
 import struct
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-_LINE = struct.Struct("<7q")
+_LINE = struct.Struct("<8q")
 _SIZE = 64
+_MOST_DUMPED = 1 << 20
 
 
 class Line(NamedTuple):
@@ -29,6 +31,8 @@ class Line(NamedTuple):
     """1 from its first generation on; before that its heartbeat may stop for long."""
     fault_at: int
     """When it injected a fault into itself, if it was told to; else 0."""
+    is_first: int = 0
+    """1 until it has made a step with the layers that it has: the first time takes longer."""
 
 
 class Board:
@@ -53,6 +57,22 @@ class Board:
 
     def clear(self, number: int) -> None:
         self.write(number, Line(0, 0, 0, 0, 0, 0, 0))
+
+    def dump_path(self, number: int) -> str:
+        """The file in which a process says where it is, when it is asked by a signal."""
+        return f"{self.path}.{number}.stack"
+
+    def dump(self, number: int) -> str:
+        """What it has said there."""
+        try:
+            with open(self.dump_path(number), encoding="utf-8", errors="replace") as file:
+                return file.read(_MOST_DUMPED)
+        except OSError:
+            return ""
+
+    def clear_dump(self, number: int) -> None:
+        with suppress(OSError):
+            os.truncate(self.dump_path(number), 0)
 
     def close(self) -> None:
         self._memory.close()

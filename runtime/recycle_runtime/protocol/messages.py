@@ -504,6 +504,10 @@ class ProcessEnded:
     pid: Natural
     how: str
     fault_at: Natural
+    stuck_in: Natural | None = None
+    """The step in which its own work did not come to an end, if that is why."""
+    where: str = ""
+    """Then: the lines of the program that it was in."""
     """When it did to itself what it was told to, in nanoseconds of the machine's monotonic clock; or 0."""
 
 

@@ -177,6 +177,7 @@ class Generation:
         )
         self._unreported = step, time.perf_counter()
         report = session.run(step)
+        equipment.heartbeat.is_first = False
         self._unreported = None
         done = report._asdict()
         equipment.link.say(StepDone(**done, times=equipment.op_times.take()))

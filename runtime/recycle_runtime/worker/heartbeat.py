@@ -20,6 +20,8 @@ class Heartbeat:
         self.position = 0
         self.is_waiting = False
         self.is_up = False
+        self.is_first = True
+        """Until a step has been made with the layers that the process has."""
         self.fault = 0
         self._ended = threading.Event()
         self.show()
@@ -34,6 +36,7 @@ class Heartbeat:
             int(self.is_waiting),
             int(self.is_up),
             self.fault,
+            int(self.is_first),
         )
         self._board.write(self._number, line)
 

@@ -51,6 +51,9 @@ class Life:
     ) -> None:
         """`requests` are those of the user's script, if there is one."""
         faulthandler.register(signal.SIGUSR1)
+        # The agent asks by another signal before it kills a process that hangs; Python need not run for it.
+        self._dump = open(board.dump_path(line), "a")  # noqa: SIM115
+        faulthandler.register(signal.SIGUSR2, self._dump)
         logs.forget()
         logs.note(worker=worker_text(worker))
         self.worker, self.options = worker, options

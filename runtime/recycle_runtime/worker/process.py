@@ -418,6 +418,7 @@ class WorkerProcess:
 
     def _watched(self, chunks: HeldChunks) -> HeldChunks:
         chunks.watch(partial(self._settled, chunks))
+        self._heartbeat.is_first = True
         return chunks
 
     def _settled(self, chunks: HeldChunks) -> None:

@@ -1,5 +1,7 @@
 """Which processes have ended, and which hang: with real ones."""
 
+import ctypes
+import faulthandler
 import os
 import signal
 import time
@@ -8,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from recycle_runtime.agent.watch import Ended, Limits, Watch
+from recycle_runtime.agent.process_signs import Signs
+from recycle_runtime.agent.watch import Clock, Ended, Limits, Process, Watch
+from recycle_runtime.program.user_frames import user_frames
 from recycle_runtime.protocol.heartbeat_board import Board, Line
 
 
@@ -67,7 +71,7 @@ class Node:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Generator[Node]:
-    found = Node(tmp_path, Limits(heartbeat=0.5, first_heartbeat=1.0, instruction=0.5))
+    found = Node(tmp_path, Limits(heartbeat=0.5, first_heartbeat=1.0, instruction=0.5, first_step=60.0))
     yield found
     found.end()
 
@@ -103,7 +107,7 @@ def test_one_without_any_heartbeat_is_left_alone(node: Node) -> None:
 
 def test_one_whose_heartbeats_end_before_its_first_generation(node: Node) -> None:
     node.start(0, sleep)
-    node.show(0, is_up=0)
+    node.show(0, is_up=0, is_first=1)
     assert "no heartbeat" in node.wait_for_end().how
 
 
@@ -111,7 +115,9 @@ def test_one_that_is_stopped(node: Node) -> None:
     pid = node.start(0, sleep)
     node.show(0)
     os.kill(pid, signal.SIGSTOP)
-    assert "no heartbeat" in node.wait_for_end().how
+    ended = node.wait_for_end()
+    assert ended.how.startswith("was stopped for ")
+    assert ended.stuck_in is None
 
 
 def test_one_that_is_stuck(node: Node) -> None:
@@ -121,7 +127,115 @@ def test_one_that_is_stuck(node: Node) -> None:
             time.sleep(0.02)
 
     node.start(0, send_heartbeats)
-    assert node.wait_for_end().how == "was stuck at instruction 17 and was killed"
+    ended = node.wait_for_end()
+    assert ended.how.startswith("was stuck in instruction 17 of step 1 for ")
+    assert ended.stuck_in == 1
+
+
+def test_where_one_is_stuck(node: Node) -> None:
+    """It says so itself, and needs no other thread of its own for that."""
+
+    def hold_the_interpreter() -> None:
+        dump = open(node.board.dump_path(0), "a")  # noqa: SIM115
+        faulthandler.register(signal.SIGUSR2, dump)
+        node.show(0, step=4)
+        ctypes.PyDLL(None).sleep(60)
+
+    node.start(0, hold_the_interpreter)
+    ended = node.wait_for_end()
+    assert ended.how.startswith("had no heartbeat for ")
+    assert ended.stuck_in == 4
+    file, _, function = user_frames(ended.frames)[-1]
+    assert (file, function) == (__file__, "hold_the_interpreter")
+
+
+def test_a_busy_one_without_heartbeats_is_left_alone(node: Node) -> None:
+    """As in a long call that holds the interpreter lock."""
+
+    def count() -> None:
+        node.show(0, is_first=1)
+        until = time.process_time() + 2.0
+        while time.process_time() < until:
+            sum(range(100_000))
+
+    node.start(0, count)
+    assert node.wait_for_end().how == "ended with status 0"
+
+
+def test_its_first_step_may_take_longer(node: Node) -> None:
+    def send_heartbeats() -> None:
+        until = time.monotonic() + 1.5
+        while time.monotonic() < until:
+            node.show(0, is_first=1)
+            time.sleep(0.02)
+
+    node.start(0, send_heartbeats)
+    assert node.wait_for_end().how == "ended with status 0"
+
+
+class Told:
+    """A watch with a clock and a kernel that say what a test wants."""
+
+    def __init__(self, folder: Path, instruction: float = 100.0) -> None:
+        self.real, self.signs = 0.0, Signs(is_stopped=False, is_busy=False, processor=1.0)
+        self.board = Board(folder / "board", 1)
+        limits = Limits(heartbeat=1.0, instruction=instruction)
+        self.watch = Watch(self.board, limits, Clock(lambda: self.real), lambda _: self.signs)
+        self.watch.processes[0] = Process(0, -1, 0)
+        self.killed: list[str] = []
+        self.watch.kill = lambda line, why: self.killed.append(why)
+        self.beats = 0
+
+    def look(self, seconds: float, *, beats: bool = False, position: int = 0) -> None:
+        """Ten times a second for so long."""
+        for _ in range(round(seconds * 10)):
+            self.beats += beats
+            self.board.write(0, Line(1 + self.beats, 1, 0, position, 0, 1, 0))
+            self.real += 0.1
+            self.watch.look()
+
+
+def test_nobody_is_late_when_all_were_stopped(tmp_path: Path) -> None:
+    told = Told(tmp_path)
+    told.look(1.0, beats=True)
+    told.real += 3600.0
+    told.look(0.2)
+    told.look(1.0, beats=True)
+    assert not told.killed
+    told.look(6.0)
+    assert told.killed
+
+
+def test_a_pause_that_was_seen_is_allowed_for(tmp_path: Path) -> None:
+    told = Told(tmp_path)
+    told.look(1.0, beats=True)
+    told.signs = told.signs._replace(is_busy=True)
+    told.look(3.0)
+    told.look(1.0, beats=True)
+    told.signs = told.signs._replace(is_busy=False)
+    told.look(4.0)
+    told.look(1.0, beats=True)
+    assert not told.killed
+    told.look(12.0)
+    assert told.killed[0].startswith("had no heartbeat for ")
+
+
+def test_threads_that_wait_for_the_interpreter_are_no_sign_of_life(tmp_path: Path) -> None:
+    told = Told(tmp_path)
+    told.look(1.0, beats=True)
+    for turn in range(40):
+        told.signs = Signs(is_stopped=False, is_busy=turn % 2 == 0, processor=1.0 + turn / 1000)
+        told.look(0.1)
+    assert told.killed
+
+
+def test_an_instruction_may_take_ten_times_the_longest(tmp_path: Path) -> None:
+    told = Told(tmp_path, instruction=10.0)
+    told.look(3.0, beats=True, position=1)
+    told.look(20.0, beats=True, position=2)
+    assert not told.killed
+    told.look(20.0, beats=True, position=2)
+    assert told.killed[0].startswith("was stuck in instruction 2 of step 0 for ")
 
 
 def test_one_that_waits_is_not_stuck(node: Node) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recycle_runtime.cli.options.addresses import add_address_argument, address, token
+from recycle_runtime.cli.options.limits import add_heartbeat_argument, add_limit_arguments, time_limits
 from recycle_runtime.cli.options.script import add_script_arguments, check_script
 from recycle_runtime.cli.options.training import add_device_arguments, add_plan_argument, check_device
 from recycle_runtime.cli.output import Output, UsageError, UserError
@@ -36,25 +37,14 @@ def add_arguments(parser: Arguments) -> None:
         help="the folder of the job's checkpoints as this node sees it; the coordinator needs the same one",
     )
     parser.add_argument("--record", action="store_true", help="record when each op runs, for `local --trace`")
-    parser.add_argument(
-        "--heartbeat-timeout",
-        type=float,
-        default=1.5,
-        metavar="SECONDS",
-        help="kill a worker without a heartbeat for this long (default: 1.5)",
-    )
-    parser.add_argument(
-        "--instruction-timeout",
-        type=float,
-        default=60.0,
-        metavar="SECONDS",
-        help="kill a worker that is in one instruction for this long and waits for no other (default: 60)",
-    )
+    add_heartbeat_argument(parser)
+    add_limit_arguments(parser)
 
 
 def run(arguments: Namespace, output: Output) -> int:
     host, port = address("--coordinator", arguments.coordinator)
     secret = token()
+    limits = time_limits(arguments)
     if arguments.workers_per_node < 1:
         raise UsageError(f"--workers-per-node must be at least 1, got {arguments.workers_per_node}")
     Path(arguments.bundle).open("rb").close()
@@ -66,6 +56,7 @@ def run(arguments: Namespace, output: Output) -> int:
     from recycle_runtime.agent.agent import Agent, AgentOptions
     from recycle_runtime.agent.preload import preload
     from recycle_runtime.agent.watch import Limits
+    from recycle_runtime.coordinator.patience import group_timeout
     from recycle_runtime.protocol.codec import WireError
     from recycle_runtime.protocol.heartbeat_board import Board
     from recycle_runtime.protocol.identity import node_number
@@ -92,7 +83,7 @@ def run(arguments: Namespace, output: Output) -> int:
             seed=arguments.seed,
             device=arguments.device,
             trace=arguments.record,
-            timeout=600.0,
+            timeout=group_timeout(limits.instruction, limits.first_step),
         ),
         save=arguments.save,
         checkpoint=arguments.checkpoint,
@@ -108,8 +99,8 @@ def run(arguments: Namespace, output: Output) -> int:
             return work_with_script(mine, script, member.worker, member.tp_rank, line, board, _hooks(faults))
         return work(mine, member.worker, member.tp_rank, line, board, _hooks(faults))
 
-    limits = Limits(heartbeat=arguments.heartbeat_timeout, instruction=arguments.instruction_timeout)
-    options = AgentOptions(host, port, secret, arguments.workers_per_node, Path(arguments.state), limits)
+    watched = Limits(heartbeat=limits.heartbeat, instruction=limits.instruction, first_step=limits.first_step)
+    options = AgentOptions(host, port, secret, arguments.workers_per_node, Path(arguments.state), watched)
     preload(checkpoints=arguments.checkpoint is not None)
     try:
         return Agent(options, life).run()

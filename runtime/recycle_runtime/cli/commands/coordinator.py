@@ -9,6 +9,12 @@ from recycle_runtime.checkpoint.manifest import CheckpointError
 from recycle_runtime.cli.options.adaptation import adaptation_options, add_adaptation_arguments
 from recycle_runtime.cli.options.addresses import add_address_argument, address, token
 from recycle_runtime.cli.options.checkpoints import add_checkpoint_arguments, checkpoint_every
+from recycle_runtime.cli.options.limits import (
+    add_limit_arguments,
+    add_node_argument,
+    node_timeout,
+    time_limits,
+)
 from recycle_runtime.cli.options.training import (
     add_peer_check_argument,
     add_plan_argument,
@@ -19,12 +25,9 @@ from recycle_runtime.cli.options.training import (
 from recycle_runtime.cli.output import DONE, INPUT_ERROR, NO_PLAN, Output, UsageError, UserError
 from recycle_runtime.cli.parser import Arguments
 from recycle_runtime.coordinator.hooks import Hooks
+from recycle_runtime.coordinator.patience import Patience
 from recycle_runtime.coordinator.service import JobOptions, Service
 from recycle_runtime.coordinator.state_machine import ENDLESS
-
-_HEARTBEAT_TIMEOUT = 3.0
-_SHORTEST_TIMEOUT = 1.0
-"""Agents send a heartbeat twice a second."""
 
 
 def add_arguments(parser: Arguments) -> None:
@@ -34,14 +37,8 @@ def add_arguments(parser: Arguments) -> None:
     parser.add_argument(
         "--state", required=True, metavar="DIR", help="a folder for what must outlive this process"
     )
-    parser.add_argument(
-        "--heartbeat-timeout",
-        type=float,
-        default=_HEARTBEAT_TIMEOUT,
-        metavar="SECONDS",
-        help="a node without a heartbeat for this long has failed, if the job can continue without it "
-        f"(default: {_HEARTBEAT_TIMEOUT:g})",
-    )
+    add_node_argument(parser, "--heartbeat-timeout")
+    add_limit_arguments(parser)
     add_peer_check_argument(parser)
     add_checkpoint_arguments(parser)
     add_adaptation_arguments(parser)
@@ -53,9 +50,8 @@ def add_arguments(parser: Arguments) -> None:
 def run(arguments: Namespace, output: Output) -> int:
     host, port = address("--listen", arguments.listen, least=0)
     hooks = _hooks(arguments)
-    timeout: float = arguments.heartbeat_timeout
-    if not timeout >= _SHORTEST_TIMEOUT:
-        raise UsageError(f"--heartbeat-timeout must be at least {_SHORTEST_TIMEOUT:g} s, got {timeout:g}")
+    timeout = node_timeout("--heartbeat-timeout", arguments.heartbeat_timeout)
+    limits = time_limits(arguments)
     state = Path(arguments.state)
     options = JobOptions(
         bundle=arguments.bundle,
@@ -72,6 +68,7 @@ def run(arguments: Namespace, output: Output) -> int:
         adaptation=adaptation_options(arguments),
         check_peers=checked_peers(arguments),
         heartbeat_timeout=timeout,
+        patience=Patience.beside(limits.instruction, limits.first_step),
     )
     try:
         service = Service(options)

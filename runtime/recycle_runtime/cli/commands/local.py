@@ -9,6 +9,13 @@ from typing import Any, TextIO
 from recycle_runtime.cli.options.adaptation import adaptation_options, add_adaptation_arguments
 from recycle_runtime.cli.options.checkpoints import add_checkpoint_arguments, checkpoint_every
 from recycle_runtime.cli.options.faults import add_fault_arguments, injected_faults
+from recycle_runtime.cli.options.limits import (
+    add_heartbeat_argument,
+    add_limit_arguments,
+    add_node_argument,
+    node_timeout,
+    time_limits,
+)
 from recycle_runtime.cli.options.script import add_script_arguments, check_script
 from recycle_runtime.cli.options.training import (
     add_device_arguments,
@@ -39,6 +46,9 @@ def add_arguments(parser: Arguments) -> None:
     add_checkpoint_arguments(parser)
     add_adaptation_arguments(parser)
     add_fault_arguments(parser)
+    add_heartbeat_argument(parser)
+    add_limit_arguments(parser)
+    add_node_argument(parser, "--node-timeout")
     parser.add_argument("--metrics", metavar="FILE", help="write one JSON object per step")
     parser.add_argument(
         "--trace", metavar="FILE", help="write when each op ran, for chrome://tracing or Perfetto"
@@ -52,6 +62,7 @@ def run(arguments: Namespace, output: Output) -> int:
     if not script and arguments.steps is None:
         raise UsageError("--program needs --steps N, the number of steps to train")
     every = checkpoint_every(arguments)
+    limits = time_limits(arguments)
     bundle = Bundle.read(arguments.bundle)
     faults, returns = injected_faults(arguments, bundle, failed)
     if arguments.save is not None:
@@ -75,6 +86,10 @@ def run(arguments: Namespace, output: Output) -> int:
         resume=arguments.resume,
         adaptation=adaptation_options(arguments),
         check_peers=checked_peers(arguments),
+        heartbeat_timeout=limits.heartbeat,
+        instruction_timeout=limits.instruction,
+        first_step_timeout=limits.first_step,
+        node_timeout=node_timeout("--node-timeout", arguments.node_timeout),
     )
     show = view(bundle.stages, bundle.pipelines, output.quiet)
     try:

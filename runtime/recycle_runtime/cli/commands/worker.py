@@ -18,6 +18,8 @@ from recycle_runtime.cli.output import DONE, NO_PLAN, Output, UsageError, UserEr
 from recycle_runtime.cli.parser import Arguments
 from recycle_runtime.plan.plan_choice import NoPlanError, choose_plan
 
+_TIMEOUT = 1800.0
+
 
 def add_arguments(parser: Arguments) -> None:
     add_plan_argument(parser)
@@ -32,12 +34,21 @@ def add_arguments(parser: Arguments) -> None:
         metavar="N",
         help="which of the worker's tensor-parallel ranks this is (default: 0)",
     )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=_TIMEOUT,
+        metavar="SECONDS",
+        help=f"how long to wait for the other workers, in their first step too (default: {_TIMEOUT:g})",
+    )
 
 
 def run(arguments: Namespace, output: Output) -> int:
     failed = check_training_arguments(arguments)
     place = workers_named("--worker", [arguments.worker])[0]
     host, port = address("--store", arguments.store)
+    if not arguments.timeout > 0:
+        raise UsageError(f"--timeout must be a number of seconds above 0, got {arguments.timeout:g}")
     logs.note(worker=arguments.worker)
     # Loading torch takes seconds, so it waits until the arguments are known to make sense.
     import torch.distributed as dist
@@ -68,7 +79,7 @@ def run(arguments: Namespace, output: Output) -> int:
         seed=arguments.seed,
         device=arguments.device,
         trace=False,
-        timeout=600.0,
+        timeout=arguments.timeout,
     )
     try:
         store: Any = dist.TCPStore(host, port, is_master=False)

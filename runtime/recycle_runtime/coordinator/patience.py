@@ -1,0 +1,52 @@
+"""How long the coordinator waits for workers that are alive. Standard library only."""
+
+from dataclasses import dataclass
+
+_MARGIN = 60.0
+"""Seconds by which the coordinator waits longer than agents do, who know more."""
+_LONGEST_STEPS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """In seconds."""
+
+    standstill: float = 120.0
+    """Without a step, though every worker trains."""
+    first_step: float = 1860.0
+    """The same while a worker makes its first step with the layers that it has."""
+    leaving: float = 15.0
+    """For a worker to leave its group, if its stage has another; one that gloo never wakes is given up."""
+    last_leaving: float = 2000.0
+    """For the last of a stage: longer than it waits for other workers, so that it comes out by itself."""
+
+    @staticmethod
+    def beside(instruction: float, first_step: float) -> "Patience":
+        """Of a job whose agents have these limits."""
+        return Patience(
+            standstill=max(120.0, 2 * instruction),
+            first_step=first_step + _MARGIN,
+            leaving=max(15.0, instruction),
+            last_leaving=group_timeout(instruction, first_step) + _MARGIN,
+        )
+
+
+def group_timeout(instruction: float, first_step: float) -> float:
+    """Seconds that a worker waits for the others of its group: longer than any of them may take."""
+    return max(600.0, instruction + _MARGIN, first_step + _MARGIN)
+
+
+class Standstill:
+    """How long a job may go without a step: as long as many of its longest ones."""
+
+    def __init__(self, patience: Patience) -> None:
+        self._patience, self._longest = patience, 0.0
+
+    def step(self, seconds: float) -> None:
+        """One was made, and took so long."""
+        self._longest = max(self._longest, seconds)
+
+    def is_long(self, seconds: float, *, is_first: bool) -> bool:
+        """Whether so many seconds without a step are too many; `is_first`: some worker has made none yet."""
+        least = max(self._patience.standstill, _LONGEST_STEPS * self._longest)
+        return seconds > (max(least, self._patience.first_step) if is_first else least)
