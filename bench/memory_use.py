@@ -34,8 +34,8 @@ from recycle_runtime.execution.split_backward import Split, prepare
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import NONE, Instruction, Opcode
-from recycle_runtime.profiler.measure import StageRun, as_tensors
 from recycle_runtime.profiler.meters import counting
+from recycle_runtime.profiler.stage_run import StageRun, as_tensors
 from recycle_runtime.program.loading import Program, load_program
 from recycle_runtime.transport.gloo import GlooTransport
 from recycle_runtime.transport.interface import Grid, Pending

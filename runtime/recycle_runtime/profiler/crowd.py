@@ -14,7 +14,7 @@ import torch
 from recycle_runtime.data.microbatches import MicroBatches
 from recycle_runtime.execution.chunk import build_module
 from recycle_runtime.execution.split_backward import prepare
-from recycle_runtime.profiler.measure import StageRun, as_tensors
+from recycle_runtime.profiler.stage_run import StageRun, as_tensors
 from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.program.loading import load_program
 

@@ -3,89 +3,23 @@
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import torch
 
 from recycle_runtime.data.microbatches import MicroBatches
-from recycle_runtime.execution.chunk import as_computed, build_module
+from recycle_runtime.execution.chunk import build_module
 from recycle_runtime.execution.layer import Layer
 from recycle_runtime.execution.optimizer import LayerOptimizers, LayerUndo, StepOptions, Stepper, Totals
 from recycle_runtime.execution.split_backward import Split, prepare
 from recycle_runtime.profiler import links
+from recycle_runtime.profiler.halves import Halves
 from recycle_runtime.profiler.meters import MEMORY_HOW, NOTHING, Stopwatch, Timing, counting
 from recycle_runtime.profiler.report import Profile, StageCosts
+from recycle_runtime.profiler.stage_run import StageRun, Tensors, as_tensors
 from recycle_runtime.program.errors import ProgramError, blame
 from recycle_runtime.program.layers import build_layers
-from recycle_runtime.program.loading import Program, kind_of
-from recycle_runtime.program.precision import Precision
-
-Tensors = tuple[torch.Tensor, ...]
-
-
-class StageRun:
-    """Runs a stage on copies of the same input; the last stage also computes the loss, in its forward."""
-
-    def __init__(
-        self,
-        module: torch.nn.Module,
-        inputs: Sequence[torch.Tensor],
-        *,
-        is_first: bool,
-        loss: Callable[[Any], torch.Tensor] | None,
-        precision: Precision = Precision.AS_BUILT,
-    ) -> None:
-        self.module, self._precision = module, precision
-        self._inputs, self._is_first, self._loss = inputs, is_first, loss
-
-    @property
-    def is_last(self) -> bool:
-        return self._loss is not None
-
-    def fresh_inputs(self) -> Tensors:
-        """As they arrive: data wants no gradient, what another stage computed does."""
-        wants = not self._is_first
-        return tuple(
-            tensor.detach().clone().requires_grad_(wants and tensor.is_floating_point())
-            for tensor in self._inputs
-        )
-
-    def forward(self, inputs: Tensors) -> Tensors:
-        """What is kept for the backward: the outputs, or the loss of the last stage."""
-        if self._is_first:
-            inputs = tuple(self._precision.entering(tensor) for tensor in inputs)
-        device = next((tensor.device for tensor in inputs), torch.device("cpu"))
-        with self._precision.computing(device):
-            output: Any = self.module(*(as_computed(tensor) for tensor in inputs))
-            return as_tensors(output if self._loss is None else self._loss(output))
-
-    def gradients(self, outputs: Tensors) -> list[torch.Tensor | None]:
-        """As they arrive from the next stage; the loss needs none."""
-        if self._loss is not None:
-            return [None]
-        return [torch.ones_like(output) if output.is_floating_point() else None for output in outputs]
-
-    def backward(self, outputs: Tensors, gradients: Sequence[torch.Tensor | None]) -> None:
-        """The whole backward, as autograd does it."""
-        pairs = [
-            (output, gradient)
-            for output, gradient in zip(outputs, gradients, strict=True)
-            if output.requires_grad
-        ]
-        if pairs:
-            torch.autograd.backward([output for output, _ in pairs], [gradient for _, gradient in pairs])
-
-
-def as_tensors(value: Any) -> Tensors:
-    """What a stage gives, one tensor or several."""
-    if isinstance(value, torch.Tensor):
-        return (value,)
-    given: Any = value
-    parts = cast(Sequence[Any], value) if isinstance(value, tuple | list) else ()
-    if not parts or not all(isinstance(part, torch.Tensor) for part in parts):
-        raise TypeError(f"a stage must give a tensor or a tuple of tensors, got {kind_of(given)}")
-    return tuple(cast(Sequence[torch.Tensor], parts))
-
+from recycle_runtime.program.loading import Program
 
 _WARM_UP_STEPS = 2
 _CALM = Totals(0.0, 0.0)
@@ -212,9 +146,12 @@ def _pieces(program: Program, options: Options) -> Iterator[_Piece]:
 
 def _profile(program: Program, options: Options, progress: Callable[[str], None]) -> Profile:
     device = torch.device(options.device)
-    data, target = MicroBatches(program, options.seed, 1).item(0, 0)
+    by_layer = options.stages is None
+    batches = MicroBatches(program, options.seed, 1)
+    data, target = batches.item(0, 0)
     inputs = tuple(tensor.to(device) for tensor in as_tensors(data))
     target = target.to(device) if isinstance(target, torch.Tensor) else target
+    halves = Halves(batches, device) if by_layer else None
     rows: list[StageCosts] = []
     names: list[str] = []
     for piece in _pieces(program, options):
@@ -223,14 +160,14 @@ def _profile(program: Program, options: Options, progress: Callable[[str], None]
         module = piece.module.to(device).train()
         run = StageRun(module, inputs, is_first=piece.is_first, loss=loss, precision=program.precision)
         with blame(program.path, piece.title):
-            costs, inputs = _measure(program, piece.name, run, options, device)
+            costs, inputs = _measure(program, piece.name, run, halves, options, device)
         rows.append(costs)
         names.append(piece.name)
-    by_layer = options.stages is None
     return Profile(
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         stages=_share_reduction(rows, options, device) if by_layer else tuple(rows),
         layer_names=tuple(names) if by_layer else (),
+        why_not_split=halves.obstacle if halves else "",
         details={
             "torch": torch.__version__,
             "threads": options.threads,
@@ -261,14 +198,23 @@ def _share_reduction(
 
 
 def _measure(
-    program: Program, name: str, run: StageRun, options: Options, device: torch.device
+    program: Program,
+    name: str,
+    run: StageRun,
+    halves: Halves | None,
+    options: Options,
+    device: torch.device,
 ) -> tuple[StageCosts, Tensors]:
     optimizer = OptimizerRun(program, name, run.module)
     watch = Stopwatch(device)
     # Fused first: preparing a module for the split changes how it runs.
     backward = _fused(run, watch, options.repeat)
     split = prepare(run.module)
-    forward, backward_input, backward_weight = _split(run, split, watch, options.repeat)
+    # Now the module is as it trains, in the precision of the program.
+    half = None if halves is None else halves.run(program, run)
+    (forward, backward_input, backward_weight), *in_half = _split(
+        [run] if half is None else [run, half], split, watch, options.repeat
+    )
     saved, kept, handed_on = _memory(run, split, device)
     by_layer = options.stages is None
     with torch.no_grad():
@@ -292,6 +238,7 @@ def _measure(
         resident_bytes=to_copy + optimizer.held_bytes,
         gradient_bytes=optimizer.gradient_bytes,
         boundary_bytes=boundary,
+        half=in_half[0] if in_half else None,
     )
     return costs, outputs
 
@@ -305,17 +252,25 @@ def _fused(run: StageRun, watch: Stopwatch, repeat: int) -> Timing:
     return Timing.of(times[_WARM_UP:])
 
 
-def _split(run: StageRun, split: Split, watch: Stopwatch, repeat: int) -> tuple[Timing, Timing, Timing]:
-    times: list[tuple[int, int, int]] = []
-    for _ in range(_WARM_UP + repeat):
-        inputs = run.fresh_inputs()
-        outputs, forward = watch.time(lambda i=inputs: run.forward(i))
-        gradients = run.gradients(outputs)
-        work, first = watch.time(lambda o=outputs, g=gradients: split.backward_input(o, g))
-        _, second = watch.time(work.run)
-        times.append((forward, first, second))
-    forwards, firsts, seconds = zip(*times[_WARM_UP:], strict=True)
-    return Timing.of(forwards), Timing.of(firsts), Timing.of(seconds)
+def _split(
+    runs: Sequence[StageRun], split: Split, watch: Stopwatch, repeat: int
+) -> list[tuple[Timing, Timing, Timing]]:
+    """F, I and W of each of these runs of one module, in turn."""
+    times = [[_once(run, split, watch) for run in runs] for _ in range(_WARM_UP + repeat)]
+    found: list[tuple[Timing, Timing, Timing]] = []
+    for of_run in zip(*times[_WARM_UP:], strict=True):
+        forwards, firsts, seconds = zip(*of_run, strict=True)
+        found.append((Timing.of(forwards), Timing.of(firsts), Timing.of(seconds)))
+    return found
+
+
+def _once(run: StageRun, split: Split, watch: Stopwatch) -> tuple[int, int, int]:
+    inputs = run.fresh_inputs()
+    outputs, forward = watch.time(lambda: run.forward(inputs))
+    gradients = run.gradients(outputs)
+    work, first = watch.time(lambda: split.backward_input(outputs, gradients))
+    _, second = watch.time(work.run)
+    return forward, first, second
 
 
 def _memory(run: StageRun, split: Split, device: torch.device) -> tuple[int, int, int]:

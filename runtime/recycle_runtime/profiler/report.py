@@ -37,16 +37,20 @@ class StageCosts:
     gradient_bytes: int
     boundary_bytes: int
     """What goes to the next stage."""
+    half: tuple[Timing, Timing, Timing] | None = None
+    """F, I and W of the first half of the micro-batch; of layers whose program can compute it."""
 
     def to_json(self) -> dict[str, Any]:
         row: dict[str, Any] = {}
         for field in fields(self):
-            value: Timing | int = getattr(self, field.name)
+            value: Any = getattr(self, field.name)
             if isinstance(value, Timing):
                 row[field.name] = max(value.median, int(field.name in _AT_LEAST_ONE))
                 row[f"{field.name}_quartiles"] = [value.low, value.high]
-            else:
+            elif isinstance(value, int):
                 row[field.name] = value
+        for name, timing in zip(_AT_LEAST_ONE, self.half or (), strict=False):
+            row[f"half_{name}"] = timing.median
         # What W needs may be more than what F saved: gradients have come to it.
         row["activation_bytes"] = max(self.saved_bytes, self.kept_bytes)
         return row
@@ -61,6 +65,21 @@ class Profile:
     """Or layers, where they have names."""
     details: dict[str, Any]
     layer_names: tuple[str, ...] = ()
+    why_not_split: str = ""
+    """Why it is not known what halves of micro-batches cost; empty of a profile by stage."""
+
+    @property
+    def split_ppm(self) -> int | None:
+        """How much longer two halves of a micro-batch take than the whole, in millionths; None if unknown."""
+        halves = [layer.half for layer in self.stages if layer.half is not None]
+        if not halves or len(halves) < len(self.stages):
+            return None
+        whole = [
+            timing.median
+            for layer in self.stages
+            for timing in (layer.forward, layer.backward_input, layer.backward_weight)
+        ]
+        return over_ppm(whole, [timing.median for half in halves for timing in half])
 
     @property
     def noun(self) -> str:
@@ -70,6 +89,8 @@ class Profile:
     def to_text(self) -> str:
         """The JSON that `profile from` reads, a line for each row; keys it does not know are for people."""
         head = {"format": FORMAT, "version": VERSION, "device": self.device, "unit": "ns"} | self.details
+        if self.split_ppm is not None:
+            head["split_ppm"] = self.split_ppm
         parts = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
         named = [{"name": name} for name in self.layer_names] or [{}] * len(self.stages)
         rows = ",\n  ".join(
@@ -85,6 +106,11 @@ class Profile:
             for number, stage in enumerate(self.stages)
             if max(stage.forward.spread, stage.backward_input.spread, stage.backward_weight.spread) > UNSTEADY
         ]
+
+
+def over_ppm(whole: Sequence[int], half: Sequence[int]) -> int:
+    """How much longer two halves take than the whole, in millionths, at least 0; times in any unit."""
+    return max(0, round(1_000_000 * (2 * sum(half) / max(1, sum(whole)) - 1)))
 
 
 _TIMES = ["F", "I", "W", "B", "(I+W)/B", "optimizer", "reduce", "transfer"]

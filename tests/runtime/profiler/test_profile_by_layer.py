@@ -8,6 +8,7 @@ import pytest
 from recycle_compiler.frontend import load_job
 from recycle_runtime.cli.main import main
 from recycle_runtime.profiler import Options, profile, table
+from recycle_runtime.profiler.report import over_ppm
 from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.program.loading import load_program
 
@@ -93,3 +94,47 @@ def test_a_layer_that_does_not_fit_is_named(tmp_path: Path) -> None:
     )
     with pytest.raises(ProgramError, match=r"layer 8 of 9 \(last\): RuntimeError: .*shapes"):
         profile(load_program(tmp_path / "odd.py"), Options(None, repeat=1))
+
+
+def even_program(folder: Path) -> Path:
+    """Six samples in a micro-batch."""
+    path = folder / "even.py"
+    path.write_text(LAYERED.read_text().replace("torch.randn(5, WIDTH", "torch.randn(6, WIDTH"))
+    return path
+
+
+def test_split_is_auto_with_what_was_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "measured.json"
+    words = ["profile", "--program", str(even_program(tmp_path)), "--repeat", "2", "-o", str(output)]
+    assert main(words) == 0
+    written = json.loads(output.read_text())
+    kinds = ("forward", "backward_input", "backward_weight")
+    whole = sum(layer[kind] for layer in written["layers"] for kind in kinds)
+    halves = sum(layer[f"half_{kind}"] for layer in written["layers"] for kind in kinds)
+    # A time of nothing counts as 1 ns in a row.
+    assert written["split_ppm"] == pytest.approx(max(0, 1_000_000 * (2 * halves / whole - 1)), abs=1_000)
+    assert f"take {written['split_ppm'] / 10_000:.1f} % longer than the whole" in capsys.readouterr().err
+    (tmp_path / "x.job").write_text(JOB.replace("microbatches = 4", "microbatches = 4  split = auto"))
+    assert load_job(tmp_path / "x.job").spec.split_ppm == written["split_ppm"]
+
+
+def test_nothing_is_said_of_halves_that_do_not_exist(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Five samples cannot be halved, and a program may want a certain number of them."""
+    output = tmp_path / "measured.json"
+    assert main(["profile", "--program", str(LAYERED), "--repeat", "1", "-o", str(output)]) == 0
+    assert "cannot be split in two: a micro-batch does not have an even number" in capsys.readouterr().err
+    assert "split_ppm" not in json.loads(output.read_text())
+    path = even_program(tmp_path)
+    path.write_text(
+        path.read_text().replace("return torch.tanh(value), (", "value.view(6, 6)\n        return value, (")
+    )
+    measured = profile(load_program(path), Options(None, repeat=1))
+    assert measured.split_ppm is None
+    assert measured.why_not_split.startswith("RuntimeError: shape '[6, 6]' is invalid")
+
+
+def test_what_halves_cost_is_never_less_than_nothing() -> None:
+    assert over_ppm([100, 300], [60, 160]) == 100_000
+    assert over_ppm([100], [40]) == 0
