@@ -1,0 +1,358 @@
+"""What the layers of a whole model hand on to each other, found by watching its own forward from outside.
+
+A forward is a row of events: calls of the model's layers, and between them the operations of the code around
+these, its glue. A trace runs it with fake tensors in place of all parameters: they have types and shapes and no
+memory, and so has whatever is computed from them. What is computed from token ids, masks and positions alone
+is real.
+
+    event     0 embed   1 add   2 mask   3 layer   4 layer   5 norm   6 head
+    made      fake      fake    real     fake      fake      fake     fake
+
+A cut before event 4 is crossed by every fake value that was made before it and is used from there on: here what
+event 3 made. What is real is computed again on the other side, from the same ids, by the same code.
+"""
+
+import threading
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+
+from recycle_runtime.program.errors import ProgramError
+
+_RANDOM = frozenset(
+    "alpha_dropout bernoulli bernoulli_ dropout dropout1d dropout2d dropout3d exponential_ feature_alpha_dropout "
+    "multinomial normal normal_ poisson rand rand_like randint randint_like randn randn_like randperm random_ "
+    "uniform_".split()
+)
+_END = 1 << 60
+_TORCH = str(Path(torch.__file__).parent)
+_OWN = str(Path(__file__).parent)
+
+
+class Value(NamedTuple):
+    """A tensor that an event makes; event -1 are the inputs of the model."""
+
+    event: int
+    place: int
+
+
+class Made(NamedTuple):
+    """What an event gave, as fake tensors."""
+
+    leaves: tuple[Any, ...]
+    shape: TreeSpec
+
+    def with_real(self, real: Mapping[int, torch.Tensor]) -> Any:
+        """The same with real tensors in place of some fake ones, which are named by their `id`."""
+        return tree_unflatten([real.get(id(leaf), leaf) for leaf in self.leaves], self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """One way through a forward."""
+
+    names: tuple[str, ...]
+    """Of the events."""
+    made: tuple[Made | None, ...]
+    """Of the events; None for what is real."""
+    borders: tuple[int, ...]
+    """The event at which each layer begins."""
+    crossing: tuple[tuple[Value, ...], ...]
+    """What each layer needs of those before it."""
+    inputs: Mapping[int, torch.Tensor]
+    """Fake ones in place of the inputs that are floating-point tensors, by their place."""
+
+    def fake(self, value: Value) -> torch.Tensor:
+        """What stands for a value in the trace."""
+        if value.event == -1:
+            return self.inputs[value.place]
+        made = self.made[value.event]
+        assert made is not None
+        return made.leaves[value.place]
+
+
+class Watch(TorchFunctionMode):
+    """Sees every event of one forward; subclasses say what becomes of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = False
+        """A layer computes: what it does is its own."""
+        self.number = 0
+        """Of the next event."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        options = kwargs or {}
+        if self.inside:
+            return func(*args, **options)
+        return self.operation(_name(func), func, args, options)
+
+    def operation(self, name: str, func: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """One of the glue; it is an event if it gives tensors."""
+        raise NotImplementedError
+
+    def call_fake(
+        self, layer: int, name: str, call: Callable[[], Any], args: tuple[Any, ...], options: dict[str, Any]
+    ) -> Any:
+        """A module of a layer that has no memory here."""
+        raise NotImplementedError
+
+    def enter(self, layer: int, name: str, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+        """A module of a layer that is here begins."""
+        raise NotImplementedError
+
+    def leave(self, name: str, made: Any) -> Any:
+        """It has given this; what the glue gets."""
+        raise NotImplementedError
+
+
+_active = threading.local()
+
+
+def watching() -> Watch | None:
+    """What watches the forward that runs in this thread."""
+    return getattr(_active, "watch", None)
+
+
+def watched(watch: Watch, call: Callable[[], Any]) -> Any:
+    """Run a forward under a watch."""
+    _active.watch = watch
+    try:
+        with watch:
+            return call()
+    finally:
+        _active.watch = None
+
+
+def trace(
+    model: nn.Module,
+    owners: Mapping[str, frozenset[int]],
+    names: Sequence[str],
+    mode: FakeTensorMode,
+    args: tuple[Any, ...],
+    options: dict[str, Any],
+) -> Trace:
+    """One forward of a model with fake parameters, whose layers have these names; `owners` has the layers of
+    every parameter."""
+    inputs = [each for each in tree_flatten((args, options))[0] if isinstance(each, torch.Tensor)]
+    versions = [tensor._version for tensor in inputs]
+    faked = {id(each): mode.from_tensor(each) for each in inputs if each.is_floating_point()}
+    leaves, shape = tree_flatten((args, options))
+    args, options = tree_unflatten([faked.get(id(leaf), leaf) for leaf in leaves], shape)
+    tracer = _Tracer(model, owners, names, mode)
+    for place, each in enumerate(inputs):
+        if each.is_floating_point():
+            tracer.take_input(place, faked[id(each)])
+    try:
+        made = watched(tracer, lambda: model(*args, **options))
+    except (DataDependentOutputException, DynamicOutputShapeException) as error:
+        raise ProgramError(
+            f"{user_line(error)}: the forward of {type(model).__name__} looks at values that its layers have "
+            f"computed, between {tracer.place}",
+            "do that inside a layer, or make one layer of what it reads and what it decides: LAYERS = [...]",
+        ) from None
+    if [tensor._version for tensor in inputs] != versions:
+        raise ProgramError(
+            f"the forward of {type(model).__name__} changes its inputs in place, outside of its layers",
+            "let it change a copy",
+        )
+    return tracer.finish(made)
+
+
+class _Tracer(Watch):
+    def __init__(
+        self, model: nn.Module, owners: Mapping[str, frozenset[int]], names: Sequence[str], mode: FakeTensorMode
+    ) -> None:
+        super().__init__()
+        self._model, self._names, self._mode = type(model).__name__, names, mode
+        self._parameters = {
+            id(parameter): (name, owners[name])
+            for name, parameter in model.named_parameters(remove_duplicate=False)
+        }
+        self._layer = 0
+        self._last = names[0]
+        self._events: list[str] = []
+        self._made: list[Made | None] = []
+        self._borders = [0]
+        self._inputs: dict[int, torch.Tensor] = {}
+        self._values: dict[int, Value] = {}
+        self._held: list[Any] = []
+        """Tensors are known by their address while they live."""
+        self._uses: dict[Value, int] = {}
+        """The last event that uses a value."""
+        self._changed: dict[int, float] = {}
+        """The last event that changed memory in place, or when between two of them."""
+
+    @property
+    def place(self) -> str:
+        following = self._names[self._layer + 1] if self._layer + 1 < len(self._names) else "its end"
+        return f"{self._last} and {following}"
+
+    def take_input(self, place: int, tensor: torch.Tensor) -> None:
+        self._inputs[place] = tensor
+        self._know(tensor, Value(-1, place))
+
+    def _know(self, tensor: torch.Tensor, value: Value) -> None:
+        self._values[id(tensor)] = value
+        self._held.append(tensor)
+
+    def operation(self, name: str, func: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        given = tensors_in((args, options))
+        versions = [tensor._version for tensor in given]
+        made = func(*args, **options)
+        changed = [
+            tensor for tensor, version in zip(given, versions, strict=True) if tensor._version != version
+        ]
+        if name in _RANDOM:
+            made = self._drawn(made, changed)
+        if changed:
+            # The name for the result of `x += y` is a new one, in a watched forward too.
+            made = _mapped(made, lambda tensor: tensor.view_as(tensor) if _among(tensor, changed) else tensor)
+        results = tensors_in(made)
+        if any(isinstance(tensor, FakeTensor) for tensor in (*results, *changed)):
+            self._use(given)
+        for tensor in changed:
+            self._changed[_memory(tensor)] = self.number if results else self.number - 0.5
+        if results:
+            self._add(name, made)
+        return made
+
+    def call_fake(
+        self, layer: int, name: str, call: Callable[[], Any], args: tuple[Any, ...], options: dict[str, Any]
+    ) -> Any:
+        self._begin(layer, name)
+        self._use(tensors_in((args, options)))
+        self.inside = True
+        made = call()
+        self.inside = False
+        self._add(name, made)
+        return made
+
+    def finish(self, made: Any) -> Trace:
+        """The trace, when the forward has given this."""
+        missing = self._names[len(self._borders) :]
+        if missing:
+            raise ProgramError(
+                f"the forward of {self._model} does not call {missing[0]}",
+                "leave out what is not used, or name the layers in the order of their calls: LAYERS = [...]",
+            )
+        self.number = _END
+        self._use(tensors_in(made))
+        crossing = tuple(
+            tuple(sorted(value for value, last in self._uses.items() if value.event < border <= last))
+            for border in self._borders
+        )
+        return Trace(
+            tuple(self._events), tuple(self._made), tuple(self._borders), ((), *crossing[1:]), self._inputs
+        )
+
+    def _begin(self, layer: int, name: str) -> None:
+        if layer == self._layer + 1:
+            self._layer = layer
+            self._borders.append(self.number)
+        elif layer != self._layer:
+            raise ProgramError(
+                f"the forward of {self._model} calls {name} after {self._last}, which is "
+                + ("a later layer: a module used in two places cannot be cut" if layer < self._layer else
+                   f"not the layer before it: {self._names[self._layer + 1]} comes between them"),
+                "name the layers in the order of their calls, or make one layer of several modules: "
+                'LAYERS = ["embed", "blocks", ["norm", "head"]]',
+            )
+        self._last = name
+
+    def _drawn(self, made: Any, changed: Sequence[torch.Tensor]) -> Any:
+        """Drawn once, where it belongs, and carried: drawn again it would be something else."""
+        if any(not isinstance(tensor, FakeTensor) for tensor in changed):
+            raise ProgramError(
+                f"{user_line(None)}: the forward of {self._model} fills a tensor with random numbers in place, "
+                "outside of its layers",
+                "do that inside a layer, or use torch.rand and the like",
+            )
+        return _mapped(
+            made,
+            lambda tensor: tensor if isinstance(tensor, FakeTensor) else self._mode.from_tensor(tensor),
+        )
+
+    def _use(self, given: Sequence[torch.Tensor]) -> None:
+        for tensor in given:
+            known = self._parameters.get(id(tensor))
+            if known is not None and self._layer not in known[1]:
+                raise ProgramError(
+                    f"{user_line(None)}: parameter {known[0]} is used in layer {self._names[self._layer]}, and "
+                    f"it is taken for one of {self._names[min(known[1])]}",
+                    f"say where it belongs: LAYERS = [..., [..., {known[0]!r}], ...]",
+                )
+            value = self._values.get(id(tensor))
+            if value is not None:
+                self._check_unchanged(tensor, value)
+                self._uses[value] = self.number
+
+    def _check_unchanged(self, tensor: torch.Tensor, value: Value) -> None:
+        """What was changed in place without a new name for it cannot be replaced by what another worker sends."""
+        changed = self._changed.get(_memory(tensor), -1)
+        crosses = any(changed < border <= self.number for border in self._borders)
+        if changed > value.event and crosses:
+            raise ProgramError(
+                f"{user_line(None)}: this uses what the forward of {self._model} changed in place before layer "
+                f"{self._names[self._layer]}",
+                "change it in a layer, or give the result a name: x = x.add(y) in place of x.add_(y)",
+            )
+
+    def _add(self, name: str, made: Any) -> None:
+        leaves, shape = tree_flatten(made)
+        self._events.append(name)
+        is_fake = any(isinstance(leaf, FakeTensor) for leaf in leaves)
+        self._made.append(Made(tuple(leaves), shape) if is_fake else None)
+        for place, leaf in enumerate(leaves):
+            # What is given back unchanged is what it was.
+            if isinstance(leaf, FakeTensor) and id(leaf) not in self._values and id(leaf) not in self._parameters:
+                self._know(leaf, Value(self.number, place))
+        self.number += 1
+
+
+def user_line(error: BaseException | None) -> str:
+    """The innermost line on the way here, or to the error, that is neither torch's nor ours."""
+    frames = traceback.extract_stack() if error is None else traceback.extract_tb(error.__traceback__)
+    for frame in reversed(frames):
+        if not frame.filename.startswith((_TORCH, _OWN, "<")):
+            return f"{frame.filename}:{frame.lineno}"
+    return "forward"
+
+
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_flatten(value)[0] if isinstance(leaf, torch.Tensor)]
+
+
+def _name(func: Any) -> str:
+    name = getattr(func, "__name__", str(func))
+    # An attribute of tensors: all are read by functions of one name.
+    return f"{getattr(func.__self__, '__name__', '')}" if name == "__get__" else name
+
+
+def _mapped(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    leaves, shape = tree_flatten(value)
+    changed = [change(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    return cast(Any, tree_unflatten(changed, shape))
+
+
+def _among(tensor: torch.Tensor, others: Sequence[torch.Tensor]) -> bool:
+    return isinstance(tensor, FakeTensor) and any(tensor is other for other in others)
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata
