@@ -11,6 +11,7 @@ import torch
 from recycle_runtime.execution.kept_buffers import BufferHistory
 from recycle_runtime.execution.optimizer import LayerOptimizer, Masters, check_optimizer, moving_of
 from recycle_runtime.execution.optimizer.plain_state import plain
+from recycle_runtime.program.layers import name_prefix
 from recycle_runtime.program.loading import Program
 
 
@@ -18,11 +19,13 @@ class Layer:
     """Module, optimizer, what moves with it, and buffers; its gradients belong to the chunk that it is in."""
 
     def __init__(self, program: Program, number: int, name: str, module: torch.nn.Module) -> None:
-        self.number, self.name, self.module = number, name, module
+        self.number, self.module = number, module
+        self.name = name_prefix(name, module)
+        """What stands before the names of its parameters in the whole model, or nothing."""
         named = [(each, value) for each, value in module.named_parameters() if value.requires_grad]
         self.parameters = [parameter for _, parameter in named]
         self._own_names = [each for each, _ in named]
-        self.parameter_names = [f"{name}.{each}" if name else each for each, _ in named]
+        self.parameter_names = [f"{self.name}.{each}" if self.name else each for each in self._own_names]
         """Of the same, in the whole model."""
         masters = _lowered(program, module, self.parameters)
         self.stepped: LayerOptimizer | None = None

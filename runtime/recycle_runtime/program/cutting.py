@@ -29,18 +29,26 @@ class Stage(nn.Module):
         self._order: list[str] = []
         self.before_layer: Callable[[int], None] | None = None
         """Called with the number of every layer before it runs."""
-        for name, layer in layers:
-            *folders, last = name.split(".")
-            inner: nn.Module = self
-            for folder in folders:
-                if folder not in dict(inner.named_children()):
-                    inner.add_module(folder, nn.Module())
-                inner = inner.get_submodule(folder)
+        given = list(layers)
+        self._joined: Any = None
+        if given and getattr(given[0][1], "has_whole_names", False):
+            self._join([cast(Any, layer) for _, layer in given])
+            return
+        for name, layer in given:
+            inner, last = folder(self, name)
             inner.add_module(last, layer)
             self._order.append(name)
 
+    def _join(self, layers: list[Any]) -> None:
+        """Layers of a whole model, which run its own forward around them."""
+        for layer in layers:
+            layer.put_into(self)
+        self._joined = layers[0].join(layers)
+
     def forward(self, first: Any, *more: Any) -> Any:
         """A layer that gives a tuple gives the next one several arguments, or one if nothing is spread."""
+        if self._joined is not None:
+            return self._joined.run((first, *more), self.training, self.before_layer)
         value: Any = (first, *more) if more else first
         for number, name in enumerate(self._order, self._first):
             if self.before_layer is not None:
@@ -48,6 +56,16 @@ class Stage(nn.Module):
             layer = self.get_submodule(name)
             value = layer(*cast(Any, value)) if self._spread and isinstance(value, tuple) else layer(value)
         return value
+
+
+def folder(root: nn.Module, name: str) -> tuple[nn.Module, str]:
+    """The module that holds what is called so, made where there is none, and the last word of the name."""
+    *folders, last = name.split(".")
+    for word in folders:
+        if word not in dict(root.named_children()):
+            root.add_module(word, nn.Module())
+        root = root.get_submodule(word)
+    return root, last
 
 
 def cut(model: nn.Sequential, stages: int, weights: Sequence[float] | None = None) -> list[nn.Module]:

@@ -4,18 +4,21 @@
         model = program.model()           what initialises them is written down, not done
     fill(name, parameter, recipes, seed)  done now, with random numbers that depend on seed and name alone
 
-So every worker fills its own layers with the same numbers, whichever they are, and holds no others. Whatever the
-program does to its parameters while it builds them counts: `reset_parameters`, `model.apply(init)`,
-`nn.init`, a Hugging Face model's `_init_weights`. A parameter made of values (`nn.Parameter(torch.randn(...))`,
-weights read from a file) keeps them. Buffers are computed as ever.
+So every worker fills its own layers with the same numbers, whichever they are, and holds no others. Whatever
+the program does to its parameters while it builds them counts: `reset_parameters`, `model.apply(init)`,
+`nn.init`, a Hugging Face model's `_init_weights`. A parameter made of values
+(`nn.Parameter(torch.randn(...))`, weights read from a file) keeps them. Buffers are computed as ever.
 """
+
+# Memory is known by an address that torch calls private.
+# pyright: reportPrivateUsage=false
 
 import threading
 import zlib
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, cast
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -23,11 +26,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map_only
 
+_SAME = ("aten::_to_copy", "aten::clone")
 _EMPTY = ("aten::empty", "aten::new_empty", "aten::empty_like", "aten::empty_strided")
-
-
-class UnknownFillError(Exception):
-    """What initialises a parameter cannot be done for it alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,22 +41,26 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """An operation that changed a parameter; its places stand for the parameter's memory."""
+    """An operation that changed a parameter, or made it of another; places stand for memory."""
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
     options: dict[str, Any]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Recipe:
-    """What initialises one parameter."""
+    """What fills some memory."""
 
-    calls: list[_Call] = field(default_factory=list[_Call])
+    like: torch.Tensor
+    """All of it, as a meta tensor."""
+    calls: tuple[_Call, ...] = ()
     values: torch.Tensor | None = None
     """What it was made of, where that was more than memory."""
+    source: "tuple[Recipe, _Call] | None" = None
+    """What it was made from, by this call: the same in another precision."""
     unknown: str = ""
-    """The operation that cannot be done for this parameter alone."""
+    """The operation that takes other tensors, which are not known here."""
 
 
 class Recipes(TorchDispatchMode):
@@ -65,58 +69,80 @@ class Recipes(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self._recipes: dict[int, Recipe] = {}
-        self._held: list[torch.Tensor] = []
-        """Memory is known by its address, so it must not be given to others."""
-        self._untouched: set[int] = set()
+        self._untouched: dict[int, torch.Tensor] = {}
+        """Memory that nobody has written to. Held, since an address must not be given to others."""
 
     def of(self, parameter: torch.Tensor) -> Recipe | None:
         """None for one that was built otherwise."""
         return self._recipes.get(_memory(parameter))
 
+    def is_unknown(self, parameter: torch.Tensor) -> bool:
+        """Whether it takes more than this parameter to fill it."""
+        recipe = self.of(parameter)
+        return recipe is not None and bool(recipe.unknown)
+
     def take(self, parameter: nn.Parameter) -> None:
         """Turn it into a meta tensor, as the same object, and keep what it was made of."""
-        if _is_meta(parameter) or _memory(parameter) in self._recipes:
+        if _is_meta(parameter):
             return
-        untouched = _memory(parameter) in self._untouched
-        self._untouched.discard(_memory(parameter))
+        untouched = self._untouched.pop(_memory(parameter), None) is not None
         empty = torch.empty_like(parameter.detach(), device="meta")
         values: Any = nn.Parameter(empty, requires_grad=parameter.requires_grad)
         torch.utils.swap_tensors(parameter, values)
-        self._held.append(parameter)
-        self._recipes[_memory(parameter)] = Recipe(values=None if untouched else values.detach())
+        self._recipes[_memory(parameter)] = Recipe(
+            parameter.detach(), values=None if untouched else values.detach()
+        )
+
+    def end(self) -> None:
+        """Nothing more is built."""
+        self._untouched.clear()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         options = kwargs or {}
         made = func(*args, **options)
-        if func._schema.name in _EMPTY:
-            if not _is_meta(made):
-                self._untouched.add(_memory(made))
-                self._held.append(made.new_empty(0).set_(made.untyped_storage()))
+        name = func._schema.name
+        if name in _EMPTY and not _is_meta(made):
+            self._untouched[_memory(made)] = made.new_empty(0).set_(made.untyped_storage())
+        elif name in _SAME:
+            self._derive(made, func, args, options)
         elif func._schema.is_mutable:
             self._note(func, args, options)
         return made
 
+    def _derive(self, made: Any, func: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+        source = self._recipes.get(_memory(args[0]))
+        if source is not None and _memory(made) != _memory(args[0]):
+            call = _Call(func, (_place(args[0]), *args[1:]), options)
+            self._recipes[_memory(made)] = Recipe(
+                made.detach(), source=(source, call), unknown=source.unknown
+            )
+
     def _note(self, func: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None:
         for value in _changed(func, args, options):
-            self._untouched.discard(_memory(value))
+            self._untouched.pop(_memory(value), None)
             recipe = self._recipes.get(_memory(value))
             if recipe is not None:
-                self._add(recipe, value, func, args, options)
+                self._recipes[_memory(value)] = _with_call(recipe, value, func, args, options)
 
-    def _add(
-        self, recipe: Recipe, target: torch.Tensor, func: Any, args: tuple[Any, ...], options: dict[str, Any]
-    ) -> None:
-        def noted(value: torch.Tensor) -> Any:
-            if _memory(value) == _memory(target):
-                return _Place(tuple(value.shape), value.stride(), value.storage_offset())
-            if _is_meta(value):
-                recipe.unknown = func._schema.name
-            return value.detach().clone()
 
-        arguments = cast(tuple[Any, ...], tree_map_only(torch.Tensor, noted, args))
-        recipe.calls.append(_Call(func, arguments, tree_map_only(torch.Tensor, noted, options)))
+def _with_call(
+    recipe: Recipe, target: torch.Tensor, func: Any, args: tuple[Any, ...], options: dict[str, Any]
+) -> Recipe:
+    unknown = recipe.unknown
+
+    def noted(value: torch.Tensor) -> Any:
+        nonlocal unknown
+        if _memory(value) == _memory(target):
+            return _place(value)
+        if _is_meta(value):
+            unknown = func._schema.name
+        return value.detach().clone()
+
+    arguments: Any = tree_map_only(torch.Tensor, noted, args)
+    call = _Call(func, arguments, tree_map_only(torch.Tensor, noted, options))
+    return replace(recipe, calls=(*recipe.calls, call), unknown=unknown)
 
 
 class _Plain(TorchFunctionMode):
@@ -140,38 +166,51 @@ def recording() -> Generator[Recipes]:
             recipes.take(param)
         original(self, name, param)
 
-    nn.Module.register_parameter = register  # type: ignore[method-assign]
+    nn.Module.register_parameter = register
     try:
         with recipes, _Plain():
             yield recipes
     finally:
-        nn.Module.register_parameter = original  # type: ignore[method-assign]
+        recipes.end()
+        nn.Module.register_parameter = original
 
 
 def fill(name: str, parameter: torch.Tensor, recipes: Recipes, seed: int) -> torch.Tensor:
     """What a parameter of this name holds when it is new; `parameter` is the meta tensor it was built as."""
-    made = torch.zeros(parameter.shape, dtype=parameter.dtype)
     recipe = recipes.of(parameter)
     if recipe is None:
-        return made
-    if recipe.unknown:
-        raise UnknownFillError(f"{name} is initialised by {recipe.unknown} of other tensors")
-    if recipe.values is not None:
-        made.copy_(recipe.values)
-
-    def real(place: _Place) -> torch.Tensor:
-        return made.as_strided(place.size, place.stride, place.offset)
-
+        return torch.zeros(parameter.shape, dtype=parameter.dtype)
     with torch.random.fork_rng(devices=()), torch.no_grad():
         torch.manual_seed((seed * 1_000_003 + zlib.crc32(name.encode())) % (1 << 63))
-        for call in recipe.calls:
-            options = _without_device(tree_map_only(_Place, real, call.options))
-            call.function(*tree_map_only(_Place, real, call.arguments), **options)
+        made = _filled(recipe)
+    return made.as_strided(parameter.size(), parameter.stride(), parameter.storage_offset())
+
+
+def _filled(recipe: Recipe) -> torch.Tensor:
+    assert not recipe.unknown, f"initialised by {recipe.unknown} of other tensors"
+    if recipe.source is not None:
+        source, call = recipe.source
+        made = _called(call, _filled(source))
+    elif recipe.values is not None:
+        made = recipe.values.clone()
+    else:
+        made = torch.zeros(recipe.like.shape, dtype=recipe.like.dtype)
+    for call in recipe.calls:
+        _called(call, made)
     return made
 
 
-def _without_device(options: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in options.items() if key != "device"}
+def _called(call: _Call, memory: torch.Tensor) -> torch.Tensor:
+    def real(place: _Place) -> torch.Tensor:
+        return memory.as_strided(place.size, place.stride, place.offset)
+
+    options = {key: value for key, value in call.options.items() if key != "device"}
+    arguments: Any = tree_map_only(_Place, real, call.arguments)
+    return call.function(*arguments, **tree_map_only(_Place, real, options))
+
+
+def _place(tensor: torch.Tensor) -> _Place:
+    return _Place(tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
 
 
 def _is_meta(tensor: torch.Tensor) -> bool:

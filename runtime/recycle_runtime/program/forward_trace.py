@@ -1,23 +1,26 @@
 """What the layers of a whole model hand on to each other, found by watching its own forward from outside.
 
-A forward is a row of events: calls of the model's layers, and between them the operations of the code around
-these, its glue. A trace runs it with fake tensors in place of all parameters: they have types and shapes and no
-memory, and so has whatever is computed from them. What is computed from token ids, masks and positions alone
-is real.
+A forward is a row of events: calls of the model's layers, and between them the operations of the code
+around these, its glue. A trace runs it with fake tensors in place of all parameters: they have types and
+shapes and no memory, and so has whatever is computed from them. What is computed from token ids, masks and
+positions alone is real.
 
     event     0 embed   1 add   2 mask   3 layer   4 layer   5 norm   6 head
     made      fake      fake    real     fake      fake      fake     fake
 
-A cut before event 4 is crossed by every fake value that was made before it and is used from there on: here what
-event 3 made. What is real is computed again on the other side, from the same ids, by the same code.
+A cut before event 4 is crossed by every fake value that was made before it and is used from there on: here
+what event 3 made. What is real is computed again on the other side, from the same ids, by the same code.
 """
+
+# Memory is known by an address that torch calls private.
+# pyright: reportPrivateUsage=false
 
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -33,9 +36,12 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 from recycle_runtime.program.errors import ProgramError
 
 _RANDOM = frozenset(
-    "alpha_dropout bernoulli bernoulli_ dropout dropout1d dropout2d dropout3d exponential_ feature_alpha_dropout "
-    "multinomial normal normal_ poisson rand rand_like randint randint_like randn randn_like randperm random_ "
-    "uniform_".split()
+    [
+        *("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout"),
+        *("rand", "rand_like", "randn", "randn_like", "randint", "randint_like", "randperm", "normal"),
+        *("bernoulli", "multinomial", "poisson"),
+        *("bernoulli_", "exponential_", "normal_", "random_", "uniform_"),
+    ]
 )
 _END = 1 << 60
 _TORCH = str(Path(torch.__file__).parent)
@@ -176,7 +182,11 @@ def trace(
 
 class _Tracer(Watch):
     def __init__(
-        self, model: nn.Module, owners: Mapping[str, frozenset[int]], names: Sequence[str], mode: FakeTensorMode
+        self,
+        model: nn.Module,
+        owners: Mapping[str, frozenset[int]],
+        names: Sequence[str],
+        mode: FakeTensorMode,
     ) -> None:
         super().__init__()
         self._model, self._names, self._mode = type(model).__name__, names, mode
@@ -268,8 +278,11 @@ class _Tracer(Watch):
         elif layer != self._layer:
             raise ProgramError(
                 f"the forward of {self._model} calls {name} after {self._last}, which is "
-                + ("a later layer: a module used in two places cannot be cut" if layer < self._layer else
-                   f"not the layer before it: {self._names[self._layer + 1]} comes between them"),
+                + (
+                    "a later layer: a module used in two places cannot be cut"
+                    if layer < self._layer
+                    else f"not the layer before it: {self._names[self._layer + 1]} comes between them"
+                ),
                 "name the layers in the order of their calls, or make one layer of several modules: "
                 'LAYERS = ["embed", "blocks", ["norm", "head"]]',
             )
@@ -279,8 +292,8 @@ class _Tracer(Watch):
         """Drawn once, where it belongs, and carried: drawn again it would be something else."""
         if any(not isinstance(tensor, FakeTensor) for tensor in changed):
             raise ProgramError(
-                f"{user_line(None)}: the forward of {self._model} fills a tensor with random numbers in place, "
-                "outside of its layers",
+                f"{user_line(None)}: the forward of {self._model} fills a tensor with random numbers in "
+                "place, outside of its layers",
                 "do that inside a layer, or use torch.rand and the like",
             )
         return _mapped(
@@ -293,8 +306,8 @@ class _Tracer(Watch):
             known = self._parameters.get(id(tensor))
             if known is not None and self._layer not in known[1]:
                 raise ProgramError(
-                    f"{user_line(None)}: parameter {known[0]} is used in layer {self._names[self._layer]}, and "
-                    f"it is taken for one of {self._names[min(known[1])]}",
+                    f"{user_line(None)}: parameter {known[0]} is used in layer {self._names[self._layer]}, "
+                    f"and it is taken for one of {self._names[min(known[1])]}",
                     f"say where it belongs: LAYERS = [..., [..., {known[0]!r}], ...]",
                 )
             value = self._values.get(id(tensor))
@@ -303,13 +316,13 @@ class _Tracer(Watch):
                 self._uses[value] = self.number
 
     def _check_unchanged(self, tensor: torch.Tensor, value: Value) -> None:
-        """What was changed in place without a new name for it cannot be replaced by what another worker sends."""
+        """What was changed in place under its old name cannot be replaced by what another worker sends."""
         changed = self._changed.get(_memory(tensor), -1)
         crosses = any(changed < border <= self.number for border in self._borders)
         if changed > value.event and crosses:
             raise ProgramError(
-                f"{user_line(None)}: this uses what the forward of {self._model} changed in place before layer "
-                f"{self._names[self._layer]}",
+                f"{user_line(None)}: this uses what the forward of {self._model} changed in place before "
+                f"layer {self._names[self._layer]}",
                 "change it in a layer, or give the result a name: x = x.add(y) in place of x.add_(y)",
             )
 
@@ -320,7 +333,11 @@ class _Tracer(Watch):
         self._made.append(Made(tuple(leaves), shape) if is_fake else None)
         for place, leaf in enumerate(leaves):
             # What is given back unchanged is what it was.
-            if isinstance(leaf, FakeTensor) and id(leaf) not in self._values and id(leaf) not in self._parameters:
+            if (
+                isinstance(leaf, FakeTensor)
+                and id(leaf) not in self._values
+                and id(leaf) not in self._parameters
+            ):
                 self._know(leaf, Value(self.number, place))
         self.number += 1
 
@@ -347,7 +364,7 @@ def _name(func: Any) -> str:
 def _mapped(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     leaves, shape = tree_flatten(value)
     changed = [change(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-    return cast(Any, tree_unflatten(changed, shape))
+    return tree_unflatten(changed, shape)
 
 
 def _among(tensor: torch.Tensor, others: Sequence[torch.Tensor]) -> bool:

@@ -7,7 +7,9 @@ What a layer is filled with depends on seed and number of the layer alone, and s
 parameters. So chunks of one cut can be made of those of another.
 """
 
+import logging
 import re
+import warnings
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
@@ -15,11 +17,14 @@ from typing import Any
 import torch
 
 from recycle_runtime.program.cutting import Stage, balance, parameter_count
+from recycle_runtime.program.deferred_init import Recipes, recording
 from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.program.loading import NamedLayer, Program
+from recycle_runtime.program.model_layers import WholeModel
 from recycle_runtime.weights.fill import fill
 from recycle_runtime.weights.safetensors import WeightsError
 
+_LOGGER = logging.getLogger(__name__)
 _NAME = re.compile(r"\w+(\.\w+)*", re.ASCII)
 
 
@@ -32,13 +37,18 @@ def build_layers(
     program: Program, seed: int, first: int = 0, last: int | None = None, group: Any = None
 ) -> list[NamedLayer]:
     """Layers first .. last - 1 of the model, or all of them: the same numbers whichever are built."""
+    if program.gives == "model":
+        whole = _whole_model(program, seed)
+        built = whole.build(first, len(whole.groups) if last is None else last, seed)
+        _check(program, built)
+        return _filled(program, built)
     if program.gives == "layers":
         # All of them, as the program makes them: each draws where the one before it has left off.
         torch.manual_seed(seed_of(seed, 0))
         everything = program.layers(group)
         _check(program, everything)
         return _filled(program, everything[first:last])
-    built: list[NamedLayer] = []
+    built = []
     for number in range(first, layer_count(program) if last is None else last):
         torch.manual_seed(seed_of(seed, number))
         built += program.build_layers(number, number + 1, group)
@@ -48,6 +58,8 @@ def build_layers(
 
 def layer_count(program: Program) -> int:
     """Of all layers of the model."""
+    if program.gives == "model":
+        return len(_whole_model(program, 0).groups)
     if program.gives == "layers":
         return len(program.layers())
     if program.layer_count is None:
@@ -56,6 +68,58 @@ def layer_count(program: Program) -> int:
             "define LAYER_COUNT beside build_layers",
         )
     return program.layer_count
+
+
+def name_prefix(name: str, layer: torch.nn.Module) -> str:
+    """What stands before the names of a layer's parameters in the whole model, or nothing."""
+    return "" if getattr(layer, "has_whole_names", False) else name
+
+
+def _whole_model(program: Program, seed: int) -> WholeModel:
+    """Of a program that gives one; made once in a process."""
+    key = "whole model"
+    if key not in program.made:
+        program.made[key] = _without_memory(program)
+    made: WholeModel | None = program.made[key]
+    if made is not None:
+        return made
+    # Built as it comes, with all its memory: what fills one parameter needs others.
+    if (key, seed) not in program.made:
+        torch.manual_seed(seed_of(seed, 0))
+        program.made[key, seed] = _outlined(program, program.model())
+    return program.made[key, seed]
+
+
+def _without_memory(program: Program) -> WholeModel | None:
+    """None if some of its parameters cannot be filled one by one."""
+    with warnings.catch_warnings(), recording() as recipes:
+        try:
+            model = program.model()
+        except ProgramError as error:
+            # It may want to look at its numbers.
+            _LOGGER.info("the model is built with all its memory: %s", error)
+            return None
+    unknown = [name for name, each in model.named_parameters() if recipes.is_unknown(each)]
+    if unknown:
+        _LOGGER.info("the model is built with all its memory: %s is made of other tensors", unknown[0])
+        return None
+    return _outlined(program, model, recipes)
+
+
+def _outlined(program: Program, model: torch.nn.Module, recipes: Recipes | None = None) -> WholeModel:
+    try:
+        whole = WholeModel(model, recipes, program.said_layers)
+    except ProgramError as error:
+        raise ProgramError(f"{program.path}: {error}", error.hint) from None
+    shared = [name for name, owners in whole.owners.items() if len(owners) > 1]
+    if shared:
+        first, *_, last = sorted(whole.owners[shared[0]])
+        raise ProgramError(
+            f"{program.path}: {shared[0]} of layer {whole.names[first]} is in layer {whole.names[last]} too, "
+            "and a plan may put them on two workers, which would train two copies",
+            "give each its own (of a Hugging Face model: tie_word_embeddings=False in its configuration)",
+        )
+    return whole
 
 
 def layers_of(cut: Sequence[int]) -> list[range]:
@@ -72,7 +136,10 @@ def chunk_layers(
         costs = [parameter_count(layer) for _, layer in everything]
         numbers = layers_of(_checked(program, cut, costs, chunks))[chunk]
         return [(number, everything[number]) for number in numbers]
-    if cut and program.layer_count is None:
+    if program.gives == "model":
+        costs = _whole_model(program, seed).parameter_counts
+        numbers = layers_of(_checked(program, cut, costs, chunks))[chunk]
+    elif cut and program.layer_count is None:
         numbers = layers_of(cut)[chunk]
     else:
         # Nothing is known about layers that are not built.
@@ -106,7 +173,7 @@ def _filled(program: Program, layers: list[NamedLayer]) -> list[NamedLayer]:
     if program.weights is not None:
         for name, layer in layers:
             try:
-                fill(layer, name, program.weights)
+                fill(layer, name_prefix(name, layer), program.weights)
             except WeightsError as error:
                 raise ProgramError(f"{program.path}: {error}") from None
     return layers

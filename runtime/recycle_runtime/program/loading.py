@@ -17,6 +17,7 @@ and may define
 
 In place of `layers` a program may give
 
+    model() -> nn.Module                        a whole model, which is cut into layers: see `model_layers`
     build_layers(first, last) -> the same       layers first .. last - 1 of LAYER_COUNT, and no others
     build_stage(stage, stages) -> nn.Module     whole stages, for jobs that are never cut anew
 
@@ -25,7 +26,7 @@ In place of `microbatch` it may give
     data(seed) -> source                        a DataLoader, recycle.Batches, a sequence, a stream
     batches(seed) -> iterator                   micro-batches (input, target), the same for the same seed
 
-A layer that gives a tuple gives the next one as many arguments. Each of the three may have a keyword `group`:
+A layer that gives a tuple gives the next one as many arguments. All but `model` may have a keyword `group`:
 the process group of the worker's tensor-parallel ranks. Of all that a worker reads, this file alone is
 executed. Whether it defines what it should is found out before anything is built.
 """
@@ -52,6 +53,7 @@ MODEL: dict[str, tuple[str, ...]] = {
     "build_layers": ("first", "last"),
     "layers": (),
     "build_stage": ("stage", "stages"),
+    "model": (),
 }
 """How a program may give its model, and what each is called with; the first that it defines counts."""
 DATA: dict[str, tuple[str, ...]] = {
@@ -222,8 +224,8 @@ def _hint(missing: list[str], names: Mapping[str, Any]) -> str:
         return f"is `{close[0][1]}` meant to be `{close[0][0]}`?"
     calls = [f"{name}({', '.join(arguments)})" for name, arguments in NEEDED.items()]
     return (
-        f"a program defines {_listed(['layers()', 'microbatch(index)', *calls])}, or build_stage(stage, "
-        "stages) for layers(), or data(seed) or batches(seed) for microbatch(index)"
+        f"a program defines {_listed(['layers()', 'microbatch(index)', *calls])}, or model() for "
+        "layers(), or data(seed) or batches(seed) for microbatch(index)"
     )
 
 
@@ -272,6 +274,10 @@ class Program:
         }
         self._functions |= {name: names[name] for name in OPTIONAL if names.get(name) is not None}
         self._takes_group = takes_group(self._functions[self.gives])
+        self.said_layers: Any = names.get("LAYERS") if self.gives == "model" else None
+        """Where a whole model is cut, if the program says so."""
+        self.made: dict[Any, Any] = {}
+        """What is made of the program once in a process."""
 
     @property
     def is_layered(self) -> bool:
@@ -282,6 +288,10 @@ class Program:
         """One chunk of the model; the group reaches only a program that asks for it."""
         module = self._model((chunk, chunks), group)
         return self._checked("build_stage", module, torch.nn.Module, "a torch.nn.Module")
+
+    def model(self) -> torch.nn.Module:
+        """The whole model of a program that leaves it to us to cut it."""
+        return self._checked("model", self._model((), None), torch.nn.Module, "a torch.nn.Module")
 
     def layers(self, group: Any = None) -> list[NamedLayer]:
         """All layers of a program that gives them at once."""

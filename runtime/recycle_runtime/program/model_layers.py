@@ -4,20 +4,23 @@
     worker 1      (fake)  (fake)  | block 1   block 2 | stop
     worker 2      (fake)  (fake)    (fake)    (fake)  | block 3   norm   head
 
-A worker runs the forward of the model from the top. What layers before its own would compute has been computed by
-others: where their results are used, those that arrived take their place (`forward_trace` knows which), everything
-else there is a fake tensor without memory. The code around the layers, which makes masks, positions
-and rotary tables of the inputs, runs on every worker. Before the first layer that is not its own the forward is
-broken off, and what later layers need goes on.
+A worker runs the forward of the model from the top. What layers before its own would compute has been
+computed by others: where their results are used, those that arrived take their place (`forward_trace` knows
+which), everything else there is a fake tensor without memory. The code around the layers, which makes masks,
+positions and rotary tables of the inputs, runs on every worker. Before the first layer that is not its own
+the forward is broken off, and what later layers need goes on.
 
 What crosses a cut is the same wherever it is: a short text that says what the model's inputs look like, its
 inputs that are no floating-point tensors, and the values that are used beyond.
 """
 
+# Buffers are replaced where torch keeps them.
+# pyright: reportPrivateUsage=false
+
 import copy
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -26,6 +29,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_flatten
 
+from recycle_runtime.program.cutting import folder
 from recycle_runtime.program.deferred_init import Recipes, fill
 from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.program.forward_trace import Trace, Value, Watch, tensors_in, trace, watched, watching
@@ -48,10 +52,10 @@ class WholeModel:
 
     def __init__(self, model: nn.Module, recipes: Recipes | None = None, said: Any = None) -> None:
         self._model, self._recipes = model, recipes
-        config = getattr(model, "config", None)
+        config: Any = getattr(model, "config", None)
         if getattr(config, "use_cache", None):
             # Keys and values of past tokens are for generating.
-            setattr(config, "use_cache", False)
+            config.use_cache = False
         self.groups: tuple[Group, ...] = outline(model, said)
         self._modules = dict(model.named_modules(remove_duplicate=False))
         self._parameters = dict(model.named_parameters(remove_duplicate=False))
@@ -71,7 +75,8 @@ class WholeModel:
     def parameter_counts(self) -> list[int]:
         """Of the layers, and one for each layer itself."""
         return [
-            1 + sum(self._parameters[name].numel() for name, owners in self.owners.items() if number in owners)
+            1
+            + sum(self._parameters[name].numel() for name, owners in self.owners.items() if number in owners)
             for number in range(len(self.groups))
         ]
 
@@ -185,15 +190,32 @@ class ModelLayer(nn.Module):
         self._whole, self.number = whole, number
         self._names = tuple(modules)
         self._loose = tuple(parameters)
+        self._buffer_names = tuple(buffers)
         self._body: Body | None = None
+        self._put(self, modules, parameters, buffers)
+
+    def put_into(self, root: nn.Module) -> None:
+        """Register all that it holds with another module, under the names of the whole model."""
+        self._put(root, self.own_modules(), self.own_parameters(), self._own_buffers())
+
+    def _own_buffers(self) -> dict[str, torch.Tensor]:
+        return {name: self.get_buffer(name) for name in self._buffer_names}
+
+    @staticmethod
+    def _put(
+        root: nn.Module,
+        modules: Mapping[str, nn.Module],
+        parameters: Mapping[str, nn.Parameter],
+        buffers: Mapping[str, torch.Tensor],
+    ) -> None:
         for name, module in modules.items():
-            place, last = folder(self, name)
+            place, last = folder(root, name)
             place.add_module(last, module)
         for name, parameter in parameters.items():
-            place, last = folder(self, name)
+            place, last = folder(root, name)
             place.register_parameter(last, parameter)
         for name, buffer in buffers.items():
-            place, last = folder(self, name)
+            place, last = folder(root, name)
             place.register_buffer(last, buffer)
 
     @property
@@ -219,16 +241,6 @@ class ModelLayer(nn.Module):
             object.__setattr__(self, "_body", Body([self]))
         assert self._body is not None
         return self._body.run(values, self.training)
-
-
-def folder(root: nn.Module, name: str) -> tuple[nn.Module, str]:
-    """The module that holds what is called so, made where there is none, and the last word of the name."""
-    *folders, last = name.split(".")
-    for word in folders:
-        if word not in root._modules:
-            root.add_module(word, nn.Module())
-        root = root.get_submodule(word)
-    return root, last
 
 
 class Body:
@@ -438,11 +450,11 @@ class _Follower(Watch):
         return self._keep(self._next(name), made)
 
     def check(self, value: Any, what: str) -> None:
-        """That nothing in it is fake: it would come from a layer that is not here, on a way that was not seen."""
+        """That nothing in it is fake: it would come from a layer that is not here, on a way not seen."""
         if any(isinstance(leaf, FakeTensor) for leaf in tree_flatten(value)[0]):
             raise ProgramError(
-                f"{what} comes from another layer on a way that cannot be followed (an attribute, a global, a "
-                "cache)",
+                f"{what} comes from another layer on a way that cannot be followed (an attribute, a global, "
+                "a cache)",
                 "pass it on as an argument and a result, or make one layer of both: LAYERS = [...]",
             )
 
@@ -526,11 +538,3 @@ def _named(values: Sequence[torch.Tensor]) -> tuple[list[str | None], Sequence[t
 
 def _autocast(device: torch.device) -> tuple[bool, torch.dtype]:
     return torch.is_autocast_enabled(device.type), torch.get_autocast_dtype(device.type)
-
-
-def layer_modules(layers: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Module | nn.Parameter | torch.Tensor]]:
-    """All that whole-model layers hold, by its names in the whole model."""
-    for layer in layers:
-        if isinstance(layer, ModelLayer):
-            yield from layer.own_modules().items()
-            yield from layer.own_parameters().items()

@@ -3,8 +3,8 @@
     model.embed_tokens | model.layers.0 | model.layers.1 | ... | model.norm, lm_head
     before the blocks    a layer each                          after them
 
-Blocks are the members of the lists in a model (`nn.ModuleList`, `nn.Sequential`). Modules with parameters that
-stand before, between or after them make up layers of their own. LAYERS in the program says it otherwise:
+Blocks are the members of the lists in a model (`nn.ModuleList`, `nn.Sequential`). Modules with parameters
+that stand before, between or after them make up layers of their own. LAYERS in the program says it otherwise:
 
     LAYERS = ["encoder.blocks", "pool", ["norm", "head"]]
 
