@@ -20,9 +20,10 @@ def two_by_two(folder: Path, cut: tuple[int, ...]) -> str:
     return write_bundle(folder / "whole.plan", job, {}, [(0, 0), (0, 1), (1, 0)])
 
 
-@pytest.mark.parametrize("cut", [(2, 2), (1, 3)])
-@pytest.mark.parametrize("name", ["llama", "gpt2"])
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "cut"), [("llama", (2, 2)), ("gpt2", (1, 3))])
 def test_equals_a_plain_loop(tmp_path: Path, name: str, cut: tuple[int, ...]) -> None:
+    """Without failures, and with one."""
     program = str(PROGRAMS / f"{name}.py")
     expected = train_whole(program, PIPELINES * MICROBATCHES, STEPS)
     for plan in (0, 1):

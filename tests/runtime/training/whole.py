@@ -6,7 +6,7 @@ import torch
 
 from recycle_runtime.program.layers import build_layers
 from recycle_runtime.program.loading import load_program
-from recycle_runtime.program.microbatches import MicroBatches
+from recycle_runtime.data.microbatches import MicroBatches
 
 
 class Whole(NamedTuple):
