@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 import torch
 
+from recycle_runtime.data.microbatches import MicroBatches
 from recycle_runtime.program.layers import build_layers
 from recycle_runtime.program.loading import load_program
-from recycle_runtime.data.microbatches import MicroBatches
 
 
 class Whole(NamedTuple):
