@@ -23,6 +23,7 @@ from recycle_runtime.protocol.channel import Channel
 from recycle_runtime.protocol.codec import ProtocolError, WireError
 from recycle_runtime.protocol.heartbeat_board import Board
 from recycle_runtime.protocol.identity import node_number, process_number
+from recycle_runtime.protocol.lifeline import hold_on
 from recycle_runtime.protocol.messages import (
     AgentJoin,
     Heartbeat,
@@ -38,6 +39,7 @@ from recycle_runtime.protocol.messages import (
 )
 
 _LOGGER = logging.getLogger(__name__)
+_ASK_TO_LEAVE = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 _LOOK_EVERY = 0.1
 _HEARTBEAT_EVERY = 0.5
 _RETRY_EVERY = 0.1
@@ -83,7 +85,8 @@ class Agent:
 
     def run(self) -> int:
         """Until the coordinator says that the job is over, or is gone for good."""
-        signal.signal(signal.SIGTERM, _leave)
+        for number in _ASK_TO_LEAVE:
+            signal.signal(number, _leave)
         try:
             while not self._is_over:
                 ready = self._wait()
@@ -93,7 +96,8 @@ class Agent:
                     self._tell_end(ended)
                 self._look(time.monotonic())
         finally:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            for number in _ASK_TO_LEAVE:
+                signal.signal(number, signal.SIG_IGN)
             for line in list(self._watch.processes):
                 self._watch.kill(line, "the job is over")
             self._table.forget()
@@ -173,7 +177,10 @@ class Agent:
     def _become_worker(self, member: Member, line: int, faults: tuple[InjectedFault, ...]) -> None:
         status = 1
         try:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            hold_on()
+            # A terminal interrupts all processes of a group; it is for the first of them to end the others.
+            for number in _ASK_TO_LEAVE:
+                signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else signal.SIG_IGN)
             for process in self._watch.processes.values():
                 if process.descriptor >= 0:
                     os.close(process.descriptor)
@@ -245,5 +252,5 @@ def _is_ours(pid: int) -> bool:
     return started == Path("/proc/self/cmdline").read_bytes()
 
 
-def _leave(*_: object) -> None:
-    raise SystemExit(143)
+def _leave(number: int, _: object) -> None:
+    raise SystemExit(128 + number)

@@ -10,10 +10,11 @@ from recycle_runtime import logs
 from recycle_runtime.cli.commands import COMMANDS
 from recycle_runtime.cli.output import INPUT_ERROR, INTERRUPTED, PIPE_CLOSED, Output, UserError
 from recycle_runtime.cli.parser import CommandLine
-from recycle_runtime.cli.signals import Stopped
+from recycle_runtime.cli.signals import Stopped, how
 from recycle_runtime.cli.standard_streams import abandon, open_standard_streams
 from recycle_runtime.files import sentence
 from recycle_runtime.plan.bundle import BundleError
+from recycle_runtime.protocol.lifeline import hold_on
 
 _NAME = "recycle-run"
 _LOGGER = logging.getLogger(__name__)
@@ -22,6 +23,7 @@ _LOGGER = logging.getLogger(__name__)
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code says how it went, as that of `recyclec`."""
     open_standard_streams()
+    hold_on()
     arguments, output = Namespace(), Output(_NAME)
     try:
         arguments = parse_arguments(argv)
@@ -37,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         abandon(sys.stdout)
         return PIPE_CLOSED
     except Stopped as stop:
-        return _fail("terminated", 128 + stop.number, output)
+        return _fail(how(stop.number), 128 + stop.number, output)
     except KeyboardInterrupt:
         return _fail("interrupted", INTERRUPTED, output)
     except BundleError as error:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 _ASK_TO_END = (signal.SIGTERM, signal.SIGHUP)
+_WORDS = {signal.SIGTERM: "terminated", signal.SIGHUP: "hung up", signal.SIGINT: "interrupted"}
 
 
 class Stopped(KeyboardInterrupt):
@@ -39,3 +40,44 @@ def stopping_on_signals() -> Generator[None]:
     finally:
         for number in ours:
             signal.signal(number, signal.SIG_DFL)
+
+
+class StopRequests:
+    """Which signal has asked us to end, if one has."""
+
+    number: int | None = None
+
+    def why(self) -> str | None:
+        """In a word."""
+        return None if self.number is None else how(self.number)
+
+
+def how(number: int) -> str:
+    """A process that such a signal has ended was..."""
+    return _WORDS.get(signal.Signals(number), "ended by a signal")
+
+
+@contextmanager
+def stop_requests(requests: StopRequests) -> Generator[None]:
+    """While this is open, the first signal that asks us to end is a request; the second raises Stopped."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in _WORDS}
+    ours = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if requests.number is None:
+            requests.number = number
+            return
+        for each in ours:
+            signal.signal(each, signal.SIG_IGN)
+        raise Stopped(number)
+
+    for number in ours:
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number in ours:
+            signal.signal(number, before[number])

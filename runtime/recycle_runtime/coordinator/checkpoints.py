@@ -65,6 +65,8 @@ class NoCheckpoints:
         self.begins = begins or Beginning()
         """Where the run begins."""
 
+    are_kept = False
+
     @property
     def is_finished(self) -> bool:
         """Whether nothing has to be waited for at the end of the run."""
@@ -108,6 +110,8 @@ class NoCheckpoints:
 
 class Checkpoints(NoCheckpoints):
     """Decides at which steps, keeps count of shards, completes and deletes."""
+
+    are_kept = True
 
     def __init__(
         self,

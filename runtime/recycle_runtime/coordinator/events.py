@@ -117,6 +117,15 @@ class WorkerStuck:
 
 
 @dataclass(frozen=True, slots=True)
+class EndWanted:
+    """The user wants the job to end, in order."""
+
+    why: str
+    seconds: float
+    """How long a last checkpoint may take."""
+
+
+@dataclass(frozen=True, slots=True)
 class StopWanted:
     """Every worker should stop between two steps, for a change."""
 
@@ -185,6 +194,7 @@ Event = (
     | Said
     | WorkerFailed
     | WorkerStuck
+    | EndWanted
     | StopWanted
     | MovesWanted
     | RecutWanted

@@ -27,6 +27,7 @@ from recycle_runtime.coordinator.events import (
     CompleteCheckpoint,
     EndJob,
     EndMove,
+    EndWanted,
     Event,
     Fence,
     FinishRecovery,
@@ -105,6 +106,7 @@ from recycle_runtime.protocol.messages import (
     ScriptEnded,
     ScriptSteps,
     StepDone,
+    StopJob,
     StoreOpen,
     StoreRequest,
     Trace,
@@ -149,6 +151,8 @@ class JobOptions:
     heartbeat_timeout: float = 3.0
     """Seconds without a heartbeat of its agent after which a node has failed."""
     patience: Patience = field(default_factory=Patience)
+    stop_timeout: float = 60.0
+    """Seconds that a last checkpoint may take when the job is asked to end."""
 
 
 class Service:
@@ -203,6 +207,7 @@ class Service:
         """That has led to the generation under way, until that is told."""
         self._end: JobEnded | None = None
         self._closes_at = float("inf")
+        self._stop: Callable[[], str | None] = lambda: None
         self.was_observed = False
         """Whether an observer reports to the user."""
         self._expect_messages()
@@ -240,8 +245,9 @@ class Service:
     def newest_checkpoint(self) -> CheckpointPath | None:
         return self._job.checkpoints.newest
 
-    def run(self) -> JobEnded:
-        """Until the job has ended; how it did."""
+    def run(self, stop: Callable[[], str | None] = lambda: None) -> JobEnded:
+        """Until the job has ended; how it did. `stop` says in a word why it should, once it should."""
+        self._stop = stop
         try:
             while self._end is None or (self._connections.has_members and time.monotonic() < self._closes_at):
                 self._server.turn(_TURN)
@@ -312,6 +318,8 @@ class Service:
                 self._from_workers.handle(member, message)
             case Kind.AGENT:
                 self._from_agents.handle(connection, message)
+            case Kind.OBSERVER if isinstance(message, StopJob):
+                self._end_wanted(message.why)
             case Kind.STORE if isinstance(message, StoreRequest):
                 self._store.request(message, connection.send)
             case Kind.DONE:
@@ -508,12 +516,17 @@ class Service:
         if self._end is None:
             self._happen(WorkerFailed(member.worker, f"{name_of(member.worker)} {how}"))
 
+    def _end_wanted(self, why: str) -> None:
+        self._happen(EndWanted(why, self._options.stop_timeout))
+
     # Time: the server calls this often.
 
     def tick(self) -> None:
         if self._end is not None:
             return
         now = time.monotonic()
+        if (why := self._stop()) is not None:
+            self._end_wanted(why)
         self._publish(self._plans.take())
         if self._options.adaptation.ahead:
             self._plans.look_ahead(self._job)

@@ -28,6 +28,7 @@ from recycle_runtime.coordinator.events import (
     CheckpointNotBegun,
     EndJob,
     EndMove,
+    EndWanted,
     Event,
     Fence,
     FinishRecovery,
@@ -184,6 +185,9 @@ class StateMachine:
         """Whether the coordinator before this one ended in the middle of a change."""
         self._has_recalled = False
         self._error: str | None = None
+        self._ends_because: str | None = None
+        """Of the user's: at the next boundary, with a last checkpoint."""
+        self._ends_by = float("inf")
         self._check_peers = check_peers
         self._digests = PeerDigests()
         self._handlers: Mapping[type[object], Callable[[Any], None]] = {
@@ -194,6 +198,7 @@ class StateMachine:
             Said: lambda event: self._members.handle(event.member, event.message),
             WorkerFailed: self._worker_failed,
             WorkerStuck: self._worker_stuck,
+            EndWanted: self._end_wanted,
             StopWanted: lambda event: self._stop_at_boundary(event.why),
             MovesWanted: self._moves_wanted,
             RecutWanted: self._recut_wanted,
@@ -373,6 +378,8 @@ class StateMachine:
             self.recovery.going = self._now
             self._restore = None
             self._orders.append(FinishRecovery(self.recovery))
+            if self._ends_because is not None:
+                self._stop_at_boundary(self._ends_because)
 
     def _holding(self, member: Member, message: Holding) -> None:
         """If it has passed the step before which to stop, all are told a later one."""
@@ -394,7 +401,12 @@ class StateMachine:
         elif self._hold == step and all(
             self.roster.entries[other].boundary == step for other in self._those_who_stop()
         ):
-            self._regroup(*self._wanted, at_boundary=True)
+            if self._ends_because is None:
+                self._regroup(*self._wanted, at_boundary=True)
+                return
+            self.steps = step
+            self.checkpoints.end_with(step)
+            self._end_when_saved()
 
     def _caught_up(self, member: Member, message: CaughtUp) -> None:
         """It has come as far as its peers, and can work."""
@@ -529,6 +541,9 @@ class StateMachine:
         return [stage for stage in range(self.book.stages) if stage not in known]
 
     def _time_passed(self, event: TimePassed) -> None:
+        if self._ends_because is not None and self._now > self._ends_by:
+            self._end(f"{self._ends_because} (there was no time for a last checkpoint)")
+            return
         self._give_up_late_members()
         since = max(self._row_at, self.recovery.going)
         is_first = not all(self.roster.entries[member].has_stepped for member in self.roster.active())
@@ -849,13 +864,23 @@ class StateMachine:
 
     # The end.
 
+    def _end_wanted(self, event: EndWanted) -> None:
+        if self._ends_because is not None:
+            return
+        if self.phase is Phase.FORMING or not self.checkpoints.are_kept:
+            self._end(event.why)
+            return
+        self._ends_because, self._ends_by = event.why, self._now + event.seconds
+        self._orders.append(Tell(f"{event.why}: the job ends after a last checkpoint"))
+        self._stop_at_boundary(event.why)
+
     def _end_when_saved(self) -> None:
         """Every worker waits after the last step, until the last checkpoint is complete."""
         if self.rows.next < self.steps and not self._has_recalled:
             self._recall_rows()
         elif self.checkpoints.is_finished:
             self._tell_rows(self.rows.begin(self.steps, frozenset(), 0, ""))
-            self._end(None)
+            self._end(self._ends_because)
         else:
             self._orders += self.checkpoints.progress(self.steps)
 

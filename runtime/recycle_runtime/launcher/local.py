@@ -64,6 +64,8 @@ class RunOptions:
     """Steps from one checkpoint to the next."""
     resume: bool = False
     """Go on from the newest checkpoint."""
+    stop_timeout: float = 60.0
+    """Seconds that a last checkpoint may take when the run is asked to end."""
     adaptation: AdaptationOptions = field(default_factory=AdaptationOptions)
     script: tuple[str, ...] = ()
     """The user's script and its arguments, in place of a program."""
@@ -85,8 +87,15 @@ class RunResult(NamedTuple):
     """The step that the run begins with, once that is known."""
 
 
-def run_local(options: RunOptions, on_news: Callable[[ToObserver], None] = lambda _: None) -> RunResult:
-    """Train; RunError when that ends early, NoPlanError when it cannot begin."""
+def run_local(
+    options: RunOptions,
+    on_news: Callable[[ToObserver], None] = lambda _: None,
+    stop: Callable[[], str | None] = lambda: None,
+) -> RunResult:
+    """Train; RunError when that ends early, NoPlanError when it cannot begin.
+
+    `stop` is asked again and again: whether the job should end now, in order, and in a word why.
+    """
     bundle = Bundle.read(options.bundle)
     check_failed(bundle, options.failed)
     check_beginning(bundle, options)
@@ -110,6 +119,7 @@ def run_local(options: RunOptions, on_news: Callable[[ToObserver], None] = lambd
             checkpoint=options.checkpoint,
             checkpoint_every=options.checkpoint_every,
             resume=options.resume,
+            stop_timeout=options.stop_timeout,
             adaptation=options.adaptation,
             check_peers=options.check_peers,
             instruction_timeout=options.instruction_timeout,
@@ -117,7 +127,7 @@ def run_local(options: RunOptions, on_news: Callable[[ToObserver], None] = lambd
             node_timeout=options.node_timeout,
         )
         try:
-            with supervised(job) as supervisor:
+            with supervised(job, stop) as supervisor:
                 for message in supervisor.news():
                     _take(message, result, options)
                     on_news(message)

@@ -1,16 +1,20 @@
 """A job on one machine: starts a coordinator and an agent, and restarts them. Standard library only.
 
 The processes are those that a cluster would run. This one holds no state of the job: it looks at the news,
-and if the coordinator or the agent dies it starts another, which goes on where the first one was.
+and if the coordinator or the agent dies it starts another, which goes on where the first one was. However
+this process ends, the others do too: see `lifeline`. They are in process groups of their own: a signal
+for the job, from a terminal or from `timeout`, reaches this process alone, which ends the job in order.
 """
 
 import os
 import selectors
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,9 +24,12 @@ from recycle_runtime.coordinator.peer_digests import CHECK_PEERS
 from recycle_runtime.protocol.channel import Channel
 from recycle_runtime.protocol.codec import ProtocolError, WireError
 from recycle_runtime.protocol.framing import TOKEN, new_token
-from recycle_runtime.protocol.messages import JobEnded, Message, Observe, StepRow, ToObserver
+from recycle_runtime.protocol.lifeline import Lifeline
+from recycle_runtime.protocol.messages import JobEnded, Message, Observe, StepRow, StopJob, ToObserver
 
 _MOST_RESTARTS = 5
+_FORGOTTEN_AFTER = 120.0
+"""Seconds after which one restart counts no more."""
 _LISTENS_WITHIN = 30.0
 _TERM_SECONDS = 5.0
 
@@ -56,6 +63,7 @@ class Job:
     checkpoint: str | None = None
     checkpoint_every: int = 100
     resume: bool = False
+    stop_timeout: float = 60.0
     check_peers: int = CHECK_PEERS
     environment: dict[str, str] = field(default_factory=dict[str, str])
 
@@ -63,9 +71,14 @@ class Job:
 class _Kept:
     """A process that is started again when it dies."""
 
-    def __init__(self, name: str, command: Callable[[], list[str]], environment: dict[str, str]) -> None:
+    def __init__(
+        self, name: str, command: Callable[[], list[str]], environment: dict[str, str], lifeline: Lifeline
+    ) -> None:
         self.name, self._command, self._environment = name, command, environment
+        self._lifeline = lifeline
         self.restarts = 0
+        """But for those of long ago."""
+        self._restarted = time.monotonic()
         self.process = self._start()
 
     def look(self) -> int | None:
@@ -73,7 +86,9 @@ class _Kept:
         status = self.process.poll()
         if status is None or status >= 0:
             return status
-        self.restarts += 1
+        now = time.monotonic()
+        self.restarts = max(0, self.restarts - int((now - self._restarted) / _FORGOTTEN_AFTER)) + 1
+        self._restarted = now
         if self.restarts > _MOST_RESTARTS:
             raise SupervisorError(f"the {self.name} has died {self.restarts} times")
         self.process = self._start()
@@ -90,19 +105,30 @@ class _Kept:
                 seconds = _TERM_SECONDS
         self.process.wait()
 
+    def signal(self, number: signal.Signals) -> None:
+        """To it and to all processes that it has started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, number)
+
     def _start(self) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(
             [sys.executable, "-m", "recycle_runtime.cli", *logs.settings().options(), *self._command()],
-            env=os.environ | self._environment,
+            env=os.environ | self._environment | self._lifeline.environment,
             stdin=subprocess.DEVNULL,
+            pass_fds=[self._lifeline.reader],
+            preexec_fn=_stand_apart,
         )
 
 
 class Supervisor:
     """Keeps a job going and listens to its news."""
 
-    def __init__(self, job: Job) -> None:
-        self._job = job
+    def __init__(self, job: Job, stop: Callable[[], str | None] = lambda: None) -> None:
+        """`stop` says in a word why the job should end, once it should."""
+        self._job, self._stop = job, stop
+        self._stop_by = float("inf")
+        self._asked_to_stop: Channel | None = None
+        self._lifeline = Lifeline()
         self._address = "127.0.0.1:0"
         self._is_over = False
         self._next_row = 0
@@ -110,12 +136,13 @@ class Supervisor:
         self._token = token
         environment = {TOKEN: token} | job.environment
         job.state.mkdir(parents=True, exist_ok=True)
-        self.coordinator = _Kept("coordinator", self._coordinator, environment)
+        self.coordinator = _Kept("coordinator", self._coordinator, environment, self._lifeline)
         try:
             self._address = self._wait_for_address()
-            self.agent = _Kept("agent", self._agent, environment)
+            self.agent = _Kept("agent", self._agent, environment, self._lifeline)
         except BaseException:
-            self.coordinator.end(0.0)
+            self._lifeline.cut()
+            self.coordinator.process.wait()
             raise
 
     def news(self) -> Generator[ToObserver]:
@@ -125,7 +152,8 @@ class Supervisor:
             if channel is None:
                 channel = self._observe()
             try:
-                while channel is not None and _readable(channel, 0.1):
+                self._pass_on_stop(channel)
+                if channel is not None and _readable(channel, 0.1):
                     channel.fill()
                     while (message := channel.waiting()) is not None:
                         yield self._noted(message)
@@ -143,9 +171,34 @@ class Supervisor:
 
     def end(self) -> None:
         """Whatever still runs is ended; after the end of the job, that is nothing."""
-        seconds = _TERM_SECONDS if self._is_over else 0.0
-        self.agent.end(seconds)
-        self.coordinator.end(seconds)
+        if self._is_over:
+            self.agent.end(_TERM_SECONDS)
+            self.coordinator.end(_TERM_SECONDS)
+        self._lifeline.cut()
+        for kept in (self.agent, self.coordinator):
+            kept.process.wait()
+
+    def pause(self) -> None:
+        """Stop with all processes of the job, as ctrl-Z asks for, until this one is continued."""
+        kept = (self.coordinator, self.agent)
+        for each in kept:
+            each.signal(signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        for each in kept:
+            each.signal(signal.SIGCONT)
+
+    def _pass_on_stop(self, channel: Channel | None) -> None:
+        """SupervisorError when the coordinator has been asked to end the job, and has not in time."""
+        why = self._stop()
+        if why is None or self._is_over:
+            return
+        now = time.monotonic()
+        self._stop_by = min(self._stop_by, now + self._job.stop_timeout + _TERM_SECONDS)
+        if now > self._stop_by:
+            raise SupervisorError(why)
+        if channel is not None and channel is not self._asked_to_stop:
+            self._asked_to_stop = channel
+            channel.send(StopJob(why))
 
     def _noted(self, message: Message) -> ToObserver:
         if not isinstance(message, ToObserver):
@@ -170,6 +223,8 @@ class Supervisor:
         path = self._job.state / "address"
         deadline = time.monotonic() + _LISTENS_WITHIN
         while time.monotonic() < deadline:
+            if (why := self._stop()) is not None:
+                raise SupervisorError(why)
             if path.exists():
                 return path.read_text(encoding="utf-8")
             if self.coordinator.process.poll() is not None:
@@ -189,6 +244,7 @@ class Supervisor:
         if job.checkpoint is not None:
             command += ["--checkpoint", job.checkpoint, "--checkpoint-every", str(job.checkpoint_every)]
             command += ["--resume"] if job.resume else []
+            command += ["--stop-timeout", str(job.stop_timeout)]
         for fault in job.faults:
             command += ["--fault", fault]
         for planned in job.returns:
@@ -219,13 +275,34 @@ class Supervisor:
 
 
 @contextmanager
-def supervised(job: Job) -> Generator[Supervisor]:
+def supervised(job: Job, stop: Callable[[], str | None] = lambda: None) -> Generator[Supervisor]:
     """A job that is over when this is."""
-    supervisor = Supervisor(job)
+    supervisor = Supervisor(job, stop)
     try:
-        yield supervisor
+        with _pausing(supervisor):
+            yield supervisor
     finally:
         supervisor.end()
+
+
+@contextmanager
+def _pausing(supervisor: Supervisor) -> Generator[None]:
+    """While this is open, ctrl-Z stops the whole job."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTSTP) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTSTP, lambda *_: supervisor.pause())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+
+
+def _stand_apart() -> None:
+    """In a new process: a group of its own, which may write to the terminal from the background."""
+    os.setpgid(0, 0)
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
 
 
 def _limits(job: Job) -> list[str]:

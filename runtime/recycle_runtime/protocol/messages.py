@@ -550,6 +550,14 @@ class Observe:
 
 
 @dataclass(frozen=True, slots=True)
+class StopJob:
+    """End the job in order, with a last checkpoint if checkpoints are kept."""
+
+    why: str
+    """In a word."""
+
+
+@dataclass(frozen=True, slots=True)
 class Hello:
     """The job has so many steps; the first one that is not complete is this."""
 
@@ -770,7 +778,7 @@ ToWorker = (
 )
 FromAgent = AgentJoin | Heartbeat | ProcessEnded
 ToAgent = StartProcess | KillProcess | RenameProcess | JobOver
-FromObserver = Observe
+FromObserver = Observe | StopJob
 ToObserver = Hello | StepRow | Generation | Recovered | JobEvent | WorkerTrace | JobEnded
 StoreRequest = StoreSet | StoreGet | StoreSee | StoreCheck | StoreAdd | StoreRemove
 StoreAnswer = StoreDone | StoreValue | StoreFolder | StoreNumber | StoreRefusal

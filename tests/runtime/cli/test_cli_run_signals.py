@@ -1,17 +1,56 @@
 """`recycle-run local` that is told to end takes all its processes along, and says so by its exit code."""
 
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from recycle_runtime.cli.main import main
+from tests.runtime.recovery.watched import processes_of
 from tests.runtime.training.compare import MLP
 
-LONG_ENOUGH = 60
+LONG_ENOUGH = 300
 """Seconds after which a test has hung."""
+
+
+@contextmanager
+def running(bundle: str, state: Path, *options: str) -> Generator["subprocess.Popen[str]"]:
+    """A job that trains; what it runs is in processes whose command names the folder."""
+    command = [sys.executable, "-m", "recycle_runtime.cli", "local", bundle, "--program", MLP]
+    child = subprocess.Popen(
+        [*command, "--steps", "1000000", "--plan-ahead", "off", "--log-file", str(state / "log"), *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        # As from a shell, so that `timeout` and terminals reach it by its group.
+        process_group=0,
+    )
+    try:
+        wait_for_step(child)
+        yield child
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def wait_for_step(child: "subprocess.Popen[str]") -> None:
+    assert child.stderr is not None
+    while not child.stderr.readline().startswith("step "):
+        assert child.poll() is None
+
+
+def end(child: "subprocess.Popen[str]") -> str:
+    """Its last words, once nobody holds stdout and stderr: coordinator, agent and workers are gone."""
+    _, words = child.communicate(timeout=LONG_ENOUGH)
+    return words.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
@@ -19,27 +58,56 @@ LONG_ENOUGH = 60
     [
         (signal.SIGTERM, 143, "terminated"),
         pytest.param(signal.SIGINT, 130, "interrupted", marks=pytest.mark.slow),
+        pytest.param(signal.SIGHUP, 129, "hung up", marks=pytest.mark.slow),
     ],
 )
 def test_a_signal_ends_the_whole_job(
     number: signal.Signals, code: int, how: str, small_bundle: str, tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-m", "recycle_runtime.cli", "local", small_bundle, "--program", MLP]
-    child = subprocess.Popen(
-        [*command, "--steps", "1000000", "--plan-ahead", "off", "--log-file", str(tmp_path / "log")],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    assert child.stderr is not None
-    try:
-        while not child.stderr.readline().startswith("step "):
-            pass
-        child.send_signal(number)
-        # This returns when nobody holds stdout and stderr any more: coordinator, agent and workers are gone.
-        _, words = child.communicate(timeout=LONG_ENOUGH)
-    finally:
-        child.kill()
+    """To the whole group, as terminals and `timeout` send it."""
+    with running(small_bundle, tmp_path) as child:
+        os.killpg(child.pid, number)
+        assert end(child) == f"recycle-run: error: {how}"
     assert child.returncode == code
-    assert words.splitlines()[-1] == f"recycle-run: error: {how}"
+
+
+def test_the_last_checkpoint_and_the_command_that_goes_on(small_bundle: str, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    with running(small_bundle, tmp_path, "--checkpoint", str(kept)) as child:
+        child.send_signal(signal.SIGTERM)
+        words = end(child)
+    assert child.returncode == 143
+    found = re.fullmatch(
+        r"recycle-run: error: terminated; (.+) has the first (\d+) steps: resume from it with `(.+)`", words
+    )
+    assert found is not None, words
+    path, steps, command = found.groups()
+    assert Path(path) == kept / f"step-{int(steps):08}"
+    goes_on = shlex.split(command)[1:]
+    goes_on[goes_on.index("--steps") + 1] = str(int(steps) + 1)
+    assert main(["--quiet", *goes_on]) == 0
+
+
+def test_nothing_outlives_a_killed_job(small_bundle: str, tmp_path: Path) -> None:
+    with running(small_bundle, tmp_path) as child:
+        assert processes_of(tmp_path)
+        child.kill()
+        # Workers have these open too.
+        child.communicate(timeout=LONG_ENOUGH)
+    assert processes_of(tmp_path) == []
+
+
+def test_a_job_that_was_stopped_for_a_while(small_bundle: str, tmp_path: Path) -> None:
+    """As by ctrl-Z and `fg`: nobody has failed, and every step is made by all."""
+    with running(small_bundle, tmp_path, "--heartbeat-timeout", "0.5") as child:
+        child.send_signal(signal.SIGTSTP)
+        _, status = os.waitpid(child.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+        # Four times the limit for heartbeats, by a clock that nothing here is compared with.
+        subprocess.run(["sleep", "2"], check=True)
+        child.send_signal(signal.SIGCONT)
+        for _ in range(5):
+            wait_for_step(child)
+        child.send_signal(signal.SIGTERM)
+        assert end(child) == "recycle-run: error: terminated"
+    assert " regroup " not in (tmp_path / "log").read_text()

@@ -24,6 +24,7 @@ from recycle_runtime.cli.options.training import (
 )
 from recycle_runtime.cli.output import DONE, INPUT_ERROR, NO_PLAN, Output, UsageError, UserError
 from recycle_runtime.cli.parser import Arguments
+from recycle_runtime.cli.signals import StopRequests, stop_requests
 from recycle_runtime.coordinator.hooks import Hooks
 from recycle_runtime.coordinator.patience import Patience
 from recycle_runtime.coordinator.service import JobOptions, Service
@@ -68,6 +69,7 @@ def run(arguments: Namespace, output: Output) -> int:
         adaptation=adaptation_options(arguments),
         check_peers=checked_peers(arguments),
         heartbeat_timeout=timeout,
+        stop_timeout=arguments.stop_timeout,
         patience=Patience.beside(limits.instruction, limits.first_step),
     )
     try:
@@ -75,7 +77,9 @@ def run(arguments: Namespace, output: Output) -> int:
     except CheckpointError as error:
         raise UserError(str(error)) from None
     _announce(state, f"{host}:{service.port}")
-    end = service.run()
+    requests = StopRequests()
+    with stop_requests(requests):
+        end = service.run(requests.why)
     if end.error is None:
         return DONE
     if not service.was_observed:
@@ -84,6 +88,8 @@ def run(arguments: Namespace, output: Output) -> int:
             path, step = end.checkpoint
             how = f"; {path} has the first {step} steps: resume from it with --resume"
         output.error(end.error + how)
+    if requests.number is not None:
+        return 128 + requests.number
     return NO_PLAN if end.no_plan else INPUT_ERROR
 
 

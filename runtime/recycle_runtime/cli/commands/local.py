@@ -26,9 +26,9 @@ from recycle_runtime.cli.options.training import (
     check_training_arguments,
     checked_peers,
 )
-from recycle_runtime.cli.output import DONE, NO_PLAN, Output, UsageError, UserError
+from recycle_runtime.cli.output import DONE, INPUT_ERROR, NO_PLAN, Output, UsageError, UserError
 from recycle_runtime.cli.parser import Arguments
-from recycle_runtime.cli.signals import stopping_on_signals
+from recycle_runtime.cli.signals import StopRequests, stop_requests
 from recycle_runtime.launcher.live_view import event_of, summary, view
 from recycle_runtime.launcher.local import RunError, RunOptions, check_beginning, check_failed, run_local
 from recycle_runtime.plan.bundle import Bundle
@@ -86,16 +86,18 @@ def run(arguments: Namespace, output: Output) -> int:
         resume=arguments.resume,
         adaptation=adaptation_options(arguments),
         check_peers=checked_peers(arguments),
+        stop_timeout=arguments.stop_timeout,
         heartbeat_timeout=limits.heartbeat,
         instruction_timeout=limits.instruction,
         first_step_timeout=limits.first_step,
         node_timeout=node_timeout("--node-timeout", arguments.node_timeout),
     )
     show = view(bundle.stages, bundle.pipelines, output.quiet)
+    requests = StopRequests()
     try:
         check_failed(bundle, failed)
         check_beginning(bundle, options)
-        with stopping_on_signals(), ExitStack() as stack:
+        with stop_requests(requests), ExitStack() as stack:
             # Both files are opened before the first step, so that a wrong name costs no training.
             trace = stack.enter_context(open(arguments.trace, "w")) if arguments.trace else None
             metrics = stack.enter_context(open(arguments.metrics, "w")) if arguments.metrics else None
@@ -105,14 +107,15 @@ def run(arguments: Namespace, output: Output) -> int:
                 record.take(message)
                 show(message)
 
-            result = run_local(options, take)
+            result = run_local(options, take, requests.why)
             if trace is not None:
                 about: dict[str, Any] = {"plan": arguments.bundle, "failed": [f"{p}:{s}" for p, s in failed]}
                 trace.write(chrome_trace(result.events, about))
     except NoPlanError as error:
         raise UserError(str(error), NO_PLAN) from None
     except RunError as error:
-        raise UserError(str(error)) from None
+        signalled = requests.number
+        raise UserError(str(error), INPUT_ERROR if signalled is None else 128 + signalled) from None
     made = [step.step for step in result.steps]
     wanted = options.steps if options.steps is not None else max(made, default=-1) + 1
     if words := summary(result.recoveries, made, wanted, *result.begins):

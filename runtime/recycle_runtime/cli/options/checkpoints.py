@@ -6,6 +6,7 @@ from recycle_runtime.cli.output import UsageError
 from recycle_runtime.cli.parser import Arguments
 
 _EVERY = 100
+STOP = 60.0
 
 
 def add_checkpoint_arguments(parser: Arguments) -> None:
@@ -20,11 +21,21 @@ def add_checkpoint_arguments(parser: Arguments) -> None:
         help=f"steps between two checkpoints (default: {_EVERY})",
     )
     parser.add_argument("--resume", action="store_true", help="resume from the newest checkpoint")
+    parser.add_argument(
+        "--stop-timeout",
+        type=float,
+        default=STOP,
+        metavar="SECONDS",
+        help="how long a last checkpoint may take after SIGTERM, SIGHUP or ctrl-C; a second signal ends "
+        f"the job at once (default: {STOP:g})",
+    )
 
 
 def checkpoint_every(arguments: Namespace) -> int:
     """Steps from one checkpoint to the next; UsageError when something cannot be meant."""
     every: int | None = arguments.checkpoint_every
+    if not arguments.stop_timeout >= 0:
+        raise UsageError(f"--stop-timeout must be a number of seconds, got {arguments.stop_timeout:g}")
     if arguments.checkpoint is None:
         for name, is_given in (("--checkpoint-every", every is not None), ("--resume", arguments.resume)):
             if is_given:
