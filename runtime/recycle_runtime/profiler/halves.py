@@ -21,7 +21,7 @@ class Halves:
         self.obstacle = ""
         self._inputs: Tensors = ()
         self._target: Any = None
-        if not batches.can_halve(0):
+        if not batches.can_halve(0, 0):
             self.obstacle = "a micro-batch does not have an even number of samples in every tensor"
             return
         data, target = batches.item(0, 0, 0, 2)
