@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from recycle_runtime.execution.chunk import Chunk
+from recycle_runtime.execution.device_copies import Readback, to_device
 from recycle_runtime.execution.interpreter import Handler, RunAgain
 from recycle_runtime.execution.shapes import Looks, Shapes, as_tuple
 from recycle_runtime.execution.split_backward import WeightWork
@@ -112,6 +113,8 @@ class Handlers:
         self._deliveries: dict[_Delivery, list[torch.Tensor]] = {}
         """What one chunk of this worker has sent to another, until it is used."""
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=device)
+        self._loss = Readback()
+        self._loss.take(self._loss_sum)
         self._gradients_sent: dict[Worker, deque[Pending]] = {}
         self._step: int | None = None
 
@@ -139,6 +142,7 @@ class Handlers:
         self._inboxes.clear()
         self._deliveries.clear()
         self._loss_sum.zero_()
+        self._loss.take(self._loss_sum)
         self._gradients_sent.clear()
 
     def end(self) -> float | None:
@@ -149,7 +153,7 @@ class Handlers:
     @property
     def loss(self) -> float | None:
         """What this worker has added to the loss of the step so far; None where losses are not computed."""
-        return float(self._loss_sum) if self._has_loss else None
+        return self._loss.read()[0] if self._has_loss else None
 
     @property
     def held(self) -> int:
@@ -162,9 +166,9 @@ class Handlers:
         inputs, target = chunk.data.item(self._now, *self._place(instruction))
         if chunk.is_first:
             self._tell_looks(chunk)
-            buffer.inputs = tuple(tensor.to(self._device) for tensor in as_tuple(inputs))
+            buffer.inputs = tuple(to_device(tensor, self._device) for tensor in as_tuple(inputs))
         if chunk.is_last:
-            buffer.target = target.to(self._device) if isinstance(target, torch.Tensor) else target
+            buffer.target = to_device(target, self._device) if isinstance(target, torch.Tensor) else target
 
     def recv_activation(self, instruction: Instruction) -> None:
         neighbour = self._neighbour(instruction)
@@ -196,6 +200,7 @@ class Handlers:
             loss = chunk.loss(output, buffer.target) * self._loss_share(chunk, instruction)
             buffer.target = None
             self._loss_sum += loss.detach()
+            self._loss.take(self._loss_sum)
             buffer.outputs = (loss,)
         else:
             buffer.outputs = as_tuple(output)

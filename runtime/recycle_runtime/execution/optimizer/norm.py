@@ -4,9 +4,12 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple, Protocol, cast
+from typing import NamedTuple, cast
 
 import torch
+
+from recycle_runtime.execution.device_copies import Readback
+from recycle_runtime.transport.interface import Pending
 
 _EPSILON = 1e-6
 """As in torch.nn.utils.clip_grad_norm_."""
@@ -106,12 +109,6 @@ class StepRecord(NamedTuple):
     """It was first made without the norm, and could not stand."""
 
 
-class Pending(Protocol):
-    """An operation under way, such as a torch.distributed Work."""
-
-    def wait(self) -> object: ...
-
-
 StartSum = Callable[[torch.Tensor], Pending | None]
 """Starts the sum of a tensor over a group, in place; None if it is done."""
 
@@ -124,6 +121,7 @@ class NormSum:
         """Whether this worker answers for its chunk; exactly one of the chunk's live holders does."""
         self._own: torch.Tensor | None = None
         self._under_way: tuple[torch.Tensor, Pending | None] | None = None
+        self._readback = Readback()
 
     def measure(self, squares: torch.Tensor) -> None:
         """Take the sum of squares of this worker's gradients, on their device and without waiting for it."""
@@ -139,14 +137,18 @@ class NormSum:
             # Its gradients are those of the first; that they are finite may be said twice.
             total[0].zero_()
         self._under_way = (total, start_sum(total))
+        self._readback = Readback()
+        if self._under_way[1] is None:
+            self._readback.take(total)
 
     def wait(self) -> Totals:
         """The sum, the same on all workers."""
         assert self._under_way is not None, "the sum was not started"
         total, pending = self._under_way
         if pending is not None:
-            pending.wait()
-        squares, not_finite = cast("list[float]", total.tolist())  # pyright: ignore[reportUnknownMemberType]
+            self._readback.take(total, pending)
+            self._under_way = (total, None)
+        squares, not_finite = self._readback.read()
         return Totals(squares, not_finite)
 
     def own(self) -> Totals:

@@ -1,0 +1,72 @@
+"""Between host and device without stopping either: data on its way in, a few numbers on their way out.
+
+A copy from ordinary memory waits for everything that the device has been given to do, and so does reading a
+number of a tensor. Here data goes through pinned memory on a stream of its own, and numbers come back so:
+whoever reads them waits for these numbers alone, while work that was queued behind them goes on.
+"""
+
+from typing import Any, cast
+
+import torch
+
+from recycle_runtime.transport.interface import Pending
+
+_streams: dict[tuple[torch.device, str], torch.cuda.Stream] = {}
+
+
+def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A copy on the device, for work on the current stream; the tensor itself if it is there."""
+    if device.type != "cuda" or tensor.is_cuda:
+        return tensor.to(device)
+    pinned = tensor if tensor.is_pinned() else tensor.pin_memory()
+    aside = _stream(device, "in")
+    with torch.cuda.stream(aside):
+        copy = pinned.to(device, non_blocking=True)
+    current = torch.cuda.current_stream(device)
+    current.wait_stream(aside)
+    copy.record_stream(current)
+    return copy
+
+
+class Readback:
+    """Some numbers on their way to the host; a later `take` replaces them."""
+
+    def __init__(self) -> None:
+        self._host: torch.Tensor | None = None
+        self._there: Any = None
+        """An event, on a GPU."""
+
+    def take(self, numbers: torch.Tensor, after: Pending | None = None) -> None:
+        """As they are when what has been queued so far is done, or when `after` is."""
+        if not numbers.is_cuda:
+            if after is not None:
+                after.wait()
+            self._host = numbers.clone()
+            return
+        aside = _stream(numbers.device, "out")
+        if after is None:
+            aside.wait_stream(torch.cuda.current_stream(numbers.device))
+        if self._host is None or self._host.shape != numbers.shape or self._host.dtype != numbers.dtype:
+            self._host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
+            self._there = torch.cuda.Event()
+        with torch.cuda.stream(aside):
+            if after is not None:
+                # Its result is ready for the stream that waits for it.
+                after.wait()
+            self._host.copy_(numbers, non_blocking=True)
+            self._there.record(aside)
+        numbers.record_stream(aside)
+
+    def read(self) -> list[float]:
+        """The numbers, when they are there."""
+        assert self._host is not None, "nothing was taken"
+        if self._there is not None:
+            self._there.synchronize()
+        return cast("list[float]", self._host.flatten().tolist())  # pyright: ignore[reportUnknownMemberType]
+
+
+def _stream(device: torch.device, way: str) -> torch.cuda.Stream:
+    key = (device, way)
+    if key not in _streams:
+        _streams[key] = torch.cuda.Stream(device)
+    return _streams[key]
