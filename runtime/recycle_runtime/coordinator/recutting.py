@@ -54,10 +54,13 @@ class Recutting:
         """`when`: auto, always (whenever it saves anything) or off."""
         self._own, self._when, self._notes = own, when, notes
         self._layer_bytes: list[int] = [0] * sum(own.cut)
-        self._can_halve = False
-        """Whether workers have said in this generation that micro-batches can be split in two."""
+        self._can_halve: bool | None = None
+        """Whether micro-batches can be split in two, as all workers of this generation say that know it."""
         self._is_layered = False
         """Whether the program gives layers, as its workers say."""
+        self._has_whole_stages = False
+        self._untold = ""
+        """Why the job keeps its cut, as long as nobody has been told."""
         self._weighed: set[tuple[frozenset[Worker], str]] = set()
         self._failures = 0
         self._not_before = 0
@@ -79,15 +82,16 @@ class Recutting:
     def began(self, first: int, layer_bytes: Sequence[int], *, can_halve: bool | None = None) -> None:
         """A process holds these layers, and has seen micro-batches that can be split in two, or others."""
         if can_halve is not None:
-            self._can_halve = can_halve
+            self._can_halve = can_halve and self._can_halve is not False
         if layer_bytes:
             were_known = all(self._layer_bytes)
             self._is_layered = True
             self._layer_bytes[first : first + len(layer_bytes)] = layer_bytes
             if all(self._layer_bytes) and not were_known:
                 self._notes.write(layer_bytes=self._layer_bytes)
-        elif not self._obstacle() and not self._is_layered:
-            _LOGGER.info("no re-cut is considered: the program gives whole stages only")
+        elif not self._obstacle() and not self._has_whole_stages:
+            self._has_whole_stages = True
+            self._untold = "the job keeps its cut: the program gives whole stages"
 
     def recall(self, layer_bytes: Sequence[int]) -> None:
         """What the coordinator before this one knew."""
@@ -97,6 +101,7 @@ class Recutting:
     def generation(self) -> None:
         """A new one begins: a first failure may be followed by another try at once, further ones wait."""
         self._weighed.clear()
+        self._can_halve = None
         self._not_before = self._wait if self._failures > 1 else 0
 
     def ended(self, why: str | None, rows: int) -> None:
@@ -114,6 +119,9 @@ class Recutting:
     ) -> list[JobEvent | RecutWanted]:
         """What should be done now, with a line for whatever is weighed for the first time; `step` in seconds,
         0 as long as it is not known."""
+        if self._untold:
+            told, self._untold = JobEvent(self._untold), ""
+            return [told]
         is_early = rows < max(1, self._not_before) or (step == 0 and self._when != "always")
         if not self.is_considered or is_early or not job.is_settled:
             return []

@@ -25,7 +25,6 @@ from recycle_runtime.execution.split_backward import Split, prepare
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import Opcode
 from recycle_runtime.program.cutting import Stage
-from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.program.layers import chunk_layers, filled_stage, layers_of, seed_of
 from recycle_runtime.program.loading import Program
 from recycle_runtime.protocol.messages import Report, Sums
@@ -223,11 +222,6 @@ def build_chunks(
 
     `per_step` are the micro-batches of a step where the plans of the bundle may split them.
     """
-    if bundle.recuts and not program.is_layered:
-        raise ProgramError(
-            f"{program.path}: the plan may cut the model elsewhere, and build_stage gives whole stages: "
-            "define layers(), or compile the job with recut = off"
-        )
     setting = Setting(program, seed, device, tp_rank, group, recoverable)
     numbers = chunks_of(bundle, stage)
     count = bundle.pipelines * bundle.microbatches if per_step is None else per_step

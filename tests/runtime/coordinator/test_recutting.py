@@ -2,14 +2,13 @@
 
 from typing import Any
 
-import pytest
-
 from recycle_runtime.coordinator.events import RecutWanted
 from recycle_runtime.coordinator.recutting import Recutting
 from recycle_runtime.plan.moves import CostOfMoves
 from recycle_runtime.protocol.messages import JobEvent
 from tests.runtime.coordinator.test_state_machine import CUTS
 from tests.runtime.recovery.model import World
+from tests.runtime.recovery.plans_for_tests import fake_bundle
 
 
 class Notes:
@@ -67,16 +66,12 @@ def test_a_faster_cut_is_wanted_once() -> None:
     assert turn(recutting, world) == []
 
 
-@pytest.mark.parametrize("when", ["off", "auto"])
-def test_it_is_not_considered(when: str) -> None:
-    """Switched off; or the program gives whole stages, as far as its workers have said."""
+def test_it_is_not_considered() -> None:
+    """Switched off."""
     world = settled_world()
     slower(world)
-    recutting = Recutting(world.book, when, Notes())
-    if when == "off":
-        recutting.began(0, [8, 8, 8, 8])
-    else:
-        recutting.began(0, [])
+    recutting = Recutting(world.book, "off", Notes())
+    recutting.began(0, [8, 8, 8, 8])
     assert not recutting.is_considered
     assert turn(recutting, world) == []
 
@@ -113,3 +108,33 @@ def test_another_coordinator_knows_what_layers_take() -> None:
     recutting = Recutting(world.book, "auto", Notes())
     recutting.recall([8, 8, 8, 8])
     assert len(turn(recutting, world)) == 2
+
+
+def test_a_program_in_whole_stages_keeps_its_cut_and_says_so_once() -> None:
+    world = settled_world()
+    slower(world)
+    recutting = Recutting(world.book, "always", Notes())
+    for _ in range(2):
+        recutting.began(0, [])
+    assert turn(recutting, world) == [JobEvent("the job keeps its cut: the program gives whole stages")]
+    assert not recutting.is_considered and turn(recutting, world) == []
+
+
+def test_halves_count_only_if_nobody_has_seen_a_micro_batch_that_cannot_be_split() -> None:
+    world = settled_world()
+    split = fake_bundle(2, 3, [[]], (2, 2))
+    split.__dict__["microbatches"] *= 2
+    book = world.book.with_bundle(world.book.add(split))
+    split.__dict__["plans"] = [split.plans[0]._replace(period=50)]
+
+    def layouts(*said: bool | None) -> list[str]:
+        recutting, _ = known(world)
+        recutting.generation()
+        for can_halve in said:
+            recutting.began(0, [8, 8], can_halve=can_halve)
+        slower(world)
+        return [wish.move.layout for wish in turn(recutting, world) if isinstance(wish, RecutWanted)]
+
+    assert book.split == 2
+    assert layouts(True, None) == ["2x3,2x3 in halves"]
+    assert layouts(True, False) == layouts(False, True) == layouts(None) == layouts() != ["2x3,2x3 in halves"]

@@ -97,7 +97,7 @@ def run(
         bundle=bundle,
         program=program,
         steps=steps,
-        workers_per_node=plan.pipelines * plan.stages,
+        workers_per_node=plan.pipelines * plan.stages * plan.tensor,
         state=folder / "state",
         save=str(folder / "saved"),
         faults=tuple(faults or ()),
