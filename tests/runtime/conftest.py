@@ -42,6 +42,13 @@ def square_with_barrier(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="session")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """One stage, two pipelines: the least with peers."""
+    folder = tmp_path_factory.mktemp("pair")
+    return _compiled(folder, "pair", stages=1, pipelines=2, microbatches=1, failures=1)
+
+
+@pytest.fixture(scope="session")
 def wide(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Two stages, three pipelines, two micro-batches."""
     folder = tmp_path_factory.mktemp("wide")

@@ -6,6 +6,7 @@ Standard library only.
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from recycle_runtime.checkpoint.manifest import Manifest, shape_of
+from recycle_runtime.checkpoint.script_state import ScriptState
 from recycle_runtime.checkpoint.shelf import Beginning, Shelf, beginning
 from recycle_runtime.coordinator.checkpoints import Checkpoints
 from recycle_runtime.coordinator.events import CheckpointClosed, CheckpointNotBegun
@@ -32,8 +33,13 @@ class CheckpointFiles:
             return [CheckpointNotBegun(name, str(error))]
         return []
 
-    def complete(self, name: str, manifest: Manifest) -> None:
-        self._closing = name, self._thread.submit(self._shelf.complete, name, manifest)
+    def complete(self, name: str, manifest: Manifest, script: ScriptState | None = None) -> None:
+        self._closing = name, self._thread.submit(self._complete, name, manifest, script)
+
+    def _complete(self, name: str, manifest: Manifest, script: ScriptState | None) -> None:
+        if script is not None:
+            script.write(self._shelf.folder / name)
+        self._shelf.complete(name, manifest)
 
     def prune(self, name: str) -> None:
         self._thread.submit(self._shelf.prune, name)

@@ -68,6 +68,11 @@ class NoCheckpoints:
     are_kept = False
 
     @property
+    def step(self) -> int:
+        """Of the checkpoint that is under way."""
+        return 0
+
+    @property
     def is_finished(self) -> bool:
         """Whether nothing has to be waited for at the end of the run."""
         return True
@@ -137,6 +142,10 @@ class Checkpoints(NoCheckpoints):
         self._is_stopped = False
         self._writers: frozenset[Member] = frozenset()
         self._stand = self._next = 0
+
+    @property
+    def step(self) -> int:
+        return 0 if self._attempt is None else self._attempt.step
 
     @property
     def is_finished(self) -> bool:

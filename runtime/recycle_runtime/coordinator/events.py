@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from recycle_runtime.checkpoint.manifest import Manifest
+from recycle_runtime.checkpoint.script_state import ScriptState
 from recycle_runtime.coordinator.layer_move import LayerMove
 from recycle_runtime.coordinator.metrics import Recovery
 from recycle_runtime.plan.assembly import Worker
@@ -317,6 +318,8 @@ class CompleteCheckpoint:
 
     name: str
     manifest: Manifest
+    script: ScriptState | None = None
+    """Of a job with scripts."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,8 @@ from recycle_runtime.coordinator.membership import name_of
 from recycle_runtime.protocol.messages import (
     Evaluated,
     EvaluationShare,
+    KeptRequest,
+    KeptState,
     Member,
     OtherEnded,
     StepRow,
@@ -40,10 +42,21 @@ class Scripts:
         self._results: dict[tuple[int, int], Evaluated] = {}
         """Of all that are complete: whoever joins may run lines that others have run long ago."""
         self._with_loss: frozenset[Member] = frozenset()
+        self._kept: dict[int, bytes] = {}
+        """What scripts keep, as it was before a step."""
+        self._keepers: dict[int, list[Member]] = {}
+        """Who waits for that."""
+        self._asked_main: set[int] = set()
 
-    def remember(self, results: Iterable[Evaluated]) -> None:
+    def remember(self, results: Iterable[Evaluated], rows: Iterable[StepRow]) -> None:
         """What was known before the coordinator was restarted."""
         self._results = {(result.step, result.number): result for result in results}
+        self._rows |= {row.step: row for row in rows}
+
+    def resume(self, step: int, kept: bytes, row: StepRow) -> None:
+        """A run begins with this step, where another has left off."""
+        self._kept[step] = kept
+        self._rows.setdefault(row.step, row)
 
     def begin(self, step: int, working: Collection[Member], with_loss: frozenset[Member]) -> list[Order]:
         """A generation begins before this step: evaluations that are not complete are made again."""
@@ -52,12 +65,15 @@ class Scripts:
         self._with_loss = with_loss
         self._shares.clear()
         known = [result for result in self._results.values() if result.step == step]
-        return [Send(member, result) for member in working for result in known]
+        # Whoever was asked may be gone.
+        wanted, self._asked_main = sorted(self._asked_main), set()
+        again = [order for each in wanted for order in self.want_kept(each)]
+        return [*(Send(member, result) for member in working for result in known), *again]
 
     def drop(self, member: Member) -> None:
         """It is gone."""
         self.ended.pop(member, None)
-        for waiting in self._asked.values():
+        for waiting in (*self._asked.values(), *self._keepers.values()):
             if member in waiting:
                 waiting.remove(member)
 
@@ -114,3 +130,33 @@ class Scripts:
         """Of an evaluation that the other workers have made without it."""
         result = self._results.get((step, number))
         return [] if result is None else [Send(member, result)]
+
+    def want_kept(self, step: int) -> list[Order]:
+        """Ask the main worker what its script keeps before a step."""
+        if step in self._kept or step in self._asked_main or self.main is None:
+            return []
+        self._asked_main.add(step)
+        return [Send(self.main, KeptRequest(step))]
+
+    def wants_kept(self, member: Member, step: int) -> list[Order]:
+        """A worker that joins needs it; the answer, if it is known."""
+        if (data := self._kept.get(step)) is not None:
+            return [Send(member, KeptState(step, data))]
+        waiting = self._keepers.setdefault(step, [])
+        if member not in waiting:
+            waiting.append(member)
+        return self.want_kept(step)
+
+    def keeps(self, step: int, data: bytes) -> list[Order]:
+        """The main worker has answered."""
+        self._asked_main.discard(step)
+        self._kept = {at: kept for at, kept in self._kept.items() if at >= step - 1} | {step: data}
+        return [Send(member, KeptState(step, data)) for member in self._keepers.pop(step, ())]
+
+    def kept_before(self, step: int) -> bytes | None:
+        """If it is known by now."""
+        return self._kept.get(step)
+
+    def row_of(self, step: int) -> StepRow | None:
+        """If it is known by now."""
+        return self._rows.get(step)

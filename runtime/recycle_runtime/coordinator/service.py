@@ -6,14 +6,16 @@ the state machine; what that orders is carried out here. Standard library only.
 """
 
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from recycle_runtime import logs
+from recycle_runtime.checkpoint.script_state import ScriptState
 from recycle_runtime.coordinator.adaptation import Adaptation, AdaptationOptions
 from recycle_runtime.coordinator.agents import Agents
 from recycle_runtime.coordinator.checkpoint_files import CheckpointFiles, open_checkpoints
@@ -77,8 +79,6 @@ from recycle_runtime.protocol.messages import (
     CheckpointWritten,
     Done,
     End,
-    EvaluationRequest,
-    EvaluationShare,
     Failed,
     FaultInjected,
     Generation,
@@ -87,7 +87,6 @@ from recycle_runtime.protocol.messages import (
     Heartbeat,
     Hello,
     Holding,
-    InScript,
     JobEnded,
     JobEvent,
     Join,
@@ -102,10 +101,9 @@ from recycle_runtime.protocol.messages import (
     ProcessEnded,
     Reach,
     Recall,
-    RowRequest,
-    ScriptEnded,
-    ScriptSteps,
+    ScriptRequest,
     StepDone,
+    StepRow,
     StopJob,
     StoreOpen,
     StoreRequest,
@@ -119,6 +117,8 @@ _LOGGER = logging.getLogger(__name__)
 _TURN = 0.05
 _RETURN_SECONDS = 5.0
 """How long a restarted coordinator waits for the processes of the journal."""
+_REMEMBERED_ROWS = 64
+"""A script asks for that of the step that it has just made."""
 _LINGER = 2.0
 _LINGER_TO_SAVE = 30.0
 """After the end: how long workers may take to leave, and to write what they should."""
@@ -186,6 +186,7 @@ class Service:
             options.check_peers,
             options.patience,
         )
+        self._resume_scripts()
         self._opening = self._job.checkpoints.begins.words
         """For the first observer."""
         self._store, self._connections = StoreTable(), Connections()
@@ -237,6 +238,17 @@ class Service:
         else:
             self._remember(remembered)
 
+    def _resume_scripts(self) -> None:
+        """What the checkpoint that the run begins with holds of them."""
+        begins, folder = self._job.checkpoints.begins, self._options.checkpoint
+        if begins.checkpoint is None or folder is None:
+            return
+        state = ScriptState.read(Path(folder) / begins.checkpoint)
+        if state is None:
+            # Made by a run with a program file: the loss of its last step is not known here.
+            state = ScriptState(b"", StepRow(begins.step - 1, math.nan, 0.0, 0, ""))
+        self._job.scripts.resume(begins.step, *state)
+
     @property
     def port(self) -> int:
         return self._server.port
@@ -268,6 +280,9 @@ class Service:
             remembered.bundles, remembered.standby, remembered.made_for, remembered.fitted
         )
         self._job.remember(remembered)
+        self._job.scripts.remember(
+            remembered.evaluated, rows_since(self._journal_path, remembered.next_row - _REMEMBERED_ROWS)
+        )
         self._adaptation.recall(remembered.layer_bytes)
         assert self._job.assignment is not None
         cells = {worker: remembered.cells.get(worker, worker) for worker in remembered.places}
@@ -354,7 +369,7 @@ class Service:
             workers.on(kind, lambda member, said: self._happen(Said(member, said)))
         for reply in (CheckpointWritten, CheckpointMissed, CheckpointFailed):
             workers.on(reply, lambda member, said: self._happen(Said(member, said)))
-        for request in (ScriptSteps, InScript, ScriptEnded, RowRequest, EvaluationShare, EvaluationRequest):
+        for request in get_args(ScriptRequest):
             workers.on(request, lambda member, said: self._happen(Said(member, said)))
         workers.on(StepDone, self._step_done)
         workers.on(Began, self._began)
@@ -680,7 +695,7 @@ class Service:
 
     def _complete_checkpoint(self, order: CompleteCheckpoint) -> None:
         assert self._checkpoint_files is not None
-        self._checkpoint_files.complete(order.name, order.manifest)
+        self._checkpoint_files.complete(order.name, order.manifest, order.script)
 
     def _prune_checkpoints(self, order: PruneCheckpoints) -> None:
         assert self._checkpoint_files is not None

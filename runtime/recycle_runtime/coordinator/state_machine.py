@@ -17,15 +17,18 @@ from dataclasses import replace
 from enum import Enum
 from typing import Any
 
+from recycle_runtime.checkpoint.script_state import ScriptState
 from recycle_runtime.coordinator.cells import Cells
 from recycle_runtime.coordinator.checkpoints import NoCheckpoints
 from recycle_runtime.coordinator.events import (
     AllReturned,
+    BeginCheckpoint,
     BeginGathering,
     BeginGeneration,
     BeginMove,
     CheckpointClosed,
     CheckpointNotBegun,
+    CompleteCheckpoint,
     EndJob,
     EndMove,
     EndWanted,
@@ -88,6 +91,8 @@ from recycle_runtime.protocol.messages import (
     Hold,
     Holding,
     InScript,
+    KeptRequest,
+    KeptState,
     LayersArrived,
     LayersLost,
     Leave,
@@ -190,6 +195,9 @@ class StateMachine:
         self._ends_by = float("inf")
         self._check_peers = check_peers
         self._digests = PeerDigests()
+        self._has_scripts = steps >= ENDLESS
+        self._completing: CompleteCheckpoint | None = None
+        """A checkpoint that lacks nothing but what the scripts keep."""
         self._handlers: Mapping[type[object], Callable[[Any], None]] = {
             Joined: self._joined,
             Returned: self._returned,
@@ -229,6 +237,8 @@ class StateMachine:
         members.on(ScriptEnded, self._script_ended)
         members.on(RowRequest, lambda member, said: self._order(self.scripts.wants_row(member, said.step)))
         members.on(EvaluationShare, self._evaluation_share)
+        members.on(KeptRequest, lambda member, said: self._order(self.scripts.wants_kept(member, said.step)))
+        members.on(KeptState, self._kept_state)
         members.on(
             EvaluationRequest,
             lambda member, said: self._order(self.scripts.result(member, said.step, said.number)),
@@ -290,7 +300,6 @@ class StateMachine:
         self.rows.begin(state.next_row, members, len(state.places), plan, self._with_loss(members))
         self.recovery.going = self._now
         self.checkpoints.train(list(self.roster.members()), self._stages())
-        self.scripts.remember(state.evaluated)
         self.scripts.begin(state.next_row, members, self._with_loss(members))
         self._unfinished = state.move
 
@@ -481,6 +490,15 @@ class StateMachine:
     def _evaluation_share(self, member: Member, message: EvaluationShare) -> None:
         if self._is_current(member, message.generation):
             self._order(self.scripts.share(member, message, self.roster.active()))
+
+    def _kept_state(self, member: Member, message: KeptState) -> None:
+        if message.data is not None:
+            self._order(self.scripts.keeps(message.step, message.data))
+            self._complete_checkpoint()
+        elif self._completing is not None and self._completing.manifest.step == message.step:
+            # It was asked for when the script had gone on.
+            name, self._completing = self._completing.name, None
+            self._checkpoint(self.checkpoints.closed(name, "the scripts were past its step"))
 
     def _order(self, orders: Iterable[Order]) -> None:
         self._orders += orders
@@ -801,8 +819,8 @@ class StateMachine:
         cells = {workers[cell]: cell for cell in assignment.roles}
         recut, self._recut = self._recut, None
         self._orders.append(BeginGeneration(self.number, standing.step, assignment, cells, recut))
-        self._orders += self.checkpoints.regroup(standing.step, working, self._stages())
         self._orders += self.scripts.begin(standing.step, working, self._with_loss(working))
+        self._checkpoint(self.checkpoints.regroup(standing.step, working, self._stages()))
         here = [cell for cell in self.cells.all_of(member.worker for member in working)]
         start = Start(
             self.number,
@@ -849,18 +867,41 @@ class StateMachine:
             self._orders.append(TellRow(row))
             self._orders += self.scripts.row(row)
         if rows:
-            self._orders += self.checkpoints.progress(self.rows.next)
+            self._checkpoint(self.checkpoints.progress(self.rows.next))
+            self._complete_checkpoint()
 
     # Checkpoints.
 
+    def _checkpoint(self, orders: Iterable[Order]) -> None:
+        """With what the scripts keep, if there are any; that is asked for when a checkpoint begins."""
+        for order in orders:
+            if isinstance(order, BeginCheckpoint) and self._has_scripts:
+                self._orders += self.scripts.want_kept(self.checkpoints.step)
+            if isinstance(order, CompleteCheckpoint) and self._has_scripts:
+                self._completing = order
+            else:
+                self._orders.append(order)
+        self._complete_checkpoint()
+
+    def _complete_checkpoint(self) -> None:
+        """If everything is there."""
+        order = self._completing
+        if order is None:
+            return
+        step = order.manifest.step
+        kept, row = self.scripts.kept_before(step), self.scripts.row_of(step - 1)
+        if kept is not None and row is not None:
+            self._completing = None
+            self._orders.append(replace(order, script=ScriptState(kept, row)))
+
     def _checkpoint_reply(self, member: Member, message: CheckpointReply) -> None:
-        self._orders += self.checkpoints.hear(member, message)
+        self._checkpoint(self.checkpoints.hear(member, message))
 
     def _checkpoint_not_begun(self, event: CheckpointNotBegun) -> None:
-        self._orders += self.checkpoints.not_begun(event.name, event.why)
+        self._checkpoint(self.checkpoints.not_begun(event.name, event.why))
 
     def _checkpoint_closed(self, event: CheckpointClosed) -> None:
-        self._orders += self.checkpoints.closed(event.name, event.why)
+        self._checkpoint(self.checkpoints.closed(event.name, event.why))
 
     # The end.
 
@@ -882,7 +923,7 @@ class StateMachine:
             self._tell_rows(self.rows.begin(self.steps, frozenset(), 0, ""))
             self._end(self._ends_because)
         else:
-            self._orders += self.checkpoints.progress(self.steps)
+            self._checkpoint(self.checkpoints.progress(self.steps))
 
     def _recall_rows(self) -> None:
         """What was said while there was no coordinator is said again, and then that every worker waits."""

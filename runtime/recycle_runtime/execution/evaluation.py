@@ -70,7 +70,7 @@ class EvaluationHandlers(Handlers):
         output = chunk.forward(buffer.inputs, 0, self.first + self._index(instruction))
         buffer.inputs = ()
         if chunk.is_last:
-            self._loss_sum += chunk.program.loss(output, buffer.target)
+            self._loss_sum += chunk.loss(output, buffer.target)
             del self._buffers[instruction.buffer]
         else:
             buffer.outputs = as_tuple(output)

@@ -348,6 +348,25 @@ class EvaluationRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class KeptRequest:
+    """Tell me what a script keeps, as it is before this step and after the one before it.
+
+    A worker that joins asks the coordinator, and the coordinator the main worker.
+    """
+
+    step: Natural
+
+
+@dataclass(frozen=True, slots=True)
+class KeptState:
+    """What a script keeps, as it is before this step and after the one before it."""
+
+    step: Natural
+    data: bytes | None
+    """Nothing where the script keeps nothing; None if it is too late to tell."""
+
+
+@dataclass(frozen=True, slots=True)
 class Done:
     """I have saved what I should, and end."""
 
@@ -731,7 +750,16 @@ class StoreRefusal:
 
 
 CheckpointReply = CheckpointWritten | CheckpointMissed | CheckpointFailed
-ScriptRequest = ScriptSteps | InScript | ScriptEnded | RowRequest | EvaluationShare | EvaluationRequest
+ScriptRequest = (
+    ScriptSteps
+    | InScript
+    | ScriptEnded
+    | RowRequest
+    | EvaluationShare
+    | EvaluationRequest
+    | KeptRequest
+    | KeptState
+)
 FromWorker = (
     Join
     | LeftGroup
@@ -759,6 +787,8 @@ FromWorker = (
     | RowRequest
     | EvaluationShare
     | EvaluationRequest
+    | KeptRequest
+    | KeptState
     | Done
 )
 ToWorker = (
@@ -774,6 +804,8 @@ ToWorker = (
     | StepRow
     | Evaluated
     | OtherEnded
+    | KeptRequest
+    | KeptState
     | End
 )
 FromAgent = AgentJoin | Heartbeat | ProcessEnded

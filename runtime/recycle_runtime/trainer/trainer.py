@@ -11,6 +11,7 @@ from recycle_runtime.plan.worker_ids import Worker
 from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.program.loading import Program
 from recycle_runtime.trainer import context
+from recycle_runtime.trainer.kept import Kept, Stateful
 from recycle_runtime.trainer.names import GivenData, Model, evaluation_items, model_names
 from recycle_runtime.trainer.report import Report
 
@@ -78,8 +79,9 @@ class Trainer:
         self._is_stopped = False
         self._total = 0
         """Steps that the last loop has asked for."""
-        self._evaluations = 0
-        """Before the step that comes next."""
+        self._evaluations: dict[int, int] = {}
+        """How many there were before a step."""
+        self._kept = Kept()
         self._context.life.start(Program(self._context.script, names), seed)
 
     @property
@@ -101,20 +103,20 @@ class Trainer:
     def steps(self, total: int) -> Iterator[int]:
         """Numbers of steps up to `total` in all, in order and each once; the body makes each with `step`.
 
-        A run that is resumed begins with the first step that its checkpoint does not have.
+        A run that is resumed begins as a worker that joins: with the last step of its checkpoint, which
+        is not made again.
         """
         if total < 0:
             raise ProgramError(f"trainer.steps must be given a number of steps from 0, got {total}")
         self._requests.want(total)
         with self._preserved():
             start = self._requests.begin()
-        if self._position is None:
-            self._position = start.step
-            self._is_made = start.is_made
+            if self._position is None:
+                self._position = start.step
+                self._is_made = start.is_made
+                if self._is_made and self._kept:
+                    self._kept.load(self._requests.kept(start.step + 1))
         self._total = total
-        if self._position > total:
-            # The others were through with this loop when this worker joined.
-            self._evaluations = 0
         while self._position < total and not self._is_stopped:
             self._asked = self._position
             yield self._position
@@ -140,7 +142,8 @@ class Trainer:
             with self._preserved():
                 self._requests.make(step)
         self._is_made = False
-        self._position, self._evaluations = step + 1, 0
+        self._position = step + 1
+        self._requests.keep(step + 1, self._kept.pack())
         self._requests.forget_rows(step)
         return Report(step, self._requests)
 
@@ -154,8 +157,20 @@ class Trainer:
         with self._preserved():
             start = self._requests.begin()
             step = start.run_begins if self._position is None else min(self._position, self._total)
-            number, self._evaluations = self._evaluations, self._evaluations + 1
+            number = self._evaluations.get(step, 0)
+            self._evaluations = {step: number + 1}
             return self._requests.evaluate(step, number, items)
+
+    def keep(self, name: str, thing: Stateful) -> None:
+        """Keep the state of an object of the script that changes from step to step, before the first loop.
+
+        A worker that joins and a run that is resumed begin their loop with the state that the object had
+        when `step` returned, before the body of the loop has gone on. Its `state_dict()` is made of tensors,
+        numbers, strings and containers of these, and is copied after every step.
+        """
+        if self._position is not None:
+            raise ProgramError(f"trainer.keep({name!r}, ...) belongs before the loop over trainer.steps")
+        self._kept.add(name, thing)
 
     def stop(self) -> None:
         """End the loop after this pass, on all workers: decide it by what is the same on all of them."""

@@ -25,6 +25,8 @@ from recycle_runtime.protocol.messages import (
     Hold,
     Holding,
     Join,
+    KeptRequest,
+    KeptState,
     Leave,
     Message,
     MoveLayers,
@@ -160,7 +162,7 @@ class Link:
             raise ProtocolError(f"{type(message).__name__} is no order to a worker")
         if isinstance(message, Recall):
             self._say_again(message.step)
-        elif isinstance(message, StepRow | Evaluated | OtherEnded):
+        elif isinstance(message, StepRow | Evaluated | OtherEnded | KeptRequest | KeptState):
             if self.requests is not None:
                 self.requests.take(message)
         else:

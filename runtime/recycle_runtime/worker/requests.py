@@ -23,6 +23,8 @@ from recycle_runtime.protocol.messages import (
     EvaluationShare,
     Failed,
     FromWorker,
+    KeptRequest,
+    KeptState,
     OtherEnded,
     RowRequest,
     ScriptEnded,
@@ -56,7 +58,7 @@ class Start:
     step: int
     """The first one that it is given."""
     is_made: bool
-    """Whether the other workers have made that step already: this one joins after it."""
+    """Whether that step is made already: by the other workers if this one joins, or before a resume."""
     run_begins: int
     """The first step of the run."""
 
@@ -88,6 +90,12 @@ class Requests:
         self._wanted_rows: set[int] = set()
         self._wanted_steps: list[ScriptSteps] = []
         self._others_end: tuple[Worker, int] | None = None
+        self._snapshots: dict[int, bytes] = {}
+        """What the script keeps before a step, of the last ones."""
+        self._wanted_snapshots: set[int] = set()
+        self._kept: dict[int, bytes] = {}
+        """The same, as others have it."""
+        self._wanted_kept: int | None = None
 
     def attach(self, say: Callable[[FromWorker], None], wake: Callable[[], None]) -> None:
         """The worker process is there: how it talks to the coordinator, and what wakes a waiting engine."""
@@ -101,7 +109,7 @@ class Requests:
             self.is_main, self.worker, self.generation = is_main, worker, generation
             self._applied = step
             if self._start is None:
-                joins = step > first_step
+                joins = step > 0
                 self._start = Start(step - joins, is_made=joins, run_begins=first_step)
                 self._granted = step
             self._changed.notify_all()
@@ -163,8 +171,8 @@ class Requests:
 
     # The line to the coordinator.
 
-    def take(self, message: StepRow | Evaluated | OtherEnded) -> None:
-        """An answer."""
+    def take(self, message: StepRow | Evaluated | OtherEnded | KeptState | KeptRequest) -> None:
+        """An answer, or a question."""
         with self._changed:
             match message:
                 case StepRow():
@@ -174,8 +182,13 @@ class Requests:
                     self._results[step, number] = loss
                 case OtherEnded(worker, step):
                     self._others_end = worker, step
+                case KeptState(step, data):
+                    self._kept[step] = data or b""
+                case KeptRequest(step):
+                    self._wanted_snapshots.add(step)
             self._changed.notify_all()
         self._check_end()
+        self._tell_snapshots()
 
     def recall(self) -> None:
         """A new coordinator may not have heard what was asked."""
@@ -184,6 +197,8 @@ class Requests:
             again += self._shares.values()
             if self._evaluation is not None and self._evaluation.step < self._applied:
                 again.append(EvaluationRequest(self._evaluation.step, self._evaluation.number))
+            if self._wanted_kept is not None:
+                again.append(KeptRequest(self._wanted_kept))
             if self._has_ended:
                 again.append(ScriptEnded(self._granted))
         for message in again:
@@ -274,6 +289,33 @@ class Requests:
         """Nobody asks for rows before this one any more."""
         with self._changed:
             self._rows = {at: row for at, row in self._rows.items() if at >= step}
+
+    def keep(self, step: int, snapshot: bytes) -> None:
+        """What the script keeps before this step, as soon as the one before it is made."""
+        with self._changed:
+            self._snapshots = {at: kept for at, kept in self._snapshots.items() if at >= step - 1}
+            self._snapshots[step] = snapshot
+        self._tell_snapshots()
+
+    def _tell_snapshots(self) -> None:
+        """Those that were asked for and are there, or will never be."""
+        with self._changed:
+            oldest = min(self._snapshots, default=0)
+            due = [step for step in self._wanted_snapshots if step in self._snapshots or step < oldest]
+            self._wanted_snapshots.difference_update(due)
+            answers = [KeptState(step, self._snapshots.get(step)) for step in due]
+        for answer in answers:
+            self._say(answer)
+
+    def kept(self, step: int) -> bytes:
+        """What the scripts of the other workers, or of the run before this one, keep before a step."""
+        with self._changed:
+            self._wanted_kept = step
+        self._say(KeptRequest(step))
+        with self._inside():
+            self._changed.wait_for(lambda: step in self._kept)
+            self._wanted_kept = None
+        return self._kept.pop(step)
 
     def end(self) -> None:
         """The script has ended; the engine may do what is left."""

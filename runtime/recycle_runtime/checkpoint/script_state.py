@@ -1,0 +1,42 @@
+"""What a checkpoint holds of the user's script: what it keeps, and the last row that it may ask for.
+
+Standard library only.
+"""
+
+import base64
+import binascii
+from pathlib import Path
+from typing import NamedTuple
+
+from recycle_runtime.checkpoint.manifest import CheckpointError, read_sealed, write_sealed
+from recycle_runtime.protocol.codec import ProtocolError, decode, encode
+from recycle_runtime.protocol.messages import StepRow
+
+_FILE = "script.json"
+_KIND = "state of a script"
+
+
+class ScriptState(NamedTuple):
+    """Before the first step that the checkpoint does not have."""
+
+    kept: bytes
+    row: StepRow
+    """Of the last step that it has."""
+
+    def write(self, folder: Path) -> None:
+        """Beside the shards, before the manifest."""
+        fields = {"kept": base64.b64encode(self.kept).decode("ascii"), "row": encode(self.row)}
+        write_sealed(folder / _FILE, _KIND, fields)
+
+    @staticmethod
+    def read(folder: Path) -> "ScriptState | None":
+        """None where there was no script; CheckpointError where it is damaged."""
+        path = folder / _FILE
+        if not path.exists():
+            return None
+        found, _ = read_sealed(path, _KIND)
+        try:
+            kept = base64.b64decode(str(found.get("kept")), validate=True)
+            return ScriptState(kept, decode(StepRow, found.get("row"), "row"))
+        except (ProtocolError, binascii.Error) as error:
+            raise CheckpointError(f"{path}: damaged: {error}") from None

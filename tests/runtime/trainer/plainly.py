@@ -1,0 +1,50 @@
+"""The same loop in one process, with plain autograd: what a script must see under any failures."""
+
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from recycle_runtime.execution.forward_random import forward_seed
+from recycle_runtime.program.layers import seed_of
+from tests.runtime.trainer.scripts import loop
+
+
+class Seen(NamedTuple):
+    """After a step: its loss, and what an evaluation after it gives."""
+
+    loss: float
+    evaluated: float
+
+
+def train_plainly(steps: int, per_step: int, seed: int = 0) -> list[Seen]:
+    """What the script of `loop.py` should see."""
+    torch.manual_seed(seed_of(seed, 0))
+    layers = [module for _, module in loop.layers()]
+    model = nn.Sequential(*layers)
+    optimizer = loop.optimizer(list(model.parameters()))
+    seen: list[Seen] = []
+    for step in range(steps):
+        total = 0.0
+        for index in range(per_step):
+            value, target = loop.microbatch(step * per_step + index)
+            for number, layer in enumerate(layers):
+                torch.manual_seed(forward_seed(seed, step, index, number))
+                value = layer(value)
+            loss = nn.functional.mse_loss(value, target) / per_step
+            loss.backward()
+            total += float(loss.detach())
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+        optimizer.zero_grad()
+        seen.append(Seen(total, _evaluate(model)))
+    return seen
+
+
+def _evaluate(model: nn.Module) -> float:
+    model.eval()
+    with torch.no_grad():
+        pairs = [loop.held_out(index) for index in range(loop.HELD_OUT)]
+        losses = [float(nn.functional.mse_loss(model(value), target)) for value, target in pairs]
+    model.train()
+    return sum(losses) / len(losses)
