@@ -94,6 +94,8 @@ class Scripts:
 
     def ended_before(self, working: Collection[Member]) -> int | None:
         """The step before which all of these have ended; None while one of them has not."""
+        if not self.ended:
+            return None
         steps = {self.ended.get(member) for member in working}
         return next(iter(steps)) if len(steps) == 1 else None
 

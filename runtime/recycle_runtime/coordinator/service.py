@@ -706,7 +706,7 @@ class Service:
         if self._checkpoint_files is not None:
             for closed in self._checkpoint_files.finish():
                 self._carry_out(self._job.handle(closed, time.monotonic()))
-        self._end = JobEnded(order.error, order.no_plan, self.newest_checkpoint)
+        self._end = JobEnded(order.error, order.no_plan, self.newest_checkpoint, self._job.steps)
         self._closes_at = time.monotonic() + (_LINGER_TO_SAVE if order.error is None else _LINGER)
         _LOGGER.info("the job has ended: %s", order.error or "all steps are made")
         self._connections.publish(self._end)

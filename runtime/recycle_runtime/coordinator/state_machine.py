@@ -473,10 +473,8 @@ class StateMachine:
 
     def _end_with_scripts(self) -> None:
         """Once all have ended before the same step, that is how many steps the job has."""
-        if self.steps < ENDLESS:
-            return
         step = self.scripts.ended_before(self._those_who_end())
-        if step is not None:
+        if step is not None and step < self.steps:
             self.steps = step
             self.checkpoints.end_with(step)
 

@@ -85,6 +85,8 @@ class RunResult(NamedTuple):
     """One for every change of the group, the first being the start."""
     begins: list[int]
     """The step that the run begins with, once that is known."""
+    totals: list[int]
+    """The steps of the whole run, once that is known: fewer than were asked for if it was stopped early."""
 
 
 def run_local(
@@ -99,7 +101,7 @@ def run_local(
     bundle = Bundle.read(options.bundle)
     check_failed(bundle, options.failed)
     check_beginning(bundle, options)
-    result = RunResult([], {}, [], [])
+    result = RunResult([], {}, [], [], [])
     with TemporaryDirectory(prefix="recycle-") as temporary:
         job = Job(
             bundle=options.bundle,
@@ -175,6 +177,8 @@ def _take(message: ToObserver, result: RunResult, options: RunOptions) -> None:
             result.recoveries.append(message)
         case WorkerTrace(worker, events):
             result.events[worker] = list(events)
+        case JobEnded(None, _, _, steps):
+            result.totals.append(steps)
         case JobEnded(error, no_plan, newest) if error is not None:
             raise (NoPlanError if no_plan else RunError)(error + _how_to_go_on(newest, options))
         case _:

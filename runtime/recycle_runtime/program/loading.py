@@ -9,6 +9,7 @@
 and may define
 
     schedule(optimizer) -> LRScheduler          any of torch.optim.lr_scheduler, stepped after each step
+    on_step(report)                             called on every worker after each step: see `trainer`
     moves_with_steps(module, optimizer)         averages of weights, counters: one object or a list of them
     CLIP_NORM = 1.0                             clip gradients by the norm of the whole model
     CLIP_VALUE = 0.5                            clip every number in the gradients
@@ -70,6 +71,7 @@ NEEDED = {
 OPTIONAL = {
     "schedule": ("optimizer",),
     "moves_with_steps": ("module", "optimizer"),
+    "on_step": ("report",),
 }
 """The functions that it may define, and what each is called with."""
 _NAMED = ("named_parameters", "named")
@@ -386,6 +388,11 @@ class Program:
                 "use a schedule of the step alone, such as OneCycleLR or LambdaLR",
             )
         return scheduler
+
+    @property
+    def on_step(self) -> Callable[[Any], Any] | None:
+        """What the program wants to hear of each step; what it raises is left as it is."""
+        return self._functions.get("on_step")
 
     def moves_with_steps(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[Any]:
         """What else moves with the steps of a layer."""

@@ -660,6 +660,8 @@ class JobEnded:
     no_plan: bool
     """Whether that is why."""
     checkpoint: CheckpointPath | None
+    steps: Natural = 0
+    """That the job has in all, if it went well."""
 
 
 # The store that process groups meet at.

@@ -5,7 +5,8 @@ import random
 import sys
 import traceback
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -41,7 +42,7 @@ def work_with_script(
     random.seed(options.worker.seed)
     # What the agent has registered is not this process's to end.
     atexit._clear()  # pyright: ignore[reportPrivateUsage]
-    why = _outcome(script, worker)
+    why = outcome(Path(script[0]), worker, lambda: _execute(script))
     atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
     if why is None and not inside.has_trainer:
         why = f"{script[0]}: it ended without making a recycle.Trainer, so there is nothing to train"
@@ -51,11 +52,21 @@ def work_with_script(
     return life.wait()
 
 
-def _outcome(script: Sequence[str], worker: Worker) -> str | None:
-    """Run it; what has kept it from its end."""
-    path = Path(script[0])
+@contextmanager
+def preserved_random() -> Generator[None]:
+    """What training draws in here changes nothing for the script."""
+    states = torch.get_rng_state(), random.getstate()
     try:
-        _execute(script)
+        yield
+    finally:
+        torch.set_rng_state(states[0])
+        random.setstate(states[1])
+
+
+def outcome(path: Path, worker: Worker, run: Callable[[], None]) -> str | None:
+    """Run the user's code in this file; what has kept it from its end."""
+    try:
+        run()
     except SystemExit as error:
         if error.code in (None, 0):
             return None

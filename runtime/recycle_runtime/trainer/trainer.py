@@ -1,8 +1,6 @@
 """What a script holds: it asks for steps, and is told what they came to."""
 
-import random
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -14,6 +12,7 @@ from recycle_runtime.trainer import context
 from recycle_runtime.trainer.kept import Kept, Stateful
 from recycle_runtime.trainer.names import GivenData, Model, evaluation_items, model_names
 from recycle_runtime.trainer.report import Report
+from recycle_runtime.trainer.script import preserved_random
 
 
 class Trainer:
@@ -45,20 +44,26 @@ class Trainer:
         clip_norm: float | None = None,
         clip_value: float | None = None,
         precision: str | None = None,
+        moves_with_steps: Callable[[torch.nn.Module, torch.optim.Optimizer], Any] | None = None,
+        weights: str | None = None,
         seed: int | None = None,
     ) -> None:
         """`model` is a list of (name, module), a function that builds one, or a whole module.
 
         `loss(output, target)` is the mean over a micro-batch. `optimizer(parameters)` makes the optimizer of
         some of the parameters, and gets pairs (name, parameter) if its argument is called `named` or
-        `named_parameters`; `schedule(optimizer)` makes its scheduler. `seed` is that of parameters, data and
-        dropout (default: `--seed`).
+        `named_parameters`; `schedule(optimizer)` makes its scheduler, and `moves_with_steps(module,
+        optimizer)` whatever else changes with every step, such as averages of weights. `precision` is
+        "bf16" or "bf16-weights", `weights` what to begin with. `seed` is that of parameters, data and dropout
+        (default: `--seed`).
         """
         self._context = context.take()
         self._requests = self._context.requests
         self._data = GivenData()
         options = {
             "schedule": schedule,
+            "moves_with_steps": moves_with_steps,
+            "WEIGHTS": weights,
             "CLIP_NORM": clip_norm,
             "CLIP_VALUE": clip_value,
             "PRECISION": precision,
@@ -109,7 +114,7 @@ class Trainer:
         if total < 0:
             raise ProgramError(f"trainer.steps must be given a number of steps from 0, got {total}")
         self._requests.want(total)
-        with self._preserved():
+        with preserved_random():
             start = self._requests.begin()
             if self._position is None:
                 self._position = start.step
@@ -139,7 +144,7 @@ class Trainer:
             )
         self._data.give(data)
         if not self._is_made:
-            with self._preserved():
+            with preserved_random():
                 self._requests.make(step)
         self._is_made = False
         self._position = step + 1
@@ -154,7 +159,7 @@ class Trainer:
         `microbatches` beside it. All workers evaluate together, each its layers; every one gets the result.
         """
         items = evaluation_items(data, microbatches)
-        with self._preserved():
+        with preserved_random():
             start = self._requests.begin()
             step = start.run_begins if self._position is None else min(self._position, self._total)
             number = self._evaluations.get(step, 0)
@@ -175,13 +180,3 @@ class Trainer:
     def stop(self) -> None:
         """End the loop after this pass, on all workers: decide it by what is the same on all of them."""
         self._is_stopped = True
-
-    @contextmanager
-    def _preserved(self) -> Generator[None]:
-        """What training draws changes nothing for the script."""
-        states = torch.get_rng_state(), random.getstate()
-        try:
-            yield
-        finally:
-            torch.set_rng_state(states[0])
-            random.setstate(states[1])

@@ -26,16 +26,6 @@ from recycle_runtime.worker.requests import Requests
 _log = logging.getLogger(__name__)
 
 
-def work(
-    options: ProcessOptions, worker: Worker, tp_rank: int, line: int, board: Board, hooks: Hooks | None = None
-) -> int:
-    """The life of a worker process that trains a program; its exit status.
-
-    `line` is its place on its node's board.
-    """
-    return Life(options, worker, tp_rank, line, board, hooks).train()
-
-
 class Life:
     """Of a worker process, from its start to its last words. SIGUSR1 makes it say on stderr where it is."""
 
@@ -57,7 +47,8 @@ class Life:
         logs.forget()
         logs.note(worker=worker_text(worker))
         self.worker, self.options = worker, options
-        self._tp_rank, self._hooks, self._requests = tp_rank, hooks or Hooks(), requests
+        self._tp_rank, self._hooks = tp_rank, hooks or Hooks()
+        self.requests = requests
         self._heartbeat = Heartbeat(board, line)
         self._process: WorkerProcess | None = None
         self._over = threading.Event()
@@ -68,7 +59,7 @@ class Life:
         try:
             return self._joined().run(program, seed)
         except Exception as error:
-            return self._end_early(error)
+            return self.end_early(error)
 
     def start(self, program: Program, seed: int | None) -> None:
         """The same on a thread of its own, beside the user's script."""
@@ -89,7 +80,7 @@ class Life:
 
     def _engine(self, program: Program, seed: int | None) -> None:
         status = self.train(program, seed)
-        if self._requests is not None and self._requests.has_ended:
+        if self.requests is not None and self.requests.has_ended:
             self._status = status
             self._over.set()
             return
@@ -99,7 +90,7 @@ class Life:
     def _joined(self) -> WorkerProcess:
         if self._process is None:
             process = WorkerProcess(
-                self.options, self.worker, self._tp_rank, self._heartbeat, self._hooks, self._requests
+                self.options, self.worker, self._tp_rank, self._heartbeat, self._hooks, self.requests
             )
             process.link.on_stuck = self._take_over
             self._process = process
@@ -114,11 +105,12 @@ class Life:
         try:
             status = process.go_on()
         except Exception as error:
-            status = self._end_early(error)
+            status = self.end_early(error)
         finally:
             _exit(status)
 
-    def _end_early(self, error: Exception) -> int:
+    def end_early(self, error: Exception) -> int:
+        """Say why; the exit status."""
         if isinstance(error, CoordinatorGoneError | WireError):
             # The job is over, or its agent says what is wrong.
             _log.info("ends: %s", error)
@@ -127,8 +119,9 @@ class Life:
         is_hopeless = isinstance(error, CheckpointError)
         known = isinstance(error, StreamError) or is_hopeless
         why = str(error) if known else f"worker {worker_text(self.worker)}: {type(error).__name__}: {error}"
-        process = self._process
-        if process is None:
+        try:
+            process = self._joined()
+        except WireError:
             _log.error("%s", why)
             return 1
         if process.has_ranks and isinstance(error, StreamError):

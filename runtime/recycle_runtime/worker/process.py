@@ -107,6 +107,7 @@ class WorkerProcess:
         self._store: Any = None
         """Groups keep only the half of a store that is not Python, and need the other too."""
         self.link = Link(self._connect, self._hello, _PATIENCE)
+        self._has_script = requests is not None
         self._requests = requests or Requests()
         self._requests.attach(self.link.say, self.link.wake)
         self.link.requests = self._requests
@@ -124,9 +125,8 @@ class WorkerProcess:
         return self._tensor_group is not None
 
     def run(self, program: Program | None = None, seed: int | None = None) -> int:
-        """Until the job ends; the exit status. A program that is given comes from the user's script."""
+        """Until the job ends; the exit status. A program that is not given is loaded from its file."""
         self._program = load_program(self._started_as.program) if program is None else program
-        self._has_script = program is not None
         if seed is not None:
             self._started_as = replace(self._started_as, seed=seed)
         own = Bundle.read(self._started_as.bundle)

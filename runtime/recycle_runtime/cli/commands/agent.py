@@ -61,9 +61,9 @@ def run(arguments: Namespace, output: Output) -> int:
     from recycle_runtime.protocol.heartbeat_board import Board
     from recycle_runtime.protocol.identity import node_number
     from recycle_runtime.protocol.messages import InjectedFault, Member
+    from recycle_runtime.trainer.program_file import work_with_program
     from recycle_runtime.trainer.script import work_with_script
     from recycle_runtime.transport.choose import local_device
-    from recycle_runtime.worker.lifecycle import work
     from recycle_runtime.worker.options import ProcessOptions, WorkerOptions
 
     if arguments.device == "cpu":
@@ -97,7 +97,7 @@ def run(arguments: Namespace, output: Output) -> int:
         mine = replace(told, worker=replace(told.worker, device=device))
         if script:
             return work_with_script(mine, script, member.worker, member.tp_rank, line, board, _hooks(faults))
-        return work(mine, member.worker, member.tp_rank, line, board, _hooks(faults))
+        return work_with_program(mine, member.worker, member.tp_rank, line, board, _hooks(faults))
 
     watched = Limits(heartbeat=limits.heartbeat, instruction=limits.instruction, first_step=limits.first_step)
     options = AgentOptions(host, port, secret, arguments.workers_per_node, Path(arguments.state), watched)

@@ -117,8 +117,7 @@ def run(arguments: Namespace, output: Output) -> int:
         signalled = requests.number
         raise UserError(str(error), INPUT_ERROR if signalled is None else 128 + signalled) from None
     made = [step.step for step in result.steps]
-    wanted = options.steps if options.steps is not None else max(made, default=-1) + 1
-    if words := summary(result.recoveries, made, wanted, *result.begins):
+    if words := summary(result.recoveries, made, *result.totals, *result.begins):
         output.data(f"{words}\n")
     if not made:
         output.data(f"{script[0]} has ended without a step\n")
