@@ -78,7 +78,7 @@ def test_every_message_says_who_sends_it() -> None:
         messages.StoreAnswer,
     )
     sent = [kind for direction in directions for kind in get_args(direction)]
-    sent += [messages.Observe, messages.StoreOpen]
+    sent += [*get_args(messages.FromObserver), messages.StoreOpen]
     assert sorted({kind.__name__ for kind in sent}) == sorted(kind.__name__ for kind in KINDS.values())
     for kind in KINDS.values():
         assert getattr(kind, "__dataclass_params__").frozen and hasattr(kind, "__slots__")  # noqa: B009
