@@ -10,12 +10,14 @@ Public names are loaded when they are first used: importing this package alone t
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from recycle_runtime.data.batches import Batches as Batches
     from recycle_runtime.trainer.report import Report as Report
     from recycle_runtime.trainer.trainer import Trainer as Trainer
 
 _PUBLIC = {
     "Trainer": "recycle_runtime.trainer.trainer",
     "Report": "recycle_runtime.trainer.report",
+    "Batches": "recycle_runtime.data.batches",
 }
 
 

@@ -1,6 +1,6 @@
 """A run in detail: how long ops of each kind took, what workers did, which ops were late. In microseconds."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,11 +41,13 @@ class WorkerTime:
     planned_busy: float
     waiting: float
     """For messages and peers, inside ops."""
+    data: float = 0.0
+    """Waiting for data, between ops."""
 
     @property
     def between(self) -> float:
-        """Neither: what lies between ops."""
-        return self.whole - self.busy - self.waiting
+        """None of these: what lies between ops."""
+        return self.whole - self.busy - self.waiting - self.data
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,13 @@ def typical_times(schedule: Schedule, times: Iterable[OpTime]) -> Floats:
 
 
 def worker_times(
-    schedule: Schedule, measured: Measured, work: Floats, inside: Floats, chosen: int, planned: Floats
+    schedule: Schedule,
+    measured: Measured,
+    work: Floats,
+    inside: Floats,
+    chosen: int,
+    planned: Floats,
+    data: Mapping[tuple[Worker, int], float],
 ) -> Iterator[WorkerTime]:
     waiting = measured.waited[chosen] + inside[chosen]
     for worker, rows in schedule.worker_starts():
@@ -98,6 +106,7 @@ def worker_times(
             float(work[chosen, rows].sum()),
             float(planned[rows].sum()),
             float(waiting[rows].sum()),
+            data.get((worker, measured.steps[chosen]), 0.0),
         )
 
 

@@ -83,6 +83,12 @@ class Comparison:
         return self.replayed - self.typical
 
     @property
+    def longest_data_wait(self) -> WorkerTime | None:
+        """The worker that waited longest for data in this step; None if none did."""
+        found = max(self.workers, key=lambda row: row.data)
+        return found if found.data else None
+
+    @property
     def waiting(self) -> float:
         """The rest."""
         return self.time - self.replayed
@@ -123,7 +129,7 @@ def compare_with_run(schedule: Schedule, trace: Trace, step: int | None = None) 
         replay(work[chosen]),
         reasons(schedule, replay, typical, planned_ops),
         times_of_ops,
-        tuple(worker_times(schedule, measured, work, inside, chosen, planned_ops)),
+        tuple(worker_times(schedule, measured, work, inside, chosen, planned_ops, trace.data)),
         latest_ops(schedule, (measured.start + inside)[chosen], tick),
         measured.other_order,
     )

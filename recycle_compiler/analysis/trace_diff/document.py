@@ -57,6 +57,7 @@ def comparison_document(comparison: Comparison) -> str:
                 "busy": row.busy,
                 "planned_busy": row.planned_busy,
                 "waiting": row.waiting,
+                "data": row.data,
                 "between_ops": row.between,
             }
             for row in comparison.workers

@@ -166,16 +166,22 @@ def _op_times(comparison: Comparison, scale: Scale) -> Iterator[str]:
 def _workers(comparison: Comparison, scale: Scale) -> Iterator[str]:
     shown = sorted(comparison.workers, key=lambda row: -row.waiting)[:_LISTED]
     left = len(comparison.workers) - len(shown)
+    longest = comparison.longest_data_wait
+    data = ("for data",) if longest else ()
     rows: list[tuple[str, ...]] = [
-        ("worker", f"step {scale.unit}", "busy", "planned busy", "waiting", "between ops")
+        ("worker", f"step {scale.unit}", "busy", "planned busy", "waiting", *data, "between ops")
     ]
     for row in comparison.workers:
         if row in shown:
-            times = (row.whole, row.busy, row.planned_busy, row.waiting, row.between)
+            for_data = (row.data,) if longest else ()
+            times = (row.whole, row.busy, row.planned_busy, row.waiting, *for_data, row.between)
             rows.append((str(row.worker), *map(scale.number, times)))
     more = f"; {left} that waited less are left out, --json has them" if left else ""
     yield f"workers in step {comparison.step}: waiting is for messages and peers{more}"
     yield from _table(rows)
+    if longest:
+        time, share = scale.amount(longest.data), percent(longest.data / comparison.time)
+        yield f"waiting for data: {time} on worker {longest.worker}, {share} of the step"
 
 
 def _latest(comparison: Comparison, scale: Scale) -> Iterator[str]:

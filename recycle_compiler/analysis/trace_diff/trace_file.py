@@ -3,13 +3,13 @@
 import json
 import os
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from recycle_compiler.ir.failure import FailureSet, Worker, failure_set
-from recycle_runtime.plan.chrome_trace import WAIT
+from recycle_runtime.plan.chrome_trace import DATA, WAIT
 
 LARGEST_FILE = 1 << 30
 _LONGEST = 1e15
@@ -47,6 +47,8 @@ class Trace:
     ops: tuple[Ran, ...]
     failed: FailureSet | None
     """The workers that did not take part; None if the trace does not say."""
+    data: Mapping[tuple[Worker, int], float] = field(default_factory=dict[tuple[Worker, int], float])
+    """What workers waited for data in each step, in microseconds; nothing of those that did not."""
 
     @property
     def workers(self) -> tuple[Worker, ...]:
@@ -76,10 +78,11 @@ def parse_trace(content: bytes) -> Trace:
     events: Any = _member(whole, "traceEvents") if isinstance(whole, dict) else whole
     if not isinstance(events, list):
         raise TraceError("not a Chrome trace: it has no list of traceEvents")
-    ops = tuple(_ops(cast("list[Any]", events)))
+    data: dict[tuple[Worker, int], float] = {}
+    ops = tuple(_ops(cast("list[Any]", events), data))
     if not ops:
         raise TraceError("the trace holds no op; `recycle-run local --trace` writes one that does")
-    return Trace(ops, _failed(whole))
+    return Trace(ops, _failed(whole), data)
 
 
 def _json(content: bytes) -> Any:
@@ -106,7 +109,8 @@ def _no_number(word: str) -> float:
     raise ValueError(word)
 
 
-def _ops(events: list[Any]) -> Iterable[Ran]:
+def _ops(events: list[Any], data: dict[tuple[Worker, int], float]) -> Iterable[Ran]:
+    """The ops; waits for data are added up in `data`."""
     waited: dict[tuple[Worker, int], float] = {}
     for number, event in enumerate(events):
         if not isinstance(event, dict):
@@ -115,7 +119,8 @@ def _ops(events: list[Any]) -> Iterable[Ran]:
         if row.get("ph") not in (_BEGIN, _END, _WHOLE):
             # Names of tracks, counters and the like.
             continue
-        name, is_wait = row.get("name"), row.get("cat") == WAIT
+        name, category = row.get("name"), row.get("cat")
+        is_wait = category in (WAIT, DATA)
         if row["ph"] != _WHOLE or not (is_wait or (isinstance(name, str) and _OP.fullmatch(name))):
             raise TraceError(
                 f"event {number} is no op of a plan: {_shown(name)}; they are like F0.3, R and O"
@@ -123,7 +128,8 @@ def _ops(events: list[Any]) -> Iterable[Ran]:
         worker, step = _place(row, number)
         start, length = _time(row, "ts", number), _time(row, "dur", number)
         if is_wait:
-            waited[worker, step] = waited.get((worker, step), 0.0) + length
+            kind = data if category == DATA else waited
+            kind[worker, step] = kind.get((worker, step), 0.0) + length
         else:
             yield Ran(str(name), step, worker, start, start + length, waited.pop((worker, step), 0.0))
 

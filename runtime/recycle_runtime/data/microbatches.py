@@ -19,7 +19,7 @@ run again.
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from recycle_runtime.data.items import Item, Look
@@ -58,6 +58,8 @@ class MicroBatches:
         self._counts: set[int | None] = set()
         """Of samples in the micro-batches drawn so far."""
         self._waited = 0.0
+        self.on_wait: Callable[[int, int], None] | None = None
+        """Called with the beginning and the end of every wait, in nanoseconds of the monotonic clock."""
         self.ends_at: int | None = None
         """The step that is not made any more, if that is known; nothing is drawn ahead for it."""
         self.count_from(first_step, first_item)
@@ -174,9 +176,13 @@ class MicroBatches:
         self._reader(step).go_to(self._number(step, 0), position)
 
     def approach(self, step: int) -> None:
-        """Draw what has to be drawn before the first micro-batch of a step can be."""
-        self._reader(step).forget(self._oldest(step))
-        self._reader(step).approach(self._number(step, 0))
+        """Draw what has to be drawn before the first micro-batch of a step can be, if the program says what.
+
+        A script gives its data only when it asks for a step.
+        """
+        if self._program.gives_data == "batches":
+            self._reader(step).forget(self._oldest(step))
+            self._reader(step).approach(self._number(step, 0))
 
     def close(self) -> None:
         """Draw no more."""
@@ -186,9 +192,12 @@ class MicroBatches:
     def _read(self, step: int, index: int) -> Item:
         number, reader = self._number(step, index), self._reader(step)
         reader.forget(self._oldest(step))
-        began = time.perf_counter()
+        began = time.monotonic_ns()
         item = reader.item(number)
-        self._waited += time.perf_counter() - began
+        ended = time.monotonic_ns()
+        self._waited += (ended - began) / 1e9
+        if self.on_wait is not None:
+            self.on_wait(began, ended)
         self._counts.add(item.look.samples)
         return item
 

@@ -88,7 +88,7 @@ def as_source(path: Path, given: Any, name: str, seed: int) -> Source:
         return Stream(name, lambda: iter(stream), stream.state_dict, stream.load_state_dict)
     if isinstance(given, DataLoader):
         return _of_loader(path, cast("DataLoader[Any]", given), name, seed)
-    if hasattr(given, "__getitem__") and not isinstance(given, dict | str | bytes):
+    if hasattr(given, "__getitem__") and not isinstance(given, dict | str | bytes | IterableDataset):
         return _of_sequence(given, name)
     if isinstance(given, Iterable):
         return Stream(name, lambda: iter(cast(Iterable[Any], given)))

@@ -75,7 +75,7 @@ class Session:
             number: Shapes(store, number, chunk.tp_rank, chunk.arriving) for number, chunk in chunks.items()
         }
         held = next(iter(chunks.values()))
-        self._data = held.data
+        self.data = held.data
         looks = _looks(role, store, held.tp_rank) if held.count > _ENDS else None
         self.handlers = Handlers(
             role.bundle, role.worker, chunks, shapes, self.transport, self.steps, device, looks
@@ -99,8 +99,9 @@ class Session:
         """One step, as often as it takes to make it properly."""
         began = time.perf_counter()
         repeated = 0
-        self._data.take_waited()
-        self._data.expect(step, self.loads)
+        self.data.take_waited()
+        self.data.on_wait = None if self._tracer is None else self._tracer.waited_for_data
+        self.data.expect(step, self.loads)
         while True:
             self.handlers.begin(step)
             if self._tracer is not None:
@@ -114,7 +115,7 @@ class Session:
                 self.transport.flush()
                 continue
             loss = self.handlers.end()
-            return StepReport(step, loss, time.perf_counter() - began, repeated, self._data.take_waited())
+            return StepReport(step, loss, time.perf_counter() - began, repeated, self.data.take_waited())
 
     def evaluate(self, data: EvaluationData, before: Callable[[int], None] | None = None) -> float | None:
         """Forwards alone, between two steps; what this worker adds to the sum of their losses."""

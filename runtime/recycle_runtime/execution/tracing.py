@@ -1,4 +1,5 @@
-"""What really ran, and when: one event for each compute instruction, named as plans name ops.
+"""What really ran, and when: one event for each compute instruction, named as plans name ops, and one for
+each wait for data.
 
 An instruction may wait before it computes: for a message, or for a number that all workers add up. A tracer
 that listens to the transport knows how long, and says so apart from the rest.
@@ -12,7 +13,7 @@ import torch
 
 from recycle_runtime.execution.interpreter import Handler
 from recycle_runtime.plan.assembly import Worker
-from recycle_runtime.plan.chrome_trace import Event
+from recycle_runtime.plan.chrome_trace import DATA, Event
 from recycle_runtime.plan.isa import Instruction, Opcode
 from recycle_runtime.transport.interface import Arrival, Pending, TensorSpec, Transport
 
@@ -24,6 +25,8 @@ _LETTERS = {
     Opcode.REDUCE: "R",
     Opcode.OPTIMIZER: "O",
 }
+_LEAST_WAIT = 20_000
+"""Nanoseconds: data that is there is handed over in less, and leaves no event."""
 
 
 class Tracer:
@@ -58,6 +61,11 @@ class Tracer:
         result = pending.wait()
         self._waited += time.monotonic_ns() - start
         return result
+
+    def waited_for_data(self, start: int, end: int) -> None:
+        """So long, in nanoseconds of the monotonic clock."""
+        if end - start >= _LEAST_WAIT:
+            self.events.append(Event(DATA, self._step, start, end))
 
     def _timed(self, handler: Handler, letter: str) -> Handler:
         def run(instruction: Instruction) -> None:

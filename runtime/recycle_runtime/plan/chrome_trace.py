@@ -5,7 +5,8 @@
     {"ph": "X", "cat": "step", "name": "F0.3", "ts": 14.5, "dur": 2, "args": {"step": 0, "worker": "0:1"}}
     ]}
 
-A wait belongs to the op that follows it on its track. Both runs and plans are written like this, so that they
+A wait belongs to the op that follows it on its track. Where a worker waited for data there is an event of its
+own, `data`. Both runs and plans are written like this, so that they
 lie side by side, and `recyclec diff PLAN TRACE` reads it.
 """
 
@@ -13,14 +14,14 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-WORK, WAIT = "step", "wait"
+WORK, WAIT, DATA = "step", "wait", "data"
 """Categories of events."""
 
 _COLOURS = {"F": "good", "I": "bad", "B": "bad", "W": "olive", "R": "grey", "O": "black"}
 
 
 class Event(NamedTuple):
-    """A compute instruction as it ran; times in nanoseconds of the machine's monotonic clock."""
+    """A compute instruction as it ran, or a wait for DATA; in nanoseconds of the monotonic clock."""
 
     name: str
     step: int
@@ -63,6 +64,9 @@ def _slices(row: Row, track: int, worker: str, origin: int) -> Iterator[dict[str
     op, step, start, end = row[:4]
     waited = row[4] if len(row) == 5 else 0
     args = {"step": step, "worker": worker}
+    if op == DATA:
+        yield _slice(DATA, DATA, track, start - origin, end - start, "yellow", args)
+        return
     if waited:
         yield _slice("wait", WAIT, track, start - origin, waited, "white", args)
     work = start + waited

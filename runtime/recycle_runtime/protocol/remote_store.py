@@ -32,6 +32,8 @@ from recycle_runtime.protocol.messages import (
 )
 
 A = TypeVar("A", bound=StoreAnswer)
+_MOST_FOLDERS = 64
+"""Whose keys are remembered."""
 
 
 class StoreError(RuntimeError):
@@ -83,12 +85,19 @@ class RemoteStore(dist.Store):  # pyright: ignore[reportUntypedBaseClass]
         if key not in self._told:
             folder = key.rpartition("/")[0]
             told = self._ask(StoreSee(key, self._known.get(folder, 0)), StoreFolder).entries
-            self._known[folder] = self._known.get(folder, 0) + len(told)
+            self._known[folder] = self._known.pop(folder, 0) + len(told)
             self._told.update((name, value) for name, value in told if value is not None)
+            if len(self._known) > _MOST_FOLDERS:
+                self._forget(next(iter(self._known)))
         if key not in self._told:
             # It was there, was taken away, and has come again.
             return self._ask(StoreGet(key), StoreValue).value
         return self._told[key]
+
+    def _forget(self, folder: str) -> None:
+        """Some come and go with every step; what is asked for again is told again."""
+        del self._known[folder]
+        self._told = {key: value for key, value in self._told.items() if key.rpartition("/")[0] != folder}
 
     def _ask(self, request: StoreRequest, wanted: type[A]) -> A:
         with self._one_at_a_time:

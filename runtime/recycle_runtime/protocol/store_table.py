@@ -61,7 +61,7 @@ class StoreTable:
             case StoreAdd(key, value):
                 answer(self._add(key, value))
             case StoreRemove(key):
-                answer(StoreNumber(int(self._values.pop(key, None) is not None)))
+                answer(StoreNumber(int(self._remove(key))))
 
     def begin(self, generation: int) -> None:
         """Everything of the generations before this one is history."""
@@ -87,6 +87,14 @@ class StoreTable:
             return StoreRefusal(f"{key} holds no number")
         self._put(key, base64.b64encode(str(total).encode()).decode())
         return StoreNumber(total)
+
+    def _remove(self, key: str) -> bool:
+        """Whether it was there; a folder that is empty goes too, since some come and go with every step."""
+        was_there = self._values.pop(key, None) is not None
+        folder = _folder(key)
+        if not any(name in self._values for name in self._folders.get(folder, ())):
+            self._folders.pop(folder, None)
+        return was_there
 
     def _put(self, key: str, value: str) -> None:
         if self._is_history(key):

@@ -2,7 +2,7 @@
 
 import copy
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -47,25 +47,10 @@ class GivenData:
         elif data is not self._data:
             raise ProgramError("trainer.step was given other data than before: a run has one source of data")
 
-    def batches(self, seed: int) -> Iterator[Any]:
-        """As the function of a program file."""
+    def source(self, seed: int) -> Any:
+        """As the function `data` of a program file."""
         self._given.wait()
-        return iter(_endless(self._data))
-
-
-def _endless(data: Any) -> Iterator[Any]:
-    if callable(getattr(data, "microbatch", None)):
-        data = data.microbatch
-    if callable(data):
-        return map(cast(Callable[[int], Any], data), _counting())
-    return iter(cast(Iterable[Any], data))
-
-
-def _counting() -> Iterator[int]:
-    number = 0
-    while True:
-        yield number
-        number += 1
+        return self._data
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,7 @@ class Trainer:
             **model_names(model),
             "loss": loss,
             "optimizer": optimizer,
-            "batches": self._data.batches,
+            "data": self._data.source,
             **{name: value for name, value in options.items() if value is not None},
         }
         self._position: int | None = None

@@ -49,6 +49,7 @@ class FixedPlanWorker:
             recoverable=False,
         )
         """By number."""
+        next(iter(self.chunks.values())).data.ends_at = options.steps
         role = Role(bundle, options.plan, options.worker, stream, grid)
         self.session = Session(role, self.chunks, self.transport, store, device, self.tracer)
 

@@ -175,6 +175,8 @@ class Generation:
             is_spared=self._order.is_spared,
             is_joining=bool(self._joiners),
         )
+        # Nothing is drawn ahead for a step that may not come.
+        session.data.ends_at = equipment.link.hold_at
         self._unreported = step, time.perf_counter()
         report = session.run(step)
         equipment.heartbeat.is_first = False

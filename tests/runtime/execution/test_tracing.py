@@ -114,6 +114,14 @@ def test_a_step_that_is_run_again_leaves_one_trace(clock: Clock) -> None:
     assert [event.step for event in tracer.events] == [0, 1]
 
 
+def test_waiting_for_data_leaves_an_event_if_it_is_any() -> None:
+    tracer = Tracer(torch.device("cpu"))
+    tracer.begin(4)
+    tracer.waited_for_data(1_000, 1_900)
+    tracer.waited_for_data(2_000, 2_000_000)
+    assert tracer.events == [Event("data", 4, 2_000, 2_000_000)]
+
+
 def test_a_wait_lies_before_its_op() -> None:
     text = chrome_trace({(0, 1): [Event("F0.0", 2, 5000, 9000, 1000)]}, {"failed": ["0:0"]})
     whole = json.loads(text)

@@ -147,6 +147,7 @@ class _Metrics:
             "step": message.step,
             "loss": message.loss,
             "seconds": round(message.seconds, 6),
+            "data_wait": round(message.data_wait, 6),
             "live": message.live,
             "plan": message.plan,
             "event": "; ".join(self._events) or None,

@@ -110,6 +110,20 @@ def test_waiting_that_the_trace_sets_apart_is_no_work(plan: Schedule) -> None:
     assert all(worker.between == pytest.approx(0, abs=1e-3) for worker in found.workers)
 
 
+def test_waiting_for_data_is_a_column_of_its_own(plan: Schedule) -> None:
+    """Where there was any; it lies between ops."""
+    bare = simulated(plan, 3, lambda step, op: microseconds(op))
+    without = compare_with_run(plan, bare)
+    assert "for data" not in comparison_text(without, "run.json")
+    slow = Worker(1, 0)
+    found = compare_with_run(plan, replace(bare, data={(slow, without.step): 250.0, (slow, 99): 7.0}))
+    before, after = ({row.worker: row for row in comparison.workers}[slow] for comparison in (without, found))
+    assert (before.data, after.data) == (0.0, 250.0)
+    assert after.between == pytest.approx(before.between - 250.0)
+    text = comparison_text(found, "run.json")
+    assert "for data" in text and "waiting for data: 0.2" in text and "on worker 1:0" in text
+
+
 def test_one_slow_op_makes_ops_uneven(plan: Schedule) -> None:
     def duration(step: int, op: Op) -> float:
         held_up = step == 3 and (op.kind, op.pipeline, op.microbatch, op.chunk) == (OpKind.F, 1, 2, 0)

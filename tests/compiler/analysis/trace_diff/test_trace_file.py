@@ -33,6 +33,19 @@ def test_what_a_run_has_written_is_read() -> None:
     assert (trace.workers, trace.steps) == ((Worker(0, 0), Worker(0, 1)), (0, 3))
 
 
+def test_waits_for_data_are_added_up_apart_from_ops() -> None:
+    rows = [
+        ("data", 0, 5_000, 6_000),
+        ("F0.0", 0, 6_000, 7_000),
+        ("data", 0, 7_000, 9_500),
+        ("R", 0, 9_500, 9_500),
+    ]
+    trace = parse_trace(chrome_trace({(0, 0): rows}).encode())
+    assert [op.name for op in trace.ops] == ["F0.0", "R"]
+    assert trace.data == {(Worker(0, 0), 0): 3.5}
+    assert parse_trace(GOOD.encode()).data == {}
+
+
 def test_a_bare_list_of_events_is_a_trace_that_does_not_say_who_failed() -> None:
     rows = json.dumps(json.loads(GOOD)["traceEvents"]).encode()
     assert parse_trace(rows).ops == parse_trace(GOOD.encode()).ops
