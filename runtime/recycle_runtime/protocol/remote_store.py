@@ -75,6 +75,10 @@ class RemoteStore(dist.Store):  # pyright: ignore[reportUntypedBaseClass]
     def delete_key(self, key: str) -> bool:
         return bool(self._ask(StoreRemove(key), StoreNumber).value)
 
+    def deleteKey(self, key: str) -> bool:  # noqa: N802
+        """As a store within another asks for it."""
+        return self.delete_key(key)
+
     def set_timeout(self, timeout: timedelta) -> None:
         """Waiting ends when the coordinator says so."""
 
