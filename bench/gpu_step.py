@@ -89,7 +89,7 @@ class PlainLoop:
 class OfPlan:
     """A worker with everything that recovery needs, alone in its group."""
 
-    def __init__(self, path: str, plan: Path, device: str) -> None:
+    def __init__(self, path: str, plan: Path, device: str, *, graphs: bool = False) -> None:
         import torch
         import torch.distributed as dist
 
@@ -106,7 +106,7 @@ class OfPlan:
         grid = Grid(bundle.workers(0), 1, 1, bundle.chunk_stages)
         store: Any = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
         transport = connect(store, grid, (0, 0), 0, stream, where, timedelta(seconds=60))
-        chunks = build_chunks(load_program(path), bundle, 0, 0, where)
+        chunks = build_chunks(load_program(path), bundle, 0, 0, where, graphs=graphs)
         self._session = Session(Role(bundle, 0, (0, 0), stream, grid), chunks, transport, store, where)
 
     def step(self, number: int) -> float:
@@ -120,6 +120,7 @@ def contestants(folder: Path, program: str, device: str) -> dict[str, Contestant
     found: dict[str, Contestant] = {"plain loop": PlainLoop(path, device)}
     for number, name in enumerate(PLANS):
         found[name] = OfPlan(path, folder / f"step-{number}.plan", device)
+        found[f"{name}, CUDA graphs"] = OfPlan(path, folder / f"step-{number}.plan", device, graphs=True)
     return found
 
 

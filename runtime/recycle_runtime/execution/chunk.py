@@ -4,7 +4,8 @@ A chunk is made of layers. `convert` makes the chunks of one cut of those of ano
 modules, optimizers and what undoes their last step are moved, not copied.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +43,8 @@ class Setting:
     group: Any = None
     """The process group of the worker's tensor-parallel ranks."""
     recoverable: bool = True
+    graphs: bool = False
+    """Whether its work is captured as CUDA graphs, where that can be."""
 
 
 class Chunk:
@@ -70,6 +73,10 @@ class Chunk:
         """False while another's state is on its way here."""
         self.on_settled: Callable[[], None] | None = None
         """Called when the last step stands and nothing of the next one has been used: a time to copy it."""
+        self.graphs: dict[Any, Any] = {}
+        """What was captured of its work, by buffer: see `cuda_graphs`."""
+        self.cannot_capture = ""
+        """Why it is not captured, once that is known."""
         self._random = ForwardRandom(setting.seed, setting.device)
         self.module: torch.nn.Module
         if setting.program.is_layered:
@@ -176,6 +183,20 @@ class Chunk:
                 return self.module(*inputs)
             return self.module(*(as_computed(tensor) for tensor in inputs))
 
+    @property
+    def has_drawn(self) -> bool:
+        """Whether its forwards have drawn random numbers on a GPU."""
+        return self._random.has_drawn
+
+    @contextmanager
+    def random_off(self) -> Generator[None]:
+        """Inside, forwards leave the generators alone: see `cuda_graphs`."""
+        self._random.is_off = True
+        try:
+            yield
+        finally:
+            self._random.is_off = False
+
     def loss(self, output: Any, target: Any) -> torch.Tensor:
         """Of one micro-batch."""
         with self.program.precision.computing(self.setting.device):
@@ -217,12 +238,13 @@ def build_chunks(
     group: Any = None,
     recoverable: bool = True,
     per_step: int | None = None,
+    graphs: bool = False,
 ) -> dict[int, Chunk]:
     """Those that a worker of this stage holds, by number, in the order of the model.
 
     `per_step` are the micro-batches of a step where the plans of the bundle may split them.
     """
-    setting = Setting(program, seed, device, tp_rank, group, recoverable)
+    setting = Setting(program, seed, device, tp_rank, group, recoverable, graphs)
     numbers = chunks_of(bundle, stage)
     count = bundle.pipelines * bundle.microbatches if per_step is None else per_step
     data = MicroBatches(program, seed, count)

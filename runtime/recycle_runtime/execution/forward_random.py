@@ -14,6 +14,9 @@ class ForwardRandom:
     def __init__(self, seed: int, device: torch.device) -> None:
         self._seed = seed
         self._moment = (0, 0)
+        self.is_off = False
+        """Whether forwards must leave the generators alone: they are captured, and draw nothing."""
+        self._has_drawn = self._is_seeded = False
         # torch.manual_seed asks every backend, and takes most of a millisecond.
         self._generators = [torch.default_generator]
         if device.type == "cuda":
@@ -24,11 +27,24 @@ class ForwardRandom:
         """The forward of a micro-batch, by its number among all of the step."""
         self._moment = step, index
 
+    @property
+    def has_drawn(self) -> bool:
+        """Whether a layer has drawn numbers on a GPU so far."""
+        return self._has_drawn or self._is_moved()
+
     def enter(self, layer: int) -> None:
         """What is drawn from now on is drawn by this layer."""
+        if self.is_off:
+            return
+        self._has_drawn = self._has_drawn or self._is_moved()
         seed = forward_seed(self._seed, *self._moment, layer)
         for generator in self._generators:
             generator.manual_seed(seed)
+        self._is_seeded = True
+
+    def _is_moved(self) -> bool:
+        """Whether numbers were drawn from a GPU's generator since it was given its seed."""
+        return len(self._generators) > 1 and self._is_seeded and self._generators[1].get_offset() != 0
 
 
 def forward_seed(seed: int, step: int, index: int, layer: int) -> int:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from recycle_runtime.execution.chunk import Chunk
+from recycle_runtime.execution.cuda_graphs import ChunkGraphs, GraphedWork, Look
 from recycle_runtime.execution.device_copies import Readback, to_device
 from recycle_runtime.execution.interpreter import Handler, RunAgain
 from recycle_runtime.execution.shapes import Looks, Shapes, as_tuple
@@ -54,7 +55,7 @@ class JobShape(Protocol):
 class Buffer:
     """What a buffer holds: one micro-batch of one chunk."""
 
-    __slots__ = ("gradients", "inputs", "outputs", "sent", "target", "work")
+    __slots__ = ("gradients", "graph", "inputs", "outputs", "sent", "target", "work")
 
     def __init__(self) -> None:
         self.inputs: tuple[torch.Tensor, ...] = ()
@@ -63,7 +64,9 @@ class Buffer:
         self.sent: Pending | None = None
         """The outputs, on their way to the next chunk."""
         self.gradients: list[torch.Tensor] = []
-        self.work: WeightWork | None = None
+        self.work: WeightWork | GraphedWork | None = None
+        self.graph: GraphedWork | None = None
+        """What computes it, where that was captured."""
 
 
 class _Delivery(NamedTuple):
@@ -117,6 +120,12 @@ class Handlers:
         self._loss.take(self._loss_sum)
         self._gradients_sent: dict[Worker, deque[Pending]] = {}
         self._step: int | None = None
+        can_capture = device.type == "cuda" and self._parts == 1
+        self._graphs = {
+            number: ChunkGraphs(chunk)
+            for number, chunk in chunks.items()
+            if can_capture and chunk.setting.graphs
+        }
 
     def table(self) -> dict[Opcode, Handler]:
         """The handler of every opcode."""
@@ -135,6 +144,8 @@ class Handlers:
             chunk.buffers.begin(step)
         self._step = step
         self.drop()
+        for graphs in self._graphs.values():
+            graphs.between_steps()
 
     def drop(self) -> None:
         """Let go of everything that a step holds."""
@@ -195,16 +206,37 @@ class Handlers:
         for tensor in buffer.inputs:
             # What came from another chunk wants its gradient back; data does not.
             tensor.requires_grad_(not chunk.is_first and tensor.is_floating_point())
-        output = chunk.forward(buffer.inputs, self._now, self._index(instruction))
-        if chunk.is_last:
-            loss = chunk.loss(output, buffer.target) * self._loss_share(chunk, instruction)
-            buffer.target = None
-            self._loss_sum += loss.detach()
-            self._loss.take(self._loss_sum)
-            buffer.outputs = (loss,)
+        buffer.graph = self._graph_for(instruction, buffer)
+        if buffer.graph is not None:
+            buffer.graph.forward(buffer.inputs, buffer.target)
+            buffer.outputs = buffer.graph.outputs
         else:
-            buffer.outputs = as_tuple(output)
+            buffer.outputs = self._computed(chunk, instruction, buffer)
+        buffer.target = None
+        if chunk.is_last:
+            self._loss_sum += buffer.outputs[0].detach()
+            self._loss.take(self._loss_sum)
+        else:
             self._shapes[chunk.number].show(self._signature(instruction), buffer.outputs)
+
+    def _computed(self, chunk: Chunk, instruction: Instruction, buffer: Buffer) -> tuple[torch.Tensor, ...]:
+        """The outputs of a forward: the loss, where the chunk is the last."""
+        output = chunk.forward(buffer.inputs, self._now, self._index(instruction))
+        if not chunk.is_last:
+            return as_tuple(output)
+        return (chunk.loss(output, buffer.target) * self._loss_share(chunk, instruction),)
+
+    def _graph_for(self, instruction: Instruction, buffer: Buffer) -> GraphedWork | None:
+        graphs = self._graphs.get(instruction.chunk)
+        if graphs is None or not (buffer.target is None or isinstance(buffer.target, torch.Tensor)):
+            return None
+        look = Look(
+            tuple((tensor.shape, tensor.dtype) for tensor in buffer.inputs),
+            None if buffer.target is None else (buffer.target.shape, buffer.target.dtype),
+            self._share,
+            self._chunks[instruction.chunk].split.defers,
+        )
+        return graphs.find(instruction.buffer, look)
 
     def send_activation(self, instruction: Instruction) -> None:
         buffer = self._buffers[instruction.buffer]
@@ -213,7 +245,13 @@ class Handlers:
 
     def backward_input(self, instruction: Instruction) -> None:
         buffer, chunk = self._buffers[instruction.buffer], self._chunks[instruction.chunk]
-        buffer.work = chunk.split.backward_input(*self._arrived(instruction, buffer))
+        outputs, gradients = self._arrived(instruction, buffer)
+        if buffer.graph is not None:
+            buffer.gradients = buffer.graph.backward(gradients)
+            buffer.inputs = ()
+            buffer.work = buffer.graph
+            return
+        buffer.work = chunk.split.backward_input(outputs, gradients)
         self._keep_gradients(buffer, chunk)
 
     def send_gradient(self, instruction: Instruction) -> None:
@@ -235,8 +273,13 @@ class Handlers:
 
     def backward(self, instruction: Instruction) -> None:
         buffer, chunk = self._buffers[instruction.buffer], self._chunks[instruction.chunk]
-        chunk.split.backward(*self._arrived(instruction, buffer))
-        self._keep_gradients(buffer, chunk)
+        outputs, gradients = self._arrived(instruction, buffer)
+        if buffer.graph is not None:
+            buffer.gradients = buffer.graph.backward(gradients)
+            buffer.inputs = ()
+        else:
+            chunk.split.backward(outputs, gradients)
+            self._keep_gradients(buffer, chunk)
         if chunk.is_first:
             # Nothing has to be sent any more.
             del self._buffers[instruction.buffer]

@@ -174,6 +174,11 @@ class Split:
         self._defers = False
         self.defer_weights(True)
 
+    @property
+    def defers(self) -> bool:
+        """Whether weights wait."""
+        return self._defers
+
     def defer_weights(self, wanted: bool) -> None:
         """False: from the next forward on the module is as it was, which is quicker where no weights wait."""
         if wanted is self._defers:

@@ -1,0 +1,196 @@
+"""The work on a micro-batch as CUDA graphs: captured once for each buffer of a plan, then replayed.
+
+A plan says which buffer holds a micro-batch from its forward to the end of its backward, so F, I and W (or F
+and B) of a buffer use the same memory in every step. Replayed, they cost the host next to nothing. A set of
+graphs belongs to a chunk and a buffer: another plan that uses the same buffers finds them ready.
+
+    first steps      eager; what a buffer takes in is remembered
+    between steps    buffers that were used twice with the same shapes are captured; nothing is computed
+    from then on     inputs are copied into the graph's memory, and the graph is replayed
+
+Capturing waits until no eager work is alive, since a graph must not depend on anything outside. What cannot
+be captured stays eager, and one line in the log says why: forwards that draw random numbers, which depend on
+the step, and whatever asks the device for a number. Other shapes than those captured are computed eagerly.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from recycle_runtime.execution.chunk import Chunk
+from recycle_runtime.execution.shapes import as_tuple
+
+_USES = 2
+"""Eager uses of a buffer before it is captured: libraries set themselves up in the first."""
+
+_log = logging.getLogger(__name__)
+
+
+class Look(NamedTuple):
+    """Of what goes into a forward: another look needs other graphs."""
+
+    inputs: tuple[tuple[torch.Size, torch.dtype], ...]
+    target: tuple[torch.Size, torch.dtype] | None
+    share: float
+    """Of the loss of the micro-batch in that of the step."""
+    splits: bool
+    """Whether the weights' gradients come later."""
+
+
+class GraphedWork:
+    """F, I and W, or F and B, of one buffer."""
+
+    def __init__(self, chunk: Chunk, look: Look) -> None:
+        """Captures them; whatever keeps it from that is raised, and nothing has changed."""
+        device = chunk.setting.device
+        self.places = _addresses(chunk)
+        """Of what it reads and writes beside its own memory."""
+        self._pool: Any = torch.cuda.graph_pool_handle()
+        wants_gradients = not chunk.is_first
+        self._inputs = tuple(
+            torch.zeros(shape, dtype=dtype, device=device).requires_grad_(
+                wants_gradients and dtype.is_floating_point
+            )
+            for shape, dtype in look.inputs
+        )
+        self._target = (
+            None if look.target is None else torch.zeros(look.target[0], dtype=look.target[1], device=device)
+        )
+        outputs: list[torch.Tensor] = []
+
+        def forward() -> None:
+            output = chunk.forward(self._inputs, 0, 0)
+            if chunk.is_last:
+                outputs.append(chunk.loss(output, self._target) * look.share)
+            else:
+                outputs.extend(as_tuple(output))
+
+        with chunk.random_off():
+            self._forward = self._captured(forward)
+        self.outputs = tuple(output.detach() for output in outputs)
+        self._arriving = [
+            None if chunk.is_last or not output.is_floating_point() else torch.zeros_like(output)
+            for output in self.outputs
+        ]
+        works: list[Any] = []
+
+        def backward() -> None:
+            if look.splits:
+                works.append(chunk.split.backward_input(outputs, self._arriving))
+            else:
+                chunk.split.backward(outputs, self._arriving)
+
+        self._backward = self._captured(backward)
+        self._gradients = [_taken(tensor) for tensor in self._inputs if tensor.requires_grad]
+        self._weights = self._captured(works[0].run) if look.splits else None
+
+    def forward(self, inputs: Sequence[torch.Tensor], target: torch.Tensor | None) -> None:
+        """`outputs` are those of this micro-batch until the next forward."""
+        with torch.no_grad():
+            for own, given in zip(self._inputs, inputs, strict=True):
+                own.copy_(given, non_blocking=True)
+            if self._target is not None and target is not None:
+                self._target.copy_(target, non_blocking=True)
+        self._forward.replay()
+
+    def backward(self, gradients: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
+        """The gradients of the inputs, for the caller to keep."""
+        for own, given in zip(self._arriving, gradients, strict=True):
+            if own is not None and given is not None:
+                own.copy_(given, non_blocking=True)
+        self._backward.replay()
+        return [gradient.clone() for gradient in self._gradients]
+
+    def run(self) -> None:
+        """The gradients of the weights, where they come later."""
+        assert self._weights is not None, "B has computed them"
+        self._weights.replay()
+
+    def _captured(self, work: Callable[[], None]) -> Any:
+        graph = torch.cuda.CUDAGraph()
+        aside = torch.cuda.Stream()
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):
+            # Other threads of this process, which copy data or numbers, are not in the graph.
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            try:
+                work()
+            except BaseException:
+                _end_broken(graph)
+                raise
+            graph.capture_end()
+        torch.cuda.current_stream().wait_stream(aside)
+        return graph
+
+
+class ChunkGraphs:
+    """The graphs of a chunk, which keeps them from one plan to the next."""
+
+    def __init__(self, chunk: Chunk) -> None:
+        self._chunk = chunk
+        self._made: dict[tuple[int, Look], GraphedWork] = chunk.graphs
+        self._seen: dict[tuple[int, Look], int] = {}
+
+    def find(self, buffer: int, look: Look) -> GraphedWork | None:
+        """What was captured for this; None if it is to be computed eagerly."""
+        if self._chunk.cannot_capture or not torch.is_grad_enabled() or not self._chunk.module.training:
+            return None
+        found = self._made.get((buffer, look))
+        if found is None:
+            self._seen[buffer, look] = self._seen.get((buffer, look), 0) + 1
+        return found
+
+    def between_steps(self) -> None:
+        """Capture what is due: no eager work is alive now."""
+        if self._chunk.cannot_capture:
+            return
+        if self._made and next(iter(self._made.values())).places != _addresses(self._chunk):
+            # Parameters were replaced and not written to: what was captured reads the old ones.
+            self._made.clear()
+        due = [key for key, uses in self._seen.items() if uses >= _USES]
+        if not due:
+            return
+        if self._chunk.has_drawn:
+            self._give_up("its forwards draw random numbers")
+            return
+        torch.cuda.synchronize()
+        for key in due:
+            del self._seen[key]
+            try:
+                self._made[key] = GraphedWork(self._chunk, key[1])
+            except Exception as error:
+                self._give_up(" ".join(str(error).split())[:200] or type(error).__name__)
+                return
+        _log.info("chunk %d: captured %d buffers as CUDA graphs", self._chunk.number, len(due))
+
+    def _give_up(self, why: str) -> None:
+        self._chunk.cannot_capture = why
+        self._made.clear()
+        self._seen.clear()
+        _log.warning("chunk %d is not captured as CUDA graphs: %s", self._chunk.number, why)
+
+
+def _end_broken(graph: Any) -> None:
+    try:
+        graph.capture_end()
+    except RuntimeError:
+        # The capture is invalid, which is known.
+        torch.cuda.synchronize()
+
+
+def _taken(tensor: torch.Tensor) -> torch.Tensor:
+    gradient = tensor.grad
+    tensor.grad = None
+    return torch.zeros_like(tensor) if gradient is None else gradient
+
+
+def _addresses(chunk: Chunk) -> list[int]:
+    """Of parameters, their gradients and buffers."""
+    found: list[int] = []
+    for parameter in chunk.module.parameters():
+        found.append(parameter.data_ptr())
+        if parameter.grad is not None:
+            found.append(parameter.grad.data_ptr())
+    return [*found, *(buffer.data_ptr() for buffer in chunk.module.buffers())]
