@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import torch
 
 from recycle_runtime.execution.chunk import Chunk
+from recycle_runtime.execution.device_copies import to_device
 from recycle_runtime.execution.handlers import Buffer, Handlers
 from recycle_runtime.execution.interpreter import Interpreter
 from recycle_runtime.execution.shapes import as_tuple
@@ -58,9 +59,9 @@ class EvaluationHandlers(Handlers):
         chunk = self._chunks[instruction.chunk]
         inputs, target = self.data.item(self.first + self._index(instruction))
         if chunk.is_first:
-            buffer.inputs = tuple(tensor.to(self._device) for tensor in as_tuple(inputs))
+            buffer.inputs = tuple(to_device(tensor, self._device) for tensor in as_tuple(inputs))
         if chunk.is_last:
-            buffer.target = target.to(self._device) if isinstance(target, torch.Tensor) else target
+            buffer.target = to_device(target, self._device) if isinstance(target, torch.Tensor) else target
 
     def forward(self, instruction: Instruction) -> None:
         buffer = self._buffers.setdefault(instruction.buffer, Buffer())
@@ -70,7 +71,7 @@ class EvaluationHandlers(Handlers):
         output = chunk.forward(buffer.inputs, 0, self.first + self._index(instruction))
         buffer.inputs = ()
         if chunk.is_last:
-            self._loss_sum += chunk.loss(output, buffer.target)
+            self._add_loss(chunk.loss(output, buffer.target))
             del self._buffers[instruction.buffer]
         else:
             buffer.outputs = as_tuple(output)

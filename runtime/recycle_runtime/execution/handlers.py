@@ -214,8 +214,7 @@ class Handlers:
             buffer.outputs = self._computed(chunk, instruction, buffer)
         buffer.target = None
         if chunk.is_last:
-            self._loss_sum += buffer.outputs[0].detach()
-            self._loss.take(self._loss_sum)
+            self._add_loss(buffer.outputs[0].detach())
         else:
             self._shapes[chunk.number].show(self._signature(instruction), buffer.outputs)
 
@@ -237,6 +236,10 @@ class Handlers:
             self._chunks[instruction.chunk].split.defers,
         )
         return graphs.find(instruction.buffer, look)
+
+    def _add_loss(self, loss: torch.Tensor) -> None:
+        self._loss_sum += loss
+        self._loss.take(self._loss_sum)
 
     def send_activation(self, instruction: Instruction) -> None:
         buffer = self._buffers[instruction.buffer]

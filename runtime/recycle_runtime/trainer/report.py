@@ -38,6 +38,11 @@ class Report:
         return self._row.plan
 
     @property
+    def data_wait(self) -> float:
+        """Seconds that the worker waited for data that waited longest."""
+        return self._row.data_wait
+
+    @property
     def _row(self) -> StepRow:
         if self._known is None:
             self._known = self._requests.row(self.step)

@@ -26,7 +26,7 @@ from recycle_runtime.plan.isa import Opcode
 from recycle_runtime.plan.plan_book import stream_of
 from recycle_runtime.plan.worker_ids import Worker, worker_text
 from recycle_runtime.protocol.channel import Channel
-from recycle_runtime.protocol.messages import CaughtUp, Copied, Go, LossShare, StepDone
+from recycle_runtime.protocol.messages import CaughtUp, Copied, Go, InScript, LossShare, StepDone
 from recycle_runtime.protocol.remote_store import RemoteStore
 from recycle_runtime.transport.choose import connect
 from recycle_runtime.transport.guarded import GuardedTransport, guarded
@@ -49,6 +49,7 @@ from recycle_runtime.worker.takeover import ActiveThread
 
 _log = logging.getLogger(__name__)
 _CPU = torch.device("cpu")
+_SAY_EVERY = 5.0
 
 
 class Interrupted(Exception):  # noqa: N818
@@ -98,6 +99,7 @@ class Generation:
         """One that a thread still waits in; it must not go as long as that thread does."""
         self._joiners: list[Joiner] = []
         """Of chunks whose state is on its way here."""
+        self._said_at = time.monotonic()
         self._unreported: tuple[int, float] | None = None
         """The step under way that has not been told, and when it began."""
 
@@ -240,9 +242,13 @@ class Generation:
         equipment.hooks.before_instruction(position)
 
     def _before_forward(self, position: int) -> None:
-        """Of an evaluation."""
+        """Of an evaluation, which may take longer than any step: the coordinator hears that it goes on."""
         self.go_on_or_leave()
         self._equipment.heartbeat.position = position
+        now = time.monotonic()
+        if now - self._said_at > _SAY_EVERY:
+            self._said_at = now
+            self._equipment.link.say(InScript(self._equipment.link.step))
 
     def _report_made_step(self) -> None:
         """A step that was broken off behind its optimizer counts as any other."""

@@ -1,0 +1,81 @@
+"""Evaluation with forward-only streams equals plain forwards, under every number of failures."""
+
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from recycle_runtime.execution.evaluation import forward_only
+from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.plan.isa import Opcode
+from recycle_runtime.worker.fixed_plan import FixedPlanWorker
+from tests.runtime.training.threads import train_in_threads
+
+LAYERED = str(Path(__file__).resolve().parents[1] / "recovery" / "programs" / "layered.py")
+COUNT = 29
+"""No multiple of the 18 micro-batches of a step."""
+
+
+class Items:
+    """Micro-batches of two shapes, by number."""
+
+    count = COUNT
+
+    def item(self, index: int) -> tuple[Tensor, Tensor]:
+        generator = torch.Generator().manual_seed(index)
+        points = torch.randn(2 + index % 2, 4, dtype=torch.float64, generator=generator)
+        return points, points.sin()
+
+    def signature(self, index: int) -> str:
+        return f"float64[{2 + index % 2},4]"
+
+
+def evaluate_in_threads(workers: list[FixedPlanWorker]) -> float:
+    shares: list[float | None] = []
+
+    def evaluate(worker: FixedPlanWorker) -> None:
+        shares.append(worker.session.evaluate(Items()))
+
+    threads = [threading.Thread(target=evaluate, args=(each,), daemon=True) for each in workers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60.0)
+    assert len(shares) == len(workers), "some workers hang"
+    return sum(share for share in shares if share is not None) / COUNT
+
+
+@pytest.mark.parametrize("failures", range(4))
+def test_equal_to_plain_forwards(running_example: str, failures: int) -> None:
+    bundle = Bundle.read(running_example)
+    _, workers = train_in_threads(running_example, LAYERED, failures, steps=2)
+    modules = [next(each for at, each in workers.items() if at[1] == stage) for stage in range(bundle.stages)]
+    found = evaluate_in_threads(list(workers.values()))
+    # In the mode that they were in, which was not that of evaluation.
+    assert all(
+        module.training for each in modules for module in each.modules[each.options.worker[1]].modules()
+    )
+    losses: list[float] = []
+    for index in range(COUNT):
+        value, target = Items().item(index)
+        with torch.no_grad():
+            for each in modules:
+                value = each.modules[each.options.worker[1]].eval()(value)
+            losses.append(float(torch.nn.functional.mse_loss(value, target)))
+    assert found == pytest.approx(sum(losses) / COUNT, rel=1e-12)
+    assert evaluate_in_threads(list(workers.values())) == found
+
+
+def test_what_is_left_of_a_stream(running_example: str) -> None:
+    """Every worker keeps what concerns the first micro-batches, and each message keeps both of its ends."""
+    bundle = Bundle.read(running_example)
+    kinds = {Opcode.LOAD, Opcode.RECV_ACTIVATION, Opcode.FORWARD, Opcode.SEND_ACTIVATION}
+    left = {worker: forward_only(bundle.stream(1, worker), 6, 7) for worker in bundle.workers(1)}
+    assert {each.opcode for stream in left.values() for each in stream} == kinds
+    forwards = [each for stream in left.values() for each in stream if each.opcode is Opcode.FORWARD]
+    assert len(forwards) == 7 * bundle.stages
+    sent = [each for stream in left.values() for each in stream if each.opcode is Opcode.SEND_ACTIVATION]
+    received = [each for stream in left.values() for each in stream if each.opcode is Opcode.RECV_ACTIVATION]
+    assert len(sent) == len(received) == 7 * (bundle.stages - 1)
