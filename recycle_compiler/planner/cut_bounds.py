@@ -166,14 +166,15 @@ def layout_period(job: JobSpec, layout: Layout) -> int:
     rounds = (-(-crowd // workers.T) - 1) * (of.backward + of.weight).T
     earlier = np.tri(len(workers), k=-1, dtype=np.bool_)
 
-    def bounds(share: Ints, way: Ints) -> Ints:
-        busy, to_last = _busy(of, share, units)
+    def bounds(spans: tuple[Ints, Ints], way: Ints) -> Ints:
+        busy, to_last = spans
         tails = np.where(earlier, to_last + way, 0).max(axis=1)[:, None]
         return np.maximum(busy + finish, tails)
 
     # Either a crowd has exactly a share each, or some worker has more.
-    crowded = np.minimum(bounds(share, after + rounds), bounds(share + 1, after))
-    return int(np.maximum(bounds(share, after), crowded).max())
+    spans = _busy(of, share, units)
+    crowded = np.minimum(bounds(spans, after + rounds), bounds(_busy(of, share + 1, units), after))
+    return int(np.maximum(bounds(spans, after), crowded).max())
 
 
 def _finish(of: _Ranges, workers: Ints) -> Ints:

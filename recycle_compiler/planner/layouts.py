@@ -11,7 +11,7 @@ second index the program gives the layouts that come near that period, for every
 that are left over go, one by one, to the stage that is slowest.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -63,12 +63,19 @@ class Layouts:
         self._range = self._table.ranges(self._layers)
         values = self._table.period[self._table.period < FAR]
         self._longest = int(values.max()) if len(values) else 0
+        every = np.arange(max(most_workers, self._units) + 1)
+        self._choice = np.searchsorted(self._table.workers, every, side="right") - 1
 
-    def least_period(self, workers: int) -> int | None:
-        """What no plan of any layout with so many workers goes below; None if there is no layout."""
+    def least_period(self, workers: int, at_least: int = 0) -> int | None:
+        """What no plan of any layout with so many workers goes below; None if there is no layout.
+
+        It may be known to be `at_least` something.
+        """
         if self._longest == 0 or self._fewest(self._longest) > workers:
             return None
-        low, high = 0, self._longest
+        low, high = at_least, self._longest
+        if self._fewest(low) <= workers:
+            return low
         while low < high:
             middle = (low + high) // 2
             if self._fewest(middle) <= workers:
@@ -100,12 +107,18 @@ class Layouts:
 
     def period(self, layout: Layout) -> int:
         """What no plan of this layout goes below, by the table."""
-        stages = zip(layout.ranges, layout.workers, strict=True)
-        return max(self._period_of(first, end, workers) for (first, end), workers in stages)
+        choices = self._choice[np.array(layout.workers, dtype=np.int64)]
+        return int(self._table.period[self._ranges_of(layout.layers), choices].max())
+
+    def _ranges_of(self, layers: Sequence[int]) -> Ints:
+        """The rows of the table for stages of so many layers each."""
+        each = np.array(layers, dtype=np.int64)
+        ends = np.cumsum(each)
+        return self._range[ends - each, ends]
 
     def even_cut(self, stages: int, workers: int) -> tuple[int, ...] | None:
         """The cut into stages of so many workers each whose slowest is fastest; None if none fits."""
-        choice = int(np.searchsorted(self._table.workers, workers, side="right")) - 1
+        choice = self._choice[workers]
         period = np.full((self._layers + 1, self._layers + 1), FAR, dtype=np.int64)
         period[self._table.first, self._table.end] = self._table.period[:, choice]
         slowest = np.full(self._layers + 1, FAR, dtype=np.int64)
@@ -121,10 +134,6 @@ class Layouts:
         for best in reversed(origin):
             borders.append(int(best[borders[-1]]))
         return tuple(end - first for end, first in pairwise(borders))[::-1]
-
-    def _period_of(self, first: int, end: int, workers: int) -> int:
-        choice = int(np.searchsorted(self._table.workers, workers, side="right")) - 1
-        return int(self._table.period[self._range[first, end], choice])
 
     def _needed(self, limit: int) -> Ints:
         """needed[first, end]: the fewest workers with which a stage of these layers keeps to the limit."""
@@ -178,14 +187,16 @@ class Layouts:
 
     def _filled(self, layers: list[int], counts: list[int], workers: int) -> Layout:
         """What is left over goes to the slowest stage, as long as that can use it."""
-        ends = np.cumsum(layers).tolist()
-        ranges = list(zip([0, *ends], ends, strict=False))
-        periods = [self._period_of(*span, count) for span, count in zip(ranges, counts, strict=True)]
+        ranges = self._ranges_of(layers)
+        workers_of = np.array(counts, dtype=np.int64)
+        periods = self._table.period[ranges, self._choice[workers_of]]
         for _ in range(workers - sum(counts)):
-            open_stages = [stage for stage in range(len(layers)) if counts[stage] < self._units]
-            if not open_stages:
+            able = workers_of < self._units
+            if not able.any():
                 break
-            slowest = max(open_stages, key=lambda stage: (periods[stage], -counts[stage]))
-            counts[slowest] += 1
-            periods[slowest] = self._period_of(*ranges[slowest], counts[slowest])
-        return Layout(tuple(layers), tuple(counts))
+            # Of equally slow stages, the first of those with the fewest workers.
+            slow = np.flatnonzero(able & (periods == periods[able].max()))
+            slowest = slow[workers_of[slow].argmin()]
+            workers_of[slowest] += 1
+            periods[slowest] = self._table.period[ranges[slowest], self._choice[workers_of[slowest]]]
+        return Layout(tuple(layers), tuple(workers_of.tolist()))

@@ -27,7 +27,7 @@ from recycle_compiler.ir.streams import Claims, Streams
 from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.assign_slots import AssignSlots
 from recycle_compiler.passes.standard import GRAPH_PASSES, all_passes
-from recycle_compiler.planner.cut_bounds import MOST_LAYERS
+from recycle_compiler.planner.cut_bounds import MOST_LAYERS, layout_period
 from recycle_compiler.planner.layouts import Layouts, roughness
 from recycle_compiler.planner.worker_processes import Run, running
 from recycle_compiler.scheduling.bounds import lower_bound
@@ -42,11 +42,23 @@ _CLIMBED = 6
 """Layouts of the dynamic program from which to climb."""
 _MOST_BOUNDS = 400
 """Bounds of layouts that are computed at most for one number of failures."""
-_FEW_BOUNDS = 8
+_FEW_BOUNDS = 5
 """In a large job bounds are computed for so many of the best layouts, and for so many of the smoothest."""
+_MOST_TRIED = 14
+"""Layouts that get a quick plan."""
+_CLIMBED_BY_PLANS = 3
+"""Of a small job, layouts with the best quick plans from which to climb once more, by quick plans."""
+_STEPS = 5
+"""Of such a climb."""
+_NEIGHBOURS = 10
+"""Layouts that are tried before each step, those with the best bounds."""
+_TRIED_OPS = 200_000
+"""In a large job layouts are tried until their quick plans have so many ops together, but two at least."""
 _COUNTS = 192
 """A job of more workers has layouts for every second, third ... number of failures; one with a worker on
 standby serves for the numbers between."""
+_ROUNDS = 60
+"""Rounds of the search that whole plans of large layouts share."""
 _NEAR = 1010
 """Thousandths of the fastest period: among layouts within it, the one that moves fewest bytes is chosen."""
 _WORTH = 998
@@ -136,26 +148,30 @@ def plan_recuts(job: JobSpec, own: Own, run: Run, deadline: Deadline) -> Recuts:
     """The best layouts for as many failures as there are plans of the own cut."""
     assert job.layer_costs is not None, "a job in layers"
     layer_bytes = job.layer_costs.parameters
+    least = _least_periods(job, sorted(own))
+    bounds = {
+        failures: min([plan.claims.lower_bound, *least[failures].values()])
+        for failures, plan in sorted(own.items())
+    }
+    tried = counts_with_layouts(job, bounds)
     # Half of the time is for comparing layouts.
-    each = deadline.nanoseconds_left // (2 * len(own))
-    step = -(-job.workers // _COUNTS)
-    tasks = [
-        (job, own[failures].claims, failures, each, failures % step == 0 or failures == max(own))
-        for failures in sorted(own)
-    ]
-    found = dict(run(_ranked, tasks))
-    choices = [_near([_own(job, own[failures]), *found[failures].ranked]) for failures in sorted(own)]
+    each = deadline.nanoseconds_left // (2 * len(tried))
+    tasks = [(job, own[failures].claims, failures, each, least[failures]) for failures in tried]
+    found: dict[int, list[Ranked]] = {failures: [] for failures in own}
+    found.update(run(_ranked, tasks))
+    choices = [_near([_own(job, own[failures]), *found[failures]]) for failures in sorted(own)]
     wanted = set(least_moved(choices, layer_bytes))
     for failures in own:
-        ranked = found[failures].ranked
+        ranked = found[failures]
         wanted.update(one.key for one in ranked[: _whole_plans(job, ranked)])
         # Runs whose micro-batches cannot be split need one with whole ones.
         wanted.update(one.key for one in [one for one in ranked if one.split == 1][:1])
     wanted -= {_own(job, plan).key for plan in own.values()}
     order = sorted(wanted, key=_by_workers)
     each = deadline.nanoseconds_left // max(1, len(order))
+    rounds = max(1, _ROUNDS // max(1, len(order)))
     made: list[Recut] = sorted(
-        run(_planned, [(job, key, each) for key in order]), key=lambda one: _by_workers(one.key)
+        run(_planned, [(job, key, each, rounds) for key in order]), key=lambda one: _by_workers(one.key)
     )
     # What fewer workers can run, more can run too.
     fitting = [
@@ -168,7 +184,6 @@ def plan_recuts(job: JobSpec, own: Own, run: Run, deadline: Deadline) -> Recuts:
         whole = [_rank(one) for one in made if one.split == 1 and _fits(one, job, failures)]
         if whole and _fastest(whole).period < own[failures].claims.period:
             chosen.add(_fastest(whole).key)
-    bounds = {failures: found[failures].bound for failures in sorted(own)}
     return Recuts([_with_bound(recut, job, bounds) for recut in made[::-1] if recut.key in chosen], bounds)
 
 
@@ -199,27 +214,55 @@ def _ops(job: JobSpec, layout: Layout) -> int:
     return 3 * job.pipelines * job.microbatches * layout.stages
 
 
-class _Found(NamedTuple):
-    bound: int
-    ranked: list[Ranked]
+Least = dict[int, int]
+"""What no plan of any cut goes below, for each way to split micro-batches that has a cut at all."""
 
 
-def _ranked(task: tuple[JobSpec, Claims, int, int, bool]) -> tuple[int, _Found]:
-    """Layouts for the workers that so many failures leave, fastest first, with the bound over all cuts."""
-    job, own, failures, nanoseconds, has_layouts = task
+def _least_periods(job: JobSpec, counts: Sequence[int]) -> dict[int, Least]:
+    """For each number of failures, from the fewest."""
+    least: dict[int, Least] = {failures: {} for failures in counts}
+    for split, variant in variants(job).items():
+        layouts = Layouts(variant, job.workers)
+        period = 0
+        for failures in counts:
+            # Fewer workers are never faster.
+            found = layouts.least_period(job.workers - failures, period)
+            if found is None:
+                break
+            least[failures][split] = period = found
+    return least
+
+
+def counts_with_layouts(job: JobSpec, bounds: Mapping[int, int]) -> list[int]:
+    """Numbers of failures that get layouts of their own, from the most.
+
+    Of many workers one more or less is worth little: layouts lie some numbers apart, and further where their
+    bounds are equal.
+    """
+    step = -(-job.workers // _COUNTS)
+    taken = [max(bounds)]
+    for failures in sorted(bounds, reverse=True)[1:]:
+        apart = taken[-1] - failures
+        is_better = bounds[failures] * 1000 < bounds[taken[-1]] * _WORTH
+        is_due = apart >= step and (step == 1 or is_better or apart >= 2 * step)
+        if is_due or failures == min(bounds):
+            taken.append(failures)
+    return taken
+
+
+def _ranked(task: tuple[JobSpec, Claims, int, int, Least]) -> tuple[int, list[Ranked]]:
+    """Layouts for the workers that so many failures leave, fastest first."""
+    job, own, failures, nanoseconds, least = task
     deadline = Deadline(nanoseconds)
     workers = job.workers - failures
-    every = {split: Layouts(variant, job.workers) for split, variant in variants(job).items()}
-    least = {split: layouts.least_period(workers) for split, layouts in every.items()}
-    bound = min((one for one in least.values() if one is not None), default=own.lower_bound)
     ranked: list[Ranked] = []
     for split, variant in variants(job).items():
-        promise = least[split]
-        if promise is not None and has_layouts and promise * 1000 < own.period * _WORTH:
+        if split in least and least[split] * 1000 < own.period * _WORTH:
+            layouts = Layouts(variant, job.workers)
             fastest = min((one.period for one in ranked), default=own.period)
-            ranked += _tried(variant, split, climbed(variant, every[split], workers), fastest, deadline)
-    ranked.sort(key=lambda one: (one.period, one.bound, *_by_workers(one.key)))
-    return failures, _Found(min(bound, own.lower_bound), ranked)
+            tried = _tried(variant, split, climbed(variant, layouts, workers), fastest, deadline)
+            ranked += _climbed_by_plans(variant, tried, deadline)
+    return failures, sorted(ranked, key=_by_period)
 
 
 def _tried(
@@ -227,18 +270,70 @@ def _tried(
 ) -> list[Ranked]:
     """Quick plans of those layouts that may still be the fastest."""
     ranked: list[Ranked] = []
+    ops = 0
     for promised, layout in layouts:
-        if promised >= fastest or deadline.passed() or len(ranked) >= _tries(job, layout):
+        is_large = _ops(job, layout) > _LARGE
+        enough = len(ranked) >= _MOST_TRIED or (is_large and len(ranked) >= 2 and ops >= _TRIED_OPS)
+        if promised >= fastest or deadline.passed() or enough:
             continue
         claims = quick_plan(job, layout, deadline.nanoseconds_left)
         ranked.append(Ranked(claims.period, promised, layout, split))
         fastest = min(fastest, claims.period)
+        ops += _ops(job, layout)
     return ranked
 
 
-def _tries(job: JobSpec, layout: Layout) -> int:
-    """How many layouts get a quick plan."""
-    return 2 if _ops(job, layout) > _LARGE else 14
+def _climbed_by_plans(job: JobSpec, ranked: list[Ranked], deadline: Deadline) -> list[Ranked]:
+    """Layouts of a small job and what is near the best of them, as long as a quick plan gets better."""
+    known = {one.layout for one in ranked}
+    for start in sorted(ranked, key=_by_period)[:_CLIMBED_BY_PLANS]:
+        best = start
+        for _ in range(_STEPS):
+            if _ops(job, best.layout) > _LARGE or deadline.passed():
+                break
+            nearby = [*neighbours(best.layout, job), *regrouped(best.layout, job)]
+            promised = sorted(
+                (layout_period(job, one), one.stages, str(one), one) for one in nearby if one not in known
+            )
+            nearer = [
+                Ranked(quick_plan(job, layout, deadline.nanoseconds_left).period, bound, layout, best.split)
+                for bound, _, _, layout in promised[:_NEIGHBOURS]
+                if bound < best.period
+            ]
+            known.update(one.layout for one in nearer)
+            ranked = [*ranked, *nearer]
+            better = min(nearer, default=best, key=_by_period)
+            if better.period >= best.period:
+                break
+            best = better
+    return ranked
+
+
+def _by_period(ranked: Ranked) -> tuple[int, int, int, int, str]:
+    return ranked.period, ranked.bound, *_by_workers(ranked.key)
+
+
+def regrouped(layout: Layout, job: JobSpec) -> list[Layout]:
+    """Layouts in which two stages next to each other are one, or one is two."""
+    found: list[Layout] = []
+    stages = list(zip(layout.layers, layout.workers, strict=True))
+    units = job.pipelines * job.microbatches
+    for index, (layers, workers) in enumerate(stages):
+        before, after = stages[:index], stages[index + 1 :]
+        if after and workers + after[0][1] <= units:
+            both = (layers + after[0][0], workers + after[0][1])
+            found.append(_layout([*before, both, *after[1:]]))
+        for first in range(1, layers):
+            # Workers in proportion to layers.
+            share = max(job.redundancy, round(workers * first / layers))
+            if workers - share >= job.redundancy:
+                found.append(_layout([*before, (first, share), (layers - first, workers - share), *after]))
+    return found
+
+
+def _layout(stages: list[tuple[int, int]]) -> Layout:
+    layers, workers = zip(*stages, strict=True)
+    return Layout(layers, workers)
 
 
 def climbed(job: JobSpec, layouts: Layouts, workers: int) -> list[tuple[int, Layout]]:
@@ -350,13 +445,16 @@ def quick_plan(job: JobSpec, layout: Layout, nanoseconds: int) -> Claims:
     return passes.run(Target(derived, absent_cells(derived, layout))).claims
 
 
-def _planned(task: tuple[JobSpec, Key, int]) -> Recut:
+def _planned(task: tuple[JobSpec, Key, int, int]) -> Recut:
     """The whole plan of a layout, and one that covers one failure more on any stage of several workers."""
-    job, (layout, split), nanoseconds = task
+    job, (layout, split), nanoseconds, rounds = task
     deadline = Deadline(nanoseconds)
     derived = job_of_layout(variants(job)[split], layout)
     absent = absent_cells(derived, layout)
-    plans = [_plan(derived, absent, Effort(), deadline)]
+    effort = Effort()
+    if _ops(job, layout) > _LARGE:
+        effort = replace(effort, rounds=min(rounds, effort.rounds))
+    plans = [_plan(derived, absent, effort, deadline)]
     missing = failed_per_stage(absent, derived.stages)
     covering = tuple(count + (workers > 1) for count, workers in zip(missing, layout.workers, strict=True))
     if covering != missing:
@@ -376,7 +474,7 @@ def _own(job: JobSpec, plan: Streams) -> Ranked:
 
 
 def _fastest(ranked: list[Ranked]) -> Ranked:
-    return min(ranked, key=lambda one: (one.period, one.bound, *_by_workers(one.key)))
+    return min(ranked, key=_by_period)
 
 
 def _near(ranked: list[Ranked]) -> list[Ranked]:

@@ -37,14 +37,14 @@ the first backward.
 from dataclasses import dataclass
 from functools import lru_cache
 from graphlib import TopologicalSorter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from recycle_compiler.ir.graph import Edges
 from recycle_compiler.scheduling.inner_loops import FAR
-from recycle_compiler.scheduling.pool_bounds import head, pooled_span, up
-from recycle_compiler.scheduling.problem import UNLIMITED, Problem, Tasks
+from recycle_compiler.scheduling.pool_bounds import head, pooled_span, ways_from_first
+from recycle_compiler.scheduling.problem import UNLIMITED, Ints, Problem, Tasks
 from recycle_compiler.scheduling.round_bounds import OneWorker, Spans, spans_in_rounds
 
 _FACTS = (
@@ -103,13 +103,16 @@ def stage_bounds(problem: Problem, stage: int) -> list[Bound]:
     share = -(-problem.units // live)
     full = problem.units - live * (share - 1)
     # Either `full` workers have exactly a share, or some worker has more than that.
-    more = max(bound.period for bound in _worker_bounds(problem, stage, share + 1, 1))
+    more = int(_worker_bounds(problem, stage, share + 1, 1).max())
     alone, crowded = (_worker_bounds(problem, stage, share, crowd) for crowd in (1, full))
+    periods = np.maximum(alone, np.minimum(crowded, more)).tolist()
+    reasons = (
+        f"load of stage {stage}",
+        *(f"tail of stage {stage} through stage {first}" for first in range(stage)),
+        f"memory of stage {stage}",
+    )
     return [
-        *(
-            Bound(max(one.period, min(all_of_them.period, more)), one.reason)
-            for one, all_of_them in zip(alone, crowded, strict=True)
-        ),
+        *(Bound(period, reason) for period, reason in zip(periods, reasons, strict=True)),
         Bound(_window(problem, stage, pooled_span(problem, stage)), f"both ends of stage {stage}"),
     ]
 
@@ -159,20 +162,47 @@ def path_bound(problem: Problem) -> Bound:
     return Bound(-(-longest // problem.grain) * problem.grain, "the longest path through the graph")
 
 
-def _worker_bounds(problem: Problem, stage: int, share: int, crowd: int) -> list[Bound]:
-    """What must hold for some worker out of a crowd that have this many micro-batches each."""
-    return [
-        Bound(_whole(problem, stage, share, crowd), f"load of stage {stage}"),
-        *_tails(problem, stage, share, crowd),
-        Bound(_memory(problem, stage, share, crowd), f"memory of stage {stage}"),
-    ]
+def _worker_bounds(problem: Problem, stage: int, share: int, crowd: int) -> Ints:
+    """What must hold for some worker out of a crowd that have this many micro-batches each.
+
+    Its load, its tails through every earlier stage, its memory.
+    """
+    load, memory = _whole(problem, stage, share, crowd), _memory(problem, stage, share, crowd)
+    return np.array([load, *_tails(problem, stage, share, crowd), memory], dtype=np.int64)
+
+
+class _Columns(NamedTuple):
+    """What is said of chunks, as arrays."""
+
+    forward: Ints
+    backward: Ints
+    weight: Ints
+    finish: Ints
+    live: Ints
+    """Workers."""
+    down: Ints
+    """From chunk 0 to each: F and transfers."""
+    way_up: Ints
+    """Back from there: backwards and transfers."""
+
+
+@lru_cache(maxsize=4)
+def _columns(problem: Problem) -> _Columns:
+    down, way_up = (np.array(way, dtype=np.int64) for way in ways_from_first(problem))
+    forward, backward, weight, finish = (
+        np.array(values, dtype=np.int64)
+        for values in (problem.forward, problem.backward, problem.weight, problem.finish)
+    )
+    live = np.array([len(hosts) for hosts in problem.hosts], dtype=np.int64)
+    return _Columns(forward, backward, weight, finish, live, down, way_up)
 
 
 def round_trip(problem: Problem, stage: int) -> int:
     """From the end of an F on this stage to the earliest start of its backward."""
-    later = range(stage + 1, problem.chunks)
-    compute = sum(problem.forward[j] + problem.backward[j] for j in later)
-    return compute + 2 * sum(problem.transfer[j] for j in range(stage, problem.chunks - 1))
+    down, way_up = ways_from_first(problem)
+    last = problem.chunks - 1
+    there = down[last] - down[stage] + problem.forward[last] - problem.forward[stage]
+    return there + way_up[last] - way_up[stage] + problem.backward[last] - problem.backward[stage]
 
 
 @lru_cache(maxsize=8)
@@ -180,17 +210,13 @@ def ramp_up(problem: Problem, stage: int, share: int, crowd: int = 1) -> int:
     """Idle time before the first backward of some worker in a crowd with this many micro-batches each."""
     fill = min(share, _holdable(problem, stage)) - 1
     trip = round_trip(problem, stage)
-    for later in range(stage + 1, problem.chunks):
+    if crowd > 1 and stage + 1 < problem.chunks:
+        of, later = _columns(problem), slice(stage + 1, None)
         # The first backwards of the crowd pass a later stage in rounds.
-        again = _rounds(problem, later, crowd) - 1
-        path = head(problem, stage, later) + up(problem, later, stage) - problem.forward[stage]
-        trip = max(trip, path + (again + 1) * (problem.forward[later] + problem.backward[later]))
+        path = of.down[later] - of.down[stage] + of.way_up[later] - of.way_up[stage]
+        rounds = -(-crowd // of.live[later]) * (of.forward[later] + of.backward[later])
+        trip = max(trip, int((path + rounds).max()) - problem.forward[stage] - problem.backward[stage])
     return max(0, trip - fill * problem.forward[stage])
-
-
-def _rounds(problem: Problem, stage: int, crowd: int) -> int:
-    """How many of a crowd of micro-batches some worker of the stage has at least."""
-    return -(-crowd // len(problem.hosts[stage]))
 
 
 def _holdable(problem: Problem, stage: int) -> int:
@@ -216,12 +242,10 @@ def _outstanding(problem: Problem, stage: int, share: int) -> int:
     most = min(share, _holdable(problem, stage))
     if problem.capacity[stage] == UNLIMITED or problem.kept[stage] == 0:
         return most * both + (share - most) * problem.weight[stage]
-
-    def left(waiting: int) -> int:
-        room = problem.capacity[stage] - waiting * problem.activation[stage]
-        return waiting * both + min(share - waiting, room // problem.kept[stage]) * problem.weight[stage]
-
-    return max(left(waiting) for waiting in range(1, most + 1))
+    waiting = np.arange(1, most + 1, dtype=np.int64)
+    room = problem.capacity[stage] - waiting * problem.activation[stage]
+    left = np.minimum(share - waiting, room // problem.kept[stage]) * problem.weight[stage]
+    return int((waiting * both + left).max())
 
 
 @lru_cache(maxsize=8)
@@ -255,7 +279,7 @@ def _whole(problem: Problem, stage: int, share: int, crowd: int) -> int:
     return _window(problem, stage, idle + _work(problem, stage, share))
 
 
-def _tails(problem: Problem, stage: int, share: int, crowd: int) -> list[Bound]:
+def _tails(problem: Problem, stage: int, share: int, crowd: int) -> Ints:
     """For every earlier stage: its window must hold the way down, the work here, and the way back up.
 
     Of a crowd, one worker is late at the start and one must be early at the end, perhaps not the same one.
@@ -267,24 +291,19 @@ def _tails(problem: Problem, stage: int, share: int, crowd: int) -> list[Bound]:
         )
         for size in (1, crowd)
     )
-    late = crowded - busy
-    bounds: list[Bound] = []
-    # The longest that the crowd holds up a stage between, on the way from here to `first`.
-    held_up = 0
-    for first in reversed(range(stage)):
-        last_steps = problem.backward[first] + problem.weight[first]
-        way_up = up(problem, stage, first) + last_steps
-        # The last backwards of the crowd pass every stage on the way in rounds.
-        again = _rounds(problem, first, crowd) - 1
-        early = max(held_up, again * last_steps)
-        held_up = max(held_up, again * problem.backward[first])
-        window = busy + max(late, early) + way_up
-        if problem.staggered:
-            period = head(problem, first, stage) + window + problem.finish[first]
-        else:
-            period = head(problem, 0, stage) + window + problem.closing
-        bounds.append(Bound(period, f"tail of stage {stage} through stage {first}"))
-    return bounds[::-1]
+    of = _columns(problem)
+    backward, weight = of.backward[:stage], of.weight[:stage]
+    # The last backwards of the crowd pass every stage on the way in rounds.
+    again = -(-crowd // of.live[:stage]) - 1
+    # The longest that the crowd holds up a stage between, on the way from here to each of them.
+    held_up = np.zeros(stage, dtype=np.int64)
+    held_up[:-1] = np.maximum.accumulate((again * backward)[:0:-1])[::-1]
+    early = np.maximum(held_up, again * (backward + weight))
+    way_up = of.way_up[stage] - of.way_up[:stage] + weight
+    window = busy + np.maximum(crowded - busy, early) + way_up
+    if problem.staggered:
+        return of.down[stage] - of.down[:stage] + window + of.finish[:stage]
+    return of.down[stage] + window + problem.closing
 
 
 def _busy_to_last_backward(problem: Problem, stage: int, share: int, crowd: int) -> int:

@@ -62,7 +62,7 @@ def pooled_idle(problem: Problem, stage: int) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=4)
-def _ways(problem: Problem) -> tuple[list[int], list[int]]:
+def ways_from_first(problem: Problem) -> tuple[list[int], list[int]]:
     """From stage 0 to each: F and transfers, backwards and transfers."""
     down, way_up = [0], [0]
     for stage in range(problem.chunks - 1):
@@ -73,7 +73,7 @@ def _ways(problem: Problem) -> tuple[list[int], list[int]]:
 
 def head(problem: Problem, first: int, stage: int) -> int:
     """From the start of an F on stage `first` to its earliest arrival on `stage`."""
-    down, _ = _ways(problem)
+    down, _ = ways_from_first(problem)
     return down[stage] - down[first]
 
 
@@ -81,7 +81,7 @@ def up(problem: Problem, stage: int, earlier: int) -> int:
     """From the end of a backward on `stage` to its earliest start on an earlier one."""
     if stage == earlier:
         return 0
-    _, way_up = _ways(problem)
+    _, way_up = ways_from_first(problem)
     return way_up[stage] - way_up[earlier] - problem.backward[earlier]
 
 

@@ -64,10 +64,11 @@ class Clock:
         if self._opens_at_once:
             timed = self.time_at_once(order)
             return None if at_most is not None and timed.period > at_most else timed
+        opening = Opening(self.loops, order)
         if at_most is None:
-            return self._shorten(self.time_at_once(order))
-        within = self._within(order, at_most)
-        return None if within is None else self._shorten(within)
+            return self._shorten(self.time_at_once(order), opening)
+        within = self._within(opening, at_most)
+        return None if within is None else self._shorten(within, opening)
 
     def time_at_once(self, order: Ints) -> Timed:
         """The order with every pool opened at once: fast, and often as short as it can be."""
@@ -116,14 +117,14 @@ class Clock:
         np.maximum.at(finish, self._window, self._finish)
         return opens[self._window], closes[self._window], finish[self._window]
 
-    def _shorten(self, best: Timed) -> Timed:
+    def _shorten(self, best: Timed, opening: "Opening") -> Timed:
         """Halve the interval between what is surely too short and what is known to do."""
         grain = self.problem.grain
         too_short = self.floor // grain - 1
         # The next step down is the likely end of the search, so it is tried first.
         probe = best.period // grain - 1
         while probe > too_short:
-            within = self._within(best.order, probe * grain)
+            within = self._within(opening, probe * grain)
             if within is None:
                 too_short = probe
             else:
@@ -131,18 +132,17 @@ class Clock:
             probe = (too_short + best.period // grain) // 2
         return best
 
-    def _within(self, order: Ints, period: int) -> Timed | None:
+    def _within(self, opening: "Opening", period: int) -> Timed | None:
         """Push pools that start too early for their end; None if they never settle.
 
         A longest path uses each pool's window at most once, so more rounds than pools mean a cycle.
         """
         release = self.loops.unopened
         for _ in range(self.problem.pools + 1):
-            start = self._start(order, release)
-            first, last, finish = self._joined(*self._windows(start))
+            first, last, finish = self._joined(*opening.windows(release))
             over = last + finish - first - period
             if (over <= 0).all():
-                return self._as_timed(order, start, release)
+                return self._timed(opening.order, release)
             release = np.where(over > 0, first + over, release)
         return None
 
@@ -173,6 +173,66 @@ class Clock:
         shifted = np.where(start >= 0, start - origin, -1)
         score = int((last - first).sum() if self.problem.staggered else last.sum())
         return Timed(self.period(first, last), score, order, shifted, opens)
+
+
+_DIRECT = 4
+"""So often an order is timed anew when pools open at other times; then it is asked what depends on what."""
+_MUCH_LATER = 1 << 50
+"""A release that shows in everything that depends on it."""
+
+
+class Opening:
+    """When the workers of one order begin and end, as its pools open at one time or another.
+
+    Each beginning and end is the latest of what the releases of single pools bring about, and of what is so
+    whenever they open. One pass through all ops for each pool tells these apart; after that a question costs
+    no pass any more.
+    """
+
+    def __init__(self, loops: Loops, order: Ints, direct: int = _DIRECT) -> None:
+        self.order = order
+        self._loops = loops
+        first = order[:: loops.width]
+        self._busy = np.flatnonzero(first >= 0)
+        self._first = first[self._busy]
+        self._pool = loops.pool_of[self._busy]
+        self._direct = direct
+        self._reach: tuple[Ints, Ints] | None = None
+
+    def windows(self, release: Ints) -> tuple[Ints, Ints]:
+        """For each pool, the start of its first op and the end of its last, as `Clock` counts them."""
+        if self._direct > 0:
+            self._direct -= 1
+            times = self._timed(release)
+        else:
+            if self._reach is None:
+                self._reach = self._asked()
+            always, after = self._reach
+            times = np.maximum(always, (release[:, None, None] + after).max(axis=0))
+        first = np.full(len(release), FAR)
+        last = np.zeros(len(release), dtype=np.int64)
+        np.minimum.at(first, self._pool, times[0] - self._loops.late[self._busy])
+        np.maximum.at(last, self._pool, times[1])
+        return first, last
+
+    def _timed(self, release: Ints) -> Ints:
+        """For each worker that has ops, the start of its first and the end of its last."""
+        timed = self._loops.timed(self.order, release)
+        assert timed is not None, "the orders of some workers wait for each other"
+        end, free = timed
+        return np.stack([end[self._first] - self._loops.duration[self._first], free[self._busy]])
+
+    def _asked(self) -> tuple[Ints, Ints]:
+        """What is so whenever pools open, and for each pool what comes how long after its release."""
+        unopened = self._loops.unopened
+        always = self._timed(unopened)
+        after: list[Ints] = []
+        for pool in range(len(unopened)):
+            release = unopened.copy()
+            release[pool] = _MUCH_LATER
+            times = self._timed(release)
+            after.append(np.where(times > _MUCH_LATER // 2, times - _MUCH_LATER, -_MUCH_LATER))
+        return always, np.stack(after)
 
 
 def _living(problem: Problem) -> NDArray[np.bool_]:

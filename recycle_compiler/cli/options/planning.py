@@ -67,8 +67,9 @@ def start_of(job: JobSpec, output: Output) -> JobSpec:
         return job
     with planning(job):
         found = started(job)
+    each = " each" if found.stages > 1 else ""
     output.say(
-        f"{job.name} starts on {plural(found.stages, 'stage')} of {plural(found.pipelines, 'worker')} each"
+        f"{job.name} starts on {plural(found.stages, 'stage')} of {plural(found.pipelines, 'worker')}{each}"
     )
     if unused := job.free_workers - found.workers:
         output.say(f"{plural(unused, 'worker')} of {job.free_workers} cannot stand in a grid: not used")

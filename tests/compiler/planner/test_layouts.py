@@ -20,10 +20,12 @@ from recycle_compiler.planner.recut import (
     Ranked,
     bytes_between,
     climbed,
+    counts_with_layouts,
     layout_bound,
     least_moved,
     neighbours,
     plan_recuts,
+    regrouped,
 )
 from recycle_compiler.scheduling.bounds import lower_bound
 from recycle_compiler.scheduling.budget import Deadline
@@ -131,6 +133,39 @@ def test_layouts_use_the_workers_there_are(job: JobSpec, workers: int) -> None:
         assert sum(layout.workers) <= workers
         assert min(layout.workers) >= job.redundancy
         assert set(map(sum, (one.workers for one in neighbours(layout, job)))) <= {sum(layout.workers)}
+
+
+@settings(max_examples=40)
+@given(jobs(), st.integers(2, 6))
+def test_regrouped_stages_have_the_same_layers_and_workers(job: JobSpec, workers: int) -> None:
+    for choice in Layouts(job, workers).near(workers):
+        layout = choice.layout
+        for other in regrouped(layout, job):
+            assert sum(other.layers) == sum(layout.layers)
+            assert sum(other.workers) == sum(layout.workers)
+            assert min(other.workers) >= job.redundancy
+            assert min(other.layers) > 0
+            assert abs(other.stages - layout.stages) == 1
+
+
+@settings(max_examples=40)
+@given(jobs())
+def test_what_is_known_of_more_workers_does_not_change_the_least_period(job: JobSpec) -> None:
+    layouts = Layouts(job, 6)
+    known = 0
+    for workers in (6, 5, 4, 3, 2):
+        least = layouts.least_period(workers)
+        assert layouts.least_period(workers, known) == least
+        known = least or 0
+
+
+def test_many_workers_have_layouts_for_some_numbers_of_failures() -> None:
+    """Every second number where bounds differ, every fourth where they do not; the fewest and most always."""
+    job = layered_job(layer_costs((1000,) * 4), (2, 2), pipelines=100, microbatches=2)
+    bounds = {0: 800, 1: 900, 2: 1000, 3: 1100, 4: 1200, 5: 1200, 6: 1200, 7: 1200, 8: 1200, 9: 1200}
+    assert counts_with_layouts(job, bounds) == [9, 5, 3, 1, 0]
+    few = layered_job(layer_costs((1000,) * 4), (2, 2), pipelines=4, microbatches=2)
+    assert counts_with_layouts(few, {0: 5, 1: 5, 2: 5}) == [2, 1, 0]
 
 
 def test_a_slow_layer_gets_more_workers() -> None:

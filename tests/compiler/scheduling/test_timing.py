@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from recycle_compiler.ir.target import Target
 from recycle_compiler.scheduling.budget import Deadline, Noise
 from recycle_compiler.scheduling.local_search import construct
 from recycle_compiler.scheduling.rules import greedy_priority, holdable, small_rules
-from recycle_compiler.scheduling.timing import Clock
+from recycle_compiler.scheduling.timing import Clock, Opening
 from tests.support.jobs import SLOT, routed_problem, small_targets, unit_job
 
 AMPLE = Deadline(10**15)
@@ -43,6 +44,20 @@ def test_period_is_the_shortest_of_its_order(target: Target) -> None:
     assert np.array_equal(clock.order_of(timed.start), timed.order)
     late = clock.latest(timed)
     assert (late[timed.start >= 0] >= timed.start[timed.start >= 0]).all()
+
+
+@settings(max_examples=40)
+@given(small_targets().filter(lambda target: all(target.hosts)), st.integers(0, 1000))
+def test_windows_follow_from_what_each_pool_brings_about(target: Target, seed: int) -> None:
+    """Asked pool by pool, as they are when the whole order is timed."""
+    clock = Clock(routed_problem(target.job, target.failed))
+    order = construct(clock, 0, 1, AMPLE)[0].order
+    direct, asked = Opening(clock.loops, order, direct=10), Opening(clock.loops, order, direct=0)
+    noise = Noise(seed)
+    for _ in range(4):
+        release = noise.integers(40 * SLOT, clock.problem.pools)
+        for one, other in zip(direct.windows(release), asked.windows(release), strict=True):
+            assert np.array_equal(one, other)
 
 
 def test_rules_respect_memory() -> None:
