@@ -1,6 +1,7 @@
 """One micro-batch: what it must be, what it looks like, and how a plan takes a part of it."""
 
 from collections.abc import Iterator
+from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -71,10 +72,11 @@ def checked(path: Path, drawn: Any, where: str) -> Item:
     if not isinstance(drawn, tuple | list) or len(cast(list[Any], drawn)) != 2:
         raise ProgramError(f"{path}: {where} must be a pair (input, target), got {_describe(drawn)}")
     inputs, target = cast(tuple[Any, Any], tuple(cast(list[Any], drawn)))
-    parts = _parts(inputs)
+    parts = list(_parts(inputs))
     if not parts or not all(isinstance(part, torch.Tensor) for part in parts):
         raise ProgramError(
-            f"{path}: the input of {where} must be a tensor or a tuple of tensors, got {_describe(inputs)}"
+            f"{path}: the input of {where} must be a tensor, a tuple of tensors or a dictionary of them, "
+            f"got {_describe(inputs)}"
         )
     pair = inputs, target
     return Item(pair, Look(shape_signature(inputs), _samples(pair)), _versions(pair))
@@ -87,9 +89,10 @@ def part_size(samples: int, part: int, parts: int) -> int:
 
 def shape_signature(inputs: Any) -> str:
     """Types and shapes of a tensor or several, the same text on every worker."""
+    names = [f"{name}:" for name in cast(dict[str, Any], inputs)] if isinstance(inputs, dict) else repeat("")
     return " ".join(
-        f"{str(part.dtype).removeprefix('torch.')}[{','.join(map(str, part.shape))}]"
-        for part in _parts(inputs)
+        f"{name}{str(part.dtype).removeprefix('torch.')}[{','.join(map(str, part.shape))}]"
+        for name, part in zip(names, _parts(inputs), strict=False)
     )
 
 
@@ -128,6 +131,8 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 
 def _parts(inputs: Any) -> list[Any]:
+    if isinstance(inputs, dict):
+        return list(cast(dict[str, Any], inputs).values())
     return list(cast(list[Any], inputs)) if isinstance(inputs, tuple | list) else [inputs]
 
 

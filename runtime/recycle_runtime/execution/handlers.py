@@ -177,7 +177,8 @@ class Handlers:
         inputs, target = chunk.data.item(self._now, *self._place(instruction))
         if chunk.is_first:
             self._tell_looks(chunk)
-            buffer.inputs = tuple(to_device(tensor, self._device) for tensor in as_tuple(inputs))
+            arguments = chunk.program.arguments(inputs)
+            buffer.inputs = tuple(to_device(tensor, self._device) for tensor in arguments)
         if chunk.is_last:
             buffer.target = to_device(target, self._device) if isinstance(target, torch.Tensor) else target
 

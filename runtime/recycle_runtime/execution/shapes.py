@@ -15,7 +15,10 @@ import torch.distributed as dist
 
 from recycle_runtime.data.items import Look
 from recycle_runtime.plan.worker_ids import Worker, worker_text
+from recycle_runtime.program.named_inputs import as_tuple
 from recycle_runtime.transport.interface import TensorSpec
+
+__all__ = ["Looks", "Shapes", "Specs", "as_tuple"]
 
 Specs = tuple[TensorSpec, ...]
 
@@ -94,11 +97,6 @@ class Looks:
             del self._told[step]
             for key in self._keys.pop(step):
                 self._store.delete_key(key)
-
-
-def as_tuple(value: torch.Tensor | Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """A chunk may give one tensor or several."""
-    return (value,) if isinstance(value, torch.Tensor) else tuple(value)
 
 
 def _key(signature: str, chunk: int) -> str:

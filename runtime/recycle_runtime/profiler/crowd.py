@@ -53,7 +53,7 @@ def _keep_busy(path: str, stage: int, stages: int, device_name: str, seed: int, 
     device, program = torch.device(device_name), load_program(path)
     data, target = MicroBatches(program, seed, 1).item(0, 0)
     precision = program.precision
-    inputs = tuple(precision.entering(tensor.to(device)) for tensor in as_tensors(data))
+    inputs = tuple(precision.entering(tensor.to(device)) for tensor in program.arguments(data))
     with torch.no_grad(), precision.computing(device):
         for before in range(stage):
             module = build_module(program, before, stages, seed).to(device, precision.weights)

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 
 from recycle_runtime.data.microbatches import MicroBatches
-from recycle_runtime.profiler.stage_run import StageRun, Tensors, as_tensors
+from recycle_runtime.profiler.stage_run import StageRun, Tensors
 from recycle_runtime.program.loading import Program
+from recycle_runtime.program.named_inputs import as_tuple
 
 
 class Halves:
@@ -25,7 +26,7 @@ class Halves:
             self.obstacle = "a micro-batch does not have an even number of samples in every tensor"
             return
         data, target = batches.item(0, 0, 0, 2)
-        self._inputs = tuple(tensor.to(device) for tensor in as_tensors(data))
+        self._inputs = tuple(tensor.to(device) for tensor in as_tuple(data))
         self._target = target.to(device) if isinstance(target, torch.Tensor) else target
 
     def run(self, program: Program, whole: StageRun) -> StageRun | None:

@@ -16,7 +16,7 @@ from recycle_runtime.profiler import links
 from recycle_runtime.profiler.halves import Halves
 from recycle_runtime.profiler.meters import MEMORY_HOW, NOTHING, Stopwatch, Timing, counting
 from recycle_runtime.profiler.report import Profile, StageCosts
-from recycle_runtime.profiler.stage_run import StageRun, Tensors, as_tensors
+from recycle_runtime.profiler.stage_run import StageRun, Tensors
 from recycle_runtime.program.errors import ProgramError, blame
 from recycle_runtime.program.layers import build_layers
 from recycle_runtime.program.loading import Program
@@ -149,7 +149,7 @@ def _profile(program: Program, options: Options, progress: Callable[[str], None]
     by_layer = options.stages is None
     batches = MicroBatches(program, options.seed, 1)
     data, target = batches.item(0, 0)
-    inputs = tuple(tensor.to(device) for tensor in as_tensors(data))
+    inputs = tuple(tensor.to(device) for tensor in program.arguments(data))
     target = target.to(device) if isinstance(target, torch.Tensor) else target
     halves = Halves(batches, device) if by_layer else None
     rows: list[StageCosts] = []

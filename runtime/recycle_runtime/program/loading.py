@@ -46,6 +46,7 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from recycle_runtime.program.errors import ProgramError, blame, place, syntax_sentence
+from recycle_runtime.program.named_inputs import as_tuple
 from recycle_runtime.program.precision import Precision, precision_of
 from recycle_runtime.weights.named import Weights, open_weights
 from recycle_runtime.weights.safetensors import WeightsError
@@ -290,6 +291,16 @@ class Program:
         """One chunk of the model; the group reaches only a program that asks for it."""
         module = self._model((chunk, chunks), group)
         return self._checked("build_stage", module, torch.nn.Module, "a torch.nn.Module")
+
+    def arguments(self, inputs: Any) -> tuple[torch.Tensor, ...]:
+        """What the first layer is called with, for the input of a micro-batch."""
+        if isinstance(inputs, Mapping) and self.gives != "model":
+            raise ProgramError(
+                f"{self.path}: the input of a micro-batch is a dictionary, and layers are called with "
+                "tensors in their order",
+                "give a tuple, or the whole model as model(), which is called with names",
+            )
+        return as_tuple(inputs)
 
     def model(self) -> torch.nn.Module:
         """The whole model of a program that leaves it to us to cut it."""

@@ -18,7 +18,6 @@ inputs that are no floating-point tensors, and the values that are used beyond.
 # pyright: reportPrivateUsage=false
 
 import copy
-import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,9 +32,9 @@ from recycle_runtime.program.cutting import folder
 from recycle_runtime.program.deferred_init import Recipes, fill
 from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.program.forward_trace import Trace, Value, Watch, tensors_in, trace, watched, watching
+from recycle_runtime.program.named_inputs import packed, unpacked
 from recycle_runtime.program.outline import Group, outline
 
-_MARK = b"inputs:"
 _MOST_TRACES = 8
 
 
@@ -62,7 +61,7 @@ class WholeModel:
         self.owners = self._find_owners()
         """The layers of every parameter."""
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
-        self._faked: dict[torch.device, nn.Module] = {}
+        self._faked: dict[tuple[torch.device, torch.dtype | None], nn.Module] = {}
         self._traces: dict[Any, list[Trace]] = {}
         self._lock = threading.RLock()
 
@@ -84,12 +83,19 @@ class WholeModel:
         """Layers first .. last - 1, each with memory of its own."""
         return [(self.groups[number].name, self._layer(number, seed)) for number in range(first, last)]
 
-    def faked(self, device: torch.device) -> nn.Module:
-        """The model with fake parameters; buffers around its layers are real."""
+    def faked(self, device: torch.device, dtype: torch.dtype | None = None) -> nn.Module:
+        """The model with fake parameters, of this type if it is given; buffers around layers are real."""
         with self._lock:
-            if device not in self._faked:
-                self._faked[device] = self._fake(device)
-            return self._faked[device]
+            if (device, dtype) not in self._faked:
+                self._faked[device, dtype] = self._fake(device, dtype)
+            return self._faked[device, dtype]
+
+    def changed_dtype(self, layer: "ModelLayer") -> torch.dtype | None:
+        """What the parameters of a layer were turned into, if they were."""
+        for name, parameter in layer.named_parameters():
+            if parameter.is_floating_point() and parameter.dtype != self._parameters[name].dtype:
+                return parameter.dtype
+        return None
 
     def traces(self, key: Any) -> list[Trace]:
         """Those that are known of such inputs, the last first."""
@@ -150,15 +156,15 @@ class WholeModel:
             if name not in self._parameters and not name.startswith(inside)
         }
 
-    def _fake(self, device: torch.device) -> nn.Module:
+    def _fake(self, device: torch.device, dtype: torch.dtype | None) -> nn.Module:
         memo: dict[int, Any] = {}
         for parameter in self._parameters.values():
-            fake = self._fake_tensor(parameter, device)
+            fake = self._fake_tensor(parameter, device, dtype)
             memo[id(parameter)] = nn.Parameter(fake, requires_grad=parameter.requires_grad)
         inside = [self._modules[name] for group in self.groups for name in group.modules]
         for module in inside:
             for buffer in module.buffers():
-                memo[id(buffer)] = self._fake_tensor(buffer, device)
+                memo[id(buffer)] = self._fake_tensor(buffer, device, dtype)
         model = copy.deepcopy(self._model, memo)
         for module in model.modules():
             for name, buffer in module._buffers.items():
@@ -169,8 +175,11 @@ class WholeModel:
                 _answer_calls(model.get_submodule(name), number, name)
         return model
 
-    def _fake_tensor(self, tensor: torch.Tensor, device: torch.device) -> FakeTensor:
-        return FakeTensor(self.mode, torch.empty_like(tensor.detach(), device="meta"), device)
+    def _fake_tensor(
+        self, tensor: torch.Tensor, device: torch.device, dtype: torch.dtype | None
+    ) -> FakeTensor:
+        wanted = dtype if tensor.is_floating_point() else None
+        return FakeTensor(self.mode, torch.empty_like(tensor.detach(), device="meta", dtype=wanted), device)
 
 
 class ModelLayer(nn.Module):
@@ -264,9 +273,10 @@ class Body:
         options = {
             each.name: tensor for each, tensor in zip(inputs, tensors, strict=True) if each.name is not None
         }
-        fake = self._whole.faked(device)
-        key = (inputs, device, is_training, torch.is_grad_enabled(), _autocast(device))
-        model = self._assembled(device)
+        dtype = self._whole.changed_dtype(self._layers[0])
+        fake = self._whole.faked(device, dtype)
+        key = (inputs, device, dtype, is_training, torch.is_grad_enabled(), _autocast(device))
+        model = self._assembled(device, fake)
         for each in (fake, model):
             if each.training != is_training:
                 each.train(is_training)
@@ -315,10 +325,9 @@ class Body:
         values = [arrived.get(Value(-1, place), each) for place, each in enumerate(values)]
         return tuple(values[: len(args)]), dict(zip(options, values[len(args) :], strict=True))
 
-    def _assembled(self, device: torch.device) -> nn.Module:
+    def _assembled(self, device: torch.device, fake: nn.Module) -> nn.Module:
         """The model with the modules of its own layers, and fake ones elsewhere."""
         if self._model is None or self._model[0] != device:
-            fake = self._whole.faked(device)
             own = {name: module for layer in self._layers for name, module in layer.own_modules().items()}
             loose = {name: each for layer in self._layers for name, each in layer.own_parameters().items()}
             memo: dict[int, Any] = {
@@ -358,7 +367,7 @@ class Body:
         """The text that crossed; on a GPU it is read once for all that look alike."""
         key = None if values[0].device.type == "cpu" else tuple((each.dtype, each.shape) for each in values)
         if key is None or key not in self._inputs:
-            rows = json.loads(bytes(values[0].tolist())[len(_MARK) :])
+            rows: list[tuple[str | None, str, list[int]]] = unpacked(values[0])
             made = tuple(_Input(name, getattr(torch, dtype), tuple(shape)) for name, dtype, shape in rows)
             if key is None:
                 return made
@@ -377,8 +386,7 @@ class Body:
         device = next(each.device for each in (*tensors, *leaving))
         if (inputs, device) not in self._texts:
             rows = [[each.name, str(each.dtype).removeprefix("torch."), each.shape] for each in inputs]
-            text = _MARK + json.dumps(rows, separators=(",", ":")).encode()
-            self._texts[inputs, device] = torch.tensor(list(text), dtype=torch.uint8, device=device)
+            self._texts[inputs, device] = packed(rows).to(device)
         return (self._texts[inputs, device], *whole, *leaving)
 
 
@@ -521,19 +529,10 @@ def _answer_calls(module: nn.Module, layer: int, name: str) -> None:
     module.__class__ = type(kind.__name__, (kind,), {"__call__": call, "__module__": kind.__module__})
 
 
-def names_of(names: Sequence[str]) -> torch.Tensor:
-    """The names of inputs as a tensor that stands before them."""
-    text = b"names:" + json.dumps(list(names)).encode()
-    return torch.tensor(list(text), dtype=torch.uint8)
-
-
 def _named(values: Sequence[torch.Tensor]) -> tuple[list[str | None], Sequence[torch.Tensor]]:
-    first = values[0]
-    if first.dtype is torch.uint8 and first.dim() == 1:
-        text = bytes(first.tolist())
-        if text.startswith(b"names:"):
-            return list(json.loads(text[len(b"names:") :])), values[1:]
-    return [None] * len(values), values
+    """Names of inputs, None for those that have none, and the inputs."""
+    names: list[str | None] | None = unpacked(values[0])
+    return ([None] * len(values), values) if names is None else (names, values[1:])
 
 
 def _autocast(device: torch.device) -> tuple[bool, torch.dtype]:

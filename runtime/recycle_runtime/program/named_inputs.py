@@ -1,0 +1,33 @@
+"""Inputs of a model by name: `model(**inputs)` for a micro-batch whose input is a dictionary.
+
+Between workers and layers everything is a tuple of tensors, so the names go first, as a text in a tensor.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import torch
+
+_MARK = b"inputs:"
+
+
+def as_tuple(value: Any) -> tuple[Any, ...]:
+    """One value or several; a dictionary has its names before them."""
+    if isinstance(value, Mapping):
+        named = cast(Mapping[str, Any], value)
+        return (packed(list(named)), *named.values())
+    return tuple(cast(Sequence[Any], value)) if isinstance(value, tuple | list) else (value,)
+
+
+def packed(content: Any) -> torch.Tensor:
+    """What JSON can hold, as a tensor."""
+    return torch.tensor(list(_MARK + json.dumps(content, separators=(",", ":")).encode()), dtype=torch.uint8)
+
+
+def unpacked(tensor: torch.Tensor) -> Any:
+    """The same again; None if the tensor is none of these."""
+    if tensor.dtype is not torch.uint8 or tensor.dim() != 1:
+        return None
+    text = bytes(tensor.tolist())
+    return json.loads(text[len(_MARK) :]) if text.startswith(_MARK) else None
