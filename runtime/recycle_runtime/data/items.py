@@ -69,6 +69,7 @@ class Item(NamedTuple):
 
 def checked(path: Path, drawn: Any, where: str) -> Item:
     """What the user's code has given, if it is a micro-batch; `where` says which one."""
+    drawn = as_pair(drawn)
     if not isinstance(drawn, tuple | list) or len(cast(list[Any], drawn)) != 2:
         raise ProgramError(f"{path}: {where} must be a pair (input, target), got {_describe(drawn)}")
     inputs, target = cast(tuple[Any, Any], tuple(cast(list[Any], drawn)))
@@ -80,6 +81,11 @@ def checked(path: Path, drawn: Any, where: str) -> Item:
         )
     pair = inputs, target
     return Item(pair, Look(shape_signature(inputs), _samples(pair)), _versions(pair))
+
+
+def as_pair(drawn: Any) -> Any:
+    """A dictionary is an input of a model that computes its own loss: there is no target beside it."""
+    return (cast(Any, drawn), ()) if isinstance(drawn, dict) else drawn
 
 
 def part_size(samples: int, part: int, parts: int) -> int:

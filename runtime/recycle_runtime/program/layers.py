@@ -37,8 +37,7 @@ def build_layers(
     program: Program, seed: int, first: int = 0, last: int | None = None, group: Any = None
 ) -> list[NamedLayer]:
     """Layers first .. last - 1 of the model, or all of them: the same numbers whichever are built."""
-    if program.gives == "model":
-        whole = _whole_model(program, seed)
+    if (whole := _whole_model(program, seed)) is not None:
         built = whole.build(first, len(whole.groups) if last is None else last, seed)
         _check(program, built)
         return _filled(program, built)
@@ -58,8 +57,8 @@ def build_layers(
 
 def layer_count(program: Program) -> int:
     """Of all layers of the model."""
-    if program.gives == "model":
-        return len(_whole_model(program, 0).groups)
+    if (whole := _whole_model(program, 0)) is not None:
+        return len(whole.groups)
     if program.gives == "layers":
         return len(program.layers())
     if program.layer_count is None:
@@ -75,18 +74,21 @@ def name_prefix(name: str, layer: torch.nn.Module) -> str:
     return "" if getattr(layer, "has_whole_names", False) else name
 
 
-def _whole_model(program: Program, seed: int) -> WholeModel:
+def _whole_model(program: Program, seed: int) -> WholeModel | None:
     """Of a program that gives one; made once in a process."""
     key = "whole model"
-    if key not in program.made:
+    if program.gives == "model" and key not in program.made:
         program.made[key] = _without_memory(program)
+    if program.gives != "model":
+        return None
     made: WholeModel | None = program.made[key]
     if made is not None:
         return made
     # Built as it comes, with all its memory: what fills one parameter needs others.
     if (key, seed) not in program.made:
         torch.manual_seed(seed_of(seed, 0))
-        program.made[key, seed] = _outlined(program, program.model())
+        model = program.model()
+        program.made[key, seed] = None if model is None else _outlined(program, model)
     return program.made[key, seed]
 
 
@@ -99,6 +101,8 @@ def _without_memory(program: Program) -> WholeModel | None:
             # It may want to look at its numbers.
             _LOGGER.info("the model is built with all its memory: %s", error)
             return None
+    if model is None:
+        return None
     unknown = [name for name, each in model.named_parameters() if recipes.is_unknown(each)]
     if unknown:
         _LOGGER.info("the model is built with all its memory: %s is made of other tensors", unknown[0])
@@ -131,13 +135,14 @@ def chunk_layers(
     program: Program, cut: Sequence[int], chunk: int, chunks: int, seed: int, group: Any = None
 ) -> list[tuple[int, NamedLayer]]:
     """The layers of one chunk with their numbers; an empty cut makes chunks that are about alike."""
+    whole = _whole_model(program, seed)
     if program.gives == "layers":
         everything = build_layers(program, seed, group=group)
         costs = [parameter_count(layer) for _, layer in everything]
         numbers = layers_of(_checked(program, cut, costs, chunks))[chunk]
         return [(number, everything[number]) for number in numbers]
-    if program.gives == "model":
-        costs = _whole_model(program, seed).parameter_counts
+    if whole is not None:
+        costs = whole.parameter_counts
         numbers = layers_of(_checked(program, cut, costs, chunks))[chunk]
     elif cut and program.layer_count is None:
         numbers = layers_of(cut)[chunk]

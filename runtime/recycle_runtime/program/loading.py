@@ -18,7 +18,8 @@ and may define
 
 In place of `layers` a program may give
 
-    model() -> nn.Module                        a whole model, which is cut into layers: see `model_layers`
+    model() -> nn.Module                        a whole model, which is cut into layers: see `model_layers`;
+                                                without `loss`, it computes its own
     build_layers(first, last) -> the same       layers first .. last - 1 of LAYER_COUNT, and no others
     build_stage(stage, stages) -> nn.Module     whole stages, for jobs that are never cut anew
 
@@ -252,6 +253,17 @@ def _short(value: Any) -> str:
     return text if len(text) <= 40 else f"{text[:40]}..."
 
 
+def own_loss(output: Any, target: Any) -> Any:
+    """What a whole model has computed itself, as Hugging Face models do when they are given `labels`."""
+    value = getattr(output, "loss", None)
+    if value is None:
+        raise ProgramError(
+            f"the model gives no loss: its output, {kind_of(output)}, has none",
+            "define loss(output, target), or have `labels` among the inputs of a model that takes them",
+        )
+    return value
+
+
 _Kind = TypeVar("_Kind")
 
 
@@ -262,6 +274,8 @@ class Program:
     """The functions of a program, with what they return checked, and its options."""
 
     def __init__(self, path: Path, names: Mapping[str, Any]) -> None:
+        if "model" in names and "loss" not in names:
+            names = {**names, "loss": own_loss}
         self.gives = check_names(path, names)
         """Which of `MODEL` it defines."""
         self.path = path
@@ -302,9 +316,14 @@ class Program:
             )
         return as_tuple(inputs)
 
-    def model(self) -> torch.nn.Module:
-        """The whole model of a program that leaves it to us to cut it."""
-        return self._checked("model", self._model((), None), torch.nn.Module, "a torch.nn.Module")
+    def model(self) -> torch.nn.Module | None:
+        """The whole model of a program that leaves it to us to cut it; None if it gives layers after all."""
+        made = self._model((), None)
+        if isinstance(made, list | tuple):
+            self.gives = "layers"
+            self._functions["layers"] = self._functions["model"]
+            return None
+        return self._checked("model", made, torch.nn.Module, "a torch.nn.Module")
 
     def layers(self, group: Any = None) -> list[NamedLayer]:
         """All layers of a program that gives them at once."""

@@ -19,16 +19,17 @@ def model_names(model: Any) -> dict[str, Any]:
         named = [(name, module) for name, module in model.named_children()]
         return {"layers": lambda: copy.deepcopy(named)}
     if isinstance(model, torch.nn.Module):
-        return {"model": lambda: copy.deepcopy(model)}
+        # Layers are copied as they are built.
+        return {"model": lambda: model}
     if isinstance(model, Sequence) and not isinstance(model, str | bytes):
         layers = list(cast(Sequence[Any], model))
         # A process may build its chunk again, and must not find the parameters that it has trained.
         return {"layers": lambda: copy.deepcopy(layers)}
     if callable(model):
-        return {"layers": model}
+        return {"model": model}
     raise ProgramError(
-        "the model must be a torch.nn.Module, a list of (name, module), or a function that builds such a "
-        f"list, got {type(model).__name__}"
+        "the model must be a torch.nn.Module, a list of (name, module), or a function that builds one of "
+        f"them, got {type(model).__name__}"
     )
 
 
@@ -61,7 +62,9 @@ class Items:
     count: int
 
     def item(self, index: int) -> tuple[Any, Any]:
-        inputs, target = self.get(index)
+        from recycle_runtime.data.items import as_pair
+
+        inputs, target = as_pair(self.get(index))
         return inputs, target
 
     def signature(self, index: int) -> str:

@@ -1,6 +1,6 @@
 """What a script holds: it asks for steps, and is told what they came to."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -38,7 +38,7 @@ class Trainer:
         self,
         model: Model,
         *,
-        loss: Callable[[Any, Any], torch.Tensor],
+        loss: Callable[[Any, Any], torch.Tensor] | None = None,
         optimizer: Callable[[Any], torch.optim.Optimizer],
         schedule: Callable[[torch.optim.Optimizer], Any] | None = None,
         clip_norm: float | None = None,
@@ -47,10 +47,14 @@ class Trainer:
         moves_with_steps: Callable[[torch.nn.Module, torch.optim.Optimizer], Any] | None = None,
         weights: str | None = None,
         seed: int | None = None,
+        layers: Sequence[str | Sequence[str]] | None = None,
     ) -> None:
-        """`model` is a list of (name, module), a function that builds one, or a whole module.
+        """`model` is a whole module, a list of (name, module), or a function that builds one of these, of
+        which each worker keeps the memory of its own layers alone. `layers` says where a whole module is
+        cut, if not at its lists of blocks.
 
-        `loss(output, target)` is the mean over a micro-batch. `optimizer(parameters)` makes the optimizer of
+        `loss(output, target)` is the mean over a micro-batch (default: `output.loss`, what a whole module
+        has computed itself). `optimizer(parameters)` makes the optimizer of
         some of the parameters, and gets pairs (name, parameter) if its argument is called `named` or
         `named_parameters`; `schedule(optimizer)` makes its scheduler, and `moves_with_steps(module,
         optimizer)` whatever else changes with every step, such as averages of weights. `precision` is
@@ -67,10 +71,11 @@ class Trainer:
             "CLIP_NORM": clip_norm,
             "CLIP_VALUE": clip_value,
             "PRECISION": precision,
+            "LAYERS": layers,
+            "loss": loss,
         }
         names = {
             **model_names(model),
-            "loss": loss,
             "optimizer": optimizer,
             "data": self._data.source,
             **{name: value for name, value in options.items() if value is not None},

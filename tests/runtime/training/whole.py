@@ -21,6 +21,7 @@ def train_whole(program_file: str, per_step: int, steps: int, seed: int = 0) -> 
     """One model, one optimizer, one micro-batch after the other."""
     program = load_program(program_file)
     model = program.model()
+    assert model is not None
     model.load_state_dict(initial_state(program_file, seed))
     optimizer = program.optimizer(list(model.parameters()))
     data = MicroBatches(program, seed, per_step)
@@ -29,7 +30,8 @@ def train_whole(program_file: str, per_step: int, steps: int, seed: int = 0) -> 
         total = 0.0
         for index in range(per_step):
             inputs, target = data.item(step, index)
-            loss = program.loss(model(inputs), target) / per_step
+            output = model(**inputs) if isinstance(inputs, dict) else model(inputs)
+            loss = program.loss(output, target) / per_step
             loss.backward()
             total += float(loss.detach())
         losses.append(total)

@@ -1,7 +1,6 @@
 """A tiny Llama of `transformers` in float64; the model is given whole, and computes its own loss."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,15 +22,14 @@ def model() -> nn.Module:
     return LlamaForCausalLM(config).double()
 
 
-def loss(output: Any, target: Tensor) -> Tensor:
-    return nn.functional.cross_entropy(output.logits.flatten(0, 1), target.flatten())
-
-
-def batches(seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+def batches(seed: int) -> Iterator[dict[str, Tensor]]:
+    """Some rows end early; what is filled up has a mask."""
     generator = torch.Generator().manual_seed(seed)
     while True:
-        tokens = torch.randint(VOCABULARY, (ROWS, LENGTH + 1), generator=generator)
-        yield tokens[:, :-1], tokens[:, 1:]
+        tokens = torch.randint(VOCABULARY, (ROWS, LENGTH), generator=generator)
+        mask = torch.ones_like(tokens)
+        mask[0, LENGTH - int(torch.randint(3, (), generator=generator)) :] = 0
+        yield {"input_ids": tokens, "attention_mask": mask, "labels": tokens.masked_fill(mask == 0, -100)}
 
 
 def optimizer(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
