@@ -59,7 +59,8 @@ class EvaluationHandlers(Handlers):
         chunk = self._chunks[instruction.chunk]
         inputs, target = self.data.item(self.first + self._index(instruction))
         if chunk.is_first:
-            buffer.inputs = tuple(to_device(tensor, self._device) for tensor in chunk.program.arguments(inputs))
+            arguments = chunk.program.arguments(inputs)
+            buffer.inputs = tuple(to_device(tensor, self._device) for tensor in arguments)
         if chunk.is_last:
             buffer.target = to_device(target, self._device) if isinstance(target, torch.Tensor) else target
 
