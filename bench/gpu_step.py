@@ -106,7 +106,7 @@ class OfPlan:
         grid = Grid(bundle.workers(0), 1, 1, bundle.chunk_stages)
         store: Any = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
         transport = connect(store, grid, (0, 0), 0, stream, where, timedelta(seconds=60))
-        chunks = build_chunks(load_program(path), bundle, 0, 0, where, graphs=graphs)
+        chunks = build_chunks(load_program(path), bundle, 0, 0, where, graphs="on" if graphs else "off")
         self._session = Session(Role(bundle, 0, (0, 0), stream, grid), chunks, transport, store, where)
 
     def step(self, number: int) -> float:

@@ -7,7 +7,7 @@ modules, optimizers and what undoes their last step are moved, not copied.
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -31,6 +31,9 @@ from recycle_runtime.program.loading import Program
 from recycle_runtime.protocol.messages import Report, Sums
 from recycle_runtime.transport.interface import TensorSpec
 
+Graphs = Literal["auto", "on", "off"]
+"""CUDA graphs where work can be captured; everywhere, or it is an error; nowhere."""
+
 
 @dataclass(frozen=True, slots=True)
 class Setting:
@@ -43,8 +46,8 @@ class Setting:
     group: Any = None
     """The process group of the worker's tensor-parallel ranks."""
     recoverable: bool = True
-    graphs: bool = False
-    """Whether its work is captured as CUDA graphs, where that can be."""
+    graphs: Graphs = "off"
+    """Whether its work is captured as CUDA graphs."""
 
 
 class Chunk:
@@ -238,7 +241,7 @@ def build_chunks(
     group: Any = None,
     recoverable: bool = True,
     per_step: int | None = None,
-    graphs: bool = False,
+    graphs: Graphs = "off",
 ) -> dict[int, Chunk]:
     """Those that a worker of this stage holds, by number, in the order of the model.
 

@@ -21,6 +21,7 @@ import torch
 
 from recycle_runtime.execution.chunk import Chunk
 from recycle_runtime.execution.shapes import as_tuple
+from recycle_runtime.program.errors import ProgramError
 
 _USES = 2
 """Eager uses of a buffer before it is captured: libraries set themselves up in the first."""
@@ -169,6 +170,11 @@ class ChunkGraphs:
         self._chunk.cannot_capture = why
         self._made.clear()
         self._seen.clear()
+        if self._chunk.setting.graphs == "on":
+            what = f"{self._chunk.program.path}: chunk {self._chunk.number}"
+            raise ProgramError(
+                f"{what} cannot be captured as CUDA graphs: {why}", "--cuda-graphs auto computes it without"
+            )
         _log.warning("chunk %d is not captured as CUDA graphs: %s", self._chunk.number, why)
 
 

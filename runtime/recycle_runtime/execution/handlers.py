@@ -124,7 +124,7 @@ class Handlers:
         self._graphs = {
             number: ChunkGraphs(chunk)
             for number, chunk in chunks.items()
-            if can_capture and chunk.setting.graphs
+            if can_capture and chunk.setting.graphs != "off"
         }
 
     def table(self) -> dict[Opcode, Handler]:

@@ -43,6 +43,8 @@ class RunOptions:
     failed: tuple[Worker, ...] = ()
     seed: int = 0
     device: str = "cpu"
+    graphs: str = "auto"
+    """Whether a GPU replays work as CUDA graphs: auto, on or off."""
     trace: bool = False
     save: str | None = None
     """A folder for the parameters of every worker at the end."""
@@ -111,6 +113,7 @@ def run_local(
             workers_per_node=bundle.pipelines * bundle.stages * bundle.tensor,
             state=Path(options.state or temporary),
             device=options.device,
+            graphs=options.graphs,
             seed=options.seed,
             failed=",".join(f"{pipeline}:{stage}" for pipeline, stage in options.failed),
             save=options.save,
@@ -198,6 +201,7 @@ def _how_to_go_on(newest: CheckpointPath | None, options: RunOptions) -> str:
         ("--checkpoint-every", "checkpoint_every"),
         ("--seed", "seed"),
         ("--device", "device"),
+        ("--cuda-graphs", "graphs"),
     ):
         if (value := getattr(options, name)) != getattr(_DEFAULTS, name):
             command += [option, str(value)]

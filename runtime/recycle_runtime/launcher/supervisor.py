@@ -49,6 +49,7 @@ class Job:
     state: Path
     script: tuple[str, ...] = ()
     device: str = "cpu"
+    graphs: str = "auto"
     seed: int = 0
     failed: str = ""
     save: str | None = None
@@ -259,6 +260,8 @@ class Supervisor:
         command += [
             "--device",
             job.device,
+            "--cuda-graphs",
+            job.graphs,
             "--seed",
             str(job.seed),
             "--heartbeat-timeout",

@@ -1,6 +1,7 @@
 """What worker processes are told when they start."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from recycle_runtime.plan.worker_ids import Worker
 
@@ -22,6 +23,8 @@ class WorkerOptions:
     trace: bool
     timeout: float
     """Seconds to wait for other workers before giving up."""
+    graphs: Literal["auto", "on", "off"] = "off"
+    """Whether a GPU replays work as CUDA graphs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -412,6 +412,7 @@ class WorkerProcess:
                 tp_rank=self._tp_rank,
                 group=self._tensor_group,
                 per_step=own.pipelines * own.microbatches,
+                graphs=self._started_as.graphs,
             )
         )
         return self._watched(chunks)

@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING
 from recycle_runtime.cli.options.addresses import add_address_argument, address, token
 from recycle_runtime.cli.options.limits import add_heartbeat_argument, add_limit_arguments, time_limits
 from recycle_runtime.cli.options.script import add_script_arguments, check_script
-from recycle_runtime.cli.options.training import add_device_arguments, add_plan_argument, check_device
+from recycle_runtime.cli.options.training import (
+    add_device_arguments,
+    add_graphs_argument,
+    add_plan_argument,
+    check_device,
+)
 from recycle_runtime.cli.output import Output, UsageError, UserError
 from recycle_runtime.cli.parser import Arguments
 
@@ -21,6 +26,7 @@ def add_arguments(parser: Arguments) -> None:
     add_plan_argument(parser)
     add_script_arguments(parser)
     add_device_arguments(parser)
+    add_graphs_argument(parser)
     add_address_argument(parser, "--coordinator", "where the coordinator listens")
     parser.add_argument(
         "--workers-per-node",
@@ -82,6 +88,7 @@ def run(arguments: Namespace, output: Output) -> int:
             steps=0,
             seed=arguments.seed,
             device=arguments.device,
+            graphs=arguments.cuda_graphs,
             trace=arguments.record,
             timeout=group_timeout(limits.instruction, limits.first_step),
         ),

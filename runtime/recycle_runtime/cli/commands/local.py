@@ -19,6 +19,7 @@ from recycle_runtime.cli.options.limits import (
 from recycle_runtime.cli.options.script import add_script_arguments, check_script
 from recycle_runtime.cli.options.training import (
     add_device_arguments,
+    add_graphs_argument,
     add_peer_check_argument,
     add_plan_argument,
     add_step_arguments,
@@ -41,6 +42,7 @@ def add_arguments(parser: Arguments) -> None:
     add_plan_argument(parser)
     add_script_arguments(parser)
     add_device_arguments(parser)
+    add_graphs_argument(parser)
     add_step_arguments(parser, required=False)
     add_peer_check_argument(parser)
     add_checkpoint_arguments(parser)
@@ -77,6 +79,7 @@ def run(arguments: Namespace, output: Output) -> int:
         failed=failed,
         seed=arguments.seed,
         device=arguments.device,
+        graphs=arguments.cuda_graphs,
         trace=arguments.trace is not None,
         save=arguments.save,
         faults=faults,

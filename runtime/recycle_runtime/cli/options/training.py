@@ -93,6 +93,17 @@ def workers_named(option: str, words: list[str]) -> tuple[Worker, ...]:
         raise UsageError(f"{option}: {error}") from None
 
 
+def add_graphs_argument(parser: Arguments) -> None:
+    """Whether a GPU replays what it has done before."""
+    parser.add_argument(
+        "--cuda-graphs",
+        choices=("auto", "on", "off"),
+        default="auto",
+        help="on a GPU, capture the work on each buffer as CUDA graphs and replay it: where that can be "
+        "(auto, the default), or else end with an error (on), or never (off)",
+    )
+
+
 def check_device(name: str) -> None:
     """UsageError where the device is not there; loads torch."""
     import torch

@@ -1,0 +1,100 @@
+"""Work that is replayed gives what launched work gives; what cannot be captured is computed as ever."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from recycle_runtime.execution.chunk import Chunk, Graphs, build_chunks
+from recycle_runtime.execution.session import Role, Session
+from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.program.errors import ProgramError
+from recycle_runtime.program.loading import load_program
+from recycle_runtime.transport.choose import connect
+from recycle_runtime.transport.interface import Grid
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+FOLDER = Path(__file__).parents[2] / "data"
+PROGRAM = """
+import torch
+from torch import nn
+CLIP_NORM = 0.5
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.linear = nn.LayerNorm(16), nn.Linear(16, 16)
+    def forward(self, value):
+        {extra}
+        return value + torch.tanh(self.linear(self.norm(value)))
+def layers():
+    return [(f"blocks.{{n}}", Block().double()) for n in range(3)]
+def loss(output, target):
+    return ((output - target) ** 2).mean()
+def batches(seed):
+    generator = torch.Generator().manual_seed(seed)
+    count = 0
+    while True:
+        rows = {rows}
+        count += 1
+        yield tuple(torch.randn(rows, 16, generator=generator, dtype=torch.float64) for _ in range(2))
+def optimizer(parameters):
+    return torch.optim.AdamW(parameters, lr=0.01)
+"""
+
+
+def trained(
+    folder: Path, plan: str, graphs: Graphs, extra: str = "pass", rows: str = "4"
+) -> tuple[list[Any], Chunk]:
+    """Eight steps of a plan of one worker; its losses, and the chunk."""
+    path = folder / "program.py"
+    path.write_text(PROGRAM.format(extra=extra, rows=rows))
+    device = torch.device("cuda")
+    bundle = Bundle.read(FOLDER / plan)
+    stream = bundle.stream(0, (0, 0))
+    grid = Grid(bundle.workers(0), 1, 1, bundle.chunk_stages)
+    store: Any = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
+    transport = connect(store, grid, (0, 0), 0, stream, device, timedelta(seconds=60))
+    chunks = build_chunks(load_program(path), bundle, 0, 0, device, graphs=graphs)
+    session = Session(Role(bundle, 0, (0, 0), stream, grid), chunks, transport, store, device)
+    losses = [session.run(step).loss for step in range(8)]
+    session.settle()
+    session.close()
+    return losses, chunks[0]
+
+
+def same(one: tuple[list[Any], Chunk], other: tuple[list[Any], Chunk]) -> None:
+    assert one[0] == pytest.approx(other[0], rel=1e-12)
+    states = one[1].module.state_dict(), other[1].module.state_dict()
+    for name, tensor in states[0].items():
+        torch.testing.assert_close(tensor, states[1][name], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("plan", ["one-worker.plan", "one-worker-decoupled.plan"])
+def test_replayed_steps_are_the_same_steps(tmp_path: Path, plan: str) -> None:
+    replayed = trained(tmp_path, plan, "on")
+    assert replayed[1].graphs
+    same(replayed, trained(tmp_path, plan, "off"))
+
+
+def test_other_shapes_are_computed_as_ever(tmp_path: Path) -> None:
+    rows = "4 if count < 24 else 3 + count % 2"
+    replayed = trained(tmp_path, "one-worker-decoupled.plan", "on", rows=rows)
+    assert replayed[1].graphs
+    same(replayed, trained(tmp_path, "one-worker-decoupled.plan", "off", rows=rows))
+
+
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [("value = nn.functional.dropout(value, 0.5)", "draw random numbers"), ("value.sum().item()", "")],
+)
+def test_what_cannot_be_captured(tmp_path: Path, extra: str, words: str) -> None:
+    eager = trained(tmp_path, "one-worker-decoupled.plan", "auto", extra)
+    assert words in eager[1].cannot_capture
+    assert eager[1].cannot_capture
+    same(eager, trained(tmp_path, "one-worker-decoupled.plan", "off", extra))
+    with pytest.raises(ProgramError, match="cannot be captured as CUDA graphs"):
+        trained(tmp_path, "one-worker-decoupled.plan", "on", extra)
