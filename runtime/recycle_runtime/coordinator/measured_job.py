@@ -2,11 +2,17 @@
 
 A bundle keeps its job resolved to whole ticks, a line for each field. What comes out here is a job file of
 its own: it needs no profile beside it, and says all but what moves of workers would copy.
+
+Of a job in layers it has the layers, so that the same text serves for plans under other cuts. What was
+measured of a stage is shared out among its layers as they were planned.
 """
 
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from recycle_runtime.plan.moves import StageLoads
+from recycle_runtime.plan.recut import stage_ranges
 
 _SHAPE = ("stages", "pipelines", "tensor", "microbatches")
 _LARGEST = 1 << 50
@@ -24,6 +30,10 @@ class StageTimes(NamedTuple):
     reduce: tuple[int, ...]
 
 
+_OF_A_MICROBATCH = ("forward", "backward_input", "backward_weight")
+_MILLION = 1_000_000
+
+
 class JobText:
     """The resolved job of a bundle, read."""
 
@@ -37,6 +47,12 @@ class JobText:
         """Whether times are in slots, which are no seconds."""
         self.is_adaptive = "adaptive" in self._fields["techniques"]
         """Whether a worker may run micro-batches of others."""
+        self.cut = tuple(map(int, self._fields.get("cut", ())))
+        """How many layers each stage has; empty of a job of whole stages."""
+        self.is_in_layers = "layer_forward" in self._fields
+        """Whether it says what each layer costs: the job that a bundle is for, if it can be cut anew."""
+        self.parts = int(self._fields.get("parts", ["1"])[0])
+        """Into how many parts micro-batches are split."""
         self.times = StageTimes(*(tuple(map(int, self._fields[name])) for name in StageTimes._fields))
 
     def parameter_bytes(self, stage: int) -> int:
@@ -65,8 +81,14 @@ class JobText:
         words = self._fields.get("chunks")
         return list(range(self.stages)) if words is None else [int(word) for word in words]
 
-    def with_times(self, times: StageTimes) -> str:
-        """The text of a job file."""
+    def with_times(self, times: StageTimes, under: "JobText | None" = None) -> str:
+        """The text of a job file. `times` are of the stages of this job, or of one that is it under another
+        cut."""
+        if self.is_in_layers:
+            return self._text_in_layers(self._by_layer(times, under or self))
+        return self._text_in_stages(times)
+
+    def _text_in_stages(self, times: StageTimes) -> str:
         fields = self._fields
         settings = [f"unit = {'slot' if self.is_abstract else 'us'}"]
         for name, ticks in times._asdict().items():
@@ -75,16 +97,74 @@ class JobText:
             settings.append(f"transfer = {_list([_thousandths(int(word)) for word in fields['transfer']])}")
         for name in ("activation", "kept_for_weight"):
             settings.append(f"{name} = {self._amounts([int(word) for word in fields[name]])}")
+        return self._text(
+            "profile {\n    " + "\n    ".join(settings) + "\n  }",
+            f"memory {{ capacity = {self._capacity()} }}",
+        )
+
+    def _by_layer(self, times: StageTimes, under: "JobText") -> StageTimes:
+        """Times of each layer, whose sums are those of the stages."""
+        found: dict[str, tuple[int, ...]] = {}
+        for name, of_stages in times._asdict().items():
+            planned = self._layers(name)
+            if name == "reduce":
+                planned = [_as_many_take(whole, self._pipelines) for whole in planned]
+            row: list[int] = []
+            for stage, (first, past) in enumerate(stage_ranges(under.cut)):
+                here = planned[first:past]
+                amount = self._of_this_job(name, of_stages[stage], stage, sum(here), under)
+                row += _shared_out(amount, here, least=int(name in _OF_A_MICROBATCH))
+            found[name] = tuple(row)
+        return StageTimes(**found)
+
+    def _of_this_job(self, name: str, measured: int, stage: int, planned: int, under: "JobText") -> int:
+        """What was measured of a stage of another cut, with micro-batches whole and as many peers as here."""
+        if name == "reduce" and under is not self:
+            before = under.times.reduce[stage]
+            return planned * measured // before if before else planned
+        if name in _OF_A_MICROBATCH and under.parts == 2:
+            over = int(self._fields.get("split", ["0"])[0])
+            return 2 * measured * _MILLION // (_MILLION + over)
+        return measured
+
+    def _text_in_layers(self, times: StageTimes) -> str:
+        settings = [f"unit = {'slot' if self.is_abstract else 'us'}"]
+        for name, ticks in times._asdict().items():
+            settings.append(f"{name} = {_list([_thousandths(_within(tick)) for tick in ticks])}")
+        if transfers := self._layers("transfer"):
+            settings.append(f"transfer = {_list([_thousandths(tick) for tick in transfers])}")
+        for name in ("activation", "kept_for_weight", "resident"):
+            settings.append(f"{name} = {self._amounts(self._layers(name))}")
+        settings.append(f"parameters = {_list([f'{size} B' for size in self._layers('parameters')])}")
+        (capacity,) = self._fields["layer_capacity"]
+        if capacity != "unlimited":
+            (capacity,) = self._amounts([int(capacity)])[1:-1].split(", ")
+        return self._text(
+            "layers {\n    " + "\n    ".join(settings) + "\n  }", f"memory {{ capacity = {capacity} }}"
+        )
+
+    def _layers(self, name: str) -> list[int]:
+        return [int(word) for word in self._fields[f"layer_{name}"]]
+
+    def _text(self, costs: str, memory: str) -> str:
+        """With everything that is not measured as it is."""
+        fields = self._fields
         solver = dict(zip(fields["solver"][0::2], map(int, fields["solver"][1::2]), strict=True))
         limit = min(solver["time_limit_ns"], _LONGEST_SEARCH)
         pipeline, data, tensor, _ = fields["shape"][1::2]
+        cut = split = redundancy = ""
+        if self.is_in_layers:
+            cut = f"  cut = {_list([str(layers) for layers in self.cut])}"
+            redundancy = f"  redundancy = {fields['redundancy'][0]}"
+        if "split" in fields:
+            split = f"  split = {_decimal(int(fields['split'][0]), 4)}%"
         blocks = [
-            f"parallel {{ pipeline = {pipeline}  data = {data}  tensor = {tensor} }}",
-            f"batch {{ microbatches = {self.microbatches} }}",
-            "profile {\n    " + "\n    ".join(settings) + "\n  }",
-            f"memory {{ capacity = {self._capacity()} }}",
+            f"parallel {{ pipeline = {pipeline}  data = {data}  tensor = {tensor}{cut} }}",
+            f"batch {{ microbatches = {self.microbatches}{split} }}",
+            costs,
+            memory,
             f"techniques {{ {'  '.join(fields['techniques'])} }}",
-            f"tolerate {{ failures = {fields['failures'][0]} }}",
+            f"tolerate {{ failures = {fields['failures'][0]}{redundancy} }}",
             f"solver {{ time_limit = {_decimal(limit, 9)} s  gap = {_decimal(solver['gap_ppm'], 4)}%  "
             f"seed = {solver['seed']} }}",
         ]
@@ -104,6 +184,19 @@ class JobText:
         if self._fields["units"][1] == "byte":
             return _list([f"{amount} B" for amount in amounts])
         return _list([_thousandths(amount) for amount in amounts])
+
+
+def _as_many_take(whole: int, workers: int) -> int:
+    """Of a sum that takes very many workers `whole` ticks."""
+    return -(-whole * (workers - 1) // workers)
+
+
+def _shared_out(amount: int, weights: Sequence[int], least: int) -> list[int]:
+    """In proportion, with the same sum unless some would be less than the least."""
+    all_weights = sum(weights) or len(weights)
+    shares = [weight if sum(weights) else 1 for weight in weights]
+    ends = [amount * end // all_weights for end in accumulate(shares, initial=0)]
+    return [max(least, end - begin) for begin, end in pairwise(ends)]
 
 
 def _within(tick: int) -> int:

@@ -8,9 +8,11 @@ from hypothesis import strategies as st
 from recycle_compiler.fleet.our_plans import loads_of
 from recycle_compiler.frontend.load import parse_job_text
 from recycle_compiler.ir.job import JobSpec, SolverOptions, print_job
+from recycle_compiler.ir.layout import Layout, halved, job_of_layout
 from recycle_compiler.ir.target import Target
 from recycle_runtime.coordinator.measured_job import JobText, StageTimes
 from tests.support.jobs import figure3, small_targets
+from tests.support.layers import jobs_and_layouts, layer_costs, layered_job
 
 
 def read_back(job: JobSpec, times: StageTimes | None = None) -> JobSpec:
@@ -58,3 +60,38 @@ def test_real_times_and_bytes() -> None:
     # What moves copy is not needed to plan, and `us` is as good as `ms`.
     assert read_back(replace(job, parameters=(1, 2, 3, 4))) == replace(job, unit="us")
     assert JobText(print_job(replace(job, parameters=(1, 2, 3, 4)))).parameter_bytes(3) == 4
+
+
+@given(jobs_and_layouts())
+def test_a_job_in_layers_keeps_its_layers(case: tuple[JobSpec, Layout]) -> None:
+    job = case[0]
+    found = read_back(job)
+    assert found.layer_costs is not None and job.layer_costs is not None
+    # Reductions are given as the job's own workers take them, and are rounded.
+    reduced = replace(job.layer_costs, reduce=found.layer_costs.reduce)
+    solver = replace(job.solver, time_limit_ns=60 * 10**9)
+    assert replace(found, reduce=job.reduce) == replace(job, layer_costs=reduced, solver=solver)
+
+
+def test_what_was_measured_of_stages_is_shared_out_among_their_layers() -> None:
+    job = layered_job(layer_costs((1000, 3000, 1000, 1000)), (2, 2), 2, 4)
+    times = StageTimes((8000, 2001), (4000, 2000), (4000, 2000), (6, 0), (0, 0))
+    found = read_back(job, times)
+    assert found.layer_costs is not None
+    assert found.layer_costs.forward == (2000, 6000, 1000, 1001)
+    assert (found.forward, found.cut, found.optimizer) == ((8000, 2001), (2, 2), (6, 0))
+
+
+def test_times_of_stages_of_another_cut_and_of_halves_are_times_of_the_same_layers() -> None:
+    job = replace(layered_job(layer_costs((1000,) * 4), (2, 2), 2, 4), split_ppm=100_000)
+    layout = Layout((1, 3), (2, 2))
+    for base in (job, halved(job)):
+        other = job_of_layout(base, layout)
+        under = JobText(print_job(other))
+        twice = StageTimes(*(tuple(2 * tick for tick in row) for row in under.times))
+        text = JobText(print_job(job)).with_times(twice, under)
+        found = parse_job_text(text, "measured.job")
+        assert found.split_ppm == job.split_ppm and found.layer_costs is not None
+        assert found.layer_costs.forward == (2000,) * 4
+        again = job_of_layout(found if base is job else halved(found), layout)
+        assert again.forward == tuple(2 * tick for tick in other.forward)
