@@ -2,7 +2,7 @@
 
 All are weighed once enough steps of a generation have been seen, and told in one line, whatever comes of it.
 Nothing is considered while a change is under way. A job that can be cut anew moves layers, any other moves
-workers. Plans for measured op times are made under the job's own cut only. Standard library only.
+workers. Standard library only.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -87,6 +87,10 @@ class Adaptation:
             self.costs.state_bytes[stage] = self._job.parameter_bytes(stage)
         self._recutting = Recutting(self.book, options.recut, files.notes)
         self._has_said_why_not = False
+        self._here: PlanBook | None = None
+        """The plans of the current cut, once a generation has begun."""
+        self._cells: dict[Worker, Worker] = {}
+        """Where each worker stands in its grid; op times are those of cells."""
         self._replanner = replanner
         self._rows: list[float] = []
         self._seen = 0
@@ -115,8 +119,9 @@ class Adaptation:
 
     def measured(self, member: Member, times: Mapping[str, float]) -> None:
         """Seconds of a worker's ops; its ranks wait for each other, so one speaks for all."""
-        if member.tp_rank == 0:
-            self.ops.add(member.worker, times)
+        cell = self._cells.get(member.worker)
+        if member.tp_rank == 0 and cell is not None:
+            self.ops.add(cell, times)
 
     def began(self, member: Member, said: Began) -> None:
         """A process runs in a new generation: what it holds, and what it had to copy for that."""
@@ -142,24 +147,36 @@ class Adaptation:
 
     def generation(self, assignment: Assignment, cells: Mapping[Worker, Worker]) -> None:
         """A new generation has been ordered; `cells` are those of its workers."""
-        live = frozenset(cells)
+        live = frozenset(cells.values())
         if self._live and len(live) != len(self._live):
             self.rate.change()
         if live != self._live:
             self._patience, self._asked_for = 1, None
         self._live = live
-        self.ops.keep(live)
+        self._stand(self.book.with_bundle(assignment.bundle), cells)
         self._recutting.generation()
-        idle = self._idle(assignment)
-        for place in (worker for worker, cell in cells.items() if cell in idle):
+        for cell in self._idle(assignment):
             # What it will do there is all that it is judged by.
-            self.ops.forget(place)
+            self.ops.forget(cell)
         self._replanner.stop()
         if self._seen >= STEPS_BEFORE_MOVES and self._period:
             self._pace = median(self._rows) / self._period
         self._period = assignment.period
         self._rows, self._seen, self._look_at, self._copying = [], 0, _ROWS_FOR_PLANS, 0.0
         self._weighed = None
+
+    def _stand(self, here: PlanBook, cells: Mapping[Worker, Worker]) -> None:
+        """What was measured counts for a worker that stays where it is."""
+        if here is not self._here and self._here is not None:
+            self.ops.keep(())
+            self._slow, self._back_from, self._asked_for = {}, {}, None
+            self._files.forget_slow_workers()
+        before = {cell: worker for worker, cell in self._cells.items()}
+        for worker, cell in cells.items():
+            if before.get(cell, worker) != worker:
+                self.ops.forget(cell)
+        self.ops.keep(cells.values())
+        self._here, self._cells = here, dict(cells)
 
     def recovered(self, recovery: Recovery, now: float) -> None:
         """Every worker runs in it."""
@@ -185,8 +202,7 @@ class Adaptation:
         if not job.is_steady or job.move is not None:
             return []
         wishes: list[Wish] = []
-        # Who is slower than its peers is known as long as workers stand where their names say.
-        if not (job.cells.is_plain and self.ops.slow(self._live, _TOO_SLOW)):
+        if not self.ops.slow(self._live, _TOO_SLOW):
             # What is better is judged as if all were equally fast.
             seconds = self.rate.seconds(now)
             step = self._step if self._seen >= self._steps_before_moves else 0.0
@@ -196,20 +212,13 @@ class Adaptation:
             return wishes
         if self._seen >= self._look_at and not self._replanner.is_busy:
             self._look_at = self._seen + _ROWS_BETWEEN_LOOKS
-            if not (why_not := self._no_plans_because(job)):
+            if self._job.has_one_chunk_each:
                 self._consider_plans(job)
             elif self._options.replan is not None and not self._has_said_why_not:
                 self._has_said_why_not = True
-                return [JobEvent(why_not)]
+                what = "plans for measured op times"
+                return [JobEvent(f"{what} are made where every worker holds one chunk only")]
         return []
-
-    def _no_plans_because(self, job: StateMachine) -> str:
-        """Why no plans for measured op times are made; empty if they are."""
-        if not self._job.has_one_chunk_each:
-            return "plans for measured op times are made where every worker holds one chunk only"
-        if not job.cells.is_plain:
-            return "plans for measured op times are made under the job's own cut only"
-        return ""
 
     def _moves(self, job: StateMachine, now: float) -> list[Wish]:
         """Of whole workers; a job that can be cut anew moves layers instead."""
@@ -259,14 +268,15 @@ class Adaptation:
         now, every = job.rows.next, self._options.replan_every
         if least is None or assignment is None or not assignment.is_exact or now < self._asked_at + every:
             return
-        self._tick = self._tick or calibrated(self._job, self.ops)
-        times = None if self._tick is None else measured_times(self._job, self.ops, self._tick)
+        book = job.book
+        planned = self._job if book.is_own else JobText(book.first.job_text)
+        self._tick = self._tick or calibrated(planned, self.ops)
+        times = None if self._tick is None else measured_times(planned, self.ops, self._tick)
         if times is None:
             return
-        failed = self.book.bundles[assignment.bundle].plans[assignment.plan].failed
-        in_use = JobText(self.book.bundles[assignment.bundle].job_text)
-        change, most = shift(in_use.times, times, self._job.microbatches)
-        idle, lighter = self._idle(assignment), self.book.slow_in(assignment)
+        in_use = JobText(book.bundles[assignment.bundle].job_text)
+        change, most = shift(in_use.times, times, planned.microbatches)
+        idle, lighter = self._idle(assignment), book.slow_in(assignment)
         known = idle | lighter.keys()
         slow = self._slow_workers(idle, known, now)
         if set(slow) == self._slow.keys() and not self._is_news(times, least, now):
@@ -274,12 +284,26 @@ class Adaptation:
         if change < least and set(slow) == known and _are_as_slow(slow, lighter):
             return
         self._asked_at, self._asked_for, self._slow = now, times, slow
-        self._about = why_replan(change, most, slow, known)
-        roles = {assignment.roles[place]: by for place, by in slow.items() if place not in idle}
-        plan = InUse(self._files.paths[assignment.bundle], failed, roles)
-        gone = [worker for worker in self.book.grid if worker not in self._live]
-        text = self._job.with_times(times)
-        self._replanner.ask(text, plan, gone, slow, may_be_lighter=self._job.is_adaptive)
+        names = self._names
+        named = {names[cell]: by for cell, by in slow.items()}
+        self._about = why_replan(change, most, named, [names[cell] for cell in known])
+        gone = [cell for cell in book.grid if cell not in self._live]
+        text = self._job.with_times(times, planned)
+        plan = self._in_use(assignment, {cell: by for cell, by in slow.items() if cell not in idle})
+        self._replanner.ask(text, plan, book, gone, slow, may_be_lighter=self._job.is_adaptive)
+
+    def _in_use(self, assignment: Assignment, slow: Mapping[Worker, float]) -> InUse:
+        """The plan of now; those of other cuts that came with the job have no file of their own yet."""
+        bundle = self.book.bundles[assignment.bundle]
+        is_recut = 0 < assignment.bundle <= len(self.book.first.recuts)
+        path = self._replanner.file_of(bundle) if is_recut else self._files.paths[assignment.bundle]
+        roles = {assignment.roles[cell]: by for cell, by in slow.items()}
+        return InUse(path, bundle.plans[assignment.plan].failed, roles)
+
+    @property
+    def _names(self) -> dict[Worker, Worker]:
+        """From cells to workers."""
+        return {cell: worker for worker, cell in self._cells.items()}
 
     def _idle(self, assignment: Assignment) -> set[Worker]:
         """The standbys."""
@@ -316,18 +340,19 @@ class Adaptation:
         gain = 0.0 if best is None else best.saving * self._step * (job.steps - job.rows.next)
         if not job.is_steady or gain <= self.costs.regroup:
             best = None
-        told = JobEvent(f"{self._about}: {offers_text(offers, self._step, least)}: {outcome_text(best)}")
+        offered = offers_text(offers, self._step, least, self._names)
+        told = JobEvent(f"{self._about}: {offered}: {outcome_text(best)}")
         if best is None:
             self._patience = min(2 * self._patience, _MOST_PATIENCE)
             return [told]
-        self._use(best, job.rows.next)
+        self._use(best, job.book, job.rows.next)
         return [told, StopWanted("a plan for measured op times")]
 
-    def _use(self, best: Offer, now: int) -> None:
+    def _use(self, best: Offer, book: PlanBook, now: int) -> None:
         """From the next change on."""
         self._patience, self._asked_for = 1, None
         standby = frozenset(best.candidate.standby)
-        for worker in standby - self.book.standby:
+        for worker in standby - book.standby:
             _, waited = self._back_from.get(worker, (0, self._options.replan_every // 2))
             self._back_from[worker] = (now + 2 * waited, 2 * waited)
         if best.candidate.lighter:
@@ -336,7 +361,7 @@ class Adaptation:
         else:
             self._files.unfit()
             self._files.add(best.candidate.path, best.bundle)
-        self._files.keep_on_standby(standby)
+        self._files.keep_on_standby(standby, book)
 
     @property
     def _step(self) -> float:

@@ -47,14 +47,19 @@ class PlanFiles:
         standby: Collection[Worker],
         made_for: Mapping[int, Fitted],
         fitted: int | None,
+        running: int = 0,
     ) -> None:
-        """What the coordinator before this one had; `made_for` and `fitted` count names from 0."""
+        """What the coordinator before this one had; `made_for` and `fitted` count names from 0.
+
+        Standbys are cells of the grid of the bundle that runs.
+        """
         first = len(self.paths)
         for number, name in enumerate(names):
             self.paths.append(Path(name))
             self._book.add(Bundle.read(name), made_for.get(number))
-        self._book.standby = frozenset(standby)
-        self._book.fitted = None if fitted is None else first + fitted
+        self._book.with_bundle(running).standby = frozenset(standby)
+        if fitted is not None:
+            self._book.with_bundle(first + fitted).fitted = first + fitted
 
     def add(self, path: Path, bundle: Bundle) -> None:
         self.notes.write(bundle=str(path))
@@ -66,18 +71,27 @@ class PlanFiles:
         slow = [[*worker, by] for worker, by in made_for.slow.items()]
         self.notes.write(bundle=str(path), live=sorted(made_for.live), slow=slow)
         self.paths.append(path)
-        self._book.fitted = self._book.add(bundle, made_for)
+        number = self._book.add(bundle, made_for)
+        self._book.with_bundle(number).fitted = number
 
     def unfit(self) -> None:
         """No plan is for certain workers any more."""
-        if self._book.fitted is not None:
+        if any(book.fitted is not None for book in self._book.family):
             self.notes.write(unfit=True)
-            self._book.fitted = None
+            for book in self._book.family:
+                book.fitted = None
 
-    def keep_on_standby(self, standby: Collection[Worker]) -> None:
-        """These should get no micro-batches from now on, and no others."""
+    def keep_on_standby(self, standby: Collection[Worker], here: PlanBook) -> None:
+        """These cells should get no micro-batches from now on, and no others, here or under another cut."""
         self.notes.write(standby=sorted(standby))
-        self._book.standby = frozenset(standby)
+        for book in self._book.family:
+            book.standby = frozenset(standby) if book is here else frozenset()
+
+    def forget_slow_workers(self) -> None:
+        """Under another cut all do the same, until it is known who is slow there."""
+        self.unfit()
+        if any(book.standby for book in self._book.family):
+            self.keep_on_standby((), self._book)
 
 
 class Planner:
@@ -237,6 +251,19 @@ def request_for(book: PlanBook, failed: FailedWorkers) -> Request:
     most = [max(pair) for pair in zip(first, left, strict=True)]
     gone = tuple(cell for cell in book.grid if left[cell[1]] <= cell[0] < most[cell[1]])
     return Request(gone, layout_text(book.cut, most), book.split == 2)
+
+
+def planned_names(book: PlanBook, failed: Collection[Worker]) -> dict[Worker, Worker]:
+    """From each cell that is left to the name that a plan on demand has for it."""
+    left = [cell for cell in book.grid if cell not in failed]
+    if book.is_own:
+        return {cell: cell for cell in left}
+    seen = [0] * book.stages
+    names: dict[Worker, Worker] = {}
+    for cell in left:
+        names[cell] = (seen[cell[1]], cell[1])
+        seen[cell[1]] += 1
+    return names
 
 
 def next_failure(

@@ -159,12 +159,11 @@ class Recutting:
         alike = [target for target in targets if target.period <= _ALIKE * quickest]
         alike.sort(key=lambda target: (target.period, target.layout))
         held = job.cells.held(live)
+        idle = [worker for worker in live if job.cells.of(worker) in job.book.standby]
         ways: list[tuple[Target, Recut]] = []
         for target in alike[:_MOST_COMPARED]:
             try:
-                recut = least_bytes(
-                    held, target.book.cut, target.workers, self._layer_bytes, self._own.standby
-                )
+                recut = least_bytes(held, target.book.cut, target.workers, self._layer_bytes, idle)
             except HoldersGoneError:
                 return None
             ways.append((target, recut))

@@ -14,8 +14,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
+from recycle_runtime.coordinator.plans import planned_names, request_for
 from recycle_runtime.plan.assembly import Worker
-from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.plan.bundle import Bundle, bundle_alone
 from recycle_runtime.plan.on_demand import (
     OnDemandError,
     Recyclec,
@@ -23,12 +24,16 @@ from recycle_runtime.plan.on_demand import (
     read_plan,
     retime_arguments,
 )
+from recycle_runtime.plan.plan_book import PlanBook
 
 _TICKS = "step_ticks"
 
 
 class Candidate(NamedTuple):
-    """A plan for the same failures, in which some live workers have less to do, or are standbys."""
+    """A plan for the same failures, in which some live workers have less to do, or are standbys.
+
+    Workers are cells of the current cut.
+    """
 
     path: Path
     failed: tuple[Worker, ...]
@@ -80,6 +85,7 @@ class Replanner:
         self,
         job: str,
         in_use: InUse,
+        book: PlanBook,
         failed: Collection[Worker],
         slow: Mapping[Worker, float],
         *,
@@ -96,15 +102,18 @@ class Replanner:
             self._candidates.append(self._candidate(failed, standby=slow))
         self._left.append((None, retime_arguments(in_use.path, in_use.failed, str(times), in_use.slow)))
         for candidate in self._candidates:
-            plan = plan_arguments(str(times), candidate.failed, candidate.lighter, out=candidate.path)
-            self._left.append((candidate, plan))
-            working = {worker: by for worker, by in slow.items() if worker not in candidate.standby}
-            timing = retime_arguments(candidate.path, candidate.failed, str(times), working)
-            self._left.append((candidate, timing))
+            self._left += [(candidate, words) for words in _commands(candidate, book, slow, str(times))]
         try:
             self._next()
         except OnDemandError as error:
             self._give_up(str(error))
+
+    def file_of(self, bundle: Bundle) -> Path:
+        """A file with the plans of one cut."""
+        path = self._folder / f"cut-{bundle.content_hash[:16]}.plan"
+        if not path.exists():
+            path.write_bytes(bundle_alone(bundle))
+        return path
 
     def made(self) -> list[Offer] | None:
         """What has come of it, once; None while there is nothing, or nothing will come."""
@@ -173,6 +182,21 @@ class Replanner:
         ]
 
 
+def _commands(
+    candidate: Candidate, book: PlanBook, slow: Mapping[Worker, float], times: str
+) -> list[list[str]]:
+    """To plan it, and to see how long its step takes with the slow workers that work in it."""
+    names = planned_names(book, candidate.failed)
+    request = request_for(book, candidate.failed)
+    lighter = {names[cell]: by for cell, by in candidate.lighter.items()}
+    working = {names[cell]: by for cell, by in slow.items() if cell not in candidate.standby}
+    gone = [cell for cell in book.grid if cell not in names.values()]
+    plan = plan_arguments(
+        times, request.failed, lighter, layout=request.layout, split=request.split, out=candidate.path
+    )
+    return [plan, retime_arguments(candidate.path, gone, times, working)]
+
+
 def best_offer(offers: Collection[Offer], least: float) -> Offer | None:
     """The one that saves most, and the share that is asked for at least; of equals the plainest."""
     good = [offer for offer in offers if offer.saving >= least]
@@ -193,9 +217,9 @@ def why_replan(change: float, most: int, slow: Mapping[Worker, float], known: Co
     return ", ".join(words) or f"op times have moved by {100 * change:.1f} % of a step, most on stage {most}"
 
 
-def offers_text(offers: Collection[Offer], step: float, least: float) -> str:
-    """What each of them would save."""
-    words = [f"{_plan_of(offer.candidate)} saves {100 * offer.saving:.1f} %" for offer in offers]
+def offers_text(offers: Collection[Offer], step: float, least: float, names: Mapping[Worker, Worker]) -> str:
+    """What each of them would save; `names` lead from cells to workers."""
+    words = [f"{_plan_of(offer.candidate, names)} saves {100 * offer.saving:.1f} %" for offer in offers]
     return f"{', '.join(words)} of {step:.3g} s a step, {100 * least:.1f} % asked for"
 
 
@@ -208,11 +232,12 @@ def outcome_text(best: Offer | None) -> str:
     return "taken, with a lighter load" if best.candidate.lighter else "taken"
 
 
-def _plan_of(candidate: Candidate) -> str:
+def _plan_of(candidate: Candidate, names: Mapping[Worker, Worker]) -> str:
+    who = ", ".join(_name(names.get(cell, cell)) for cell in candidate.standby or candidate.lighter)
     if candidate.standby:
-        return f"a plan with {', '.join(map(_name, candidate.standby))} on standby"
+        return f"a plan with {who} on standby"
     if candidate.lighter:
-        return f"a plan in which {', '.join(map(_name, candidate.lighter))} has less to do"
+        return f"a plan in which {who} has less to do"
     return "a new plan for all workers"
 
 

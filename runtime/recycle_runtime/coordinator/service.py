@@ -277,7 +277,11 @@ class Service:
     def _remember(self, remembered: Remembered) -> None:
         """Go on as the coordinator before this one."""
         self._plan_files.recall(
-            remembered.bundles, remembered.standby, remembered.made_for, remembered.fitted
+            remembered.bundles,
+            remembered.standby,
+            remembered.made_for,
+            remembered.fitted,
+            0 if remembered.plan is None else remembered.plan.bundle,
         )
         self._job.remember(remembered)
         self._job.scripts.remember(

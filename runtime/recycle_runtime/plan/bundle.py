@@ -38,7 +38,7 @@ from recycle_runtime.plan.codec import Columns, decode_stream, unpack_bytes
 from recycle_runtime.plan.isa import Instruction
 from recycle_runtime.plan.worker_ids import Worker, worker_text
 
-__all__ = ["FORMAT_VERSION", "Bundle", "BundleError", "Layout", "PlanEntry", "join_bundle"]
+__all__ = ["FORMAT_VERSION", "Bundle", "BundleError", "Layout", "PlanEntry", "bundle_alone", "join_bundle"]
 
 MAGIC = b"\x89plan\r\n\x1a"
 """No text file starts like this, and one that went through a change of line ends does not either."""
@@ -189,6 +189,12 @@ def join_bundle(index: Index, plans: Sequence[bytes], recuts: Sequence[bytes] = 
     digest = hashlib.sha256(content).digest()
     checked = digest + struct.pack("<II", len(content), len(blocks) - 1) + tail
     return MAGIC + struct.pack("<HI", FORMAT_VERSION, zlib.crc32(checked)) + checked
+
+
+def bundle_alone(bundle: Bundle) -> bytes:
+    """The bytes of a bundle without its re-cuts; of one that is a re-cut, a file of its own."""
+    index = Index(**{each.name: getattr(bundle, each.name) for each in fields(Index)})
+    return join_bundle(index, [zlib.decompress(plan) for plan in bundle.packed_plans])
 
 
 def _parse_recuts(index: Index, blocks: Sequence[bytes], *, is_recut: bool) -> tuple[Bundle, ...]:

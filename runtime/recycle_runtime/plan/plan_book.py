@@ -137,8 +137,10 @@ class PlanBook:
         Of plans for exactly these failures one with newer op times is better.
         """
         if self.fitted is not None and self._made_for[self.fitted].live == frozenset(live):
-            period = self.bundles[self.fitted].plans[0].period
-            return Assignment(self.fitted, 0, {worker: worker for worker in sorted(live)}, 0, period)
+            bundle = self.bundles[self.fitted]
+            # The first of a stage has the first role, as it had when the plan was asked for.
+            roles = dict(zip(sorted(live, key=_by_stage), bundle.workers(0), strict=True))
+            return Assignment(self.fitted, 0, roles, 0, bundle.plans[0].period)
         working = [worker for worker in live if worker not in self.standby]
         if len(working) < len(live):
             chosen = self._choose(self.counts(working))
@@ -246,6 +248,10 @@ def stream_of(bundle: Bundle, plan: int, role: Worker) -> Sequence[Instruction]:
         return bundle.stream(plan, role)
     peer = next(worker for worker in workers if worker[1] == role[1])
     return tuple(step for step in bundle.stream(plan, peer) if step.opcode in _WITHOUT_MICROBATCHES)
+
+
+def _by_stage(worker: Worker) -> tuple[int, int]:
+    return worker[1], worker[0]
 
 
 def _counts(failed: Collection[Worker], stages: int) -> Counts:

@@ -36,6 +36,7 @@ class InProcess(Replanner):
         self,
         job: str,
         in_use: InUse,
+        book: PlanBook,
         failed: Collection[Worker],
         slow: Mapping[Worker, float],
         *,
