@@ -58,6 +58,8 @@ class MicroBatches:
         self._counts: set[int | None] = set()
         """Of samples in the micro-batches drawn so far."""
         self._waited = 0.0
+        self._position: tuple[int, Any] | None = None
+        """Where to begin, if that was told."""
         self.on_wait: Callable[[int, int], None] | None = None
         """Called with the beginning and the end of every wait, in nanoseconds of the monotonic clock."""
         self.ends_at: int | None = None
@@ -101,13 +103,14 @@ class MicroBatches:
     def expect(self, step: int, indices: Sequence[int]) -> None:
         """A step begins: these are its micro-batches that are loaded here, in this order, and probably those
         of the next step too."""
-        if step < self._first_step:
+        self._looks = {place: look for place, look in self._looks.items() if place[0] >= step - 1}
+        self._drop_readers(step)
+        if not indices:
+            # Nothing is opened that is not read: a script may not have given its data yet.
             return
         reader = self._reader(step)
         for given in self._given:
             given.reader.forget(self._oldest(step))
-        self._looks = {place: look for place, look in self._looks.items() if place[0] >= step - 1}
-        self._drop_readers(step)
         reader.mark(self._number(step, 0))
         reader.mark(self._number(step + 1, 0))
         steps = (step,) if self.ends_at is not None and step + 1 >= self.ends_at else (step, step + 1)
@@ -122,7 +125,10 @@ class MicroBatches:
 
     def is_known(self, step: int, index: int) -> bool:
         """Whether it is known what it looks like without drawing anything."""
-        return (step, index) in self._looks or self._reader(step).has(self._number(step, index))
+        if (step, index) in self._looks:
+            return True
+        reader = self._opened(step)
+        return reader is not None and reader.has(self._number(step, index))
 
     def tell(self, step: int, index: int, look: Look) -> None:
         """What a micro-batch looks like that another worker has drawn."""
@@ -169,11 +175,15 @@ class MicroBatches:
 
     def position(self, step: int) -> Any:
         """Where the source stands when a step begins, for `go_to`; None if it need not be told."""
-        return self._reader(step).position(self._number(step, 0))
+        reader = self._opened(step)
+        return None if reader is None else reader.position(self._number(step, 0))
 
     def go_to(self, step: int, position: Any) -> None:
         """Go on from where another worker, or an earlier run, stood when this step began."""
-        self._reader(step).go_to(self._number(step, 0), position)
+        number, reader = self._number(step, 0), self._opened(step)
+        self._position = number, position
+        if reader is not None:
+            reader.go_to(number, position)
 
     def approach(self, step: int) -> None:
         """Draw what has to be drawn before the first micro-batch of a step can be, if the program says what.
@@ -201,15 +211,22 @@ class MicroBatches:
         self._counts.add(item.look.samples)
         return item
 
-    def _reader(self, step: int) -> Reader:
+    def _opened(self, step: int) -> Reader | None:
+        """What the micro-batches of a step are read from, if anything of it has been asked for."""
         with self._lock:
-            found = next((given for given in reversed(self._given) if given.from_step <= step), None)
-            if found is None:
-                source = source_of(self._program, self._seed)
-                reader = reader_of(self._program.path, source, self._seed, self._per_step)
-                found = _Given(self._first_step, None, reader)
-                self._given.insert(0, found)
-            return found.reader
+            return next((given.reader for given in reversed(self._given) if given.from_step <= step), None)
+
+    def _reader(self, step: int) -> Reader:
+        found = self._opened(step)
+        if found is None:
+            source = source_of(self._program, self._seed)
+            found = reader_of(self._program.path, source, self._seed, self._per_step)
+            if self._position is not None:
+                number, position = self._position
+                found.go_to(number, position)
+            with self._lock:
+                self._given.insert(0, _Given(self._first_step, None, found))
+        return found
 
     def _drop_readers(self, step: int) -> None:
         """Those that neither this step nor the one before it uses."""

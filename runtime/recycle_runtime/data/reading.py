@@ -159,6 +159,13 @@ class StreamReader:
         self._keep_position()
 
     def position(self, number: int) -> Any:
+        if self._source.state is None or not self._recent:
+            # One that has drawn nothing would have to begin at the beginning.
+            return None
+        if number >= self._next:
+            self._marks.add(number)
+            self._keep_position()
+            self.approach(number)
         return self._positions.get(number)
 
     def go_to(self, number: int, position: Any) -> None:

@@ -35,13 +35,13 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_failure_and_a_return(tmp_path: Path, notes: Path) -> None:
     """Three stages: workers in the middle draw nothing, and learn how long micro-batches are."""
     bundle = plans(tmp_path / "three.plan", unit_job(3, 2, 2), [(1, 0)])
-    steps = 12
+    steps = 100
     alone = train_alone(BY_INDEX, 3, PER_STEP, steps)
     outcome = run(tmp_path / "run", bundle, BY_INDEX, steps, ["kill=1:0@3"], ["1:0@6"])
     check(tmp_path / "run", outcome, alone)
     processes = drawn(notes)
     # Those of the first and of the last stage, and the one that came back; it draws nothing of the past.
-    assert len(processes) == 5
+    assert outcome.rows[-1].live == 6 and len(processes) == 5
     assert all(len(set(numbers)) == len(numbers) for numbers in processes)
     assert min(map(min, processes)) == 0 and sum(min(numbers) >= 6 * PER_STEP for numbers in processes) == 1
     # All that was needed was drawn for each of the two ends, and hardly more: what was drawn ahead for a plan
