@@ -46,36 +46,50 @@ def train_plainly(program: str, per_step: int, steps: int, seed: int = 0) -> Pla
     torch.manual_seed(seed_of(seed, 0))
     model = Whole(names["layers"]())
     pairs = [(name.replace("/", "."), value) for name, value in model.named_parameters()]
+    is_low = names.get("PRECISION") == "bf16-weights"
+    if is_low:
+        pairs = [(name, nn.Parameter(value.detach().clone())) for name, value in pairs]
+        model.to(torch.bfloat16)
+    masters = [value for _, value in pairs]
     first = names["optimizer"].__code__.co_varnames[0]
-    optimizer = names["optimizer"](pairs if first == "named_parameters" else [value for _, value in pairs])
+    optimizer = names["optimizer"](pairs if first == "named_parameters" else masters)
     schedule = names["schedule"](optimizer) if names.get("schedule") else None
     movers: list[Any] = names["moves_with_steps"](model, optimizer) if "moves_with_steps" in names else []
     items = names["batches"](seed)
     losses: list[float] = []
     rates: list[float] = []
     for _ in range(steps):
-        total = 0.0
-        for _ in range(per_step):
-            value, target = next(items)
-            with torch.autocast("cpu", torch.bfloat16) if names.get("PRECISION") == "bf16" else nullcontext():
-                loss = names["loss"](model(value), target) / per_step
-            loss.backward()
-            total += float(loss.detach())
-        losses.append(total)
+        losses.append(sum(_backward(names, model, *next(items), per_step) for _ in range(per_step)))
         rates.append(float(optimizer.param_groups[0]["lr"]))
         if names.get("CLIP_VALUE") is not None:
             nn.utils.clip_grad_value_(model.parameters(), names["CLIP_VALUE"])
-        limit = names.get("CLIP_NORM")
-        norm = nn.utils.clip_grad_norm_(model.parameters(), float("inf") if limit is None else limit)
+        norm = nn.utils.clip_grad_norm_(model.parameters(), names.get("CLIP_NORM") or float("inf"))
         if torch.isfinite(norm):
-            optimizer.step()
+            _step(optimizer, list(model.parameters()) if is_low else [], masters)
             if schedule is not None:
                 schedule.step()
             for mover in movers:
-                if hasattr(mover, "update_parameters"):
-                    mover.update_parameters(model)
-                else:
-                    mover.step()
-        optimizer.zero_grad()
-    averages = [mover.module.state_dict() for mover in movers if hasattr(mover, "update_parameters")]
+                mover.update_parameters(model)
+        model.zero_grad()
+    averages = [mover.module.state_dict() for mover in movers]
     return Plain(losses, named(model.state_dict()), named(averages[0]) if averages else {}, rates)
+
+
+def _backward(names: dict[str, Any], model: nn.Module, value: Any, target: Any, per_step: int) -> float:
+    precision = names.get("PRECISION")
+    value = value.to(torch.bfloat16) if precision == "bf16-weights" else value
+    with torch.autocast("cpu", torch.bfloat16) if precision == "bf16" else nullcontext():
+        loss = names["loss"](model(value), target) / per_step
+    loss.backward()
+    return float(loss.detach())
+
+
+def _step(optimizer: Any, weights: list[nn.Parameter], masters: list[nn.Parameter]) -> None:
+    """With weights in lower precision, of the copies that stand for them."""
+    for weight, master in zip(weights, masters, strict=False):
+        assert weight.grad is not None
+        master.grad = weight.grad.float()
+    optimizer.step()
+    with torch.no_grad():
+        for weight, master in zip(weights, masters, strict=False):
+            weight.copy_(master)

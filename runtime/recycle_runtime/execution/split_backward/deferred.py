@@ -6,7 +6,8 @@
 
 The parameters are no inputs of the node, so autograd accumulates nothing for them. Tensors are kept by
 `save_for_backward` alone, never as attributes of the context: so the engine drops them when the node has
-run, notices if they were changed, and checkpointing can recompute them.
+run, and notices if they were changed. What torch.utils.checkpoint computes again is left to autograd: to keep
+it until `run` would cost more than it was asked to save.
 """
 
 # Whether a parameter has hooks can only be read from attributes that torch calls private.
@@ -59,6 +60,15 @@ class Collector(Protocol):
         ...
 
 
+def saved_tensors_are_hooked() -> bool:
+    """Whether checkpointing, or something like it, decides what is saved for backward now."""
+    try:
+        with torch.autograd.graph.disable_saved_tensors_hooks("saved tensors are hooked"):
+            return False
+    except RuntimeError:
+        return True
+
+
 class Owner:
     """One for each stage."""
 
@@ -67,6 +77,13 @@ class Owner:
         """Takes what is deferred during backward; without one, nothing is deferred."""
         self.anchor = torch.zeros((), requires_grad=True)
         """Makes an output require a gradient when no input does, so that its node runs in backward."""
+
+    def is_recomputing(self) -> bool:
+        """Whether what is computed now is computed again in backward, or is that second time.
+
+        Weights do not wait there: they would hold what checkpointing has been asked to drop.
+        """
+        return self.collecting is not None or saved_tensors_are_hooked()
 
 
 NO_SECOND_DERIVATIVE = (
@@ -96,7 +113,7 @@ class Unit(ABC):
         is_trained = (weight is not None and weight.requires_grad) or (
             bias is not None and bias.requires_grad
         )
-        if not is_trained or not torch.is_grad_enabled():
+        if not is_trained or not torch.is_grad_enabled() or self.owner.is_recomputing():
             return self.original(input)
         return _deferred(input, None if input.requires_grad else self.owner.anchor, self)
 

@@ -57,15 +57,6 @@ def tensors_of(value: Any) -> list[Tensor]:
     return found
 
 
-def saved_tensors_are_hooked() -> bool:
-    """Whether checkpointing, or something like it, decides what is saved for backward now."""
-    try:
-        with torch.autograd.graph.disable_saved_tensors_hooks("saved tensors are hooked"):
-            return False
-    except RuntimeError:
-        return True
-
-
 class Trial:
     """Records one ordinary call of a module, made on aliases of its inputs."""
 
@@ -159,7 +150,7 @@ class GeneralUnit:
             return None
         if not any(parameter.requires_grad for parameter in self.module.parameters()):
             return None
-        if saved_tensors_are_hooked() or self._is_watched_inside():
+        if self.owner.is_recomputing() or self._is_watched_inside():
             return None
         try:
             tensors = tensors_of((args, kwargs))
