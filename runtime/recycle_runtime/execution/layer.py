@@ -11,6 +11,7 @@ import torch
 from recycle_runtime.execution.kept_buffers import BufferHistory
 from recycle_runtime.execution.optimizer import LayerOptimizer, Masters, check_optimizer, moving_of
 from recycle_runtime.execution.optimizer.plain_state import plain
+from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.program.layers import name_prefix
 from recycle_runtime.program.loading import Program
 
@@ -29,7 +30,7 @@ class Layer:
         """Of the same, in the whole model."""
         masters = _lowered(program, module, self.parameters)
         self.stepped: LayerOptimizer | None = None
-        """None where there is nothing to train."""
+        """None where there is nothing to train, or nothing that the program wants to train."""
         if self.parameters:
             self.stepped = self._optimizer(program, masters)
         self.buffers = BufferHistory(module)
@@ -76,9 +77,15 @@ class Layer:
                 tensors += _tensors(self.stepped.moving.state_dict())
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
-    def _optimizer(self, program: Program, masters: Masters | None) -> LayerOptimizer:
+    def _optimizer(self, program: Program, masters: Masters | None) -> LayerOptimizer | None:
         stepped = self.parameters if masters is None else masters.parameters
-        optimizer = program.optimizer(stepped, self.parameter_names)
+        try:
+            optimizer = program.optimizer(stepped, self.parameter_names)
+        except ProgramError as error:
+            if "empty parameter list" in str(error.__cause__):
+                # It chooses some parameters of the model, and none of this layer.
+                return None
+            raise
         check_optimizer(optimizer, stepped)
         return LayerOptimizer(optimizer, moving_of(program, self.module, optimizer), masters)
 

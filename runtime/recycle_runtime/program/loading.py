@@ -46,6 +46,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from recycle_runtime.program.compiled import unwrapped
 from recycle_runtime.program.errors import ProgramError, blame, place, syntax_sentence
 from recycle_runtime.program.named_inputs import as_tuple
 from recycle_runtime.program.precision import Precision, precision_of
@@ -304,7 +305,7 @@ class Program:
     def build_stage(self, chunk: int, chunks: int, group: Any = None) -> torch.nn.Module:
         """One chunk of the model; the group reaches only a program that asks for it."""
         module = self._model((chunk, chunks), group)
-        return self._checked("build_stage", module, torch.nn.Module, "a torch.nn.Module")
+        return unwrapped(self._checked("build_stage", module, torch.nn.Module, "a torch.nn.Module"))
 
     def arguments(self, inputs: Any) -> tuple[torch.Tensor, ...]:
         """What the first layer is called with, for the input of a micro-batch."""
@@ -359,7 +360,7 @@ class Program:
                     f"{self._line(self.gives)}: {self.gives} must return pairs of a name and a "
                     f"torch.nn.Module, got {_short(row)}"
                 )
-        return [(name, module) for name, module in rows]
+        return [(name, unwrapped(module)) for name, module in rows]
 
     def loss(self, output: Any, target: Any) -> torch.Tensor:
         """Of one micro-batch; what the user's code raises is left as it is, for the caller to place."""

@@ -59,7 +59,7 @@ def train_plainly(program: str, per_step: int, steps: int, seed: int = 0) -> Pla
     losses: list[float] = []
     rates: list[float] = []
     for _ in range(steps):
-        losses.append(sum(_backward(names, model, *next(items), per_step) for _ in range(per_step)))
+        losses.append(sum(_backward(names, model, next(items), per_step) for _ in range(per_step)))
         rates.append(float(optimizer.param_groups[0]["lr"]))
         if names.get("CLIP_VALUE") is not None:
             nn.utils.clip_grad_value_(model.parameters(), names["CLIP_VALUE"])
@@ -75,7 +75,8 @@ def train_plainly(program: str, per_step: int, steps: int, seed: int = 0) -> Pla
     return Plain(losses, named(model.state_dict()), named(averages[0]) if averages else {}, rates)
 
 
-def _backward(names: dict[str, Any], model: nn.Module, value: Any, target: Any, per_step: int) -> float:
+def _backward(names: dict[str, Any], model: nn.Module, item: Any, per_step: int) -> float:
+    value, target = item
     precision = names.get("PRECISION")
     value = value.to(torch.bfloat16) if precision == "bf16-weights" else value
     with torch.autocast("cpu", torch.bfloat16) if precision == "bf16" else nullcontext():

@@ -3,6 +3,7 @@
 Workers as threads, steps that are undone and made again, and the model cut elsewhere in between.
 """
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import torch
 from recycle_runtime.execution.chunk import Chunk, convert
 from recycle_runtime.execution.digest import digest_of
 from recycle_runtime.execution.layer import Layer
+from recycle_runtime.execution.optimizer import FlatGradients
+from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.program.layers import build_layers
 from tests.runtime.training.compare import changed
 from tests.runtime.training.plain_loop import Plain, train_plainly
@@ -25,8 +28,7 @@ def averages_of(held: Held) -> dict[str, torch.Tensor]:
     """Under the names of the whole model."""
     found: dict[str, torch.Tensor] = {}
     for layer in (layer for chunks in held.values() for chunk in chunks.values() for layer in chunk.layers):
-        assert layer.stepped is not None
-        for part in layer.stepped.moving.parts.values():
+        for part in () if layer.stepped is None else layer.stepped.moving.parts.values():
             if isinstance(part, torch.optim.swa_utils.AveragedModel):
                 state: dict[str, torch.Tensor] = part.module.state_dict()
                 found |= {f"{layer.name}.{name}": tensor for name, tensor in state.items()}
@@ -149,6 +151,44 @@ def test_a_schedule_in_a_hook_of_the_optimizer(tmp_path: Path) -> None:
     check(held, losses, train_plainly(program, 4, STEPS))
 
 
+COUNTED = """
+schedule = None
+_optimizer = optimizer
+class Slower:
+    def __init__(self, made):
+        self.made, self.steps, self.seen = made, 0, []
+    def __call__(self, *_):
+        self.steps += 1
+        self.seen.append(self.steps)
+        for group in self.made.param_groups:
+            group["lr"] = 3e-2 / len(self.seen)
+def optimizer(named_parameters):
+    made, steps, seen = _optimizer(named_parameters), 0, {}
+    def slower(*_):
+        nonlocal steps
+        steps += 1
+        seen[steps] = None
+        for group in made.param_groups:
+            group["weight_decay"] = 0.1 / len(seen)
+    made.register_step_post_hook(slower)
+    made.register_step_post_hook(Slower(made))
+    return made
+"""
+
+
+def test_what_hooks_of_the_optimizer_count(tmp_path: Path) -> None:
+    program = changed(tmp_path, SCRIPTED, COUNTED)
+    bundle = bundle_of(tmp_path, (3, 2), (0, 1), 2, 2)
+    held = built(bundle, program)
+    losses = run(bundle, held, 0, 4)
+    assert {chunk.stepper.progress.redone for chunk in every_chunk(held)} == {1}
+    for chunk in every_chunk(held):
+        chunk.stepper.rollback()
+        chunk.stand(3, None)
+    losses[3:] = run(bundle, held, 3, STEPS)
+    check(held, losses, train_plainly(program, 4, STEPS))
+
+
 def test_a_layer_takes_everything_along(tmp_path: Path) -> None:
     """State as it is sent and as it is written, into a layer built anew."""
     from recycle_runtime.checkpoint.storage import put_together, take_apart
@@ -207,3 +247,60 @@ def test_peers_have_the_same_digest(tmp_path: Path) -> None:
         "blocks.3: param_groups 0 lr",
         layer.parameter_names[2],
     }
+
+
+def test_clipping_by_value(tmp_path: Path) -> None:
+    """Before the norm is taken, as in a plain loop that does both."""
+    program = changed(tmp_path, SCRIPTED, "CLIP_VALUE = 0.3\nCLIP_NORM = 1.0")
+    bundle = bundle_of(tmp_path, (3, 2), (0, 1), 2, 2)
+    held = built(bundle, program)
+    losses = run(bundle, held, 0, STEPS)
+    check(held, losses, train_plainly(program, 4, STEPS))
+    assert losses != pytest.approx(train_plainly(SCRIPTED, 4, STEPS).losses, rel=1e-3)
+
+
+def test_gradients_that_are_not_finite_are_seen_although_they_are_clipped_by_value() -> None:
+    weight = torch.nn.Parameter(torch.zeros(3))
+    gradients = FlatGradients([weight])
+    for value, expected in ((5.0, [0.5, 0.5, -0.5]), (math.inf, None), (math.nan, None)):
+        assert weight.grad is not None
+        weight.grad.copy_(torch.tensor([value, 5.0, -5.0]))
+        gradients.clamp(0.5)
+        assert math.isfinite(float(gradients.sum_of_squares())) is (expected is not None)
+        assert expected is None or weight.grad.tolist() == expected
+
+
+def test_layers_of_which_nothing_is_chosen(tmp_path: Path) -> None:
+    """An optimizer for some parameters: other layers stay as they are, and still count for the norm."""
+    change = """
+def optimizer(named_parameters):
+    return torch.optim.AdamW([value for name, value in named_parameters if "blocks" in name], lr=3e-2)
+def moves_with_steps(module, optimizer): return []
+"""
+    program = changed(tmp_path, SCRIPTED, change)
+    bundle = bundle_of(tmp_path, (3, 2), (0, 1), 2, 2)
+    held = built(bundle, program)
+    check(held, run(bundle, held, 0, 4), train_plainly(program, 4, 4))
+
+
+REFUSED = {
+    "def schedule(o): return torch.optim.lr_scheduler.ReduceLROnPlateau(o)": "needs a number in every step",
+    "def schedule(o): return 0.1": "schedule must return a scheduler of torch.optim.lr_scheduler",
+    "def schedule(): pass": "cannot be called as schedule",
+    "def moves_with_steps(m, o): return [object()]": "must have state_dict, load_state_dict and step",
+    "CLIP_VALUE = -1": "CLIP_VALUE must be a number over 0",
+    """
+class Strange:
+    def step(self): pass
+    def state_dict(self): return {"lock": {1, 2}}
+    def load_state_dict(self, state): pass
+def moves_with_steps(m, o): return Strange()
+""": "Strange cannot be handed to another worker: its state has a value of type set under lock",
+}
+
+
+@pytest.mark.parametrize("change", REFUSED)
+def test_what_cannot_work_says_so_at_start(tmp_path: Path, change: str) -> None:
+    path = changed(tmp_path, SCRIPTED, change)
+    with pytest.raises(ProgramError, match=REFUSED[change]):
+        built(bundle_of(tmp_path, (3, 2), (0, 1), 2, 2), path)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
+from recycle_runtime.execution.optimizer.hook_state import HookState
 from recycle_runtime.execution.optimizer.plain_state import (
     NotPlainError,
     Stateful,
@@ -35,12 +36,16 @@ class Moving:
         schedule: LRScheduler | None = None,
         movers: Sequence[Any] = (),
         attached: Sequence[LRScheduler] = (),
+        hooks: HookState | None = None,
     ) -> None:
-        """`attached` are schedulers that something else steps: a hook of the optimizer."""
+        """`attached` are schedulers that something else steps: a hook of the optimizer. `hooks` is what such
+        hooks remember."""
         self._module, self._schedule, self._movers = module, schedule, tuple(movers)
         parts: list[tuple[str, Stateful]] = [] if schedule is None else [("schedule", schedule)]
         parts += [(f"moves_with_steps/{number}", mover) for number, mover in enumerate(movers)]
         parts += [(f"attached/{number}", scheduler) for number, scheduler in enumerate(attached)]
+        if hooks is not None and not hooks.is_empty:
+            parts.append(("hooks", hooks))
         self.parts = dict(parts)
         """Everything whose state counts, by name."""
 
@@ -75,7 +80,8 @@ def moving_of(program: Program, module: torch.nn.Module, optimizer: torch.optim.
     schedule = program.schedule(optimizer)
     known = _schedules_in(schedule)
     attached = [each for each in _attached(optimizer) if id(each) not in known]
-    moving = Moving(module, schedule, program.moves_with_steps(module, optimizer), attached)
+    movers = program.moves_with_steps(module, optimizer)
+    moving = Moving(module, schedule, movers, attached, HookState(optimizer))
     for name, part in moving.parts.items():
         try:
             state_of(part)

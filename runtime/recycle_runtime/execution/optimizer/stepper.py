@@ -37,13 +37,28 @@ from recycle_runtime.execution.optimizer.undo import (
 )
 from recycle_runtime.program.errors import ProgramError
 
+_SEES_ALL = "sets one rate from the gradients of the whole model, and every layer has an optimizer of its own"
+_SHARES = "shares out its state over processes by itself, and a failed one would take its share along"
+_REFUSED = {
+    "Prodigy": _SEES_ALL,
+    "DAdapt": _SEES_ALL,
+    "SparseAdam": "wants sparse gradients, and gradients are summed over workers as dense tensors",
+    "ZeroRedundancyOptimizer": _SHARES,
+    "DistributedOptimizer": _SHARES,
+}
+"""Optimizers that would train something else than they do alone, by how their names begin."""
+
 
 def check_optimizer(optimizer: torch.optim.Optimizer, trainable: Sequence[torch.Tensor]) -> None:
-    """Refuse one that runs the model by itself, or that trains what is not in this chunk."""
+    """Refuse one that runs the model by itself, wants to see all layers, or trains what is not here."""
+    kind = type(optimizer).__name__
+    for known, why in _REFUSED.items():
+        if kind.startswith(known):
+            raise ProgramError(f"{kind} {why}", "use an optimizer such as AdamW")
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise ProgramError(
-            f"{type(optimizer).__name__} runs the model inside its step, which a pipeline cannot do",
+            f"{kind} runs the model inside its step, which a pipeline cannot do",
             "use an optimizer whose step() needs no closure, such as AdamW",
         )
     known = set(trainable)

@@ -81,8 +81,11 @@ class Owner:
     def is_recomputing(self) -> bool:
         """Whether what is computed now is computed again in backward, or is that second time.
 
-        Weights do not wait there: they would hold what checkpointing has been asked to drop.
+        Weights do not wait there: they would hold what checkpointing has been asked to drop. Nor do they in
+        what torch.compile traces.
         """
+        if torch.compiler.is_compiling():
+            return True
         return self.collecting is not None or saved_tensors_are_hooked()
 
 

@@ -8,6 +8,7 @@ gradients of those fall out of the same kernel as the input's; to come back for 
 two activations alive until then.
 """
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
@@ -26,6 +27,9 @@ from recycle_runtime.execution.split_backward.layers import (
     convolution_fits,
     embedding_fits,
 )
+from recycle_runtime.program.compiled import is_compiled
+
+_log = logging.getLogger(__name__)
 
 
 def choose_units(stage: nn.Module, owner: Owner) -> list[Unit | GeneralUnit]:
@@ -40,6 +44,10 @@ def _candidates(module: nn.Module, owner: Owner, seen: set[int]) -> Iterator[Uni
     if id(module) in seen or isinstance(module, torch.jit.ScriptModule):
         return
     seen.add(id(module))
+    if is_compiled(module):
+        # One kernel computes all its gradients at once.
+        _log.info("%s is compiled: its weights' gradients come with its input's", type(module).__name__)
+        return
     unit = _layer_unit(module, owner)
     if unit is not None:
         yield unit

@@ -310,6 +310,8 @@ def test_a_stage_with_nothing_to_train_takes_part() -> None:
 
 def test_optimizers_that_run_the_model_are_refused() -> None:
     weight = one_weight()
+    with pytest.raises(ProgramError, match="SparseAdam wants sparse gradients"):
+        Stepper(torch.optim.SparseAdam([weight]), [weight])
     with pytest.raises(ProgramError, match="LBFGS runs the model inside its step") as caught:
         Stepper(torch.optim.LBFGS([weight]), [weight])
     assert "AdamW" in caught.value.hint
