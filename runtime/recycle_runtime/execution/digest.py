@@ -35,7 +35,7 @@ def _fields(layer: Layer) -> Iterator[tuple[str, Any]]:
         yield name, value
     if layer.stepped is None:
         return
-    optimizer, masters, title = layer.stepped.optimizer, layer.stepped.masters, layer.name or "stage"
+    optimizer, masters, title = layer.stepped.optimizer, layer.stepped.masters, layer.title
     stepped = layer.parameters if masters is None else masters.parameters
     if masters is not None:
         yield from ((f"{name} master", value) for name, value in _named(layer, masters.parameters))

@@ -36,6 +36,11 @@ class Layer:
         self.buffers = BufferHistory(module)
 
     @property
+    def title(self) -> str:
+        """What it is called where every layer needs a name of its own."""
+        return self.name or f"layer {self.number}"
+
+    @property
     def optimizer(self) -> torch.optim.Optimizer | None:
         return None if self.stepped is None else self.stepped.optimizer
 

@@ -486,7 +486,7 @@ class WorkerProcess:
 def save_state(folder: Path, worker: Worker, options: WorkerOptions, chunks: HeldChunks) -> None:
     """Write the parameters of a worker to the folder of `--save`."""
     name = f"worker-{worker[0]}-{worker[1]}-{options.tp_rank}.pt"
-    stepped = {layer.name: layer.stepped for layer in chunks.layers if layer.stepped is not None}
+    stepped = {layer.title: layer.stepped for layer in chunks.layers if layer.stepped is not None}
     moving = {name: each.moving.state_dict() for name, each in stepped.items() if not each.moving.is_empty}
     saved = {"options": json.dumps(asdict(options)), "model": chunks.state_dict(), "moving": moving}
     torch.save(saved, folder / name)
