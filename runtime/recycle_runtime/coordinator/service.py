@@ -432,7 +432,8 @@ class Service:
         self._happen(Said(member, message))
 
     def _failed(self, member: Member, message: Failed) -> None:
-        self._tell(f"{name_of(member.worker)} failed: {message.why.partition(chr(10))[0]}")
+        if self._end is None and not message.is_hopeless:
+            self._tell(f"{name_of(member.worker)} failed: {message.why.partition(chr(10))[0]}")
         self._happen(Said(member, message))
 
     def _fault_injected(self, member: Member, message: FaultInjected) -> None:
