@@ -1,0 +1,44 @@
+"""Where the options of a command end and a script with its own arguments begins."""
+
+from pathlib import Path
+
+import pytest
+
+from recycle_runtime.cli.main import main, parse_arguments
+from recycle_runtime.cli.options.script import check_script
+from recycle_runtime.cli.output import UsageError
+
+
+@pytest.mark.parametrize(
+    ("words", "script"),
+    [
+        ("local a.plan train.py --seed 7 --flag x", ["train.py", "--seed", "7", "--flag", "x"]),
+        ("local --seed 3 a.plan --kill 1:0@3 --quiet train.py --kill", ["train.py", "--kill"]),
+        ("--quiet local a.plan --seed=3 --rej 1:0@5 train.py", ["train.py"]),
+        ("local a.plan --program p.py --steps 3", []),
+        (
+            "agent a.plan --coordinator h:1 --workers-per-node 2 --state s t.py -- x",
+            ["t.py", "--", "x"],
+        ),
+    ],
+)
+def test_the_words_of_a_script(words: str, script: list[str]) -> None:
+    arguments = parse_arguments(words.split())
+    assert arguments.script_words == script
+    assert arguments.bundle == "a.plan"
+
+
+def test_either_a_script_or_a_program(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.touch()
+    assert check_script(parse_arguments(["local", "a.plan", str(script), "3"])) == (str(script), "3")
+    for words in (["local", "a.plan"], ["local", "a.plan", "--program", str(script), str(script)]):
+        with pytest.raises(UsageError, match="either a script"):
+            check_script(parse_arguments(words))
+
+
+def test_a_script_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = tmp_path / "a.plan"
+    plan.touch()
+    assert main(["local", str(plan), str(tmp_path / "train.py")]) == 1
+    assert "train.py" in capsys.readouterr().err

@@ -1,0 +1,97 @@
+"""What scripts of a job are told: the same to all of them, and to those that come later."""
+
+from recycle_runtime.coordinator.events import Send, TellEvaluation
+from recycle_runtime.coordinator.scripts import Scripts
+from recycle_runtime.protocol.messages import (
+    Evaluated,
+    EvaluationShare,
+    KeptRequest,
+    KeptState,
+    Member,
+    OtherEnded,
+    StepRow,
+)
+
+FIRST, SECOND, THIRD = (Member((pipeline, 0), 0) for pipeline in range(3))
+ALL = [FIRST, SECOND, THIRD]
+ROW = StepRow(4, 0.5, 0.1, 3, "0")
+
+
+def running(step: int = 0) -> Scripts:
+    scripts = Scripts()
+    scripts.begin(step, ALL, frozenset({SECOND, THIRD}))
+    return scripts
+
+
+def test_one_worker_speaks_for_all_as_long_as_it_lives() -> None:
+    scripts = running()
+    assert scripts.main == FIRST
+    scripts.begin(1, [SECOND, THIRD], frozenset({SECOND}))
+    assert scripts.main == SECOND
+    scripts.begin(2, ALL, frozenset({SECOND}))
+    assert scripts.main == SECOND
+
+
+def test_a_row_is_told_to_whoever_asks_before_or_after() -> None:
+    scripts = running()
+    assert scripts.wants_row(FIRST, 4) == [] == scripts.wants_row(FIRST, 4)
+    assert scripts.row(ROW) == [Send(FIRST, ROW)]
+    assert scripts.wants_row(SECOND, 4) == [Send(SECOND, ROW)]
+
+
+def test_an_evaluation_is_complete_when_all_shares_are_there() -> None:
+    scripts = running()
+    assert scripts.share(SECOND, EvaluationShare(1, 0, 0, 4, 1.0), ALL) == []
+    # Somebody fails: in the next group it is made again.
+    scripts.begin(0, ALL, frozenset({SECOND, THIRD}))
+    assert scripts.share(THIRD, EvaluationShare(2, 0, 0, 4, 2.0), ALL) == []
+    result = Evaluated(0, 0, 0.75)
+    told = scripts.share(SECOND, EvaluationShare(2, 0, 0, 4, 1.0), ALL)
+    assert told == [TellEvaluation(result), *(Send(member, result) for member in ALL)]
+    assert scripts.share(SECOND, EvaluationShare(2, 0, 0, 4, 1.0), ALL) == [], "said again"
+    # Whoever joins before the same step is told with its first order, others when they ask.
+    assert Send(THIRD, result) in scripts.begin(0, ALL, frozenset({SECOND}))
+    assert scripts.begin(1, ALL, frozenset({SECOND})) == []
+    assert scripts.result(THIRD, 0, 0) == [Send(THIRD, result)]
+    assert scripts.result(THIRD, 0, 1) == []
+
+
+def test_scripts_that_ask_for_different_steps() -> None:
+    scripts = running()
+    assert scripts.wants(FIRST, 0, 10) is None and scripts.wants(SECOND, 0, 10) is None
+    assert scripts.wants(FIRST, 1, 20) is None
+    why = scripts.wants(THIRD, 0, 12)
+    assert why is not None and why.startswith(
+        "the script of worker 2:0 asks for 12 steps, and that of worker"
+    )
+
+
+def test_the_end_of_all_scripts() -> None:
+    scripts = running()
+    assert scripts.ended_before(ALL) is None
+    assert scripts.end(FIRST, 7, ALL) == [Send(other, OtherEnded((0, 0), 7)) for other in ALL[1:]]
+    scripts.end(SECOND, 7, ALL)
+    assert scripts.ended_before(ALL) is None
+    scripts.end(THIRD, 7, ALL)
+    assert scripts.ended_before(ALL) == 7
+    scripts.drop(THIRD)
+    assert scripts.ended_before(ALL) is None
+    assert scripts.ended_before([FIRST, SECOND]) == 7
+
+
+def test_kept_state_comes_from_the_main_worker_or_the_next_one() -> None:
+    scripts = running(3)
+    assert scripts.wants_kept(THIRD, 3) == [Send(FIRST, KeptRequest(3))]
+    assert scripts.wants_kept(SECOND, 3) == []
+    assert scripts.begin(3, [SECOND, THIRD], frozenset()) == [Send(SECOND, KeptRequest(3))]
+    scripts.drop(SECOND)
+    assert scripts.keeps(3, b"kept") == [Send(THIRD, KeptState(3, b"kept"))]
+    assert scripts.wants_kept(SECOND, 3) == [Send(SECOND, KeptState(3, b"kept"))]
+    assert scripts.want_kept(3) == []
+
+
+def test_a_run_that_is_resumed_knows_what_was_kept() -> None:
+    scripts = Scripts()
+    scripts.resume(5, b"kept", ROW)
+    assert scripts.wants_row(FIRST, 4) == [Send(FIRST, ROW)]
+    assert scripts.wants_kept(FIRST, 5) == [Send(FIRST, KeptState(5, b"kept"))]

@@ -1,0 +1,198 @@
+"""Where a script and the engine meet: who waits for whom, and what the script sees of steps made again."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from recycle_runtime.protocol.messages import (
+    Evaluated,
+    EvaluationRequest,
+    EvaluationShare,
+    Failed,
+    FromWorker,
+    KeptRequest,
+    KeptState,
+    OtherEnded,
+    RowRequest,
+    ScriptEnded,
+    ScriptSteps,
+    StepRow,
+)
+from recycle_runtime.worker.requests import Evaluation, Next, Requests
+
+WAITS = 30.0
+
+
+class Items:
+    count = 3
+
+    def item(self, index: int) -> tuple[Any, Any]:
+        return index, index
+
+    def signature(self, index: int) -> str:
+        return "int"
+
+
+class Talk:
+    """Requests with what they say, and a script on a thread of its own."""
+
+    def __init__(self) -> None:
+        self.said: list[FromWorker] = []
+        self.woken = threading.Semaphore(0)
+        self.requests = Requests()
+        self.requests.attach(self.said.append, self.woken.release)
+
+    def script(self, call: Callable[[], Any]) -> "Call":
+        return Call(call)
+
+    def due(self, step: int) -> Next | Evaluation:
+        """What the engine does, as soon as it need not wait."""
+        while (found := self.requests.next(step)) is Next.WAIT:
+            assert self.woken.acquire(timeout=WAITS)
+        return found
+
+
+class Call(threading.Thread):
+    """A call of the script that waits."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        super().__init__(daemon=True)
+        self._call = call
+        self.result: Any = None
+        self.start()
+
+    def run(self) -> None:
+        self.result = self._call()
+
+    def done(self) -> Any:
+        self.join(WAITS)
+        assert not self.is_alive()
+        return self.result
+
+
+def started(step: int = 0) -> Talk:
+    talk = Talk()
+    talk.requests.arrive(step, 0, (0, 1), 1, is_main=False)
+    return talk
+
+
+def test_an_engine_without_a_script_runs_free() -> None:
+    assert [Requests().next(step) for step in range(3)] == [Next.STEP] * 3
+
+
+def test_a_step_waits_for_the_script_and_the_script_for_the_step() -> None:
+    talk = started()
+    assert talk.requests.next(0) is Next.WAIT
+    call = talk.script(lambda: talk.requests.make(0))
+    assert talk.due(0) is Next.STEP
+    assert call.is_alive()
+    talk.requests.made(1)
+    call.done()
+    assert talk.requests.next(1) is Next.WAIT
+
+
+def test_a_step_is_made_again_only_while_the_script_waits() -> None:
+    """Another worker had not made step 0: the group goes back, and the script does not see it."""
+    talk = started()
+    call = talk.script(lambda: talk.requests.make(0))
+    assert talk.due(0) is Next.STEP
+    talk.requests.made(1)
+    call.done()
+    talk.requests.rest()
+    talk.requests.arrive(0, 0, (0, 1), 2, is_main=True)
+    # The script is in the body of its loop.
+    assert talk.requests.next(0) is Next.WAIT
+    call = talk.script(lambda: talk.requests.make(1))
+    assert talk.due(0) is Next.STEP
+    talk.requests.made(1)
+    assert talk.due(1) is Next.STEP
+    talk.requests.made(2)
+    call.done()
+    assert talk.requests.is_main
+
+
+def test_where_a_script_begins() -> None:
+    start = started(0).requests.begin()
+    assert (start.step, start.is_made) == (0, False)
+    start = started(5).requests.begin()
+    assert (start.step, start.is_made) == (4, True)
+
+
+def test_an_evaluation_is_made_again_in_another_group() -> None:
+    talk = started()
+    call = talk.script(lambda: talk.requests.evaluate(0, 0, Items()))
+    found = talk.due(0)
+    assert isinstance(found, Evaluation) and (found.step, found.number) == (0, 0)
+    talk.requests.evaluated(found, 0.5)
+    assert talk.requests.next(0) is Next.WAIT, "its part is done in this group"
+    talk.requests.arrive(0, 0, (0, 1), 2, is_main=False)
+    found = talk.due(0)
+    assert isinstance(found, Evaluation)
+    talk.requests.evaluated(found, 0.75)
+    talk.requests.take(Evaluated(0, 0, 0.25))
+    assert call.done() == 0.25
+    shares = [said for said in talk.said if isinstance(said, EvaluationShare)]
+    assert shares == [EvaluationShare(1, 0, 0, 3, 0.5), EvaluationShare(2, 0, 0, 3, 0.75)]
+
+
+def test_an_evaluation_that_the_others_have_left_behind_is_asked_for() -> None:
+    talk = started(7)
+    call = talk.script(lambda: talk.requests.evaluate(3, 1, Items()))
+    talk.requests.take(Evaluated(3, 1, 0.5))
+    assert call.done() == 0.5
+    assert EvaluationRequest(3, 1) in talk.said
+
+
+def test_rows_are_asked_for_once_and_again_of_a_new_coordinator() -> None:
+    talk = started()
+    call = talk.script(lambda: talk.requests.row(0))
+    while RowRequest(0) not in talk.said:
+        pass
+    talk.said.clear()
+    talk.requests.recall()
+    assert talk.said == [RowRequest(0)]
+    row = StepRow(0, 0.5, 0.1, 4, "0 0")
+    talk.requests.take(row)
+    assert call.done() == row
+    assert talk.requests.row(0) == row
+
+
+def test_a_script_that_ends_says_where() -> None:
+    talk = started(4)
+    talk.requests.want(9)
+    talk.requests.end()
+    assert talk.said == [ScriptSteps(0, 9), ScriptEnded(4)]
+    assert talk.requests.next(4) is Next.STOP
+    assert talk.requests.next(3) is Next.STEP, "another worker has not made it yet"
+
+
+def test_another_script_that_ended_earlier_is_an_error() -> None:
+    talk = started(4)
+    talk.requests.take(OtherEnded((1, 1), 4))
+    assert talk.said == []
+    talk.script(lambda: talk.requests.make(4))
+    while not talk.said:
+        pass
+    (said,) = talk.said
+    assert isinstance(said, Failed) and said.is_hopeless
+    assert "worker 1:1 ended before step 4, and that of worker 0:1 asks for it" in said.why
+
+
+def test_what_a_script_keeps_is_told_when_it_is_there() -> None:
+    talk = started()
+    talk.requests.take(KeptRequest(2))
+    talk.requests.keep(1, b"one")
+    assert talk.said == []
+    talk.requests.keep(2, b"two")
+    assert talk.said == [KeptState(2, b"two")]
+    talk.requests.take(KeptRequest(1))
+    talk.requests.keep(3, b"three")
+    talk.requests.take(KeptRequest(1))
+    assert talk.said[1:] == [KeptState(1, b"one"), KeptState(1, None)]
+
+
+def test_a_joiner_gets_what_the_others_keep() -> None:
+    talk = started(3)
+    call = talk.script(lambda: talk.requests.kept(3))
+    talk.requests.take(KeptState(3, b"state"))
+    assert call.done() == b"state"
