@@ -14,7 +14,9 @@ the step, and whatever asks the device for a number. Other shapes than those cap
 """
 
 import logging
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -113,13 +115,14 @@ class GraphedWork:
         graph = torch.cuda.CUDAGraph()
         aside = torch.cuda.Stream()
         aside.wait_stream(torch.cuda.current_stream())
+        numbers = torch.cuda.default_generators[torch.cuda.current_device()].clone_state()
         with torch.cuda.stream(aside):
             # Other threads of this process, which copy data or numbers, are not in the graph.
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
                 work()
             except BaseException:
-                _end_broken(graph)
+                _end_broken(graph, numbers)
                 raise
             graph.capture_end()
         torch.cuda.current_stream().wait_stream(aside)
@@ -142,6 +145,26 @@ class ChunkGraphs:
         if found is None:
             self._seen[buffer, look] = self._seen.get((buffer, look), 0) + 1
         return found
+
+    @contextmanager
+    def watching(self) -> Generator[None]:
+        """Around an eager forward: one that asks the device for a number cannot be captured."""
+        if self._chunk.cannot_capture or not self._seen:
+            yield
+            return
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always")
+                yield
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        waits = [warning for warning in said if "synchronizing CUDA operation" in str(warning.message)]
+        if waits:
+            self._give_up("its forwards wait for the device, as .item() does")
+        for warning in said:
+            if warning not in waits:
+                warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
 
     def between_steps(self) -> None:
         """Capture what is due: no eager work is alive now."""
@@ -178,12 +201,15 @@ class ChunkGraphs:
         _log.warning("chunk %d is not captured as CUDA graphs: %s", self._chunk.number, why)
 
 
-def _end_broken(graph: Any) -> None:
+def _end_broken(graph: Any, numbers: Any) -> None:
+    """Leave the device and its random numbers as if nothing had been tried."""
     try:
         graph.capture_end()
     except RuntimeError:
         # The capture is invalid, which is known.
         torch.cuda.synchronize()
+    # The generator still believes that it is being captured, and would refuse to draw ever after.
+    torch.cuda.default_generators[torch.cuda.current_device()].graphsafe_set_state(numbers)
 
 
 def _taken(tensor: torch.Tensor) -> torch.Tensor:

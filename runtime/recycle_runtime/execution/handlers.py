@@ -13,6 +13,7 @@ the next, is handed over here and reaches no transport.
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -212,7 +213,9 @@ class Handlers:
             buffer.graph.forward(buffer.inputs, buffer.target)
             buffer.outputs = buffer.graph.outputs
         else:
-            buffer.outputs = self._computed(chunk, instruction, buffer)
+            graphs = self._graphs.get(chunk.number)
+            with nullcontext() if graphs is None else graphs.watching():
+                buffer.outputs = self._computed(chunk, instruction, buffer)
         buffer.target = None
         if chunk.is_last:
             self._add_loss(buffer.outputs[0].detach())
