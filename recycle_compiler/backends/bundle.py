@@ -58,6 +58,7 @@ def bundle_bytes(*, source: str, plans: Sequence[Streams], recuts: Sequence[Sequ
         microbatches=job.microbatches,
         chunk_stages=job.chunk_stages,
         cut=job.cut,
+        tied_chunks=job.tied_chunks,
         plans=tuple(map(_entry, plans)),
         layouts=tuple(layout for layout, _ in encoded),
     )

@@ -89,8 +89,9 @@ def _schedule(streams: Streams, timed: list[tuple[Op, int]], clock: dict[Worker,
     """Reductions and optimizer steps added, rows sorted."""
     job = streams.job
     last = [max(clock[w] for w in streams.workers if w.stage == stage) for stage in range(job.stages)]
-    if not job.techniques.stagger:
-        last = [max(last)] * job.stages
+    together = range(job.stages) if not job.techniques.stagger else job.tied_chunks
+    latest = max((last[stage] for stage in together), default=0)
+    last = [latest if stage in together else end for stage, end in enumerate(last)]
     for index, worker in enumerate(streams.workers):
         number, now = worker_number(worker, job.pipelines), last[worker.stage]
         for instruction in streams.stream(index):

@@ -297,6 +297,17 @@ class ModelLayers:
         return Costs(unit=self.unit, memory_unit=self.memory_unit, span=self.span, **columns)
 
 
+def tie_time(layers: ModelLayers) -> int:
+    """How much longer it takes to sum the gradient of the token embedding over twice as many workers, those
+    with the embedding and those with the head."""
+    model, run = layers.model, layers.run
+    size = _divide(_GRADIENT_BYTES * model.vocabulary * model.hidden, run.tensor)
+    both, one = (
+        _all_reduce(size, ranks, run.device.network_bandwidth) for ranks in (2 * run.pipelines, run.pipelines)
+    )
+    return both - one
+
+
 def read_model(section: Section, sections: Sections, shape: Shape, report: Report) -> ModelLayers | None:
     """The layers of a model on a device."""
     variant = section.block.variant

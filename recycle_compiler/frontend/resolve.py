@@ -7,7 +7,7 @@ from typing import Any
 from recycle_compiler.diagnostics import Span
 from recycle_compiler.frontend.capacity import Capacity, capacity_setting, for_activations, read_capacity
 from recycle_compiler.frontend.check import Sections, read_names, report_missing
-from recycle_compiler.frontend.costs import Costs, Layers
+from recycle_compiler.frontend.costs import Costs, Cut, Layers
 from recycle_compiler.frontend.cut import check_recut, read_recut, read_start, refuse_layer_settings
 from recycle_compiler.frontend.diagnostics import Report, count, quote
 from recycle_compiler.frontend.gpt_model import read_model
@@ -17,6 +17,7 @@ from recycle_compiler.frontend.profile_file import read_profile_file
 from recycle_compiler.frontend.shape import MOST_GPUS, Shape, read_shape
 from recycle_compiler.frontend.split import read_split
 from recycle_compiler.frontend.syntax import Job, Listing, Quantity, Setting
+from recycle_compiler.frontend.ties import Ties, read_ties
 from recycle_compiler.frontend.values import memory_unit_of, read_duration, read_share, read_whole
 from recycle_compiler.ir.job import JobSpec, SolverOptions, Techniques
 
@@ -44,6 +45,9 @@ def resolve(job: Job, folder: Path, report: Report) -> JobSpec | None:
     if placed is None or shape.tensor is None or failures is None or solver is None:
         return None
     costs = placed.costs
+    ties = read_ties(sections, source, report) if source else None
+    if ties is None:
+        return None
     spec = JobSpec(
         name=job.name.text,
         stages=len(costs.forward),
@@ -59,6 +63,7 @@ def resolve(job: Job, folder: Path, report: Report) -> JobSpec | None:
         **costs.per_stage(),
         **placed.layered,
     )
+    spec = _with_ties(spec, ties, placed.cut)
     check_totals(spec, costs.span, report)
     return spec
 
@@ -72,6 +77,8 @@ class _Placed:
     microbatches: int
     capacity: Capacity
     """Of the workers of each stage, for activations."""
+    cut: Cut
+    """The layers of each stage; none in a job that gives whole stages."""
     layered: dict[str, Any]
     """The fields of a JobSpec that only a job in layers has."""
 
@@ -97,7 +104,7 @@ def _place(
         if not (shape.pipelines and shape.microbatches):
             return None
         left = for_activations(capacity, source, setting, report)
-        return _Placed(source, shape.pipelines, shape.microbatches, left, {})
+        return _Placed(source, shape.pipelines, shape.microbatches, left, (), {})
     placed = _place_layers(source, capacity, recut is not False, failures, sections, shape, report)
     if placed is None or split is None:
         return placed
@@ -127,7 +134,18 @@ def _place_layers(
     }
     # A model whose cut stays is a job of whole stages.
     keeps_cut = {} if "model" in sections else {"cut": start.cut, "redundancy": start.redundancy}
-    return _Placed(start.costs, start.pipelines, start.microbatches, left, layered if recut else keeps_cut)
+    fields = layered if recut else keeps_cut
+    return _Placed(start.costs, start.pipelines, start.microbatches, left, start.cut, fields)
+
+
+def _with_ties(spec: JobSpec, ties: Ties, cut: Cut) -> JobSpec:
+    """The job with layers that share parameters, and the time that their sum takes."""
+    if not ties.tied:
+        return spec
+    chunks = replace(spec, cut=cut, tied=ties.tied).tied_chunks
+    reduce = tuple(time + ties.reduce * (chunk in chunks) for chunk, time in enumerate(spec.reduce))
+    tied = ties.tied if spec.cut else chunks
+    return replace(spec, tied=tied, tied_reduce=ties.reduce if tied else 0, reduce=reduce)
 
 
 def _has_profile_block(sections: Sections) -> bool:

@@ -18,11 +18,14 @@ Its text is lines of exact integers: the head of every IR text, and what a bundl
 Where stages do not hold one chunk each, in order, `chunks 0 1 1 0` says which stage holds each chunk. A job
 in layers also has `cut 3 2 3`, the layers of each chunk, `redundancy 2`, and the lines of `ir/layers.py` if
 it can be cut anew; `split 40000` if micro-batches may be split in two, `parts 2` where they are; `free 32`
-if the compiler chooses where its 32 workers start.
+if the compiler chooses where its 32 workers start. Where layers share parameters, `tied 0 9` names them and
+`tied_reduce 400` is what their sum takes.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from recycle_compiler.ir.layers import PER_LAYER, LayerCosts, parse_layers, print_layers
@@ -105,6 +108,10 @@ class JobSpec:
     parts: int = 1
     """Into how many parts, one or two, plans of this job split every micro-batch; `microbatches` counts
     parts. Two only under the layout of a job in layers."""
+    tied: tuple[int, ...] = ()
+    """Layers that share parameters, chunks where the job gives whole stages; none, or two and more."""
+    tied_reduce: int = 0
+    """How long it takes to sum the gradients of what they share; `reduce` of a tied chunk includes it."""
     free_workers: int = 0
     """Of a job that leaves stages and pipelines to the compiler, the number of its workers; else 0. Its
     cut and grid are then only the first that fit, and some cells of the grid may have no worker."""
@@ -122,6 +129,15 @@ class JobSpec:
     def has_chunk_per_stage(self) -> bool:
         """Whether every stage holds one chunk, in order: then chunks and stages have the same numbers."""
         return self.chunk_stages == tuple(range(self.stages))
+
+    @property
+    def tied_chunks(self) -> tuple[int, ...]:
+        """Chunks that share parameters: they reduce together, so none steps before all can."""
+        if not self.cut:
+            return self.tied
+        ends = list(accumulate(self.cut))
+        found = sorted({bisect_right(ends, layer) for layer in self.tied})
+        return tuple(found) if len(found) > 1 else ()
 
     @property
     def is_free(self) -> bool:
@@ -182,6 +198,7 @@ class JobSpec:
             yield f"redundancy must be at least 1, got {self.redundancy}"
         if self.cut and (len(self.cut) != self.chunks or min(self.cut) < 1):
             yield f"cut {self.cut} does not give each of {self.chunks} chunks a layer"
+        yield from self._verify_ties()
         if not 0 <= self.free_workers <= self.workers:
             yield f"a grid of {self.workers} cells cannot have {self.free_workers} workers"
         if self.parts not in (1, 2) or (self.parts == 2 and not self.cut):
@@ -195,6 +212,17 @@ class JobSpec:
         yield from self.layer_costs.verify()
         if sum(self.cut) != self.layer_costs.count:
             yield f"cut {self.cut} does not have the {self.layer_costs.count} layers of the job"
+
+    def _verify_ties(self) -> Iterator[str]:
+        count = sum(self.cut) if self.cut else self.chunks
+        if len(self.tied) == 1 or list(self.tied) != sorted(set(self.tied)):
+            yield f"tied must be several numbers in order, got {self.tied}"
+        if self.tied and not 0 <= self.tied[0] <= self.tied[-1] < count:
+            yield f"tied {self.tied} names more than there are, {count}"
+        if self.tied and not self.has_chunk_per_stage:
+            yield "chunks cannot be tied where workers hold several"
+        if self.tied_reduce < 0 or any(self.reduce[c] < self.tied_reduce for c in self.tied_chunks):
+            yield f"reduce of tied chunks must include tied_reduce, {self.tied_reduce}"
 
 
 STRICTLY_POSITIVE = ("forward", "backward_input", "backward_weight")
@@ -213,6 +241,12 @@ PER_CHUNK = (
 
 _SHAPE = ("stages", "pipelines", "tensor", "microbatches")
 _SOLVER = ("time_limit_ns", "gap_ppm", "seed")
+
+
+def leading_chunks(job: JobSpec) -> list[int]:
+    """For each chunk the first of those that it is tied to; itself, if it is not tied."""
+    tied = job.tied_chunks
+    return [tied[0] if chunk in tied else chunk for chunk in range(job.chunks)]
 
 
 @dataclass
@@ -240,6 +274,8 @@ def print_job(job: JobSpec) -> str:
         lines += [" ".join(("cut", *map(str, job.cut))), f"redundancy {job.redundancy}"]
     if job.layer_costs is not None:
         lines += print_layers(job.layer_costs)
+    if job.tied:
+        lines += [" ".join(("tied", *map(str, job.tied))), f"tied_reduce {job.tied_reduce}"]
     if job.split_ppm is not None:
         lines.append(f"split {job.split_ppm}")
     if job.parts > 1:
@@ -262,7 +298,7 @@ def parse_job(lines: Iterable[str]) -> JobSpec:
             raise TextError(number, f"{words[0]} is given twice")
         fields[words[0]] = words[1:]
     expected = {"job", "shape", "units", "techniques", "failures", "solver", *PER_CHUNK}
-    optional = {"chunks", "cut", "redundancy", "split", "parts", "free"}
+    optional = {"chunks", "cut", "redundancy", "split", "parts", "tied", "tied_reduce", "free"}
     if "layer_forward" in fields:
         expected |= {f"layer_{name}" for name in (*PER_LAYER, "capacity")}
     if fields.keys() - optional != expected:
@@ -299,6 +335,8 @@ def _job_from(fields: dict[str, list[str]]) -> JobSpec:
         redundancy=int(fields.get("redundancy", [str(DEFAULT_REDUNDANCY)])[0]),
         split_ppm=int(fields["split"][0]) if "split" in fields else None,
         parts=int(fields.get("parts", ["1"])[0]),
+        tied=tuple(int(word) for word in fields.get("tied", ())),
+        tied_reduce=int(fields.get("tied_reduce", ["0"])[0]),
         free_workers=int(fields.get("free", ["0"])[0]),
         **shape,
         **per_chunk,

@@ -83,6 +83,7 @@ def job_of_layout(job: JobSpec, layout: Layout) -> JobSpec:
         return tuple(sum(values[first:end]) for first, end in ranges)
 
     resident = summed(costs.resident)
+    tied = replace(job, cut=layout.layers).tied_chunks
     return replace(
         job,
         stages=layout.stages,
@@ -93,8 +94,8 @@ def job_of_layout(job: JobSpec, layout: Layout) -> JobSpec:
         backward_weight=summed(costs.backward_weight),
         optimizer=summed(costs.optimizer),
         reduce=tuple(
-            ring_time(whole, workers)
-            for whole, workers in zip(summed(costs.reduce), layout.workers, strict=True)
+            ring_time(whole, workers) + job.tied_reduce * (stage in tied)
+            for stage, (whole, workers) in enumerate(zip(summed(costs.reduce), layout.workers, strict=True))
         ),
         transfer=tuple(costs.transfer[end - 1] for _, end in ranges[:-1]),
         activation=summed(costs.activation),

@@ -21,7 +21,7 @@ import numpy as np
 
 from recycle_compiler.ir.failure import FailureSet, failed_per_stage, normal_form
 from recycle_compiler.ir.graph import Edges
-from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.ir.job import JobSpec, leading_chunks
 from recycle_compiler.ir.layout import Layout, absent_cells, halved, job_of_layout
 from recycle_compiler.ir.streams import Claims, Streams
 from recycle_compiler.ir.target import Target
@@ -428,7 +428,7 @@ def _problem(job: JobSpec, layout: Layout) -> Problem:
             for stage, workers in enumerate(layout.workers)
         ),
         pool=stages,
-        window=stages if staggered else (0,) * job.stages,
+        window=tuple(leading_chunks(job)) if staggered else (0,) * job.stages,
         grain=gcd(*job.forward, *backward, *weight, *job.transfer, *finish),
         is_uniform=True,
         worker_capacity=(),

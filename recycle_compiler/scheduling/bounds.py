@@ -37,6 +37,7 @@ the first backward.
 from dataclasses import dataclass
 from functools import lru_cache
 from graphlib import TopologicalSorter
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -131,6 +132,23 @@ def shared_bounds(problem: Problem) -> list[Bound]:
         else:
             period = head(problem, 0, chunks[0]) + busy + problem.closing
         bounds.append(Bound(period, f"load of the workers with chunks {', '.join(map(str, chunks))}"))
+    return bounds + tied_bounds(problem)
+
+
+def tied_bounds(problem: Problem) -> list[Bound]:
+    """Of chunks that reduce together: the first is open until the work of the others is done.
+
+    Some worker of a later one has an even share of all micro-batches, and cannot begin before one of them has
+    come all the way from the first.
+    """
+    window = [problem.window[pool] for pool in problem.pool]
+    pairs = combinations(range(problem.chunks), 2) if problem.is_tied else ()
+    bounds: list[Bound] = []
+    for first, later in pairs:
+        if window[first] == window[later]:
+            share = -(-problem.units // len(problem.hosts[later]))
+            busy = head(problem, first, later) + _work(problem, later, share)
+            bounds.append(Bound(busy + problem.finish[first], f"stage {first}, tied to stage {later}"))
     return bounds
 
 
@@ -142,7 +160,9 @@ def path_bound(problem: Problem) -> Bound:
     """
     before, after, lag = problem.tasks.edges
     size = len(problem.tasks.duration)
-    window = np.array(problem.window)[list(problem.pool)][np.arange(size) % problem.chunks]
+    # Tied pools open on their own, so a path between two of them says nothing about either.
+    pools = np.arange(problem.pools) if problem.is_tied else np.array(problem.window)
+    window = pools[list(problem.pool)][np.arange(size) % problem.chunks]
     # [op, window]: the longest path to the op's start from the start of an op of the window.
     length = np.full((size, int(window.max()) + 1), -FAR, dtype=np.int64)
     length[np.arange(size), window] = 0

@@ -6,8 +6,8 @@ I where the chunk is split, else all of B) and 2 weight. That is a name and no m
 where it runs, how long it takes and what memory it holds are read from columns.
 
 Workers that hold the same chunks are a *pool*. Pools whose reductions wait for the same synchronization share
-a *window*: from the first op of its workers to the end of their optimizer steps, once per period. With one
-chunk on every worker and staggered optimizers, chunk, stage, pool and window are the same.
+a *window*: they all reduce when the last of their work is done. With one chunk on every worker, none of them
+tied, and staggered optimizers, chunk, stage, pool and window are the same.
 """
 
 from dataclasses import dataclass, replace
@@ -109,6 +109,11 @@ class Problem:
     @property
     def pools(self) -> int:
         return len(self.window)
+
+    @property
+    def is_tied(self) -> bool:
+        """Whether optimizers are staggered and yet some pools reduce together."""
+        return self.staggered and len(set(self.window)) < self.pools
 
     @property
     def pool_finish(self) -> tuple[int, ...]:

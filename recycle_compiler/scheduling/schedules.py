@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from recycle_compiler.ir.graph import Edges, Graph, data_edges, memory_of
+from recycle_compiler.ir.job import leading_chunks
 from recycle_compiler.ir.ops import UNSET, Column, Op, OpKind, OpTable, concatenate, op_table
 from recycle_compiler.ir.schedule import Schedule, WorkEdge, schedule_order
 from recycle_compiler.ir.streams import Claims
@@ -91,9 +92,10 @@ def _place(op: Op) -> tuple[OpKind, int, int, int]:
 def graph_of(schedule: Schedule) -> Graph:
     """The graph that a schedule is a schedule of."""
     job, ops = schedule.job, schedule.ops
-    chunks = range(job.chunks) if job.techniques.stagger else [UNSET]
+    leads = leading_chunks(job) if job.techniques.stagger else [UNSET] * job.chunks
+    chunks = sorted(set(leads))
     syncs = op_table([Op(OpKind.S, UNSET, UNSET, chunk, UNSET, 0) for chunk in chunks])
-    sync_of = len(ops) + (ops.chunk if job.techniques.stagger else np.zeros(len(ops), dtype=np.int64))
+    sync_of = len(ops) + np.array([chunks.index(lead) for lead in leads])[ops.chunk]
     split = np.zeros(job.chunks, dtype=np.bool_)
     split[ops.chunk[ops.kind == OpKind.W]] = True
     ends = np.flatnonzero((ops.kind == OpKind.B) | (ops.kind == OpKind.W))

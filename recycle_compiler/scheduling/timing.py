@@ -51,13 +51,13 @@ class Clock:
         if problem.pools < problem.chunks:
             order = np.argsort(problem.pool, kind="stable")
             self._by_pool = (order, np.flatnonzero(np.diff(np.array(problem.pool)[order], prepend=-1)))
-        windows = np.array(problem.window)
-        self._window = None if len(set(problem.window)) == problem.pools else windows
+        self._windows_of_pools = np.array(problem.window)
+        self._window = None if len(set(problem.window)) == problem.pools else self._windows_of_pools
 
     @property
     def _opens_at_once(self) -> bool:
-        """Whether no window gains by opening later: one barrier for all, or one window of equal workers."""
-        return not self.problem.staggered or (len(set(self.problem.window)) == 1 and self._late is None)
+        """Whether no pool gains by opening later: one barrier for all, or one pool of equal workers."""
+        return not self.problem.staggered or (self.problem.pools == 1 and self._late is None)
 
     def time(self, order: Ints, at_most: int | None = None) -> Timed | None:
         """The order with its shortest period; None if that exceeds `at_most`."""
@@ -95,7 +95,12 @@ class Clock:
     def deadlines(self, first: Ints, period: int) -> Ints:
         """When the ops of each pool must be done in this period, with the start of its first op given."""
         first, _, finish = self._joined(first, first)
-        return first + period - finish
+        deadlines = first + period - finish
+        if not self.problem.is_tied:
+            return deadlines
+        together = np.full(self.problem.pools, FAR)
+        np.minimum.at(together, self._windows_of_pools, deadlines)
+        return together[self._windows_of_pools]
 
     def period(self, first: Ints, last: Ints) -> int:
         """The period when each pool has its first start and its last end there."""
@@ -103,7 +108,10 @@ class Clock:
         return max(self._least if self.problem.staggered else 0, int((last + finish - first).max()))
 
     def _joined(self, first: Ints, last: Ints) -> tuple[Ints, Ints, Ints]:
-        """First starts, last ends and finishes of the pools' windows."""
+        """First starts, last ends and finishes of the pools' windows.
+
+        Tied pools end their work together; each opens and finishes on its own.
+        """
         if self._window is None:
             return first, last, self._finish
         count = int(self._window.max()) + 1
@@ -115,6 +123,8 @@ class Clock:
         np.minimum.at(opens, self._window, first)
         np.maximum.at(closes, self._window, last)
         np.maximum.at(finish, self._window, self._finish)
+        if self.problem.staggered:
+            return first, closes[self._window], self._finish
         return opens[self._window], closes[self._window], finish[self._window]
 
     def _shorten(self, best: Timed, opening: "Opening") -> Timed:

@@ -23,6 +23,7 @@ def run_iteration(  # noqa: C901
     gathering: Any,
     bounds: Any,
     members: Any,
+    roster: Any,
     clock: Any,
     origin: Any,
     cursor: Any,
@@ -40,7 +41,7 @@ def run_iteration(  # noqa: C901
 
     Read: for every step its kind, the step that sends its message, how long it takes and the message travels,
     its gathering; the steps of worker w are bounds[w] to bounds[w + 1]; members[2 g] and members[2 g + 1] are
-    the first worker of a gathering and the one after the last.
+    where in the roster the workers of a gathering begin, and where they have ended.
     Changed: the clock of every worker, and the worker at whose start its latest wait began (origin); cursor,
     start and end of steps. The rest is room to work in: NEVER in sent, 0 in waiter, arrived and meeting.
     """
@@ -71,9 +72,9 @@ def run_iteration(  # noqa: C901
                         leader[group] = begin
                     if arrived[group] < after - first:
                         break
-                    for other in range(first, after):
-                        if other != worker:
-                            ready[waiting] = other
+                    for place in range(first, after):
+                        if roster[place] != worker:
+                            ready[waiting] = roster[place]
                             waiting += 1
                 now = meeting[group]
                 begin = leader[group]

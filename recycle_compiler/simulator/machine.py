@@ -39,8 +39,9 @@ class Machine:
         work = len(wiring) * iterations
         self._compiled = work >= (LOADED_FROM if "numba" in sys.modules else COMPILE_FROM)
         self._loop = _compiled_loop() if self._compiled else run_iteration
-        fixed = (wiring.kind, wiring.source, wiring.gathering, wiring.bounds, wiring.members)
-        self._kind, self._source, self._gathering, self._bounds, self._members = map(self._given, fixed)
+        fixed = (wiring.kind, wiring.source, wiring.gathering, wiring.bounds)
+        self._kind, self._source, self._gathering, self._bounds = map(self._given, fixed)
+        self._members, self._roster = self._given(wiring.members), self._given(wiring.roster)
 
     def run(self, clock: Column, duration: Column, lag: Column, iteration: int = 0) -> Iteration:
         """From these clocks on; times for every step, in ticks. DeadlockError if not all reach their end."""
@@ -59,6 +60,7 @@ class Machine:
             self._gathering,
             self._bounds,
             self._members,
+            self._roster,
             clocks,
             origin,
             cursor,

@@ -33,7 +33,9 @@ class Wiring:
     bounds: Column
     """Steps bounds[i] to bounds[i + 1] are those of worker i."""
     members: Column
-    """The first worker of each gathering, and the one after its last, in turn."""
+    """Where in the roster the workers of each gathering begin, and where they have ended, in turn."""
+    roster: Column
+    """All workers, and after them those that hold tied chunks."""
     send_of_receive: Column
     """For every row of the streams that receives the row that sends; NEVER where none does."""
     unreceived: Column
@@ -63,6 +65,7 @@ def wire(streams: Streams, job: JobSpec) -> Wiring:
         gathering[row],
         np.searchsorted(row, streams.offsets),
         members,
+        _roster(streams, job),
         send_of_receive,
         unreceived,
     )
@@ -120,14 +123,24 @@ def _gatherings(streams: Streams, job: JobSpec, gathers: Mask) -> tuple[Column, 
     """The number of each gathering, and who takes part: holders of the chunk in a sum, all at a barrier."""
     rows = np.flatnonzero(gathers)
     worker, stages = streams.worker[rows], streams.stages
-    # Group 0 is all workers, group c + 1 those that hold chunk c.
-    group = np.where(streams.opcode[rows] == Opcode.BARRIER, 0, streams.chunk[rows] + 1)
-    nth = _numbered(worker * (job.chunks + 1) + group, len(streams)) % (len(streams) + 1)
+    # Group 0 is all workers, group c + 1 those that hold chunk c, the last those that hold a tied one.
+    is_tied, last_group = np.isin(streams.chunk[rows], job.tied_chunks), job.chunks + 1
+    group = np.where(is_tied, last_group, streams.chunk[rows] + 1)
+    group = np.where(streams.opcode[rows] == Opcode.BARRIER, 0, group)
+    nth = _numbered(worker * (job.chunks + 2) + group, len(streams)) % (len(streams) + 1)
     key = group * (len(streams) + 1) + nth
     keys, number = np.unique(key, return_inverse=True)
     gathering = np.full(len(streams), _NOBODY, dtype=np.int64)
     gathering[rows] = number
-    holder = np.array([_NOBODY, *job.chunk_stages], dtype=np.int64)[keys // (len(streams) + 1)]
+    groups = keys // (len(streams) + 1)
+    holder = np.array([_NOBODY, *job.chunk_stages, _NOBODY], dtype=np.int64)[groups]
     first = np.where(holder == _NOBODY, 0, np.searchsorted(stages, holder))
     after = np.where(holder == _NOBODY, len(stages), np.searchsorted(stages, holder, side="right"))
+    first = np.where(groups == last_group, len(stages), first)
+    after = np.where(groups == last_group, len(_roster(streams, job)), after)
     return gathering, np.stack((first, after), axis=1).reshape(-1)
+
+
+def _roster(streams: Streams, job: JobSpec) -> Column:
+    tied = np.flatnonzero(np.isin(streams.stages, [job.chunk_stages[chunk] for chunk in job.tied_chunks]))
+    return np.concatenate((np.arange(len(streams.stages)), tied)).astype(np.int64)

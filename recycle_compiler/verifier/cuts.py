@@ -16,7 +16,7 @@ from recycle_compiler.verifier.index import read_job, verify_index
 from recycle_compiler.verifier.plan import PlanClaims, PlanSource
 from recycle_compiler.verifier.report import PlanReport, Rule, Violation
 
-_SAME = ("name", "tensor", "unit", "memory_unit", "techniques", "redundancy")
+_SAME = ("name", "tensor", "unit", "memory_unit", "techniques", "redundancy", "tied", "tied_reduce")
 """What a cut leaves as it is."""
 _TIMES = ("forward", "backward_input", "backward_weight")
 """What takes half as long, and a little more, where micro-batches are split in two."""
@@ -116,6 +116,9 @@ def _wrong_costs(costs: LayerCosts, other: JobSpec, workers: Sequence[int]) -> I
         whole, ring = sum(costs.reduce[first:end]), workers[stage]
         if ring > 0:
             expected["reduce"] = (whole * (ring - 1) + ring - 1) // ring
+            # With the sum of what is shared, unless all of it lies on this stage.
+            shares = sum(first <= layer < end for layer in other.tied)
+            expected["reduce"] += other.tied_reduce if 0 < shares < len(other.tied) else 0
         for name, value in expected.items():
             if (stated := getattr(other, name)[stage]) != value:
                 yield f"{name} of stage {stage} is {stated}, its layers {first} to {end - 1} give {value}"

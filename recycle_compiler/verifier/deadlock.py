@@ -12,7 +12,7 @@ from enum import IntEnum
 import numpy as np
 
 from recycle_compiler.verifier.messages import Link, channels, rank_within
-from recycle_compiler.verifier.plan import MISSING, Plan
+from recycle_compiler.verifier.plan import MISSING, Column, Plan
 from recycle_compiler.verifier.report import Rule, Violation
 from recycle_runtime.plan.isa import Opcode
 
@@ -113,7 +113,8 @@ class Machine:
 
 _NAMED_IN_A_CHAIN = 6
 _EVERYBODY = 0
-"""The group that meets at a barrier; those who hold chunk c are group c + 1."""
+"""The group that meets at a barrier; those who hold chunk c are group c + 1, those who hold a tied one the
+last group."""
 
 
 def check_deadlock(plan: Plan, both: tuple[Link, Link]) -> Iterator[Violation]:
@@ -144,8 +145,8 @@ def _steps(plan: Plan, both: tuple[Link, Link]) -> Steps:
     for opcode in (Opcode.BARRIER, Opcode.REDUCE):
         rows = np.flatnonzero(table.opcode == opcode)
         action[rows] = Action.GATHER
-        channel[rows] = _EVERYBODY if opcode is Opcode.BARRIER else table.chunk[rows] + 1
-        rank[rows] = rank_within(table.worker[rows] * (plan.job.chunks + 1) + channel[rows])
+        channel[rows] = _EVERYBODY if opcode is Opcode.BARRIER else _group_of_chunk(plan)[table.chunk[rows]]
+        rank[rows] = rank_within(table.worker[rows] * (plan.job.chunks + 2) + channel[rows])
     rows = np.flatnonzero(action >= 0)
     here = np.bincount([worker.stage for worker in table.workers], minlength=plan.job.stages)
     holders = here[list(plan.job.chunk_stages)]
@@ -156,8 +157,19 @@ def _steps(plan: Plan, both: tuple[Link, Link]) -> Steps:
         rank=rank[rows].tolist(),
         other=other[rows].tolist(),
         bounds=np.searchsorted(rows, table.offsets).tolist(),
-        group_size=[len(table.workers), *holders.tolist()],
+        group_size=[
+            len(table.workers),
+            *holders.tolist(),
+            sum(holders.tolist()[chunk] for chunk in plan.job.tied_chunks),
+        ],
     )
+
+
+def _group_of_chunk(plan: Plan) -> Column:
+    """Who meets when a chunk is reduced."""
+    job = plan.job
+    groups = [job.chunks + 1 if chunk in job.tied_chunks else chunk + 1 for chunk in range(job.chunks)]
+    return np.array(groups, dtype=np.int64)
 
 
 def _waits(plan: Plan, machine: Machine, stuck: list[int]) -> dict[int, int]:
@@ -180,11 +192,10 @@ def _waits(plan: Plan, machine: Machine, stuck: list[int]) -> dict[int, int]:
 def _first_absent(plan: Plan, group: int, present: list[int]) -> int:
     arrived = set(present)
     all_workers = range(len(plan.table.workers))
-    stages = plan.job.chunk_stages
+    chunks = plan.job.tied_chunks if group == plan.job.chunks + 1 else (group - 1,)
+    stages = {plan.job.chunk_stages[chunk] for chunk in chunks}
     members = (
-        worker
-        for worker in all_workers
-        if group == _EVERYBODY or plan.table.workers[worker].stage == stages[group - 1]
+        worker for worker in all_workers if group == _EVERYBODY or plan.table.workers[worker].stage in stages
     )
     return next((member for member in members if member not in arrived), MISSING)
 

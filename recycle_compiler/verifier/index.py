@@ -34,7 +34,7 @@ def verify_index(source: PlanSource) -> Iterator[Violation]:
     if isinstance(job, str):
         yield Violation(Rule.INDEX_SHAPE, None, None, None, job)
         return
-    for name in ("stages", "pipelines", "tensor", "microbatches", "chunk_stages", "cut"):
+    for name in ("stages", "pipelines", "tensor", "microbatches", "chunk_stages", "cut", "tied_chunks"):
         stated, in_job = getattr(source, name), getattr(job, name)
         if stated != in_job:
             what = "layers per chunk" if name == "cut" else name.replace("_", " ")

@@ -176,6 +176,11 @@ class PlanSource(Protocol):
         ...
 
     @property
+    def tied_chunks(self) -> Sequence[int]:
+        """Chunks that share parameters."""
+        ...
+
+    @property
     def recuts(self) -> Sequence["PlanSource"]:
         """Plans of the same model under other cuts."""
         ...

@@ -132,6 +132,9 @@ def _finish(plan: Plan, rows: Column, end: Column) -> tuple[tuple[int, ...], tup
     last = [int(end[stage == each].max(initial=0)) for each in range(job.stages)]
     if not job.techniques.stagger:
         last = [max(last)] * job.stages
+    for each in job.tied_chunks:
+        # What they share is summed when the work of all of them is done.
+        last[each] = max(last[other] for other in job.tied_chunks)
     ends = list(last)
     for chunk, holder in enumerate(job.chunk_stages):
         ends[holder] += job.reduce[chunk] + job.optimizer[chunk]

@@ -83,7 +83,9 @@ def _one_at_a_time(plan: Plan, timeline: Timeline) -> Iterator[Violation]:
 def _reductions(plan: Plan, timeline: Timeline) -> Iterator[Violation]:
     stage = plan.table.stage[timeline.row]
     for each, reduce_start in enumerate(timeline.reduce_start):
-        waited_for = timeline.end[stage == each] if plan.job.techniques.stagger else timeline.end
+        together = plan.job.tied_chunks if each in plan.job.tied_chunks else (each,)
+        waited_for = timeline.end[np.isin(stage, together)]
+        waited_for = waited_for if plan.job.techniques.stagger else timeline.end
         work_end = int(waited_for.max(initial=0))
         if work_end > reduce_start:
             message = f"reduction of stage {each} starts at {reduce_start}, its work ends at {work_end}"

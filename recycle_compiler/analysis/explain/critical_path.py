@@ -98,7 +98,9 @@ def critical_path(timeline: Timeline, bottleneck: int) -> CriticalPath:
 def _last_rows(timeline: Timeline, stage: int) -> list[int]:
     """The ops that the reduction of this stage waits for."""
     if timeline.problem.staggered:
-        chosen = (timeline.ops.chunk == stage) & (timeline.end == timeline.last[stage])
+        tied = timeline.schedule.job.tied_chunks
+        together = np.isin(timeline.ops.chunk, tied if stage in tied else (stage,))
+        chosen = together & (timeline.end == timeline.last[stage])
     else:
         chosen = timeline.end == max(timeline.last)
     return np.flatnonzero(chosen).tolist()

@@ -42,7 +42,7 @@ class Timeline:
     opens: tuple[int, ...]
     """The start of the stage's first op; without stagger, of anybody's."""
     last: tuple[int, ...]
-    """The end of the stage's last op."""
+    """The end of the stage's last op, or of those that it shares parameters with."""
     closes: tuple[int, ...]
     """The end of the stage's optimizer step; without stagger, of all stages' steps."""
 
@@ -82,6 +82,8 @@ def timeline_of(schedule: Schedule) -> Timeline:
     last = np.zeros(problem.chunks, dtype=np.int64)
     np.minimum.at(first, ops.chunk, start)
     np.maximum.at(last, ops.chunk, end)
+    if tied := list(schedule.job.tied_chunks):
+        last[tied] = last[tied].max()
     if problem.staggered:
         opens, closes = first, last + np.array(problem.finish)
     else:

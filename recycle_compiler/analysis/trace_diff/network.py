@@ -19,7 +19,7 @@ import numpy as np
 from recycle_compiler.analysis.trace_diff.matching import Floats, Measured
 from recycle_compiler.ir.failure import Worker, worker_number
 from recycle_compiler.ir.graph import data_edges
-from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.ir.job import JobSpec, leading_chunks
 from recycle_compiler.ir.ops import Column, OpKind, OpTable
 from recycle_compiler.ir.schedule import Schedule
 
@@ -32,7 +32,8 @@ class Network:
     """Columns have one value for each row of the schedule; times in ticks."""
 
     staggered: bool
-    stages: int
+    ends_with: tuple[int, ...]
+    """Of each stage the first of those whose work ends together with its own: itself, unless it is tied."""
     workers: tuple[Worker, ...]
     worker: Column
     """Which of `workers` runs the op."""
@@ -67,7 +68,7 @@ def network_of(schedule: Schedule) -> Network:
     job = schedule.job
     return Network(
         job.techniques.stagger,
-        job.stages,
+        tuple(leading_chunks(job)),
         workers,
         worker,
         source,
@@ -109,8 +110,9 @@ def _sources(schedule: Schedule) -> tuple[Column, Column]:
 def _from_end_to_end(network: Network, duration: Floats, lag: Floats) -> Floats:
     """[from, to]: the longest way from the end of one stage's work to the next such end of another's."""
     finish = duration[network.reduction] + duration[network.step]
-    group = network.stage if network.staggered else np.zeros(len(network.workers), dtype=np.int64)
-    groups = network.stages if network.staggered else 1
+    ends_with = np.array(network.ends_with)[network.stage] if network.staggered else 0 * network.stage
+    _, group = np.unique(ends_with, return_inverse=True)
+    groups = int(group.max()) + 1
     clock = np.full((len(network.workers), groups), -np.inf)
     clock[np.arange(len(group)), group] = finish if network.staggered else finish.max()
     worker, source = network.worker.tolist(), network.source.tolist()
@@ -180,8 +182,9 @@ def waiting_inside(network: Network, measured: Measured) -> Floats:
     ready = np.full_like(measured.start, -np.inf)
     fed = np.flatnonzero(network.source != NOTHING)
     ready[:, fed] = measured.end[:, network.source[fed]]
-    for stage in range(network.stages):
-        reductions = network.reduction[network.stage == stage]
+    for first in sorted(set(network.ends_with)):
+        together = np.array(network.ends_with)[network.stage] == first
+        reductions = network.reduction[together]
         ready[:, reductions] = measured.start[:, reductions].max(axis=1, keepdims=True)
     # One that has ended before that did not wait for it, whatever the plan says.
     waited = (measured.start < ready) & (ready <= measured.end)

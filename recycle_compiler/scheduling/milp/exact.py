@@ -22,10 +22,10 @@ _TRIES = 5
 def is_small(clock: Clock, period: int) -> bool:
     """Whether the model for this period can be solved in about a second."""
     problem = clock.problem
-    if not problem.is_uniform or problem.pools < problem.chunks:
+    if not problem.is_uniform or problem.pools < problem.chunks or problem.is_tied:
         # The model counts micro-batches of a chunk, so it cannot tell one of them from another: an edge
         # between two of them, or an op with a time of its own, has no place in it. Nor have two chunks on
-        # one worker: it knows the workers of each chunk for themselves.
+        # one worker, nor chunks that reduce together: it knows the workers of each chunk for themselves.
         return False
     groups = groups_by_route(problem)
     layout = lay_out(problem, groups, period // problem.grain)

@@ -76,6 +76,8 @@ class Index:
     """The stage whose workers hold each chunk of the model."""
     cut: tuple[int, ...] = ()
     """How many layers each chunk has; empty when the job gives whole stages only."""
+    tied_chunks: tuple[int, ...] = ()
+    """Chunks that share parameters; none, or two and more."""
     recut_digests: tuple[bytes, ...] = ()
     """The content hash of each bundle for another cut."""
     plans: tuple[PlanEntry, ...]
@@ -109,6 +111,9 @@ def pack_index(index: Index) -> bytes:
             [len(cells), *skipped, *plan.release, *map(int, claims), plan.bound_over_cuts]
         )
         packed += _pack_numbers([*layout.widths, *layout.lengths]) + layout.digest
+    if index.tied_chunks:
+        # Readers that know nothing of it refuse what they do not know.
+        packed += _pack_numbers([len(index.tied_chunks), *index.tied_chunks])
     return packed
 
 
@@ -128,6 +133,7 @@ def unpack_index(data: bytes) -> Index:
     for _ in range(numbers.count("plans", least=1)):
         plans.append(_unpack_plan(numbers, stages, pipelines, texts[3:]))
         layouts.append(_unpack_layout(numbers, stages * pipelines - len(plans[-1].failed)))
+    tied_chunks = _unpack_tied(numbers, len(chunk_stages)) if numbers.left else ()
     if numbers.left:
         raise BundleError("damaged: the index does not end where it should")
     if len({plan.failed for plan in plans}) < len(plans):
@@ -142,6 +148,7 @@ def unpack_index(data: bytes) -> Index:
         microbatches=microbatches,
         chunk_stages=chunk_stages,
         cut=cut,
+        tied_chunks=tied_chunks,
         recut_digests=recut_digests,
         plans=tuple(plans),
         layouts=tuple(layouts),
@@ -177,6 +184,14 @@ def _unpack_cut(numbers: "_Numbers", chunks: int) -> tuple[int, ...]:
     if count not in (0, chunks):
         raise BundleError(f"damaged: the cut has {count} chunks, the job {chunks}")
     return tuple(numbers.next("the layers of a chunk", 1, LARGEST_NUMBER) for _ in range(count))
+
+
+def _unpack_tied(numbers: "_Numbers", chunks: int) -> tuple[int, ...]:
+    count = numbers.count("tied chunks", least=2)
+    tied = tuple(numbers.next("a tied chunk", 0, chunks - 1) for _ in range(count))
+    if list(tied) != sorted(set(tied)):
+        raise BundleError("damaged: the tied chunks are not in order")
+    return tied
 
 
 def _unpack_plan(numbers: "_Numbers", stages: int, pipelines: int, reasons: list[str]) -> PlanEntry:
