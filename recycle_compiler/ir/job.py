@@ -219,6 +219,7 @@ class JobSpec:
             yield f"tied must be several numbers in order, got {self.tied}"
         if self.tied and not 0 <= self.tied[0] <= self.tied[-1] < count:
             yield f"tied {self.tied} names more than there are, {count}"
+            return
         if self.tied and not self.has_chunk_per_stage:
             yield "chunks cannot be tied where workers hold several"
         if self.tied_reduce < 0 or any(self.reduce[c] < self.tied_reduce for c in self.tied_chunks):
