@@ -23,11 +23,13 @@ from recycle_runtime.execution.optimizer import (
     Totals,
 )
 from recycle_runtime.execution.split_backward import Split, prepare
+from recycle_runtime.execution.tied import tied_here
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import Opcode
 from recycle_runtime.program.cutting import Stage
 from recycle_runtime.program.layers import chunk_layers, filled_stage, layers_of, seed_of
 from recycle_runtime.program.loading import Program
+from recycle_runtime.program.ties import parameter_called, take_values
 from recycle_runtime.protocol.messages import Report, Sums
 from recycle_runtime.transport.interface import TensorSpec
 
@@ -104,6 +106,7 @@ class Chunk:
             options,
             tensor_parallel_rank=setting.tp_rank,
             undo=LayerUndo(stepped),
+            tied=tied_here(setting.program, bundle, number, self.layers),
         )
 
     @property
@@ -330,9 +333,28 @@ def _layers(setting: Setting, bundle: Bundle, number: int) -> list[Layer]:
     program, count = setting.program, len(bundle.chunk_stages)
     if not program.is_layered:
         module = build_module(program, number, count, setting.seed, setting.group)
+        _begin_as_first(setting, bundle, number, module)
         return [Layer(program, number, "", module.to(setting.device))]
     named = chunk_layers(program, bundle.cut, number, count, setting.seed, setting.group)
     return [Layer(program, layer, name, module.to(setting.device)) for layer, (name, module) in named]
+
+
+def _begin_as_first(setting: Setting, bundle: Bundle, number: int, module: torch.nn.Module) -> None:
+    """Copies of tied parameters in a whole stage begin with the numbers of the first one."""
+    program, here = setting.program, [("", module)]
+    copies = [
+        (names, one)
+        for names in program.ties
+        for name in names[1:]
+        if (one := parameter_called(here, name)) is not None
+    ]
+    missing = {names[0] for names, _ in copies if parameter_called(here, names[0]) is None}
+    for chunk in bundle.tied_chunks if missing else ():
+        built = build_module(program, chunk, len(bundle.chunk_stages), setting.seed, setting.group)
+        here.append(("", built))
+    for names, one in copies:
+        if (first := parameter_called(here, names[0])) is not None:
+            take_values(program.path, names, one, first)
 
 
 def _is_staggered(bundle: Bundle, chunk: int) -> bool:

@@ -14,6 +14,7 @@ from recycle_runtime.execution.optimizer.plain_state import plain
 from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.program.layers import name_prefix
 from recycle_runtime.program.loading import Program
+from recycle_runtime.program.ties import whole_name
 
 
 class Layer:
@@ -84,8 +85,9 @@ class Layer:
 
     def _optimizer(self, program: Program, masters: Masters | None) -> LayerOptimizer | None:
         stepped = self.parameters if masters is None else masters.parameters
+        names = [whole_name(program.ties, name) for name in self.parameter_names]
         try:
-            optimizer = program.optimizer(stepped, self.parameter_names)
+            optimizer = program.optimizer(stepped, names)
         except ProgramError as error:
             if "empty parameter list" in str(error.__cause__):
                 # It chooses some parameters of the model, and none of this layer.

@@ -70,7 +70,7 @@ class Session:
             )
             chunk.split.defer_weights(splits)
         answers_for = {number: role.grid.holders(number)[0] == role.worker for number in chunks}
-        self.steps = WorkerSteps(chunks, self.transport, answers_for)
+        self.steps = WorkerSteps(chunks, self.transport, answers_for, role.grid.tied_sum)
         shapes = {
             number: Shapes(store, number, chunk.tp_rank, chunk.arriving) for number, chunk in chunks.items()
         }

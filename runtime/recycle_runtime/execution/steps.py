@@ -21,10 +21,15 @@ class WorkerSteps:
     """The steps of all chunks of a worker."""
 
     def __init__(
-        self, chunks: Mapping[int, Chunk], transport: Transport, answers_for: Mapping[int, bool]
+        self,
+        chunks: Mapping[int, Chunk],
+        transport: Transport,
+        answers_for: Mapping[int, bool],
+        tied_sum: int | None = None,
     ) -> None:
-        """`answers_for` says of each chunk whether this worker adds its gradients to the norm."""
-        self._chunks, self._transport = chunks, transport
+        """`answers_for` says of each chunk whether this worker adds its gradients to the norm, `tied_sum` is
+        the number of the sum over the holders of all tied chunks."""
+        self._chunks, self._transport, self._tied_sum = chunks, transport, tied_sum
         self._due: list[int] = []
         """Chunks that wait for the norm before they are stepped."""
         for number, chunk in chunks.items():
@@ -38,7 +43,9 @@ class WorkerSteps:
             for stepper in self._steppers:
                 stepper.discard()
             return False
-        self._chunks[chunk].stepper.reduce(partial(self._transport.start_peer_sum, chunk))
+        start = self._transport.start_peer_sum
+        tied = None if self._tied_sum is None else partial(start, self._tied_sum)
+        self._chunks[chunk].stepper.reduce(partial(start, chunk), tied)
         return True
 
     def step(self, chunk: int) -> None:

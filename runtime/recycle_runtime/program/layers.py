@@ -11,6 +11,7 @@ import logging
 import re
 import warnings
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -21,6 +22,7 @@ from recycle_runtime.program.deferred_init import Recipes, recording
 from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.program.loading import NamedLayer, Program
 from recycle_runtime.program.model_layers import WholeModel
+from recycle_runtime.program.ties import parameter_called, take_values, tie, whole_name
 from recycle_runtime.weights.fill import fill
 from recycle_runtime.weights.safetensors import WeightsError
 
@@ -46,13 +48,33 @@ def build_layers(
         torch.manual_seed(seed_of(seed, 0))
         everything = program.layers(group)
         _check(program, everything)
+        program.ties = tie(program, everything)
         return _filled(program, everything[first:last])
     built = []
     for number in range(first, layer_count(program) if last is None else last):
         torch.manual_seed(seed_of(seed, number))
         built += program.build_layers(number, number + 1, group)
     _check(program, built)
+    _begin_as_first(program, seed, built, group)
     return _filled(program, built)
+
+
+def _begin_as_first(program: Program, seed: int, built: list[NamedLayer], group: Any) -> None:
+    """A copy of a tied parameter begins with the numbers of the first, whose layer is built for that."""
+    for names in program.ties:
+        copies = [one for name in names[1:] if (one := parameter_called(built, name)) is not None]
+        if not copies:
+            continue
+        first = parameter_called(built, names[0])
+        number = 0
+        while first is None and number < layer_count(program):
+            torch.manual_seed(seed_of(seed, number))
+            first = parameter_called(program.build_layers(number, number + 1, group), names[0])
+            number += 1
+        if first is None:
+            raise ProgramError(f"{program.path}: TIED names {names[0]}, and no layer has it")
+        for one in copies:
+            take_values(program.path, names, one, first)
 
 
 def layer_count(program: Program) -> int:
@@ -178,7 +200,7 @@ def _filled(program: Program, layers: list[NamedLayer]) -> list[NamedLayer]:
     if program.weights is not None:
         for name, layer in layers:
             try:
-                fill(layer, name_prefix(name, layer), program.weights)
+                fill(layer, name_prefix(name, layer), program.weights, partial(whole_name, program.ties))
             except WeightsError as error:
                 raise ProgramError(f"{program.path}: {error}") from None
     return layers
@@ -202,7 +224,7 @@ def _check(program: Program, layers: Sequence[NamedLayer]) -> None:
 def _refuse_shared(program: Program, layers: Iterable[NamedLayer]) -> None:
     owner: dict[torch.Tensor, str] = {}
     for name, layer in layers:
-        for inner, tensor in (*layer.named_parameters(), *layer.named_buffers()):
+        for inner, tensor in layer.named_buffers():
             if owner.setdefault(tensor, name) != name:
                 raise ProgramError(
                     f"{program.path}: {inner} of layer {name} is in layer {owner[tensor]} too, and a plan "

@@ -11,6 +11,7 @@ and may define
     schedule(optimizer) -> LRScheduler          any of torch.optim.lr_scheduler, stepped after each step
     on_step(report)                             called on every worker after each step: see `trainer`
     moves_with_steps(module, optimizer)         averages of weights, counters: one object or a list of them
+    TIED = [("wte.weight", "head.weight")]      optional: parameters that are one, by name
     CLIP_NORM = 1.0                             clip gradients by the norm of the whole model
     CLIP_VALUE = 0.5                            clip every number in the gradients
     PRECISION = "bf16"                          or "bf16-weights": see `precision`
@@ -50,6 +51,7 @@ from recycle_runtime.program.compiled import unwrapped
 from recycle_runtime.program.errors import ProgramError, blame, place, syntax_sentence
 from recycle_runtime.program.named_inputs import as_tuple
 from recycle_runtime.program.precision import Precision, precision_of
+from recycle_runtime.program.ties import Tie, told_ties
 from recycle_runtime.weights.named import Weights, open_weights
 from recycle_runtime.weights.safetensors import WeightsError
 
@@ -284,6 +286,8 @@ class Program:
         self.clip_value: float | None = clip_limit(path, names, "CLIP_VALUE")
         self.precision: Precision = precision_of(path, names.get("PRECISION"))
         self.layer_count: int | None = layer_count(path, names)
+        self.ties: tuple[Tie, ...] = told_ties(path, names)
+        """Parameters that are one: those that it names, and those that its layers are found to share."""
         self.weights: Weights | None = weights(path, names)
         self.gives_data = check_one_of(path, DATA, names)
         """Which of `DATA` it defines."""

@@ -10,7 +10,7 @@ copy of its own: they begin with the same numbers, and their gradients are summe
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import nn
@@ -71,10 +71,42 @@ def whole_name(ties: Collection[Tie], name: str) -> str:
     return next((tie[0] for tie in ties if name in tie), name)
 
 
+def tie(program: "Names", layers: NamedLayers) -> tuple[Tie, ...]:
+    """All ties of a model whose layers are here, each with a copy for every layer and the same numbers."""
+    shared = shared_ties(layers)
+    told = [names for names in program.ties if names not in shared]
+    give_copies(layers)
+    for names in told:
+        found = [(name, parameter_called(layers, name)) for name in names]
+        if missing := next((name for name, parameter in found if parameter is None), None):
+            raise ProgramError(f"{program.path}: TIED names {missing}, and no layer has it")
+        first, *copies = (parameter for _, parameter in found if parameter is not None)
+        for one in copies:
+            take_values(program.path, names, one, first)
+    return (*shared, *told)
+
+
+def parameter_called(layers: NamedLayers, name: str) -> nn.Parameter | None:
+    """By its name in the whole model; None if it is in none of these layers."""
+    return next((parameter for _, each, parameter in _parameters(layers) if each == name), None)
+
+
 @torch.no_grad()
-def take_values(target: nn.Parameter, source: torch.Tensor) -> None:
-    """Begin with the numbers of another copy."""
+def take_values(path: Path, names: Tie, target: nn.Parameter, source: torch.Tensor) -> None:
+    """Begin with the numbers of another copy; ProgramError if they cannot be one."""
+    if target.shape != source.shape or target.dtype != source.dtype:
+        shapes = " and ".join(f"{tuple(each.shape)} of {each.dtype}" for each in (source, target))
+        raise ProgramError(f"{path}: {' and '.join(names)} are tied, and cannot be one: {shapes}")
     target.copy_(source)
+
+
+class Names(Protocol):
+    """A program, as far as ties go."""
+
+    @property
+    def path(self) -> Path: ...
+    @property
+    def ties(self) -> tuple[Tie, ...]: ...
 
 
 def _names(row: Any) -> Tie | None:
@@ -88,4 +120,4 @@ def _parameters(layers: NamedLayers) -> Iterator[tuple[str, str, nn.Parameter]]:
     """Layer, name in the whole model and object of every parameter, one that is used twice each time."""
     for layer, module in layers:
         for name, parameter in module.named_parameters(remove_duplicate=False):
-            yield layer, f"{layer}.{name}", parameter
+            yield layer, f"{layer}.{name}" if layer else name, parameter

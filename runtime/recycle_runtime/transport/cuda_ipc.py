@@ -300,9 +300,7 @@ class CudaIpcTransport:
         self._me = grid.rank(worker, tp_rank)
         self._device, self._waiting = device, waiting
         pairs = 2 * grid.size * grid.size
-        self._counters = SharedCounters(
-            _file_name(self._store), pairs + 2 * grid.size * len(grid.chunk_stages)
-        )
+        self._counters = SharedCounters(_file_name(self._store), pairs + 2 * grid.size * grid.sums)
         # Once everybody has it, it needs no name, and cannot be left behind by a process that is killed.
         self._gloo.barrier()
         self._counters.remove_name()
@@ -318,7 +316,7 @@ class CudaIpcTransport:
                 pairs + 2 * grid.size * chunk,
                 timeout.total_seconds(),
             )
-            for chunk in grid.chunks_of(worker)
+            for chunk in grid.sums_of(worker)
         }
         """Of each chunk of this worker."""
 

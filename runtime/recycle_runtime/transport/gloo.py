@@ -145,7 +145,7 @@ class GlooTransport:
         self._all: Any = group("all", list(range(grid.size)))
         self._holders: dict[int, Any] = {
             chunk: group(f"holders/{chunk}/{tp_rank}", grid.holder_ranks(chunk, tp_rank))
-            for chunk in grid.chunks_of(worker)
+            for chunk in grid.sums_of(worker)
         }
         """Of each chunk of this worker, those that hold it."""
         self.tensor_group: Any = None

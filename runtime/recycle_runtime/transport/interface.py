@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.plan.bundle import Bundle
 
 
 class TensorSpec(NamedTuple):
@@ -54,7 +55,8 @@ class Transport(Protocol):
     def start_peer_sum(self, chunk: int, tensor: torch.Tensor) -> Pending | None:
         """Start to sum a tensor over the live holders of a chunk, in place; None if this is the only one.
 
-        All of them start the sums of a chunk in the same order.
+        All of them start the sums of a chunk in the same order. In place of a chunk, `grid.tied_sum` stands
+        for all chunks that are tied.
         """
         ...
 
@@ -84,6 +86,7 @@ class Grid:
         tensor: int,
         pipelines: int,
         chunk_stages: Sequence[int] | None = None,
+        tied_chunks: Sequence[int] = (),
     ) -> None:
         self.workers = tuple(workers)
         self.tensor = tensor
@@ -92,6 +95,13 @@ class Grid:
         stages = 1 + max((stage for _, stage in self.workers), default=-1)
         self.chunk_stages = tuple(range(stages) if chunk_stages is None else chunk_stages)
         """The stage whose workers hold each chunk; without it, chunk c is on stage c."""
+        self._stages_of_sums = [{stage} for stage in self.chunk_stages]
+        """Whose workers sum gradients together: those of each chunk, and those of all tied chunks."""
+        self.tied_sum: int | None = None
+        """The number of the sum over the holders of all tied chunks, beyond those of the chunks."""
+        if tied_chunks:
+            self.tied_sum = len(self.chunk_stages)
+            self._stages_of_sums.append({self.chunk_stages[chunk] for chunk in tied_chunks})
         self._number = {worker: number for number, worker in enumerate(self.workers)}
 
     @property
@@ -106,14 +116,24 @@ class Grid:
         """Of all processes of a worker."""
         return [self.rank(worker, tp_rank) for tp_rank in range(self.tensor)]
 
+    @property
+    def sums(self) -> int:
+        """How many different sums of gradients there are."""
+        return len(self._stages_of_sums)
+
     def holders(self, chunk: int) -> list[Worker]:
-        """The live workers that have a copy of a chunk."""
-        return [worker for worker in self.workers if worker[1] == self.chunk_stages[chunk]]
+        """The live workers that have a copy of a chunk; of the sum of tied chunks, of any of them."""
+        return [worker for worker in self.workers if worker[1] in self._stages_of_sums[chunk]]
 
     def holder_ranks(self, chunk: int, tp_rank: int) -> list[int]:
         """Of the same tensor-parallel process of each of them."""
         return [self.rank(worker, tp_rank) for worker in self.holders(chunk)]
 
-    def chunks_of(self, worker: Worker) -> list[int]:
-        """Those that a worker holds."""
-        return [chunk for chunk, stage in enumerate(self.chunk_stages) if stage == worker[1]]
+    def sums_of(self, worker: Worker) -> list[int]:
+        """Those that a worker takes part in: of its chunks, and of tied ones if it holds such."""
+        return [number for number, stages in enumerate(self._stages_of_sums) if worker[1] in stages]
+
+
+def grid_of(bundle: Bundle, workers: Sequence[Worker]) -> Grid:
+    """These workers of a job, as its bundle has them."""
+    return Grid(workers, bundle.tensor, bundle.pipelines, bundle.chunk_stages, bundle.tied_chunks)

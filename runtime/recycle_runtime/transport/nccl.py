@@ -174,7 +174,7 @@ class NcclTransport:
         self._made: list[Any] = []
         self._holders = {
             chunk: self._join(f"holders/{chunk}/{tp_rank}", grid.holder_ranks(chunk, tp_rank))
-            for chunk in grid.chunks_of(worker)
+            for chunk in grid.sums_of(worker)
         }
         """Of each chunk of this worker, those that hold it; None if no other worker does."""
         tensor_group = self._join(f"tensor/{worker[0]}/{worker[1]}", grid.tensor_ranks(worker))

@@ -1,6 +1,6 @@
 """A layer takes its own from the weights of a whole model."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 
 import torch
@@ -9,18 +9,21 @@ from recycle_runtime.weights.named import Weights
 from recycle_runtime.weights.safetensors import WeightsError
 
 
-def fill(module: torch.nn.Module, prefix: str, weights: Weights) -> None:
+def fill(
+    module: torch.nn.Module, prefix: str, weights: Weights, whole_name: Callable[[str], str] = str
+) -> None:
     """Copy what is called `prefix.NAME` in the weights into the parameters and buffers of a module.
 
     Every parameter must be there, with its shape; the type of the module's own is kept. A buffer that
-    is not there stays as it is built.
+    is not there stays as it is built. A name that `whole_name` gives comes first.
     """
     own = module.state_dict(keep_vars=True)
     parameters = dict(module.named_parameters(remove_duplicate=False))
     with torch.no_grad():
         for name, target in own.items():
             full = f"{prefix}.{name}" if prefix else name
-            given = weights.get(full)
+            given = weights.get(whole_name(full))
+            given = weights.get(full) if given is None else given
             if given is None and name not in parameters:
                 continue
             if given is None:

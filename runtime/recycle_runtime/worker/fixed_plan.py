@@ -13,7 +13,7 @@ from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import Instruction
 from recycle_runtime.program.loading import load_program
 from recycle_runtime.transport.choose import connect, device_of
-from recycle_runtime.transport.interface import Grid, Transport
+from recycle_runtime.transport.interface import Grid, Transport, grid_of
 from recycle_runtime.worker.options import WorkerOptions
 
 Join = Callable[[WorkerOptions, dist.Store, Grid, Sequence[Instruction]], Transport]
@@ -35,7 +35,7 @@ class FixedPlanWorker:
         program = load_program(options.program)
         device = device_of(options.device)
         stream = bundle.stream(options.plan, options.worker)
-        grid = Grid(bundle.workers(options.plan), bundle.tensor, bundle.pipelines, bundle.chunk_stages)
+        grid = grid_of(bundle, bundle.workers(options.plan))
         self.transport = join(options, store, grid, stream)
         self.tracer = Tracer(device) if options.trace else None
         self.chunks = build_chunks(

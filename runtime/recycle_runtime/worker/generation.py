@@ -30,7 +30,7 @@ from recycle_runtime.protocol.messages import CaughtUp, Copied, Go, InScript, Lo
 from recycle_runtime.protocol.remote_store import RemoteStore
 from recycle_runtime.transport.choose import connect
 from recycle_runtime.transport.guarded import GuardedTransport, guarded
-from recycle_runtime.transport.interface import Grid
+from recycle_runtime.transport.interface import grid_of
 from recycle_runtime.worker.connections import GroupConnections
 from recycle_runtime.worker.donor import Donor
 from recycle_runtime.worker.heartbeat import Heartbeat
@@ -87,7 +87,7 @@ class Generation:
         self._equipment, self._order, self._worker, self._store = equipment, order, worker, store
         self.number = order.generation
         self.connections = GroupConnections()
-        grid = Grid(order.grid, bundle.tensor, bundle.pipelines, bundle.chunk_stages)
+        grid = grid_of(bundle, order.grid)
         stream = stream_of(bundle, order.plan, order.role)
         self._role = Role(bundle, order.plan, order.role, stream, grid)
         self._own_store: Any = dist.PrefixStore(f"g{self.number}", store)

@@ -65,6 +65,10 @@ class MemoryBundle:
         return self.job.cut
 
     @property
+    def tied_chunks(self) -> Sequence[int]:
+        return self.job.tied_chunks
+
+    @property
     def stages(self) -> int:
         return self.job.stages if self.stated_stages is None else self.stated_stages
 

@@ -65,7 +65,7 @@ def bundle_of(
 def run(bundle: Bundle, held: Held, first: int, last: int) -> list[float]:
     """Steps first .. last - 1 with these chunks; their losses."""
     room, store, shares = Room(), dist.HashStore(), list[tuple[int, float]]()
-    grid = Grid(bundle.workers(0), 1, bundle.pipelines, bundle.chunk_stages)
+    grid = Grid(bundle.workers(0), 1, bundle.pipelines, bundle.chunk_stages, bundle.tied_chunks)
     errors: list[BaseException] = []
 
     def work(worker: Worker) -> None:

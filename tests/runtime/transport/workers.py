@@ -11,7 +11,7 @@ from recycle_runtime.execution.session import StepReport
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import Instruction
-from recycle_runtime.transport.interface import Grid
+from recycle_runtime.transport.interface import Grid, grid_of
 from recycle_runtime.worker.fixed_plan import FixedPlanWorker
 from recycle_runtime.worker.options import WorkerOptions
 from tests.runtime.transport.loopback import PATIENCE
@@ -44,7 +44,7 @@ def train_over(
 ) -> tuple[list[float], dict[Worker, FixedPlanWorker]]:
     """Losses of the steps, and the workers as they are at the end."""
     bundle, store = Bundle.read(bundle_file), dist.HashStore()
-    grid = Grid(bundle.workers(0), bundle.tensor, bundle.pipelines, bundle.chunk_stages)
+    grid = grid_of(bundle, bundle.workers(0))
     workers: dict[Worker, FixedPlanWorker] = {}
     reports: list[StepReport] = []
     # Initial parameters come from random numbers that all threads share, so stages are built one by one.

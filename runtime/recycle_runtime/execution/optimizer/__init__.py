@@ -13,7 +13,7 @@ gradients of an early step when clipping is on.
 """
 
 from recycle_runtime.execution.optimizer.by_layer import LayerOptimizer, LayerOptimizers, LayerUndo
-from recycle_runtime.execution.optimizer.gradients import FlatGradients
+from recycle_runtime.execution.optimizer.gradients import FlatGradients, Tied
 from recycle_runtime.execution.optimizer.masters import Masters
 from recycle_runtime.execution.optimizer.moving import Moving, moving_of
 from recycle_runtime.execution.optimizer.norm import (
@@ -48,6 +48,7 @@ __all__ = [
     "StepOrderError",
     "StepRecord",
     "Stepper",
+    "Tied",
     "Totals",
     "Undo",
     "UndoError",

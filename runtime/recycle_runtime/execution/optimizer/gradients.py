@@ -4,12 +4,16 @@
 
 Reducing, clearing, scaling and measuring are then one operation each. A flag says whether the parameter has a
 gradient in this step at all. Flags travel with the gradients, so peers agree on what the optimizer may touch.
+
+Parameters that are tied to some of other chunks have a long tensor of their own, which is summed over the
+holders of all of these chunks. Of several copies in one chunk the first takes in the gradients of the others
+before the sum, and gives them the whole after it.
 """
 
 import math
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 
@@ -40,26 +44,26 @@ class GradientPart:
         self.flat = torch.zeros(size, dtype=first.dtype, device=first.device)
         self._flags = self.flat[self.values :]
         # `.data` gives each view a version counter of its own: it moves when this gradient is written to.
-        self._views = [
+        self.views = [
             _view(self.flat, start, parameter).data
             for start, parameter in zip(starts, self.parameters, strict=True)
         ]
-        self._clean = [_version(view) for view in self._views]
+        self._clean = [_version(view) for view in self.views]
         self.present = [False] * len(self.parameters)
         """Which parameters have a gradient on some peer, once the flags are read."""
         self._must_read = False
-        for parameter, view in zip(self.parameters, self._views, strict=True):
+        for parameter, view in zip(self.parameters, self.views, strict=True):
             if parameter.grad is not None:
                 view.copy_(parameter.grad)
         self.attach()
 
     def zero(self) -> None:
         self.flat.zero_()
-        self._clean = [_version(view) for view in self._views]
+        self._clean = [_version(view) for view in self.views]
         self.attach()
 
     def attach(self) -> None:
-        for parameter, view in zip(self.parameters, self._views, strict=True):
+        for parameter, view in zip(self.parameters, self.views, strict=True):
             if parameter.grad is not view:
                 parameter.grad = view
 
@@ -71,7 +75,7 @@ class GradientPart:
 
     def repair(self) -> None:
         """Take over gradients that were replaced: their value counts."""
-        for index, (parameter, view) in enumerate(zip(self.parameters, self._views, strict=True)):
+        for index, (parameter, view) in enumerate(zip(self.parameters, self.views, strict=True)):
             gradient = parameter.grad
             if gradient is view:
                 continue
@@ -83,18 +87,23 @@ class GradientPart:
             parameter.grad = view
 
     def raise_flags(self) -> None:
-        versions = enumerate(zip(self._views, self._clean, strict=True))
+        versions = enumerate(zip(self.views, self._clean, strict=True))
         unwritten = [index for index, (view, clean) in versions if _version(view) == clean]
         self._flags.fill_(1)
         for index in unwritten:
             # What a replayed graph has written moves no counter.
-            self._flags[index] = self._views[index].ne(0).any()
+            self._flags[index] = self.views[index].ne(0).any()
         self._must_read = bool(unwritten)
+
+    def is_written(self, index: int) -> bool:
+        """Whether a parameter has a gradient here."""
+        view = self.views[index]
+        return _version(view) != self._clean[index] or bool(view.ne(0).any())
 
     def read_flags(self) -> None:
         """Reading means waiting for the device, so it is done only where the answer is open."""
         if not self._must_read:
-            self.present = [True] * len(self._views)
+            self.present = [True] * len(self.views)
             return
         flags = cast("list[float]", self._flags.tolist())  # pyright: ignore[reportUnknownMemberType]
         self.present = [flag != 0 for flag in flags]
@@ -107,6 +116,30 @@ class GradientPart:
         rows = _norms(values[:whole].view(whole // _ROW, _ROW)).to(torch.float64)
         rest = values[whole:].abs().to(torch.float64)
         return rows.square().sum() + rest.square().sum()
+
+
+class _Place(NamedTuple):
+    """Where the gradient of a parameter is."""
+
+    part: GradientPart
+    place: int
+
+    @property
+    def view(self) -> torch.Tensor:
+        return self.part.views[self.place]
+
+    @property
+    def is_written(self) -> bool:
+        return self.part.is_written(self.place)
+
+
+def _parts(parameters: Iterable[torch.Tensor]) -> list[GradientPart]:
+    """Those that are trained, by dtype and device."""
+    kinds: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
+    for parameter in parameters:
+        if parameter.requires_grad:
+            kinds.setdefault((parameter.dtype, parameter.device), []).append(parameter)
+    return [GradientPart(members) for members in kinds.values()]
 
 
 def _is_shard(parameter: torch.Tensor) -> bool:
@@ -131,27 +164,51 @@ def _norms(rows: torch.Tensor) -> torch.Tensor:
     )
 
 
+class Tied(NamedTuple):
+    """Parameters of a chunk that are one with others, in the order that all workers have."""
+
+    copies: tuple[tuple[torch.Tensor, ...], ...] = ()
+    """Of each its copies in this chunk."""
+    crosses: bool = False
+    """Whether other chunks have copies too."""
+    counts: bool = True
+    """Whether this chunk answers for them in the norm."""
+
+
 class FlatGradients:
     """Makes the `.grad` of every trainable parameter a view into a flat buffer, and keeps it so.
 
     A parameter with the attribute `tensor_parallel = True` is a shard; any other is the same on all ranks.
     """
 
-    def __init__(self, parameters: Iterable[torch.Tensor]) -> None:
+    def __init__(self, parameters: Iterable[torch.Tensor], tied: Tied | None = None) -> None:
+        tied = tied or Tied()
         everything = list(dict.fromkeys(parameters))
         self._frozen = [parameter for parameter in everything if not parameter.requires_grad]
-        kinds: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
-        for parameter in everything:
-            if parameter.requires_grad:
-                kinds.setdefault((parameter.dtype, parameter.device), []).append(parameter)
-        self._parts = [GradientPart(members) for members in kinds.values()]
+        self._first_of = {copy: first for first, *more in tied.copies for copy in more}
+        """Of each further copy the one that takes in its gradient."""
+        firsts = [copies[0] for copies in tied.copies] if tied.crosses else []
+        apart = {*firsts, *self._first_of}
+        self._own = _parts(parameter for parameter in everything if parameter not in apart)
+        self._tied = _parts(firsts)
+        self._copies = _parts(self._first_of)
+        self._tied_counts = tied.counts
         self.device = everything[0].device if everything else torch.device("cpu")
         self._kept: list[tuple[torch.Tensor, list[bool]]] = []
 
     @property
     def buffers(self) -> list[torch.Tensor]:
         """What to sum over peers."""
-        return [part.flat for part in self._parts]
+        return [part.flat for part in self._own]
+
+    @property
+    def tied_buffers(self) -> list[torch.Tensor]:
+        """What to sum over the holders of all tied chunks."""
+        return [part.flat for part in self._tied]
+
+    @property
+    def _parts(self) -> list["GradientPart"]:
+        return [*self._own, *self._tied, *self._copies]
 
     @property
     def parameters(self) -> list[torch.Tensor]:
@@ -159,7 +216,7 @@ class FlatGradients:
 
     @property
     def bytes_held(self) -> int:
-        tensors = self.buffers + [copy for copy, _ in self._kept]
+        tensors = [part.flat for part in self._parts] + [copy for copy, _ in self._kept]
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
     def zero(self) -> None:
@@ -171,7 +228,9 @@ class FlatGradients:
         """Give the memory back, and the parameters up: they have no gradients, and another may own them."""
         for parameter in self.parameters:
             parameter.grad = None
-        self._parts.clear()
+        for parts in (self._own, self._tied, self._copies):
+            parts.clear()
+        self._first_of.clear()
         self._kept.clear()
 
     def gather(self) -> None:
@@ -183,12 +242,19 @@ class FlatGradients:
             )
         for part in self._parts:
             part.repair()
+        for copy, first in self._views_of_copies():
+            if copy.is_written:
+                first.view.add_(copy.view)
+        for part in (*self._own, *self._tied):
             part.raise_flags()
 
     def look(self) -> None:
         """After the sum over peers: see which parameters have a gradient on any of them."""
-        for part in self._parts:
+        for part in (*self._own, *self._tied):
             part.read_flags()
+        for copy, first in self._views_of_copies():
+            copy.view.copy_(first.view)
+            copy.part.present[copy.place] = first.part.present[first.place]
 
     def sum_of_squares(self, tensor_parallel_rank: int = 0) -> torch.Tensor:
         """Over what this rank answers for, in float64, on the device; not finite if a gradient is not.
@@ -196,9 +262,20 @@ class FlatGradients:
         In float32 and below, gradients beyond about 1e18 count as not finite.
         """
         total = torch.zeros((), dtype=torch.float64, device=self.device)
-        for part in self._parts:
+        for part in (*self._own, *(self._tied if self._tied_counts else ())):
             total += part.sum_of_squares(tensor_parallel_rank).to(self.device)
         return total
+
+    def _views_of_copies(self) -> list[tuple["_Place", "_Place"]]:
+        """Of each further copy its gradient, and that of the first one."""
+        if not self._first_of:
+            return []
+        places = {
+            parameter: _Place(part, index)
+            for part in self._parts
+            for index, parameter in enumerate(part.parameters)
+        }
+        return [(places[copy], places[first]) for copy, first in self._first_of.items() if copy in places]
 
     def scale(self, factor: float) -> None:
         for part in self._parts:

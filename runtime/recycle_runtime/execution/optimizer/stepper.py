@@ -18,7 +18,7 @@ from typing import Any, cast
 import torch
 
 from recycle_runtime.execution.optimizer.by_layer import LayerOptimizers, LayerUndo
-from recycle_runtime.execution.optimizer.gradients import FlatGradients
+from recycle_runtime.execution.optimizer.gradients import FlatGradients, Tied
 from recycle_runtime.execution.optimizer.norm import (
     NormSum,
     Progress,
@@ -100,10 +100,11 @@ class Stepper:
         *,
         tensor_parallel_rank: int = 0,
         undo: LayerUndo | None = None,
+        tied: Tied | None = None,
     ) -> None:
         """`undo` comes with the optimizers of several layers, and may know a step already."""
         self.options = options or StepOptions()
-        self.gradients = FlatGradients(parameters)
+        self.gradients = FlatGradients(parameters, tied)
         self.optimizer = idle_optimizer() if optimizer is None else optimizer
         if isinstance(optimizer, torch.optim.Optimizer):
             # Those of layers have been looked at when the layers were made.
@@ -138,11 +139,16 @@ class Stepper:
         is_open = self.phase in (Phase.STEPPED, Phase.UNSETTLED)
         return self.norm.own() if is_open else None
 
-    def reduce(self, start_sum: StartSum) -> None:
-        """REDUCE: sum gradients over the live workers that hold the chunk."""
+    def reduce(self, start_sum: StartSum, start_tied_sum: StartSum | None = None) -> None:
+        """REDUCE: sum gradients over the live workers that hold the chunk, and those of tied parameters over
+        all that hold one of the tied chunks."""
         self._expect(Phase.ACCUMULATING, "reduce")
         self.gradients.gather()
-        under_way = [start_sum(buffer) for buffer in self.gradients.buffers]
+        tied = self.gradients.tied_buffers
+        assert not tied or start_tied_sum is not None, "nobody to sum tied gradients with"
+        # First what more workers take part in: all of them begin with it.
+        under_way = [start_tied_sum(buffer) for buffer in tied] if start_tied_sum is not None else []
+        under_way += [start_sum(buffer) for buffer in self.gradients.buffers]
         for pending in under_way:
             if pending is not None:
                 pending.wait()
