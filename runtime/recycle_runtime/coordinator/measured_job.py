@@ -7,6 +7,7 @@ Of a job in layers it has the layers, so that the same text serves for plans und
 measured of a stage is shared out among its layers as they were planned.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple
@@ -159,7 +160,7 @@ class JobText:
         if "split" in fields:
             split = f"  split = {_decimal(int(fields['split'][0]), 4)}%"
         blocks = [
-            f"parallel {{ pipeline = {pipeline}  data = {data}  tensor = {tensor}{cut} }}",
+            f"parallel {{ pipeline = {pipeline}  data = {data}  tensor = {tensor}{cut}{self._tied()} }}",
             f"batch {{ microbatches = {self.microbatches}{split} }}",
             costs,
             memory,
@@ -169,6 +170,14 @@ class JobText:
             f"seed = {solver['seed']} }}",
         ]
         return f"job {fields['job'][0]} {{\n  " + "\n  ".join(blocks) + "\n}\n"
+
+    def _tied(self) -> str:
+        """Layers or stages that share parameters; measured reductions have the time of their sum in them."""
+        tied = [int(word) for word in self._fields.get("tied", ())]
+        if self.cut and not self.is_in_layers:
+            ends = list(accumulate(self.cut))
+            tied = sorted({bisect_right(ends, layer) for layer in tied})
+        return f"  tied = {_list(list(map(str, tied)))}" if len(tied) > 1 else ""
 
     def _capacity(self) -> str:
         words = self._fields["capacity"]

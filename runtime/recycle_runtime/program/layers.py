@@ -222,12 +222,14 @@ def _check(program: Program, layers: Sequence[NamedLayer]) -> None:
 
 
 def _refuse_shared(program: Program, layers: Iterable[NamedLayer]) -> None:
-    owner: dict[torch.Tensor, str] = {}
+    """Modules and buffers of two layers; parameters may be tied."""
+    owner: dict[torch.Tensor | torch.nn.Module, str] = {}
     for name, layer in layers:
-        for inner, tensor in layer.named_buffers():
-            if owner.setdefault(tensor, name) != name:
+        for inner, shared in (*layer.named_modules(), *layer.named_buffers()):
+            if owner.setdefault(shared, name) != name:
+                what = f"{inner} of layer {name} is in layer {owner[shared]} too"
                 raise ProgramError(
-                    f"{program.path}: {inner} of layer {name} is in layer {owner[tensor]} too, and a plan "
-                    "may put them on two workers, which would train two copies",
-                    "give each layer its own, or make one layer of both",
+                    f"{program.path}: {what if inner else f'layer {name} is layer {owner[shared]} once more'}, "
+                    "and a plan may put them on two workers, which would have two copies",
+                    "give each layer its own; parameters alone may be shared, as in b.weight = a.weight",
                 )

@@ -136,7 +136,11 @@ def test_other_numbers_of_layers_are_refused(tmp_path: Path) -> None:
         ("[('a.b', nn.Tanh()), ('a', nn.Tanh())]", "two layers are called a.b, or one lies in the other"),
         (
             "(lambda one: [('a', one), ('b', one)])(nn.Linear(3, 3))",
-            "weight of layer b is in layer a too, and a plan may put them on two workers",
+            "layer b is layer a once more, and a plan may put them on two workers",
+        ),
+        (
+            "(lambda one: [('a', nn.Sequential(one)), ('b', nn.Sequential(nn.Tanh(), one))])(nn.Linear(3, 3))",
+            "1 of layer b is in layer a too, and a plan may put them on two workers",
         ),
         ("[][0]", "program.py:6: layers(): IndexError: list index out of range"),
     ],
