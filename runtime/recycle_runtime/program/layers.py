@@ -225,11 +225,17 @@ def _refuse_shared(program: Program, layers: Iterable[NamedLayer]) -> None:
     """Modules and buffers of two layers; parameters may be tied."""
     owner: dict[torch.Tensor | torch.nn.Module, str] = {}
     for name, layer in layers:
-        for inner, shared in (*layer.named_modules(), *layer.named_buffers()):
+        modules = ((inner, module) for inner, module in layer.named_modules() if _has_parameters(module))
+        for inner, shared in (*modules, *layer.named_buffers()):
             if owner.setdefault(shared, name) != name:
-                what = f"{inner} of layer {name} is in layer {owner[shared]} too"
+                what = f"layer {name} is layer {owner[shared]} once more"
+                if inner:
+                    what = f"{inner} of layer {name} is in layer {owner[shared]} too"
                 raise ProgramError(
-                    f"{program.path}: {what if inner else f'layer {name} is layer {owner[shared]} once more'}, "
-                    "and a plan may put them on two workers, which would have two copies",
+                    f"{program.path}: {what}, and a plan may put them on two workers, which have two copies",
                     "give each layer its own; parameters alone may be shared, as in b.weight = a.weight",
                 )
+
+
+def _has_parameters(module: torch.nn.Module) -> bool:
+    return next(module.parameters(), None) is not None

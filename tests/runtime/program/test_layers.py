@@ -139,8 +139,8 @@ def test_other_numbers_of_layers_are_refused(tmp_path: Path) -> None:
             "layer b is layer a once more, and a plan may put them on two workers",
         ),
         (
-            "(lambda one: [('a', nn.Sequential(one)), ('b', nn.Sequential(nn.Tanh(), one))])(nn.Linear(3, 3))",
-            "1 of layer b is in layer a too, and a plan may put them on two workers",
+            "(lambda a: [('a', nn.Sequential(a)), ('b', nn.Sequential(a))])(nn.Linear(3, 3))",
+            "0 of layer b is in layer a too, and a plan may put them on two workers",
         ),
         ("[][0]", "program.py:6: layers(): IndexError: list index out of range"),
     ],

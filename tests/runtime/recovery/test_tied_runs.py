@@ -1,4 +1,4 @@
-"""Runs of a model whose head is its embedding, killed, joined again, cut anew and resumed: as plain training."""
+"""Runs of a model whose head is its embedding equal plain training: killed, joined, cut anew, resumed."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -5,10 +5,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from recycle_runtime.data.microbatches import MicroBatches
 from recycle_runtime.execution.chunk import build_module
 from recycle_runtime.program.layers import build_layers
 from recycle_runtime.program.loading import Program, load_program
-from recycle_runtime.program.microbatches import MicroBatches
 from tests.runtime.training.alone import Alone
 
 
