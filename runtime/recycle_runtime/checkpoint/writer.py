@@ -66,6 +66,7 @@ def restore(chunk: Chunk, checkpoint: Path, step: int) -> None:
         with _blaming(checkpoint / _name(chunk, layer)):
             layer.load(state)
             chunk.stepper.load_state_dict(state["stepper"])
+        chunk.take_data_position(state.get("data") if layer in _ends(chunk) else None)
     chunk.is_whole, chunk.is_fresh = True, False
 
 
@@ -141,9 +142,20 @@ class BackgroundWriter:
 
 def _taken_apart(chunks: Collection[Chunk]) -> Iterator[Shard]:
     for chunk in chunks:
+        data = chunk.data_position()
         for layer in chunk.layers:
-            tree, tensors = take_apart({**layer.state(), "stepper": chunk.stepper.state_dict()})
+            state = {**layer.state(), "stepper": chunk.stepper.state_dict()}
+            if data is not None and layer in _ends(chunk):
+                state["data"] = data
+            tree, tensors = take_apart(state)
             yield Shard(_name(chunk, layer), _about(chunk, layer, chunk.applied), tree, tensors)
+
+
+def _ends(chunk: Chunk) -> list[Layer]:
+    """The layers of a chunk whose shards say where the data stands: the first and the last of the model,
+    which lie with workers that draw it under every cut."""
+    first = chunk.layers[:1] if chunk.is_first else ()
+    return [*first, *(chunk.layers[-1:] if chunk.is_last else ())]
 
 
 def _together(shards: Iterable[Shard]) -> Tensors:

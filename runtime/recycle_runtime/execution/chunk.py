@@ -227,6 +227,19 @@ class Chunk:
         for layer in self.layers:
             layer.load(state["layers"][layer.number])
 
+    def data_position(self) -> dict[str, Any] | None:
+        """Where a stream of data stands between these steps, for a worker that goes on from here; None where
+        nothing is drawn, or any micro-batch can be drawn at once."""
+        if not (self.is_first or self.is_last):
+            return None
+        position = self.data.position(self.applied)
+        return None if position is None else {"step": self.applied, "at": position}
+
+    def take_data_position(self, told: dict[str, Any] | None) -> None:
+        """Draw on from where another stood."""
+        if told is not None:
+            self.data.go_to(told["step"], told["at"])
+
     @property
     def state_bytes(self) -> int:
         """About how many bytes a copy takes: parameters, buffers and what optimizers keep."""

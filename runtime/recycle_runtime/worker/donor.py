@@ -36,6 +36,7 @@ class Donor:
             [str(spec.dtype).removeprefix("torch."), *spec.shape]
             for spec in next(iter(chunk.arriving.values()), ())
         ]
+        self._state["data"] = copy.deepcopy(chunk.data_position())
         self._store, self._names, self._timeout, self._meanwhile = store, names, timeout, meanwhile
         self._copied = mark(chunk.module)
         threading.Thread(target=self._give, name="donor", daemon=True).start()

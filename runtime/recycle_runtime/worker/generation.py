@@ -270,7 +270,10 @@ class Generation:
         self.go_on_or_leave()
         for worker in order.copy_to:
             name = self._name("state", worker)
-            data = pack({"chunks": {number: chunk.state() for number, chunk in chunks.items()}})
+            states = {
+                number: {**chunk.state(), "data": chunk.data_position()} for number, chunk in chunks.items()
+            }
+            data = pack({"chunks": states})
             send = partial(send_bytes, data, self._store, name, equipment.timeout, self._hook("give"))
             guarded(send, equipment.active)
         if order.copy_from is None:
@@ -285,6 +288,7 @@ class Generation:
         states = unpack(data, _CPU)["chunks"]
         for number, chunk in chunks.items():
             chunk.load(states[number])
+            chunk.take_data_position(states[number]["data"])
         copied = Copied(data.numel(), time.perf_counter() - began)
         _log.info("received %d bytes of state in %.3f s", copied.size, copied.seconds)
         return copied

@@ -182,6 +182,7 @@ class Joiner:
             return False
         self._catch_up.catch_up(partial(self._chunk.load_layers, self._receiver.state))
         self._chunk.is_whole, self._chunk.is_fresh = True, False
+        self._chunk.take_data_position(self._receiver.state.get("data"))
         return True
 
     def give_up(self) -> None:

@@ -67,3 +67,21 @@ def test_a_run_that_goes_on_draws_nothing_of_the_past(tmp_path: Path, notes: Pat
         assert together == sorted(2 * list(expected))
         assert [len(numbers) for numbers in found] == [8] * 4
     assert all(row.data_wait >= 0 for row in ended.steps)
+
+
+def test_a_stream_stands_where_others_stood(tmp_path: Path, notes: Path) -> None:
+    """Both where a worker comes back and where a run goes on: hardly anything of the past is drawn."""
+    program = str(PROGRAMS / "streamed.py")
+    bundle = plans(tmp_path / "two.plan", unit_job(2, 2, 2), [(1, 0)])
+    steps, more = 60, 4
+    alone = train_alone(program, 2, PER_STEP, steps + more)
+    options = {"checkpoint": str(tmp_path / "kept"), "checkpoint_every": 30}
+    begun, _ = run_with(bundle, program, steps, faults=("kill=1:0@3",), returns=("1:0@6",), **options)
+    first = drawn(notes)
+    ended, _ = run_with(bundle, program, steps + more, resume=True, **options)
+    later = drawn(notes)
+    losses = [row.loss for row in (*begun.steps, *ended.steps)]
+    assert losses == pytest.approx(alone.losses, rel=1e-9)
+    assert begun.steps[-1].live == 4
+    assert sum(min(numbers) >= 3 * PER_STEP for numbers in first) == 1
+    assert [min(numbers) for numbers in later] == [steps * PER_STEP] * 4
