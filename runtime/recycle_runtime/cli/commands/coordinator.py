@@ -30,6 +30,9 @@ from recycle_runtime.coordinator.patience import Patience
 from recycle_runtime.coordinator.service import JobOptions, Service
 from recycle_runtime.coordinator.state_machine import ENDLESS
 
+_START_SECONDS = 300.0
+"""For the first workers to arrive."""
+
 
 def add_arguments(parser: Arguments) -> None:
     add_plan_argument(parser)
@@ -71,6 +74,8 @@ def run(arguments: Namespace, output: Output) -> int:
         heartbeat_timeout=timeout,
         stop_timeout=arguments.stop_timeout,
         patience=Patience.beside(limits.instruction, limits.first_step),
+        # A worker arrives when its script makes its trainer, which may come after much else.
+        start_seconds=max(_START_SECONDS, limits.first_step if arguments.steps is None else 0.0),
     )
     try:
         service = Service(options)
