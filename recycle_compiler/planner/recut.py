@@ -57,6 +57,8 @@ _TRIED_OPS = 200_000
 _COUNTS = 192
 """A job of more workers has layouts for every second, third ... number of failures; one with a worker on
 standby serves for the numbers between."""
+_WHOLE_PLANS = 4
+"""Layouts of a small job that get a whole plan for one number of failures: quick plans of small jobs err."""
 _ROUNDS = 60
 """Rounds of the search that whole plans of large layouts share."""
 _NEAR = 1010
@@ -159,13 +161,9 @@ def plan_recuts(job: JobSpec, own: Own, run: Run, deadline: Deadline) -> Recuts:
     tasks = [(job, own[failures].claims, failures, each, least[failures]) for failures in tried]
     found: dict[int, list[Ranked]] = {failures: [] for failures in own}
     found.update(run(_ranked, tasks))
-    choices = [_near([_own(job, own[failures]), *found[failures]]) for failures in sorted(own)]
-    wanted = set(least_moved(choices, layer_bytes))
-    for failures in own:
-        ranked = found[failures]
-        wanted.update(one.key for one in ranked[: _whole_plans(job, ranked)])
-        # Runs whose micro-batches cannot be split need one with whole ones.
-        wanted.update(one.key for one in [one for one in ranked if one.split == 1][:1])
+    choices = [_near([_own(job, own[failures]), *found[failures]]) for failures in sorted(tried)]
+    path = dict(zip(sorted(tried), least_moved(choices, layer_bytes), strict=True))
+    wanted = _worth_planning(job, {failures: found[failures] for failures in tried}, path)
     wanted -= {_own(job, plan).key for plan in own.values()}
     order = sorted(wanted, key=_by_workers)
     each = deadline.nanoseconds_left // max(1, len(order))
@@ -187,6 +185,31 @@ def plan_recuts(job: JobSpec, own: Own, run: Run, deadline: Deadline) -> Recuts:
     return Recuts([_with_bound(recut, job, bounds) for recut in made[::-1] if recut.key in chosen], bounds)
 
 
+def _worth_planning(job: JobSpec, found: Mapping[int, list[Ranked]], path: Mapping[int, Key]) -> set[Key]:
+    """Layouts that get a whole plan: those that move few bytes, and the fastest."""
+    wanted: set[Key] = set()
+    known: int | None = None
+    many = job.workers > _COUNTS
+    worth = _WORTH if many else 1000
+    # From the most failures: what fewer workers run as fast is not planned again for more of them.
+    for failures in sorted(found, reverse=True):
+        ranked = found[failures]
+        if ranked and _ops(job, ranked[0].layout) > _LARGE:
+            fastest = ranked[0]
+            if known is not None and fastest.period * 1000 >= known * worth:
+                continue
+            # One that moves less takes the place of the fastest if it is nearly as fast.
+            near = [one for one in ranked if one.key == path[failures]]
+            chosen = near[0] if near and near[0].period * worth <= fastest.period * 1000 else fastest
+            wanted.update([chosen.key] if many else [chosen.key, path[failures]])
+            known = chosen.period
+        else:
+            wanted.update([path[failures], *(one.key for one in ranked[:_WHOLE_PLANS])])
+        # Runs take no plan that splits micro-batches yet.
+        wanted.update([one.key for one in ranked if one.split == 1][:1] if job.split_ppm is not None else [])
+    return wanted
+
+
 def variants(job: JobSpec) -> dict[int, JobSpec]:
     """The job with its micro-batches whole and, if it may be, with all of them split in two."""
     return {1: job} if job.split_ppm is None else {1: job, 2: halved(job)}
@@ -203,11 +226,6 @@ def _fits(recut: Recut, job: JobSpec, failures: int) -> bool:
 
 def _rank(recut: Recut) -> Ranked:
     return Ranked(recut.claims.period, recut.claims.lower_bound, recut.layout, recut.split)
-
-
-def _whole_plans(job: JobSpec, ranked: list[Ranked]) -> int:
-    """How many of the ranked layouts get a whole plan: quick plans of small jobs err."""
-    return 3 if ranked and _ops(job, ranked[0].layout) <= _LARGE else 1
 
 
 def _ops(job: JobSpec, layout: Layout) -> int:
@@ -244,7 +262,7 @@ def counts_with_layouts(job: JobSpec, bounds: Mapping[int, int]) -> list[int]:
     for failures in sorted(bounds, reverse=True)[1:]:
         apart = taken[-1] - failures
         is_better = bounds[failures] * 1000 < bounds[taken[-1]] * _WORTH
-        is_due = apart >= step and (step == 1 or is_better or apart >= 2 * step)
+        is_due = apart >= step and (step == 1 or is_better or apart >= 3 * step)
         if is_due or failures == min(bounds):
             taken.append(failures)
     return taken
