@@ -18,7 +18,7 @@ from typing import Any
 
 from bench.gpu_grid import JOB, MICROBATCHES, PIPELINES, PROGRAM, STAGES, WORKERS
 
-STEPS, FAULT, BACK = 48, 14, 26
+STEPS, FAULT, BACK = 72, 14, 26
 NAMES = ("before", "one worker less", "after")
 SERIES_STEPS = 90
 SERIES = (

@@ -28,6 +28,10 @@ from recycle_runtime.program.errors import ProgramError
 _USES = 2
 """Eager uses of a buffer before it is captured: libraries set themselves up in the first."""
 
+_WAITS = "synchronizing CUDA operation"
+_PROTOTYPE = "Synchronization debug mode"
+"""What torch says of waiting for the device, and of looking for it."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -136,6 +140,8 @@ class ChunkGraphs:
         self._chunk = chunk
         self._made: dict[tuple[int, Look], GraphedWork] = chunk.graphs
         self._seen: dict[tuple[int, Look], int] = {}
+        self._waits = False
+        """Whether a forward has waited for the device."""
 
     def find(self, buffer: int, look: Look) -> GraphedWork | None:
         """What was captured for this; None if it is to be computed eagerly."""
@@ -152,18 +158,18 @@ class ChunkGraphs:
         if self._chunk.cannot_capture or not self._seen:
             yield
             return
-        torch.cuda.set_sync_debug_mode("warn")
-        try:
-            with warnings.catch_warnings(record=True) as said:
-                warnings.simplefilter("always")
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")
+            try:
                 yield
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-        waits = [warning for warning in said if "synchronizing CUDA operation" in str(warning.message)]
-        if waits:
-            self._give_up("its forwards wait for the device, as .item() does")
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
         for warning in said:
-            if warning not in waits:
+            text = str(warning.message)
+            if _WAITS in text:
+                self._waits = True
+            elif _PROTOTYPE not in text:
                 warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
 
     def between_steps(self) -> None:
@@ -178,6 +184,9 @@ class ChunkGraphs:
             return
         if self._chunk.has_drawn:
             self._give_up("its forwards draw random numbers")
+            return
+        if self._waits:
+            self._give_up("its forwards wait for the device, as .item() does")
             return
         torch.cuda.synchronize()
         for key in due:
