@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from recycle_compiler.frontend.load import parse_job_text
+from recycle_runtime.coordinator.adaptation import AdaptationOptions
 from recycle_runtime.launcher.supervisor import Supervisor
 from recycle_runtime.protocol.messages import JobEvent, ToObserver
 from tests.runtime.recovery.recut_plans import LAYERED, check_layers, three_by_two, write_bundle
 from tests.runtime.recovery.watched import Drive, Outcome, run
+from tests.support.layers import layer_costs, layered_job
 
 FIVE, FOUR = "4x3,2x2", "3x2,3x2"
 """The best layouts for five workers and for four; the second has the job's own cut."""
@@ -40,12 +42,13 @@ def run_until(
     drive: Callable[[], Drive] = lambda: lambda supervisor, message: None,
     program: str = LAYERED,
     per_step: int = PER_STEP,
+    adaptation: AdaptationOptions = AdaptationOptions(recut="always"),  # noqa: B008
 ) -> Outcome:
     """A run that is long enough for all of it; how many steps that takes depends on the machine."""
     outcome = Outcome()
     for attempt in range(MOST_RUNS):
         here = folder / f"run-{attempt}"
-        outcome = run(here, bundle, program, steps, [*faults], [*returns], drive(), recut="always")
+        outcome = run(here, bundle, program, steps, [*faults], [*returns], drive(), adaptation=adaptation)
         check_layers(here, outcome, program, per_step, steps)
         if happened(outcome):
             return outcome
@@ -154,6 +157,31 @@ def test_in_halves_failures_are_planned_on_demand(tmp_path: Path) -> None:
     outcome = run_until(tmp_path, bundle, ["kill=1:1@20"], [], happened, program=str(program), per_step=4)
     assert plans_in_order(outcome) == ["0 0", IN_HALVES, "3x1,3x1 in halves", "3x2,3x1 in halves"]
     assert "planned on demand" in " ".join(outcome.events)
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_slow_under_another_cut_has_less_to_do(tmp_path: Path) -> None:
+    """Both workers hold the whole model then, the one that was named after stage 1 as its second worker."""
+    program = tmp_path / "sleepy.py"
+    slept = (
+        Path(LAYERED)
+        .read_text()
+        .replace("        return self.dropout", "        sleep(0.004)\n        return self.dropout")
+    )
+    program.write_text(slept.replace("import torch\n", "from time import sleep\n\nimport torch\n", 1))
+    job = layered_job(layer_costs((1000,) * 6), (3, 3), 1, 8, redundancy=1)
+    bundle = write_bundle(tmp_path / "slow.plan", job, {"6x2": [(1,)]}, [(0, 0)])
+    found: list[str] = []
+
+    def happened(outcome: Outcome) -> bool:
+        found[:] = [event for event in outcome.events if event.endswith("taken, with a lighter load")]
+        return bool(found)
+
+    run_until(
+        tmp_path, bundle, ["slow=0:1@10"], [], happened, program=str(program), per_step=8,
+        adaptation=AdaptationOptions(recut="always", replan_every=5),
+    )  # fmt: skip
+    assert found[0].startswith("0:1 takes ") and "a plan in which 0:1 has less to do saves " in found[0]
 
 
 @pytest.mark.slow

@@ -89,6 +89,7 @@ def run(
     recut: str = "off",
     checkpoint: Path | None = None,
     resume: bool = False,
+    adaptation: AdaptationOptions | None = None,
 ) -> Outcome:
     """Train to the end; parameters are in `folder`/saved. Fails the test when nothing happens for long."""
     (folder / "saved").mkdir(parents=True)
@@ -105,7 +106,7 @@ def run(
         heartbeat_timeout=heartbeat_timeout,
         instruction_timeout=instruction_timeout,
         first_step_timeout=first_step_timeout,
-        adaptation=AdaptationOptions(recut=recut),
+        adaptation=adaptation or AdaptationOptions(recut=recut),
         checkpoint=None if checkpoint is None else str(checkpoint),
         resume=resume,
     )
