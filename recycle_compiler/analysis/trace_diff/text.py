@@ -5,7 +5,9 @@ from dataclasses import dataclass
 
 from recycle_compiler.analysis.trace_diff.breakdown import Reason, main_reasons
 from recycle_compiler.analysis.trace_diff.comparison import Comparison
+from recycle_compiler.ir.layout import layout_of
 from recycle_compiler.ir.units import percent, plural, time_text, unit_name
+from recycle_runtime.plan.recut import layout_text
 
 _UNITS = (("us", 1.0, 1e3), ("ms", 1e3, 1e7))
 """Each with its length in microseconds, and the time from which on it is too small."""
@@ -107,6 +109,7 @@ def _ops_of(reason: Reason) -> str:
 
 
 def _head(comparison: Comparison, origin: str) -> Iterator[str]:
+    layout = layout_of(comparison.schedule.job, comparison.schedule.failed)
     failed = [str(worker) for worker in comparison.schedule.failed[:_LISTED]]
     if len(comparison.schedule.failed) > _LISTED:
         failed.append(f"and {len(comparison.schedule.failed) - _LISTED} more")
@@ -117,8 +120,10 @@ def _head(comparison: Comparison, origin: str) -> Iterator[str]:
     elif len(comparison.counted) == 1:
         which = "the only one" if not comparison.warm_up else "the only one that counts"
     left_out = f"; step {comparison.warm_up[0]} left out as warm-up" if comparison.warm_up else ""
-    gone = ", ".join(failed) or "none"
-    yield f"{name}, failed: {gone}; step {comparison.step} of {origin}, {which}{left_out}"
+    state = f"failed: {', '.join(failed) or 'none'}"
+    if layout is not None and comparison.schedule.job.is_recut:
+        state = layout_text(layout.layers, layout.workers, comparison.schedule.job.parts)
+    yield f"{name}, {state}; step {comparison.step} of {origin}, {which}{left_out}"
 
 
 def _unit(comparison: Comparison) -> Iterator[str]:

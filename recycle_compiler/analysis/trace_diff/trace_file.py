@@ -40,6 +40,17 @@ class Ran(NamedTuple):
     """Before it began."""
 
 
+class Generation(NamedTuple):
+    """One group of workers with one plan."""
+
+    first: int
+    """Step; it lasts to the next one's, and what both have run is the next one's."""
+    plan: str
+    """Failures on each stage, `0 1`, or under another cut its layout, `6x3,2x2`."""
+    roles: dict[Worker, Worker]
+    """From workers to those of the plan whose streams they have run."""
+
+
 @dataclass(frozen=True, slots=True)
 class Trace:
     """All ops of a run, in the order of the file."""
@@ -49,6 +60,21 @@ class Trace:
     """The workers that did not take part; None if the trace does not say."""
     data: Mapping[tuple[Worker, int], float] = field(default_factory=dict[tuple[Worker, int], float])
     """What workers waited for data in each step, in microseconds; nothing of those that did not."""
+    generations: tuple[Generation, ...] = ()
+    """Empty if the trace does not say."""
+
+    def of(self, generation: int) -> "Trace":
+        """What one of its generations has run, with the workers named as those of its plan."""
+        first, _, roles = self.generations[generation]
+        ends = [later.first for later in self.generations[generation + 1 :]]
+        end = min(ends, default=_LARGEST_STEP)
+        ops = (op for op in self.ops if first <= op.step < end and op.worker in roles)
+        data = {
+            (roles[worker], step): waited
+            for (worker, step), waited in self.data.items()
+            if first <= step < end and worker in roles
+        }
+        return Trace(tuple(op._replace(worker=roles[op.worker]) for op in ops), None, data)
 
     @property
     def workers(self) -> tuple[Worker, ...]:
@@ -82,7 +108,7 @@ def parse_trace(content: bytes) -> Trace:
     ops = tuple(_ops(cast("list[Any]", events), data))
     if not ops:
         raise TraceError("the trace holds no op; `recycle-run local --trace` writes one that does")
-    return Trace(ops, _failed(whole), data)
+    return Trace(ops, _failed(whole), data, tuple(_generations(whole)))
 
 
 def _json(content: bytes) -> Any:
@@ -168,6 +194,18 @@ def _failed(whole: Any) -> FailureSet | None:
     if len(known) < len(workers):
         raise TraceError('its list of failed workers is not like ["0:2", "1:3"]')
     return failure_set(known)
+
+
+def _generations(whole: Any) -> Iterable[Generation]:
+    rows = _member(_member(whole, "otherData"), "generations")
+    for row in cast("list[Any]", rows) if isinstance(rows, list) else []:
+        first, plan, named = (_member(row, name) for name in ("step", "plan", "roles"))
+        words: dict[str, Any] = cast("dict[str, Any]", named) if isinstance(named, dict) else {}
+        roles = [(_worker(worker), _worker(role)) for worker, role in words.items()]
+        known = {worker: role for worker, role in roles if worker is not None and role is not None}
+        if type(first) is not int or not isinstance(plan, str) or len(known) < max(1, len(roles)):
+            raise TraceError("it does not say which plan its generations have run, and who did")
+        yield Generation(first, plan, known)
 
 
 def _shown(name: Any) -> str:

@@ -1,5 +1,6 @@
 """`recyclec diff PLAN TRACE`: where the time of a real run went, against its plan."""
 
+from collections.abc import Sequence
 from itertools import chain
 
 from recycle_compiler.analysis.trace_diff.comparison import Comparison, NoSuchStep, compare_with_run
@@ -10,7 +11,9 @@ from recycle_compiler.cli.bundles import read_bundle, read_plan, schedule_of
 from recycle_compiler.ir.failure import FailureSet, Worker
 from recycle_compiler.ir.schedule import Schedule, measured
 from recycle_runtime.cli.output import UsageError, UserError
+from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.plan_choice import NoPlanError, choose_plan
+from recycle_runtime.plan.recut import layout_text
 
 _LISTED = 8
 """Failed workers that a message names."""
@@ -19,16 +22,79 @@ _LISTED = 8
 def compare_bundle(path: str, trace_path: str, step: int | None) -> Comparison:
     """The plan of a bundle that the run has used, beside the run."""
     bundle, trace = read_bundle(path), _trace(trace_path)
+    if len(trace.generations) > 1:
+        return _compare_generation(bundle, path, trace, trace_path, step)
     failed = _failed(trace, trace_path, bundle.pipelines, bundle.stages)
     try:
         choice = choose_plan(bundle, failed)
     except NoPlanError as error:
         raise UserError(f"{path}: the run of {trace_path} had {_named(failed)} failed: {error}") from error
-    schedule = schedule_of(read_plan(bundle, path, choice.plan), path)
-    if measured(schedule) != (schedule.claims.makespan, schedule.claims.period):
-        raise UserError(f"{path}: the plan does not take as long as it claims; `recyclec verify` says more")
+    schedule = _schedule(bundle, path, choice.plan)
     roles = {Worker(*place): Worker(*role) for place, role in choice.roles.items()}
     return _compare(renamed(schedule, roles), trace, trace_path, step)
+
+
+def _compare_generation(
+    bundle: Bundle, path: str, trace: Trace, trace_path: str, step: int | None
+) -> Comparison:
+    """Of a run that has had several plans, one group of workers with its plan."""
+    number = _asked(trace, step)
+    generation, part = trace.generations[number], trace.of(number)
+    if not part.ops:
+        raise UsageError(f"{trace_path}: the trace has steps {_span(trace.steps)}")
+    found = _named_plan(bundle, generation.plan)
+    if found is None:
+        raise UserError(
+            f"{path}: has no plan {generation.plan}, which steps {_span(part.steps)} of {trace_path} have "
+            "run: it was made during the run"
+        )
+    cut, plan = found
+    # Workers on standby run no op of the plan but what peers do together.
+    planned = {Worker(*worker) for worker in cut.workers(plan)}
+    if missing := sorted(planned - set(part.workers)):
+        who = next((name for name, role in generation.roles.items() if role == missing[0]), missing[0])
+        raise UserError(
+            f"{trace_path}: worker {who} has left no track of steps {_span(part.steps)}: it failed before "
+            "the run ended; --step names another step"
+        )
+    ops = tuple(op for op in part.ops if op.worker in planned)
+    return _compare(_schedule(cut, path, plan), Trace(ops, None, part.data), trace_path, step)
+
+
+def _asked(trace: Trace, step: int | None) -> int:
+    """The generation that a step belongs to; without one, the last that has run any."""
+    begun = [
+        number
+        for number, each in enumerate(trace.generations)
+        if (trace.of(number).ops if step is None else each.first <= step)
+    ]
+    return max(begun, default=len(trace.generations) - 1)
+
+
+def _named_plan(bundle: Bundle, name: str) -> tuple[Bundle, int] | None:
+    """The cut and the number of a plan that a run has called so."""
+    for cut in (bundle, *bundle.recuts):
+        for number, plan in enumerate(cut.plans):
+            failed = [sum(at == stage for _, at in plan.failed) for stage in range(cut.stages)]
+            workers = [cut.pipelines - count for count in failed]
+            if cut is bundle:
+                called = " ".join(map(str, failed))
+            else:
+                called = layout_text(cut.cut, workers, bundle.split(cut))
+            if called == name:
+                return cut, number
+    return None
+
+
+def _span(steps: Sequence[int]) -> str:
+    return f"{steps[0]} to {steps[-1]}"
+
+
+def _schedule(bundle: Bundle, path: str, plan: int) -> Schedule:
+    schedule = schedule_of(read_plan(bundle, path, plan), path)
+    if measured(schedule) != (schedule.claims.makespan, schedule.claims.period):
+        raise UserError(f"{path}: the plan does not take as long as it claims; `recyclec verify` says more")
+    return schedule
 
 
 def compare_text(schedule: Schedule, path: str, trace_path: str, step: int | None) -> Comparison:

@@ -662,6 +662,7 @@ class Service:
                 workers=tuple(workers),
                 standbys=assignment.standbys,
                 period=assignment.period,
+                roles=tuple(assignment.roles[cell] for cell in cells),
             )
         )
 

@@ -19,6 +19,7 @@ from recycle_runtime.plan.chrome_trace import Event
 from recycle_runtime.plan.plan_choice import MissingPlanError, NoPlanError, choose_plan
 from recycle_runtime.protocol.messages import (
     CheckpointPath,
+    Generation,
     Hello,
     JobEnded,
     Recovered,
@@ -89,6 +90,8 @@ class RunResult(NamedTuple):
     """The step that the run begins with, once that is known."""
     totals: list[int]
     """The steps of the whole run, once that is known: fewer than were asked for if it was stopped early."""
+    generations: list[Generation]
+    """As they were ordered."""
 
 
 def run_local(
@@ -103,7 +106,7 @@ def run_local(
     bundle = Bundle.read(options.bundle)
     check_failed(bundle, options.failed)
     check_beginning(bundle, options)
-    result = RunResult([], {}, [], [], [])
+    result = RunResult([], {}, [], [], [], [])
     with TemporaryDirectory(prefix="recycle-") as temporary:
         job = Job(
             bundle=options.bundle,
@@ -178,6 +181,8 @@ def _take(message: ToObserver, result: RunResult, options: RunOptions) -> None:
             result.steps.append(message)
         case Recovered():
             result.recoveries.append(message)
+        case Generation():
+            result.generations.append(message)
         case WorkerTrace(worker, events):
             result.events[worker] = list(events)
         case JobEnded(None, _, _, steps):

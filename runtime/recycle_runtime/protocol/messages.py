@@ -613,6 +613,8 @@ class Generation:
     """How many of them run no micro-batches."""
     period: Natural
     """As planned, in ticks."""
+    roles: tuple[GridWorker, ...] = ()
+    """Of each of the workers, in their order: whose stream of the plan it runs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,3 +112,67 @@ def test_usage(small_bundle: str, trace: str, recyclec: Recyclec) -> None:
     no_trace = f"recyclec: error: --step needs a trace: {small_bundle} is none\n"
     assert recyclec("diff", small_bundle, small_bundle, "--step", "4") == (2, "", no_trace)
     assert recyclec("diff", small_bundle, trace, "--step", "0")[0] == 0
+
+
+def run_of(bundle: str, recyclec: Recyclec, folder: Path, *which: str) -> dict[str, Any]:
+    """The trace of a plan, as if it had run."""
+    path = folder / "part.json"
+    assert recyclec("show", bundle, *which, "--format", "trace", "-o", str(path))[0] == 0
+    return json.loads(path.read_text())
+
+
+def joined(parts: list[tuple[str, dict[str, Any], dict[str, str]]], path: Path) -> str:
+    """A run of one step under each plan: workers with other names than their roles where it is said."""
+    events: list[dict[str, Any]] = []
+    generations: list[dict[str, Any]] = []
+    for step, (plan, part, names) in enumerate(parts):
+        ran = [event for event in part["traceEvents"] if event["ph"] == "X"]
+        roles = {event["args"]["worker"] for event in ran}
+        workers = {role: names.get(role, role) for role in roles}
+        for event in ran:
+            event["ts"] += 1_000_000 * step
+            event["args"] = {"step": step, "worker": workers[event["args"]["worker"]]}
+        events += ran
+        generations.append({"step": step, "plan": plan, "roles": {workers[role]: role for role in roles}})
+    path.write_text(
+        json.dumps({"otherData": {"failed": [], "generations": generations}, "traceEvents": events})
+    )
+    return str(path)
+
+
+def test_a_run_that_was_cut_anew(layered_bundle: str, recyclec: Recyclec, tmp_path: Path) -> None:
+    """The last cut is compared unless a step of the first one is asked for; workers keep their names."""
+    own = run_of(layered_bundle, recyclec, tmp_path, "--cut", "own")
+    recut = run_of(layered_bundle, recyclec, tmp_path, "--cut", "0")
+    layout, names = recut["otherData"]["layout"], {"0:0": "1:1", "1:1": "0:0"}
+    path = joined([("0 0", own, {}), (layout, recut, names)], tmp_path / "run.json")
+    code, data, words = recyclec("diff", layered_bundle, path)
+    assert (code, words) == (0, "")
+    head, verdict, *_ = data.splitlines()
+    assert head == f"layered, {layout}; step 1 of {path}, the only one"
+    assert "ops take as long as" in verdict
+    assert data.splitlines()[-1] == "order: as planned on every worker in every step"
+    code, data, words = recyclec("diff", layered_bundle, path, "--step", "0")
+    assert (code, words) == (0, "")
+    assert data.startswith(f"layered, failed: none; step 0 of {path}")
+
+
+def test_what_a_run_with_several_plans_does_not_show(
+    layered_bundle: str, recyclec: Recyclec, tmp_path: Path
+) -> None:
+    own = run_of(layered_bundle, recyclec, tmp_path, "--cut", "own")
+    again = run_of(layered_bundle, recyclec, tmp_path, "--cut", "own")
+    path = joined([("0 0", own, {}), ("0 3", again, {})], tmp_path / "run.json")
+    code, data, words = recyclec("diff", layered_bundle, path)
+    assert (code, data) == (1, "")
+    assert f"has no plan 0 3, which steps 1 to 1 of {path} have run: it was made during the run" in words
+
+    def lose(whole: dict[str, Any]) -> None:
+        whole["traceEvents"] = [one for one in whole["traceEvents"] if one["args"]["worker"] != "1:1"]
+
+    code, data, words = recyclec("diff", layered_bundle, changed(path, lose), "--step", "0")
+    assert (code, data) == (1, "")
+    assert "worker 1:1 has left no track of steps 0 to 0: it failed before the run ended" in words
+    changed(path, lambda whole: whole["otherData"]["generations"][0].pop("plan"))
+    code, data, words = recyclec("diff", layered_bundle, path)
+    assert (code, data) == (1, "") and "does not say which plan its generations have run" in words

@@ -169,7 +169,7 @@ def test_a_worker_that_is_slow_under_another_cut_has_less_to_do(tmp_path: Path) 
         .replace("        return self.dropout", "        sleep(0.004)\n        return self.dropout")
     )
     program.write_text(slept.replace("import torch\n", "from time import sleep\n\nimport torch\n", 1))
-    job = layered_job(layer_costs((1000,) * 6), (3, 3), 1, 8, redundancy=1)
+    job = layered_job(layer_costs((1000,) * 6), (4, 2), 1, 8, redundancy=1)
     bundle = write_bundle(tmp_path / "slow.plan", job, {"6x2": [(1,)]}, [(0, 0)])
     found: list[str] = []
 

@@ -35,7 +35,7 @@ from recycle_runtime.launcher.local import RunError, RunOptions, check_beginning
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.chrome_trace import chrome_trace
 from recycle_runtime.plan.plan_choice import NoPlanError
-from recycle_runtime.protocol.messages import StepRow, ToObserver
+from recycle_runtime.protocol.messages import Generation, StepRow, ToObserver
 
 
 def add_arguments(parser: Arguments) -> None:
@@ -113,6 +113,7 @@ def run(arguments: Namespace, output: Output) -> int:
             result = run_local(options, take, requests.why)
             if trace is not None:
                 about: dict[str, Any] = {"plan": arguments.bundle, "failed": [f"{p}:{s}" for p, s in failed]}
+                about["generations"] = [_about_generation(each) for each in result.generations]
                 trace.write(chrome_trace(result.events, about))
     except NoPlanError as error:
         raise UserError(str(error), NO_PLAN) from None
@@ -158,3 +159,10 @@ class _Metrics:
         self._events.clear()
         self._file.write(json.dumps(row) + "\n")
         self._file.flush()
+
+
+def _about_generation(generation: Generation) -> dict[str, Any]:
+    """From which step on which plan ran, and whose stream each worker had."""
+    named = [f"{pipeline}:{stage}" for pipeline, stage in generation.workers]
+    roles = [f"{pipeline}:{stage}" for pipeline, stage in generation.roles]
+    return {"step": generation.step, "plan": generation.plan, "roles": dict(zip(named, roles, strict=False))}
