@@ -137,14 +137,16 @@ def _outlined(program: Program, model: torch.nn.Module, recipes: Recipes | None 
         whole = WholeModel(model, recipes, program.said_layers)
     except ProgramError as error:
         raise ProgramError(f"{program.path}: {error}", error.hint) from None
-    shared = [name for name, owners in whole.owners.items() if len(owners) > 1]
+    tied = [name for names in whole.ties for name in names]
+    shared = [name for name, owners in whole.owners.items() if len(owners) > 1 and name not in tied]
     if shared:
         first, *_, last = sorted(whole.owners[shared[0]])
         raise ProgramError(
-            f"{program.path}: {shared[0]} of layer {whole.names[first]} is in layer {whole.names[last]} too, "
+            f"{program.path}: {shared[0]} is used by layers {whole.names[first]} and {whole.names[last]}, "
             "and a plan may put them on two workers, which would train two copies",
-            "give each its own (of a Hugging Face model: tie_word_embeddings=False in its configuration)",
+            "give each layer its own module; modules may share a parameter, as in b.weight = a.weight",
         )
+    program.ties = (*whole.ties, *(names for names in program.ties if names not in whole.ties))
     return whole
 
 

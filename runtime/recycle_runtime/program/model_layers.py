@@ -66,6 +66,14 @@ class WholeModel:
         self._lock = threading.RLock()
 
     @property
+    def ties(self) -> tuple[tuple[str, ...], ...]:
+        """The names of each parameter that several layers have, each of them under a name of its own."""
+        same: dict[nn.Parameter, list[str]] = {}
+        for name, parameter in self._parameters.items():
+            same.setdefault(parameter, []).append(name)
+        return tuple(tuple(names) for names in same.values() if 1 < len(names) == len(self.owners[names[0]]))
+
+    @property
     def names(self) -> list[str]:
         """Of the layers."""
         return [group.name for group in self.groups]
