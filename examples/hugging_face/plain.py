@@ -1,0 +1,87 @@
+"""Trains a small Llama of `transformers` on a memory-mapped file of tokens, in a plain loop.
+
+python tokens.py ../../README.md ../../docs/*.md -o tokens.bin
+python plain.py tokens.bin --steps 50
+"""
+
+import argparse
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import AdamW
+from torch.optim.lr_scheduler import LambdaLR
+from transformers import LlamaConfig, LlamaForCausalLM
+
+ROWS, LENGTH, MICROBATCHES = 4, 64, 8
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=256,
+            hidden_size=64,
+            intermediate_size=192,
+            num_hidden_layers=4,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+        )
+    )
+
+
+class Rows:
+    """Micro-batches by their number, from a file of bytes that is mapped, not read."""
+
+    def __init__(self, path: Path) -> None:
+        self.tokens = torch.from_file(str(path), size=path.stat().st_size, dtype=torch.uint8)
+
+    def microbatch(self, index: int) -> dict[str, Tensor]:
+        generator = torch.Generator().manual_seed(index)
+        starts = torch.randint(len(self.tokens) - LENGTH, (ROWS,), generator=generator)
+        rows = torch.stack([self.tokens[start : start + LENGTH] for start in starts.tolist()]).long()
+        return {"input_ids": rows, "labels": rows}
+
+
+def optimizer(named: Any) -> torch.optim.Optimizer:
+    """Weight decay for matrices alone."""
+    pairs = list(named)
+    matrices = [parameter for _, parameter in pairs if parameter.dim() > 1]
+    vectors = [parameter for _, parameter in pairs if parameter.dim() <= 1]
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
+    return AdamW([group for group in groups if group["params"]], lr=3e-3)
+
+
+def schedule(optimizer: torch.optim.Optimizer) -> LambdaLR:
+    """Ten steps of warm-up, then a cosine."""
+    return LambdaLR(optimizer, lambda step: min((step + 1) / 10, 0.5 + 0.5 * math.cos(step / 100)))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("tokens", type=Path)
+    parser.add_argument("--steps", type=int, default=50)
+    options = parser.parse_args()
+
+    rows = Rows(options.tokens)
+    whole = model()
+    own = optimizer(whole.named_parameters())
+    rate = schedule(own)
+    for step in range(options.steps):
+        total = 0.0
+        for index in range(MICROBATCHES):
+            loss = whole(**rows.microbatch(step * MICROBATCHES + index)).loss / MICROBATCHES
+            loss.backward()
+            total += loss.item()
+        nn.utils.clip_grad_norm_(whole.parameters(), 1.0)
+        own.step()
+        rate.step()
+        own.zero_grad()
+        if step % 10 == 0:
+            print(step, f"{total:.4f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+"""Whole models as layers: what they compute is what the model computes, and what cannot be cut says so."""
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from recycle_runtime.program.deferred_init import recording
+from recycle_runtime.program.errors import ProgramError
+from recycle_runtime.program.model_layers import Body, WholeModel
+from recycle_runtime.program.named_inputs import as_tuple
+
+WIDTH, WORDS, LENGTH = 8, 16, 6
+TOKENS = torch.arange(12).reshape(2, LENGTH) % WORDS
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
+        made = torch.tanh(self.linear(hidden))
+        return made if mask is None else made * mask
+
+
+class Model(nn.Module):
+    """Positions in the model itself, a mask of the tokens, and a residual around the blocks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places = nn.Parameter(torch.randn(LENGTH, WIDTH))
+        self.embedding = nn.Embedding(WORDS, WIDTH)
+        self.blocks = nn.ModuleList(Block() for _ in range(3))
+        self.norm = nn.LayerNorm(WIDTH)
+        self.head = nn.Linear(WIDTH, WORDS)
+
+    def forward(self, tokens: Tensor, shift: Tensor | None = None) -> Tensor:
+        mask = (tokens > 2).unsqueeze(-1).double()
+        hidden = self.embedding(tokens)
+        hidden += self.places
+        if shift is not None:
+            hidden = hidden + shift
+        for block in self.blocks:
+            hidden = hidden + block(hidden, mask)
+        return self.head(self.norm(hidden))
+
+
+def whole(model: nn.Module, said: Any = None) -> WholeModel:
+    return WholeModel(model.double(), None, said)
+
+
+def run(model: WholeModel, inputs: Any, cut: Sequence[int]) -> Any:
+    """Through chunks of so many layers."""
+    layers = [layer for _, layer in model.build(0, len(model.groups), 0)]
+    values, first = as_tuple(inputs), 0
+    for count in cut:
+        values = as_tuple(Body([_own(layer) for layer in layers[first : first + count]]).run(values, True))
+        first += count
+    return values[0]
+
+
+def _own(layer: nn.Module) -> Any:
+    return layer
+
+
+@pytest.mark.parametrize("cut", [(5,), (1, 1, 1, 1, 1), (2, 3), (1, 4)])
+@pytest.mark.parametrize("with_shift", [False, True])
+def test_any_cut_computes_what_the_model_does(cut: tuple[int, ...], with_shift: bool) -> None:
+    model = Model().double()
+    inputs = {"tokens": TOKENS} | ({"shift": torch.randn(2, LENGTH, WIDTH).double()} if with_shift else {})
+    made = run(whole(copy.deepcopy(model)), inputs, cut)
+    torch.testing.assert_close(made, model(**inputs), rtol=0, atol=0)
+
+
+def test_layers_and_names() -> None:
+    found = whole(Model())
+    assert found.names == ["embedding", "blocks.0", "blocks.1", "blocks.2", "norm"]
+    built = found.build(0, 5, 0)
+    assert [list(layer.state_dict()) for _, layer in built[::4]] == [
+        ["places", "embedding.weight"],
+        ["norm.weight", "norm.bias", "head.weight", "head.bias"],
+    ]
+    said = whole(Model(), ["embedding", ["blocks.0", "blocks.1"], ["blocks.2", "norm", "head"]])
+    assert said.names == ["embedding", "blocks.0", "blocks.2"]
+
+
+def test_parameters_get_memory_one_by_one() -> None:
+    """The same numbers whichever layers are built, distributed as the model would have it."""
+    with recording() as recipes:
+        model = Model()
+        nn.init.normal_(model.head.weight, std=100.0)
+        model.double()
+    assert all(parameter.is_meta for parameter in model.parameters())
+    found = WholeModel(model, recipes)
+    everything = {
+        name: value for _, layer in found.build(0, 5, 3) for name, value in layer.state_dict().items()
+    }
+    assert {name: value.shape for name, value in everything.items()} == {
+        name: value.shape for name, value in Model().state_dict().items()
+    }
+    assert 50 < float(everything["head.weight"].std()) < 200
+    for name, value in found.build(4, 5, 3)[0][1].state_dict().items():
+        assert torch.equal(value, everything[name])
+    other = found.build(4, 5, 4)[0][1].state_dict()
+    assert not torch.equal(other["head.weight"], everything["head.weight"])
+
+
+class Glue(nn.Module):
+    """Blocks with something around them that cannot be followed."""
+
+    def __init__(self, between: Callable[["Glue", Tensor], Tensor]) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(WORDS, WIDTH)
+        self.blocks = nn.ModuleList(Block() for _ in range(2))
+        self.head = nn.Linear(WIDTH, WORDS)
+        self.late = nn.Parameter(torch.zeros(WIDTH))
+        self.between = between
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        hidden = self.blocks[0](self.embedding(tokens))
+        return self.head(self.blocks[1](self.between(self, hidden)))
+
+
+def _decides(model: Glue, hidden: Tensor) -> Tensor:
+    return hidden if hidden.sum() > 0 else -hidden
+
+
+def _again(model: Glue, hidden: Tensor) -> Tensor:
+    return model.blocks[0](model.blocks[1](hidden))
+
+
+def _late(model: Glue, hidden: Tensor) -> Tensor:
+    return hidden + model.late
+
+
+def _in_place(model: Glue, hidden: Tensor) -> Tensor:
+    hidden.add_(1)
+    return hidden
+
+
+@pytest.mark.parametrize(
+    ("between", "words"),
+    [
+        (_decides, r"test_model_layers.py:\d+: .* looks at values .* between blocks.0 and blocks.1"),
+        (_again, "calls blocks.0 after blocks.1, which is a later layer"),
+        (_late, r"test_model_layers.py:\d+: parameter late is used in layer blocks.0"),
+        (_in_place, r"test_model_layers.py:\d+: this uses what the forward of Glue changed in place"),
+    ],
+)
+def test_what_cannot_be_cut(between: Callable[[Glue, Tensor], Tensor], words: str) -> None:
+    with pytest.raises(ProgramError, match=words) as caught:
+        run(whole(Glue(between)), TOKENS, (2, 2))
+    assert caught.value.hint
+
+
+def test_no_list_of_blocks() -> None:
+    with pytest.raises(ProgramError, match="Linear has no list of blocks"):
+        whole(nn.Linear(2, 2))
+    with pytest.raises(ProgramError, match="LAYERS names 'bocks', which Model does not have"):
+        whole(Model(), ["bocks"])
