@@ -195,7 +195,8 @@ class Requests:
         with self._changed:
             again: list[FromWorker] = [*self._wanted_steps, *map(RowRequest, sorted(self._wanted_rows))]
             again += self._shares.values()
-            if self._evaluation is not None and self._evaluation.step < self._applied:
+            if self._evaluation is not None:
+                # Its result may have been lost on the way here.
                 again.append(EvaluationRequest(self._evaluation.step, self._evaluation.number))
             if self._wanted_kept is not None:
                 again.append(KeptRequest(self._wanted_kept))

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from recycle_runtime.launcher.local import RunError, RunOptions, RunResult, run_local
+from recycle_runtime.launcher.supervisor import Job, supervised
 from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.protocol.messages import JobEnded, StepRow
 from tests.runtime.trainer.plainly import Seen, train_plainly
 
 SCRIPTS = Path(__file__).resolve().parent / "scripts"
@@ -83,6 +85,35 @@ def test_kills_and_joiners_at_awkward_moments(tmp_path: Path, square: str) -> No
     assert sum(process[-1]["step"] is None for process in seen) >= 2
     results = {process[-1]["evaluated"] for process in seen if process[-1]["step"] is None}
     assert len(results) == 1
+
+
+@pytest.mark.slow
+def test_a_coordinator_that_is_killed(tmp_path: Path, square: str) -> None:
+    """What scripts have asked the last one for, they ask the next one for."""
+    steps, killed = 14, {2, 6, 10}
+    script = (LOOP, str(tmp_path), str(steps), "--evaluate-every", "1", "--sleep", "0.1")
+    job = Job(
+        bundle=square,
+        program="",
+        steps=None,
+        script=script,
+        workers_per_node=4,
+        state=tmp_path / "state",
+        heartbeat_timeout=20.0,
+        instruction_timeout=600.0,
+    )
+    with supervised(job) as supervisor:
+        for message in supervisor.news():
+            if isinstance(message, StepRow) and message.step in killed:
+                killed.remove(message.step)
+                supervisor.coordinator.process.kill()
+            elif isinstance(message, JobEnded):
+                assert message.error is None and message.steps == steps
+    assert not killed
+    plain = train_plainly(steps, PER_STEP)
+    for process in records(tmp_path):
+        check(process, plain)
+        assert len(process) == steps + 1
 
 
 @pytest.mark.slow

@@ -143,6 +143,19 @@ def test_an_evaluation_that_the_others_have_left_behind_is_asked_for() -> None:
     assert EvaluationRequest(3, 1) in talk.said
 
 
+def test_a_result_that_was_lost_with_a_coordinator_is_asked_for_again() -> None:
+    talk = started()
+    call = talk.script(lambda: talk.requests.evaluate(0, 0, Items()))
+    found = talk.due(0)
+    assert isinstance(found, Evaluation)
+    talk.requests.evaluated(found, None)
+    assert talk.said == []
+    talk.requests.recall()
+    assert talk.said[-1] == EvaluationRequest(0, 0)
+    talk.requests.take(Evaluated(0, 0, 0.5))
+    assert call.done() == 0.5
+
+
 def test_rows_are_asked_for_once_and_again_of_a_new_coordinator() -> None:
     talk = started()
     call = talk.script(lambda: talk.requests.row(0))
