@@ -88,6 +88,8 @@ def _checksum(content: Fields) -> int:
 
 FILE = "manifest.json"
 SHARD_FILE = "part.json"
+SHARD_KIND = "checkpoint part"
+TENSORS_FILE = "tensors.bin"
 _KIND = "checkpoint manifest"
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from recycle_runtime.checkpoint.manifest import FILE, CheckpointError, Manifest, Shape, sync_folder
+from recycle_runtime.checkpoint.soundness import check_sound
 
 _NAME = re.compile(r"step-(\d{8,18})(?:\.(\d{1,9}))?", re.ASCII)
 KEPT = 2
@@ -67,6 +68,11 @@ class Shelf:
                 (self.folder / other / FILE).unlink(missing_ok=True)
                 shutil.rmtree(self.folder / other, ignore_errors=True)
 
+    def drop(self, name: str) -> None:
+        """Delete what there is of one that never became complete."""
+        if is_name(name) and not (self.folder / name / FILE).exists():
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+
     def names(self) -> list[str]:
         """Folders of checkpoints, the oldest first."""
         if not self.folder.is_dir():
@@ -100,8 +106,13 @@ class Beginning(NamedTuple):
     """For the user, if there is something to say."""
 
 
-def beginning(folder: str | Path, shape: Shape, steps: int, *, resume: bool) -> Beginning:
-    """CheckpointError when the folder's checkpoints are not what this run can go on from."""
+def beginning(
+    folder: str | Path, shape: Shape, steps: int, *, resume: bool, reads_all: bool = False
+) -> Beginning:
+    """CheckpointError when the folder's checkpoints are not what this run can go on from.
+
+    `reads_all`: where there is a choice, the newest one is taken of which every byte is as it was written.
+    """
     found, damaged = Shelf(folder).look()
     if not resume:
         if found or damaged:
@@ -114,13 +125,25 @@ def beginning(folder: str | Path, shape: Shape, steps: int, *, resume: bool) -> 
         if damaged:
             raise CheckpointError(damaged[0])
         return Beginning(words=f"{folder} has no complete checkpoint: starting with the first step")
-    newest = found[0]
+    newest = _newest_sound(Path(folder), found, damaged) if reads_all and len(found) > 1 else found[0]
     _check(Path(folder) / newest.name, newest, shape, steps)
     manifest = newest.manifest
     words = f"resuming with step {manifest.step} from {Path(folder) / newest.name}"
     if damaged:
         words += f" (not used: {damaged[0]})"
     return Beginning(newest.name, manifest.step, manifest.items, manifest.seed, words)
+
+
+def _newest_sound(folder: Path, found: list[Complete], damaged: list[str]) -> Complete:
+    """What is wrong with newer ones is added to `damaged`."""
+    for complete in found:
+        try:
+            check_sound(folder / complete.name, complete.manifest)
+        except CheckpointError as error:
+            damaged.insert(0, str(error))
+        else:
+            return complete
+    raise CheckpointError(f"no checkpoint in {folder} is as it was written: {damaged[0]}")
 
 
 def _check(path: Path, found: Complete, shape: Shape, steps: int) -> None:

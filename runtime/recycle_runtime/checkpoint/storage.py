@@ -41,6 +41,8 @@ from torch.futures import Future
 
 from recycle_runtime.checkpoint.manifest import (
     SHARD_FILE,
+    SHARD_KIND,
+    TENSORS_FILE,
     CheckpointError,
     read_sealed,
     sync_folder,
@@ -105,7 +107,6 @@ def _join(where: str, key: Any) -> str:
     return f"{where}/{key}" if where else str(key)
 
 
-TENSORS_FILE = "tensors.bin"
 _PIECE = 16 << 20
 
 Fields = dict[str, Any]
@@ -269,7 +270,6 @@ class ShardReader(StorageReader):
         raise CheckpointError(f"{self._path}: damaged: the description of {name} makes no sense")
 
 
-_KIND = "checkpoint part"
 _ALONE: dict[str, Any] = {"no_dist": True} if "no_dist" in inspect.signature(dcp.save).parameters else {}
 """Every shard is written by one process, whatever groups there are."""
 
@@ -285,7 +285,7 @@ def write_shard(
             dcp.save, tensors, storage_writer=writer, planner=DefaultSavePlanner(flatten_state_dict=False)
         )
         fields = {"about": about, "byte_order": sys.byteorder, "tree": tree, "tensors": writer.described}
-        checksum = write_sealed(aside / SHARD_FILE, _KIND, fields)
+        checksum = write_sealed(aside / SHARD_FILE, SHARD_KIND, fields)
         aside.rename(folder)
         sync_folder(folder.parent)
     except BaseException:
@@ -339,7 +339,7 @@ class ShardFiles:
 def open_shard(folder: Path, checksum: int) -> ShardFiles:
     """The shard that a manifest names."""
     path = folder / SHARD_FILE
-    found, actual = read_sealed(path, _KIND)
+    found, actual = read_sealed(path, SHARD_KIND)
     if actual != checksum:
         raise CheckpointError(f"{path}: not the one that the manifest was written for")
     if found.get("byte_order") != sys.byteorder:

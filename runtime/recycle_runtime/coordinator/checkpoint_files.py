@@ -44,6 +44,9 @@ class CheckpointFiles:
     def prune(self, name: str) -> None:
         self._thread.submit(self._shelf.prune, name)
 
+    def drop(self, name: str) -> None:
+        self._thread.submit(self._shelf.drop, name)
+
     def take(self) -> list[CheckpointClosed]:
         """A manifest that has reached the disk since, or cannot."""
         if self._closing is None or not self._closing[1].done():
@@ -78,7 +81,7 @@ def open_checkpoints(
     shape = shape_of(bundle)
     shelf, newest = Shelf(folder), None
     if remembered is None:
-        begins = beginning(folder, shape, steps, resume=resume)
+        begins = beginning(folder, shape, steps, resume=resume, reads_all=True)
         journal.write(begins=[begins.checkpoint, begins.step, begins.item])
     else:
         begins = Beginning(remembered.restore, remembered.first_step, remembered.first_item)

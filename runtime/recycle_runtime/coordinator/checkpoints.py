@@ -17,6 +17,7 @@ from recycle_runtime.checkpoint.shelf import Beginning, name_of
 from recycle_runtime.coordinator.events import (
     BeginCheckpoint,
     CompleteCheckpoint,
+    DropCheckpoint,
     Order,
     PruneCheckpoints,
     Send,
@@ -60,6 +61,8 @@ class NoCheckpoints:
 
     newest: CheckpointPath | None = None
     """The last complete one."""
+    failure: str | None = None
+    """Why there is no newer one, if one could not be written since."""
 
     def __init__(self, begins: Beginning | None = None) -> None:
         self.begins = begins or Beginning()
@@ -210,7 +213,10 @@ class Checkpoints(NoCheckpoints):
                 return self._give_up(attempt, why)
             case CheckpointMissed():
                 self._early = min(2 * self._early, _EARLIEST)
-                self._give_up(attempt, "")
+                if attempt.step < self._steps:
+                    return self._give_up(attempt, "")
+                # All wait behind the last step, until it is written.
+                self._attempt = None
             case CheckpointWritten(_, shards, seed):
                 attempt.shards |= shards
                 attempt.done.add(member)
@@ -231,7 +237,7 @@ class Checkpoints(NoCheckpoints):
         if why is not None:
             return self._give_up(attempt, why)
         self.newest = CheckpointPath(str(self._folder / name), attempt.step)
-        self._attempt, self._passed = None, attempt.step
+        self._attempt, self._passed, self.failure = None, attempt.step, None
         told = Tell(f"checkpoint of step {attempt.step}: {self.newest.path}")
         return [PruneCheckpoints(name), told, *self.progress(self._next)]
 
@@ -254,7 +260,10 @@ class Checkpoints(NoCheckpoints):
     def _give_up(self, attempt: _Attempt, why: str) -> list[Order]:
         self._passed = max(self._passed, attempt.step)
         self._attempt = None
-        return [Tell(f"no checkpoint of step {attempt.step}: {why}")] if why else []
+        if not why:
+            return [DropCheckpoint(attempt.name)]
+        self.failure = f"no checkpoint of step {attempt.step}: {why}"
+        return [Tell(self.failure), DropCheckpoint(attempt.name)]
 
     def _complete(self, attempt: _Attempt, seed: int) -> list[Order]:
         shape = self._shape.with_shards(attempt.shards)

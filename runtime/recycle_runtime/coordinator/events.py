@@ -18,6 +18,7 @@ from recycle_runtime.protocol.messages import (
     Began,
     CaughtUp,
     CheckpointReply,
+    Done,
     Evaluated,
     Failed,
     GroupBroken,
@@ -91,6 +92,7 @@ class Said:
         | GroupBroken
         | Failed
         | CheckpointReply
+        | Done
         | ScriptRequest
     )
 
@@ -323,6 +325,13 @@ class CompleteCheckpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class DropCheckpoint:
+    """Delete what there is of one that will never be complete."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class PruneCheckpoints:
     """Delete those that are older than this one."""
 
@@ -354,5 +363,6 @@ Order = (
     | BeginCheckpoint
     | CompleteCheckpoint
     | PruneCheckpoints
+    | DropCheckpoint
     | EndJob
 )

@@ -25,6 +25,8 @@ class Entry:
         """Whether it has run an instruction of that generation."""
         self.has_stepped = False
         """Whether it has made a step with the layers that it has; the first one may take much longer."""
+        self.saves = False
+        """Whether it writes its parameters when the job ends."""
         self.is_outdated = False
         """It was given up and has come back: what it holds is old until it has been given something newer."""
         self.has_layers = False

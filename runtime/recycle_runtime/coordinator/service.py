@@ -27,6 +27,7 @@ from recycle_runtime.coordinator.events import (
     BeginGeneration,
     BeginMove,
     CompleteCheckpoint,
+    DropCheckpoint,
     EndJob,
     EndMove,
     EndWanted,
@@ -120,8 +121,8 @@ _RETURN_SECONDS = 5.0
 _REMEMBERED_ROWS = 64
 """A script asks for that of the step that it has just made."""
 _LINGER = 2.0
-_LINGER_TO_SAVE = 30.0
-"""After the end: how long workers may take to leave, and to write what they should."""
+_LINGER_AFTER_ALL = 30.0
+"""After the end: how long workers may take to leave; if all went well, they may have more to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +229,7 @@ class Service:
             BeginCheckpoint: self._begin_checkpoint,
             CompleteCheckpoint: self._complete_checkpoint,
             PruneCheckpoints: self._prune_checkpoints,
+            DropCheckpoint: self._drop_checkpoint,
             EndJob: self._end_job,
         }
         self._server = Server(options.host, options.port, options.token, self)
@@ -385,7 +387,7 @@ class Service:
             Trace, lambda member, said: self._connections.publish(WorkerTrace(member.worker, said.events))
         )
         workers.on(Reach, self._hear_reach)
-        workers.on(Done, lambda member, _: self._connections.finish(member))
+        workers.on(Done, self._done)
 
     def _join(self, connection: Connection, message: Join) -> None:
         member, pid = message.member, message.pid
@@ -418,6 +420,10 @@ class Service:
         if not self._returning:
             self._deadline = float("inf")
             self._happen(AllReturned())
+
+    def _done(self, member: Member, message: Done) -> None:
+        self._connections.finish(member)
+        self._happen(Said(member, message))
 
     def _step_done(self, member: Member, message: StepDone) -> None:
         self._adaptation.measured(member, message.times)
@@ -703,6 +709,10 @@ class Service:
         assert self._checkpoint_files is not None
         self._checkpoint_files.complete(order.name, order.manifest, order.script)
 
+    def _drop_checkpoint(self, order: DropCheckpoint) -> None:
+        assert self._checkpoint_files is not None
+        self._checkpoint_files.drop(order.name)
+
     def _prune_checkpoints(self, order: PruneCheckpoints) -> None:
         assert self._checkpoint_files is not None
         self._checkpoint_files.prune(order.name)
@@ -713,7 +723,7 @@ class Service:
             for closed in self._checkpoint_files.finish():
                 self._carry_out(self._job.handle(closed, time.monotonic()))
         self._end = JobEnded(order.error, order.no_plan, self.newest_checkpoint, self._job.steps)
-        self._closes_at = time.monotonic() + (_LINGER_TO_SAVE if order.error is None else _LINGER)
+        self._closes_at = time.monotonic() + (_LINGER_AFTER_ALL if order.error is None else _LINGER)
         _LOGGER.info("the job has ended: %s", order.error or "all steps are made")
         self._connections.publish(self._end)
 

@@ -3,6 +3,7 @@
     forming     the first members arrive
     gathering   all workers leave the old group and report; when all have, they get the next one
     running     they train
+    saving      they write what they should when the last step is made
     ended
 
 A generation is one group of members with one plan. Every failure begins a new one; so does every change at
@@ -81,6 +82,7 @@ from recycle_runtime.protocol.messages import (
     CheckpointMissed,
     CheckpointReply,
     CheckpointWritten,
+    Done,
     DropLayers,
     End,
     EvaluationRequest,
@@ -113,6 +115,8 @@ from recycle_runtime.protocol.messages import (
 
 ENDLESS = 1 << 62
 """Steps of a job whose scripts say when it ends."""
+_WHILE_SAVING = (Said, WorkerFailed, Reconnected, CheckpointClosed, TimePassed, GivenUp)
+"""Events that still matter when all steps are made."""
 _MOST_FRUITLESS = 5
 """Generations in a row that end without a step or a failure; after more of them something else is wrong."""
 
@@ -121,6 +125,7 @@ class Phase(Enum):
     FORMING = "forming"
     GATHERING = "gathering"
     RUNNING = "running"
+    SAVING = "saving"
     ENDED = "ended"
 
 
@@ -190,6 +195,10 @@ class StateMachine:
         """Whether the coordinator before this one ended in the middle of a change."""
         self._has_recalled = False
         self._error: str | None = None
+        self._saving: dict[Member, int | None] = {}
+        """Processes that write their parameters, until they have, with their stages."""
+        self._saved: set[int | None] = set()
+        """Stages whose parameters are on disk."""
         self._ends_because: str | None = None
         """Of the user's: at the next boundary, with a last checkpoint."""
         self._ends_by = float("inf")
@@ -230,6 +239,7 @@ class StateMachine:
         members.on(PeerDigest, self._peer_digest)
         members.on(GroupBroken, self._group_broken)
         members.on(Failed, self._failed)
+        members.on(Done, self._done)
         for reply in (CheckpointWritten, CheckpointMissed, CheckpointFailed):
             members.on(reply, self._checkpoint_reply)
         members.on(ScriptSteps, self._script_steps)
@@ -271,6 +281,8 @@ class StateMachine:
     def handle(self, event: Event, now: float) -> list[Order]:
         """What has to be done, in this order."""
         self._now = now
+        if self.phase is Phase.SAVING and not isinstance(event, _WHILE_SAVING):
+            return []
         if self.phase is not Phase.ENDED or isinstance(event, CheckpointClosed | Reconnected | WorkerFailed):
             self._handlers[type(event)](event)
         orders, self._orders = self._orders, []
@@ -346,8 +358,8 @@ class StateMachine:
     def _reconnected(self, event: Reconnected) -> None:
         member = event.member
         self.checkpoints.drop(member)
-        if self.phase is Phase.ENDED:
-            self._send(member, End(self._error is None))
+        if self.phase in (Phase.SAVING, Phase.ENDED):
+            self._send(member, End(self.phase is Phase.SAVING or self._error is None))
         elif self.phase is not Phase.RUNNING or not self.roster.entries[member].is_active:
             self._send(member, Leave(self.number))
         elif event.generation != self.number or not event.is_training:
@@ -382,6 +394,7 @@ class StateMachine:
             return
         entry = self.roster.entries[member]
         entry.has_begun, entry.is_outdated, entry.has_layers = True, False, False
+        entry.saves = message.saves
         entries = [self.roster.entries[other] for other in self.roster.active()]
         if all(other.has_begun for other in entries) and not self.recovery.going:
             self.recovery.going = self._now
@@ -513,6 +526,9 @@ class StateMachine:
             self._orders.append(Fence(member, cause))
             self.checkpoints.drop(member)
             self.scripts.drop(member)
+        if self.phase is Phase.SAVING:
+            self._lost_while_saving(worker, cause)
+            return
         if self.phase is Phase.ENDED or (not gone and self.phase is not Phase.FORMING):
             return
         if self.phase is Phase.RUNNING and not trained:
@@ -559,6 +575,10 @@ class StateMachine:
     def _time_passed(self, event: TimePassed) -> None:
         if self._ends_because is not None and self._now > self._ends_by:
             self._end(f"{self._ends_because} (there was no time for a last checkpoint)")
+            return
+        if self.phase is Phase.SAVING and self._now - self._asked_at > self._patience.first_step:
+            names = ", ".join(name_of(member.worker) for member in sorted(self._saving))
+            self._end(self._error or f"these workers have not saved their parameters: {names}")
             return
         self._give_up_late_members()
         since = max(self._row_at, self.recovery.going)
@@ -919,9 +939,53 @@ class StateMachine:
             self._recall_rows()
         elif self.checkpoints.is_finished:
             self._tell_rows(self.rows.begin(self.steps, frozenset(), 0, ""))
-            self._end(self._ends_because)
+            if self._ends_because is None:
+                self._save()
+            else:
+                self._end(self._with_failure(self._ends_because))
         else:
             self._checkpoint(self.checkpoints.progress(self.steps))
+
+    def _with_failure(self, why: str | None) -> str | None:
+        """Also that a checkpoint could not be written, if the newest could not."""
+        failure = self.checkpoints.failure
+        return failure if why is None else why if failure is None else f"{why}; {failure}"
+
+    def _save(self) -> None:
+        """All steps are made: the job has ended well once everybody has written what it should."""
+        self._error = self._with_failure(None)
+        entries = self.roster.entries.items()
+        self._saving = {member: self.cells.stage(member.worker) for member, entry in entries if entry.saves}
+        if not self._saving:
+            self._end(self._error, ok=True)
+            return
+        self.phase, self._asked_at = Phase.SAVING, self._now
+        self.checkpoints.stop()
+        for member in self.roster.entries:
+            self._send(member, End(ok=True))
+
+    def _done(self, member: Member, message: Done) -> None:
+        if self.phase is not Phase.SAVING or member not in self._saving:
+            return
+        stage = self._saving.pop(member)
+        if message.error is None:
+            self._saved.add(stage)
+        else:
+            self._error = self._error or f"worker {name_of(member.worker)}: {message.error}"
+        self._end_if_saved()
+
+    def _lost_while_saving(self, worker: Worker, cause: str) -> None:
+        """Its peers have the same parameters, if it has any."""
+        lost = [(member, stage) for member, stage in self._saving.items() if member.worker == worker]
+        for member, stage in lost:
+            del self._saving[member]
+            if stage not in self._saved and stage not in self._saving.values():
+                self._error = self._error or f"the parameters of stage {stage} were not saved: {cause}"
+        self._end_if_saved()
+
+    def _end_if_saved(self) -> None:
+        if not self._saving:
+            self._end(self._error, ok=True)
 
     def _recall_rows(self) -> None:
         """What was said while there was no coordinator is said again, and then that every worker waits."""
@@ -931,13 +995,15 @@ class StateMachine:
             self._send(member, Recall(self.rows.next))
             self._say_where_to_stop(member)
 
-    def _end(self, error: str | None, *, no_plan: bool = False) -> None:
+    def _end(self, error: str | None, *, no_plan: bool = False, ok: bool = False) -> None:
+        """`ok`: all steps are made, whatever else went wrong."""
         if self.phase is Phase.ENDED:
             return
+        is_told = self.phase is Phase.SAVING
         self.phase, self._error = Phase.ENDED, error
         self.checkpoints.stop()
-        for member in self.roster.entries:
-            self._send(member, End(error is None))
+        for member in () if is_told else self.roster.entries:
+            self._send(member, End(ok or error is None))
         self._orders.append(EndJob(error, no_plan))
 
     def _send(self, member: Member, message: ToWorker) -> None:

@@ -7,9 +7,19 @@ from recycle_runtime.plan.isa import Instruction, Opcode
 
 Handler = Callable[[Instruction], None]
 
+_OF_WORKER = (Opcode.BARRIER, Opcode.REDUCE, Opcode.OPTIMIZER, Opcode.VALIDATE)
+"""These are of no single micro-batch."""
+
 
 class StreamError(RuntimeError):
     """An instruction failed: says which, where, and what stands around it."""
+
+    def __init__(self, told: str, head: str = "", where: str = "") -> None:
+        super().__init__(told)
+        self.head = head or told
+        """What failed, in a line."""
+        self.where = where
+        """Which instruction of which step of whom, in a few words."""
 
 
 class RunAgain(Exception):  # noqa: N818
@@ -54,12 +64,21 @@ class Interpreter:
             raise
         except Exception as cause:
             self.position = position
-            raise StreamError(self._where(position, step, cause)) from cause
+            raise self._error(position, step, cause) from cause
 
-    def _where(self, position: int, step: int, cause: Exception) -> str:
+    def _error(self, position: int, step: int, cause: Exception) -> StreamError:
         pipeline, stage = self.worker
         head = (
             f"worker {pipeline}:{stage}, step {step}, plan {self.plan}, instruction {position}: "
             f"{type(cause).__name__}: {cause}"
         )
-        return f"{head}\n{window(self.stream, position, self.worker, self.pipelines)}"
+        told = f"{head}\n{window(self.stream, position, self.worker, self.pipelines)}"
+        return StreamError(told, head, f"worker {pipeline}:{stage}, step {step}, {self._named(position)}")
+
+    def _named(self, position: int) -> str:
+        """An instruction as a user would call it."""
+        instruction = self.stream[position]
+        name = instruction.opcode.name.lower().replace("_", " ")
+        if instruction.opcode in _OF_WORKER:
+            return name
+        return f"{name} of micro-batch {instruction.microbatch} of pipeline {instruction.pipeline}"

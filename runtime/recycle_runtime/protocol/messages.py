@@ -150,6 +150,8 @@ class Began:
     can_halve: bool | None = None
     """Whether plans that split micro-batches in two are of use: all have the same even number of samples.
     None from a worker that loads none."""
+    saves: bool = False
+    """Whether it writes its parameters when the job ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,6 +371,9 @@ class KeptState:
 @dataclass(frozen=True, slots=True)
 class Done:
     """I have saved what I should, and end."""
+
+    error: str | None = None
+    """Why it could not write what it should."""
 
 
 # The coordinator to a worker process.

@@ -11,9 +11,9 @@ from recycle_runtime.protocol.messages import InjectedFault
 KINDS = ("kill", "stop", "term", "exception", "exit", "gil", "hang", "socket", "slow", "half-open")
 MIDDLE = -1
 """A position: the instruction in the middle of the stream."""
-MOMENTS = {"leave": -2, "meet": -3, "give": -4, "take": -5, "settle": -6, "evaluate": -7}
+MOMENTS = {"leave": -2, "meet": -3, "give": -4, "take": -5, "settle": -6, "evaluate": -7, "save": -8}
 """Positions outside streams: leaving a group, meeting the next one, giving state, taking state, stopping at
-a boundary, evaluating at one."""
+a boundary, evaluating at one, saving at the end."""
 _EVENT = re.compile(r"(\d{1,9}):(\d{1,9})@(\d{1,9})(?:\.(\d{1,9}|[a-z]+))?", re.ASCII)
 
 

@@ -18,6 +18,7 @@ from recycle_runtime.protocol.codec import WireError
 from recycle_runtime.protocol.heartbeat_board import Board
 from recycle_runtime.protocol.messages import Failed
 from recycle_runtime.worker.heartbeat import Heartbeat
+from recycle_runtime.worker.last_words import program_error_text
 from recycle_runtime.worker.link import CoordinatorGoneError
 from recycle_runtime.worker.options import ProcessOptions
 from recycle_runtime.worker.process import WorkerProcess
@@ -117,8 +118,7 @@ class Life:
             return 1
         # Nobody can begin with a checkpoint that is damaged, or another job's.
         is_hopeless = isinstance(error, CheckpointError)
-        known = isinstance(error, StreamError) or is_hopeless
-        why = str(error) if known else f"worker {worker_text(self.worker)}: {type(error).__name__}: {error}"
+        why = str(error) if is_hopeless else program_error_text(error, worker_text(self.worker))
         try:
             process = self._joined()
         except WireError:
@@ -127,7 +127,8 @@ class Life:
         if process.has_ranks and isinstance(error, StreamError):
             why = f"rank {process.tp_rank} of {why}"
         is_injected = self._hooks.caused(error)
-        _log.info("ends: %s", why)
+        # With the window of instructions that a StreamError has.
+        _log.info("ends: %s", error)
         process.link.say(Failed(self._heartbeat.step, why, is_injected, is_hopeless))
         return 1
 

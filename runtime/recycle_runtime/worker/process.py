@@ -1,5 +1,6 @@
 """What a worker process does with its life: report, train, leave, report again."""
 
+import errno
 import json
 import logging
 import os
@@ -17,6 +18,7 @@ from recycle_runtime.execution.hooks import Hooks
 from recycle_runtime.execution.interpreter import StreamError
 from recycle_runtime.execution.op_times import OpTimes
 from recycle_runtime.execution.tracing import Tracer
+from recycle_runtime.files import sentence, writing_whole
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.worker_ids import Worker, worker_text
 from recycle_runtime.program.loading import Program, load_program
@@ -265,15 +267,18 @@ class WorkerProcess:
         return generation
 
     def _began(self, generation: Generation, order: Go, chunks: HeldChunks, copied: Copied | None) -> Began:
+        saves = self._options.save is not None
         if not chunks.program.is_layered or len(chunks) > 1:
             # Layers that lie apart do not move to another cut.
-            return Began(order.generation, chunks.state_bytes, copied)
+            return Began(order.generation, chunks.state_bytes, copied, saves=saves)
         layers = tuple(layer.state_bytes for layer in chunks.layers)
         own = self._bundles[0]
         # Those that load the first one anyway can say, and only if somebody wants to know.
         asks = 0 in chunks and any(own.split(recut) > 1 for recut in own.recuts)
         halves = generation.can_halve(chunks.data) if asks else None
-        return Began(order.generation, chunks.state_bytes, copied, layers, chunks.layers[0].number, halves)
+        return Began(
+            order.generation, chunks.state_bytes, copied, layers, chunks.layers[0].number, halves, saves
+        )
 
     def _under_cut(self, chunks: HeldChunks, bundle: Bundle, order: Go, *, has_donor: bool) -> HeldChunks:
         """The chunks that this generation asks for: those that are here, or some made of what is here."""
@@ -390,15 +395,28 @@ class WorkerProcess:
             return order
 
     def _end(self, order: End) -> int:
-        chunks, tracer = self._chunks, self._equipment.tracer
+        tracer, error = self._equipment.tracer, None
         if order.ok:
-            if self._options.save is not None and chunks is not None and chunks.is_part_of_run:
-                save_state(Path(self._options.save), self._worker, self._started_as, chunks)
+            # A slow disk is not hanging; the coordinator has a limit for it.
+            with self._heartbeat.waiting():
+                error = self._save()
             if tracer is not None and self._tp_rank == 0:
                 self.link.say(Trace(tuple(tracer.events)))
-        self.link.say(Done())
+        self.link.say(Done(error))
         self._heartbeat.end()
-        return 0 if order.ok else 1
+        return 0 if order.ok and error is None else 1
+
+    def _save(self) -> str | None:
+        """What was asked for at the end, if anything; why that could not be done."""
+        chunks = self._chunks
+        if self._options.save is None or chunks is None or not chunks.is_part_of_run:
+            return None
+        self._hooks.at("save", self.link.step)
+        try:
+            save_state(Path(self._options.save), self._worker, self._started_as, chunks)
+        except OSError as error:
+            return sentence(error)
+        return None
 
     def _build(self, bundle: Bundle, stage: int) -> HeldChunks:
         own = self._bundles[0]
@@ -489,4 +507,9 @@ def save_state(folder: Path, worker: Worker, options: WorkerOptions, chunks: Hel
     stepped = {layer.title: layer.stepped for layer in chunks.layers if layer.stepped is not None}
     moving = {name: each.moving.state_dict() for name, each in stepped.items() if not each.moving.is_empty}
     saved = {"options": json.dumps(asdict(options)), "model": chunks.state_dict(), "moving": moving}
-    torch.save(saved, folder / name)
+    with writing_whole(folder / name) as file:
+        try:
+            torch.save(saved, file)
+        except RuntimeError as error:
+            # Torch wraps what the system says, and hides it.
+            raise OSError(errno.EIO, str(error.__context__ or error)) from error

@@ -1,0 +1,32 @@
+"""What a worker process says about an error that ends it: where in the user's code, and during what."""
+
+import bdb
+
+from recycle_runtime.execution.interpreter import StreamError
+from recycle_runtime.program.errors import ProgramError
+from recycle_runtime.program.user_frames import frames_of, frames_text, user_frames
+
+_LONGEST = 2000
+"""Letters of the error's own words."""
+
+
+def program_error_text(error: BaseException, worker: str) -> str:
+    """One line that says what failed in whose work, then the frames of the user's code that led there."""
+    if isinstance(error, ProgramError):
+        hint = f"; {error.hint}" if error.hint else ""
+        return f"worker {worker}: {error}{hint}"
+    cause, where = error, f"worker {worker}"
+    if isinstance(error, StreamError) and error.__cause__ is not None:
+        cause, where = error.__cause__, error.where
+    head = f"{where}: {_words(cause)}"
+    frames = user_frames(frames_of(cause))
+    return f"{head}\n{frames_text(frames)}" if frames else head
+
+
+def _words(error: BaseException) -> str:
+    if isinstance(error, bdb.BdbQuit):
+        return "a breakpoint was reached: run with --debug P:S to use a debugger in that worker"
+    text = str(error)
+    if len(text) > _LONGEST:
+        text = f"{text[:_LONGEST]}..."
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
