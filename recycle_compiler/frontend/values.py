@@ -256,6 +256,9 @@ def read_amount(value: Quantity, key: str, memory_unit: str, report: Report) -> 
         return None
     scale = MEMORY_UNITS[value.unit.text] if value.unit else MEMORY_SCALE[memory_unit]
     amount = decimal.scaled(scale)
+    if amount is None and value.unit and scale > 1:
+        # `1.8 MiB` is no whole number of bytes: what is there is rounded down, what is needed up.
+        amount = decimal.floor_of(scale) + (key != "capacity")
     if amount is None:
         smallest = "whole bytes" if value.unit else "thousandths"
         _report_precision(value, key, smallest, report)

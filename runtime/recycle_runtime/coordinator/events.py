@@ -30,8 +30,10 @@ from recycle_runtime.protocol.messages import (
     Member,
     PeerDigest,
     ScriptRequest,
+    Settled,
     StepDone,
     StepRow,
+    StepSettled,
     ToWorker,
 )
 
@@ -84,6 +86,7 @@ class Said:
         | LayersLost
         | LossShare
         | StepDone
+        | Settled
         | Began
         | Holding
         | AtBoundary
@@ -251,6 +254,13 @@ class TellEvaluation:
 
 
 @dataclass(frozen=True, slots=True)
+class TellSettled:
+    """What became of a step is known."""
+
+    settled: StepSettled
+
+
+@dataclass(frozen=True, slots=True)
 class Tell:
     """A message for the observers of the job."""
 
@@ -352,6 +362,7 @@ Order = (
     | Fence
     | Rename
     | TellRow
+    | TellSettled
     | TellEvaluation
     | Tell
     | BeginGathering

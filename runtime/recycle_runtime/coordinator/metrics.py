@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, field
 
-from recycle_runtime.protocol.messages import Member, Recovered, StepRow
+from recycle_runtime.protocol.messages import Member, Recovered, StepDone, StepRow
 
 
 class StepRows:
@@ -17,8 +17,8 @@ class StepRows:
         self.next = first
         """The first step whose row is not complete."""
         self._with_loss: frozenset[Member] = frozenset()
-        self._said: dict[int, dict[Member, tuple[float, float]]] = {}
-        """Seconds, and those of waiting for data, of those who have made the step."""
+        self._said: dict[int, dict[Member, StepDone]] = {}
+        """By those who have made the step."""
         self._losses: dict[int, dict[Member, float]] = {}
         self._members: frozenset[Member] = frozenset()
         self._live, self._plan = 0, ""
@@ -46,13 +46,12 @@ class StepRows:
         if loss is not None and step >= self.next and member in self._members:
             self._losses.setdefault(step, {})[member] = loss
 
-    def add(
-        self, member: Member, step: int, loss: float | None, seconds: float, data_wait: float = 0.0
-    ) -> list[StepRow]:
+    def add(self, member: Member, done: StepDone) -> list[StepRow]:
         """A process has made a step; rows that are complete now."""
-        self.add_loss(member, step, loss)
+        step = done.step
+        self.add_loss(member, step, done.loss)
         if step >= self.next and member in self._members:
-            self._said.setdefault(step, {})[member] = seconds, data_wait
+            self._said.setdefault(step, {})[member] = done
         rows: list[StepRow] = []
         while self._members and self._members <= self._said.get(self.next, {}).keys():
             rows.append(self._row())
@@ -62,10 +61,19 @@ class StepRows:
         step, self.next = self.next, self.next + 1
         losses = self._losses.pop(step, {})
         shares = [losses.get(member, math.nan) for member in sorted(self._with_loss)]
-        said = self._said.pop(step, {}).values()
-        seconds = max((each for each, _ in said), default=0.0)
-        data_wait = max((each for _, each in said), default=0.0)
-        return StepRow(step, sum(shares), seconds, self._live, self._plan, data_wait)
+        said = self._said.pop(step, {})
+        # The ranks of a worker load the same samples.
+        loaded = [done for member, done in said.items() if member.tp_rank == 0]
+        return StepRow(
+            step,
+            sum(shares),
+            max((done.seconds for done in said.values()), default=0.0),
+            self._live,
+            self._plan,
+            max((done.data_wait for done in said.values()), default=0.0),
+            samples=sum(done.samples for done in loaded),
+            tokens=sum(done.tokens for done in loaded),
+        )
 
 
 @dataclass(slots=True)

@@ -46,6 +46,7 @@ from recycle_runtime.coordinator.events import (
     Tell,
     TellEvaluation,
     TellRow,
+    TellSettled,
     TimePassed,
     WantPlan,
     WorkerFailed,
@@ -60,6 +61,7 @@ from recycle_runtime.coordinator.peer_digests import CHECK_PEERS
 from recycle_runtime.coordinator.plans import PlanFiles, PlansOnDemand
 from recycle_runtime.coordinator.reach import Reachability
 from recycle_runtime.coordinator.replanning import Replanner
+from recycle_runtime.coordinator.skipped_steps import MAX_SKIPPED
 from recycle_runtime.coordinator.state_machine import Phase, StateMachine
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.bundle import Bundle
@@ -103,6 +105,7 @@ from recycle_runtime.protocol.messages import (
     Reach,
     Recall,
     ScriptRequest,
+    Settled,
     StepDone,
     StepRow,
     StopJob,
@@ -152,6 +155,8 @@ class JobOptions:
     heartbeat_timeout: float = 3.0
     """Seconds without a heartbeat of its agent after which a node has failed."""
     patience: Patience = field(default_factory=Patience)
+    max_skipped: int = MAX_SKIPPED
+    """Steps in a row that may be left out because a gradient is not finite."""
     stop_timeout: float = 60.0
     """Seconds that a last checkpoint may take when the job is asked to end."""
 
@@ -186,6 +191,7 @@ class Service:
             checkpoints,
             options.check_peers,
             options.patience,
+            options.max_skipped,
         )
         self._resume_scripts()
         self._opening = self._job.checkpoints.begins.words
@@ -219,6 +225,7 @@ class Service:
             Rename: self._rename,
             TellRow: self._tell_row,
             TellEvaluation: self._tell_evaluation,
+            TellSettled: lambda order: self._connections.publish(order.settled),
             Tell: lambda order: self._tell(order.text),
             BeginGathering: self._begin_gathering,
             BeginGeneration: self._begin_generation,
@@ -378,6 +385,7 @@ class Service:
         for request in get_args(ScriptRequest):
             workers.on(request, lambda member, said: self._happen(Said(member, said)))
         workers.on(StepDone, self._step_done)
+        workers.on(Settled, lambda member, said: self._happen(Said(member, said)))
         workers.on(Began, self._began)
         workers.on(LayersArrived, self._layers_arrived)
         workers.on(Failed, self._failed)

@@ -72,6 +72,7 @@ from recycle_runtime.coordinator.regrouping import (
     stand,
 )
 from recycle_runtime.coordinator.scripts import Scripts
+from recycle_runtime.coordinator.skipped_steps import MAX_SKIPPED, SkippedSteps
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.plan_book import Assignment, PlanBook, one_of_each_stage, plan_name
 from recycle_runtime.protocol.messages import (
@@ -108,6 +109,7 @@ from recycle_runtime.protocol.messages import (
     RowRequest,
     ScriptEnded,
     ScriptSteps,
+    Settled,
     StepDone,
     StepRow,
     ToWorker,
@@ -142,10 +144,12 @@ class StateMachine:
         checkpoints: NoCheckpoints | None = None,
         check_peers: int = 0,
         patience: Patience | None = None,
+        max_skipped: int = MAX_SKIPPED,
     ) -> None:
         """`check_peers` are the steps from one comparison of peers to the next; 0: never."""
         self.steps = steps
         self._patience = patience or Patience()
+        self.skipped = SkippedSteps(max_skipped)
         self.cells = Cells(book)
         self.roster = Roster(tensor)
         self.phase = Phase.FORMING
@@ -230,6 +234,7 @@ class StateMachine:
         members.on(LeftGroup, self._left_group)
         members.on(LossShare, lambda member, said: self.rows.add_loss(member, said.step, said.loss))
         members.on(StepDone, self._step_done)
+        members.on(Settled, self._step_settled)
         members.on(Began, self._began)
         members.on(Holding, self._holding)
         members.on(AtBoundary, self._at_boundary)
@@ -385,8 +390,15 @@ class StateMachine:
     def _step_done(self, member: Member, message: StepDone) -> None:
         if member in self.roster:
             self.roster.entries[member].has_stepped = True
-        rows = self.rows.add(member, message.step, message.loss, message.seconds, message.data_wait)
-        self._tell_rows(rows)
+        self._tell_rows(self.rows.add(member, message))
+
+    def _step_settled(self, member: Member, message: Settled) -> None:
+        if member not in self.roster:
+            return
+        self._orders += self.skipped.hear(member, message, self.roster.active(), self.cells.stage)
+        if self.skipped.is_too_often:
+            self._orders += self.skipped.end(self.cells.stage)
+            self._end(f"the last {self.skipped.in_a_row} steps were skipped; {self.skipped.words}")
 
     def _began(self, member: Member, message: Began) -> None:
         """It runs the first instruction of a generation."""
@@ -954,6 +966,9 @@ class StateMachine:
     def _save(self) -> None:
         """All steps are made: the job has ended well once everybody has written what it should."""
         self._error = self._with_failure(None)
+        self._orders += self.skipped.end(self.cells.stage)
+        if self.skipped.has_made_none(self.steps - self.checkpoints.begins.step):
+            self._error = f"every step was skipped, so nothing was trained; {self.skipped.words}"
         entries = self.roster.entries.items()
         self._saving = {member: self.cells.stage(member.worker) for member, entry in entries if entry.saves}
         if not self._saving:

@@ -21,6 +21,7 @@ import torch
 from recycle_runtime.execution.chunk import Chunk
 from recycle_runtime.execution.cuda_graphs import ChunkGraphs, GraphedWork, Look
 from recycle_runtime.execution.device_copies import Readback, to_device
+from recycle_runtime.execution.finiteness import Finiteness
 from recycle_runtime.execution.interpreter import Handler, RunAgain
 from recycle_runtime.execution.shapes import Looks, Shapes, as_tuple
 from recycle_runtime.execution.split_backward import WeightWork
@@ -127,6 +128,9 @@ class Handlers:
             for number, chunk in chunks.items()
             if can_capture and chunk.setting.graphs != "off"
         }
+        self.finiteness = Finiteness()
+        self.samples = self.tokens = 0
+        """That were loaded for the step so far."""
 
     def table(self) -> dict[Opcode, Handler]:
         """The handler of every opcode."""
@@ -144,6 +148,8 @@ class Handlers:
         for chunk in self._chunks.values():
             chunk.buffers.begin(step)
         self._step = step
+        self.finiteness.begin(step)
+        self.samples = self.tokens = 0
         self.drop()
         for graphs in self._graphs.values():
             graphs.between_steps()
@@ -180,6 +186,8 @@ class Handlers:
             self._tell_looks(chunk)
             arguments = chunk.program.arguments(inputs)
             buffer.inputs = tuple(to_device(tensor, self._device) for tensor in arguments)
+            self._note(instruction, "data", buffer.inputs)
+            self._count(buffer.inputs[0])
         if chunk.is_last:
             buffer.target = to_device(target, self._device) if isinstance(target, torch.Tensor) else target
 
@@ -217,6 +225,7 @@ class Handlers:
             with nullcontext() if graphs is None else graphs.watching():
                 buffer.outputs = self._computed(chunk, instruction, buffer)
         buffer.target = None
+        self._note(instruction, "loss" if chunk.is_last else "forward", buffer.outputs)
         if chunk.is_last:
             self._add_loss(buffer.outputs[0].detach())
         else:
@@ -257,9 +266,11 @@ class Handlers:
             buffer.gradients = buffer.graph.backward(gradients)
             buffer.inputs = ()
             buffer.work = buffer.graph
+            self._note(instruction, "backward", buffer.gradients)
             return
         buffer.work = chunk.split.backward_input(outputs, gradients)
         self._keep_gradients(buffer, chunk)
+        self._note(instruction, "backward", buffer.gradients)
 
     def send_gradient(self, instruction: Instruction) -> None:
         buffer = self._buffers[instruction.buffer]
@@ -287,6 +298,7 @@ class Handlers:
         else:
             chunk.split.backward(outputs, gradients)
             self._keep_gradients(buffer, chunk)
+        self._note(instruction, "backward", buffer.gradients)
         if chunk.is_first:
             # Nothing has to be sent any more.
             del self._buffers[instruction.buffer]
@@ -369,6 +381,15 @@ class Handlers:
         if self._parts == 1:
             return self._share
         return self._share * chunk.data.weight(self._now, *self._place(instruction))
+
+    def _note(self, instruction: Instruction, what: str, tensors: Sequence[torch.Tensor]) -> None:
+        self.finiteness.note(self._now, what, self._index(instruction), tensors)
+
+    def _count(self, inputs: torch.Tensor) -> None:
+        """Samples lie along the first dimension; whole numbers in rows are tokens."""
+        self.samples += inputs.shape[0] if inputs.dim() else 1
+        is_text = inputs.dim() > 1 and not inputs.is_floating_point() and not inputs.is_complex()
+        self.tokens += inputs.numel() if is_text else 0
 
     def _index(self, instruction: Instruction) -> int:
         """Of the micro-batch among all of the step; half h of micro-batch u is number 2 u + h."""

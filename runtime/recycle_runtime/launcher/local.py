@@ -67,6 +67,8 @@ class RunOptions:
     """Steps from one checkpoint to the next."""
     resume: bool = False
     """Go on from the newest checkpoint."""
+    max_skipped: int = 20
+    """Steps in a row that may be left out because a gradient is not finite."""
     stop_timeout: float = 60.0
     """Seconds that a last checkpoint may take when the run is asked to end."""
     adaptation: AdaptationOptions = field(default_factory=AdaptationOptions)
@@ -128,6 +130,7 @@ def run_local(
             checkpoint_every=options.checkpoint_every,
             resume=options.resume,
             stop_timeout=options.stop_timeout,
+            max_skipped=options.max_skipped,
             adaptation=options.adaptation,
             check_peers=options.check_peers,
             instruction_timeout=options.instruction_timeout,

@@ -65,6 +65,7 @@ class Job:
     checkpoint_every: int = 100
     resume: bool = False
     stop_timeout: float = 60.0
+    max_skipped: int = 20
     check_peers: int = CHECK_PEERS
     environment: dict[str, str] = field(default_factory=dict[str, str])
 
@@ -240,6 +241,7 @@ class Supervisor:
         command += ["--check-peers", str(job.check_peers)]
         command += ["--state", str(job.state), *_adaptation_options(job.adaptation)]
         command += ["--heartbeat-timeout", str(job.node_timeout), *_limits(job)]
+        command += ["--max-skipped", str(job.max_skipped)]
         if job.failed:
             command += ["--failed", job.failed]
         if job.checkpoint is not None:

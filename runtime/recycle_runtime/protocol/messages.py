@@ -102,6 +102,15 @@ class CheckpointPath(NamedTuple):
     step: Natural
 
 
+class NotFinite(NamedTuple):
+    """Numbers of a worker's own that are infinite or none."""
+
+    what: str
+    """`data`, `forward`, `loss` or `backward`."""
+    microbatch: Natural
+    """Its number in the step."""
+
+
 class RunningProcess(NamedTuple):
     """A worker process of an agent's node."""
 
@@ -191,6 +200,24 @@ class StepDone:
     """Measured seconds of each kind of op."""
     data_wait: float = 0.0
     """Seconds that it waited for data."""
+    samples: Natural = 0
+    """That it has loaded."""
+    tokens: Natural = 0
+    """Of these, if they are whole numbers in rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What became of a step, now that the norm of the whole model is known."""
+
+    step: Natural
+    norm: float | None
+    """Of all gradients before clipping; None if not computed, NaN if not finite."""
+    is_skipped: bool
+    rate: float | None
+    """The learning rate of the step, of the first group of the last chunk."""
+    not_finite: tuple[NotFinite, ...] = ()
+    """If it was skipped: what here was not finite, in the order in which it was computed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -604,6 +631,20 @@ class StepRow:
     """Failures on each stage, as the plan has them."""
     data_wait: float = 0.0
     """Seconds that the worker waited for data that waited longest."""
+    samples: Natural = 0
+    """Of all workers; 0 if not known."""
+    tokens: Natural = 0
+    """The same."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepSettled:
+    """What became of a step: known one step later, or at a boundary."""
+
+    step: Natural
+    norm: float | None
+    is_skipped: bool
+    rate: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -777,6 +818,7 @@ FromWorker = (
     | LayersLost
     | LossShare
     | StepDone
+    | Settled
     | Holding
     | AtBoundary
     | CaughtUp
@@ -820,7 +862,7 @@ ToWorker = (
 FromAgent = AgentJoin | Heartbeat | ProcessEnded
 ToAgent = StartProcess | KillProcess | RenameProcess | JobOver
 FromObserver = Observe | StopJob
-ToObserver = Hello | StepRow | Generation | Recovered | JobEvent | WorkerTrace | JobEnded
+ToObserver = Hello | StepRow | StepSettled | Generation | Recovered | JobEvent | WorkerTrace | JobEnded
 StoreRequest = StoreSet | StoreGet | StoreSee | StoreCheck | StoreAdd | StoreRemove
 StoreAnswer = StoreDone | StoreValue | StoreFolder | StoreNumber | StoreRefusal
 Message = (

@@ -26,7 +26,15 @@ from recycle_runtime.plan.isa import Opcode
 from recycle_runtime.plan.plan_book import stream_of
 from recycle_runtime.plan.worker_ids import Worker, worker_text
 from recycle_runtime.protocol.channel import Channel
-from recycle_runtime.protocol.messages import CaughtUp, Copied, Go, InScript, LossShare, StepDone
+from recycle_runtime.protocol.messages import (
+    CaughtUp,
+    Copied,
+    Go,
+    InScript,
+    LossShare,
+    NotFinite,
+    StepDone,
+)
 from recycle_runtime.protocol.remote_store import RemoteStore
 from recycle_runtime.transport.choose import connect
 from recycle_runtime.transport.guarded import GuardedTransport, guarded
@@ -107,6 +115,16 @@ class Generation:
     def is_training(self) -> bool:
         return self._session is not None
 
+    @property
+    def tells_steps(self) -> bool:
+        """Whether this process is the one that says what became of steps."""
+        role, last = self._role, len(self._role.bundle.chunk_stages) - 1
+        return self._equipment.tp_rank == 0 and role.grid.holders(last)[0] == role.worker
+
+    def not_finite(self, step: int) -> tuple[NotFinite, ...]:
+        """What of a step was not finite here."""
+        return () if self._session is None else self._session.handlers.finiteness.found(step)
+
     def go_on_or_leave(self) -> None:
         """An order to leave may have come before anything could have been broken off."""
         if self._equipment.link.asked > self.number:
@@ -184,6 +202,8 @@ class Generation:
         equipment.heartbeat.is_first = False
         self._unreported = None
         done = report._asdict()
+        handlers = session.handlers
+        done |= {"samples": handlers.samples, "tokens": handlers.tokens}
         equipment.link.say(StepDone(**done, times=equipment.op_times.take()))
 
     def can_halve(self, data: MicroBatches) -> bool | None:

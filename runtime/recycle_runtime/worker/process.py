@@ -46,6 +46,7 @@ from recycle_runtime.protocol.messages import (
     Member,
     Move,
     MoveLayers,
+    NotFinite,
     Report,
     TakeCheckpoint,
     ToWorker,
@@ -66,6 +67,7 @@ from recycle_runtime.worker.options import ProcessOptions, WorkerOptions
 from recycle_runtime.worker.peer_check import PeerCheck
 from recycle_runtime.worker.reach import ReachReporter
 from recycle_runtime.worker.requests import Evaluation, Next, Requests
+from recycle_runtime.worker.settled_steps import SettledSteps
 from recycle_runtime.worker.takeover import ActiveThread
 
 _RANKS_SECONDS = 3.0
@@ -115,6 +117,7 @@ class WorkerProcess:
         self.link.requests = self._requests
         self._checkpoints = WorkerCheckpoints(options.checkpoint, self.link)
         self._peers = PeerCheck(self.link.say)
+        self._settled_steps = SettledSteps(self.link.say)
         ReachReporter(self._open_sockets, options.port, self.link.say).begin()
 
     @property
@@ -257,6 +260,7 @@ class WorkerProcess:
                 self._chunks.stand(order.step, order.sums)
         copied = generation.begin(self._chunks, transport)
         self._chunks.know(order.sums)
+        self._settled_steps.begin(self._chunks, order.step, is_teller=generation.tells_steps)
         self.link.forget_steps(order.step)
         self._heartbeat.is_up = True
         if self._has_script and order.donor is None:
@@ -444,6 +448,10 @@ class WorkerProcess:
         self._checkpoints.write_if_due(chunks.values())
         self._layers.settled()
         self._peers.settled(chunks)
+        self._settled_steps.settled(chunks, self._not_finite)
+
+    def _not_finite(self, step: int) -> tuple[NotFinite, ...]:
+        return () if self._generation is None else self._generation.not_finite(step)
 
     # Layers for another cut.
 

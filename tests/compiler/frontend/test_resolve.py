@@ -92,6 +92,13 @@ def test_bytes_are_exact(amount: str, size: int) -> None:
     assert (job.memory_unit, job.activation, job.kept_for_weight) == ("byte", (size,) * 4, (0,) * 4)
 
 
+def test_parts_of_bytes_are_rounded_to_the_safe_side() -> None:
+    job = parse(
+        profile=f"profile {{ {TIMES}  activation = 0.1 MiB }}", memory="memory { capacity = 1.8 MiB }"
+    )
+    assert (job.activation, job.capacity) == ((104858,) * 4, (1887436,) * 4)
+
+
 def test_counts_have_thousandths() -> None:
     job = parse(profile=f"profile {{ {TIMES}  activation = 1.5 }}", memory="memory { capacity = 2.125 }")
     assert (job.memory_unit, job.activation, job.capacity) == ("count", (1500,) * 4, (2125,) * 4)

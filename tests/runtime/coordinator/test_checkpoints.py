@@ -10,6 +10,7 @@ from recycle_runtime.coordinator.checkpoints import Checkpoints
 from recycle_runtime.coordinator.events import (
     BeginCheckpoint,
     CompleteCheckpoint,
+    DropCheckpoint,
     Order,
     PruneCheckpoints,
     Send,
@@ -69,6 +70,8 @@ class Job:
                         self.carry_out(self.saving.not_begun(failed.name, failed.why))
                 case CompleteCheckpoint(name, manifest):
                     self.files.complete(name, manifest)
+                case DropCheckpoint(name):
+                    self.files.drop(name)
                 case PruneCheckpoints(name):
                     self.files.prune(name)
                 case _:

@@ -16,10 +16,12 @@ from recycle_runtime.cli.options.limits import (
     time_limits,
 )
 from recycle_runtime.cli.options.training import (
+    add_max_skipped_argument,
     add_peer_check_argument,
     add_plan_argument,
     add_step_arguments,
     checked_peers,
+    max_skipped,
     workers_named,
 )
 from recycle_runtime.cli.output import DONE, INPUT_ERROR, NO_PLAN, Output, UsageError, UserError
@@ -44,6 +46,7 @@ def add_arguments(parser: Arguments) -> None:
     add_node_argument(parser, "--heartbeat-timeout")
     add_limit_arguments(parser)
     add_peer_check_argument(parser)
+    add_max_skipped_argument(parser)
     add_checkpoint_arguments(parser)
     add_adaptation_arguments(parser)
     for option in ("--fault", "--rejoin"):
@@ -71,6 +74,7 @@ def run(arguments: Namespace, output: Output) -> int:
         resume=arguments.resume,
         adaptation=adaptation_options(arguments),
         check_peers=checked_peers(arguments),
+        max_skipped=max_skipped(arguments),
         heartbeat_timeout=timeout,
         stop_timeout=arguments.stop_timeout,
         patience=Patience.beside(limits.instruction, limits.first_step),

@@ -1,10 +1,9 @@
 """`recycle-run local`: all workers of a plan on this machine."""
 
-import json
 from argparse import Namespace
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from recycle_runtime.cli.options.adaptation import adaptation_options, add_adaptation_arguments
 from recycle_runtime.cli.options.checkpoints import add_checkpoint_arguments, checkpoint_every
@@ -20,22 +19,32 @@ from recycle_runtime.cli.options.script import add_script_arguments, check_scrip
 from recycle_runtime.cli.options.training import (
     add_device_arguments,
     add_graphs_argument,
+    add_max_skipped_argument,
     add_peer_check_argument,
     add_plan_argument,
     add_step_arguments,
     check_device,
     check_training_arguments,
     checked_peers,
+    max_skipped,
 )
 from recycle_runtime.cli.output import DONE, INPUT_ERROR, NO_PLAN, Output, UsageError, UserError
 from recycle_runtime.cli.parser import Arguments
 from recycle_runtime.cli.signals import StopRequests, stop_requests
-from recycle_runtime.launcher.live_view import event_of, summary, view
-from recycle_runtime.launcher.local import RunError, RunOptions, check_beginning, check_failed, run_local
+from recycle_runtime.launcher.live_view import summary, view
+from recycle_runtime.launcher.local import (
+    RunError,
+    RunOptions,
+    RunResult,
+    check_beginning,
+    check_failed,
+    run_local,
+)
+from recycle_runtime.launcher.metrics_file import MetricsFile
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.chrome_trace import chrome_trace
 from recycle_runtime.plan.plan_choice import NoPlanError
-from recycle_runtime.protocol.messages import Generation, StepRow, ToObserver
+from recycle_runtime.protocol.messages import Generation, ToObserver
 
 
 def add_arguments(parser: Arguments) -> None:
@@ -45,6 +54,7 @@ def add_arguments(parser: Arguments) -> None:
     add_graphs_argument(parser)
     add_step_arguments(parser, required=False)
     add_peer_check_argument(parser)
+    add_max_skipped_argument(parser)
     add_checkpoint_arguments(parser)
     add_adaptation_arguments(parser)
     add_fault_arguments(parser)
@@ -89,6 +99,7 @@ def run(arguments: Namespace, output: Output) -> int:
         resume=arguments.resume,
         adaptation=adaptation_options(arguments),
         check_peers=checked_peers(arguments),
+        max_skipped=max_skipped(arguments),
         stop_timeout=arguments.stop_timeout,
         heartbeat_timeout=limits.heartbeat,
         instruction_timeout=limits.instruction,
@@ -103,8 +114,7 @@ def run(arguments: Namespace, output: Output) -> int:
         with stop_requests(requests), ExitStack() as stack:
             # Both files are opened before the first step, so that a wrong name costs no training.
             trace = stack.enter_context(open(arguments.trace, "w")) if arguments.trace else None
-            metrics = stack.enter_context(open(arguments.metrics, "w")) if arguments.metrics else None
-            record = _Metrics(metrics)
+            record = stack.enter_context(MetricsFile(arguments.metrics, goes_on=arguments.resume))
 
             def take(message: ToObserver) -> None:
                 record.take(message)
@@ -120,45 +130,24 @@ def run(arguments: Namespace, output: Output) -> int:
     except RunError as error:
         signalled = requests.number
         raise UserError(str(error), INPUT_ERROR if signalled is None else 128 + signalled) from None
+    _report(options, result, output)
+    if record.error is not None:
+        output.error(record.error)
+    return DONE if record.error is None else INPUT_ERROR
+
+
+def _report(options: RunOptions, result: RunResult, output: Output) -> None:
+    """What the run came to."""
     made = [step.step for step in result.steps]
     if words := summary(result.recoveries, made, *result.totals, *result.begins):
         output.data(f"{words}\n")
     if not made:
-        output.data(f"{script[0]} has ended without a step\n")
-        return DONE
+        output.data(f"{options.script[0]} has ended without a step\n")
+        return
     last = result.steps[-1]
     output.data(
         f"{len(result.steps)} steps, {last.live} workers, plan {last.plan}, last loss {last.loss:.6f}\n"
     )
-    return DONE
-
-
-class _Metrics:
-    """One JSON object per line and step, with what happened before it."""
-
-    def __init__(self, file: TextIO | None) -> None:
-        self._file = file
-        self._events: list[str] = []
-
-    def take(self, message: ToObserver) -> None:
-        if self._file is None:
-            return
-        if not isinstance(message, StepRow):
-            if (words := event_of(message)) is not None:
-                self._events.append(words)
-            return
-        row = {
-            "step": message.step,
-            "loss": message.loss,
-            "seconds": round(message.seconds, 6),
-            "data_wait": round(message.data_wait, 6),
-            "live": message.live,
-            "plan": message.plan,
-            "event": "; ".join(self._events) or None,
-        }
-        self._events.clear()
-        self._file.write(json.dumps(row) + "\n")
-        self._file.flush()
 
 
 def _about_generation(generation: Generation) -> dict[str, Any]:

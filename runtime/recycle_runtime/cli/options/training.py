@@ -74,6 +74,26 @@ def checked_peers(arguments: Namespace) -> int:
     return every
 
 
+def add_max_skipped_argument(parser: Arguments) -> None:
+    """How many steps may be left out."""
+    parser.add_argument(
+        "--max-skipped",
+        type=int,
+        default=20,
+        metavar="N",
+        help="end the job after so many steps in a row that were skipped because a gradient is not finite "
+        "(default: 20)",
+    )
+
+
+def max_skipped(arguments: Namespace) -> int:
+    """UsageError when it cannot be meant."""
+    if arguments.max_skipped < 1:
+        raise UsageError(f"--max-skipped must be at least 1, got {arguments.max_skipped}")
+    found: int = arguments.max_skipped
+    return found
+
+
 def check_training_arguments(arguments: Namespace) -> tuple[Worker, ...]:
     """The failed workers; UsageError or OSError when something cannot be meant."""
     for name, value, least in (("--steps", arguments.steps, 1), ("--seed", arguments.seed, 0)):

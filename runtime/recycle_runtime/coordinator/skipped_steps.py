@@ -1,0 +1,90 @@
+"""Steps that were left out because a gradient is not finite: where that began, and how many are too many.
+
+Standard library only.
+"""
+
+from collections.abc import Callable, Collection
+
+from recycle_runtime.coordinator.events import Order, Tell, TellSettled
+from recycle_runtime.coordinator.membership import name_of
+from recycle_runtime.plan.worker_ids import Worker
+from recycle_runtime.protocol.messages import Member, Settled, StepSettled
+
+_WORDS = {
+    "data": "the data of micro-batch {}",
+    "forward": "the forward of micro-batch {}",
+    "loss": "the loss of micro-batch {}",
+    "backward": "the backward of micro-batch {}",
+}
+MAX_SKIPPED = 20
+"""Steps in a row."""
+StageOf = Callable[[Worker], int | None]
+
+
+class SkippedSteps:
+    """What became of steps, as it is told: each step once, however often it is made."""
+
+    def __init__(self, most: int = MAX_SKIPPED) -> None:
+        self._most = most
+        self._last = -1
+        self.in_a_row = 0
+        """Up to the last one that was heard of."""
+        self._open: tuple[int, dict[Member, Settled]] | None = None
+        """A step that was skipped, with what its workers say, until all have."""
+        self.words = ""
+        """About the last one that was."""
+
+    def has_made_none(self, steps: int) -> bool:
+        """Whether all of so many steps were left out."""
+        return steps > 0 and self.in_a_row >= steps
+
+    @property
+    def is_too_often(self) -> bool:
+        return self.in_a_row >= self._most
+
+    def hear(
+        self, member: Member, said: Settled, members: Collection[Member], stage_of: StageOf
+    ) -> list[Order]:
+        """What a worker knows of a step; `members` are all that train."""
+        orders: list[Order] = []
+        if said.step > self._last:
+            orders += self._close(stage_of)
+            self._last = said.step
+            self.in_a_row = self.in_a_row + 1 if said.is_skipped else 0
+            orders.append(TellSettled(StepSettled(said.step, said.norm, said.is_skipped, said.rate)))
+            self._open = (said.step, {}) if said.is_skipped else None
+        if self._open is not None and self._open[0] == said.step:
+            self._open[1][member] = said
+            if set(members) <= set(self._open[1]):
+                orders += self._close(stage_of)
+        return orders
+
+    def end(self, stage_of: StageOf) -> list[Order]:
+        """The job ends: whoever has not said anything never will."""
+        return self._close(stage_of)
+
+    def _close(self, stage_of: StageOf) -> list[Order]:
+        if self._open is None:
+            return []
+        (step, said), self._open = self._open, None
+        self.words = f"step {step} was skipped: {_first(said, stage_of)}"
+        return [Tell(self.words)]
+
+
+def _first(said: dict[Member, Settled], stage_of: StageOf) -> str:
+    """Values go from the first stage to the last, and gradients back: the first there is where it began."""
+    found = [
+        (not_finite.what, stage_of(member.worker) or 0, not_finite.microbatch, member.worker)
+        for member, settled in said.items()
+        for not_finite in settled.not_finite
+        if not_finite.what in _WORDS
+    ]
+    values = [each for each in found if each[0] != "backward"]
+    if values:
+        what, stage, microbatch, worker = min(values, key=lambda each: (each[0] != "data", each[1:]))
+    elif found:
+        what, stage, microbatch, worker = min(found, key=lambda each: (-each[1], each[2:]))
+    else:
+        return "a gradient of a weight is not finite"
+    where = f"on stage {stage} (worker {name_of(worker)})"
+    return f"{_WORDS[what].format(microbatch)} {where} is the first that is not finite"

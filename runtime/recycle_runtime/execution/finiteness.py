@@ -1,0 +1,40 @@
+"""Which numbers of a step were the first that are not finite: looked at only if the step cannot stand.
+
+For every micro-batch the sum of what a chunk gives on is kept, on its device. It is not finite if one of the
+numbers is not, and nobody waits for it unless the norm of the gradients is not finite either.
+"""
+
+from collections.abc import Iterable
+
+import torch
+
+from recycle_runtime.protocol.messages import NotFinite
+
+_KEPT = 2
+"""Steps: what became of one is known in the next."""
+
+
+class Finiteness:
+    """Sums of what this worker has computed, by step."""
+
+    def __init__(self) -> None:
+        self._steps: dict[int, list[tuple[str, int, torch.Tensor]]] = {}
+
+    def begin(self, step: int) -> None:
+        """A run of this step begins; sums of an earlier run of it are dropped."""
+        self._steps.pop(step, None)
+        self._steps[step] = []
+        for old in sorted(self._steps)[:-_KEPT]:
+            del self._steps[old]
+
+    def note(self, step: int, what: str, microbatch: int, tensors: Iterable[torch.Tensor]) -> None:
+        """What was computed for a micro-batch."""
+        for tensor in tensors:
+            if tensor.is_floating_point():
+                at = self._steps.setdefault(step, [])
+                at.append((what, microbatch, tensor.detach().sum(dtype=torch.float32)))
+
+    def found(self, step: int) -> tuple[NotFinite, ...]:
+        """What was not finite in a step, in the order in which it was computed; waits for the device."""
+        sums = self._steps.get(step, ())
+        return tuple(NotFinite(what, number) for what, number, total in sums if not bool(total.isfinite()))

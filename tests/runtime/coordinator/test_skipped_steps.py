@@ -1,0 +1,80 @@
+"""Which numbers were the first that are not finite, and how many steps may be left out."""
+
+import math
+
+import pytest
+
+from recycle_runtime.coordinator.events import Tell, TellSettled
+from recycle_runtime.coordinator.skipped_steps import SkippedSteps
+from recycle_runtime.plan.worker_ids import Worker
+from recycle_runtime.protocol.messages import Member, NotFinite, Settled, StepSettled
+
+GRID = [Member((pipeline, stage), 0) for pipeline in range(2) for stage in range(3)]
+
+
+def stage_of(worker: Worker) -> int:
+    return worker[1]
+
+
+def hear(steps: SkippedSteps, step: int, bad: dict[Worker, list[tuple[str, int]]]) -> list[str]:
+    """What is told when all workers have said that a step was skipped."""
+    told: list[str] = []
+    for member in GRID:
+        found = tuple(NotFinite(*each) for each in bad.get(member.worker, []))
+        orders = steps.hear(member, Settled(step, math.nan, True, 0.1, found), GRID, stage_of)
+        told += [order.text for order in orders if isinstance(order, Tell)]
+    return told
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        (
+            {
+                (0, 1): [("forward", 4), ("forward", 3), ("backward", 3)],
+                (1, 1): [("forward", 2), ("backward", 2)],
+                (0, 2): [("loss", 2), ("loss", 3), ("backward", 2)],
+                (0, 0): [("backward", 2)],
+            },
+            "the forward of micro-batch 2 on stage 1 (worker 1:1) is the first that is not finite",
+        ),
+        (
+            {(0, 0): [("data", 3), ("forward", 3)], (0, 1): [("forward", 1)]},
+            "the data of micro-batch 3 on stage 0 (worker 0:0) is the first that is not finite",
+        ),
+        (
+            {(0, 1): [("backward", 5)], (1, 2): [("backward", 6)], (0, 0): [("backward", 1)]},
+            "the backward of micro-batch 6 on stage 2 (worker 1:2) is the first that is not finite",
+        ),
+        ({}, "a gradient of a weight is not finite"),
+    ],
+)
+def test_where_it_began(bad: dict[Worker, list[tuple[str, int]]], words: str) -> None:
+    assert hear(SkippedSteps(), 7, bad) == [f"step 7 was skipped: {words}"]
+
+
+def test_too_many_in_a_row() -> None:
+    steps = SkippedSteps(3)
+    for step in (0, 1):
+        hear(steps, step, {})
+    assert steps.has_made_none(2)
+    good = Settled(2, 1.5, False, 0.1)
+    orders = steps.hear(GRID[0], good, GRID, stage_of)
+    assert orders == [TellSettled(StepSettled(2, 1.5, False, 0.1))]
+    assert steps.hear(GRID[0], good, GRID, stage_of) == []
+    for step in (3, 4):
+        hear(steps, step, {})
+        # A step that is made again counts once.
+        hear(steps, step, {})
+    assert not steps.is_too_often and not steps.has_made_none(5)
+    hear(steps, 5, {})
+    assert steps.is_too_often
+
+
+def test_one_that_died_is_not_waited_for() -> None:
+    steps = SkippedSteps()
+    found = (NotFinite("loss", 1),)
+    steps.hear(GRID[2], Settled(0, math.nan, True, 0.1, found), GRID, stage_of)
+    orders = steps.hear(GRID[2], Settled(1, 1.0, False, 0.1), GRID, stage_of)
+    words = "the loss of micro-batch 1 on stage 2 (worker 0:2) is the first that is not finite"
+    assert orders[0] == Tell(f"step 0 was skipped: {words}")

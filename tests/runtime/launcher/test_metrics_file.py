@@ -1,0 +1,73 @@
+"""The file of `--metrics`: every line is strict JSON, whatever happened."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recycle_runtime.launcher.metrics_file import MetricsFile
+from recycle_runtime.protocol.messages import JobEvent, StepRow, StepSettled
+
+
+def refuse(word: str) -> float:
+    raise ValueError(word)
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line, parse_constant=refuse) for line in path.read_text().splitlines()]
+
+
+def row(step: int, loss: float = 0.5) -> StepRow:
+    return StepRow(step, loss, 0.25, 4, "0 0", 0.125, samples=8, tokens=64)
+
+
+def test_what_a_row_says(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    with MetricsFile(str(path)) as file:
+        for message in (JobEvent("one"), JobEvent("two"), row(0), row(1), StepSettled(1, 3.0, False, 0.1)):
+            file.take(message)
+    first, second = rows(path)
+    assert first == {
+        "step": 0, "loss": 0.5, "learning_rate": None, "gradient_norm": None, "skipped": None,
+        "seconds": 0.25, "data_wait": 0.125, "live": 4, "plan": "0 0", "event": "one; two",
+        "samples_per_second": 32.0, "tokens_per_second": 256.0,
+    }  # fmt: skip
+    assert (second["learning_rate"], second["gradient_norm"], second["skipped"]) == (0.1, 3.0, False)
+
+
+def test_what_became_of_a_step_may_come_first(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    with MetricsFile(str(path)) as file:
+        for message in (StepSettled(0, math.nan, True, 0.1), row(0, math.nan), row(1, math.inf)):
+            file.take(message)
+    names = ("loss", "not_finite", "gradient_norm", "skipped")
+    first, second = ([each[name] for name in names] for each in rows(path))
+    assert first == [None, "nan", None, True]
+    assert second == [None, "inf", None, None]
+
+
+@pytest.mark.parametrize("before", ["", '{"step": 0}\n', '{"step": 0}\n{"ste', '{"st'])
+def test_a_run_that_goes_on_appends(tmp_path: Path, before: str) -> None:
+    path = tmp_path / "run.jsonl"
+    path.write_text(before)
+    with MetricsFile(str(path), goes_on=True) as file:
+        file.take(row(7))
+    assert [each["step"] for each in rows(path)] == [0, 7][before.count("\n") == 0 :]
+
+
+def test_a_new_run_begins_anew(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    path.write_text("old\n")
+    with MetricsFile(str(path)) as file:
+        file.take(row(7))
+    assert [each["step"] for each in rows(path)] == [7]
+
+
+def test_a_full_disk_is_told_at_the_end() -> None:
+    with MetricsFile("/dev/full") as file:
+        file.take(row(0))
+        file.take(row(1))
+        file.take(row(2))
+    assert file.error == "cannot write /dev/full: no space left on device"

@@ -1,0 +1,86 @@
+"""Programs with mistakes: what is said about them, and how the run ends."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from recycle_runtime.cli.main import main
+from tests.runtime.recovery.watched import TINY
+from tests.runtime.training.compare import changed
+
+RAISES = """
+class Adds(nn.Module):
+    def forward(self, value):
+        return value + wrong(value)
+
+
+def wrong(value):
+    return torch.zeros(7, dtype=torch.float64)[:5]  # as long as nothing else
+
+
+def build_stage(stage, stages):
+    return Adds() if stage == 1 else nn.Linear(WIDTH, WIDTH, dtype=torch.float64)
+"""
+NOT_A_NUMBER = """
+_batches, _loss = batches, loss
+
+
+def batches(seed):
+    for number, (points, target) in enumerate(_batches(seed)):
+        yield points, (target if number % 4 != {number} or number >= {until} else target * float("nan"))
+"""
+
+
+def trained(program: str, bundle: str, folder: Path, *options: str) -> int:
+    metrics = str(folder / "run.jsonl")
+    command = ["local", bundle, "--program", program, "--steps", "6", "--plan-ahead", "off"]
+    return main([*command, "--metrics", metrics, *options])
+
+
+def test_an_error_in_forward(tmp_path: Path, square: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """The user's own frames, once, with worker, step and micro-batch."""
+    program = changed(tmp_path, TINY, RAISES)
+    assert trained(program, square, tmp_path) == 1
+    said = capfd.readouterr().err
+    lines = Path(program).read_text().splitlines()
+    inner = lines.index("        return value + wrong(value)") + 1
+    assert re.search(
+        r"error: worker [01]:1, step 0, forward of micro-batch \d of pipeline [01]: RuntimeError: "
+        r"The size of tensor a \(4\) must match the size of tensor b \(5\).*\n"
+        rf'  File "{program}", line {inner}, in forward\n'
+        r"    return value \+ wrong\(value\)\n",
+        said,
+    ), said
+    assert said.count("in forward") == 1
+    assert "recycle_runtime" not in said and "/torch/" not in said
+
+
+def test_some_steps_are_not_finite(tmp_path: Path, square: str, capfd: pytest.CaptureFixture[str]) -> None:
+    program = changed(tmp_path, TINY, NOT_A_NUMBER.format(number=2, until=8))
+    assert trained(program, square, tmp_path) == 0
+    said = capfd.readouterr().err
+    for step in (0, 1):
+        where = r"the loss of micro-batch 2 on stage 1 \(worker [01]:1\)"
+        assert re.search(rf"step {step} was skipped: {where} is the first that is not finite", said), said
+    rows = [json.loads(line, parse_constant=pytest.fail) for line in (tmp_path / "run.jsonl").open()]
+    assert [row["step"] for row in rows] == list(range(6))
+    assert [row["skipped"] for row in rows] == [True, True, False, False, False, False]
+    assert [row["loss"] is None for row in rows] == [True, True, False, False, False, False]
+    assert all(row["learning_rate"] == 3e-3 and row["samples_per_second"] > 0 for row in rows)
+    assert all(row["gradient_norm"] > 0 for row in rows[2:])
+
+
+@pytest.mark.parametrize("limit", ["4", "20"])
+def test_no_step_is_finite(
+    tmp_path: Path, square: str, capfd: pytest.CaptureFixture[str], limit: str
+) -> None:
+    program = changed(tmp_path, TINY, NOT_A_NUMBER.format(number=1, until=1000))
+    assert trained(program, square, tmp_path, "--max-skipped", limit) == 1
+    last = capfd.readouterr().err.splitlines()[-1]
+    how = (
+        "the last 4 steps were skipped" if limit == "4" else "every step was skipped, so nothing was trained"
+    )
+    assert last.startswith(f"recycle-run: error: {how}; step ")
+    assert "the loss of micro-batch 1 on stage 1" in last
