@@ -261,7 +261,8 @@ class Checkpoints(NoCheckpoints):
         self._passed = max(self._passed, attempt.step)
         self._attempt = None
         if not why:
-            return [DropCheckpoint(attempt.name)]
+            # Other writers may be at it; it goes with the next one that is complete.
+            return []
         self.failure = f"no checkpoint of step {attempt.step}: {why}"
         return [Tell(self.failure), DropCheckpoint(attempt.name)]
 

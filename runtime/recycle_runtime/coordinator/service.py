@@ -106,6 +106,7 @@ from recycle_runtime.protocol.messages import (
     Recall,
     ScriptRequest,
     Settled,
+    Starting,
     StepDone,
     StepRow,
     StopJob,
@@ -216,6 +217,8 @@ class Service:
         self._end: JobEnded | None = None
         self._closes_at = float("inf")
         self._stop: Callable[[], str | None] = lambda: None
+        self._has_begun = remembered is not None
+        """Whether a generation has been ordered."""
         self.was_observed = False
         """Whether an observer reports to the user."""
         self._expect_messages()
@@ -485,8 +488,13 @@ class Service:
         wanted = set(self._job.expected)
         if is_new and self._job.phase in (Phase.RUNNING, Phase.GATHERING):
             wanted = set(self._book.grid) - set(self._job.roster.whole())
-        for worker in placement_order(wanted):
-            self._agents.start(worker, self._hooks.faults(worker))
+        started = [
+            worker
+            for worker in placement_order(wanted)
+            if self._agents.start(worker, self._hooks.faults(worker))
+        ]
+        if self._job.phase is Phase.FORMING and started:
+            self._say_start(f"{len(started)} workers start: they read the program and build their layers")
 
     def _process_ended(self, connection: Connection, message: ProcessEnded) -> None:
         self._agents.heard(connection, time.monotonic())
@@ -663,6 +671,9 @@ class Service:
             **({} if cells == workers else {"cells": cells}),
         )
         plan = plan_name(self._job.book, assignment)
+        if not self._has_begun:
+            self._say_start(f"all {len(workers)} workers are ready: they meet")
+        self._has_begun = True
         logs.note(generation=order.number, step=order.step)
         _LOGGER.info(
             "generation %d continues with step %d: %d workers, %d of them standbys, plan %s",
@@ -680,11 +691,18 @@ class Service:
             )
         )
 
+    def _say_start(self, what: str) -> None:
+        """What the user waits for, until there is a first step."""
+        _LOGGER.info("%s", what)
+        self._connections.publish(Starting(what))
+
     def _finish_recovery(self, order: FinishRecovery) -> None:
         self._deadline = float("inf")
         if self._job.checkpoints.begins.step:
             self._journal.write(restored=True)
         told = order.recovery.told()
+        if told.causes == ("start",):
+            self._say_start("training begins; the first step may take longer")
         _LOGGER.info("generation %d runs after %.3f s", told.generation, told.total)
         self._connections.publish(told)
         self._tell_recut(told.total)

@@ -8,19 +8,19 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TextIO
 
-from recycle_runtime.protocol.messages import Generation, JobEvent, Recovered, StepRow, ToObserver
+from recycle_runtime.protocol.messages import Generation, JobEvent, Recovered, Starting, StepRow, ToObserver
 
 _ALIVE, _GONE = "#", "."
 
 
 def view(
-    stages: int, pipelines: int, quiet: bool, stream: TextIO | None = None
+    stages: int, pipelines: int, quiet: bool, stream: TextIO | None = None, *, in_lines: bool = False
 ) -> Callable[[ToObserver], None]:
-    """Takes the news of a run."""
+    """Takes the news of a run. `in_lines`: on a terminal too, which somebody else may write to."""
     out = sys.stderr if stream is None else stream
     if quiet:
         return lambda _: None
-    if out.isatty() and os.environ.get("TERM", "dumb") != "dumb":
+    if not in_lines and out.isatty() and os.environ.get("TERM", "dumb") != "dumb":
         return _Table(stages, pipelines, out).take
     return lambda message: _tell(message, out)
 
@@ -53,7 +53,7 @@ def summary(recoveries: list[Recovered], made: Sequence[int], wanted: int, first
 def _tell(message: ToObserver, out: TextIO) -> None:
     if isinstance(message, StepRow):
         print(f"step {message.step:5}  loss {message.loss:.6f}  {message.seconds:.3f} s", file=out)
-    elif (words := event_of(message)) is not None:
+    elif (words := _words(message)) is not None:
         print(f"-- {words}", file=out)
 
 
@@ -65,6 +65,11 @@ def event_of(message: ToObserver) -> str | None:
         what = ", ".join(message.causes)
         return f"{what}: continues with step {message.step}, plan {message.plan}, after {message.total:.3f} s"
     return None
+
+
+def _words(message: ToObserver) -> str | None:
+    """News, or what is done before there are any."""
+    return message.what if isinstance(message, Starting) else event_of(message)
 
 
 class _Table:
@@ -84,7 +89,7 @@ class _Table:
         elif isinstance(message, Generation):
             self._places, self._standbys = set(message.workers), message.standbys
             self._event = self._event if self._event != "starting" else "training"
-        elif (words := event_of(message)) is not None:
+        elif (words := _words(message)) is not None:
             self._event = words
         else:
             return

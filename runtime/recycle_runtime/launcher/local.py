@@ -69,6 +69,8 @@ class RunOptions:
     """Go on from the newest checkpoint."""
     max_skipped: int = 20
     """Steps in a row that may be left out because a gradient is not finite."""
+    debug: str | None = None
+    """The worker that has the terminal, `P:S`."""
     stop_timeout: float = 60.0
     """Seconds that a last checkpoint may take when the run is asked to end."""
     adaptation: AdaptationOptions = field(default_factory=AdaptationOptions)
@@ -131,6 +133,7 @@ def run_local(
             resume=options.resume,
             stop_timeout=options.stop_timeout,
             max_skipped=options.max_skipped,
+            debug=options.debug,
             adaptation=options.adaptation,
             check_peers=options.check_peers,
             instruction_timeout=options.instruction_timeout,

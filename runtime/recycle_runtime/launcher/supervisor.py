@@ -66,6 +66,7 @@ class Job:
     resume: bool = False
     stop_timeout: float = 60.0
     max_skipped: int = 20
+    debug: str | None = None
     check_peers: int = CHECK_PEERS
     environment: dict[str, str] = field(default_factory=dict[str, str])
 
@@ -74,10 +75,16 @@ class _Kept:
     """A process that is started again when it dies."""
 
     def __init__(
-        self, name: str, command: Callable[[], list[str]], environment: dict[str, str], lifeline: Lifeline
+        self,
+        name: str,
+        command: Callable[[], list[str]],
+        environment: dict[str, str],
+        lifeline: Lifeline,
+        *,
+        has_terminal: bool = False,
     ) -> None:
         self.name, self._command, self._environment = name, command, environment
-        self._lifeline = lifeline
+        self._lifeline, self._has_terminal = lifeline, has_terminal
         self.restarts = 0
         """But for those of long ago."""
         self._restarted = time.monotonic()
@@ -109,16 +116,19 @@ class _Kept:
 
     def signal(self, number: signal.Signals) -> None:
         """To it and to all processes that it has started."""
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, number)
+        # In the foreground it is in our group, which the terminal has told already.
+        if not self._has_terminal:
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, number)
 
     def _start(self) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(
             [sys.executable, "-m", "recycle_runtime.cli", *logs.settings().options(), *self._command()],
             env=os.environ | self._environment | self._lifeline.environment,
-            stdin=subprocess.DEVNULL,
+            stdin=None if self._has_terminal else subprocess.DEVNULL,
             pass_fds=[self._lifeline.reader],
-            preexec_fn=_stand_apart,
+            # Only the group in the foreground can read from a terminal.
+            preexec_fn=None if self._has_terminal else _stand_apart,
         )
 
 
@@ -141,7 +151,8 @@ class Supervisor:
         self.coordinator = _Kept("coordinator", self._coordinator, environment, self._lifeline)
         try:
             self._address = self._wait_for_address()
-            self.agent = _Kept("agent", self._agent, environment, self._lifeline)
+            has_terminal = job.debug is not None
+            self.agent = _Kept("agent", self._agent, environment, self._lifeline, has_terminal=has_terminal)
         except BaseException:
             self._lifeline.cut()
             self.coordinator.process.wait()
@@ -276,6 +287,8 @@ class Supervisor:
             command += ["--checkpoint", job.checkpoint]
         if job.record:
             command.append("--record")
+        if job.debug is not None:
+            command += ["--debug", job.debug]
         return [*command, *job.script]
 
 

@@ -617,6 +617,13 @@ class Hello:
 
 
 @dataclass(frozen=True, slots=True)
+class Starting:
+    """What is done before the first step."""
+
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
 class StepRow:
     """A step of the whole job."""
 
@@ -862,7 +869,9 @@ ToWorker = (
 FromAgent = AgentJoin | Heartbeat | ProcessEnded
 ToAgent = StartProcess | KillProcess | RenameProcess | JobOver
 FromObserver = Observe | StopJob
-ToObserver = Hello | StepRow | StepSettled | Generation | Recovered | JobEvent | WorkerTrace | JobEnded
+ToObserver = (
+    Hello | Starting | StepRow | StepSettled | Generation | Recovered | JobEvent | WorkerTrace | JobEnded
+)
 StoreRequest = StoreSet | StoreGet | StoreSee | StoreCheck | StoreAdd | StoreRemove
 StoreAnswer = StoreDone | StoreValue | StoreFolder | StoreNumber | StoreRefusal
 Message = (

@@ -17,6 +17,7 @@ from recycle_runtime.program.loading import Program
 from recycle_runtime.protocol.codec import WireError
 from recycle_runtime.protocol.heartbeat_board import Board
 from recycle_runtime.protocol.messages import Failed
+from recycle_runtime.worker.debugging import look_at
 from recycle_runtime.worker.heartbeat import Heartbeat
 from recycle_runtime.worker.last_words import program_error_text
 from recycle_runtime.worker.link import CoordinatorGoneError
@@ -127,6 +128,8 @@ class Life:
         if process.has_ranks and isinstance(error, StreamError):
             why = f"rank {process.tp_rank} of {why}"
         is_injected = self._hooks.caused(error)
+        if self.options.is_debugged and not is_injected:
+            look_at(error)
         # With the window of instructions that a StreamError has.
         _log.info("ends: %s", error)
         process.link.say(Failed(self._heartbeat.step, why, is_injected, is_hopeless))

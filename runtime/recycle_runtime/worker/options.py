@@ -40,3 +40,5 @@ class ProcessOptions:
     """The folder of the job's checkpoints, as this node sees it."""
     node: int = 0
     """The number of its node."""
+    is_debugged: bool = False
+    """Whether it has the terminal, so that a debugger can be opened where an error is raised."""

@@ -3,6 +3,7 @@
 import io
 import os
 import pty
+from contextlib import suppress
 
 import pytest
 
@@ -46,6 +47,16 @@ def test_quiet() -> None:
     assert out.getvalue() == ""
 
 
+def everything(master: int) -> str:
+    """What was written to a terminal whose other end is closed; it may come in pieces."""
+    drawn = b""
+    with suppress(OSError):
+        while piece := os.read(master, 1 << 16):
+            drawn += piece
+    os.close(master)
+    return drawn.decode()
+
+
 def test_a_table_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     master, slave = pty.openpty()
@@ -53,8 +64,7 @@ def test_a_table_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         take = view(2, 2, quiet=False, stream=out)
         for message in (GENERATION, ROW, recovery("1:1 was killed"), Hello(5, 0)):
             take(message)
-    drawn = os.read(master, 1 << 16).decode()
-    os.close(master)
+    drawn = everything(master)
     last = drawn.split("\x1b[")[-8:]
     assert "step 3  loss 0.500000" in drawn
     assert any("pipeline   0  # #" in line for line in last)

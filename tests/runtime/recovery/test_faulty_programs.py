@@ -61,6 +61,11 @@ def test_some_steps_are_not_finite(tmp_path: Path, square: str, capfd: pytest.Ca
     program = changed(tmp_path, TINY, NOT_A_NUMBER.format(number=2, until=8))
     assert trained(program, square, tmp_path) == 0
     said = capfd.readouterr().err
+    assert said.splitlines()[:3] == [
+        "-- 4 workers start: they read the program and build their layers",
+        "-- all 4 workers are ready: they meet",
+        "-- training begins; the first step may take longer",
+    ]
     for step in (0, 1):
         where = r"the loss of micro-batch 2 on stage 1 \(worker [01]:1\)"
         assert re.search(rf"step {step} was skipped: {where} is the first that is not finite", said), said

@@ -180,6 +180,6 @@ def test_a_step_that_counts_has_a_row_though_its_workers_are_gone() -> None:
 def test_a_share_that_nobody_knows_makes_no_number() -> None:
     rows = StepRows()
     rows.begin(0, members((0, 0), (1, 0)), 2, "0", members((0, 0), (1, 0)))
-    rows.add(Member((0, 0), 0), 0, 0.25, 1.0)
+    rows.add(Member((0, 0), 0), done(0, 0.25, 1.0))
     (row,) = rows.begin(1, members((0, 0)), 1, "1")
     assert row.loss != row.loss

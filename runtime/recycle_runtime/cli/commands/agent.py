@@ -6,13 +6,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recycle_runtime.cli.options.addresses import add_address_argument, address, token
-from recycle_runtime.cli.options.limits import add_heartbeat_argument, add_limit_arguments, time_limits
+from recycle_runtime.cli.options.limits import (
+    add_debug_argument,
+    add_heartbeat_argument,
+    add_limit_arguments,
+    time_limits,
+)
 from recycle_runtime.cli.options.script import add_script_arguments, check_script
 from recycle_runtime.cli.options.training import (
     add_device_arguments,
     add_graphs_argument,
     add_plan_argument,
     check_device,
+    workers_named,
 )
 from recycle_runtime.cli.output import Output, UsageError, UserError
 from recycle_runtime.cli.parser import Arguments
@@ -44,6 +50,7 @@ def add_arguments(parser: Arguments) -> None:
     )
     parser.add_argument("--record", action="store_true", help="record when each op runs, for `local --trace`")
     add_heartbeat_argument(parser)
+    add_debug_argument(parser)
     add_limit_arguments(parser)
 
 
@@ -51,6 +58,7 @@ def run(arguments: Namespace, output: Output) -> int:
     host, port = address("--coordinator", arguments.coordinator)
     secret = token()
     limits = time_limits(arguments)
+    debugged = None if arguments.debug is None else workers_named("--debug", [arguments.debug])[0]
     if arguments.workers_per_node < 1:
         raise UsageError(f"--workers-per-node must be at least 1, got {arguments.workers_per_node}")
     Path(arguments.bundle).open("rb").close()
@@ -70,6 +78,7 @@ def run(arguments: Namespace, output: Output) -> int:
     from recycle_runtime.trainer.program_file import work_with_program
     from recycle_runtime.trainer.script import work_with_script
     from recycle_runtime.transport.choose import local_device
+    from recycle_runtime.worker.debugging import keep_terminal, pass_breakpoints
     from recycle_runtime.worker.options import ProcessOptions, WorkerOptions
 
     if arguments.device == "cpu":
@@ -102,6 +111,9 @@ def run(arguments: Namespace, output: Output) -> int:
     def life(member: Member, line: int, faults: tuple[InjectedFault, ...], board: Board) -> int:
         device = local_device(line, gpus) if arguments.device == "cuda" else arguments.device
         mine = replace(told, worker=replace(told.worker, device=device))
+        if debugged is not None:
+            mine = replace(mine, is_debugged=member.worker == debugged)
+            (keep_terminal if mine.is_debugged else pass_breakpoints)()
         if script:
             return work_with_script(mine, script, member.worker, member.tp_rank, line, board, _hooks(faults))
         return work_with_program(mine, member.worker, member.tp_rank, line, board, _hooks(faults))

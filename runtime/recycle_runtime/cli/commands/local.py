@@ -9,6 +9,8 @@ from recycle_runtime.cli.options.adaptation import adaptation_options, add_adapt
 from recycle_runtime.cli.options.checkpoints import add_checkpoint_arguments, checkpoint_every
 from recycle_runtime.cli.options.faults import add_fault_arguments, injected_faults
 from recycle_runtime.cli.options.limits import (
+    ENDLESS,
+    add_debug_argument,
     add_heartbeat_argument,
     add_limit_arguments,
     add_node_argument,
@@ -27,6 +29,7 @@ from recycle_runtime.cli.options.training import (
     check_training_arguments,
     checked_peers,
     max_skipped,
+    workers_named,
 )
 from recycle_runtime.cli.output import DONE, INPUT_ERROR, NO_PLAN, Output, UsageError, UserError
 from recycle_runtime.cli.parser import Arguments
@@ -59,6 +62,7 @@ def add_arguments(parser: Arguments) -> None:
     add_adaptation_arguments(parser)
     add_fault_arguments(parser)
     add_heartbeat_argument(parser)
+    add_debug_argument(parser)
     add_limit_arguments(parser)
     add_node_argument(parser, "--node-timeout")
     parser.add_argument("--metrics", metavar="FILE", help="write one JSON object per step")
@@ -104,9 +108,10 @@ def run(arguments: Namespace, output: Output) -> int:
         heartbeat_timeout=limits.heartbeat,
         instruction_timeout=limits.instruction,
         first_step_timeout=limits.first_step,
-        node_timeout=node_timeout("--node-timeout", arguments.node_timeout),
+        node_timeout=_node_timeout(arguments),
+        debug=arguments.debug,
     )
-    show = view(bundle.stages, bundle.pipelines, output.quiet)
+    show = view(bundle.stages, bundle.pipelines, output.quiet, in_lines=arguments.debug is not None)
     requests = StopRequests()
     try:
         check_failed(bundle, failed)
@@ -134,6 +139,13 @@ def run(arguments: Namespace, output: Output) -> int:
     if record.error is not None:
         output.error(record.error)
     return DONE if record.error is None else INPUT_ERROR
+
+
+def _node_timeout(arguments: Namespace) -> float:
+    if arguments.debug is None:
+        return node_timeout("--node-timeout", arguments.node_timeout)
+    workers_named("--debug", [arguments.debug])
+    return ENDLESS
 
 
 def _report(options: RunOptions, result: RunResult, output: Output) -> None:

@@ -8,6 +8,8 @@ from recycle_runtime.cli.output import UsageError
 from recycle_runtime.cli.parser import Arguments
 
 HEARTBEAT, INSTRUCTION, FIRST_STEP, NODE = 1.5, 60.0, 1800.0, 3.0
+ENDLESS = 7 * 86400.0
+"""While somebody looks around in a debugger."""
 _SHORTEST_NODE = 1.0
 """Agents send a heartbeat twice a second."""
 
@@ -64,8 +66,19 @@ def add_node_argument(parser: Arguments, option: str) -> None:
     )
 
 
+def add_debug_argument(parser: Arguments) -> None:
+    """Which worker has the terminal."""
+    parser.add_argument(
+        "--debug",
+        metavar="P:S",
+        help="let this worker have the terminal: breakpoints and errors there open pdb; no time limits",
+    )
+
+
 def time_limits(arguments: Namespace) -> TimeLimits:
     """UsageError when they cannot be meant."""
+    if getattr(arguments, "debug", None) is not None:
+        return TimeLimits(ENDLESS, ENDLESS, ENDLESS)
     heartbeat: float = getattr(arguments, "heartbeat_timeout", HEARTBEAT)
     limits = TimeLimits(heartbeat, arguments.instruction_timeout, arguments.first_step_timeout)
     for name, seconds in zip(TimeLimits._fields, limits, strict=True):

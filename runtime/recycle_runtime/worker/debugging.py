@@ -1,0 +1,31 @@
+"""A debugger in one worker process of a job: it has the terminal, and breakpoints count there alone."""
+
+import os
+import pdb
+import sys
+from typing import Any
+
+
+def keep_terminal() -> None:
+    """In the worker that is debugged: stdin is the terminal that the job was started from."""
+    sys.stdin = os.fdopen(os.dup(0))
+
+
+def pass_breakpoints() -> None:
+    """In all other workers: stdin is empty, and breakpoints are passed by."""
+    empty = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(empty, 0)
+    os.close(empty)
+    sys.breakpointhook = _pass_by
+    pdb.set_trace = _pass_by
+
+
+def look_at(error: BaseException) -> None:
+    """Open the debugger where an error was raised."""
+    cause = error.__cause__ or error
+    print(f"{type(cause).__name__}: {cause}", file=sys.stderr, flush=True)
+    pdb.post_mortem(cause.__traceback__)
+
+
+def _pass_by(*_: Any, **__: Any) -> None:
+    """Instead of a breakpoint."""
