@@ -22,8 +22,9 @@ _THREADS = 8
 
 def check_sound(folder: Path, manifest: Manifest) -> None:
     """CheckpointError for the first shard that is not as it was written; reads all of them."""
+    names = manifest.shape.shards
     with ThreadPoolExecutor(_THREADS) as threads:
-        list(threads.map(lambda name: _check(folder / name, manifest.shards[name]), manifest.shape.shards))
+        list(threads.map(_check, [folder / name for name in names], map(manifest.shards.__getitem__, names)))
 
 
 def _check(shard: Path, checksum: int) -> None:

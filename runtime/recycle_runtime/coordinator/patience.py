@@ -1,10 +1,14 @@
 """How long the coordinator waits for workers that are alive. Standard library only."""
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 _MARGIN = 60.0
 """Seconds by which the coordinator waits longer than agents do, who know more."""
 _LONGEST_STEPS = 20
+_LONGEST_TURN = 2.0
+"""Seconds between two turns beyond which the process must have been stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,28 @@ class Patience:
 def group_timeout(instruction: float, first_step: float) -> float:
     """Seconds that a worker waits for the others of its group: longer than any of them may take."""
     return max(600.0, instruction + _MARGIN, first_step + _MARGIN)
+
+
+class AttentiveClock:
+    """The machine's monotonic clock, less the time in which this process was stopped with all others.
+
+    After ctrl-Z and `fg`, or in a container that was paused, nobody is late.
+    """
+
+    def __init__(self, real: Callable[[], float] = time.monotonic) -> None:
+        self._real, self._last = real, real()
+        self.stopped = 0.0
+        """Seconds."""
+
+    def now(self) -> float:
+        return self._real() - self.stopped
+
+    def turn(self) -> None:
+        """To be called many times a second."""
+        real = self._real()
+        if real - self._last > _LONGEST_TURN:
+            self.stopped += real - self._last
+        self._last = real
 
 
 class Standstill:

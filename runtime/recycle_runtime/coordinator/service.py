@@ -7,7 +7,6 @@ the state machine; what that orders is carried out here. Standard library only.
 
 import logging
 import math
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -56,7 +55,7 @@ from recycle_runtime.coordinator.hooks import Hooks
 from recycle_runtime.coordinator.journal import Journal, Remembered, read, rows_since
 from recycle_runtime.coordinator.layer_move import LayerMove
 from recycle_runtime.coordinator.membership import name_of
-from recycle_runtime.coordinator.patience import Patience
+from recycle_runtime.coordinator.patience import AttentiveClock, Patience
 from recycle_runtime.coordinator.peer_digests import CHECK_PEERS
 from recycle_runtime.coordinator.plans import PlanFiles, PlansOnDemand
 from recycle_runtime.coordinator.reach import Reachability
@@ -167,7 +166,8 @@ class Service:
 
     def __init__(self, options: JobOptions) -> None:
         self._options, self._hooks = options, options.hooks
-        now = time.monotonic()
+        self._clock = AttentiveClock()
+        now = self._clock.now()
         bundle = Bundle.read(options.bundle)
         options.state.mkdir(parents=True, exist_ok=True)
         self._book, self._tensor = PlanBook(bundle), bundle.tensor
@@ -273,7 +273,9 @@ class Service:
         """Until the job has ended; how it did. `stop` says in a word why it should, once it should."""
         self._stop = stop
         try:
-            while self._end is None or (self._connections.has_members and time.monotonic() < self._closes_at):
+            while self._end is None or (
+                self._connections.has_members and self._clock.now() < self._closes_at
+            ):
                 self._server.turn(_TURN)
             self._agents.dismiss()
             self._server.turn(0)
@@ -306,7 +308,7 @@ class Service:
         self._returning = {
             Member(worker, rank) for worker in remembered.places for rank in range(self._tensor)
         }
-        self._deadline = time.monotonic() + _RETURN_SECONDS
+        self._deadline = self._clock.now() + _RETURN_SECONDS
         self._hooks.resume(remembered.next_row, remembered.places)
         logs.note(generation=remembered.generation, step=remembered.next_row)
         _LOGGER.info("restarted: %d processes are expected back", len(self._returning))
@@ -322,7 +324,7 @@ class Service:
         self._is_handling = True
         try:
             while self._events:
-                self._carry_out(self._job.handle(self._events.popleft(), time.monotonic()))
+                self._carry_out(self._job.handle(self._events.popleft(), self._clock.now()))
         finally:
             self._is_handling = False
 
@@ -369,7 +371,7 @@ class Service:
         first.on(Observe, self._observe)
         first.on(StoreOpen, lambda connection, _: self._connections.become(connection, Kind.STORE))
         agents = self._from_agents = Handlers[Connection]()
-        agents.on(Heartbeat, lambda connection, _: self._agents.heard(connection, time.monotonic()))
+        agents.on(Heartbeat, lambda connection, _: self._agents.heard(connection, self._clock.now()))
         agents.on(ProcessEnded, self._process_ended)
         workers = self._from_workers = Handlers[Member]()
         for kind in (
@@ -469,7 +471,7 @@ class Service:
         self._connections.publish(WorkerTrace(member.worker, message.events))
 
     def _hear_reach(self, member: Member, message: Reach) -> None:
-        self._reach.hear(member.worker, message.here, message.unanswered, time.monotonic())
+        self._reach.hear(member.worker, message.here, message.unanswered, self._clock.now())
 
     def _agent_joins(self, connection: Connection, message: AgentJoin) -> None:
         _LOGGER.info(
@@ -479,7 +481,7 @@ class Service:
             len(message.running),
         )
         self._connections.become(connection, Kind.AGENT)
-        if (before := self._agents.arrive(connection, message, time.monotonic())) is not None:
+        if (before := self._agents.arrive(connection, message, self._clock.now())) is not None:
             before.close()
         self._start_processes(is_new=not message.running)
 
@@ -497,7 +499,7 @@ class Service:
             self._say_start(f"{len(started)} workers start: they read the program and build their layers")
 
     def _process_ended(self, connection: Connection, message: ProcessEnded) -> None:
-        self._agents.heard(connection, time.monotonic())
+        self._agents.heard(connection, self._clock.now())
         member, pid = self._connections.now(message.member, message.pid), message.pid
         if self._connections.pid_of(member) == pid:
             self._connections.drain(member)
@@ -506,7 +508,7 @@ class Service:
         _LOGGER.info("%s %s", _called(member), message.how)
         self._connections.forget(member)
         if self._end is None:
-            fault_at = message.fault_at / 1e9 if message.fault_at else None
+            fault_at = message.fault_at / 1e9 - self._clock.stopped if message.fault_at else None
             name = name_of(member.worker)
             name = name if self._tensor == 1 else f"rank {member.tp_rank} of worker {name}"
             failed = WorkerFailed(member.worker, f"{name} {message.how}", fault_at)
@@ -566,7 +568,8 @@ class Service:
     def tick(self) -> None:
         if self._end is not None:
             return
-        now = time.monotonic()
+        self._clock.turn()
+        now = self._clock.now()
         if (why := self._stop()) is not None:
             self._end_wanted(why)
         self._publish(self._plans.take())
@@ -706,7 +709,7 @@ class Service:
         _LOGGER.info("generation %d runs after %.3f s", told.generation, told.total)
         self._connections.publish(told)
         self._tell_recut(told.total)
-        self._adaptation.recovered(order.recovery, time.monotonic())
+        self._adaptation.recovered(order.recovery, self._clock.now())
 
     def _begin_move(self, order: BeginMove) -> None:
         move = order.move
@@ -747,9 +750,9 @@ class Service:
         """Worker processes save what they should; agents end when all of them have."""
         if self._checkpoint_files is not None:
             for closed in self._checkpoint_files.finish():
-                self._carry_out(self._job.handle(closed, time.monotonic()))
+                self._carry_out(self._job.handle(closed, self._clock.now()))
         self._end = JobEnded(order.error, order.no_plan, self.newest_checkpoint, self._job.steps)
-        self._closes_at = time.monotonic() + (_LINGER_AFTER_ALL if order.error is None else _LINGER)
+        self._closes_at = self._clock.now() + (_LINGER_AFTER_ALL if order.error is None else _LINGER)
         _LOGGER.info("the job has ended: %s", order.error or "all steps are made")
         self._connections.publish(self._end)
 

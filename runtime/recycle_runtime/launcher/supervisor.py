@@ -17,6 +17,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 
 from recycle_runtime import logs
 from recycle_runtime.coordinator.adaptation import AdaptationOptions
@@ -310,7 +311,11 @@ def _pausing(supervisor: Supervisor) -> Generator[None]:
     if not is_main or signal.getsignal(signal.SIGTSTP) is not signal.SIG_DFL:
         yield
         return
-    signal.signal(signal.SIGTSTP, lambda *_: supervisor.pause())
+
+    def pause(number: int, frame: FrameType | None) -> None:
+        supervisor.pause()
+
+    signal.signal(signal.SIGTSTP, pause)
     try:
         yield
     finally:

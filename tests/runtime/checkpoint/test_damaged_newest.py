@@ -23,7 +23,7 @@ def _cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-3])
 
 
-DAMAGES: dict[str, Callable[[Path], None]] = {
+DAMAGES: dict[str, Callable[[Path], object]] = {
     "a bit of a tensor": lambda shard: _flip(shard / "tensors.bin", 5),
     "the end of the tensors": lambda shard: _cut(shard / "tensors.bin"),
     "bytes behind the tensors": lambda shard: (
@@ -36,7 +36,7 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
 }
 
 
-def damaged(stopped: Stopped, folder: Path, damage: Callable[[Path], None]) -> Path:
+def damaged(stopped: Stopped, folder: Path, damage: Callable[[Path], object]) -> Path:
     """A copy of its checkpoints, with damage to the last shard of the newest."""
     kept = folder / "kept"
     shutil.copytree(stopped.kept, kept)
@@ -46,7 +46,7 @@ def damaged(stopped: Stopped, folder: Path, damage: Callable[[Path], None]) -> P
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-def test_the_newest_that_is_whole(stopped: Stopped, tmp_path: Path, damage: Callable[[Path], None]) -> None:
+def test_the_newest_that_is_whole(stopped: Stopped, tmp_path: Path, damage: Callable[[Path], object]) -> None:
     kept = damaged(stopped, tmp_path, damage)
     newest, before = Shelf(stopped.kept).look()[0]
     shape = shape_of(Bundle.read(stopped.bundle))
