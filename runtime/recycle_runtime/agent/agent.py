@@ -85,8 +85,10 @@ class Agent:
 
     def run(self) -> int:
         """Until the coordinator says that the job is over, or is gone for good."""
+        # What is ignored, as under nohup, stays ignored.
         for number in _ASK_TO_LEAVE:
-            signal.signal(number, _leave)
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, _leave)
         try:
             while not self._is_over:
                 ready = self._wait()

@@ -73,6 +73,7 @@ def test_every_message_says_who_sends_it() -> None:
         ToWorker,
         FromAgent,
         ToAgent,
+        messages.FromObserver,
         ToObserver,
         messages.StoreRequest,
         messages.StoreAnswer,
