@@ -141,6 +141,30 @@ def test_a_resumed_script(tmp_path: Path, square: str) -> None:
     assert {process[0]["step"] for process in records(second)} == {6}
 
 
+ON_STEP = """
+def batches(seed):
+    while True:
+        yield data(0)
+def loss(output, target):
+    return torch.nn.functional.mse_loss(output, target)
+def on_step(report):
+    with open(FILE, "a") as file:
+        file.write(f"{report.step} {report.loss!r}\\n")
+    return report.step == 4
+"""
+
+
+@pytest.mark.slow
+def test_a_program_file_hears_of_steps_and_may_stop(tmp_path: Path, pair: str) -> None:
+    program, heard = tmp_path / "program.py", tmp_path / "heard"
+    program.write_text(f"{HEAD}FILE = {str(heard)!r}\n{ON_STEP}")
+    options = RunOptions(pair, str(program), 9, faults=("kill=1:0@2",), heartbeat_timeout=20.0)
+    result = run_local(options)
+    assert [row.step for row in result.steps] == list(range(5)) and result.totals == [5]
+    told = {line for line in heard.read_text().splitlines()}
+    assert told == {f"{row.step} {row.loss!r}" for row in result.steps}
+
+
 BAD = {
     "raises": ("boom(3)", "bad.py:13: the script of worker", 'raise ValueError(f"boom {number}")'),
     "never makes a trainer": ("pass", "it ended without making a recycle.Trainer", ""),
