@@ -32,7 +32,10 @@ def check(folder: Path, outcome: Outcome, plain: Plain, first: int = 0) -> None:
                     torch.testing.assert_close(tensor, expected, rtol=1e-9, atol=1e-10)
 
 
-@pytest.mark.parametrize("change", ["", HOOKED], ids=["schedule", "schedule-in-a-hook"])
+@pytest.mark.parametrize(
+    "change",
+    [pytest.param("", id="schedule"), pytest.param(HOOKED, id="schedule-in-a-hook", marks=pytest.mark.slow)],
+)
 def test_a_kill_and_a_re_join(tmp_path: Path, square: str, change: str) -> None:
     """Undone where a step was ahead, handed to the joiner, and all peers are compared in the end."""
     program, steps = changed(tmp_path, SCRIPTED, change), 40
