@@ -57,7 +57,7 @@ _TRIED_OPS = 200_000
 _COUNTS = 192
 """A job of more workers has layouts for every second, third ... number of failures; one with a worker on
 standby serves for the numbers between."""
-_WHOLE_PLANS = 4
+_WHOLE_PLANS = 6
 """Layouts of a small job that get a whole plan for one number of failures: quick plans of small jobs err."""
 _ROUNDS = 60
 """Rounds of the search that whole plans of large layouts share."""
