@@ -40,7 +40,8 @@ class SkippedSteps:
 
     @property
     def is_too_often(self) -> bool:
-        return self.in_a_row >= self._most
+        """Once it is known where the last one began."""
+        return self.in_a_row >= self._most and self._open is None
 
     def hear(
         self, member: Member, said: Settled, members: Collection[Member], stage_of: StageOf

@@ -67,8 +67,12 @@ def test_too_many_in_a_row() -> None:
         # A step that is made again counts once.
         hear(steps, step, {})
     assert not steps.is_too_often and not steps.has_made_none(5)
-    hear(steps, 5, {})
+    # The first to say so may not be the one that knows where it began.
+    steps.hear(GRID[0], Settled(5, math.nan, True, 0.1), GRID, stage_of)
+    assert not steps.is_too_often
+    hear(steps, 5, {(0, 1): [("forward", 3)]})
     assert steps.is_too_often
+    assert "the forward of micro-batch 3 on stage 1 (worker 0:1)" in steps.words
 
 
 def test_one_that_died_is_not_waited_for() -> None:
