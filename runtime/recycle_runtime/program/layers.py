@@ -133,6 +133,9 @@ def _without_memory(program: Program) -> WholeModel | None:
 
 
 def _outlined(program: Program, model: torch.nn.Module, recipes: Recipes | None = None) -> WholeModel:
+    if isinstance(inner := getattr(model, "_orig_mod", None), torch.nn.Module):
+        _LOGGER.warning("%s: torch.compile of the whole model has no effect: it is cut first", program.path)
+        model = inner
     try:
         whole = WholeModel(model, recipes, program.said_layers)
     except ProgramError as error:

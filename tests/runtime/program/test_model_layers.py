@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ from torch import Tensor, nn
 
 from recycle_runtime.program.deferred_init import recording
 from recycle_runtime.program.errors import ProgramError
+from recycle_runtime.program.layers import build_layers
+from recycle_runtime.program.loading import Program
 from recycle_runtime.program.model_layers import Body, WholeModel
 from recycle_runtime.program.named_inputs import as_tuple
 
@@ -162,3 +165,22 @@ def test_no_list_of_blocks() -> None:
         whole(nn.Linear(2, 2))
     with pytest.raises(ProgramError, match="LAYERS names 'bocks', which Model does not have"):
         whole(Model(), ["bocks"])
+
+
+def _descent(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters)
+
+
+def _tokens(index: int) -> tuple[Tensor, Tensor]:
+    return TOKENS, TOKENS
+
+
+def test_a_compiled_model_keeps_its_names(tmp_path: Path) -> None:
+    names: dict[str, Any] = {
+        "model": lambda: torch.compile(Model()),
+        "optimizer": _descent,
+        "microbatch": _tokens,
+    }
+    built = build_layers(Program(tmp_path / "program.py", names), 0)
+    found = {name for _, layer in built for name in layer.state_dict()}
+    assert found == set(Model().state_dict())
