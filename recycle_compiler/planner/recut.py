@@ -57,6 +57,8 @@ _TRIED_OPS = 200_000
 _COUNTS = 192
 """A job of more workers has layouts for every second, third ... number of failures; one with a worker on
 standby serves for the numbers between."""
+_CLIFF = 970
+"""Thousandths of a bound: where one failure fewer goes below them, that number has layouts of its own."""
 _WHOLE_PLANS = 6
 """Layouts of a small job that get a whole plan for one number of failures: quick plans of small jobs err."""
 _ROUNDS = 60
@@ -263,7 +265,8 @@ def counts_with_layouts(job: JobSpec, bounds: Mapping[int, int]) -> list[int]:
         apart = taken[-1] - failures
         is_better = bounds[failures] * 1000 < bounds[taken[-1]] * _WORTH
         is_due = apart >= step and (step == 1 or is_better or apart >= 3 * step)
-        if is_due or failures == min(bounds):
+        is_cliff = bounds[failures] * 1000 < bounds[taken[-1]] * _CLIFF
+        if is_due or is_cliff or failures == min(bounds):
             taken.append(failures)
     return taken
 

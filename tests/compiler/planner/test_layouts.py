@@ -160,10 +160,10 @@ def test_what_is_known_of_more_workers_does_not_change_the_least_period(job: Job
 
 
 def test_many_workers_have_layouts_for_some_numbers_of_failures() -> None:
-    """Every second number where bounds differ, every sixth where they do not; the fewest and most always."""
+    """Every second number where bounds differ, every sixth where they do not; all at a cliff."""
     job = layered_job(layer_costs((1000,) * 4), (2, 2), pipelines=100, microbatches=2)
-    bounds = {0: 800, 1: 900, 2: 1000, **dict.fromkeys(range(3, 12), 1200)}
-    assert counts_with_layouts(job, bounds) == [11, 5, 2, 0]
+    bounds = {0: 880, 1: 890, 2: 1000, **dict.fromkeys(range(3, 12), 1200)}
+    assert counts_with_layouts(job, bounds) == [11, 5, 2, 1, 0]
     few = layered_job(layer_costs((1000,) * 4), (2, 2), pipelines=4, microbatches=2)
     assert counts_with_layouts(few, {0: 5, 1: 5, 2: 5}) == [2, 1, 0]
 
