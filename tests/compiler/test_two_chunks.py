@@ -276,3 +276,10 @@ def test_peers_that_reduce_in_different_orders_wait_for_ever() -> None:
     assert {violation.rule for violation in verify_bundle(bundle)} == {Rule.DEADLOCK}
     with pytest.raises(StreamError, match="deadlock"):
         simulate(bundle, 0)
+
+
+def test_explain_does_not_take_chunks_for_stages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "chunks.plan"
+    write_bundle(path, source="", plans=[lowered(scheduled(chunked_job(V_SHAPE)))])
+    assert main(["explain", str(path)]) != 0
+    assert "this one has 4 chunks on 2 stages" in capsys.readouterr().err

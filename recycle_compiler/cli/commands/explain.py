@@ -34,6 +34,11 @@ def run(arguments: Namespace, output: Output) -> int:
         raise UserError(
             f"{arguments.bundle}: the plan does not take as long as it claims; `recyclec verify` says more"
         )
+    if not schedule.job.has_chunk_per_stage:
+        raise UserError(
+            f"{arguments.bundle}: plans are explained where every worker holds one chunk, and this one has "
+            f"{schedule.job.chunks} chunks on {schedule.job.stages} stages"
+        )
     job = read_bundle_job(picked.bundle, arguments.bundle)
     cuts = cut_facts(picked.bundle, job, schedule, picked.failures)
     explanation = explain(schedule, arguments.what_if, cuts)
