@@ -30,7 +30,8 @@ def enter(context: Context) -> None:
 def take() -> Context:
     """For the one trainer of a script."""
     if _current is None:
-        raise ProgramError(
+        # Nobody is there to catch an error and say it without a traceback.
+        raise SystemExit(
             "recycle.Trainer trains with the workers of a plan: start this script with "
             "`recycle-run local PLAN SCRIPT.py`"
         )
