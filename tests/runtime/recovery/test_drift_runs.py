@@ -70,6 +70,7 @@ def saved_places(folder: Path) -> set[tuple[int, int]]:
 
 def run_and_check(folder: Path, options: RunOptions, stages: int, microbatches: int) -> list[str]:
     """Train; losses and parameters are those of one process. The events."""
+    assert options.steps is not None
     news = News()
     result = run_local(options, news)
     assert [step.step for step in result.steps] == list(range(options.steps))
