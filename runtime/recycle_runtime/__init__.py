@@ -10,12 +10,18 @@ Public names are loaded when they are first used: importing this package alone t
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from recycle_runtime.checkpoint.whole_model import CheckpointReader as CheckpointReader
+    from recycle_runtime.checkpoint.whole_model import CheckpointWeights as CheckpointWeights
     from recycle_runtime.data.batches import Batches as Batches
     from recycle_runtime.trainer.report import Report as Report
+    from recycle_runtime.trainer.trainer import SaveError as SaveError
     from recycle_runtime.trainer.trainer import Trainer as Trainer
 
 _PUBLIC = {
     "Trainer": "recycle_runtime.trainer.trainer",
+    "SaveError": "recycle_runtime.trainer.trainer",
+    "CheckpointWeights": "recycle_runtime.checkpoint.whole_model",
+    "CheckpointReader": "recycle_runtime.checkpoint.whole_model",
     "Report": "recycle_runtime.trainer.report",
     "Batches": "recycle_runtime.data.batches",
 }

@@ -70,6 +70,24 @@ def restore(chunk: Chunk, checkpoint: Path, step: int) -> None:
     chunk.is_whole, chunk.is_fresh = True, False
 
 
+def write_layers(
+    chunks: Collection[Chunk], folder: Path, proceed: Callable[[], None] = lambda: None
+) -> dict[str, int]:
+    """The state of chunks whose last step is settled, one shard after the other; their checksums.
+
+    Memory is needed for a copy of one shard. `proceed` is called again and again, and may raise.
+    """
+    memory, written = HostCopy(), dict[str, int]()
+    with ExitStack() as stack:
+        for chunk in chunks:
+            stack.enter_context(chunk.buffers.as_begun(chunk.applied))
+        for shard in _taken_apart(chunks):
+            proceed()
+            copies = memory.take(shard.tensors)
+            written[shard.name] = write_shard(folder / shard.name, shard.about, shard.tree, copies, proceed)
+    return written
+
+
 class _GivenUp(Exception):  # noqa: N818
     """This checkpoint is not wanted any more."""
 

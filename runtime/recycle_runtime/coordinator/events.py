@@ -29,6 +29,7 @@ from recycle_runtime.protocol.messages import (
     LossShare,
     Member,
     PeerDigest,
+    Saved,
     ScriptRequest,
     Settled,
     StepDone,
@@ -181,6 +182,23 @@ class CheckpointClosed:
 
 
 @dataclass(frozen=True, slots=True)
+class SaveBegun:
+    """There is a folder for this attempt to save what scripts ask for, or there cannot be one."""
+
+    attempt: int
+    path: str
+    why: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SaveClosed:
+    """The manifest of this attempt is on disk, or cannot be written."""
+
+    attempt: int
+    why: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class GivenUp:
     """The job has to end, for a reason from outside."""
 
@@ -208,6 +226,8 @@ Event = (
     | PlanningFailed
     | CheckpointNotBegun
     | CheckpointClosed
+    | SaveBegun
+    | SaveClosed
     | GivenUp
     | TimePassed
 )
@@ -349,6 +369,42 @@ class PruneCheckpoints:
 
 
 @dataclass(frozen=True, slots=True)
+class BeginSave:
+    """Make a folder for what scripts save."""
+
+    attempt: int
+    step: int
+    folder: str
+    """Of checkpoints; empty for one of the job's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompleteSave:
+    """Write its manifest: all shards are on disk."""
+
+    attempt: int
+    step: int
+    path: str
+    shards: Mapping[str, int]
+    seed: int
+    script: ScriptState | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DropSave:
+    """Delete what there is of an attempt that will never be complete."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class TellSaved:
+    """What scripts have saved is complete, or cannot be."""
+
+    result: Saved
+
+
+@dataclass(frozen=True, slots=True)
 class EndJob:
     """The job is over."""
 
@@ -375,5 +431,9 @@ Order = (
     | CompleteCheckpoint
     | PruneCheckpoints
     | DropCheckpoint
+    | BeginSave
+    | CompleteSave
+    | DropSave
+    | TellSaved
     | EndJob
 )

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.plan_book import Assignment, Fitted, PlanBook
 from recycle_runtime.protocol.codec import decode, encode
-from recycle_runtime.protocol.messages import Evaluated, StepRow
+from recycle_runtime.protocol.messages import Evaluated, Saved, StepRow
 
 
 class RunningPlan(NamedTuple):
@@ -63,6 +63,8 @@ class Remembered(NamedTuple):
     """Of the state of each layer, once they were known."""
     evaluated: tuple[Evaluated, ...] = ()
     """Results of evaluations."""
+    saved: tuple[Saved, ...] = ()
+    """What scripts have saved."""
 
 
 class Journal:
@@ -125,6 +127,7 @@ def read(path: str | Path) -> Remembered | None:
         first_step=step,
         first_item=item,
         evaluated=tuple(decode(Evaluated, row["evaluated"]) for row in lines if "evaluated" in row),
+        saved=tuple(decode(Saved, row["saved"]) for row in lines if "saved" in row),
     )
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from recycle_runtime import logs
+from recycle_runtime.checkpoint.manifest import shape_of
 from recycle_runtime.checkpoint.script_state import ScriptState
 from recycle_runtime.coordinator.adaptation import Adaptation, AdaptationOptions
 from recycle_runtime.coordinator.agents import Agents
@@ -25,8 +26,11 @@ from recycle_runtime.coordinator.events import (
     BeginGathering,
     BeginGeneration,
     BeginMove,
+    BeginSave,
     CompleteCheckpoint,
+    CompleteSave,
     DropCheckpoint,
+    DropSave,
     EndJob,
     EndMove,
     EndWanted,
@@ -45,6 +49,7 @@ from recycle_runtime.coordinator.events import (
     Tell,
     TellEvaluation,
     TellRow,
+    TellSaved,
     TellSettled,
     TimePassed,
     WantPlan,
@@ -60,6 +65,7 @@ from recycle_runtime.coordinator.peer_digests import CHECK_PEERS
 from recycle_runtime.coordinator.plans import PlanFiles, PlansOnDemand
 from recycle_runtime.coordinator.reach import Reachability
 from recycle_runtime.coordinator.replanning import Replanner
+from recycle_runtime.coordinator.save_files import SaveFiles
 from recycle_runtime.coordinator.skipped_steps import MAX_SKIPPED
 from recycle_runtime.coordinator.state_machine import Phase, StateMachine
 from recycle_runtime.plan.assembly import Worker
@@ -195,6 +201,9 @@ class Service:
             options.max_skipped,
         )
         self._resume_scripts()
+        self._save_files = SaveFiles(
+            options.state / "saves", shape_of(bundle), self._job.checkpoints.begins, options.checkpoint
+        )
         self._opening = self._job.checkpoints.begins.words
         """For the first observer."""
         self._store, self._connections = StoreTable(), Connections()
@@ -228,6 +237,7 @@ class Service:
             Rename: self._rename,
             TellRow: self._tell_row,
             TellEvaluation: self._tell_evaluation,
+            TellSaved: self._tell_saved,
             TellSettled: lambda order: self._connections.publish(order.settled),
             Tell: lambda order: self._tell(order.text),
             BeginGathering: self._begin_gathering,
@@ -240,6 +250,9 @@ class Service:
             CompleteCheckpoint: self._complete_checkpoint,
             PruneCheckpoints: self._prune_checkpoints,
             DropCheckpoint: self._drop_checkpoint,
+            BeginSave: lambda order: self._happen(self._save_files.begin(order)),
+            CompleteSave: lambda order: self._save_files.complete(order),
+            DropSave: lambda order: self._save_files.drop(order.path),
             EndJob: self._end_job,
         }
         self._server = Server(options.host, options.port, options.token, self)
@@ -284,6 +297,7 @@ class Service:
             self._adaptation.stop()
             if self._checkpoint_files is not None:
                 self._checkpoint_files.close()
+            self._save_files.close()
             self._journal.close()
             self._server.close()
         return self._end
@@ -298,6 +312,7 @@ class Service:
             0 if remembered.plan is None else remembered.plan.bundle,
         )
         self._job.remember(remembered)
+        self._job.saves.remember(remembered.saved)
         self._job.scripts.remember(
             remembered.evaluated, rows_since(self._journal_path, remembered.next_row - _REMEMBERED_ROWS)
         )
@@ -579,6 +594,7 @@ class Service:
         self._publish(self._adaptation.turn(self._job, now, is_planning=self._plans.is_awaited))
         if self._checkpoint_files is not None:
             self._happen(*self._checkpoint_files.take())
+        self._happen(*self._save_files.take())
         if now > self._deadline:
             self._deadline = float("inf")
             self._give_up_missing_members()
@@ -651,6 +667,12 @@ class Service:
         result = order.result
         self._journal.write(evaluated=result)
         self._tell(f"evaluation {result.number} after {result.step} steps: loss {result.loss:.6f}")
+
+    def _tell_saved(self, order: TellSaved) -> None:
+        result = order.result
+        self._journal.write(saved=result)
+        said = f"not saved after {result.step} steps: {result.error}"
+        self._tell(f"saved after {result.step} steps: {result.path}" if result.error is None else said)
 
     def _begin_gathering(self, order: BeginGathering) -> None:
         self._store.begin(order.number)

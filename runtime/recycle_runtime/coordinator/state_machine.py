@@ -27,9 +27,11 @@ from recycle_runtime.coordinator.events import (
     BeginGathering,
     BeginGeneration,
     BeginMove,
+    BeginSave,
     CheckpointClosed,
     CheckpointNotBegun,
     CompleteCheckpoint,
+    CompleteSave,
     EndJob,
     EndMove,
     EndWanted,
@@ -47,10 +49,13 @@ from recycle_runtime.coordinator.events import (
     Rename,
     Returned,
     Said,
+    SaveBegun,
+    SaveClosed,
     Send,
     StopWanted,
     Tell,
     TellRow,
+    TellSaved,
     TimePassed,
     WantPlan,
     WorkerFailed,
@@ -71,6 +76,7 @@ from recycle_runtime.coordinator.regrouping import (
     possible_moves,
     stand,
 )
+from recycle_runtime.coordinator.saves import Saves
 from recycle_runtime.coordinator.scripts import Scripts
 from recycle_runtime.coordinator.skipped_steps import MAX_SKIPPED, SkippedSteps
 from recycle_runtime.plan.assembly import Worker
@@ -107,6 +113,8 @@ from recycle_runtime.protocol.messages import (
     Recall,
     Report,
     RowRequest,
+    SaveRequest,
+    SaveShare,
     ScriptEnded,
     ScriptSteps,
     Settled,
@@ -159,6 +167,7 @@ class StateMachine:
         begins = self.checkpoints.begins
         self.rows = StepRows(begins.step)
         self.scripts = Scripts()
+        self.saves = Saves()
         self.assignment: Assignment | None = None
         self.recovery = Recovery(1, ["start"], now)
         self.expected = set(expected)
@@ -210,6 +219,7 @@ class StateMachine:
         self._digests = PeerDigests()
         self._has_scripts = steps >= ENDLESS
         self._completing: CompleteCheckpoint | None = None
+        self._completing_saves: list[CompleteSave] = []
         """A checkpoint that lacks nothing but what the scripts keep."""
         self._handlers: Mapping[type[object], Callable[[Any], None]] = {
             Joined: self._joined,
@@ -227,6 +237,10 @@ class StateMachine:
             PlanningFailed: self._planning_failed,
             CheckpointNotBegun: self._checkpoint_not_begun,
             CheckpointClosed: self._checkpoint_closed,
+            SaveBegun: lambda event: self._save_orders(
+                self.saves.begun(event.attempt, event.path, event.why)
+            ),
+            SaveClosed: lambda event: self._save_orders(self.saves.closed(event.attempt, event.why)),
             GivenUp: lambda event: self._end(event.error),
             TimePassed: self._time_passed,
         }
@@ -252,6 +266,8 @@ class StateMachine:
         members.on(ScriptEnded, self._script_ended)
         members.on(RowRequest, lambda member, said: self._order(self.scripts.wants_row(member, said.step)))
         members.on(EvaluationShare, self._evaluation_share)
+        members.on(SaveRequest, self._save_request)
+        members.on(SaveShare, lambda member, said: self._save_orders(self.saves.hear(member, said)))
         members.on(KeptRequest, lambda member, said: self._order(self.scripts.wants_kept(member, said.step)))
         members.on(KeptState, self._kept_state)
         members.on(
@@ -318,6 +334,7 @@ class StateMachine:
         self.recovery.going = self._now
         self.checkpoints.train(list(self.roster.members()), self._stages())
         self.scripts.begin(state.next_row, members, self._with_loss(members))
+        self.saves.begin(self.number, members, self._stages())
         self._unfinished = state.move
 
     # Who comes.
@@ -514,10 +531,41 @@ class StateMachine:
         if self._is_current(member, message.generation):
             self._order(self.scripts.share(member, message, self.roster.active()))
 
+    def _save_request(self, member: Member, message: SaveRequest) -> None:
+        orders = self.saves.wants(member, message)
+        if isinstance(orders, str):
+            self._end(orders)
+            return
+        self._save_orders(orders)
+
+    def _save_orders(self, orders: Iterable[Order]) -> None:
+        """With what the scripts keep; that is asked for when a save begins."""
+        for order in orders:
+            if isinstance(order, BeginSave) and order.step > 0:
+                self._orders += self.scripts.want_kept(order.step)
+            if isinstance(order, CompleteSave) and order.step > 0:
+                self._completing_saves.append(order)
+            else:
+                self._orders.append(order)
+            if isinstance(order, TellSaved):
+                self._orders += [Send(member, order.result) for member in self.roster.active()]
+        self._complete_saves()
+
+    def _complete_saves(self) -> None:
+        """Those for which everything is there."""
+        waiting, self._completing_saves = self._completing_saves, []
+        for order in waiting:
+            state = self._script_state(order.step)
+            if state is None:
+                self._completing_saves.append(order)
+            else:
+                self._orders.append(replace(order, script=state))
+
     def _kept_state(self, member: Member, message: KeptState) -> None:
         if message.data is not None:
             self._order(self.scripts.keeps(message.step, message.data))
             self._complete_checkpoint()
+            self._complete_saves()
         elif self._completing is not None and self._completing.manifest.step == message.step:
             # It was asked for when the script had gone on.
             name, self._completing = self._completing.name, None
@@ -850,6 +898,7 @@ class StateMachine:
         recut, self._recut = self._recut, None
         self._orders.append(BeginGeneration(self.number, standing.step, assignment, cells, recut))
         self._orders += self.scripts.begin(standing.step, working, self._with_loss(working))
+        self._save_orders(self.saves.begin(self.number, working, self._stages()))
         self._checkpoint(self.checkpoints.regroup(standing.step, working, self._stages()))
         here = [cell for cell in self.cells.all_of(member.worker for member in working)]
         start = Start(
@@ -899,6 +948,7 @@ class StateMachine:
         if rows:
             self._checkpoint(self.checkpoints.progress(self.rows.next))
             self._complete_checkpoint()
+            self._complete_saves()
 
     # Checkpoints.
 
@@ -918,11 +968,14 @@ class StateMachine:
         order = self._completing
         if order is None:
             return
-        step = order.manifest.step
-        kept, row = self.scripts.kept_before(step), self.scripts.row_of(step - 1)
-        if kept is not None and row is not None:
+        if (state := self._script_state(order.manifest.step)) is not None:
             self._completing = None
-            self._orders.append(replace(order, script=ScriptState(kept, row)))
+            self._orders.append(replace(order, script=state))
+
+    def _script_state(self, step: int) -> ScriptState | None:
+        """What a checkpoint of this step holds of the scripts, if it is known by now."""
+        kept, row = self.scripts.kept_before(step), self.scripts.row_of(step - 1)
+        return None if kept is None or row is None else ScriptState(kept, row)
 
     def _checkpoint_reply(self, member: Member, message: CheckpointReply) -> None:
         self._checkpoint(self.checkpoints.hear(member, message))

@@ -10,7 +10,7 @@ from recycle_runtime.protocol.messages import InjectedFault
 
 Moment = Literal["leave", "meet", "give", "take", "settle", "evaluate", "save"]
 """Outside the stream: leaving a group, meeting the next one, giving state, taking it, stopping at a step,
-evaluating before one."""
+evaluating or saving before one."""
 
 
 class FaultReporter(Protocol):

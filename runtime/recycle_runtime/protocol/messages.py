@@ -377,6 +377,28 @@ class EvaluationRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class SaveRequest:
+    """My script saves the model before this step, into this folder of checkpoints."""
+
+    step: Natural
+    number: Natural
+    """Of the save among those before the same step."""
+    folder: str
+    """Empty for one that the coordinator chooses."""
+
+
+@dataclass(frozen=True, slots=True)
+class SaveShare:
+    """My shards of what is being saved are on disk, or cannot be written."""
+
+    path: str
+    shards: Mapping[str, Natural]
+    """The checksum of each one's description."""
+    seed: Natural
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class KeptRequest:
     """Tell me what a script keeps, as it is before this step and after the one before it.
 
@@ -512,6 +534,27 @@ class Evaluated:
     step: Natural
     number: Natural
     loss: float
+
+
+@dataclass(frozen=True, slots=True)
+class SaveOrder:
+    """Write your shards of what all scripts save before this step."""
+
+    generation: Natural
+    step: Natural
+    number: Natural
+    path: str
+    """The folder of the checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What was saved before this step is complete, or this is why it is not."""
+
+    step: Natural
+    number: Natural
+    path: str
+    error: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -814,9 +857,12 @@ ScriptRequest = (
     | RowRequest
     | EvaluationShare
     | EvaluationRequest
+    | SaveRequest
+    | SaveShare
     | KeptRequest
     | KeptState
 )
+ToScript = StepRow | Evaluated | SaveOrder | Saved | OtherEnded | KeptRequest | KeptState
 FromWorker = (
     Join
     | LeftGroup
@@ -845,6 +891,8 @@ FromWorker = (
     | RowRequest
     | EvaluationShare
     | EvaluationRequest
+    | SaveRequest
+    | SaveShare
     | KeptRequest
     | KeptState
     | Done
@@ -861,6 +909,8 @@ ToWorker = (
     | BundleData
     | StepRow
     | Evaluated
+    | SaveOrder
+    | Saved
     | OtherEnded
     | KeptRequest
     | KeptState

@@ -13,7 +13,7 @@ MIDDLE = -1
 """A position: the instruction in the middle of the stream."""
 MOMENTS = {"leave": -2, "meet": -3, "give": -4, "take": -5, "settle": -6, "evaluate": -7, "save": -8}
 """Positions outside streams: leaving a group, meeting the next one, giving state, taking state, stopping at
-a boundary, evaluating at one, saving at the end."""
+a boundary, evaluating at one, saving, for a script or at the end."""
 _EVENT = re.compile(r"(\d{1,9}):(\d{1,9})@(\d{1,9})(?:\.(\d{1,9}|[a-z]+))?", re.ASCII)
 
 

@@ -1,18 +1,26 @@
 """What a script holds: it asks for steps, and is told what they came to."""
 
+import shutil
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from recycle_runtime.checkpoint.manifest import FILE
 from recycle_runtime.plan.worker_ids import Worker
 from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.program.loading import Program
+from recycle_runtime.protocol.messages import Saved
 from recycle_runtime.trainer import context
 from recycle_runtime.trainer.kept import Kept, Stateful
 from recycle_runtime.trainer.names import GivenData, Model, evaluation_items, model_names
 from recycle_runtime.trainer.report import Report
 from recycle_runtime.trainer.script import preserved_random
+
+
+class SaveError(ProgramError):
+    """What was to be saved could not be written: one sentence."""
 
 
 class Trainer:
@@ -91,6 +99,7 @@ class Trainer:
         """Steps that the last loop has asked for."""
         self._evaluations: dict[int, int] = {}
         """How many there were before a step."""
+        self._saves: dict[int, int] = {}
         self._kept = Kept()
         self._context.life.start(Program(self._context.script, names), seed)
 
@@ -165,11 +174,53 @@ class Trainer:
         """
         items = evaluation_items(data, microbatches)
         with preserved_random():
-            start = self._requests.begin()
-            step = start.run_begins if self._position is None else min(self._position, self._total)
+            step = self._boundary()
             number = self._evaluations.get(step, 0)
             self._evaluations = {step: number + 1}
             return self._requests.evaluate(step, number, items)
+
+    def save(self, folder: str | Path) -> Path:
+        """Save the model, its optimizer and what the script keeps as a checkpoint in this folder; which one.
+
+        All workers call it, and it returns when the checkpoint is complete. It can be resumed from
+        (`--checkpoint FOLDER --resume`), exported and read, and is never deleted. `SaveError` on all workers
+        if it cannot be written.
+        """
+        saved = self._save(str(Path(folder).absolute()))
+        return Path(saved.path)
+
+    def state_dict(self, *, through: str | Path | None = None) -> dict[str, torch.Tensor]:
+        """The whole model under its own names, in the memory of the main worker; empty on all others.
+
+        All workers call it. Parameters come by way of files, which go again: in a folder of the coordinator,
+        or in the folder `through`. On several nodes, it must be one that all of them have.
+        """
+        saved = self._save("" if through is None else str(Path(through).absolute()))
+        folder = Path(saved.path)
+        if not self.is_main or not folder.is_dir():
+            return {}
+        from recycle_runtime.checkpoint.whole_model import CheckpointWeights
+
+        try:
+            return dict(CheckpointWeights(folder))
+        finally:
+            (folder / FILE).unlink(missing_ok=True)
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _save(self, folder: str) -> Saved:
+        with preserved_random():
+            step = self._boundary()
+            number = self._saves.get(step, 0)
+            self._saves = {step: number + 1}
+            saved = self._requests.save(step, number, folder)
+        if saved.error is not None:
+            raise SaveError(f"cannot save to {saved.path}: {saved.error}")
+        return saved
+
+    def _boundary(self) -> int:
+        """The step before which this worker stands."""
+        start = self._requests.begin()
+        return start.run_begins if self._position is None else min(self._position, self._total)
 
     def keep(self, name: str, thing: Stateful) -> None:
         """Keep the state of an object of the script that changes from step to step, before the first loop.

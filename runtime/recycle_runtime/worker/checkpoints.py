@@ -1,17 +1,22 @@
 """What a worker process does with checkpoints: begins with one, and writes its shards when asked."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recycle_runtime.checkpoint.manifest import CheckpointError
 from recycle_runtime.execution.chunk import Chunk
-from recycle_runtime.protocol.messages import Go
+from recycle_runtime.files import sentence
+from recycle_runtime.protocol.messages import Go, SaveShare
 from recycle_runtime.worker.link import Link
 
 if TYPE_CHECKING:
     # Only workers that read or write checkpoints load what that takes.
     from recycle_runtime.checkpoint.writer import BackgroundWriter
+
+
+_LONGEST = 500
+"""Letters of an error that are told."""
 
 
 class WorkerCheckpoints:
@@ -54,6 +59,19 @@ class WorkerCheckpoints:
         if applied >= asked.step:
             self._link.checkpoint = None
             self._writer.write(chunks, *asked)
+
+    def write_now(self, chunks: Collection[Chunk], path: str, proceed: Callable[[], None]) -> SaveShare:
+        """The state of these chunks, which is settled, as shards of a checkpoint; `proceed` may end it."""
+        from recycle_runtime.checkpoint.writer import write_layers
+
+        seed = next(chunk.seed for chunk in chunks)
+        try:
+            return SaveShare(path, write_layers(chunks, Path(path), proceed), seed, None)
+        except Exception as error:
+            # Whatever it was is told to all scripts, unless this process has to leave its group.
+            proceed()
+            why = sentence(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+            return SaveShare(path, {}, seed, why[:_LONGEST])
 
     def _folder(self) -> Path:
         if self._told is None:

@@ -263,8 +263,12 @@ class Generation:
 
     def _before_forward(self, position: int) -> None:
         """Of an evaluation, which may take longer than any step: the coordinator hears that it goes on."""
-        self.go_on_or_leave()
         self._equipment.heartbeat.position = position
+        self.go_on_slowly()
+
+    def go_on_slowly(self) -> None:
+        """In what may take longer than any step, again and again."""
+        self.go_on_or_leave()
         now = time.monotonic()
         if now - self._said_at > _SAY_EVERY:
             self._said_at = now

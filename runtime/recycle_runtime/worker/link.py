@@ -19,22 +19,18 @@ from recycle_runtime.protocol.codec import ProtocolError, WireError
 from recycle_runtime.protocol.messages import (
     CheckpointOrder,
     DropLayers,
-    Evaluated,
     FromWorker,
     Go,
     Hold,
     Holding,
     Join,
-    KeptRequest,
-    KeptState,
     Leave,
     Message,
     MoveLayers,
-    OtherEnded,
     Recall,
     StepDone,
-    StepRow,
     TakeCheckpoint,
+    ToScript,
     ToWorker,
 )
 from recycle_runtime.transport.sockets import keep
@@ -162,7 +158,7 @@ class Link:
             raise ProtocolError(f"{type(message).__name__} is no order to a worker")
         if isinstance(message, Recall):
             self._say_again(message.step)
-        elif isinstance(message, StepRow | Evaluated | OtherEnded | KeptRequest | KeptState):
+        elif isinstance(message, ToScript):
             if self.requests is not None:
                 self.requests.take(message)
         else:

@@ -48,6 +48,7 @@ from recycle_runtime.protocol.messages import (
     MoveLayers,
     NotFinite,
     Report,
+    SaveShare,
     TakeCheckpoint,
     ToWorker,
     Trace,
@@ -66,7 +67,7 @@ from recycle_runtime.worker.link import Link, Wake
 from recycle_runtime.worker.options import ProcessOptions, WorkerOptions
 from recycle_runtime.worker.peer_check import PeerCheck
 from recycle_runtime.worker.reach import ReachReporter
-from recycle_runtime.worker.requests import Evaluation, Next, Requests
+from recycle_runtime.worker.requests import Evaluation, Next, Requests, Save
 from recycle_runtime.worker.settled_steps import SettledSteps
 from recycle_runtime.worker.takeover import ActiveThread
 
@@ -317,6 +318,9 @@ class WorkerProcess:
                     order = None
                     loss = generation.evaluate(step, evaluation.data)
                     self._requests.evaluated(evaluation, loss if self._tp_rank == 0 else None)
+                case Save(path):
+                    order = None
+                    self._requests.saved(self._write_shards(generation, step, path))
                 case Next.STEP if step < self.link.hold_at:
                     order = None
                     logs.note(step=step)
@@ -327,6 +331,16 @@ class WorkerProcess:
                     order = self._stop(generation, step)
             if order is not None:
                 return order
+
+    def _write_shards(self, generation: Generation, step: int, path: str | None) -> SaveShare | None:
+        """For the script, which waits; None where others write."""
+        generation.settle()
+        if path is None or self._chunks is None:
+            return None
+        self._hooks.at("save", step)
+        # A slow disk is not hanging.
+        with self._heartbeat.waiting():
+            return self._checkpoints.write_now(self._chunks.values(), path, generation.go_on_slowly)
 
     def _wait_for_script(self, generation: Generation, step: int) -> End | None:
         """Until the script asks for something, or the coordinator does; the order that ended the job."""

@@ -27,9 +27,14 @@ from recycle_runtime.protocol.messages import (
     KeptState,
     OtherEnded,
     RowRequest,
+    Saved,
+    SaveOrder,
+    SaveRequest,
+    SaveShare,
     ScriptEnded,
     ScriptSteps,
     StepRow,
+    ToScript,
 )
 
 
@@ -49,6 +54,13 @@ class Evaluation:
     number: int
     """Among the evaluations before the same step."""
     data: EvaluationData
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """The parameters before a step, settled; to disk, if this process is asked for its shards."""
+
+    path: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +98,14 @@ class Requests:
         self._evaluation: Evaluation | None = None
         self._shares: dict[tuple[int, int], EvaluationShare] = {}
         self._results: dict[tuple[int, int], float] = {}
+        self._save: SaveRequest | None = None
+        """That the script waits for."""
+        self._save_order: SaveOrder | None = None
+        """The newest one."""
+        self._settled_for: tuple[int, SaveRequest] | None = None
+        """In which generation for which save the last step was settled."""
+        self._save_share: SaveShare | None = None
+        self._saved: Saved | None = None
         self._rows: dict[int, StepRow] = {}
         self._wanted_rows: set[int] = set()
         self._wanted_steps: list[ScriptSteps] = []
@@ -120,16 +140,16 @@ class Requests:
         """Whether the engine need not wait: there is no script under way that could ask."""
         return self._start is None
 
-    def next(self, step: int) -> Next | Evaluation:
+    def next(self, step: int) -> Next | Evaluation | Save:
         """What to do before this step."""
         with self._changed:
             self._is_busy = False
             found = self._next(step)
-            self._is_busy = isinstance(found, Evaluation) or found is Next.STEP
+            self._is_busy = isinstance(found, Evaluation | Save) or found is Next.STEP
             self._changed.notify_all()
             return found
 
-    def _next(self, step: int) -> Next | Evaluation:
+    def _next(self, step: int) -> Next | Evaluation | Save:
         if self.is_free:
             return Next.STEP
         if not self._is_inside:
@@ -140,7 +160,21 @@ class Requests:
             wanted = self._evaluation.step, self._evaluation.number
             known = wanted in self._results or self._has_share(wanted)
             return Next.WAIT if known else self._evaluation
+        if self._save is not None and self._save.step == step:
+            return self._due_save(self._save)
         return Next.STOP if self._has_ended else Next.WAIT
+
+    def _due_save(self, save: SaveRequest) -> Next | Save:
+        order, share = self._save_order, self._save_share
+        if self._is_answer(save, self._saved):
+            return Next.WAIT
+        if (
+            order is not None
+            and (order.generation, order.step, order.number) == (self.generation, save.step, save.number)
+            and (share is None or share.path != order.path)
+        ):
+            return Save(order.path)
+        return Next.WAIT if self._settled_for == (self.generation, save) else Save(None)
 
     def _has_share(self, wanted: tuple[int, int]) -> bool:
         """Whether this worker has done its part in the generation that runs."""
@@ -163,6 +197,18 @@ class Requests:
         if loss is not None:
             self._say(share)
 
+    def saved(self, share: SaveShare | None) -> None:
+        """The last step is settled, and this worker's part of a save is on disk, if it has one."""
+        with self._changed:
+            if self._save is not None:
+                self._settled_for = self.generation, self._save
+            if share is not None:
+                self._save_share = share
+            self._is_busy = False
+            self._changed.notify_all()
+        if share is not None:
+            self._say(share)
+
     def rest(self) -> None:
         """The engine has left its group."""
         with self._changed:
@@ -171,7 +217,7 @@ class Requests:
 
     # The line to the coordinator.
 
-    def take(self, message: StepRow | Evaluated | OtherEnded | KeptState | KeptRequest) -> None:
+    def take(self, message: ToScript) -> None:
         """An answer, or a question."""
         with self._changed:
             match message:
@@ -180,6 +226,11 @@ class Requests:
                     self._wanted_rows.discard(message.step)
                 case Evaluated(step, number, loss):
                     self._results[step, number] = loss
+                case Saved():
+                    self._saved = message
+                case SaveOrder():
+                    self._save_order = message
+                    self._wake()
                 case OtherEnded(worker, step):
                     self._others_end = worker, step
                 case KeptState(step, data):
@@ -198,6 +249,9 @@ class Requests:
             if self._evaluation is not None:
                 # Its result may have been lost on the way here.
                 again.append(EvaluationRequest(self._evaluation.step, self._evaluation.number))
+            if self._save is not None:
+                again.append(self._save)
+                again += [] if self._save_share is None else [self._save_share]
             if self._wanted_kept is not None:
                 again.append(KeptRequest(self._wanted_kept))
             if self._has_ended:
@@ -272,6 +326,21 @@ class Requests:
             wanted, applied = self._evaluation, self._applied
         if wanted is not None and wanted.step < applied:
             self._say(EvaluationRequest(wanted.step, wanted.number))
+
+    def save(self, step: int, number: int, folder: str) -> Saved:
+        """Save the model before a step, and wait until it is complete, or cannot be."""
+        request = SaveRequest(step, number, folder)
+        with self._changed:
+            self._save = request
+        self._say(request)
+        with self._inside():
+            self._changed.wait_for(lambda: self._is_answer(request, self._saved))
+            self._save = None
+        assert self._saved is not None
+        return self._saved
+
+    def _is_answer(self, request: SaveRequest, saved: Saved | None) -> bool:
+        return saved is not None and (saved.step, saved.number) == (request.step, request.number)
 
     def row(self, step: int) -> StepRow:
         """What a step came to, from the coordinator."""

@@ -11,10 +11,11 @@ from tests.runtime.trainer.scripts import loop
 
 
 class Seen(NamedTuple):
-    """After a step: its loss, and what an evaluation after it gives."""
+    """After a step: its loss, what an evaluation after it gives, and the model."""
 
     loss: float
     evaluated: float
+    state: dict[str, torch.Tensor]
 
 
 def train_plainly(steps: int, per_step: int, seed: int = 0) -> list[Seen]:
@@ -37,7 +38,8 @@ def train_plainly(steps: int, per_step: int, seed: int = 0) -> list[Seen]:
         nn.utils.clip_grad_norm_(model.parameters(), 0.5)
         optimizer.step()
         optimizer.zero_grad()
-        seen.append(Seen(total, _evaluate(model)))
+        state = {f"blocks.{name}": tensor.clone() for name, tensor in model.state_dict().items()}
+        seen.append(Seen(total, _evaluate(model), state))
     return seen
 
 

@@ -14,11 +14,15 @@ from recycle_runtime.protocol.messages import (
     KeptState,
     OtherEnded,
     RowRequest,
+    Saved,
+    SaveOrder,
+    SaveRequest,
+    SaveShare,
     ScriptEnded,
     ScriptSteps,
     StepRow,
 )
-from recycle_runtime.worker.requests import Evaluation, Next, Requests
+from recycle_runtime.worker.requests import Evaluation, Next, Requests, Save
 
 WAITS = 30.0
 
@@ -45,7 +49,7 @@ class Talk:
     def script(self, call: Callable[[], Any]) -> "Call":
         return Call(call)
 
-    def due(self, step: int) -> Next | Evaluation:
+    def due(self, step: int) -> Next | Evaluation | Save:
         """What the engine does, as soon as it need not wait."""
         while (found := self.requests.next(step)) is Next.WAIT:
             assert self.woken.acquire(timeout=WAITS)
@@ -154,6 +158,30 @@ def test_a_result_that_was_lost_with_a_coordinator_is_asked_for_again() -> None:
     assert talk.said[-1] == EvaluationRequest(0, 0)
     talk.requests.take(Evaluated(0, 0, 0.5))
     assert call.done() == 0.5
+
+
+def test_a_save_is_settled_written_when_ordered_and_written_again_in_another_group() -> None:
+    talk = started(4)
+    request = SaveRequest(4, 0, "/kept")
+    first, second = (SaveShare(path, {}, 0, None) for path in ("/a", "/b"))
+    call = talk.script(lambda: talk.requests.save(4, 0, "/kept"))
+    assert talk.due(4) == Save(None)
+    talk.requests.saved(None)
+    assert talk.requests.next(4) is Next.WAIT
+    talk.requests.take(SaveOrder(1, 4, 0, "/a"))
+    assert talk.due(4) == Save("/a")
+    talk.requests.saved(first)
+    assert talk.requests.next(4) is Next.WAIT
+    talk.requests.take(SaveOrder(2, 4, 0, "/b"))
+    assert talk.requests.next(4) is Next.WAIT, "that is for the next group"
+    talk.requests.arrive(4, 0, (0, 1), 2, is_main=False)
+    assert talk.due(4) == Save("/b")
+    talk.requests.saved(second)
+    assert talk.said == [request, first, second]
+    talk.requests.recall()
+    assert talk.said[3:] == [request, second]
+    talk.requests.take(Saved(4, 0, "/b", None))
+    assert call.done().path == "/b"
 
 
 def test_rows_are_asked_for_once_and_again_of_a_new_coordinator() -> None:

@@ -1,6 +1,7 @@
 """A training script as a user would write one: it records what it sees, and does what a test asks for.
 
 loop.py FOLDER STEPS [--evaluate-every N] [--sleep SECONDS] [--die P:S@STEP@MOMENT] [--stop-below LOSS]
+    [--save-every N]
 """
 
 import argparse
@@ -98,6 +99,7 @@ if __name__ == "__main__":
     parser.add_argument("--sleep", type=float, default=0.0)
     parser.add_argument("--die", action="append", default=[])
     parser.add_argument("--stop-below", type=float, default=0.0)
+    parser.add_argument("--save-every", type=int, default=0)
     arguments = parser.parse_args()
     folder: Path = arguments.folder
     now = -1
@@ -113,9 +115,13 @@ if __name__ == "__main__":
         time.sleep(arguments.sleep)
         if arguments.evaluate_every and (step + 1) % arguments.evaluate_every == 0:
             evaluated = trainer.evaluate(held_out, microbatches=HELD_OUT)
+        if arguments.save_every and (step + 1) % arguments.save_every == 0:
+            trainer.save(folder / "kept")
         best.update(report.loss)
         kept = [best.loss, best.passes]
         record(step=step, loss=report.loss, evaluated=evaluated, main=trainer.is_main, kept=kept)
         if report.loss < arguments.stop_below:
             trainer.stop()
+    if arguments.save_every and (state := trainer.state_dict()):
+        torch.save(state, folder / "whole.pt")
     record(step=None, loss=None, evaluated=trainer.evaluate(held_out, microbatches=HELD_OUT), main=None)

@@ -1,0 +1,79 @@
+"""The files of what scripts save, as the coordinator touches them: folders and manifests.
+
+Standard library only.
+"""
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import count
+from pathlib import Path
+
+from recycle_runtime.checkpoint.manifest import CheckpointError, Manifest, Shape
+from recycle_runtime.checkpoint.shelf import Beginning, Shelf, name_of
+from recycle_runtime.coordinator.events import BeginSave, CompleteSave, SaveBegun, SaveClosed
+from recycle_runtime.files import sentence
+
+_FIRST_BESIDE = 1000
+"""In the folder of the job's own checkpoints, names begin here: those below are for these."""
+
+
+class SaveFiles:
+    """Carries out what the state machine orders; a thread waits for the disk."""
+
+    def __init__(self, own: Path, shape: Shape, begins: Beginning, checkpoints: str | None = None) -> None:
+        """`own` is where things go that a script wants for a moment only; `checkpoints` the job's own."""
+        self._own, self._shape, self._begins = own, shape, begins
+        self._taken = None if checkpoints is None else Path(checkpoints).resolve()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="saves")
+        self._closing: list[tuple[int, Future[None]]] = []
+
+    def begin(self, order: BeginSave) -> SaveBegun:
+        """Make a folder that nothing has been written to."""
+        shelf = Shelf(order.folder or self._own)
+        try:
+            shelf.folder.mkdir(parents=True, exist_ok=True)
+            first = _FIRST_BESIDE if shelf.folder.resolve() == self._taken else 0
+            return SaveBegun(order.attempt, str(_new_folder(shelf, order.step, first)), None)
+        except OSError as error:
+            return SaveBegun(order.attempt, str(shelf.folder), sentence(error))
+
+    def complete(self, order: CompleteSave) -> None:
+        self._closing.append((order.attempt, self._thread.submit(self._complete, order)))
+
+    def _complete(self, order: CompleteSave) -> None:
+        shape, path = self._shape.with_shards(order.shards), Path(order.path)
+        if sorted(order.shards) != sorted(shape.shards):
+            raise CheckpointError("the workers' shards are not those of a whole model")
+        if order.script is not None:
+            order.script.write(path)
+        items = self._begins.item + (order.step - self._begins.step) * shape.per_step
+        manifest = Manifest(order.step, items, order.seed, shape, dict(order.shards))
+        Shelf(path.parent).complete(path.name, manifest)
+
+    def drop(self, path: str) -> None:
+        """Unless it is complete."""
+        folder = Path(path)
+        self._thread.submit(Shelf(folder.parent).drop, folder.name)
+
+    def take(self) -> list[SaveClosed]:
+        """Manifests that have reached the disk since, or cannot."""
+        done = [closing for closing in self._closing if closing[1].done()]
+        self._closing = [closing for closing in self._closing if closing not in done]
+        return [SaveClosed(attempt, _why(future.exception())) for attempt, future in done]
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False)
+
+
+def _new_folder(shelf: Shelf, step: int, first: int) -> Path:
+    for attempt in count(first):
+        name = name_of(step, attempt)
+        try:
+            shelf.make(name)
+        except FileExistsError:
+            continue
+        return shelf.folder / name
+    raise AssertionError("there is a name that nobody has")
+
+
+def _why(error: BaseException | None) -> str | None:
+    return None if error is None else sentence(error) if isinstance(error, OSError) else str(error)

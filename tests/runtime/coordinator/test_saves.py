@@ -1,0 +1,105 @@
+"""What scripts save: who writes it, when it is complete, and what becomes of attempts that fail."""
+
+from pathlib import Path
+
+from recycle_runtime.checkpoint.manifest import Shape
+from recycle_runtime.checkpoint.shelf import Beginning, Shelf
+from recycle_runtime.coordinator.events import (
+    BeginSave,
+    CompleteSave,
+    DropSave,
+    SaveBegun,
+    Send,
+    TellSaved,
+)
+from recycle_runtime.coordinator.save_files import SaveFiles
+from recycle_runtime.coordinator.saves import Saves
+from recycle_runtime.protocol.messages import Member, Saved, SaveOrder, SaveRequest, SaveShare
+
+A, B, C, D = (Member((pipeline, stage), 0) for pipeline in range(2) for stage in range(2))
+ALL = [A, B, C, D]
+STAGES = {member.worker: member.worker[1] for member in ALL}
+ASKED = SaveRequest(4, 0, "/kept")
+
+
+def share(path: str, stage: int, error: str | None = None) -> SaveShare:
+    return SaveShare(path, {f"layer-{stage}-part-0": stage}, 7, error)
+
+
+def begun(path: str) -> Saves:
+    """The first holders of both stages have been told to write."""
+    saves = Saves()
+    assert saves.begin(1, ALL, STAGES) == []
+    assert saves.wants(C, ASKED) == [BeginSave(0, 4, "/kept")]
+    assert saves.wants(A, ASKED) == []
+    order = SaveOrder(1, 4, 0, path)
+    assert saves.begun(0, path, None) == [Send(A, order), Send(B, order)]
+    return saves
+
+
+def test_it_is_complete_when_every_stage_is_on_disk() -> None:
+    saves = begun("/kept/a")
+    assert saves.hear(A, share("/kept/a", 0)) == []
+    assert saves.hear(A, share("/kept/a", 0)) == [] == saves.hear(C, share("/kept/a", 0))
+    # Said again by one whose order may have been lost, and by one that has done its part.
+    assert saves.wants(B, ASKED) == [Send(B, SaveOrder(1, 4, 0, "/kept/a"))]
+    assert saves.wants(A, ASKED) == []
+    shards = {"layer-0-part-0": 0, "layer-1-part-0": 1}
+    assert saves.hear(B, share("/kept/a", 1)) == [CompleteSave(0, 4, "/kept/a", shards, 7)]
+    result = Saved(4, 0, "/kept/a", None)
+    # A change of the group does not matter any more.
+    assert saves.begin(2, [C, D], STAGES) == []
+    assert saves.closed(0, None) == [TellSaved(result)]
+    assert saves.wants(D, ASKED) == [Send(D, result)]
+    restarted = Saves()
+    restarted.remember([result])
+    assert restarted.wants(D, ASKED) == [Send(D, result)]
+
+
+def test_the_next_generation_writes_what_a_failed_worker_has_not() -> None:
+    saves = begun("/kept/a")
+    saves.hear(B, share("/kept/a", 1))
+    assert saves.begin(2, [B, C, D], STAGES) == [DropSave("/kept/a"), BeginSave(1, 4, "/kept")]
+    assert saves.hear(B, share("/kept/a", 1)) == [], "of the attempt before"
+    order = SaveOrder(2, 4, 0, "/kept/b")
+    assert saves.begun(1, "/kept/b", None) == [Send(B, order), Send(C, order)]
+    # A folder that was made for an attempt which nobody wants any more.
+    assert saves.begun(0, "/kept/late", None) == [DropSave("/kept/late")]
+
+
+def test_an_error_is_the_answer_to_all() -> None:
+    saves = begun("/kept/a")
+    result = Saved(4, 0, "/kept/a", "no space left on device")
+    told = saves.hear(A, share("/kept/a", 0, "no space left on device"))
+    assert told == [DropSave("/kept/a"), TellSaved(result)]
+    assert saves.wants(D, ASKED) == [Send(D, result)]
+    assert saves.wants(D, SaveRequest(4, 1, "/kept")) == [BeginSave(1, 4, "/kept")]
+    assert saves.begun(1, "/kept", "permission denied") == [
+        TellSaved(Saved(4, 1, "/kept", "permission denied"))
+    ]
+
+
+def test_scripts_that_save_to_different_folders() -> None:
+    why = begun("/kept/a").wants(D, SaveRequest(4, 0, "/other"))
+    assert isinstance(why, str) and why.startswith("the script of worker 1:1 saves to /other, and that of")
+
+
+def test_folders_are_new_and_errors_sentences(tmp_path: Path) -> None:
+    files = SaveFiles(tmp_path / "own", Shape(2, 2, 1, 2, 2), Beginning())
+    kept = str(tmp_path / "kept")
+    assert files.begin(BeginSave(0, 4, kept)) == SaveBegun(0, f"{kept}/step-00000004", None)
+    assert files.begin(BeginSave(1, 4, kept)) == SaveBegun(1, f"{kept}/step-00000004.1", None)
+    assert files.begin(BeginSave(2, 4, "")).path == str(tmp_path / "own" / "step-00000004")
+    beside = SaveFiles(tmp_path / "own", Shape(2, 2, 1, 2, 2), Beginning(), kept)
+    assert beside.begin(BeginSave(0, 4, kept)).path == f"{kept}/step-00000004.1000"
+    (tmp_path / "file").touch()
+    refused = files.begin(BeginSave(3, 4, f"{tmp_path}/file/kept"))
+    assert refused.why == f"{tmp_path}/file/kept: not a directory"
+    # Shards of a whole model or none: without a manifest it is no checkpoint.
+    files.complete(CompleteSave(0, 4, f"{kept}/step-00000004", {"layer-1-part-0": 1}, 7))
+    while not (closed := files.take()):
+        pass
+    assert closed[0].why == "the workers' shards are not those of a whole model"
+    assert Shelf(kept).look() == ([], [])
+    files.close()
+    beside.close()
