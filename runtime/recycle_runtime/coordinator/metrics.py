@@ -41,6 +41,10 @@ class StepRows:
         self._members, self._live, self._plan, self._with_loss = members, live, plan, with_loss
         return rows
 
+    def is_made_by(self, member: Member) -> bool:
+        """Whether steps of this generation count only when this process has made them."""
+        return member in self._members
+
     def add_loss(self, member: Member, step: int, loss: float | None) -> None:
         """What a process adds to the loss of a step that it may fail to finish."""
         if loss is not None and step >= self.next and member in self._members:

@@ -521,11 +521,11 @@ class StateMachine:
             self.checkpoints.end_with(step)
 
     def _those_who_end(self) -> list[Member]:
-        """Workers that train; in a job with scripts, none that is a standby until it has its state."""
+        """Workers that train; in a job with scripts, none whose script waits to be part of the group."""
         active = self.roster.active()
         if not self.scripts.ended:
             return active
-        return [member for member in active if not self.roster.entries[member].is_joining]
+        return [member for member in active if self.rows.is_made_by(member)]
 
     def _evaluation_share(self, member: Member, message: EvaluationShare) -> None:
         if self._is_current(member, message.generation):
