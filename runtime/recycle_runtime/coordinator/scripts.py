@@ -17,6 +17,7 @@ from recycle_runtime.protocol.messages import (
     KeptState,
     Member,
     OtherEnded,
+    OtherEvaluates,
     StepRow,
 )
 
@@ -40,6 +41,8 @@ class Scripts:
         self._shares: dict[tuple[int, int], dict[Member, float]] = {}
         """Of evaluations that are under way, by step and number."""
         self._results: dict[tuple[int, int], Evaluated] = {}
+        self._evaluating: tuple[int, int] | None = None
+        """The evaluation that a script has asked for last: the others have heard of it."""
         """Of all that are complete: whoever joins may run lines that others have run long ago."""
         self._with_loss: frozenset[Member] = frozenset()
         self._kept: dict[int, bytes] = {}
@@ -128,10 +131,17 @@ class Scripts:
         result = self._results[key] = Evaluated(message.step, message.number, loss)
         return [TellEvaluation(result), *(Send(other, result) for other in active)]
 
-    def result(self, member: Member, step: int, number: int) -> list[Order]:
-        """Of an evaluation that the other workers have made without it."""
+    def result(self, member: Member, step: int, number: int, active: Collection[Member]) -> list[Order]:
+        """Of an evaluation that the others have made without it; if nobody has, they hear who waits first."""
         result = self._results.get((step, number))
-        return [] if result is None else [Send(member, result)]
+        if result is not None:
+            return [Send(member, result)]
+        if self._evaluating == (step, number):
+            return []
+        self._evaluating = step, number
+        return [
+            Send(other, OtherEvaluates(member.worker, step, number)) for other in active if other != member
+        ]
 
     def want_kept(self, step: int) -> list[Order]:
         """Ask the main worker what its script keeps before a step."""

@@ -272,7 +272,9 @@ class StateMachine:
         members.on(KeptState, self._kept_state)
         members.on(
             EvaluationRequest,
-            lambda member, said: self._order(self.scripts.result(member, said.step, said.number)),
+            lambda member, said: self._order(
+                self.scripts.result(member, said.step, said.number, self.roster.active())
+            ),
         )
 
     @property

@@ -252,7 +252,7 @@ def _listed(words: list[str]) -> str:
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
+    text = " ".join(repr(value).split())
     return text if len(text) <= 40 else f"{text[:40]}..."
 
 

@@ -370,7 +370,7 @@ class EvaluationShare:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationRequest:
-    """Tell me the result of an evaluation that the other workers have made without me."""
+    """Tell me the result of an evaluation for which my script waits, if the other workers have made it."""
 
     step: Natural
     number: Natural
@@ -563,6 +563,15 @@ class OtherEnded:
 
     worker: GridWorker
     step: Natural
+
+
+@dataclass(frozen=True, slots=True)
+class OtherEvaluates:
+    """The script of this worker waits for an evaluation: if yours goes on without, they are not the same."""
+
+    worker: GridWorker
+    step: Natural
+    number: Natural
 
 
 @dataclass(frozen=True, slots=True)
@@ -862,7 +871,7 @@ ScriptRequest = (
     | KeptRequest
     | KeptState
 )
-ToScript = StepRow | Evaluated | SaveOrder | Saved | OtherEnded | KeptRequest | KeptState
+ToScript = StepRow | Evaluated | SaveOrder | Saved | OtherEnded | OtherEvaluates | KeptRequest | KeptState
 FromWorker = (
     Join
     | LeftGroup
@@ -912,6 +921,7 @@ ToWorker = (
     | SaveOrder
     | Saved
     | OtherEnded
+    | OtherEvaluates
     | KeptRequest
     | KeptState
     | End

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 
 from recycle_runtime.program.errors import ProgramError
+from recycle_runtime.program.loading import kind_of
 
 _LARGEST = 64 << 20
 """Bytes: it is copied after every step."""
@@ -37,7 +38,7 @@ class Kept:
     def add(self, name: str, thing: Stateful) -> None:
         for method in ("state_dict", "load_state_dict"):
             if not callable(getattr(thing, method, None)):
-                raise ProgramError(f"trainer.keep({name!r}, ...): a {type(thing).__name__} has no {method}")
+                raise ProgramError(f"trainer.keep({name!r}, ...): {kind_of(thing)} has no {method}")
         if name in self._objects:
             raise ProgramError(f"trainer.keep: something is kept as {name!r} already")
         self._objects[name] = thing

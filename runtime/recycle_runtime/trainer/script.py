@@ -72,7 +72,8 @@ def outcome(path: Path, worker: Worker, run: Callable[[], None]) -> str | None:
             return None
         return f"{path}: the script of worker {worker_text(worker)} exited with {error.code!r}"
     except ProgramError as error:
-        return f"{place(path, line_of(path, error))}: {error}"
+        hint = f"; {error.hint}" if error.hint else ""
+        return f"{place(path, line_of(path, error))}: {str(error).removeprefix(f'{path}: ')}{hint}"
     except SyntaxError as error:
         return syntax_sentence(path, error)
     except Exception as error:

@@ -26,6 +26,8 @@ def program_error_text(error: BaseException, worker: str) -> str:
 def _words(error: BaseException) -> str:
     if isinstance(error, bdb.BdbQuit):
         return "a breakpoint was reached: run with --debug P:S to use a debugger in that worker"
+    if isinstance(error, ProgramError):
+        return f"{error}; {error.hint}" if error.hint else str(error)
     text = str(error)
     if len(text) > _LONGEST:
         text = f"{text[:_LONGEST]}..."

@@ -26,6 +26,7 @@ from recycle_runtime.protocol.messages import (
     KeptRequest,
     KeptState,
     OtherEnded,
+    OtherEvaluates,
     RowRequest,
     Saved,
     SaveOrder,
@@ -110,6 +111,9 @@ class Requests:
         self._wanted_rows: set[int] = set()
         self._wanted_steps: list[ScriptSteps] = []
         self._others_end: tuple[Worker, int] | None = None
+        self._others_evaluation: OtherEvaluates | None = None
+        self._last_evaluation = (-1, -1)
+        """Step and number of what this script has asked for."""
         self._snapshots: dict[int, bytes] = {}
         """What the script keeps before a step, of the last ones."""
         self._wanted_snapshots: set[int] = set()
@@ -233,12 +237,15 @@ class Requests:
                     self._wake()
                 case OtherEnded(worker, step):
                     self._others_end = worker, step
+                case OtherEvaluates():
+                    self._others_evaluation = message
                 case KeptState(step, data):
                     self._kept[step] = data or b""
                 case KeptRequest(step):
                     self._wanted_snapshots.add(step)
             self._changed.notify_all()
         self._check_end()
+        self._check_evaluation()
         self._tell_snapshots()
 
     def recall(self) -> None:
@@ -271,6 +278,26 @@ class Requests:
                 "same steps"
             )
             self._say(Failed(end[1], why, is_injected=False, is_hopeless=True))
+
+    def _check_evaluation(self) -> None:
+        """Whether another script waits for an evaluation that this one has passed without asking for it."""
+        with self._changed:
+            others, worker = self._others_evaluation, self.worker
+            if others is None or not self._has_passed(others):
+                return
+        why = (
+            f"the script of worker {worker_text(others.worker)} evaluates after {others.step} steps, and "
+            f"that of worker {worker_text(worker)} goes on without it: every worker must ask for the same "
+            "evaluations, so they may not depend on trainer.is_main"
+        )
+        self._say(Failed(others.step, why, is_injected=False, is_hopeless=True))
+
+    def _has_passed(self, others: OtherEvaluates) -> bool:
+        """Whether this script will never ask for that evaluation."""
+        if self._start is None or others.step < self._start.step + self._start.is_made:
+            return False  # Of a time when this worker was not there.
+        has_gone_on = self._granted > others.step or self._has_ended
+        return has_gone_on and self._last_evaluation < (others.step, others.number)
 
     # The script.
 
@@ -307,6 +334,7 @@ class Requests:
             self._results = {at: loss for at, loss in self._results.items() if at[0] > step}
             self._evaluation = None
         self._check_end()
+        self._check_evaluation()
         with self._inside():
             self._changed.wait_for(lambda: self._applied > step)
 
@@ -314,7 +342,8 @@ class Requests:
         """Ask for an evaluation before a step, and wait; the mean of its losses."""
         with self._changed:
             self._evaluation = Evaluation(step, number, data)
-        self._ask_for_result()
+            self._last_evaluation = step, number
+        self._say(EvaluationRequest(step, number))
         with self._inside():
             self._changed.wait_for(lambda: (step, number) in self._results)
             self._evaluation = None
@@ -395,6 +424,7 @@ class Requests:
             granted = self._granted
         self._say(ScriptEnded(granted))
         self._check_end()
+        self._check_evaluation()
         self._wake()
 
     @property

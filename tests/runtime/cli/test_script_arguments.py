@@ -37,6 +37,14 @@ def test_either_a_script_or_a_program(tmp_path: Path) -> None:
             check_script(parse_arguments(words))
 
 
+def test_steps_of_a_script_are_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan, script = tmp_path / "a.plan", tmp_path / "train.py"
+    plan.touch()
+    script.touch()
+    assert main(["local", str(plan), "--steps", "4", str(script)]) == 2
+    assert "--steps is for --program FILE: a script says with trainer.steps(n)" in capsys.readouterr().err
+
+
 def test_a_script_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = tmp_path / "a.plan"
     plan.touch()

@@ -9,6 +9,7 @@ from recycle_runtime.protocol.messages import (
     KeptState,
     Member,
     OtherEnded,
+    OtherEvaluates,
     StepRow,
 )
 
@@ -52,8 +53,11 @@ def test_an_evaluation_is_complete_when_all_shares_are_there() -> None:
     # Whoever joins before the same step is told with its first order, others when they ask.
     assert Send(THIRD, result) in scripts.begin(0, ALL, frozenset({SECOND}))
     assert scripts.begin(1, ALL, frozenset({SECOND})) == []
-    assert scripts.result(THIRD, 0, 0) == [Send(THIRD, result)]
-    assert scripts.result(THIRD, 0, 1) == []
+    assert scripts.result(THIRD, 0, 0, ALL) == [Send(THIRD, result)]
+    # Of one that nobody has made the others hear, once.
+    told = scripts.result(FIRST, 1, 0, ALL)
+    assert told == [Send(other, OtherEvaluates((0, 0), 1, 0)) for other in ALL[1:]]
+    assert scripts.result(SECOND, 1, 0, ALL) == []
 
 
 def test_scripts_that_ask_for_different_steps() -> None:

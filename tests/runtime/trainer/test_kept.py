@@ -42,7 +42,7 @@ def test_nothing_kept_is_nothing() -> None:
 
 
 def test_what_cannot_be_kept() -> None:
-    with pytest.raises(ProgramError, match="a list has no state_dict"):
+    with pytest.raises(ProgramError, match="a value of type list has no state_dict"):
         keeping(numbers=[1, 2])
     with pytest.raises(ProgramError, match="tensors, numbers, strings"):
         keeping(counter=Counter(Counter())).pack()
@@ -54,5 +54,5 @@ def test_what_cannot_be_kept() -> None:
 
 
 def test_a_trainer_outside_of_recycle_run_says_how_to_start() -> None:
-    with pytest.raises(ProgramError, match="recycle-run local PLAN"):
+    with pytest.raises(SystemExit, match="recycle-run local PLAN"):
         recycle.Trainer([], loss=torch.nn.functional.mse_loss, optimizer=torch.optim.Adam)

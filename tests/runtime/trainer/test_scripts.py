@@ -185,6 +185,17 @@ BAD = {
         "ended before step 1, and that of worker",
         "",
     ),
+    "evaluates on one worker": (
+        "t = trainer()\nfor step in t.steps(3):\n    t.step(data)\n"
+        "    if t.is_main: t.evaluate(data, microbatches=2)",
+        "evaluates after 1 steps, and that of worker",
+        "",
+    ),
+    "has an optimizer in place of a function": (
+        "recycle.Trainer(layers, optimizer=torch.optim.SGD(layers()[0][1].parameters(), lr=0.1))",
+        "bad.py:15: optimizer must be a function, got SGD ( Parameter Group 0",
+        "",
+    ),
     "is no Python": ("for for", "bad.py:15: syntax error", ""),
 }
 HEAD = """\

@@ -13,6 +13,7 @@ from recycle_runtime.protocol.messages import (
     KeptRequest,
     KeptState,
     OtherEnded,
+    OtherEvaluates,
     RowRequest,
     Saved,
     SaveOrder,
@@ -153,7 +154,8 @@ def test_a_result_that_was_lost_with_a_coordinator_is_asked_for_again() -> None:
     found = talk.due(0)
     assert isinstance(found, Evaluation)
     talk.requests.evaluated(found, None)
-    assert talk.said == []
+    assert talk.said == [EvaluationRequest(0, 0)]
+    talk.said.clear()
     talk.requests.recall()
     assert talk.said[-1] == EvaluationRequest(0, 0)
     talk.requests.take(Evaluated(0, 0, 0.5))
@@ -217,6 +219,43 @@ def test_another_script_that_ended_earlier_is_an_error() -> None:
     (said,) = talk.said
     assert isinstance(said, Failed) and said.is_hopeless
     assert "worker 1:1 ended before step 4, and that of worker 0:1 asks for it" in said.why
+
+
+def passed(talk: Talk) -> str:
+    """What is wrong with going on."""
+    talk.script(lambda: talk.requests.make(4))
+    while not any(isinstance(said, Failed) for said in talk.said):
+        pass
+    (said,) = [said for said in talk.said if isinstance(said, Failed)]
+    assert said.is_hopeless
+    return said.why
+
+
+def test_another_script_that_evaluates_where_this_one_goes_on_is_an_error() -> None:
+    talk = started(4)
+    talk.requests.take(OtherEvaluates((1, 1), 3, 0))
+    talk.requests.take(OtherEvaluates((1, 1), 4, 0))
+    assert talk.said == [], "this worker has joined after 4 steps, and may still ask for the second"
+    assert "worker 1:1 evaluates after 4 steps, and that of worker 0:1 goes on without it" in passed(talk)
+
+
+def test_one_evaluation_less_than_another_script_is_an_error() -> None:
+    talk = started(4)
+    talk.requests.take(OtherEvaluates((1, 1), 4, 0))
+    call = talk.script(lambda: talk.requests.evaluate(4, 0, Items()))
+    talk.requests.take(Evaluated(4, 0, 0.5))
+    assert call.done() == 0.5
+    assert talk.said == [EvaluationRequest(4, 0)]
+    talk.requests.take(OtherEvaluates((1, 1), 4, 1))
+    assert "evaluates after 4 steps" in passed(talk)
+
+
+def test_a_script_that_ends_without_an_evaluation_of_another() -> None:
+    talk = started(4)
+    talk.requests.end()
+    talk.requests.take(OtherEvaluates((1, 1), 4, 0))
+    said = talk.said[-1]
+    assert isinstance(said, Failed) and "goes on without it" in said.why
 
 
 def test_what_a_script_keeps_is_told_when_it_is_there() -> None:

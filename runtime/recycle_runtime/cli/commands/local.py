@@ -77,6 +77,10 @@ def run(arguments: Namespace, output: Output) -> int:
     script = check_script(arguments)
     if not script and arguments.steps is None:
         raise UsageError("--program needs --steps N, the number of steps to train")
+    if script and arguments.steps is not None:
+        raise UsageError(
+            "--steps is for --program FILE: a script says with trainer.steps(n) how many it makes"
+        )
     every = checkpoint_every(arguments)
     limits = time_limits(arguments)
     bundle = Bundle.read(arguments.bundle)
@@ -88,7 +92,7 @@ def run(arguments: Namespace, output: Output) -> int:
     options = RunOptions(
         bundle=arguments.bundle,
         program=arguments.program or "",
-        steps=None if script else arguments.steps,
+        steps=arguments.steps,
         script=script,
         failed=failed,
         seed=arguments.seed,

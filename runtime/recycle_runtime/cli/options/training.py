@@ -41,7 +41,7 @@ def add_device_arguments(parser: Arguments) -> None:
 
 def add_step_arguments(parser: Arguments, *, required: bool = True) -> None:
     """How long to train, and without which workers; a script may say how long itself."""
-    how = "" if required else "; a script says so itself"
+    how = "" if required else ", with --program; a script says so itself"
     parser.add_argument(
         "--steps", required=required, type=int, metavar="N", help=f"number of steps to train{how}"
     )
