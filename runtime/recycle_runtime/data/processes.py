@@ -2,10 +2,12 @@
 
 import os
 import stat
+import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import Any, cast
 
 from torch.utils.data import DataLoader, Dataset, Sampler
@@ -106,8 +108,15 @@ class _Begin:
 
     def __call__(self, number: int) -> None:
         _let_go_of_sockets()
+        sys.excepthook = _tell_unless_alone
         if self._then is not None:
             self._then(number)
+
+
+def _tell_unless_alone(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """A worker may fail while the thread of `multiprocessing` hands it a micro-batch: that is no news."""
+    if not isinstance(error, ConnectionError | EOFError):
+        sys.__excepthook__(kind, error, trace)
 
 
 def _let_go_of_sockets() -> None:
