@@ -109,6 +109,7 @@ from recycle_runtime.protocol.messages import (
     LossShare,
     Member,
     Move,
+    OtherSaves,
     PeerDigest,
     Recall,
     Report,
@@ -538,6 +539,9 @@ class StateMachine:
         if isinstance(orders, str):
             self._end(orders)
             return
+        if any(isinstance(order, BeginSave) for order in orders):
+            waits = OtherSaves(member.worker, message.step, message.number)
+            self._orders += [Send(other, waits) for other in self.roster.active() if other != member]
         self._save_orders(orders)
 
     def _save_orders(self, orders: Iterable[Order]) -> None:

@@ -575,6 +575,15 @@ class OtherEvaluates:
 
 
 @dataclass(frozen=True, slots=True)
+class OtherSaves:
+    """The script of this worker waits for a save: if yours goes on without, they are not the same."""
+
+    worker: GridWorker
+    step: Natural
+    number: Natural
+
+
+@dataclass(frozen=True, slots=True)
 class End:
     """The job is over, or you are not part of it."""
 
@@ -871,7 +880,17 @@ ScriptRequest = (
     | KeptRequest
     | KeptState
 )
-ToScript = StepRow | Evaluated | SaveOrder | Saved | OtherEnded | OtherEvaluates | KeptRequest | KeptState
+ToScript = (
+    StepRow
+    | Evaluated
+    | SaveOrder
+    | Saved
+    | OtherEnded
+    | OtherEvaluates
+    | OtherSaves
+    | KeptRequest
+    | KeptState
+)
 FromWorker = (
     Join
     | LeftGroup
@@ -922,6 +941,7 @@ ToWorker = (
     | Saved
     | OtherEnded
     | OtherEvaluates
+    | OtherSaves
     | KeptRequest
     | KeptState
     | End

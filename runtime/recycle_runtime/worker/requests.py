@@ -27,6 +27,7 @@ from recycle_runtime.protocol.messages import (
     KeptState,
     OtherEnded,
     OtherEvaluates,
+    OtherSaves,
     RowRequest,
     Saved,
     SaveOrder,
@@ -112,7 +113,8 @@ class Requests:
         self._wanted_steps: list[ScriptSteps] = []
         self._others_end: tuple[Worker, int] | None = None
         self._others_evaluation: OtherEvaluates | None = None
-        self._last_evaluation = (-1, -1)
+        self._others_save: OtherSaves | None = None
+        self._last_evaluation = self._last_save = (-1, -1)
         """Step and number of what this script has asked for."""
         self._snapshots: dict[int, bytes] = {}
         """What the script keeps before a step, of the last ones."""
@@ -239,13 +241,15 @@ class Requests:
                     self._others_end = worker, step
                 case OtherEvaluates():
                     self._others_evaluation = message
+                case OtherSaves():
+                    self._others_save = message
                 case KeptState(step, data):
                     self._kept[step] = data or b""
                 case KeptRequest(step):
                     self._wanted_snapshots.add(step)
             self._changed.notify_all()
         self._check_end()
-        self._check_evaluation()
+        self._check_others()
         self._tell_snapshots()
 
     def recall(self) -> None:
@@ -279,25 +283,33 @@ class Requests:
             )
             self._say(Failed(end[1], why, is_injected=False, is_hopeless=True))
 
-    def _check_evaluation(self) -> None:
-        """Whether another script waits for an evaluation that this one has passed without asking for it."""
+    def _check_others(self) -> None:
+        """Whether another script waits for what this one has passed without asking for it."""
         with self._changed:
-            others, worker = self._others_evaluation, self.worker
-            if others is None or not self._has_passed(others):
-                return
-        why = (
-            f"the script of worker {worker_text(others.worker)} evaluates after {others.step} steps, and "
-            f"that of worker {worker_text(worker)} goes on without it: every worker must ask for the same "
-            "evaluations, so they may not depend on trainer.is_main"
-        )
-        self._say(Failed(others.step, why, is_injected=False, is_hopeless=True))
+            asked = (
+                (self._others_evaluation, self._last_evaluation, "evaluates", "evaluations"),
+                (self._others_save, self._last_save, "saves", "saves"),
+            )
+            passed = [
+                (others, does, what)
+                for others, last, does, what in asked
+                if others is not None and self._has_passed(others, last)
+            ]
+            worker = self.worker
+        for others, does, what in passed[:1]:
+            why = (
+                f"the script of worker {worker_text(others.worker)} {does} after {others.step} steps, and "
+                f"that of worker {worker_text(worker)} goes on without it: every worker must ask for "
+                f"the same {what}, so they may not depend on trainer.is_main"
+            )
+            self._say(Failed(others.step, why, is_injected=False, is_hopeless=True))
 
-    def _has_passed(self, others: OtherEvaluates) -> bool:
-        """Whether this script will never ask for that evaluation."""
+    def _has_passed(self, others: OtherEvaluates | OtherSaves, last: tuple[int, int]) -> bool:
+        """Whether this script will never ask for that."""
         if self._start is None or others.step < self._start.step + self._start.is_made:
             return False  # Of a time when this worker was not there.
         has_gone_on = self._granted > others.step or self._has_ended
-        return has_gone_on and self._last_evaluation < (others.step, others.number)
+        return has_gone_on and last < (others.step, others.number)
 
     # The script.
 
@@ -334,7 +346,7 @@ class Requests:
             self._results = {at: loss for at, loss in self._results.items() if at[0] > step}
             self._evaluation = None
         self._check_end()
-        self._check_evaluation()
+        self._check_others()
         with self._inside():
             self._changed.wait_for(lambda: self._applied > step)
 
@@ -361,6 +373,7 @@ class Requests:
         request = SaveRequest(step, number, folder)
         with self._changed:
             self._save = request
+            self._last_save = step, number
         self._say(request)
         with self._inside():
             self._changed.wait_for(lambda: self._is_answer(request, self._saved))
@@ -424,7 +437,7 @@ class Requests:
             granted = self._granted
         self._say(ScriptEnded(granted))
         self._check_end()
-        self._check_evaluation()
+        self._check_others()
         self._wake()
 
     @property

@@ -14,6 +14,7 @@ from recycle_runtime.protocol.messages import (
     KeptState,
     OtherEnded,
     OtherEvaluates,
+    OtherSaves,
     RowRequest,
     Saved,
     SaveOrder,
@@ -256,6 +257,14 @@ def test_a_script_that_ends_without_an_evaluation_of_another() -> None:
     talk.requests.take(OtherEvaluates((1, 1), 4, 0))
     said = talk.said[-1]
     assert isinstance(said, Failed) and "goes on without it" in said.why
+
+
+def test_another_script_that_saves_where_this_one_goes_on_is_an_error() -> None:
+    talk = started(4)
+    talk.requests.take(OtherSaves((1, 1), 3, 0))
+    talk.requests.take(OtherSaves((1, 1), 4, 0))
+    assert talk.said == [], "this worker has joined after 4 steps, and may still ask for the second"
+    assert "worker 1:1 saves after 4 steps, and that of worker 0:1 goes on without it" in passed(talk)
 
 
 def test_what_a_script_keeps_is_told_when_it_is_there() -> None:
