@@ -46,6 +46,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PATIENCE = 60.0
 STEPS = 2
 CPU = torch.device("cpu")
+SMALLEST = 9
+"""Bytes: single numbers (losses, sums that show whether all is finite) are no activations."""
 COMPUTES = (Opcode.FORWARD, Opcode.BACKWARD, Opcode.BACKWARD_INPUT, Opcode.BACKWARD_WEIGHT)
 RECEIVES = (Opcode.RECV_ACTIVATION, Opcode.RECV_GRADIENT)
 PLANS: dict[str, tuple[Techniques, list[Worker]]] = {
@@ -256,7 +258,7 @@ def _run(bundle: Bundle, path: str, program: str, size: Sequence[StageBytes]) ->
                 options, store, lambda told, _, grid, __: _Metered(meter, told, store, grid)
             )
             with ExitStack() as stack:
-                meter.watch(worker, stack.enter_context(counting(CPU)))
+                meter.watch(worker, stack.enter_context(counting(CPU, SMALLEST)))
                 worker.train(lambda _: None)
             worker.transport.barrier()
         except BaseException as error:

@@ -80,23 +80,27 @@ MEMORY_HOW = {
 
 
 @contextmanager
-def counting(device: torch.device) -> Generator[Callable[[], int]]:
-    """Gives a function that says how many bytes are held that were not when this was entered."""
+def counting(device: torch.device, smallest: int = 0) -> Generator[Callable[[], int]]:
+    """Gives a function that says how many bytes are held that were not when this was entered.
+
+    On a CPU, storages of fewer bytes than the smallest do not count.
+    """
     gc.collect()
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         before = torch.cuda.memory_allocated(device)
         yield lambda: torch.cuda.memory_allocated(device) - before
         return
-    with _LiveStorages() as storages:
+    with _LiveStorages(smallest) as storages:
         yield storages.held
 
 
 class _LiveStorages(TorchDispatchMode):
     """Remembers every storage that an operation has made, for as long as it lives."""
 
-    def __init__(self) -> None:
+    def __init__(self, smallest: int) -> None:
         super().__init__()  # pyright: ignore[reportUnknownMemberType]
+        self._smallest = smallest
         self._made: dict[int, tuple[StorageWeakRef, int]] = {}
         self._foreign: dict[int, StorageWeakRef] = {}
         # A weak reference also keeps an address from being used again, so addresses name storages.
@@ -113,7 +117,7 @@ class _LiveStorages(TorchDispatchMode):
                 self._foreign[storage._cdata] = StorageWeakRef(storage)
         result = func(*args, **(kwargs or {}))
         for storage in _storages(result):
-            if storage._cdata not in self._foreign:
+            if storage._cdata not in self._foreign and storage.nbytes() >= self._smallest:
                 self._made[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
         return result
 

@@ -278,6 +278,14 @@ def test_a_stream_goes_on_from_where_another_stood() -> None:
     assert later.item(3, 1)[1] == 10 and later.item(4, 2)[1] == 14
 
 
+@pytest.fixture
+def heard(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
+    """Log lines, also where another test has given the runtime's logger handlers of its own."""
+    monkeypatch.setattr(logging.getLogger("recycle_runtime"), "propagate", True)
+    monkeypatch.setattr(logging.getLogger("recycle_runtime"), "level", logging.INFO)
+    return caplog
+
+
 @pytest.mark.parametrize(
     "given",
     [
@@ -287,19 +295,19 @@ def test_a_stream_goes_on_from_where_another_stood() -> None:
     ],
     ids=["list", "loader of a stream", "iterable"],
 )
-def test_what_ends_begins_again_and_says_so_once(given: Any, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO):
+def test_what_ends_begins_again_and_says_so_once(given: Any, heard: pytest.LogCaptureFixture) -> None:
+    with heard.at_level(logging.INFO):
         found = targets(MicroBatches(giving(given), 0, 3), 5, 3)
     assert [number if type(number) is int else int(number) for number in found] == [0, 1, 2, 3, 4] * 3
-    said = [row.getMessage() for row in caplog.records if "in the middle of a step" in row.getMessage()]
+    said = [row.getMessage() for row in heard.records if "in the middle of a step" in row.getMessage()]
     assert len(said) == 1 and "data(0)" in said[0]
 
 
-def test_fewer_than_a_step_takes_are_used_more_than_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_fewer_than_a_step_takes_are_used_more_than_once(heard: pytest.LogCaptureFixture) -> None:
     few = [(torch.tensor([number]), number) for number in range(3)]
-    with caplog.at_level(logging.INFO):
+    with heard.at_level(logging.INFO):
         assert targets(MicroBatches(giving(few), 0, 4), 2, 4) == [0, 1, 2, 0, 1, 2, 0, 1]
-    assert "an epoch of data(0) has 3 micro-batches and a step takes 4" in caplog.text
+    assert "an epoch of data(0) has 3 micro-batches and a step takes 4" in heard.text
 
 
 def test_sources_may_change_between_steps() -> None:

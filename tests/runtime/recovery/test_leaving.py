@@ -58,5 +58,5 @@ def test_but_not_for_ever() -> None:
     job.run(5)
     job.stuck = frozenset({(0, 1)})
     job.kill((1, 0))
-    job.wait(1000)
+    job.wait(3000)
     assert job.result == ("every worker of stage 1 has failed: 0:1 did not leave its group",)

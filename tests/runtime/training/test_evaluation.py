@@ -65,7 +65,7 @@ def test_equal_to_plain_forwards(running_example: str, failures: int) -> None:
                 value = each.modules[each.options.worker[1]].eval()(value)
             losses.append(float(torch.nn.functional.mse_loss(value, target)))
     assert found == pytest.approx(sum(losses) / COUNT, rel=1e-12)
-    assert evaluate_in_threads(list(workers.values())) == found
+    assert evaluate_in_threads(list(workers.values())) == pytest.approx(found, rel=1e-12)
 
 
 def test_what_is_left_of_a_stream(running_example: str) -> None:
