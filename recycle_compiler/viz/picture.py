@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from importlib.resources import files
+from textwrap import wrap
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -40,11 +41,15 @@ _LIGHT_KINDS = ("F", "R", "O")
 """Kinds whose labels are dark."""
 WIDTH = 1200
 LEAST_WIDTH = 300
+"""Narrower ones have no room for a word beside the rows."""
 _ROW, _GAP, _BETWEEN = 22.0, 2.0, 8.0
 _MEMORY = 16.0
 _TOP, _RIGHT = 14.0, 16.0
 _LETTER = 6.4
 """Pixels of a letter of a label."""
+_TITLE_LETTER = 7.2
+"""Of the title, at most on average."""
+_TITLE_LINE, _LEGEND_LINE = 18.0, 20.0
 _MOST_BOXES = 4_000
 """Ops that are drawn one by one, each with a text that appears under the mouse."""
 _NICE_STEPS = (1, 2, 5)
@@ -64,6 +69,8 @@ class Scale:
 
 def picture(schedule: Schedule, *, width: int = WIDTH, memory: bool = False, theme: Theme = "auto") -> str:
     """The picture of a plan, `width` pixels wide; on request with the memory that each worker holds."""
+    if width < LEAST_WIDTH:
+        raise ValueError(f"a picture needs a width of at least {LEAST_WIDTH} pixels, got {width}")
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(
@@ -81,19 +88,22 @@ def _values(schedule: Schedule, width: int, memory: bool, theme: Theme) -> dict[
     labels = [str(worker) for group in row_groups(schedule) for worker in group]
     left = 12.0 + _LETTER * max(map(len, [*labels, "worker"])) + 8.0
     horizon = max((box.end for box in drawn), default=1)
-    scale = Scale(left, max(width, LEAST_WIDTH) - left - _RIGHT, horizon)
-    title = [*heading(schedule), _proof(schedule)]
-    top = _TOP + 18.0 * len(title) + 26.0
+    scale = Scale(left, width - left - _RIGHT, horizon)
+    titles = [*heading(schedule), _proof(schedule)]
+    letters = int((width - 24.0) / _TITLE_LETTER)
+    title = [line for text in titles for line in wrap(text, letters, subsequent_indent="\u2003")]
+    top = _TOP + _TITLE_LINE * len(title) + 26.0
     curves = _memory_curves(schedule) if memory else {}
     rows = list(_rows(schedule, boxes, scale, top, curves, one_by_one=len(drawn) <= _MOST_BOXES))
     bottom = rows[-1]["y"] + rows[-1]["height"] if rows else top
     measures = list(_measures(schedule, scale, bottom + 18.0))
-    legend = bottom + 18.0 + 22.0 * len(measures) + 12.0
     kinds = sorted({box.op.kind for box in drawn})
+    legend_top = bottom + 18.0 + 22.0 * len(measures) + 12.0
+    legend = list(_legend(schedule, kinds, drawn, memory=memory, left=left, top=legend_top, width=width))
     return {
         "job": job.name,
-        "width": max(width, LEAST_WIDTH),
-        "height": legend + 26.0,
+        "width": width,
+        "height": legend[-1]["y"] + 26.0 if legend else legend_top,
         "theme": theme,
         "title": title,
         "rows": rows,
@@ -103,8 +113,7 @@ def _values(schedule: Schedule, width: int, memory: bool, theme: Theme) -> dict[
         "right": scale.left + scale.width,
         "ruler": list(_ruler(schedule, scale)),
         "measures": measures,
-        "legend_y": legend,
-        "legend": list(_legend(schedule, kinds, drawn, scale.left, memory=memory)),
+        "legend": legend,
         "kinds": [kind.name for kind in kinds],
         "palettes": PALETTES,
         "light": _LIGHT_KINDS,
@@ -208,6 +217,8 @@ def _measures(schedule: Schedule, scale: Scale, y: float) -> Iterator[dict[str, 
             "x": scale.x(start),
             "end": min(scale.x(start + ticks), scale.left + scale.width),
             "text": text,
+            # It begins with its measure, or further left where it would not fit.
+            "text_x": max(12.0, min(scale.x(start) + 6.0, scale.left + scale.width - _LETTER * len(text))),
         }
 
 
@@ -284,9 +295,17 @@ def _proof(schedule: Schedule) -> str:
 
 
 def _legend(
-    schedule: Schedule, kinds: Sequence[OpKind], drawn: Sequence[Box], left: float, *, memory: bool
+    schedule: Schedule,
+    kinds: Sequence[OpKind],
+    drawn: Sequence[Box],
+    *,
+    memory: bool,
+    left: float,
+    top: float,
+    width: float,
 ) -> Iterator[dict[str, Any]]:
-    x = left
+    """In as many lines as they need."""
+    x, y = left, top
     entries = [(kind.name, f"{kind.name} {KIND_WORDS[kind]}") for kind in kinds]
     if any(box.is_guest for box in drawn):
         entries.append(("guest", "re-routed: of another pipeline"))
@@ -295,8 +314,11 @@ def _legend(
     if memory:
         entries.append(("memory", "activations held"))
     for name, text in entries:
-        yield {"x": x, "name": name, "text": text}
-        x += 18.0 + _LETTER * len(text) + 16.0
+        length = 18.0 + _LETTER * len(text)
+        if x > left and x + length > width:
+            x, y = left, y + _LEGEND_LINE
+        yield {"x": x, "y": y, "name": name, "text": text}
+        x += length + 16.0
 
 
 def _px(value: float) -> str:

@@ -12,8 +12,8 @@ from recycle_compiler.ir.streams import Streams
 from recycle_compiler.ir.text import print_schedule, print_streams
 from recycle_compiler.viz.document import document
 from recycle_compiler.viz.grid import grid
-from recycle_compiler.viz.picture import THEMES, WIDTH, picture
-from recycle_runtime.cli.output import Output, to_stdout
+from recycle_compiler.viz.picture import LEAST_WIDTH, THEMES, WIDTH, picture
+from recycle_runtime.cli.output import Output, UsageError, to_stdout
 from recycle_runtime.cli.parser import Arguments
 
 FORMATS = ("grid", "svg", "json", "asm", "schedule")
@@ -60,6 +60,8 @@ def _view(streams: Streams, origin: str, arguments: Namespace, output: Output) -
         return print_schedule(schedule)
     if arguments.format == "svg":
         width = arguments.width or WIDTH
+        if width < LEAST_WIDTH:
+            raise UsageError(f"--width must be at least {LEAST_WIDTH} pixels for an svg, got {width}")
         return picture(schedule, width=width, memory=arguments.memory, theme=arguments.theme)
     on_terminal = to_stdout(arguments.out) and sys.stdout.isatty()
     width = arguments.width or (_terminal_width() if on_terminal else _WIDTH_WITHOUT_TERMINAL)

@@ -93,10 +93,21 @@ def test_names_are_text(tiny: Schedule) -> None:
     assert parsed(text).findtext(f"{SVG}title") == job.name
 
 
-@pytest.mark.parametrize("width", [1, 300, 5000])
-def test_any_width(tiny: Schedule, width: int) -> None:
-    root = parsed(picture(tiny, width=width))
-    assert float(root.get("width", "0")) == max(width, pictures.LEAST_WIDTH)
+@pytest.mark.parametrize("width", [300, 550, 5000])
+def test_everything_is_inside_whatever_the_width(tiny: Schedule, width: int) -> None:
+    root = parsed(picture(tiny, width=width, memory=True))
+    assert float(root.get("width", "0")) == width
+    height = float(root.get("height", "0"))
+    for text in root.iter(f"{SVG}text"):
+        x, letters = float(text.get("x", "0")), len(text.text or "")
+        if text.get("class") in ("quiet", "title", "title first"):
+            assert x >= 0 and x + 6.4 * letters <= width + 6.4, text.text
+        assert 0 <= float(text.get("y", "0")) <= height
+
+
+def test_a_width_without_room_is_refused(tiny: Schedule) -> None:
+    with pytest.raises(ValueError, match="at least 300 pixels, got 10"):
+        picture(tiny, width=10)
 
 
 def test_nothing_is_loaded_from_elsewhere(tiny: Schedule) -> None:
