@@ -1,6 +1,11 @@
-"""Files that are written whole or not at all, and why one cannot be. Standard library only."""
+"""Files that are written whole or not at all, and why one cannot be; folders that one process has.
 
+Standard library only.
+"""
+
+import fcntl
 import os
+import socket
 import stat
 import tempfile
 from collections.abc import Generator
@@ -33,6 +38,31 @@ def writing_whole(path: Path) -> Generator[BinaryIO]:
             yield file
     except OSError as error:
         raise WriteError(path, reason(error)) from error
+
+
+class FolderTakenError(OSError):
+    """Another process has this folder, in one sentence."""
+
+
+def take_folder(folder: Path, who: str) -> int:
+    """Keep a folder for this process, until it ends or closes what this returns.
+
+    Processes that it forks have no part in it: one that is started after its death may take the folder. `who`
+    is what takes it, such as `agent`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        holder = os.read(handle, 200).decode(errors="replace").strip() or "another process"
+        os.close(handle)
+        raise FolderTakenError(
+            f"--state {folder} is in use by {holder}: give every {who} a folder of its own"
+        ) from None
+    os.ftruncate(handle, 0)
+    os.pwrite(handle, f"the {who} with process number {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+    return handle
 
 
 def check_writable(path: Path) -> None:

@@ -9,6 +9,7 @@ import os
 import secrets
 import selectors
 import signal
+import socket
 import sys
 import time
 import traceback
@@ -18,6 +19,7 @@ from pathlib import Path
 
 from recycle_runtime.agent.process_table import ProcessTable, Row
 from recycle_runtime.agent.watch import Ended, Limits, Watch
+from recycle_runtime.files import take_folder
 from recycle_runtime.program.user_frames import frames_text, user_frames
 from recycle_runtime.protocol.channel import Channel
 from recycle_runtime.protocol.codec import ProtocolError, WireError
@@ -68,11 +70,12 @@ class Agent:
     """The processes of one node."""
 
     def __init__(self, options: AgentOptions, work: Work) -> None:
+        """FolderTakenError if another agent has the folder."""
         self._options, self._work = options, work
-        options.state.mkdir(parents=True, exist_ok=True)
+        self._lock = take_folder(options.state, "agent")
         self._node = node_number(options.state)
-        self._name = secrets.token_hex(8)
-        """So that the coordinator knows this agent when its connection is a new one."""
+        self._name = f"{socket.gethostname()}/{secrets.token_hex(8)}"
+        """So that the coordinator knows this agent when its connection is a new one, and the log the node."""
         self._board = Board(options.state / "board", options.workers_per_node)
         self._watch = Watch(self._board, options.limits)
         self._table = ProcessTable(options.state / "processes.json", options.workers_per_node)

@@ -1,10 +1,10 @@
 """The agents of a job's nodes: which processes run on each. Standard library only."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 from recycle_runtime.plan.assembly import Worker
-from recycle_runtime.plan.node_layout import first_with_room
+from recycle_runtime.plan.node_layout import NodeLoad, best_with_room, first_with_room
 from recycle_runtime.protocol.messages import (
     AgentJoin,
     InjectedFault,
@@ -40,8 +40,11 @@ class _Agent:
 class Agents:
     """Who runs where. All processes of a worker run on one node."""
 
-    def __init__(self, tensor: int, heartbeat_timeout: float = 3.0, now: float = 0.0) -> None:
-        self._tensor, self._patience = tensor, heartbeat_timeout
+    def __init__(
+        self, tensor: int, heartbeat_timeout: float = 3.0, now: float = 0.0, share: int | None = None
+    ) -> None:
+        """`share` is how many workers a node gets when the job begins, if that is less than its room."""
+        self._tensor, self._patience, self._share = tensor, heartbeat_timeout, share
         self._agents: dict[Sends, _Agent] = {}
         self._shunned: set[str] = set()
         """Names of agents that other nodes do not reach."""
@@ -108,20 +111,70 @@ class Agents:
         return any(member in agent.pids for agent in self._agents.values())
 
     def start(self, worker: Worker, faults: tuple[InjectedFault, ...]) -> bool:
-        """Have a worker started where there is room; False if it runs, or no node has room."""
-        members = [Member(worker, rank) for rank in range(self._tensor)]
-        if any(self.has(member) for member in members):
+        """Have a worker started on the first node with room; False if it runs, or no node has room."""
+        if self._runs(worker):
             return False
-        open_nodes = [entry for entry in self._agents.items() if not entry[1].is_shunned]
-        free = (agent.room - len(agent.pids) for _, agent in open_nodes)
-        node = first_with_room(free, self._tensor)
-        if node is None:
-            return False
-        connection, agent = open_nodes[node]
-        for member in members:
-            agent.pids[member] = 0
-            connection.send(StartProcess(member, faults))
-        return True
+        nodes = self._open_nodes()
+        most = float("inf") if self._share is None else self._share * self._tensor
+        free = (int(min(agent.room, most)) - len(agent.pids) for _, agent in nodes)
+        return self._start_on(nodes, first_with_room(free, self._tensor), worker, faults) is not None
+
+    def replace(
+        self, worker: Worker, faults: tuple[InjectedFault, ...], avoided: Collection[str]
+    ) -> str | None:
+        """Have a failed worker started where there is room and fewest of its peers are; on which node.
+
+        Avoided nodes come last. None if it runs, or no node has room.
+        """
+        if self._runs(worker):
+            return None
+        nodes = self._open_nodes()
+        loads = (
+            NodeLoad(
+                agent.room - len(agent.pids),
+                frozenset(member.worker for member in agent.pids),
+                agent.name in avoided,
+            )
+            for _, agent in nodes
+        )
+        return self._start_on(nodes, best_with_room(loads, worker, self._tensor), worker, faults)
+
+    def names(self) -> list[str]:
+        return [agent.name for agent in self._agents.values()]
+
+    def has_room(self) -> bool:
+        """Whether some node could have a worker started."""
+        return any(agent.room - len(agent.pids) >= self._tensor for _, agent in self._open_nodes())
+
+    def share_no_more(self) -> None:
+        """Nodes get as many workers as they have room for."""
+        self._share = None
+
+    def name_of(self, connection: Sends) -> str:
+        """Of the node, as the log names it."""
+        agent = self._agents.get(connection)
+        return "" if agent is None else agent.name
+
+    def _runs(self, worker: Worker) -> bool:
+        return any(self.has(Member(worker, rank)) for rank in range(self._tensor))
+
+    def _open_nodes(self) -> "list[tuple[Sends, _Agent]]":
+        return [entry for entry in self._agents.items() if not entry[1].is_shunned]
+
+    def _start_on(
+        self,
+        nodes: "list[tuple[Sends, _Agent]]",
+        number: int | None,
+        worker: Worker,
+        faults: tuple[InjectedFault, ...],
+    ) -> str | None:
+        if number is None:
+            return None
+        connection, agent = nodes[number]
+        for rank in range(self._tensor):
+            agent.pids[Member(worker, rank)] = 0
+            connection.send(StartProcess(Member(worker, rank), faults))
+        return agent.name
 
     def kill(self, member: Member) -> None:
         for connection, agent in self._agents.items():

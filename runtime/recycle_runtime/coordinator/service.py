@@ -7,6 +7,7 @@ the state machine; what that orders is carried out here. Standard library only.
 
 import logging
 import math
+import os
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -64,13 +65,15 @@ from recycle_runtime.coordinator.patience import AttentiveClock, Patience
 from recycle_runtime.coordinator.peer_digests import CHECK_PEERS
 from recycle_runtime.coordinator.plans import PlanFiles, PlansOnDemand
 from recycle_runtime.coordinator.reach import Reachability
+from recycle_runtime.coordinator.refill import Refill, host_of
 from recycle_runtime.coordinator.replanning import Replanner
 from recycle_runtime.coordinator.save_files import SaveFiles
 from recycle_runtime.coordinator.skipped_steps import MAX_SKIPPED
 from recycle_runtime.coordinator.state_machine import Phase, StateMachine
+from recycle_runtime.files import take_folder
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.bundle import Bundle
-from recycle_runtime.plan.node_layout import placement_order
+from recycle_runtime.plan.node_layout import even_share, placement_order
 from recycle_runtime.plan.plan_book import PlanBook, plan_name
 from recycle_runtime.plan.recut import size_text
 from recycle_runtime.protocol.codec import ProtocolError
@@ -129,6 +132,8 @@ _RETURN_SECONDS = 5.0
 """How long a restarted coordinator waits for the processes of the journal."""
 _REMEMBERED_ROWS = 64
 """A script asks for that of the step that it has just made."""
+_NODES_SECONDS = 30.0
+"""How long the next of the nodes that were announced may take to arrive."""
 _LINGER = 2.0
 _LINGER_AFTER_ALL = 30.0
 """After the end: how long workers may take to leave; if all went well, they may have more to do."""
@@ -165,6 +170,10 @@ class JobOptions:
     """Steps in a row that may be left out because a gradient is not finite."""
     stop_timeout: float = 60.0
     """Seconds that a last checkpoint may take when the job is asked to end."""
+    restarts_workers: bool = True
+    """Whether failed workers are started again where there is room."""
+    nodes: int | None = None
+    """How many there will be, if that is known: they get equally many workers."""
 
 
 class Service:
@@ -175,7 +184,7 @@ class Service:
         self._clock = AttentiveClock()
         now = self._clock.now()
         bundle = Bundle.read(options.bundle)
-        options.state.mkdir(parents=True, exist_ok=True)
+        self._lock = take_folder(options.state, "coordinator")
         self._book, self._tensor = PlanBook(bundle), bundle.tensor
         self._journal_path = options.state / "journal.jsonl"
         remembered = read(self._journal_path)
@@ -207,7 +216,13 @@ class Service:
         self._opening = self._job.checkpoints.begins.words
         """For the first observer."""
         self._store, self._connections = StoreTable(), Connections()
-        self._agents = Agents(bundle.tensor, options.heartbeat_timeout, now)
+        share = None if options.nodes is None else even_share(len(self._book.grid), options.nodes)
+        self._agents = Agents(bundle.tensor, options.heartbeat_timeout, now, share)
+        self._refill = Refill()
+        self._away = set(options.failed)
+        """Workers that the user wants to do without, until a node arrives while the others train."""
+        self._node_at = now
+        """When the last one arrived."""
         self._reach = Reachability()
         self._plan_files = PlanFiles(options.bundle, self._book, self._journal)
         self._adaptation = Adaptation(
@@ -300,6 +315,7 @@ class Service:
             self._save_files.close()
             self._journal.close()
             self._server.close()
+            os.close(self._lock)
         return self._end
 
     def _remember(self, remembered: Remembered) -> None:
@@ -498,29 +514,48 @@ class Service:
         self._connections.become(connection, Kind.AGENT)
         if (before := self._agents.arrive(connection, message, self._clock.now())) is not None:
             before.close()
-        self._start_processes(is_new=not message.running)
+        self._node_at = self._clock.now()
+        if not message.running and self._job.phase is not Phase.FORMING:
+            self._away.clear()
+            self._refill.new_node()
+            self._restart_workers()
+        self._start_expected()
 
-    def _start_processes(self, *, is_new: bool) -> None:
-        """Those expected, or, on a new node, failed."""
-        wanted = set(self._job.expected)
-        if is_new and self._job.phase in (Phase.RUNNING, Phase.GATHERING):
-            wanted = set(self._book.grid) - set(self._job.roster.whole())
-        started = [
-            worker
-            for worker in placement_order(wanted)
-            if self._agents.start(worker, self._hooks.faults(worker))
-        ]
+    def _start_expected(self) -> None:
+        """Those that the job begins with."""
+        started = [worker for worker in placement_order(self._job.expected) if self._start(worker)]
         if self._job.phase is Phase.FORMING and started:
             self._say_start(f"{len(started)} workers start: they read the program and build their layers")
 
+    def _start(self, worker: Worker) -> bool:
+        return self._agents.start(worker, self._hooks.faults(worker))
+
+    def _restart_workers(self) -> None:
+        """Failed ones, where there is room by now."""
+        if self._job.phase not in (Phase.RUNNING, Phase.GATHERING) or self._returning:
+            return
+        if not self._agents.has_room():
+            return
+        now, names = self._clock.now(), self._agents.names()
+        missing = set(self._book.grid) - set(self._job.roster.whole()) - self._away
+        for worker in placement_order(self._refill.due(missing, now)):
+            avoided = self._refill.avoided(worker, names)
+            node = self._agents.replace(worker, self._hooks.faults(worker), avoided)
+            if node is not None:
+                self._refill.started(worker, node, now)
+                self._tell(f"{name_of(worker)} is started again on {host_of(node)}")
+
     def _process_ended(self, connection: Connection, message: ProcessEnded) -> None:
         self._agents.heard(connection, self._clock.now())
+        node = self._agents.name_of(connection)
         member, pid = self._connections.now(message.member, message.pid), message.pid
         if self._connections.pid_of(member) == pid:
             self._connections.drain(member)
         if not self._was_expected(connection, member, pid):
             return
         _LOGGER.info("%s %s", _called(member), message.how)
+        if (said := self._refill.ended(member.worker, node, self._clock.now())) is not None:
+            _LOGGER.warning("%s", said)
         self._connections.forget(member)
         if self._end is None:
             fault_at = message.fault_at / 1e9 - self._clock.stopped if message.fault_at else None
@@ -573,6 +608,7 @@ class Service:
 
     def _fail(self, member: Member, how: str) -> None:
         if self._end is None:
+            self._refill.lost(member.worker, self._clock.now())
             self._happen(WorkerFailed(member.worker, f"{name_of(member.worker)} {how}"))
 
     def _end_wanted(self, why: str) -> None:
@@ -600,8 +636,16 @@ class Service:
             self._give_up_missing_members()
         self._look_at_network(now)
         self._look_at_nodes(now)
+        if self._options.restarts_workers:
+            self._restart_workers()
+        if self._job.phase is Phase.FORMING and now - self._node_at > _NODES_SECONDS:
+            # Fewer nodes have come than were announced.
+            self._agents.share_no_more()
+            self._start_expected()
         for worker in self._hooks.due_to_join(self._job.rows.next):
-            if self._agents.start(worker, self._hooks.faults(worker)):
+            node = self._agents.replace(worker, self._hooks.faults(worker), ())
+            if node is not None:
+                self._refill.started(worker, node, now)
                 self._hooks.started(worker)
                 self._tell(f"{name_of(worker)} is restarted")
 

@@ -485,6 +485,14 @@ class StateMachine:
 
     def _failed(self, member: Member, message: Failed) -> None:
         """Its own work raised an error; the process ends by itself."""
+        if self._is_outside(member):
+            # Where it was started something may be missing; those who train need not end for that.
+            if message.is_hopeless:
+                self._orders.append(
+                    Tell(f"{name_of(member.worker)} failed: {message.why.partition(chr(10))[0]}")
+                )
+            self._worker_failed(WorkerFailed(member.worker, f"{name_of(member.worker)} failed"))
+            return
         if self.phase is Phase.FORMING or message.is_hopeless:
             # Nothing has been trained yet: the program or its surroundings are at fault.
             self._end(message.why)
@@ -498,6 +506,11 @@ class StateMachine:
             return
         cause = f"{name_of(member.worker)} failed"
         self._worker_failed(WorkerFailed(member.worker, cause, reason=message.why))
+
+    def _is_outside(self, member: Member) -> bool:
+        """Whether it was started while others train, and is not among them yet."""
+        entry = self.roster.entries.get(member)
+        return self.phase is Phase.RUNNING and (entry is None or not entry.is_active)
 
     def _is_current(self, member: Member, generation: int) -> bool:
         """Whether what it says is about the generation that runs."""
@@ -621,6 +634,10 @@ class StateMachine:
     def _worker_stuck(self, event: WorkerStuck) -> None:
         """One that hangs may be a machine's fault; all workers of a stage, or two in one step, are not."""
         worker = event.failed.worker
+        ranks = [Member(worker, rank) for rank in range(self._tensor)]
+        if all(self._is_outside(member) for member in ranks):
+            self._worker_failed(event.failed)
+            return
         others = self._stuck.setdefault(event.step, set())
         others.add(worker)
         stage = self.cells.stage(worker)

@@ -53,6 +53,8 @@ class RunOptions:
     """Such as `kill=1:2@5`."""
     returns: tuple[str, ...] = ()
     """Such as `1:2@8`."""
+    restarts_workers: bool = False
+    """Whether failed workers are started again without being asked for."""
     heartbeat_timeout: float = 1.5
     """Seconds without a heartbeat after which a worker is killed."""
     instruction_timeout: float = 60.0
@@ -127,6 +129,7 @@ def run_local(
             record=options.trace,
             faults=options.faults,
             returns=options.returns,
+            restarts_workers=options.restarts_workers,
             heartbeat_timeout=options.heartbeat_timeout,
             checkpoint=options.checkpoint,
             checkpoint_every=options.checkpoint_every,

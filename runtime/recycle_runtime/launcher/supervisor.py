@@ -57,6 +57,7 @@ class Job:
     record: bool = False
     faults: tuple[str, ...] = ()
     returns: tuple[str, ...] = ()
+    restarts_workers: bool = False
     heartbeat_timeout: float = 1.5
     instruction_timeout: float = 60.0
     first_step_timeout: float = 1800.0
@@ -254,6 +255,7 @@ class Supervisor:
         command += ["--state", str(job.state), *_adaptation_options(job.adaptation)]
         command += ["--heartbeat-timeout", str(job.node_timeout), *_limits(job)]
         command += ["--max-skipped", str(job.max_skipped)]
+        command += ["--restart-workers", "on" if job.restarts_workers else "off"]
         if job.failed:
             command += ["--failed", job.failed]
         if job.checkpoint is not None:

@@ -6,14 +6,17 @@
 
 Workers are placed pipeline after pipeline, each on the first node that has room for all its tensor-parallel
 ranks. So a node that holds no more workers than there are stages holds no two peers, and its failure takes
-at most one worker of any stage. A larger node holds peers too, even where these could be kept apart.
+at most one worker of any stage. Where it is known how many nodes there will be, all get the same number of
+workers: neighbours in this order are as many different stages as can be, so no order keeps peers further
+apart. A worker that is started again goes where fewest of its peers are.
 
 The coordinator places workers by these functions, `recyclec launch` warns by them, and the simulator decides
 by them whom the failure of a node takes.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
 
 from recycle_runtime.plan.assembly import Worker
 
@@ -26,6 +29,32 @@ def placement_order(workers: Iterable[Worker]) -> list[Worker]:
 def first_with_room(free: Iterable[int], ranks: int) -> int | None:
     """The first node on which so many processes are free; None if there is none."""
     return next((node for node, processes in enumerate(free) if processes >= ranks), None)
+
+
+class NodeLoad(NamedTuple):
+    """A node on which a worker may be started again."""
+
+    free: int
+    """Processes that it has room for."""
+    workers: Collection[Worker]
+    """Those that run there."""
+    is_avoided: bool = False
+    """Whether others come first."""
+
+
+def best_with_room(nodes: Iterable[NodeLoad], worker: Worker, ranks: int) -> int | None:
+    """The node with room that has fewest peers of a worker, the first of equals; None if there is none."""
+    ordered = sorted(
+        (node.is_avoided, sum(stage == worker[1] for _, stage in node.workers), number)
+        for number, node in enumerate(nodes)
+        if node.free >= ranks
+    )
+    return ordered[0][2] if ordered else None
+
+
+def even_share(workers: int, nodes: int) -> int:
+    """Workers on each of so many nodes, if none is to have more than it must."""
+    return -(-workers // nodes)
 
 
 def fill_nodes(workers: Sequence[Worker], per_node: int) -> tuple[tuple[Worker, ...], ...]:

@@ -178,7 +178,7 @@ class SeveralNodes:
                 board = Board(path, WORKERS_PER_NODE)
                 words += [f"{node.name} {number}: {board.read(number)}" for number in range(WORKERS_PER_NODE)]
                 board.close()
-            for pid in self._workers(node):
+            for pid in self.workers(node):
                 os.kill(pid, signal.SIGUSR1)
         time.sleep(1.0)
         words += ["journal:", *(self.state / "journal.jsonl").read_text().splitlines()[-8:]]
@@ -194,7 +194,7 @@ class SeveralNodes:
             node.kill()
         self._stderr.close()
 
-    def _workers(self, node: Node) -> list[int]:
+    def workers(self, node: Node) -> list[int]:
         """Processes that say where they are when they are asked."""
         found: list[int] = []
         for pid in node.processes():

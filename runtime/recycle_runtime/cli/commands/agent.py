@@ -71,6 +71,7 @@ def run(arguments: Namespace, output: Output) -> int:
     from recycle_runtime.agent.preload import preload
     from recycle_runtime.agent.watch import Limits
     from recycle_runtime.coordinator.patience import group_timeout
+    from recycle_runtime.files import FolderTakenError
     from recycle_runtime.protocol.codec import WireError
     from recycle_runtime.protocol.heartbeat_board import Board
     from recycle_runtime.protocol.identity import node_number
@@ -123,7 +124,7 @@ def run(arguments: Namespace, output: Output) -> int:
     preload(checkpoints=arguments.checkpoint is not None)
     try:
         return Agent(options, life).run()
-    except WireError as error:
+    except (WireError, FolderTakenError) as error:
         raise UserError(str(error)) from None
 
 

@@ -12,6 +12,7 @@ from recycle_runtime.cli.options.checkpoints import add_checkpoint_arguments, ch
 from recycle_runtime.cli.options.limits import (
     add_limit_arguments,
     add_node_argument,
+    add_restart_argument,
     node_timeout,
     time_limits,
 )
@@ -31,6 +32,7 @@ from recycle_runtime.coordinator.hooks import Hooks
 from recycle_runtime.coordinator.patience import Patience
 from recycle_runtime.coordinator.service import JobOptions, Service
 from recycle_runtime.coordinator.state_machine import ENDLESS
+from recycle_runtime.files import FolderTakenError
 
 _START_SECONDS = 300.0
 """For the first workers to arrive."""
@@ -44,6 +46,14 @@ def add_arguments(parser: Arguments) -> None:
         "--state", required=True, metavar="DIR", help="a folder for what must outlive this process"
     )
     add_node_argument(parser, "--heartbeat-timeout")
+    add_restart_argument(parser, "on")
+    parser.add_argument(
+        "--nodes",
+        type=int,
+        metavar="N",
+        help="how many nodes there will be: each gets the same number of workers, so that the failure of one "
+        "takes as few peers as possible (default: nodes are filled in the order in which they connect)",
+    )
     add_limit_arguments(parser)
     add_peer_check_argument(parser)
     add_max_skipped_argument(parser)
@@ -76,6 +86,8 @@ def run(arguments: Namespace, output: Output) -> int:
         check_peers=checked_peers(arguments),
         max_skipped=max_skipped(arguments),
         heartbeat_timeout=timeout,
+        restarts_workers=arguments.restart_workers == "on",
+        nodes=_nodes(arguments),
         stop_timeout=arguments.stop_timeout,
         patience=Patience.beside(limits.instruction, limits.first_step),
         # A worker arrives when its script makes its trainer, which may come after much else.
@@ -83,7 +95,7 @@ def run(arguments: Namespace, output: Output) -> int:
     )
     try:
         service = Service(options)
-    except CheckpointError as error:
+    except (CheckpointError, FolderTakenError) as error:
         raise UserError(str(error)) from None
     _announce(state, f"{host}:{service.port}")
     requests = StopRequests()
@@ -100,6 +112,12 @@ def run(arguments: Namespace, output: Output) -> int:
     if requests.number is not None:
         return 128 + requests.number
     return NO_PLAN if end.no_plan else INPUT_ERROR
+
+
+def _nodes(arguments: Namespace) -> int | None:
+    if arguments.nodes is not None and arguments.nodes < 1:
+        raise UsageError(f"--nodes must be at least 1, got {arguments.nodes}")
+    return arguments.nodes
 
 
 def _hooks(arguments: Namespace) -> Hooks:

@@ -14,6 +14,7 @@ from recycle_runtime.cli.options.limits import (
     add_heartbeat_argument,
     add_limit_arguments,
     add_node_argument,
+    add_restart_argument,
     node_timeout,
     time_limits,
 )
@@ -65,6 +66,7 @@ def add_arguments(parser: Arguments) -> None:
     add_debug_argument(parser)
     add_limit_arguments(parser)
     add_node_argument(parser, "--node-timeout")
+    add_restart_argument(parser, None)
     parser.add_argument("--metrics", metavar="FILE", help="write one JSON object per step")
     parser.add_argument(
         "--trace", metavar="FILE", help="write when each op ran, for chrome://tracing or Perfetto"
@@ -102,6 +104,7 @@ def run(arguments: Namespace, output: Output) -> int:
         save=arguments.save,
         faults=faults,
         returns=returns,
+        restarts_workers=_restarts_workers(arguments, has_faults=bool(faults)),
         checkpoint=arguments.checkpoint,
         checkpoint_every=every,
         resume=arguments.resume,
@@ -143,6 +146,12 @@ def run(arguments: Namespace, output: Output) -> int:
     if record.error is not None:
         output.error(record.error)
     return DONE if record.error is None else INPUT_ERROR
+
+
+def _restarts_workers(arguments: Namespace, *, has_faults: bool) -> bool:
+    if arguments.restart_workers is None:
+        return not has_faults and arguments.debug is None
+    return arguments.restart_workers == "on"
 
 
 def _node_timeout(arguments: Namespace) -> float:

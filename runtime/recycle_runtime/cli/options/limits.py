@@ -66,6 +66,18 @@ def add_node_argument(parser: Arguments, option: str) -> None:
     )
 
 
+def add_restart_argument(parser: Arguments, default: str | None) -> None:
+    """None: on, unless faults are injected."""
+    said = default or "on; off when faults are injected, which --rejoin mends"
+    parser.add_argument(
+        "--restart-workers",
+        choices=("on", "off"),
+        default=default,
+        help="start failed workers again wherever there is room, after 1 s, and later if they fail again "
+        f"(default: {said})",
+    )
+
+
 def add_debug_argument(parser: Arguments) -> None:
     """Which worker has the terminal."""
     parser.add_argument(
