@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from recycle_runtime.checkpoint.manifest import CheckpointError, read_sealed, write_sealed
 from recycle_runtime.protocol.codec import ProtocolError, decode, encode
-from recycle_runtime.protocol.messages import StepRow
+from recycle_runtime.protocol.messages import StepRow, StepSettled
 
 _FILE = "script.json"
 _KIND = "state of a script"
@@ -22,10 +22,16 @@ class ScriptState(NamedTuple):
     kept: bytes
     row: StepRow
     """Of the last step that it has."""
+    settled: StepSettled | None = None
+    """What became of that step, where it was known."""
 
     def write(self, folder: Path) -> None:
         """Beside the shards, before the manifest."""
-        fields = {"kept": base64.b64encode(self.kept).decode("ascii"), "row": encode(self.row)}
+        fields = {
+            "kept": base64.b64encode(self.kept).decode("ascii"),
+            "row": encode(self.row),
+            "settled": None if self.settled is None else encode(self.settled),
+        }
         write_sealed(folder / _FILE, _KIND, fields)
 
     @staticmethod
@@ -37,6 +43,11 @@ class ScriptState(NamedTuple):
         found, _ = read_sealed(path, _KIND)
         try:
             kept = base64.b64decode(str(found.get("kept")), validate=True)
-            return ScriptState(kept, decode(StepRow, found.get("row"), "row"))
+            row, settled = found.get("row"), found.get("settled")
+            return ScriptState(
+                kept,
+                decode(StepRow, row, "row"),
+                None if settled is None else decode(StepSettled, settled, "settled"),
+            )
         except (ProtocolError, binascii.Error) as error:
             raise CheckpointError(f"{path}: damaged: {error}") from None

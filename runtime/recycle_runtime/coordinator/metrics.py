@@ -20,6 +20,7 @@ class StepRows:
         self._said: dict[int, dict[Member, StepDone]] = {}
         """By those who have made the step."""
         self._losses: dict[int, dict[Member, float]] = {}
+        self._rates: dict[int, float] = {}
         self._members: frozenset[Member] = frozenset()
         self._live, self._plan = 0, ""
 
@@ -38,6 +39,7 @@ class StepRows:
         rows = [self._row() for _ in range(self.next, step)]
         self._said.clear()
         self._losses.clear()
+        self._rates.clear()
         self._members, self._live, self._plan, self._with_loss = members, live, plan, with_loss
         return rows
 
@@ -45,15 +47,19 @@ class StepRows:
         """Whether steps of this generation count only when this process has made them."""
         return member in self._members
 
-    def add_loss(self, member: Member, step: int, loss: float | None) -> None:
-        """What a process adds to the loss of a step that it may fail to finish."""
-        if loss is not None and step >= self.next and member in self._members:
+    def add_loss(self, member: Member, step: int, loss: float | None, rate: float | None = None) -> None:
+        """What a process adds to the loss of a step that it may fail to finish, and its learning rate."""
+        if step < self.next or member not in self._members:
+            return
+        if loss is not None:
             self._losses.setdefault(step, {})[member] = loss
+        if rate is not None:
+            self._rates[step] = rate
 
     def add(self, member: Member, done: StepDone) -> list[StepRow]:
         """A process has made a step; rows that are complete now."""
         step = done.step
-        self.add_loss(member, step, done.loss)
+        self.add_loss(member, step, done.loss, done.rate)
         if step >= self.next and member in self._members:
             self._said.setdefault(step, {})[member] = done
         rows: list[StepRow] = []
@@ -77,6 +83,7 @@ class StepRows:
             max((done.data_wait for done in said.values()), default=0.0),
             samples=sum(done.samples for done in loaded),
             tokens=sum(done.tokens for done in loaded),
+            learning_rate=self._rates.pop(step, None),
         )
 
 

@@ -19,6 +19,7 @@ from recycle_runtime.protocol.messages import (
     OtherEnded,
     OtherEvaluates,
     StepRow,
+    StepSettled,
 )
 
 _KEPT_ROWS = 4096
@@ -38,12 +39,15 @@ class Scripts:
         self._rows: dict[int, StepRow] = {}
         self._asked: dict[int, list[Member]] = {}
         """Who waits for which row."""
+        self._settled: dict[int, StepSettled] = {}
+        self._asked_settled: dict[int, list[Member]] = {}
+        """Who waits to hear what became of which step."""
         self._shares: dict[tuple[int, int], dict[Member, float]] = {}
         """Of evaluations that are under way, by step and number."""
         self._results: dict[tuple[int, int], Evaluated] = {}
+        """Of all that are complete: whoever joins may run lines that others have run long ago."""
         self._evaluating: tuple[int, int] | None = None
         """The evaluation that a script has asked for last: the others have heard of it."""
-        """Of all that are complete: whoever joins may run lines that others have run long ago."""
         self._with_loss: frozenset[Member] = frozenset()
         self._kept: dict[int, bytes] = {}
         """What scripts keep, as it was before a step."""
@@ -56,10 +60,12 @@ class Scripts:
         self._results = {(result.step, result.number): result for result in results}
         self._rows |= {row.step: row for row in rows}
 
-    def resume(self, step: int, kept: bytes, row: StepRow) -> None:
+    def resume(self, step: int, kept: bytes, row: StepRow, settled: StepSettled | None = None) -> None:
         """A run begins with this step, where another has left off."""
         self._kept[step] = kept
         self._rows.setdefault(row.step, row)
+        # What was not written down nobody knows any more.
+        self._settled.setdefault(row.step, settled or StepSettled(row.step, None, is_skipped=False))
 
     def begin(self, step: int, working: Collection[Member], with_loss: frozenset[Member]) -> list[Order]:
         """A generation begins before this step: evaluations that are not complete are made again."""
@@ -76,7 +82,7 @@ class Scripts:
     def drop(self, member: Member) -> None:
         """It is gone."""
         self.ended.pop(member, None)
-        for waiting in (*self._asked.values(), *self._keepers.values()):
+        for waiting in (*self._asked.values(), *self._asked_settled.values(), *self._keepers.values()):
             if member in waiting:
                 waiting.remove(member)
 
@@ -116,6 +122,21 @@ class Scripts:
         self._rows[row.step] = row
         self._rows.pop(row.step - _KEPT_ROWS, None)
         return [Send(member, row) for member in self._asked.pop(row.step, ())]
+
+    def wants_settled(self, member: Member, step: int) -> list[Order]:
+        """The answer, if it is known."""
+        if (settled := self._settled.get(step)) is not None:
+            return [Send(member, settled)]
+        waiting = self._asked_settled.setdefault(step, [])
+        if member not in waiting:
+            waiting.append(member)
+        return []
+
+    def settle(self, settled: StepSettled) -> list[Order]:
+        """It is known what became of a step; what is said first counts."""
+        settled = self._settled.setdefault(settled.step, settled)
+        self._settled.pop(settled.step - _KEPT_ROWS, None)
+        return [Send(member, settled) for member in self._asked_settled.pop(settled.step, ())]
 
     def share(self, member: Member, message: EvaluationShare, active: Collection[Member]) -> list[Order]:
         """Of an evaluation in the generation that runs; its result, once all shares are there."""
@@ -172,3 +193,7 @@ class Scripts:
     def row_of(self, step: int) -> StepRow | None:
         """If it is known by now."""
         return self._rows.get(step)
+
+    def settled_of(self, step: int) -> StepSettled | None:
+        """If it is known by now."""
+        return self._settled.get(step)

@@ -52,7 +52,7 @@ class SkippedSteps:
             orders += self._close(stage_of)
             self._last = said.step
             self.in_a_row = self.in_a_row + 1 if said.is_skipped else 0
-            orders.append(TellSettled(StepSettled(said.step, said.norm, said.is_skipped, said.rate)))
+            orders.append(TellSettled(StepSettled(said.step, said.norm, said.is_skipped)))
             self._open = (said.step, {}) if said.is_skipped else None
         if self._open is not None and self._open[0] == said.step:
             self._open[1][member] = said

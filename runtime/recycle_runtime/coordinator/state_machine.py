@@ -56,6 +56,7 @@ from recycle_runtime.coordinator.events import (
     Tell,
     TellRow,
     TellSaved,
+    TellSettled,
     TimePassed,
     WantPlan,
     WorkerFailed,
@@ -119,6 +120,7 @@ from recycle_runtime.protocol.messages import (
     ScriptEnded,
     ScriptSteps,
     Settled,
+    SettledRequest,
     StepDone,
     StepRow,
     ToWorker,
@@ -247,7 +249,7 @@ class StateMachine:
         }
         members = self._members = Handlers[Member]()
         members.on(LeftGroup, self._left_group)
-        members.on(LossShare, lambda member, said: self.rows.add_loss(member, said.step, said.loss))
+        members.on(LossShare, self._loss_share)
         members.on(StepDone, self._step_done)
         members.on(Settled, self._step_settled)
         members.on(Began, self._began)
@@ -266,6 +268,9 @@ class StateMachine:
         members.on(InScript, self._in_script)
         members.on(ScriptEnded, self._script_ended)
         members.on(RowRequest, lambda member, said: self._order(self.scripts.wants_row(member, said.step)))
+        members.on(
+            SettledRequest, lambda member, said: self._order(self.scripts.wants_settled(member, said.step))
+        )
         members.on(EvaluationShare, self._evaluation_share)
         members.on(SaveRequest, self._save_request)
         members.on(SaveShare, lambda member, said: self._save_orders(self.saves.hear(member, said)))
@@ -412,10 +417,16 @@ class StateMachine:
             self.roster.entries[member].has_stepped = True
         self._tell_rows(self.rows.add(member, message))
 
+    def _loss_share(self, member: Member, message: LossShare) -> None:
+        self.rows.add_loss(member, message.step, message.loss, message.rate)
+
     def _step_settled(self, member: Member, message: Settled) -> None:
         if member not in self.roster:
             return
-        self._orders += self.skipped.hear(member, message, self.roster.active(), self.cells.stage)
+        orders = self.skipped.hear(member, message, self.roster.active(), self.cells.stage)
+        self._orders += orders
+        for told in (order for order in orders if isinstance(order, TellSettled)):
+            self._orders += self.scripts.settle(told.settled)
         if self.skipped.is_too_often:
             self._orders += self.skipped.end(self.cells.stage)
             self._end(f"the last {self.skipped.in_a_row} steps were skipped; {self.skipped.words}")
@@ -998,7 +1009,9 @@ class StateMachine:
     def _script_state(self, step: int) -> ScriptState | None:
         """What a checkpoint of this step holds of the scripts, if it is known by now."""
         kept, row = self.scripts.kept_before(step), self.scripts.row_of(step - 1)
-        return None if kept is None or row is None else ScriptState(kept, row)
+        if kept is None or row is None:
+            return None
+        return ScriptState(kept, row, self.scripts.settled_of(step - 1))
 
     def _checkpoint_reply(self, member: Member, message: CheckpointReply) -> None:
         self._checkpoint(self.checkpoints.hear(member, message))

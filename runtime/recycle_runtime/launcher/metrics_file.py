@@ -64,8 +64,7 @@ class MetricsFile:
         row, settled = self._row, self._settled
         if row is None or settled is None or row["step"] != settled.step:
             return
-        norm, rate = _finite(settled.norm), settled.rate
-        row |= {"learning_rate": rate, "gradient_norm": norm, "skipped": settled.is_skipped}
+        row |= {"gradient_norm": _finite(settled.norm), "skipped": settled.is_skipped}
         self._write()
 
     def _write(self) -> None:
@@ -85,7 +84,7 @@ def _row(message: StepRow, event: str | None) -> dict[str, Any]:
     row: dict[str, Any] = {"step": message.step, "loss": _finite(message.loss)}
     if not math.isfinite(message.loss):
         row["not_finite"] = str(message.loss)
-    row |= {"learning_rate": None, "gradient_norm": None, "skipped": None}
+    row |= {"learning_rate": message.learning_rate, "gradient_norm": None, "skipped": None}
     row |= {
         "seconds": round(message.seconds, 6),
         "data_wait": round(message.data_wait, 6),

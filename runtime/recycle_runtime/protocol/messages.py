@@ -20,7 +20,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar, cast, get_args
 from recycle_runtime.plan.chrome_trace import Event
 from recycle_runtime.protocol.codec import Natural, ProtocolError, decode, encode
 
-VERSION: Final = 2
+VERSION: Final = 3
 """Of what is said here; both ends of a connection must have the same."""
 
 # Values that messages carry.
@@ -185,6 +185,8 @@ class LossShare:
 
     step: Natural
     loss: float | None
+    rate: float | None = None
+    """The learning rate of the step: of the first group of the last chunk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +206,8 @@ class StepDone:
     """That it has loaded."""
     tokens: Natural = 0
     """Of these, if they are whole numbers in rows."""
+    rate: float | None = None
+    """As in LossShare, which may not have been heard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,8 +218,6 @@ class Settled:
     norm: float | None
     """Of all gradients before clipping; None if not computed, NaN if not finite."""
     is_skipped: bool
-    rate: float | None
-    """The learning rate of the step, of the first group of the last chunk."""
     not_finite: tuple[NotFinite, ...] = ()
     """If it was skipped: what here was not finite, in the order in which it was computed."""
 
@@ -351,6 +353,13 @@ class ScriptEnded:
 @dataclass(frozen=True, slots=True)
 class RowRequest:
     """Tell me what this step came to, as soon as it is known."""
+
+    step: Natural
+
+
+@dataclass(frozen=True, slots=True)
+class SettledRequest:
+    """My script wants to know what became of this step: StepSettled, once it is known."""
 
     step: Natural
 
@@ -703,6 +712,8 @@ class StepRow:
     """Of all workers; 0 if not known."""
     tokens: Natural = 0
     """The same."""
+    learning_rate: float | None = None
+    """Of the first group of the last chunk; None if not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -711,8 +722,8 @@ class StepSettled:
 
     step: Natural
     norm: float | None
+    """Of all gradients before clipping; None if not known, NaN if not finite."""
     is_skipped: bool
-    rate: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -873,6 +884,7 @@ ScriptRequest = (
     | InScript
     | ScriptEnded
     | RowRequest
+    | SettledRequest
     | EvaluationShare
     | EvaluationRequest
     | SaveRequest
@@ -882,6 +894,7 @@ ScriptRequest = (
 )
 ToScript = (
     StepRow
+    | StepSettled
     | Evaluated
     | SaveOrder
     | Saved
@@ -917,6 +930,7 @@ FromWorker = (
     | InScript
     | ScriptEnded
     | RowRequest
+    | SettledRequest
     | EvaluationShare
     | EvaluationRequest
     | SaveRequest
@@ -936,6 +950,7 @@ ToWorker = (
     | Move
     | BundleData
     | StepRow
+    | StepSettled
     | Evaluated
     | SaveOrder
     | Saved

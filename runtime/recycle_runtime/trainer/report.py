@@ -1,6 +1,6 @@
 """What a step came to, as a script sees it."""
 
-from recycle_runtime.protocol.messages import StepRow
+from recycle_runtime.protocol.messages import StepRow, StepSettled
 from recycle_runtime.worker.requests import Requests
 
 
@@ -16,6 +16,7 @@ class Report:
         """Its number, from 0."""
         self._requests = requests
         self._known: StepRow | None = None
+        self._settled_as: StepSettled | None = None
 
     @property
     def loss(self) -> float:
@@ -41,6 +42,27 @@ class Report:
     def data_wait(self) -> float:
         """Seconds that the worker waited for data that waited longest."""
         return self._row.data_wait
+
+    @property
+    def learning_rate(self) -> float | None:
+        """With which the step was made: of the first group of parameters of the last layer."""
+        return self._row.learning_rate
+
+    @property
+    def gradient_norm(self) -> float | None:
+        """Of all gradients before clipping; NaN if they are not finite, None if nobody knows any more."""
+        return self._settled.norm
+
+    @property
+    def skipped(self) -> bool:
+        """Whether the step was left out, because its gradients are not finite."""
+        return self._settled.is_skipped
+
+    @property
+    def _settled(self) -> StepSettled:
+        if self._settled_as is None:
+            self._settled_as = self._requests.settled(self.step)
+        return self._settled_as
 
     @property
     def _row(self) -> StepRow:

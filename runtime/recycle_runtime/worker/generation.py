@@ -107,6 +107,8 @@ class Generation:
         """One that a thread still waits in; it must not go as long as that thread does."""
         self._joiners: list[Joiner] = []
         """Of chunks whose state is on its way here."""
+        self._rate: float | None = None
+        """The learning rate of the step under way, where losses are computed."""
         self._said_at = time.monotonic()
         self._unreported: tuple[int, float] | None = None
         """The step under way that has not been told, and when it began."""
@@ -203,7 +205,7 @@ class Generation:
         self._unreported = None
         done = report._asdict()
         handlers = session.handlers
-        done |= {"samples": handlers.samples, "tokens": handlers.tokens}
+        done |= {"samples": handlers.samples, "tokens": handlers.tokens, "rate": self._rate}
         equipment.link.say(StepDone(**done, times=equipment.op_times.take()))
 
     def can_halve(self, data: MicroBatches) -> bool | None:
@@ -258,7 +260,9 @@ class Generation:
         equipment.heartbeat.position = position
         if position == self._tells_loss_at:
             assert self._session is not None
-            equipment.link.say(LossShare(equipment.link.step, self._session.handlers.loss))
+            assert self._chunks is not None
+            self._rate = self._chunks.rate
+            equipment.link.say(LossShare(equipment.link.step, self._session.handlers.loss, self._rate))
         equipment.hooks.before_instruction(position)
 
     def _before_forward(self, position: int) -> None:
@@ -283,7 +287,7 @@ class Generation:
         if self._chunks.applied == step + 1:
             seconds = time.perf_counter() - began
             loss = self._session.handlers.loss
-            self._equipment.link.say(StepDone(step, loss, seconds, repeated=0, times={}))
+            self._equipment.link.say(StepDone(step, loss, seconds, repeated=0, times={}, rate=self._rate))
 
     def _copy_state(self, chunks: HeldChunks) -> Copied | None:
         """State that travels before training goes on; what was received, None if there was no need."""

@@ -9,6 +9,7 @@ from recycle_runtime.data.microbatches import MicroBatches
 from recycle_runtime.execution.chunk import Chunk, Setting
 from recycle_runtime.execution.layer import Layer
 from recycle_runtime.execution.optimizer import StepRecord
+from recycle_runtime.execution.optimizer.undo import groups_of
 from recycle_runtime.program.loading import Program
 from recycle_runtime.protocol.messages import Report, Sums
 
@@ -78,6 +79,17 @@ class HeldChunks(Mapping[int, Chunk]):
     def record(self) -> StepRecord | None:
         """What became of the last settled step; the same for all of them."""
         return self._first.stepper.record
+
+    def outlook(self) -> StepRecord | None:
+        """What will become of the last step, when all workers have made it; the same for all of them."""
+        return self._first.stepper.outlook()
+
+    @property
+    def rate(self) -> float | None:
+        """The learning rate of the first group of the last one's optimizer, as it is now."""
+        groups = groups_of(list(self.values())[-1].stepper.optimizer)
+        rate = groups[0].get("lr") if groups else None
+        return None if rate is None else float(rate)
 
     @property
     def stepper_state(self) -> dict[str, int]:

@@ -261,7 +261,7 @@ class WorkerProcess:
                 self._chunks.stand(order.step, order.sums)
         copied = generation.begin(self._chunks, transport)
         self._chunks.know(order.sums)
-        self._settled_steps.begin(self._chunks, order.step, is_teller=generation.tells_steps)
+        self._settled_steps.begin(order.step, is_teller=generation.tells_steps)
         self.link.forget_steps(order.step)
         self._heartbeat.is_up = True
         if self._has_script and order.donor is None:
@@ -314,6 +314,11 @@ class WorkerProcess:
             match self._requests.next(step):
                 case Next.WAIT:
                     order = self._wait_for_script(generation, step)
+                case Next.JUDGE:
+                    order = None
+                    assert self._chunks is not None
+                    self._settled_steps.tell_now(step - 1, self._chunks, self._not_finite)
+                    self._requests.judged(step - 1)
                 case Evaluation() as evaluation:
                     order = None
                     loss = generation.evaluate(step, evaluation.data)

@@ -35,7 +35,9 @@ from recycle_runtime.protocol.messages import (
     SaveShare,
     ScriptEnded,
     ScriptSteps,
+    SettledRequest,
     StepRow,
+    StepSettled,
     ToScript,
 )
 
@@ -45,6 +47,7 @@ class Next(Enum):
 
     STEP = "make the step"
     WAIT = "wait for the script"
+    JUDGE = "say what becomes of the last step"
     STOP = "stop: the script has ended"
 
 
@@ -110,6 +113,10 @@ class Requests:
         self._saved: Saved | None = None
         self._rows: dict[int, StepRow] = {}
         self._wanted_rows: set[int] = set()
+        self._settled: dict[int, StepSettled] = {}
+        self._wanted_settled: int | None = None
+        self._judged: tuple[int, int] | None = None
+        """In which generation this worker has said what becomes of which step."""
         self._wanted_steps: list[ScriptSteps] = []
         self._others_end: tuple[Worker, int] | None = None
         self._others_evaluation: OtherEvaluates | None = None
@@ -151,7 +158,7 @@ class Requests:
         with self._changed:
             self._is_busy = False
             found = self._next(step)
-            self._is_busy = isinstance(found, Evaluation | Save) or found is Next.STEP
+            self._is_busy = isinstance(found, Evaluation | Save) or found in (Next.STEP, Next.JUDGE)
             self._changed.notify_all()
             return found
 
@@ -162,6 +169,8 @@ class Requests:
             return Next.WAIT
         if step < self._granted:
             return Next.STEP
+        if self._wanted_settled == step - 1 and self._judged != (self.generation, step - 1):
+            return Next.JUDGE
         if self._evaluation is not None and self._evaluation.step == step:
             wanted = self._evaluation.step, self._evaluation.number
             known = wanted in self._results or self._has_share(wanted)
@@ -191,6 +200,12 @@ class Requests:
         """So many steps."""
         with self._changed:
             self._applied, self._is_busy = applied, False
+            self._changed.notify_all()
+
+    def judged(self, step: int) -> None:
+        """The coordinator has been told what becomes of this step."""
+        with self._changed:
+            self._judged, self._is_busy = (self.generation, step), False
             self._changed.notify_all()
 
     def evaluated(self, evaluation: Evaluation, loss: float | None) -> None:
@@ -227,9 +242,8 @@ class Requests:
         """An answer, or a question."""
         with self._changed:
             match message:
-                case StepRow():
-                    self._rows[message.step] = message
-                    self._wanted_rows.discard(message.step)
+                case StepRow() | StepSettled():
+                    self._take_step(message)
                 case Evaluated(step, number, loss):
                     self._results[step, number] = loss
                 case Saved():
@@ -252,10 +266,21 @@ class Requests:
         self._check_others()
         self._tell_snapshots()
 
+    def _take_step(self, message: StepRow | StepSettled) -> None:
+        if isinstance(message, StepSettled):
+            self._settled[message.step] = message
+            return
+        self._rows[message.step] = message
+        self._wanted_rows.discard(message.step)
+
     def recall(self) -> None:
         """A new coordinator may not have heard what was asked."""
         with self._changed:
             again: list[FromWorker] = [*self._wanted_steps, *map(RowRequest, sorted(self._wanted_rows))]
+            if self._wanted_settled is not None:
+                again.append(SettledRequest(self._wanted_settled))
+                self._judged = None
+                self._wake()
             again += self._shares.values()
             if self._evaluation is not None:
                 # Its result may have been lost on the way here.
@@ -397,9 +422,24 @@ class Requests:
             self._changed.wait_for(lambda: step in self._rows)
         return self._rows[step]
 
+    def settled(self, step: int) -> StepSettled:
+        """What became of a step, from the coordinator; told early if nobody has told it yet."""
+        with self._changed:
+            known = self._settled.get(step)
+            if known is None:
+                self._wanted_settled = step
+        if known is not None:
+            return known
+        self._say(SettledRequest(step))
+        with self._inside():
+            self._changed.wait_for(lambda: step in self._settled)
+            self._wanted_settled = None
+        return self._settled[step]
+
     def forget_rows(self, step: int) -> None:
         """Nobody asks for rows before this one any more."""
         with self._changed:
+            self._settled = {at: settled for at, settled in self._settled.items() if at >= step}
             self._rows = {at: row for at, row in self._rows.items() if at >= step}
 
     def keep(self, step: int, snapshot: bytes) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from recycle_runtime.execution.optimizer.undo import groups_of
+from recycle_runtime.execution.optimizer import StepRecord
 from recycle_runtime.protocol.messages import NotFinite, Settled
 from recycle_runtime.worker.held_chunks import HeldChunks
 
@@ -15,12 +15,10 @@ class SettledSteps:
     def __init__(self, say: Callable[[Settled], None]) -> None:
         self._say = say
         self._told, self._is_teller = -1, False
-        self._rate: float | None = None
-        """Of the step under way: whoever changes it does so at the end of a step."""
 
-    def begin(self, chunks: HeldChunks, step: int, *, is_teller: bool) -> None:
+    def begin(self, step: int, *, is_teller: bool) -> None:
         """A generation begins with this step; what became of the one before may not have been heard."""
-        self._told, self._is_teller, self._rate = step - 2, is_teller, _rate(chunks)
+        self._told, self._is_teller = step - 2, is_teller
 
     def settled(self, chunks: HeldChunks, not_finite: Callable[[int], tuple[NotFinite, ...]]) -> None:
         """The last step of these chunks stands, or was left out."""
@@ -28,16 +26,22 @@ class SettledSteps:
         if record is None or record.step <= self._told:
             return
         self._told = record.step
-        rate, self._rate = self._rate, _rate(chunks)
+        if self._is_teller or record.factor == _LEFT_OUT:
+            self._tell(record, not_finite)
+
+    def tell_now(
+        self, step: int, chunks: HeldChunks, not_finite: Callable[[int], tuple[NotFinite, ...]]
+    ) -> None:
+        """What will become of the last step, before anybody acts on it: a script waits to hear it."""
+        record = chunks.outlook()
+        if record is None or record.step != step:
+            # Its state has come from elsewhere, and those who made the step are gone.
+            self._say(Settled(step, None, is_skipped=False))
+            return
+        self._told = max(self._told, step)
+        self._tell(record, not_finite)
+
+    def _tell(self, record: StepRecord, not_finite: Callable[[int], tuple[NotFinite, ...]]) -> None:
         is_skipped = record.factor == _LEFT_OUT
-        if is_skipped:
-            self._say(Settled(record.step, record.norm, True, rate, not_finite(record.step)))
-        elif self._is_teller:
-            self._say(Settled(record.step, record.norm, False, rate))
-
-
-def _rate(chunks: HeldChunks) -> float | None:
-    chunk = list(chunks.values())[-1]
-    groups = groups_of(chunk.stepper.optimizer)
-    rate = groups[0].get("lr") if groups else None
-    return None if rate is None else float(rate)
+        found = not_finite(record.step) if is_skipped else ()
+        self._say(Settled(record.step, record.norm, is_skipped, found))

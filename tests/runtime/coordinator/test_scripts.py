@@ -11,6 +11,7 @@ from recycle_runtime.protocol.messages import (
     OtherEnded,
     OtherEvaluates,
     StepRow,
+    StepSettled,
 )
 
 FIRST, SECOND, THIRD = (Member((pipeline, 0), 0) for pipeline in range(3))
@@ -38,6 +39,26 @@ def test_a_row_is_told_to_whoever_asks_before_or_after() -> None:
     assert scripts.wants_row(FIRST, 4) == [] == scripts.wants_row(FIRST, 4)
     assert scripts.row(ROW) == [Send(FIRST, ROW)]
     assert scripts.wants_row(SECOND, 4) == [Send(SECOND, ROW)]
+
+
+def test_what_became_of_a_step_is_told_to_whoever_asks_before_or_after() -> None:
+    scripts, settled = running(), StepSettled(4, 1.5, is_skipped=False)
+    assert scripts.wants_settled(FIRST, 4) == [] == scripts.wants_settled(FIRST, 4)
+    scripts.wants_settled(THIRD, 4)
+    scripts.drop(THIRD)
+    assert scripts.settle(settled) == [Send(FIRST, settled)]
+    assert scripts.wants_settled(SECOND, 4) == [Send(SECOND, settled)]
+    assert scripts.settled_of(4) == settled
+
+
+def test_a_resumed_run_knows_what_its_checkpoint_knew_of_the_last_step() -> None:
+    scripts, unknown = Scripts(), StepSettled(4, None, is_skipped=False)
+    scripts.resume(5, b"", ROW)
+    assert scripts.wants_settled(FIRST, 4) == [Send(FIRST, unknown)]
+    scripts, known = Scripts(), StepSettled(4, 1.5, is_skipped=True)
+    scripts.resume(5, b"", ROW, known)
+    assert scripts.settle(unknown) == [], "a worker has asked its own optimizer, which does not know"
+    assert scripts.wants_settled(FIRST, 4) == [Send(FIRST, known)]
 
 
 def test_an_evaluation_is_complete_when_all_shares_are_there() -> None:

@@ -21,7 +21,7 @@ def hear(steps: SkippedSteps, step: int, bad: dict[Worker, list[tuple[str, int]]
     told: list[str] = []
     for member in GRID:
         found = tuple(NotFinite(*each) for each in bad.get(member.worker, []))
-        orders = steps.hear(member, Settled(step, math.nan, True, 0.1, found), GRID, stage_of)
+        orders = steps.hear(member, Settled(step, math.nan, True, found), GRID, stage_of)
         told += [order.text for order in orders if isinstance(order, Tell)]
     return told
 
@@ -58,9 +58,9 @@ def test_too_many_in_a_row() -> None:
     for step in (0, 1):
         hear(steps, step, {})
     assert steps.has_made_none(2)
-    good = Settled(2, 1.5, False, 0.1)
+    good = Settled(2, 1.5, False)
     orders = steps.hear(GRID[0], good, GRID, stage_of)
-    assert orders == [TellSettled(StepSettled(2, 1.5, False, 0.1))]
+    assert orders == [TellSettled(StepSettled(2, 1.5, False))]
     assert steps.hear(GRID[0], good, GRID, stage_of) == []
     for step in (3, 4):
         hear(steps, step, {})
@@ -68,7 +68,7 @@ def test_too_many_in_a_row() -> None:
         hear(steps, step, {})
     assert not steps.is_too_often and not steps.has_made_none(5)
     # The first to say so may not be the one that knows where it began.
-    steps.hear(GRID[0], Settled(5, math.nan, True, 0.1), GRID, stage_of)
+    steps.hear(GRID[0], Settled(5, math.nan, True), GRID, stage_of)
     assert not steps.is_too_often
     hear(steps, 5, {(0, 1): [("forward", 3)]})
     assert steps.is_too_often
@@ -78,7 +78,7 @@ def test_too_many_in_a_row() -> None:
 def test_one_that_died_is_not_waited_for() -> None:
     steps = SkippedSteps()
     found = (NotFinite("loss", 1),)
-    steps.hear(GRID[2], Settled(0, math.nan, True, 0.1, found), GRID, stage_of)
-    orders = steps.hear(GRID[2], Settled(1, 1.0, False, 0.1), GRID, stage_of)
+    steps.hear(GRID[2], Settled(0, math.nan, True, found), GRID, stage_of)
+    orders = steps.hear(GRID[2], Settled(1, 1.0, False), GRID, stage_of)
     words = "the loss of micro-batch 1 on stage 2 (worker 0:2) is the first that is not finite"
     assert orders[0] == Tell(f"step 0 was skipped: {words}")

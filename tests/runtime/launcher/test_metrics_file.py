@@ -20,17 +20,17 @@ def rows(path: Path) -> list[dict[str, Any]]:
 
 
 def row(step: int, loss: float = 0.5) -> StepRow:
-    return StepRow(step, loss, 0.25, 4, "0 0", 0.125, samples=8, tokens=64)
+    return StepRow(step, loss, 0.25, 4, "0 0", 0.125, samples=8, tokens=64, learning_rate=0.1)
 
 
 def test_what_a_row_says(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     with MetricsFile(str(path)) as file:
-        for message in (JobEvent("one"), JobEvent("two"), row(0), row(1), StepSettled(1, 3.0, False, 0.1)):
+        for message in (JobEvent("one"), JobEvent("two"), row(0), row(1), StepSettled(1, 3.0, False)):
             file.take(message)
     first, second = rows(path)
     assert first == {
-        "step": 0, "loss": 0.5, "learning_rate": None, "gradient_norm": None, "skipped": None,
+        "step": 0, "loss": 0.5, "learning_rate": 0.1, "gradient_norm": None, "skipped": None,
         "seconds": 0.25, "data_wait": 0.125, "live": 4, "plan": "0 0", "event": "one; two",
         "samples_per_second": 32.0, "tokens_per_second": 256.0,
     }  # fmt: skip
@@ -40,7 +40,7 @@ def test_what_a_row_says(tmp_path: Path) -> None:
 def test_what_became_of_a_step_may_come_first(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     with MetricsFile(str(path)) as file:
-        for message in (StepSettled(0, math.nan, True, 0.1), row(0, math.nan), row(1, math.inf)):
+        for message in (StepSettled(0, math.nan, True), row(0, math.nan), row(1, math.inf)):
             file.take(message)
     names = ("loss", "not_finite", "gradient_norm", "skipped")
     first, second = ([each[name] for name in names] for each in rows(path))

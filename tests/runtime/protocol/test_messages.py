@@ -155,5 +155,5 @@ def test_a_message_has_one_handler() -> None:
 
 
 def test_names_on_the_wire() -> None:
-    assert to_fields(LossShare(4, None)) == {"type": "loss_share", "step": 4, "loss": None}
+    assert to_fields(LossShare(4, None)) == {"type": "loss_share", "step": 4, "loss": None, "rate": None}
     assert KINDS["go"] is Go

@@ -14,6 +14,8 @@ class Seen(NamedTuple):
     """After a step: its loss, what an evaluation after it gives, and the model."""
 
     loss: float
+    settled: tuple[float, float, bool]
+    """Learning rate, gradient norm, and whether it was skipped."""
     evaluated: float
     state: dict[str, torch.Tensor]
 
@@ -24,6 +26,7 @@ def train_plainly(steps: int, per_step: int, seed: int = 0) -> list[Seen]:
     layers = [module for _, module in loop.layers()]
     model = nn.Sequential(*layers)
     optimizer = loop.optimizer(list(model.parameters()))
+    schedule = loop.schedule(optimizer)
     seen: list[Seen] = []
     for step in range(steps):
         total = 0.0
@@ -35,11 +38,13 @@ def train_plainly(steps: int, per_step: int, seed: int = 0) -> list[Seen]:
             loss = nn.functional.mse_loss(value, target) / per_step
             loss.backward()
             total += float(loss.detach())
-        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        norm = float(nn.utils.clip_grad_norm_(model.parameters(), 0.5))
+        rate = float(optimizer.param_groups[0]["lr"])
         optimizer.step()
+        schedule.step()
         optimizer.zero_grad()
         state = {f"blocks.{name}": tensor.clone() for name, tensor in model.state_dict().items()}
-        seen.append(Seen(total, _evaluate(model), state))
+        seen.append(Seen(total, (rate, norm, False), _evaluate(model), state))
     return seen
 
 

@@ -54,6 +54,8 @@ def check(seen: list[dict[str, Any]], plain: list[Seen], every: int = 1) -> None
     for row in steps:
         expected = plain[row["step"]]
         assert row["loss"] == pytest.approx(expected.loss, rel=1e-12)
+        assert row["settled"] in (None, pytest.approx(expected.settled, rel=1e-12))
+        assert row["settled"] is not None or row["step"] % 2
         best = min(seen.loss for seen in plain[: row["step"] + 1])
         assert row["kept"] == [pytest.approx(best, rel=1e-12), row["step"] + 1]
         if (row["step"] + 1) % every == 0:
@@ -81,6 +83,7 @@ def test_kills_and_joiners_at_awkward_moments(tmp_path: Path, square: str) -> No
     for step in range(steps):
         told = [row for process in seen for row in process if row["step"] == step]
         assert len({row["loss"] for row in told}) == len({row["evaluated"] for row in told}) == 1
+        assert len({str(row["settled"]) for row in told if row["settled"] is not None}) <= 1
         assert sum(row["main"] for row in told) <= 1
     assert sum(process[-1]["step"] is None for process in seen) >= 2
     results = {process[-1]["evaluated"] for process in seen if process[-1]["step"] is None}

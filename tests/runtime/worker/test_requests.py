@@ -22,7 +22,9 @@ from recycle_runtime.protocol.messages import (
     SaveShare,
     ScriptEnded,
     ScriptSteps,
+    SettledRequest,
     StepRow,
+    StepSettled,
 )
 from recycle_runtime.worker.requests import Evaluation, Next, Requests, Save
 
@@ -199,6 +201,37 @@ def test_rows_are_asked_for_once_and_again_of_a_new_coordinator() -> None:
     talk.requests.take(row)
     assert call.done() == row
     assert talk.requests.row(0) == row
+
+
+def test_what_becomes_of_a_step_is_said_early_once_in_a_group_if_a_script_waits_for_it() -> None:
+    talk = started(4)
+    call = talk.script(lambda: talk.requests.settled(3))
+    assert talk.due(4) is Next.JUDGE
+    talk.requests.judged(3)
+    assert talk.said == [SettledRequest(3)]
+    assert talk.requests.next(4) is Next.WAIT
+    # Whoever was told is gone: the next one is told too.
+    talk.requests.recall()
+    assert talk.said[1:] == [SettledRequest(3)]
+    assert talk.due(4) is Next.JUDGE
+    talk.requests.judged(3)
+    talk.requests.arrive(4, 0, (0, 1), 2, is_main=False)
+    assert talk.due(4) is Next.JUDGE
+    talk.requests.judged(3)
+    settled = StepSettled(3, 1.5, is_skipped=False)
+    talk.requests.take(settled)
+    assert call.done() == settled == talk.requests.settled(3)
+    assert len(talk.said) == 2
+
+
+def test_a_step_that_is_made_again_is_made_before_anything_is_said_of_it() -> None:
+    talk = started(4)
+    talk.script(lambda: talk.requests.settled(3))
+    while not talk.said:
+        pass
+    assert talk.due(3) is Next.STEP
+    talk.requests.made(4)
+    assert talk.due(4) is Next.JUDGE
 
 
 def test_a_script_that_ends_says_where() -> None:

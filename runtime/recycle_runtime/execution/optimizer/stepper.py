@@ -220,6 +220,20 @@ class Stepper:
         self._settled(totals)
         return Verdict.KEEP if stands else Verdict.REDO
 
+    def outlook(self) -> StepRecord | None:
+        """What will become of the last step, once all workers have validated it; nothing is changed.
+
+        None where the step was not made here, and nobody has told.
+        """
+        steps = self.progress.steps
+        if self.phase is not Phase.UNSETTLED and self.record is not None:
+            return self.record
+        totals = self.norm.wait() if self.phase is Phase.UNSETTLED else self.totals
+        if totals is None:
+            return None
+        factor = self.options.factor(totals) if totals.finite else 0.0
+        return StepRecord(steps - 1, totals.norm, factor, redone=False)
+
     def discard(self) -> None:
         """Throw away the gradients of the step under way, to run it again; the last step stays as it is."""
         if self.phase is Phase.REDUCED:

@@ -105,6 +105,24 @@ def test_a_bad_step_is_left_out(staggered: bool, clip_norm: float | None, bad: f
     )
 
 
+@pytest.mark.parametrize("staggered", [True, False])
+@pytest.mark.parametrize("slope", [0.25, 3.0, math.nan])
+def test_the_outlook_of_a_step_is_what_becomes_of_it_and_changes_nothing(
+    slope: float, staggered: bool
+) -> None:
+    weight = one_weight()
+    stepper = plain_stepper(weight, StepOptions(clip_norm=1.0, staggered=staggered))
+    assert stepper.outlook() is None
+    whole_step(stepper, weight, slope)
+    before = (stepper.phase, numbers(weight), stepper.progress)
+    outlook = stepper.outlook()
+    assert str((stepper.phase, numbers(weight), stepper.progress)) == str(before)
+    stepper.settle()
+    assert stepper.record is not None and outlook is not None
+    assert str(outlook[:3]) == str(stepper.record[:3])
+    assert stepper.outlook() == stepper.record
+
+
 def test_other_workers_decide_too() -> None:
     weight = one_weight()
     stepper = plain_stepper(weight, StepOptions(clip_norm=10.0))

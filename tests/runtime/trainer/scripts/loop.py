@@ -58,6 +58,10 @@ def optimizer(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.Adam(parameters, lr=3e-2)
 
 
+def schedule(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + 0.01 * step))
+
+
 class Best:
     """Of the losses seen so far; state of the script's own, which changes in the body of its loop."""
 
@@ -104,12 +108,16 @@ if __name__ == "__main__":
     folder: Path = arguments.folder
     now = -1
 
-    trainer = recycle.Trainer(layers, loss=loss, optimizer=optimizer, clip_norm=0.5)
+    trainer = recycle.Trainer(layers, loss=loss, optimizer=optimizer, schedule=schedule, clip_norm=0.5)
     best = Best()
     trainer.keep("best", best)
     for step in trainer.steps(arguments.steps):
         now = step
         report = trainer.step(microbatch)
+        # Before anything else settles the step; of every other step one worker alone asks.
+        settled = None
+        if step % 2 == 0 or trainer.is_main:
+            settled = [report.learning_rate, report.gradient_norm, report.skipped]
         evaluated = None
         die_if_asked("body")
         time.sleep(arguments.sleep)
@@ -119,7 +127,8 @@ if __name__ == "__main__":
             trainer.save(folder / "kept")
         best.update(report.loss)
         kept = [best.loss, best.passes]
-        record(step=step, loss=report.loss, evaluated=evaluated, main=trainer.is_main, kept=kept)
+        seen = {"loss": report.loss, "settled": settled, "evaluated": evaluated, "kept": kept}
+        record(step=step, main=trainer.is_main, **seen)
         if report.loss < arguments.stop_below:
             trainer.stop()
     if arguments.save_every and (state := trainer.state_dict()):
