@@ -1,6 +1,8 @@
 """How the processes of a job talk to its coordinator, and the store they meet at.
 
-wire            JSON messages on a socket, after both ends have proved that they know the job's token
+framing         JSON messages on a socket, after both ends have proved that they know the job's token
+records         each message signed and counted, so that nobody in between can add, change or leave out any
+channel         a client's end of such a connection
 server          many such connections in one loop
 store_table     keys and values, and who waits for them: the coordinator's side
 remote_store    the same as a torch store: a worker's side

@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
@@ -11,39 +12,42 @@ from recycle_runtime.protocol.framing import (
     Challenge,
     Refused,
     Response,
-    frame,
+    Session,
     frame_handshake,
     give_up_in_time,
     is_proof,
     new_nonce,
     other_version,
     proof,
-    unframe,
     unframe_handshake,
     unframe_verdict,
 )
 from recycle_runtime.protocol.messages import VERSION, Message
 
+PROVED_WITHIN = 10.0
+"""Seconds that both ends have to prove themselves."""
 _CONNECT_SECONDS = 3.0
+_MOST_BEFORE_PROOF = 1024
+"""Bytes read at a time while the other end may be anybody."""
 T = TypeVar("T")
 
 
 class Channel:
     """Several threads may send, one receives."""
 
-    def __init__(self, host: str, port: int, token: str, timeout: float = 10.0) -> None:
+    def __init__(self, host: str, port: int, token: str, timeout: float = PROVED_WITHIN) -> None:
+        """`timeout` is for all that comes before the first message."""
         try:
             # A host that does not answer is asked again soon, so that it is found when it is back.
             self._socket = socket.create_connection((host, port), min(timeout, _CONNECT_SECONDS))
         except OSError as error:
             raise WireError(f"no coordinator at {host}:{port}: {error}") from None
-        self._socket.settimeout(timeout)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         give_up_in_time(self._socket)
         self._buffer = bytearray()
         self._sending = threading.Lock()
         try:
-            self._prove(token)
+            self._session = self._prove(token, time.monotonic() + timeout)
         except WireError:
             self._socket.close()
             raise
@@ -53,20 +57,31 @@ class Channel:
         return self._socket.fileno()
 
     def send(self, message: Message) -> None:
-        self._send(frame(message))
+        try:
+            # Messages are numbered: they leave in the order in which they got their numbers.
+            with self._sending:
+                self._socket.sendall(self._session.frame(message))
+        except WireError:
+            raise
+        except OSError as error:
+            raise WireError(f"the coordinator is gone: {error}") from None
 
     def receive(self) -> Message:
         """The next message, whenever it comes."""
-        return self._next(lambda: unframe(self._buffer))
+        while (message := self.waiting()) is None:
+            self.fill()
+        return message
 
     def waiting(self) -> Message | None:
         """A message that has arrived already and needs no reading."""
-        return unframe(self._buffer)
+        return self._session.unframe(self._buffer)
 
-    def fill(self) -> None:
+    def fill(self, most: int = 1 << 16) -> None:
         """Read what has arrived; call it when the socket is readable."""
         try:
-            data = self._socket.recv(1 << 16)
+            data = self._socket.recv(most)
+        except TimeoutError:
+            raise _SilentError("it says nothing") from None
         except OSError as error:
             raise WireError(f"the coordinator is gone: {error}") from None
         if not data:
@@ -78,36 +93,39 @@ class Channel:
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
-    def _send(self, data: bytes) -> None:
+    def _prove(self, token: str, deadline: float) -> Session:
+        """Each end to the other; WireError if that has not happened by then."""
         try:
-            with self._sending:
-                self._socket.settimeout(None)
-                self._socket.sendall(data)
-        except OSError as error:
-            raise WireError(f"the coordinator is gone: {error}") from None
-
-    def _next(self, take: Callable[[], T | None]) -> T:
-        while True:
-            found = take()
-            if found is not None:
-                return found
-            self.fill()
-
-    def _prove(self, token: str) -> None:
-        try:
-            challenge = self._next(lambda: unframe_handshake(Challenge, self._buffer))
+            challenge = self._heard(lambda: unframe_handshake(Challenge, self._buffer), deadline)
         except WireError as error:
             raise WireError(f"what listens there is not the coordinator of a job: {error}") from None
         if challenge.version != VERSION:
             raise WireError(other_version(challenge.version, VERSION))
         servers, clients = challenge.nonce, new_nonce()
         mine = proof(token, "client", VERSION, servers, clients)
-        self._send(frame_handshake(Response(VERSION, clients, mine)))
         try:
-            verdict = self._next(lambda: unframe_verdict(self._buffer))
-        except WireError:
+            self._socket.sendall(frame_handshake(Response(VERSION, clients, mine)))
+            verdict = self._heard(lambda: unframe_verdict(self._buffer), deadline)
+        except _SilentError:
+            raise WireError("what listens there does not answer") from None
+        except OSError:
             raise WireError("the coordinator does not accept the token") from None
         if isinstance(verdict, Refused):
             raise WireError(f"the coordinator refuses: {verdict.why}")
         if not is_proof(verdict.proof, proof(token, "server", VERSION, servers, clients)):
             raise WireError("what listens there does not know the job's token")
+        return Session(token, "client", servers, clients)
+
+    def _heard(self, take: Callable[[], T | None], deadline: float) -> T:
+        """The next part of the handshake, however slowly it comes, but not after the deadline."""
+        while (found := take()) is None:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise _SilentError("it says nothing")
+            self._socket.settimeout(left)
+            self.fill(_MOST_BEFORE_PROOF)
+        return found
+
+
+class _SilentError(WireError):
+    """Somebody listens and does not answer."""

@@ -1,13 +1,15 @@
-"""Frames on a socket, length first, and the handshake before them. Standard library only.
+"""Messages on a socket, and the handshake before them. Standard library only.
 
 A client has to prove that it knows the job's token before anything it says is read, and gets the
-same proof back. The token itself never travels. A frame before that may have a few hundred bytes, so that a
-stranger can neither fill memory nor learn anything. Both ends say which version of the messages they speak,
-and go no further if these differ.
+same proof back. The token itself never travels. A frame before that, length first, may have a few hundred
+bytes, so that a stranger can neither fill memory nor learn anything. Both ends say which version of the
+messages they speak, and go no further if these differ.
 
     server -> client    Challenge(version, nonce N)
     client -> server    Response(version, nonce M, proof HMAC(token, "client" version N M))
     server -> client    Welcome(proof HMAC(token, "server" version N M)), or Refused(why)
+
+From then on every message is proved to come from the other end, and in its turn: see `records`.
 """
 
 import hashlib
@@ -21,10 +23,9 @@ from dataclasses import dataclass
 from typing import Final, TypeVar, cast
 
 from recycle_runtime.protocol.codec import Natural, ProtocolError, decode, encode
-from recycle_runtime.protocol.messages import Message, from_fields, to_fields
+from recycle_runtime.protocol.messages import VERSION, Message, from_fields, to_fields
+from recycle_runtime.protocol.records import RecordReader, RecordWriter, record_key
 
-MOST_BYTES: Final = 1 << 28
-"""Of a frame; plans of the largest jobs take a few MiB."""
 MOST_FROM_STRANGERS: Final = 512
 VANISHED_AFTER: Final = 10.0
 """Seconds without an answer after which a client gives its connection up."""
@@ -85,15 +86,23 @@ def other_version(theirs: int, ours: int) -> str:
     return f"the other end speaks version {theirs} of the protocol, and this one version {ours}"
 
 
-def frame(message: Message) -> bytes:
-    """A message as it travels."""
-    return _pack(to_fields(message))
+class Session:
+    """What one end of a connection says and hears once both ends have proved themselves."""
 
+    def __init__(self, token: str, side: str, servers: str, clients: str) -> None:
+        """`side` is this end's: `client` or `server`; then the nonces of both."""
+        other = "client" if side == "server" else "server"
+        self._writer = RecordWriter(record_key(token, side, VERSION, servers, clients))
+        self._reader = RecordReader(record_key(token, other, VERSION, servers, clients))
 
-def unframe(buffer: bytearray, most: int = MOST_BYTES) -> Message | None:
-    """Take the first whole message out of what has arrived; None while there is none."""
-    fields = _unpack(buffer, most)
-    return None if fields is None else from_fields(fields)
+    def frame(self, message: Message) -> bytes:
+        """A message as it travels; messages are to be sent in the order in which they come from here."""
+        return self._writer.write(_text(to_fields(message)))
+
+    def unframe(self, buffer: bytearray) -> Message | None:
+        """Take the first whole message out of what has arrived; None while there is none."""
+        text = self._reader.read(buffer)
+        return None if text is None else from_fields(_fields(text))
 
 
 def frame_handshake(part: Handshake) -> bytes:
@@ -133,9 +142,7 @@ def give_up_in_time(sock: socket.socket, seconds: float = VANISHED_AFTER) -> Non
 
 
 def _pack(fields: Mapping[str, object]) -> bytes:
-    text = json.dumps(fields, separators=(",", ":")).encode()
-    if len(text) > MOST_BYTES:
-        raise ProtocolError(f"a message of {len(text)} bytes is too long")
+    text = _text(fields)
     return _LENGTH.pack(len(text)) + text
 
 
@@ -150,6 +157,14 @@ def _unpack(buffer: bytearray, most: int) -> dict[str, object] | None:
         return None
     text = bytes(buffer[_LENGTH.size : end])
     del buffer[:end]
+    return _fields(text)
+
+
+def _text(fields: Mapping[str, object]) -> bytes:
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def _fields(text: bytes) -> dict[str, object]:
     try:
         value: object = json.loads(text)
     except (ValueError, RecursionError):

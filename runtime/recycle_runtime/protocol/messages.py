@@ -20,7 +20,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar, cast, get_args
 from recycle_runtime.plan.chrome_trace import Event
 from recycle_runtime.protocol.codec import Natural, ProtocolError, decode, encode
 
-VERSION: Final = 3
+VERSION: Final = 4
 """Of what is said here; both ends of a connection must have the same."""
 
 # Values that messages carry.

@@ -2,7 +2,8 @@
 
 Strangers get a nonce and nothing else: a wrong proof, a long frame or half a minute of silence closes their
 connection, and when too many of them wait the oldest goes. One who knows the token and says what makes no
-sense is hung up on as well; a line in the log says why.
+sense is hung up on as well, and so is a connection on which something was changed on its way; a line in the
+log says why.
 """
 
 import logging
@@ -16,15 +17,14 @@ from recycle_runtime.protocol.framing import (
     Challenge,
     Refused,
     Response,
+    Session,
     Welcome,
     ask_now_and_then,
-    frame,
     frame_handshake,
     is_proof,
     new_nonce,
     other_version,
     proof,
-    unframe,
     unframe_handshake,
 )
 from recycle_runtime.protocol.messages import VERSION, Message
@@ -43,14 +43,20 @@ class Connection:
         self._server, self.socket = server, sock
         self.incoming, self.outgoing = bytearray(), bytearray()
         self.nonce = new_nonce()
-        self.is_known = False
+        self.session: Session | None = None
+        """From the moment on at which the client has proved itself."""
         self.is_open = True
         self.since = time.monotonic()
         self.address = _address(sock)
 
     def send(self, message: Message) -> None:
         """Queue a message; one to a client that is gone is dropped."""
-        self.send_bytes(frame(message))
+        if self.is_open and self.session is not None:
+            self.send_bytes(self.session.frame(message))
+
+    @property
+    def is_known(self) -> bool:
+        return self.session is not None
 
     def send_bytes(self, data: bytes) -> None:
         if self.is_open:
@@ -147,7 +153,7 @@ class Server:
     def close(self) -> None:
         for key in list(self._selector.get_map().values()):
             if isinstance(key.data, Connection):
-                key.data.is_known = False
+                key.data.session = None
                 self.drop(key.data)
         self._selector.unregister(self._listener)
         self._listener.close()
@@ -191,8 +197,8 @@ class Server:
 
     def _deliver(self, connection: Connection) -> None:
         while connection.is_open:
-            if connection.is_known:
-                message = unframe(connection.incoming)
+            if connection.session is not None:
+                message = connection.session.unframe(connection.incoming)
                 if message is None:
                     return
                 self._served.message(connection, message)
@@ -210,10 +216,10 @@ class Server:
         expected = proof(self._token, "client", VERSION, connection.nonce, response.nonce)
         if not is_proof(response.proof, expected):
             raise ProtocolError("it does not know the token")
-        connection.is_known = True
         del self._strangers[connection]
         answer = Welcome(proof(self._token, "server", VERSION, connection.nonce, response.nonce))
         connection.send_bytes(frame_handshake(answer))
+        connection.session = Session(self._token, "server", connection.nonce, response.nonce)
 
     def _forget_strangers(self) -> None:
         if not self._strangers:

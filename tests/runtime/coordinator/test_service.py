@@ -1,9 +1,6 @@
 """The coordinator as a process: whatever a client says that makes no sense ends its connection only."""
 
-import json
 import logging
-import socket
-import struct
 import threading
 from collections.abc import Generator
 from pathlib import Path
@@ -19,7 +16,7 @@ from recycle_compiler.planner.compile import compile_job
 from recycle_runtime.coordinator.service import JobOptions, Service
 from recycle_runtime.protocol.channel import Channel
 from recycle_runtime.protocol.codec import ProtocolError, WireError
-from recycle_runtime.protocol.framing import frame, new_token
+from recycle_runtime.protocol.framing import Session, new_token
 from recycle_runtime.protocol.messages import (
     AgentJoin,
     BundleRequest,
@@ -35,6 +32,7 @@ from recycle_runtime.protocol.messages import (
     StoreOpen,
 )
 from tests.runtime.coordinator.fake_job import HEAVY
+from tests.runtime.protocol.raw_client import RawClient
 from tests.runtime.protocol.test_messages import ANY_MESSAGE, some
 
 TOKEN = new_token()
@@ -89,12 +87,6 @@ def is_hung_up_on(channel: Channel) -> bool:
         return True
 
 
-def send_fields(channel: Channel, fields: object) -> None:
-    text = json.dumps(fields).encode()
-    with socket.socket(fileno=socket.dup(channel.fileno())) as sock:
-        sock.sendall(struct.pack(">I", len(text)) + text)
-
-
 NONSENSE = [
     {"type": "join"},
     {"type": "join", "member": [[0, 0], 0], "pid": "x", "generation": 0, "asked": 0, "is_training": False},
@@ -112,9 +104,10 @@ def test_nonsense_ends_a_connection_and_not_the_job(
     logger.addHandler(caplog.handler)
     try:
         with caplog.at_level(logging.WARNING, logger.name):
-            client = running.client()
-            send_fields(client, fields)
-            assert is_hung_up_on(client)
+            client = RawClient(running.service.port, TOKEN)
+            client.say(fields)
+            assert client.is_hung_up_on()
+            client.close()
     finally:
         logger.removeHandler(caplog.handler)
     assert any("refused a client at 127.0.0.1:" in record.getMessage() for record in caplog.records)
@@ -151,9 +144,10 @@ class Line:
 
     def __init__(self) -> None:
         self.is_open = True
+        self._session = Session(TOKEN, "server", "", "")
 
     def send(self, message: Message) -> None:
-        frame(message)
+        self._session.frame(message)
 
     def close(self) -> None:
         self.is_open = False

@@ -16,20 +16,20 @@ from recycle_runtime.protocol import server as server_module
 from recycle_runtime.protocol.channel import Channel
 from recycle_runtime.protocol.codec import WireError
 from recycle_runtime.protocol.framing import (
-    MOST_BYTES,
     Challenge,
     Refused,
     Response,
+    Session,
     Welcome,
-    frame,
     frame_handshake,
     new_token,
     proof,
-    unframe,
     unframe_handshake,
 )
 from recycle_runtime.protocol.messages import VERSION, Done, GroupBroken, Heartbeat, Message, StoreSet
+from recycle_runtime.protocol.records import MOST_BYTES
 from recycle_runtime.protocol.server import Connection, Server
+from tests.runtime.protocol.raw_client import RawClient
 
 TOKEN = new_token()
 LENGTH = struct.Struct(">I")
@@ -253,14 +253,11 @@ def test_crowds_do_not_keep_clients_out(running: Running) -> None:
 
 
 def test_messages_in_pieces(running: Running) -> None:
-    client = Channel("127.0.0.1", running.port, TOKEN)
-    sock = socket.socket(fileno=socket.dup(client.fileno())) if hasattr(socket, "dup") else None
-    assert sock is not None
-    for byte in frame(Heartbeat()):
-        sock.sendall(bytes([byte]))
+    client = RawClient(running.port, TOKEN)
+    for byte in client.writer.write(b'{"type":"heartbeat"}'):
+        client.socket.sendall(bytes([byte]))
         time.sleep(0.001)
-    assert client.receive() == Heartbeat()
-    sock.close()
+    assert client.hear() == {"type": "heartbeat"}
     client.close()
 
 
@@ -337,13 +334,14 @@ def test_a_coordinator_of_another_version_is_refused_too() -> None:
 
 
 @given(st.text(max_size=30), st.text(max_size=30))
-def test_frames_survive(key: str, value: str) -> None:
+def test_messages_survive(key: str, value: str) -> None:
     message = StoreSet(key, value)
-    whole = frame(message)
+    client, server = (Session(TOKEN, side, "n", "m") for side in ("client", "server"))
+    whole = client.frame(message)
     buffer = bytearray()
     for byte in whole[:-1]:
         buffer.append(byte)
-        assert unframe(buffer) is None
+        assert server.unframe(buffer) is None
     buffer.append(whole[-1])
-    assert unframe(buffer) == message
-    assert json.loads(whole[4:]) == {"type": "store_set", "key": key, "value": value}
+    assert server.unframe(buffer) == message
+    assert json.loads(whole[20:]) == {"type": "store_set", "key": key, "value": value}
