@@ -14,31 +14,20 @@ import sys
 import warnings
 import zlib
 from collections.abc import Callable, Collection
-from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
 import torch
 import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint import (
-    LoadPlan,
-    LoadPlanner,
-    SavePlan,
-    SavePlanner,
-    StorageReader,
-    StorageWriter,
-)
+from torch.distributed.checkpoint import SavePlan, SavePlanner, StorageWriter
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
-from torch.distributed.checkpoint.metadata import (
-    ChunkStorageMetadata,
-    Metadata,
-    TensorProperties,
-    TensorStorageMetadata,
-)
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.planner import ReadItem
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
+from recycle_runtime.checkpoint.dcp_reader import TensorReader
 from recycle_runtime.checkpoint.manifest import (
     SHARD_FILE,
     SHARD_KIND,
@@ -175,22 +164,12 @@ class ShardWriter(StorageWriter):
         return Place(offset, len(data), checksum)
 
 
-class ShardReader(StorageReader):
+class ShardReader(TensorReader):
     """Reads what `ShardWriter` has written and described; CheckpointError when the file is not like that."""
 
     def __init__(self, folder: Path, described: dict[str, Fields]) -> None:
         self._path = folder / TENSORS_FILE
         self._places = {name: self._checked(name, about) for name, about in described.items()}
-        self._metadata = Metadata(
-            {
-                name: TensorStorageMetadata(
-                    TensorProperties(dtype=tensor.dtype),
-                    tensor.shape,
-                    [ChunkStorageMetadata(torch.Size([0] * tensor.dim()), tensor.shape)],
-                )
-                for name, (tensor, _) in self._places.items()
-            }
-        )
         needed = max((place.offset + place.size for _, place in self._places.values()), default=0)
         try:
             size = self._path.stat().st_size
@@ -208,49 +187,22 @@ class ShardReader(StorageReader):
         """Type and shape of a tensor, without its memory."""
         return self._places[name][0]
 
-    def reset(self, checkpoint_id: Any = None) -> None:
-        """Nothing is kept from one checkpoint to the next."""
+    def described_tensors(self) -> dict[str, torch.Tensor]:
+        return {name: tensor for name, (tensor, _) in self._places.items()}
 
-    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        return self._metadata
-
-    def set_up_storage_reader(
-        self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
-    ) -> None:
-        """Everything has been looked at already."""
-
-    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        return plan
-
-    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        return plans
-
-    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        with self._path.open("rb") as file:
-            for item in plan.items:
-                name = item.storage_index.fqn
-                target: Any = planner.resolve_tensor(item)
-                self._read(file, name, target)
-                planner.commit_tensor(item, target)
-        done: Future[None] = Future()
-        done.set_result(None)
-        return done
-
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
-        return False
-
-    def _read(self, file: BufferedReader, name: str, target: torch.Tensor) -> None:
+    def fill(self, item: ReadItem, target: torch.Tensor) -> None:
+        name = item.storage_index.fqn
         place = self._places[name][1]
         if size_of(target) != place.size:
             raise CheckpointError(f"{self._path}: only whole tensors can be read, not a slice of {name}")
         checksum, data = 0, bytes_of(target)
-        file.seek(place.offset)
-        for start in range(0, place.size, _PIECE):
-            piece = data[start : start + _PIECE]
-            if file.readinto(piece) != len(piece):
-                raise CheckpointError(f"{self._path}: damaged: it ends within {name}")
-            checksum = zlib.crc32(piece, checksum)
+        with self._path.open("rb") as file:
+            file.seek(place.offset)
+            for start in range(0, place.size, _PIECE):
+                piece = data[start : start + _PIECE]
+                if file.readinto(piece) != len(piece):
+                    raise CheckpointError(f"{self._path}: damaged: it ends within {name}")
+                checksum = zlib.crc32(piece, checksum)
         if checksum != place.crc32:
             raise CheckpointError(f"{self._path}: damaged: the checksum of {name} does not match")
 

@@ -13,15 +13,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
-from torch.distributed.checkpoint import LoadPlan, LoadPlanner, StorageReader
-from torch.distributed.checkpoint.metadata import (
-    ChunkStorageMetadata,
-    Metadata,
-    TensorProperties,
-    TensorStorageMetadata,
-)
-from torch.futures import Future
+from torch.distributed.checkpoint.planner import ReadItem
 
+from recycle_runtime.checkpoint.dcp_reader import TensorReader
 from recycle_runtime.checkpoint.manifest import CheckpointError, Manifest
 from recycle_runtime.checkpoint.shelf import Shelf
 from recycle_runtime.checkpoint.storage import ShardFiles, open_shard
@@ -86,54 +80,20 @@ class CheckpointWeights(Mapping[str, torch.Tensor]):
             self._places[name] = _Place(shard, stored)
 
 
-class CheckpointReader(StorageReader):
+class CheckpointReader(TensorReader):
     """A checkpoint for `torch.distributed.checkpoint.load`: `storage_reader=CheckpointReader(DIR)`."""
 
     def __init__(self, folder: str | Path) -> None:
         self._weights = CheckpointWeights(folder)
 
-    def reset(self, checkpoint_id: Any = None) -> None:
-        """There is one checkpoint to read."""
+    def described_tensors(self) -> dict[str, torch.Tensor]:
+        return {name: self._weights.described(name) for name in self._weights}
 
-    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        described = {name: self._weights.described(name) for name in self._weights}
-        return Metadata(
-            {
-                name: TensorStorageMetadata(
-                    TensorProperties(dtype=tensor.dtype),
-                    tensor.shape,
-                    [ChunkStorageMetadata(torch.Size([0] * tensor.dim()), tensor.shape)],
-                )
-                for name, tensor in described.items()
-            }
-        )
-
-    def set_up_storage_reader(
-        self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
-    ) -> None:
-        """Everything has been looked at already."""
-
-    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        return plan
-
-    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        return plans
-
-    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        for item in plan.items:
-            whole = self._weights[item.storage_index.fqn]
-            for dimension, (first, count) in enumerate(zip(item.storage_offsets, item.lengths, strict=True)):
-                whole = whole.narrow(dimension, first, count)
-            target: Any = planner.resolve_tensor(item)
-            target.detach().copy_(whole)
-            planner.commit_tensor(item, target)
-        done: Future[None] = Future()
-        done.set_result(None)
-        return done
-
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
-        return False
+    def fill(self, item: ReadItem, target: torch.Tensor) -> None:
+        found = self._weights[item.storage_index.fqn]
+        for dimension, (first, count) in enumerate(zip(item.storage_offsets, item.lengths, strict=True)):
+            found = found.narrow(dimension, first, count)
+        target.detach().copy_(found)
 
 
 def newest_in(folder: Path) -> Path:
