@@ -2,8 +2,8 @@
 
 import signal
 import threading
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable
+from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
 
 _ASK_TO_END = (signal.SIGTERM, signal.SIGHUP)
@@ -19,15 +19,22 @@ class Stopped(KeyboardInterrupt):
 
 
 @contextmanager
-def stopping_on_signals() -> Generator[None]:
-    """While this is open, signals that would end us on the spot raise Stopped instead."""
+def _handled(
+    numbers: Iterable[int], is_request: Callable[[int], bool] = lambda number: False
+) -> Generator[None]:
+    """While this is open these signals raise Stopped, once, unless they are taken as requests.
+
+    What is ignored, as under nohup, stays ignored; only the main thread may handle signals.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    # What is ignored, as under nohup, stays ignored.
-    ours = [number for number in _ASK_TO_END if signal.getsignal(number) is signal.SIG_DFL]
+    found = {number: signal.getsignal(number) for number in numbers}
+    ours = {number: handler for number, handler in found.items() if handler is not signal.SIG_IGN}
 
     def stop(number: int, frame: FrameType | None) -> None:
+        if is_request(number):
+            return
         # Once is enough: a second one must not cut the clean-up short.
         for each in ours:
             signal.signal(each, signal.SIG_IGN)
@@ -38,8 +45,13 @@ def stopping_on_signals() -> Generator[None]:
     try:
         yield
     finally:
-        for number in ours:
-            signal.signal(number, signal.SIG_DFL)
+        for number, handler in ours.items():
+            signal.signal(number, handler)
+
+
+def stopping_on_signals() -> AbstractContextManager[None]:
+    """While this is open, signals that would end us on the spot raise Stopped instead."""
+    return _handled(number for number in _ASK_TO_END if signal.getsignal(number) is signal.SIG_DFL)
 
 
 class StopRequests:
@@ -57,27 +69,13 @@ def how(number: int) -> str:
     return _WORDS.get(signal.Signals(number), "ended by a signal")
 
 
-@contextmanager
-def stop_requests(requests: StopRequests) -> Generator[None]:
+def stop_requests(requests: StopRequests) -> AbstractContextManager[None]:
     """While this is open, the first signal that asks us to end is a request; the second raises Stopped."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.getsignal(number) for number in _WORDS}
-    ours = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
 
-    def stop(number: int, frame: FrameType | None) -> None:
-        if requests.number is None:
+    def is_first(number: int) -> bool:
+        first = requests.number is None
+        if first:
             requests.number = number
-            return
-        for each in ours:
-            signal.signal(each, signal.SIG_IGN)
-        raise Stopped(number)
+        return first
 
-    for number in ours:
-        signal.signal(number, stop)
-    try:
-        yield
-    finally:
-        for number in ours:
-            signal.signal(number, before[number])
+    return _handled(_WORDS, is_first)
