@@ -17,6 +17,7 @@ what event 3 made. What is real is computed again on the other side, from the sa
 
 import threading
 import traceback
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,7 +91,7 @@ class Trace:
         return made.leaves[value.place]
 
 
-class Watch(TorchFunctionMode):
+class Watch(TorchFunctionMode, ABC):
     """Sees every event of one forward; subclasses say what becomes of it."""
 
     def __init__(self) -> None:
@@ -108,23 +109,22 @@ class Watch(TorchFunctionMode):
             return func(*args, **options)
         return self.operation(_name(func), func, args, options)
 
+    @abstractmethod
     def operation(self, name: str, func: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """One of the glue; it is an event if it gives tensors."""
-        raise NotImplementedError
 
+    @abstractmethod
     def call_fake(
         self, layer: int, name: str, call: Callable[[], Any], args: tuple[Any, ...], options: dict[str, Any]
     ) -> Any:
         """A module of a layer that has no memory here."""
-        raise NotImplementedError
 
     def enter(self, layer: int, name: str, args: tuple[Any, ...], options: dict[str, Any]) -> None:
         """A module of a layer that is here begins."""
-        raise NotImplementedError
 
     def leave(self, name: str, made: Any) -> Any:
         """It has given this; what the glue gets."""
-        raise NotImplementedError
+        return made
 
 
 _active = threading.local()
