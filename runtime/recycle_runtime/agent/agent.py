@@ -7,21 +7,19 @@ milliseconds. There is one thread, and it never waits for a worker.
 import logging
 import os
 import secrets
-import selectors
 import signal
 import socket
 import sys
-import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from recycle_runtime.agent.process_table import ProcessTable, Row
-from recycle_runtime.agent.watch import Ended, Limits, Watch
+from recycle_runtime.agent.processes import KernelProcesses, Processes
+from recycle_runtime.agent.watch import Clock, Ended, Limits, Watch
 from recycle_runtime.files import take_folder
 from recycle_runtime.program.user_frames import frames_text, user_frames
-from recycle_runtime.protocol.channel import Channel
 from recycle_runtime.protocol.codec import ProtocolError, WireError
 from recycle_runtime.protocol.heartbeat_board import Board
 from recycle_runtime.protocol.identity import node_number, process_number
@@ -39,6 +37,7 @@ from recycle_runtime.protocol.messages import (
     RunningProcess,
     StartProcess,
 )
+from recycle_runtime.protocol.surroundings import Line, Machine, Surroundings, completed
 
 _LOGGER = logging.getLogger(__name__)
 _ASK_TO_LEAVE = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
@@ -69,66 +68,85 @@ Work = Callable[[Member, int, tuple[InjectedFault, ...], Board], int]
 class Agent:
     """The processes of one node."""
 
-    def __init__(self, options: AgentOptions, work: Work) -> None:
-        """FolderTakenError if another agent has the folder."""
+    def __init__(
+        self,
+        options: AgentOptions,
+        work: Work,
+        surroundings: Surroundings | None = None,
+        processes: Processes | None = None,
+        board: Board | None = None,
+        name: str = "",
+    ) -> None:
+        """FolderTakenError if another agent has the folder. All but the first two arguments are for tests."""
         self._options, self._work = options, work
+        self._around, self._kernel = surroundings or Machine(), processes or KernelProcesses()
         self._lock = take_folder(options.state, "agent")
         self._node = node_number(options.state)
-        self._name = f"{socket.gethostname()}/{secrets.token_hex(8)}"
+        self._name = name or f"{socket.gethostname()}/{secrets.token_hex(8)}"
         """So that the coordinator knows this agent when its connection is a new one, and the log the node."""
-        self._board = Board(options.state / "board", options.workers_per_node)
-        self._watch = Watch(self._board, options.limits)
+        self._board = board or Board(options.state / "board", options.workers_per_node)
+        clock = Clock(self._around.now)
+        self._watch = Watch(self._board, options.limits, clock, processes=self._kernel)
         self._table = ProcessTable(options.state / "processes.json", options.workers_per_node)
         self._untold: list[ProcessEnded] = []
         """Ends of processes that the coordinator has not heard of."""
         self._is_over = False
         self._looked = self._heartbeat_at = 0.0
         self._adopt()
-        self._channel = self._connect()
+        self._line: Line | None = None
 
     def run(self) -> int:
         """Until the coordinator says that the job is over, or is gone for good."""
+        completed(self.join())
         # What is ignored, as under nohup, stays ignored.
         for number in _ASK_TO_LEAVE:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, _leave)
         try:
-            while not self._is_over:
-                ready = self._wait()
-                if self._channel.fileno() in ready:
-                    self._listen()
-                for ended in self._watch.ended(ready):
-                    self._tell_end(ended)
-                self._look(time.monotonic())
+            completed(self.live())
         finally:
             for number in _ASK_TO_LEAVE:
                 signal.signal(number, signal.SIG_IGN)
-            for line in list(self._watch.processes):
-                self._watch.kill(line, "the job is over")
-            self._table.forget()
+            self.end()
         return 0
+
+    async def join(self) -> None:
+        """Tell the coordinator what there is room for; WireError if it does not answer for long."""
+        self._line = await self._connect()
+
+    async def live(self) -> None:
+        """From then on, but for what concerns the whole process."""
+        line = self._line
+        assert line is not None
+        while not self._is_over:
+            open_ends = (each.descriptor for each in self._watch.processes.values() if each.descriptor >= 0)
+            ready = await self._kernel.ready(line, open_ends, _LOOK_EVERY)
+            if line.fileno() in ready:
+                line = await self._listen(line)
+            for ended in self._watch.ended(ready):
+                self._tell_end(ended)
+            self._look(self._around.now())
+
+    def end(self) -> None:
+        """No worker outlives the job on this node."""
+        for line in list(self._watch.processes):
+            self._watch.kill(line, "the job is over")
+        self._table.forget()
 
     # What the loop does.
 
-    def _wait(self) -> set[int]:
-        """For something to read, or a process to end; what can be read."""
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._channel, selectors.EVENT_READ)
-            for process in self._watch.processes.values():
-                if process.descriptor >= 0:
-                    selector.register(process.descriptor, selectors.EVENT_READ)
-            return {key.fd for key, _ in selector.select(_LOOK_EVERY)}
-
-    def _listen(self) -> None:
+    async def _listen(self, line: Line) -> Line:
+        """Obey what has come; the line to go on with."""
         try:
-            self._channel.fill()
-            while (message := self._channel.waiting()) is not None:
+            line.fill()
+            while (message := line.waiting()) is not None:
                 self._obey(message)
         except WireError as error:
             if not self._is_over:
                 _LOGGER.info("reconnects to the coordinator: %s", error)
-                self._channel.close()
-                self._channel = self._connect()
+                line.close()
+                line = self._line = await self._connect()
+        return line
 
     def _look(self, now: float) -> None:
         """Now and then: kill what hangs, and send a heartbeat."""
@@ -172,9 +190,7 @@ class Agent:
         self._board.clear(line)
         sys.stdout.flush()
         sys.stderr.flush()
-        pid = os.fork()
-        if pid == 0:
-            self._become_worker(member, line, faults)
+        pid = self._kernel.start(lambda: self._become_worker(member, line, faults))
         _LOGGER.info("process %d: starts as tensor-parallel rank %d", pid, member.tp_rank, extra=_of(member))
         self._watch.add(line, pid)
         self._table.add(Row(member, line, pid))
@@ -189,7 +205,8 @@ class Agent:
             for process in self._watch.processes.values():
                 if process.descriptor >= 0:
                     os.close(process.descriptor)
-            os.close(self._channel.fileno())
+            if self._line is not None:
+                os.close(self._line.fileno())
             status = self._work(member, line, faults, self._board)
         except BaseException:
             traceback.print_exc()
@@ -201,7 +218,7 @@ class Agent:
     def _adopt(self) -> None:
         """Watch the workers of the agent before this one, if there was one."""
         for row in self._table.written():
-            if _is_ours(row.pid):
+            if self._kernel.is_ours(row.pid):
                 self._watch.add(row.line, row.pid)
                 self._table.add(row)
                 _LOGGER.info("process %d: adopted", row.pid, extra=_of(row.member))
@@ -213,27 +230,28 @@ class Agent:
 
     def _say(self, message: Heartbeat | ProcessEnded) -> None:
         try:
-            self._channel.send(message)
+            if self._line is not None:
+                self._line.send(message)
         except WireError:
             # What is not heard is said again on the next connection.
             if isinstance(message, ProcessEnded):
                 self._untold.append(message)
 
-    def _connect(self) -> Channel:
+    async def _connect(self) -> Line:
         """WireError when the coordinator has not answered for long."""
-        deadline = time.monotonic() + _RETRY_FOR
+        options, deadline = self._options, self._around.now() + _RETRY_FOR
         while True:
             try:
-                channel = Channel(self._options.host, self._options.port, self._options.token)
-                channel.send(AgentJoin(self._name, self._options.workers_per_node, self._running()))
+                line = await self._around.connect(options.host, options.port, options.token)
+                line.send(AgentJoin(self._name, options.workers_per_node, self._running()))
                 while self._untold:
-                    channel.send(self._untold[0])
+                    line.send(self._untold[0])
                     del self._untold[0]
-                return channel
+                return line
             except WireError:
-                if time.monotonic() > deadline:
+                if self._around.now() > deadline:
                     raise
-                time.sleep(_RETRY_EVERY)
+                await self._around.sleep(_RETRY_EVERY)
 
     def _running(self) -> tuple[RunningProcess, ...]:
         return tuple(
@@ -246,15 +264,6 @@ class Agent:
 def _of(member: Member) -> dict[str, str]:
     """The worker that a log line is about."""
     return {"worker": f"{member.worker[0]}:{member.worker[1]}"}
-
-
-def _is_ours(pid: int) -> bool:
-    """Whether a process is a worker of this job and no other that has got its number since."""
-    try:
-        started = Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return False
-    return started == Path("/proc/self/cmdline").read_bytes()
 
 
 def _leave(number: int, _: object) -> None:

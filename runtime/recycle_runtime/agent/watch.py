@@ -9,15 +9,14 @@ Time counts only while this process runs too: after all of them were stopped tog
 lets none of them run, nobody is late.
 """
 
-import os
 import signal
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from recycle_runtime.agent.process_signs import Signs, signs_of
+from recycle_runtime.agent.process_signs import Signs
+from recycle_runtime.agent.processes import KernelProcesses, Processes
 from recycle_runtime.program.user_frames import dumped_frames
 from recycle_runtime.protocol.heartbeat_board import Board, Line
 
@@ -124,9 +123,12 @@ class Watch:
         board: Board,
         limits: Limits,
         clock: Clock | None = None,
-        signs: Callable[[int], Signs | None] = signs_of,
+        signs: Callable[[int], Signs | None] | None = None,
+        processes: Processes | None = None,
     ) -> None:
-        self._board, self._limits, self._signs = board, limits, signs
+        self._board, self._limits = board, limits
+        self._kernel = processes or KernelProcesses()
+        self._signs = signs or self._kernel.signs
         self._clock = clock or Clock()
         self.processes: dict[int, Process] = {}
         self._why: dict[int, str] = {}
@@ -137,7 +139,7 @@ class Watch:
     def add(self, line: int, pid: int) -> None:
         """Watch a process; one that has ended already is seen at the next look."""
         try:
-            descriptor = os.pidfd_open(pid)
+            descriptor = self._kernel.open(pid)
         except ProcessLookupError:
             descriptor = -1
         self.processes[line] = Process(pid, descriptor, line)
@@ -156,10 +158,10 @@ class Watch:
             if process.descriptor >= 0 and process.descriptor not in ready:
                 continue
             del self.processes[line]
-            how = self._why.pop(line, "") or _how(process.pid)
+            how = self._why.pop(line, "") or self._kernel.how(process.pid)
             if process.descriptor >= 0:
-                _reap(process.pid)
-                os.close(process.descriptor)
+                self._kernel.reap(process.pid)
+                self._kernel.close(process.descriptor)
             fault_at, accused = self._board.read(line).fault_at, self._accused.pop(line, None)
             ended = Ended(line, process.pid, how, fault_at)
             if accused is not None and accused.how == how:
@@ -254,20 +256,4 @@ class Watch:
     def _signal(self, line: int, number: signal.Signals) -> None:
         process = self.processes.get(line)
         if process is not None and process.descriptor >= 0:
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(process.descriptor, number)
-
-
-def _how(pid: int) -> str:
-    try:
-        _, status = os.waitpid(pid, os.WNOHANG)
-    except ChildProcessError:
-        return "ended"
-    if os.WIFSIGNALED(status):
-        return f"was killed by signal {os.WTERMSIG(status)}"
-    return f"ended with status {os.WEXITSTATUS(status)}"
-
-
-def _reap(pid: int) -> None:
-    with suppress(ChildProcessError):
-        os.waitpid(pid, os.WNOHANG)
+            self._kernel.signal(process.descriptor, number)

@@ -3,13 +3,14 @@
 Standard library only.
 """
 
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future
 
 from recycle_runtime.checkpoint.manifest import Manifest, shape_of
 from recycle_runtime.checkpoint.script_state import ScriptState
 from recycle_runtime.checkpoint.shelf import Beginning, Shelf, beginning
 from recycle_runtime.coordinator.checkpoints import Checkpoints
 from recycle_runtime.coordinator.events import CheckpointClosed, CheckpointNotBegun
+from recycle_runtime.coordinator.file_thread import FileThread, RealFileThread
 from recycle_runtime.coordinator.journal import Journal, Remembered
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.protocol.messages import CheckpointPath
@@ -20,9 +21,8 @@ _CLOSE_SECONDS = 10.0
 class CheckpointFiles:
     """Carries out what the state machine orders; a thread waits for the disk."""
 
-    def __init__(self, folder: str) -> None:
-        self._shelf = Shelf(folder)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoints")
+    def __init__(self, folder: str, thread: FileThread | None = None) -> None:
+        self._shelf, self._thread = Shelf(folder), thread or RealFileThread("checkpoints")
         self._closing: tuple[str, Future[None]] | None = None
 
     def begin(self, name: str) -> list[CheckpointNotBegun]:
@@ -58,13 +58,13 @@ class CheckpointFiles:
     def finish(self) -> list[CheckpointClosed]:
         """The same, and wait for it: nothing comes after this."""
         if self._closing is not None:
-            wait([self._closing[1]], _CLOSE_SECONDS)
+            self._thread.wait(self._closing[1], _CLOSE_SECONDS)
         closed = self.take()
         self.close()
         return closed
 
     def close(self) -> None:
-        self._thread.shutdown(wait=False)
+        self._thread.close()
 
 
 def open_checkpoints(

@@ -186,9 +186,8 @@ class Wanted(NamedTuple):
 class PlansOnDemand:
     """Asks for them, takes them up, and tells what comes of it."""
 
-    def __init__(self, book: PlanBook, files: PlanFiles, folder: Path) -> None:
-        self._files = files
-        self._planner = Planner(book.bundles[0].job_source, folder)
+    def __init__(self, files: PlanFiles, planner: Planner) -> None:
+        self._files, self._planner = files, planner
         self._wanted: Wanted | None = None
         self._planned_ahead: set[tuple[PlanBook, FailedWorkers]] = set()
 

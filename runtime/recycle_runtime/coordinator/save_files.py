@@ -3,13 +3,14 @@
 Standard library only.
 """
 
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from itertools import count
 from pathlib import Path
 
 from recycle_runtime.checkpoint.manifest import CheckpointError, Manifest, Shape
 from recycle_runtime.checkpoint.shelf import Beginning, Shelf, name_of
 from recycle_runtime.coordinator.events import BeginSave, CompleteSave, SaveBegun, SaveClosed
+from recycle_runtime.coordinator.file_thread import FileThread, RealFileThread
 from recycle_runtime.files import sentence
 
 _FIRST_BESIDE = 1000
@@ -19,11 +20,18 @@ _FIRST_BESIDE = 1000
 class SaveFiles:
     """Carries out what the state machine orders; a thread waits for the disk."""
 
-    def __init__(self, own: Path, shape: Shape, begins: Beginning, checkpoints: str | None = None) -> None:
+    def __init__(
+        self,
+        own: Path,
+        shape: Shape,
+        begins: Beginning,
+        checkpoints: str | None = None,
+        thread: FileThread | None = None,
+    ) -> None:
         """`own` is where things go that a script wants for a moment only; `checkpoints` the job's own."""
         self._own, self._shape, self._begins = own, shape, begins
         self._taken = None if checkpoints is None else Path(checkpoints).resolve()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="saves")
+        self._thread = thread or RealFileThread("saves")
         self._closing: list[tuple[int, Future[None]]] = []
 
     def begin(self, order: BeginSave) -> SaveBegun:
@@ -61,7 +69,7 @@ class SaveFiles:
         return [SaveClosed(attempt, _why(future.exception())) for attempt, future in done]
 
     def close(self) -> None:
-        self._thread.shutdown(wait=False)
+        self._thread.close()
 
 
 def _new_folder(shelf: Shelf, step: int, first: int) -> Path:

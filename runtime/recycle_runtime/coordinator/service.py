@@ -58,9 +58,10 @@ from recycle_runtime.coordinator.events import (
     WorkerStuck,
 )
 from recycle_runtime.coordinator.hooks import Hooks
-from recycle_runtime.coordinator.journal import Journal, Remembered, read, rows_since
+from recycle_runtime.coordinator.journal import Remembered, read, rows_since
 from recycle_runtime.coordinator.layer_move import LayerMove
 from recycle_runtime.coordinator.membership import name_of
+from recycle_runtime.coordinator.outside import Outside
 from recycle_runtime.coordinator.patience import AttentiveClock, Patience
 from recycle_runtime.coordinator.peer_digests import CHECK_PEERS
 from recycle_runtime.coordinator.plans import PlanFiles, PlansOnDemand
@@ -72,7 +73,6 @@ from recycle_runtime.coordinator.skipped_steps import MAX_SKIPPED
 from recycle_runtime.coordinator.state_machine import Phase, StateMachine
 from recycle_runtime.files import take_folder
 from recycle_runtime.plan.assembly import Worker
-from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.node_layout import even_share, placement_order
 from recycle_runtime.plan.plan_book import PlanBook, plan_name
 from recycle_runtime.plan.recut import size_text
@@ -123,7 +123,7 @@ from recycle_runtime.protocol.messages import (
     Trace,
     WorkerTrace,
 )
-from recycle_runtime.protocol.server import Connection, Server
+from recycle_runtime.protocol.server import Connection
 from recycle_runtime.protocol.store_table import StoreTable
 
 _LOGGER = logging.getLogger(__name__)
@@ -179,16 +179,18 @@ class JobOptions:
 class Service:
     """Turns messages, time and files into events, and orders into messages, files and processes."""
 
-    def __init__(self, options: JobOptions) -> None:
+    def __init__(self, options: JobOptions, outside: Outside | None = None) -> None:
+        """`outside` is for tests."""
         self._options, self._hooks = options, options.hooks
-        self._clock = AttentiveClock()
+        outside = outside or Outside()
+        self._clock = AttentiveClock(outside.clock)
         now = self._clock.now()
-        bundle = Bundle.read(options.bundle)
+        bundle = outside.read_bundle(options.bundle)
         self._lock = take_folder(options.state, "coordinator")
         self._book, self._tensor = PlanBook(bundle), bundle.tensor
         self._journal_path = options.state / "journal.jsonl"
         remembered = read(self._journal_path)
-        self._journal = Journal(self._journal_path)
+        self._journal = outside.journal(self._journal_path)
         checkpoints = None
         self._checkpoint_files: CheckpointFiles | None = None
         if options.checkpoint is not None:
@@ -196,7 +198,7 @@ class Service:
                 options.checkpoint, bundle, options.steps, options.every, remembered, self._journal,
                 resume=options.resume,
             )  # fmt: skip
-            self._checkpoint_files = CheckpointFiles(options.checkpoint)
+            self._checkpoint_files = CheckpointFiles(options.checkpoint, outside.file_thread("checkpoints"))
         expected = set(self._book.grid) - set(options.failed)
         self._job = StateMachine(
             self._book,
@@ -211,7 +213,11 @@ class Service:
         )
         self._resume_scripts()
         self._save_files = SaveFiles(
-            options.state / "saves", shape_of(bundle), self._job.checkpoints.begins, options.checkpoint
+            options.state / "saves",
+            shape_of(bundle),
+            self._job.checkpoints.begins,
+            options.checkpoint,
+            outside.file_thread("saves"),
         )
         self._opening = self._job.checkpoints.begins.words
         """For the first observer."""
@@ -228,7 +234,7 @@ class Service:
         self._adaptation = Adaptation(
             self._book, options.adaptation, Replanner(options.state), self._plan_files
         )
-        self._plans = PlansOnDemand(self._book, self._plan_files, options.state)
+        self._plans = PlansOnDemand(self._plan_files, outside.planner(bundle.job_source, options.state))
         self._events: deque[Event] = deque()
         """That have not been handled yet; not empty only while one is being handled."""
         self._is_handling = False
@@ -270,7 +276,7 @@ class Service:
             DropSave: lambda order: self._save_files.drop(order.path),
             EndJob: self._end_job,
         }
-        self._server = Server(options.host, options.port, options.token, self)
+        self._server = outside.serve(options.host, options.port, options.token, self)
         if remembered is None:
             assignment = self._book.assign(expected)
             if assignment is None or not assignment.is_exact:
@@ -301,22 +307,37 @@ class Service:
         """Until the job has ended; how it did. `stop` says in a word why it should, once it should."""
         self._stop = stop
         try:
-            while self._end is None or (
-                self._connections.has_members and self._clock.now() < self._closes_at
-            ):
+            while not self.is_over:
                 self._server.turn(_TURN)
             self._agents.dismiss()
             self._server.turn(0)
         finally:
-            self._plans.stop()
-            self._adaptation.stop()
-            if self._checkpoint_files is not None:
-                self._checkpoint_files.close()
-            self._save_files.close()
-            self._journal.close()
-            self._server.close()
-            os.close(self._lock)
+            self.close()
+        assert self._end is not None
         return self._end
+
+    @property
+    def ended(self) -> JobEnded | None:
+        """How the job has."""
+        return self._end
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the job has ended, and its workers have left or had time to."""
+        if self._end is None:
+            return False
+        return not self._connections.has_members or self._clock.now() >= self._closes_at
+
+    def close(self) -> None:
+        """Let go of everything outside this object."""
+        self._plans.stop()
+        self._adaptation.stop()
+        if self._checkpoint_files is not None:
+            self._checkpoint_files.close()
+        self._save_files.close()
+        self._journal.close()
+        self._server.close()
+        os.close(self._lock)
 
     def _remember(self, remembered: Remembered) -> None:
         """Go on as the coordinator before this one."""

@@ -1,6 +1,6 @@
 """A transport whose errors are PeerErrors, and which shows when it waits."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -82,6 +82,17 @@ def guarded(work: Callable[[], _Result], waits: Waits) -> _Result:
     waits.begin()
     try:
         return work()
+    except RuntimeError as error:
+        raise PeerError(str(error)) from error
+    finally:
+        waits.end()
+
+
+async def guarded_wait(work: Awaitable[_Result], waits: Waits) -> _Result:
+    """The same for what is awaited."""
+    waits.begin()
+    try:
+        return await work
     except RuntimeError as error:
         raise PeerError(str(error)) from error
     finally:

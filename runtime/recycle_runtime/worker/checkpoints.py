@@ -2,18 +2,13 @@
 
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from recycle_runtime.checkpoint.manifest import CheckpointError
 from recycle_runtime.execution.chunk import Chunk
 from recycle_runtime.files import sentence
 from recycle_runtime.protocol.messages import Go, SaveShare
+from recycle_runtime.worker.engine import Engine, Writer
 from recycle_runtime.worker.link import Link
-
-if TYPE_CHECKING:
-    # Only workers that read or write checkpoints load what that takes.
-    from recycle_runtime.checkpoint.writer import BackgroundWriter
-
 
 _LONGEST = 500
 """Letters of an error that are told."""
@@ -22,9 +17,9 @@ _LONGEST = 500
 class WorkerCheckpoints:
     """`folder` is where this node sees the job's checkpoints, if it was told."""
 
-    def __init__(self, folder: str | None, link: Link) -> None:
-        self._told, self._link = folder, link
-        self._writer: BackgroundWriter | None = None
+    def __init__(self, folder: str | None, link: Link, engine: Engine) -> None:
+        self._told, self._link, self._engine = folder, link, engine
+        self._writer: Writer | None = None
 
     def begin(self, chunks: Collection[Chunk], order: Go) -> None:
         """A generation begins; in the first ones, chunks as built take over what the checkpoint holds."""
@@ -36,11 +31,9 @@ class WorkerCheckpoints:
         has_donor = order.copy_from is not None or order.donor is not None
         if order.restore is None or has_donor:
             return
-        from recycle_runtime.checkpoint.writer import restore
-
         for chunk in chunks:
             if chunk.is_fresh:
-                restore(chunk, self._folder() / order.restore, order.first_step)
+                self._engine.restore(chunk, self._folder() / order.restore, order.first_step)
                 if chunk.is_first or chunk.is_last:
                     # What has to be drawn to get there is drawn now, while nobody waits.
                     chunk.data.approach(order.first_step)
@@ -52,9 +45,7 @@ class WorkerCheckpoints:
         if asked is None or applied == 0:
             return
         if self._writer is None:
-            from recycle_runtime.checkpoint.writer import BackgroundWriter
-
-            self._writer = BackgroundWriter(self._folder(), self._link.say)
+            self._writer = self._engine.writer(self._folder(), self._link.say)
             self._writer.prepare(chunks)
         if applied >= asked.step:
             self._link.checkpoint = None

@@ -6,17 +6,15 @@ thread of its own sends the copy.
 
 import contextlib
 import copy
-import threading
 from collections.abc import Callable, Generator, Sequence
-from datetime import timedelta
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from recycle_runtime.execution.chunk import Chunk
 from recycle_runtime.protocol.codec import WireError
-from recycle_runtime.worker.state_transfer import pack, send_bytes
+from recycle_runtime.protocol.surroundings import Surroundings
+from recycle_runtime.worker.state_transfer import Meet, pack, send_bytes
 
 
 class Donor:
@@ -25,9 +23,9 @@ class Donor:
     def __init__(
         self,
         chunk: Chunk,
-        store: dist.Store,
+        surroundings: Surroundings,
+        meet: Meet,
         names: Sequence[str],
-        timeout: timedelta,
         meanwhile: Callable[[], None],
     ) -> None:
         """The joiners wait under these names."""
@@ -37,17 +35,17 @@ class Donor:
             for spec in next(iter(chunk.arriving.values()), ())
         ]
         self._state["data"] = copy.deepcopy(chunk.data_position())
-        self._store, self._names, self._timeout, self._meanwhile = store, names, timeout, meanwhile
+        self._meet, self._names, self._meanwhile = meet, names, meanwhile
         self._copied = mark(chunk.module)
-        threading.Thread(target=self._give, name="donor", daemon=True).start()
+        surroundings.start(self._give, "donor")
 
-    def _give(self) -> None:
+    async def _give(self) -> None:
         # Whoever it is for may be gone; the next generation deals with that.
         with contextlib.suppress(RuntimeError, WireError):
             with aside(self._copied):
                 data = pack(self._state)
             for name in self._names:
-                send_bytes(data, self._store, name, self._timeout, self._meanwhile)
+                await send_bytes(data, self._meet, name, self._meanwhile)
 
 
 @contextlib.contextmanager

@@ -3,29 +3,23 @@
 import gc
 import json
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import partial
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from recycle_runtime import logs
 from recycle_runtime.data.microbatches import MicroBatches
 from recycle_runtime.execution.chunk import Chunk
 from recycle_runtime.execution.evaluation import EvaluationData
 from recycle_runtime.execution.hooks import Hooks, Moment
-from recycle_runtime.execution.op_times import OpTimes
-from recycle_runtime.execution.session import Role, Session
-from recycle_runtime.execution.tracing import Tracer
+from recycle_runtime.execution.session import Role
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import Opcode
 from recycle_runtime.plan.plan_book import stream_of
 from recycle_runtime.plan.worker_ids import Worker, worker_text
-from recycle_runtime.protocol.channel import Channel
 from recycle_runtime.protocol.messages import (
     CaughtUp,
     Copied,
@@ -35,18 +29,18 @@ from recycle_runtime.protocol.messages import (
     NotFinite,
     StepDone,
 )
-from recycle_runtime.protocol.remote_store import RemoteStore
-from recycle_runtime.transport.choose import connect
-from recycle_runtime.transport.guarded import GuardedTransport, guarded
+from recycle_runtime.protocol.surroundings import Surroundings
+from recycle_runtime.transport.guarded import guarded_wait
 from recycle_runtime.transport.interface import grid_of
-from recycle_runtime.worker.connections import GroupConnections
 from recycle_runtime.worker.donor import Donor
+from recycle_runtime.worker.engine import Engine, MeetingPlace, TrainingSession
 from recycle_runtime.worker.heartbeat import Heartbeat
 from recycle_runtime.worker.held_chunks import HeldChunks
 from recycle_runtime.worker.joiner import CatchUp, Joiner, StateReceiver
 from recycle_runtime.worker.link import Link
 from recycle_runtime.worker.options import ProcessOptions
 from recycle_runtime.worker.state_transfer import (
+    Meet,
     largest_of,
     pack,
     receive_bytes,
@@ -70,46 +64,38 @@ class Equipment:
 
     options: ProcessOptions
     tp_rank: int
-    device: torch.device
+    surroundings: Surroundings
+    engine: Engine
     link: Link
     heartbeat: Heartbeat
     active: ActiveThread
-    op_times: OpTimes
     hooks: Hooks
-    tracer: Tracer | None
-
-    @property
-    def timeout(self) -> timedelta:
-        return timedelta(seconds=self.options.worker.timeout)
-
-    def connect(self) -> Channel:
-        """A connection to the coordinator."""
-        return Channel(self.options.host, self.options.port, self.options.token)
 
 
 class Generation:
     """Made when the order to go comes; `close` is the end of it, by whichever thread."""
 
-    def __init__(self, equipment: Equipment, order: Go, bundle: Bundle, worker: Worker, store: Any) -> None:
+    def __init__(
+        self, equipment: Equipment, order: Go, bundle: Bundle, worker: Worker, store: MeetingPlace
+    ) -> None:
         """`store` is where the group meets; it must outlive this."""
         self._equipment, self._order, self._worker, self._store = equipment, order, worker, store
         self.number = order.generation
-        self.connections = GroupConnections()
+        self.connections = equipment.engine.connections()
         grid = grid_of(bundle, order.grid)
         stream = stream_of(bundle, order.plan, order.role)
         self._role = Role(bundle, order.plan, order.role, stream, grid)
-        self._own_store: Any = dist.PrefixStore(f"g{self.number}", store)
         self._tells_loss_at: int | None = None
         """The instruction before which this worker's share of the loss is whole, if it has one."""
         self._chunks: HeldChunks | None = None
-        self._session: Session | None = None
-        self._stuck_session: Session | None = None
+        self._session: TrainingSession | None = None
+        self._stuck_session: TrainingSession | None = None
         """One that a thread still waits in; it must not go as long as that thread does."""
         self._joiners: list[Joiner] = []
         """Of chunks whose state is on its way here."""
         self._rate: float | None = None
         """The learning rate of the step under way, where losses are computed."""
-        self._said_at = time.monotonic()
+        self._said_at = equipment.surroundings.now()
         self._unreported: tuple[int, float] | None = None
         """The step under way that has not been told, and when it began."""
 
@@ -125,39 +111,28 @@ class Generation:
 
     def not_finite(self, step: int) -> tuple[NotFinite, ...]:
         """What of a step was not finite here."""
-        return () if self._session is None else self._session.handlers.finiteness.found(step)
+        return () if self._session is None else self._session.not_finite(step)
 
     def go_on_or_leave(self) -> None:
         """An order to leave may have come before anything could have been broken off."""
         if self._equipment.link.asked > self.number:
             raise Interrupted
 
-    def meet(self) -> GuardedTransport:
+    async def meet(self) -> Any:
         """The group; an order to leave breaks it off, wherever it is waited for."""
-        equipment, role = self._equipment, self._role
+        equipment, engine = self._equipment, self._equipment.engine
         self._at("meet")
         equipment.link.on_leave = self.connections.break_off
         with self.connections.opening():
             self.go_on_or_leave()
-            inner = guarded(
-                lambda: connect(
-                    self._own_store,
-                    role.grid,
-                    role.worker,
-                    equipment.tp_rank,
-                    role.stream,
-                    equipment.device,
-                    equipment.timeout,
-                ),
-                equipment.active,
-            )
-        transport = GuardedTransport(inner, equipment.active)
+            meeting = engine.meet(self._store, self.number, self._role)
+            inner = await guarded_wait(meeting, equipment.active)
+        transport = engine.guarded(inner, equipment.active)
         self.connections.use(transport)
         return transport
 
-    def begin(self, chunks: HeldChunks, transport: GuardedTransport) -> Copied | None:
+    async def begin(self, chunks: HeldChunks, transport: Any) -> Copied | None:
         """Be ready for the first step, with the state of another if need be; what was received for that."""
-        equipment = self._equipment
         self._chunks = chunks
         if (last := chunks.last) is not None:
             # Before any worker can make the step, so that its loss is known whichever fails.
@@ -166,18 +141,11 @@ class Generation:
                 for at, each in enumerate(self._role.stream)
                 if each.opcode is Opcode.REDUCE and each.chunk == last.number
             )
-        self._session = Session(
-            self._role,
-            chunks,
-            transport,
-            self._own_store,
-            equipment.device,
-            equipment.tracer,
-            self._before_instruction,
-            equipment.op_times,
+        self._session = self._equipment.engine.session(
+            self._role, chunks, transport, self._store, self.number, self._before_instruction
         )
-        copied = self._copy_state(chunks)
-        self._give_and_join(chunks)
+        copied = await self._copy_state(chunks)
+        await self._give_and_join(chunks)
         logs.note(generation=self.number, step=self._order.step)
         _log.info(
             "joined generation %d as %s under plan %d of bundle %d, %d workers",
@@ -186,7 +154,7 @@ class Generation:
         )  # fmt: skip
         return copied
 
-    def run(self, step: int) -> None:
+    async def run(self, step: int) -> None:
         """One step, and what there is to say about it."""
         equipment, session = self._equipment, self._session
         assert session is not None
@@ -197,16 +165,14 @@ class Generation:
             is_spared=self._order.is_spared,
             is_joining=bool(self._joiners),
         )
+        self._unreported = step, equipment.surroundings.now()
         # Nothing is drawn ahead for a step that may not come.
-        session.data.ends_at = equipment.link.hold_at
-        self._unreported = step, time.perf_counter()
-        report = session.run(step)
+        report = await session.run(step, equipment.link.hold_at)
         equipment.heartbeat.is_first = False
         self._unreported = None
         done = report._asdict()
-        handlers = session.handlers
-        done |= {"samples": handlers.samples, "tokens": handlers.tokens, "rate": self._rate}
-        equipment.link.say(StepDone(**done, times=equipment.op_times.take()))
+        done |= {**session.counts._asdict(), "rate": self._rate}
+        equipment.link.say(StepDone(**done, times=equipment.engine.take_times()))
 
     def can_halve(self, data: MicroBatches) -> bool | None:
         """Whether plans that split micro-batches in two are of use, as far as is known before the first
@@ -215,17 +181,17 @@ class Generation:
         loads = self._session.loads
         return data.can_halve(self._order.step, loads[0]) if loads else None
 
-    def evaluate(self, step: int, data: EvaluationData) -> float | None:
+    async def evaluate(self, step: int, data: EvaluationData) -> float | None:
         """Before this step; what this worker adds to the sum of losses."""
         assert self._session is not None
         self._equipment.heartbeat.step = self._equipment.link.step = step
         self._equipment.hooks.at("evaluate", step)
-        return self._session.evaluate(data, self._before_forward)
+        return await self._session.evaluate(data, self._before_forward)
 
-    def settle(self) -> None:
+    async def settle(self) -> None:
         """Nothing of the last step is open any more."""
         assert self._session is not None
-        self._session.settle()
+        await self._session.settle()
 
     def catch_up(self) -> None:
         """Between two steps, if the state that this process waits for has arrived."""
@@ -262,7 +228,7 @@ class Generation:
             assert self._session is not None
             assert self._chunks is not None
             self._rate = self._chunks.rate
-            equipment.link.say(LossShare(equipment.link.step, self._session.handlers.loss, self._rate))
+            equipment.link.say(LossShare(equipment.link.step, self._session.loss, self._rate))
         equipment.hooks.before_instruction(position)
 
     def _before_forward(self, position: int) -> None:
@@ -273,7 +239,7 @@ class Generation:
     def go_on_slowly(self) -> None:
         """In what may take longer than any step, again and again."""
         self.go_on_or_leave()
-        now = time.monotonic()
+        now = self._equipment.surroundings.now()
         if now - self._said_at > _SAY_EVERY:
             self._said_at = now
             self._equipment.link.say(InScript(self._equipment.link.step))
@@ -285,11 +251,11 @@ class Generation:
             return
         step, began = unreported
         if self._chunks.applied == step + 1:
-            seconds = time.perf_counter() - began
-            loss = self._session.handlers.loss
+            seconds = self._equipment.surroundings.now() - began
+            loss = self._session.loss
             self._equipment.link.say(StepDone(step, loss, seconds, repeated=0, times={}, rate=self._rate))
 
-    def _copy_state(self, chunks: HeldChunks) -> Copied | None:
+    async def _copy_state(self, chunks: HeldChunks) -> Copied | None:
         """State that travels before training goes on; what was received, None if there was no need."""
         equipment, order = self._equipment, self._order
         if not order.copy_to and order.copy_from is None:
@@ -302,26 +268,26 @@ class Generation:
                 number: {**chunk.state(), "data": chunk.data_position()} for number, chunk in chunks.items()
             }
             data = pack({"chunks": states})
-            send = partial(send_bytes, data, self._store, name, equipment.timeout, self._hook("give"))
-            guarded(send, equipment.active)
+            sending = send_bytes(data, self._meet_at(self._store), name, self._hook("give"))
+            await guarded_wait(sending, equipment.active)
         if order.copy_from is None:
             return None
-        began = time.perf_counter()
+        began = equipment.surroundings.now()
         chunks.expect_state()
         name = self._name("state", self._worker)
         largest = largest_of(chunk.module for chunk in chunks.values())
-        receive = partial(receive_bytes, self._store, name, equipment.timeout, self._hook("take"), largest)
+        receiving = receive_bytes(self._meet_at(self._store), name, self._hook("take"), largest)
         # What is waited for may be left to another thread, what is done with it may not.
-        data = guarded(receive, equipment.active)
+        data = await guarded_wait(receiving, equipment.active)
         states = unpack(data, _CPU)["chunks"]
         for number, chunk in chunks.items():
             chunk.load(states[number])
             chunk.take_data_position(states[number]["data"])
-        copied = Copied(data.numel(), time.perf_counter() - began)
+        copied = Copied(data.numel(), equipment.surroundings.now() - began)
         _log.info("received %d bytes of state in %.3f s", copied.size, copied.seconds)
         return copied
 
-    def _give_and_join(self, chunks: HeldChunks) -> None:
+    async def _give_and_join(self, chunks: HeldChunks) -> None:
         """State that travels during training, from here or to here."""
         order = self._order
         if not order.joiners and order.donor is None:
@@ -330,31 +296,42 @@ class Generation:
         self.go_on_or_leave()
         if order.joiners:
             for chunk in chunks.values():
-                self._give(chunk)
+                await self._give(chunk)
             _log.info("gives its state to %s", ", ".join(map(worker_text, order.joiners)))
         if order.donor is not None:
             for chunk in chunks.values():
-                self._joiners.append(self._join(chunk))
+                self._joiners.append(await self._join(chunk))
             _log.info("waits for the state of %s", worker_text(order.donor))
 
-    def _give(self, chunk: Chunk) -> None:
-        equipment, store = self._equipment, self._another_store()
+    async def _give(self, chunk: Chunk) -> None:
+        equipment, store = self._equipment, await self._another_store()
         names = [self._name("joiner", worker, chunk) for worker in self._order.joiners]
         for name in names:
-            store.set(f"{name}/progress", json.dumps(chunk.stepper.state_dict()))
-        Donor(chunk, store, names, equipment.timeout, self._hook("give"))
+            await store.set(f"{name}/progress", json.dumps(chunk.stepper.state_dict()))
+        Donor(chunk, equipment.surroundings, self._meet_at(store), names, self._hook("give"))
 
-    def _join(self, chunk: Chunk) -> Joiner:
-        equipment, store = self._equipment, self._another_store()
+    async def _join(self, chunk: Chunk) -> Joiner:
+        equipment, store = self._equipment, await self._another_store()
         name = self._name("joiner", self._worker, chunk)
-        progress = guarded(partial(store.get, f"{name}/progress"), equipment.active)
+        progress = await guarded_wait(store.get(f"{name}/progress"), equipment.active)
         catch_up = CatchUp(chunk.stepper, json.loads(progress))
-        receiver = StateReceiver(chunk, equipment.device, store, name, equipment.timeout, self._hook("take"))
+        receiver = StateReceiver(
+            chunk,
+            equipment.engine.device,
+            equipment.surroundings,
+            self._meet_at(store),
+            name,
+            self._hook("take"),
+        )
         return Joiner(chunk, catch_up, receiver)
 
-    def _another_store(self) -> Any:
+    async def _another_store(self) -> MeetingPlace:
         """A connection of its own: a wait at the store blocks other requests on its connection."""
-        return RemoteStore(self._equipment.connect())
+        return await self._equipment.engine.meeting_place()
+
+    def _meet_at(self, store: MeetingPlace) -> Meet:
+        """Under a name, with one other process."""
+        return partial(self._equipment.engine.pair, store)
 
     def _name(self, what: str, worker: Worker, chunk: Chunk | None = None) -> str:
         """Where in the store the two ends of a transfer meet, of one chunk or of all that a worker has."""

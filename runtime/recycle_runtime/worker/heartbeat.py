@@ -1,11 +1,10 @@
 """What a worker process shows on its node's board, and the thread that shows it. Standard library only."""
 
-import threading
-import time
 from collections.abc import Generator
 from contextlib import contextmanager
 
 from recycle_runtime.protocol.heartbeat_board import Board, Line
+from recycle_runtime.protocol.surroundings import Machine, Surroundings
 
 _EVERY = 0.1
 
@@ -13,8 +12,9 @@ _EVERY = 0.1
 class Heartbeat:
     """One line of the board. The fields are set from several places, and written ten times a second."""
 
-    def __init__(self, board: Board, number: int) -> None:
+    def __init__(self, board: Board, number: int, surroundings: Surroundings | None = None) -> None:
         self._board, self._number = board, number
+        self._around = surroundings or Machine()
         self.generation = 0
         self.step = 0
         self.position = 0
@@ -23,13 +23,13 @@ class Heartbeat:
         self.is_first = True
         """Until a step has been made with the layers that the process has."""
         self.fault = 0
-        self._ended = threading.Event()
+        self._has_ended = False
         self.show()
-        threading.Thread(target=self._repeat, name="heartbeat", daemon=True).start()
+        self._around.start(self._repeat, "heartbeat")
 
     def show(self) -> None:
         line = Line(
-            time.monotonic_ns(),
+            self._now(),
             self.generation,
             self.step,
             self.position,
@@ -51,12 +51,17 @@ class Heartbeat:
 
     def mark_fault(self) -> None:
         """A fault is injected now: the last thing before it happens."""
-        self.fault = time.monotonic_ns()
+        self.fault = self._now()
         self.show()
 
     def end(self) -> None:
-        self._ended.set()
+        self._has_ended = True
 
-    def _repeat(self) -> None:
-        while not self._ended.wait(_EVERY):
+    def _now(self) -> int:
+        return int(self._around.now() * 1e9)
+
+    async def _repeat(self) -> None:
+        await self._around.sleep(_EVERY)
+        while not self._has_ended:
             self.show()
+            await self._around.sleep(_EVERY)

@@ -7,22 +7,20 @@ nobody: loading them takes longer than a step. Then what was written down is app
 step, as the peers did: the same numbers, so the same parameters.
 """
 
-import threading
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 from functools import partial
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from recycle_runtime.execution.chunk import Chunk, build_module
 from recycle_runtime.execution.optimizer import Stepper
 from recycle_runtime.execution.split_backward import prepare
+from recycle_runtime.protocol.surroundings import Surroundings
 from recycle_runtime.transport.guarded import PeerError
 from recycle_runtime.transport.interface import TensorSpec
 from recycle_runtime.worker.donor import aside
-from recycle_runtime.worker.state_transfer import largest_state, receive_bytes, unpack
+from recycle_runtime.worker.state_transfer import Meet, largest_state, receive_bytes, unpack
 
 
 class _Record:
@@ -113,23 +111,23 @@ class StateReceiver:
         self,
         chunk: Chunk,
         device: torch.device,
-        store: dist.Store,
+        surroundings: Surroundings,
+        meet: Meet,
         name: str,
-        timeout: timedelta,
         meanwhile: Callable[[], None],
     ) -> None:
         self._chunk, self._device = chunk, device
-        self._store, self._name, self._timeout, self._meanwhile = store, name, timeout, meanwhile
+        self._meet, self._name, self._meanwhile = meet, name, meanwhile
         self.state: dict[str, Any] | None = None
         """When it is there."""
         self.error: str | None = None
         """Why it will not come."""
-        threading.Thread(target=self._take, name="joiner", daemon=True).start()
+        surroundings.start(self._take, "joiner")
 
-    def _take(self) -> None:
+    async def _take(self) -> None:
         try:
             largest = largest_state(self._chunk)
-            data = receive_bytes(self._store, self._name, self._timeout, self._meanwhile, largest)
+            data = await receive_bytes(self._meet, self._name, self._meanwhile, largest)
             state = unpack(data, self._device)
             if self._device.type == "cuda":
                 with aside():

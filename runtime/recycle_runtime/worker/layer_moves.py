@@ -11,11 +11,11 @@ from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.worker_ids import Worker, worker_text
 from recycle_runtime.program.layers import layers_of
 from recycle_runtime.protocol.messages import DropLayers, LayersArrived, LayersLost, LayersToMove, MoveLayers
-from recycle_runtime.protocol.remote_store import RemoteStore
-from recycle_runtime.worker.connections import GroupConnections
+from recycle_runtime.worker.engine import Connections
 from recycle_runtime.worker.generation import Equipment
 from recycle_runtime.worker.held_chunks import HeldChunks
 from recycle_runtime.worker.layer_transfer import LayerDonor, LayerJoiner
+from recycle_runtime.worker.state_transfer import StatePair
 
 _LONGEST = 500
 """Letters of an error that are told."""
@@ -45,7 +45,7 @@ class LayerMoves:
         order: MoveLayers | DropLayers,
         worker: Worker,
         chunks: HeldChunks,
-        connections: GroupConnections,
+        connections: Connections,
     ) -> None:
         """Begin or end, between two steps; what is opened for it belongs to these connections."""
         self.drop()
@@ -57,16 +57,15 @@ class LayerMoves:
             name = self._name(order.generation, worker, given.worker, given)
             numbers = range(given.first, given.last)
             donor = LayerDonor(
-                chunks, numbers, self._store, name, self._equipment.timeout, self._hook("give")
+                chunks, numbers, self._equipment.surroundings, self._meet, name, self._hook("give")
             )
             self._donors.append(donor)
             _log.info("gives layers %d to %d to %s", given.first, given.last - 1, worker_text(given.worker))
         if order.takes:
-            joiner = self._joiner = LayerJoiner(chunks.setting, order.takes)
+            joiner = self._joiner = LayerJoiner(chunks.setting, order.takes, self._equipment.surroundings)
             joiner.begin(
-                self._store,
+                self._meet,
                 lambda taken: self._name(order.generation, taken.worker, worker, taken),
-                self._equipment.timeout,
                 self._hook("take"),
                 partial(self._tell, joiner),
             )
@@ -78,13 +77,13 @@ class LayerMoves:
         for donor in self._donors:
             donor.settled()
 
-    def wait(self, step: int, goes_on: Callable[[], bool]) -> bool:
+    async def wait(self, step: int, goes_on: Callable[[], bool]) -> bool:
         """At a boundary: until layers that have arrived are as new as everything else."""
         joiner = self._joiner
         if joiner is None or not self._has_arrived:
             return joiner is None
         with self._equipment.heartbeat.waiting():
-            return joiner.wait(step, goes_on)
+            return await joiner.wait(step, goes_on)
 
     def stop(self) -> None:
         """The group is left: nothing more is given, and nothing arrives."""
@@ -124,9 +123,9 @@ class LayerMoves:
                 self._has_arrived = True
                 equipment.link.say(LayersArrived(self._generation, joiner.copied()))
 
-    def _store(self) -> Any:
+    async def _meet(self, name: str, rank: int) -> StatePair:
         # A connection of its own: a wait at the store blocks other requests on its connection.
-        return RemoteStore(self._equipment.connect())
+        return await self._equipment.engine.pair(await self._equipment.engine.meeting_place(), name, rank)
 
     def _name(self, generation: int, donor: Worker, joiner: Worker, layers: LayersToMove) -> str:
         """Where in the store the two ends meet."""

@@ -11,24 +11,20 @@ last step adds is waited for then.
 
 import contextlib
 import logging
-import queue
-import threading
-import time
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from recycle_runtime.execution.chunk import Setting
 from recycle_runtime.execution.layer import Layer
 from recycle_runtime.program.layers import build_layers
 from recycle_runtime.protocol.codec import WireError
 from recycle_runtime.protocol.messages import Copied, LayersToMove
+from recycle_runtime.protocol.surroundings import Queue, Surroundings
 from recycle_runtime.worker.donor import aside, copied_state, mark
 from recycle_runtime.worker.held_chunks import HeldChunks
-from recycle_runtime.worker.state_transfer import Pair, largest_of, pack, unpack
+from recycle_runtime.worker.state_transfer import Meet, largest_of, pack, unpack
 
 _MOST_WAITING = 64
 """Steps that wait to be sent; a joiner that is further behind will never catch up."""
@@ -45,27 +41,27 @@ class LayerDonor:
         self,
         chunks: HeldChunks,
         numbers: range,
-        store: Callable[[], dist.Store],
+        surroundings: Surroundings,
+        meet: Meet,
         name: str,
-        timeout: timedelta,
         meanwhile: Callable[[], None],
     ) -> None:
-        """The joiner waits under this name; `store` opens a connection to where both meet."""
+        """The joiner waits under this name."""
         self._chunks = chunks
         self._layers = [layer for layer in chunks.layers if layer.number in numbers]
-        self._store, self._name, self._timeout, self._meanwhile = store, name, timeout, meanwhile
+        self._meet, self._name, self._meanwhile = meet, name, meanwhile
         self._sent: int | None = None
         """The last step whose outcome was handed to the thread."""
         self._gradients: dict[int, list[torch.Tensor | None]] = {}
         """As the optimizer of each layer has used them last."""
-        self._waiting: queue.SimpleQueue[tuple[dict[str, Any], Any] | None] = queue.SimpleQueue()
+        self._waiting: Queue[tuple[dict[str, Any], Any] | None] = surroundings.queue()
         self._is_over = False
         self._hooks = [
             layer.optimizer.register_step_pre_hook(self._watch(layer))
             for layer in self._layers
             if layer.optimizer is not None
         ]
-        threading.Thread(target=self._give, name="layer-donor", daemon=True).start()
+        surroundings.start(self._give, "layer-donor")
 
     def settled(self) -> None:
         """The last step of all chunks stands: what it has made of these layers is sent."""
@@ -108,21 +104,21 @@ class LayerDonor:
     def _put(self, entry: dict[str, Any], applied: int) -> None:
         self._waiting.put(({**entry, "applied": applied}, mark(self._chunks.layers[0].module)))
 
-    def _give(self) -> None:
+    async def _give(self) -> None:
         # Whoever it is for may be gone; the coordinator deals with that.
         with contextlib.suppress(RuntimeError, WireError, OSError):
-            pair = Pair(self._store(), self._name, 0, self._timeout)
-            while (entry := self._waiting.get()) is not None:
+            pair = await self._meet(self._name, 0)
+            while (entry := await self._waiting.get()) is not None:
                 with aside(entry[1]):
                     data = pack(entry[0])
-                pair.send(data, self._meanwhile)
-            pair.end()
+                await pair.send(data, self._meanwhile)
+            await pair.end()
 
 
 class LayerJoiner:
     """All layers that a process takes for another cut, from one donor or several."""
 
-    def __init__(self, setting: Setting, takes: Sequence[LayersToMove]) -> None:
+    def __init__(self, setting: Setting, takes: Sequence[LayersToMove], surroundings: Surroundings) -> None:
         """Their modules are built at once: what they are filled with is replaced."""
         self.layers: list[Layer] = []
         self._sources: list[_Source] = []
@@ -133,16 +129,15 @@ class LayerJoiner:
                 Layer(setting.program, number, name, module.to(setting.device))
                 for number, (name, module) in zip(numbers, named, strict=True)
             ]
-            self._sources.append(_Source(taken, layers, setting.device))
+            self._sources.append(_Source(taken, layers, setting.device, surroundings))
             self.layers += layers
-        self._began = time.perf_counter()
-        self._changed = threading.Condition()
+        self._began = surroundings.now()
+        self._changed = surroundings.signal()
 
     def begin(
         self,
-        store: Callable[[], dist.Store],
+        meet: Meet,
         name: Callable[[LayersToMove], str],
-        timeout: timedelta,
         meanwhile: Callable[[], None],
         changed: Callable[[], None],
     ) -> None:
@@ -150,11 +145,10 @@ class LayerJoiner:
 
         def note() -> None:
             changed()
-            with self._changed:
-                self._changed.notify_all()
+            self._changed.give()
 
         for source in self._sources:
-            source.begin(store, name(source.taken), timeout, meanwhile, note)
+            source.begin(meet, name(source.taken), meanwhile, note)
 
     @property
     def applied(self) -> int | None:
@@ -184,21 +178,22 @@ class LayerJoiner:
         arrived = max(source.arrived for source in self._sources)
         return Copied(sum(source.size for source in self._sources), arrived - self._began)
 
-    def wait(self, step: int, goes_on: Callable[[], bool]) -> bool:
+    async def wait(self, step: int, goes_on: Callable[[], bool]) -> bool:
         """Until all layers have seen so many steps; False if that will not be, or goes on no more."""
         while self.applied != step:
             if self.error is not None or not goes_on():
                 return False
-            with self._changed:
-                self._changed.wait(_LOOK_EVERY)
+            await self._changed.wait(_LOOK_EVERY)
         return True
 
 
 class _Source:
     """Layers that come from one donor, and the thread that takes them."""
 
-    def __init__(self, taken: LayersToMove, layers: list[Layer], device: torch.device) -> None:
-        self.taken, self._layers, self._device = taken, layers, device
+    def __init__(
+        self, taken: LayersToMove, layers: list[Layer], device: torch.device, surroundings: Surroundings
+    ) -> None:
+        self.taken, self._layers, self._device, self._surroundings = taken, layers, device, surroundings
         self.applied: int | None = None
         self.stepper_state: dict[str, int] = {}
         self.error: str | None = None
@@ -207,28 +202,21 @@ class _Source:
         self.arrived = 0.0
 
     def begin(
-        self,
-        store: Callable[[], dist.Store],
-        name: str,
-        timeout: timedelta,
-        meanwhile: Callable[[], None],
-        changed: Callable[[], None],
+        self, meet: Meet, name: str, meanwhile: Callable[[], None], changed: Callable[[], None]
     ) -> None:
-        arguments = store, name, timeout, meanwhile, changed
-        threading.Thread(target=self._take, args=arguments, name="layer-joiner", daemon=True).start()
+        self._surroundings.start(lambda: self._take(meet, name, meanwhile, changed), "layer-joiner")
 
-    def _take(
+    async def _take(
         self,
-        store: Callable[[], dist.Store],
+        meet: Meet,
         name: str,
-        timeout: timedelta,
         meanwhile: Callable[[], None],
         changed: Callable[[], None],
     ) -> None:
         try:
-            pair = Pair(store(), name, 1, timeout)
+            pair = await meet(name, 1)
             largest = largest_of(layer.module for layer in self._layers)
-            while (data := pair.receive(largest, meanwhile)) is not None:
+            while (data := await pair.receive(largest, meanwhile)) is not None:
                 with aside():
                     self._use(unpack(data, self._device), data.numel())
                     if self._device.type == "cuda":
@@ -244,7 +232,7 @@ class _Source:
         if self.applied is None:
             for layer in self._layers:
                 layer.load(entry["layers"][layer.number])
-            self.size, self.arrived = size, time.perf_counter()
+            self.size, self.arrived = size, self._surroundings.now()
         else:
             assert entry["applied"] == self.applied + 1, "a step is missing"
             for layer in self._layers:

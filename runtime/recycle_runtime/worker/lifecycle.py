@@ -17,6 +17,7 @@ from recycle_runtime.program.loading import Program
 from recycle_runtime.protocol.codec import WireError
 from recycle_runtime.protocol.heartbeat_board import Board
 from recycle_runtime.protocol.messages import Failed
+from recycle_runtime.protocol.surroundings import completed
 from recycle_runtime.worker.debugging import look_at
 from recycle_runtime.worker.heartbeat import Heartbeat
 from recycle_runtime.worker.last_words import program_error_text
@@ -95,17 +96,18 @@ class Life:
                 self.options, self.worker, self._tp_rank, self._heartbeat, self._hooks, self.requests
             )
             process.link.on_stuck = self._take_over
+            completed(process.join())
             self._process = process
         return self._process
 
-    def _take_over(self, seconds: float) -> None:
+    async def _take_over(self, seconds: float) -> None:
         """Live on in place of a thread that has waited in vain for so long, if it has, to the end."""
         process = self._process
         if process is None or not process.take_over(seconds):
             return
         status = 1
         try:
-            status = process.go_on()
+            status = await process.go_on()
         except Exception as error:
             status = self.end_early(error)
         finally:

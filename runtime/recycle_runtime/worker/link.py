@@ -8,13 +8,10 @@ again what may not have been heard.
 """
 
 import queue
-import threading
-import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from recycle_runtime.protocol.channel import Channel
 from recycle_runtime.protocol.codec import ProtocolError, WireError
 from recycle_runtime.protocol.messages import (
     CheckpointOrder,
@@ -33,7 +30,7 @@ from recycle_runtime.protocol.messages import (
     ToScript,
     ToWorker,
 )
-from recycle_runtime.transport.sockets import keep
+from recycle_runtime.protocol.surroundings import Line, Machine, Queue, Surroundings
 from recycle_runtime.worker.requests import Requests
 
 _KNOCK_EVERY = 0.1
@@ -56,10 +53,15 @@ class Link:
     """Messages out at once, orders in as they come."""
 
     def __init__(
-        self, connect: Callable[[], Channel], hello: Callable[["Link"], Join], patience: float
+        self,
+        connect: Callable[[], Awaitable[Line]],
+        hello: Callable[["Link"], Join],
+        patience: float,
+        surroundings: Surroundings | None = None,
     ) -> None:
-        """`hello` is what to say first on every connection."""
+        """`hello` is what to say first on every connection; nothing is said before `open`."""
         self._connect, self._hello, self._patience = connect, hello, patience
+        self._around = surroundings or Machine()
         self.asked = 0
         """The newest generation; a worker in an older one has to leave it."""
         self.hold_at: int | None = None
@@ -70,7 +72,7 @@ class Link:
         """What to do about layers for another cut; whoever does it takes it away."""
         self.on_leave: Callable[[], None] | None = None
         """Ends what the main thread may be waiting for; called by other threads, until it is taken away."""
-        self.on_stuck: Callable[[float], None] | None = None
+        self.on_stuck: Callable[[float], Awaitable[None]] | None = None
         """If that does not help: called with the seconds it has not, again and again, by another thread."""
         self.generation = 0
         """The one that the main thread trains in."""
@@ -78,20 +80,26 @@ class Link:
         """The step under way, for the coordinator to know."""
         self.requests: Requests | None = None
         """Of the script, if this process runs one."""
-        self._orders: queue.SimpleQueue[ToWorker | Wake | None] = queue.SimpleQueue()
+        self._orders: Queue[ToWorker | Wake | None] = self._around.queue()
         self._has_wake = False
         """Whether one is on its way."""
         self._steps: deque[StepDone] = deque(maxlen=_REMEMBERED)
-        self._channel = connect()
-        self._channel.send(hello(self))
-        threading.Thread(target=self._listen, name="link", daemon=True).start()
+        self._line: Line | None = None
+
+    async def open(self) -> None:
+        """Say who this is, and listen from now on; WireError if there is no coordinator."""
+        line = await self._connect()
+        self._line = line
+        line.send(self._hello(self))
+        self._around.start(lambda: self._listen(line), "link")
 
     def say(self, message: FromWorker) -> None:
         """To the coordinator, or dropped while it is away: it asks again when it is back."""
         if isinstance(message, StepDone):
             self._steps.append(message)
         with suppress(WireError):
-            self._channel.send(message)
+            if self._line is not None:
+                self._line.send(message)
 
     def wake(self) -> None:
         """End a wait for an order, as if one had come that concerns nobody."""
@@ -99,10 +107,10 @@ class Link:
             self._has_wake = True
             self._orders.put(Wake())
 
-    def order(self, seconds: float | None = None) -> ToWorker | Wake | None:
+    async def order(self, seconds: float | None = None) -> ToWorker | Wake | None:
         """The next order; None if none came in time. CoordinatorGoneError when none will come."""
         try:
-            found = self._orders.get(timeout=seconds)
+            found = await self._orders.get(seconds)
         except queue.Empty:
             return None
         if isinstance(found, Wake):
@@ -118,12 +126,13 @@ class Link:
         self._steps = deque(kept, maxlen=_REMEMBERED)
 
     def close(self) -> None:
-        self._channel.close()
+        if self._line is not None:
+            self._line.close()
 
-    def _listen(self) -> None:
+    async def _listen(self, line: Line) -> None:
         """Whatever ends it: a process that hears nothing any more is of no use."""
         try:
-            self._hear()
+            await self._hear(line)
         finally:
             self.asked = _NEVER_REACHED
             self._orders.put(None)
@@ -133,24 +142,26 @@ class Link:
         """Now, and until the main thread has left."""
         if (on_leave := self.on_leave) is not None:
             on_leave()
-            threading.Thread(target=self._break_off_again, name="leave", daemon=True).start()
+            self._around.start(self._break_off_again, "leave")
 
-    def _break_off_again(self) -> None:
-        began = time.monotonic()
-        time.sleep(_BREAK_EVERY)
+    async def _break_off_again(self) -> None:
+        began = self._around.now()
+        await self._around.sleep(_BREAK_EVERY)
         while (on_leave := self.on_leave) is not None and self.generation < self.asked:
             on_leave()
-            time.sleep(_BREAK_EVERY)
-            if self.on_stuck is not None and time.monotonic() - began > _STUCK_SECONDS:
-                self.on_stuck(_STUCK_SECONDS)
+            await self._around.sleep(_BREAK_EVERY)
+            if self.on_stuck is not None and self._around.now() - began > _STUCK_SECONDS:
+                await self.on_stuck(_STUCK_SECONDS)
 
-    def _hear(self) -> None:
+    async def _hear(self, line: Line) -> None:
         while True:
             try:
-                self._take(self._channel.receive())
+                self._take(await line.receive())
             except WireError:
-                if not self._again():
+                again = await self._again()
+                if again is None:
                     return
+                line = again
 
     def _take(self, message: Message) -> None:
         """An order has come: what other threads have to know of it at once, then the rest to the main one."""
@@ -189,15 +200,14 @@ class Link:
         if isinstance(message, Leave):
             self._break_off()
 
-    def _again(self) -> bool:
-        """Whether the coordinator is back."""
-        deadline = time.monotonic() + self._patience
-        while time.monotonic() < deadline:
+    async def _again(self) -> Line | None:
+        """A new line, once the coordinator is back."""
+        deadline = self._around.now() + self._patience
+        while self._around.now() < deadline:
             try:
-                self._channel = self._connect()
-                keep(self._channel.fileno())
-                self._channel.send(self._hello(self))
-                return True
+                line = self._line = await self._connect()
+                line.send(self._hello(self))
+                return line
             except WireError:
-                time.sleep(_KNOCK_EVERY)
-        return False
+                await self._around.sleep(_KNOCK_EVERY)
+        return None

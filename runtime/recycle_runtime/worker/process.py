@@ -3,17 +3,14 @@
 import errno
 import json
 import logging
-import os
-import time
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from recycle_runtime import logs
-from recycle_runtime.execution.chunk import build_chunks, chunks_of
+from recycle_runtime.execution.chunk import chunks_of
 from recycle_runtime.execution.hooks import Hooks
 from recycle_runtime.execution.interpreter import StreamError
 from recycle_runtime.execution.op_times import OpTimes
@@ -22,7 +19,6 @@ from recycle_runtime.files import sentence, writing_whole
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.worker_ids import Worker, worker_text
 from recycle_runtime.program.loading import Program, load_program
-from recycle_runtime.protocol.channel import Channel
 from recycle_runtime.protocol.codec import WireError
 from recycle_runtime.protocol.identity import process_number
 from recycle_runtime.protocol.messages import (
@@ -53,12 +49,21 @@ from recycle_runtime.protocol.messages import (
     ToWorker,
     Trace,
 )
-from recycle_runtime.protocol.remote_store import RemoteStore, StoreError
+from recycle_runtime.protocol.remote_store import StoreError
+from recycle_runtime.protocol.surroundings import Line, Machine, Surroundings, completed
 from recycle_runtime.transport.choose import device_of
 from recycle_runtime.transport.guarded import PeerError
+from recycle_runtime.transport.sockets import Ends
 from recycle_runtime.transport.user_group import StandingGroup
 from recycle_runtime.worker.checkpoints import WorkerCheckpoints
-from recycle_runtime.worker.connections import GroupConnections
+from recycle_runtime.worker.engine import (
+    Building,
+    Connections,
+    Engine,
+    MeetingPlace,
+    TorchEngine,
+    connect_to_coordinator,
+)
 from recycle_runtime.worker.generation import Equipment, Generation, Interrupted
 from recycle_runtime.worker.heartbeat import Heartbeat
 from recycle_runtime.worker.held_chunks import HeldChunks
@@ -94,8 +99,11 @@ class WorkerProcess:
         heartbeat: Heartbeat,
         hooks: Hooks | None = None,
         requests: Requests | None = None,
+        surroundings: Surroundings | None = None,
+        engine: Engine | None = None,
     ) -> None:
-        """`requests` are those of the user's script, if this process runs one."""
+        """`requests` are those of the user's script, if this process runs one; `engine` is for tests."""
+        self._around, self._other_engine = surroundings or Machine(), engine
         self._options, self._worker, self._tp_rank, self._heartbeat = options, worker, tp_rank, heartbeat
         self._hooks = hooks or Hooks()
         self._hooks.attach(self)
@@ -103,23 +111,21 @@ class WorkerProcess:
         self._left_behind: list[Generation] = []
         """Those that a thread still waits in that is never woken."""
         self._chunks: HeldChunks | None = None
-        self._outside: GroupConnections | None = None
+        self._outside: Connections | None = None
         """Of layers that arrive while this process is in no group."""
         self._generation: Generation | None = None
         """The one that this process trains in, or has trained in last."""
         self._tensor_group: StandingGroup | None = None
         """Of this worker's tensor-parallel ranks, if there are several."""
-        self._store: Any = None
+        self._store: MeetingPlace | None = None
         """Groups keep only the half of a store that is not Python, and need the other too."""
-        self.link = Link(self._connect, self._hello, _PATIENCE)
+        self.link = Link(self._connect, self._hello, _PATIENCE, self._around)
         self._has_script = requests is not None
         self._requests = requests or Requests()
         self._requests.attach(self.link.say, self.link.wake)
         self.link.requests = self._requests
-        self._checkpoints = WorkerCheckpoints(options.checkpoint, self.link)
         self._peers = PeerCheck(self.link.say)
         self._settled_steps = SettledSteps(self.link.say)
-        ReachReporter(self._open_sockets, options.port, self.link.say).begin()
 
     @property
     def tp_rank(self) -> int:
@@ -130,45 +136,57 @@ class WorkerProcess:
         """Whether its worker has several tensor-parallel processes."""
         return self._tensor_group is not None
 
+    async def join(self) -> None:
+        """Say to the coordinator that this process is there; WireError if there is none."""
+        await self.link.open()
+
     def run(self, program: Program | None = None, seed: int | None = None) -> int:
+        """As `live`, in a real process."""
+        return completed(self.live(program, seed))
+
+    async def live(self, program: Program | None = None, seed: int | None = None) -> int:
         """Until the job ends; the exit status. A program that is not given is loaded from its file."""
         self._program = load_program(self._started_as.program) if program is None else program
         if seed is not None:
             self._started_as = replace(self._started_as, seed=seed)
-        own = Bundle.read(self._started_as.bundle)
+        engine = self._other_engine or self._torch_engine()
+        own = engine.read_bundle(self._started_as.bundle)
         # Those for other cuts come after the first, as the coordinator counts them.
         self._bundles = dict(enumerate((own, *own.recuts)))
-        device = device_of(self._started_as.device)
-        op_times = OpTimes(device, self._hooks)
         self._equipment = Equipment(
             options=self._options,
             tp_rank=self._tp_rank,
-            device=device,
+            surroundings=self._around,
+            engine=engine,
             link=self.link,
             heartbeat=self._heartbeat,
-            active=ActiveThread(self._heartbeat, op_times.resume, self._hooks),
-            op_times=op_times,
+            active=ActiveThread(self._heartbeat, engine.resumed, self._hooks, self._around),
             hooks=self._hooks,
-            tracer=Tracer(device) if self._started_as.trace else None,
         )
+        self._checkpoints = WorkerCheckpoints(self._options.checkpoint, self.link, engine)
+        ReachReporter(self._ends, self.link.say, self._around).begin()
         self._layers = LayerMoves(self._equipment)
         if own.tensor == 1:
             # Everything that takes long is done before anybody waits for it.
             self._chunks = self._build(own, self._worker[1])
-        return self._live()
+        return await self._live()
+
+    def _torch_engine(self) -> Engine:
+        device = device_of(self._started_as.device)
+        op_times = OpTimes(device, self._hooks)
+        tracer = Tracer(device) if self._started_as.trace else None
+        return TorchEngine(self._options, self._tp_rank, self._around, device, op_times, tracer)
 
     def take_over(self, seconds: float) -> bool:
         """By another thread: whether to `go_on` in the place of one that has waited in vain for so long."""
         return self._equipment.active.take_over(seconds)
 
-    def go_on(self) -> int:
+    async def go_on(self) -> int:
         """As if the thread that did so until now had come out of its group; the exit status."""
         _log.info("a thread is stuck in generation %d: another takes over", self.link.generation)
-        device = self._equipment.device
-        if device.type == "cuda":
-            torch.cuda.set_device(device)
+        self._equipment.engine.on_new_thread()
         self._close(is_stuck=True)
-        return self._live()
+        return await self._live()
 
     def fault_is_next(self, fault: InjectedFault, *, goes_on: bool) -> None:
         """A test has this process do something to itself: see `hooks.FaultReporter`."""
@@ -177,9 +195,9 @@ class WorkerProcess:
             self._heartbeat.mark_fault()
         self.link.say(FaultInjected(fault))
 
-    def _live(self) -> int:
+    async def _live(self) -> int:
         while True:
-            match self._order():
+            match await self._order():
                 case Leave(generation):
                     self._leave(generation)
                 case Move(worker):
@@ -188,9 +206,9 @@ class WorkerProcess:
                 case MoveLayers() | DropLayers():
                     self._move_layers_outside()
                 case Hold(step):
-                    self._stop_outside(step)
+                    await self._stop_outside(step)
                 case Go() as order if order.generation >= self.link.asked:
-                    end = self._train(order)
+                    end = await self._train(order)
                     if end is not None:
                         return self._end(end)
                 case End() as order:
@@ -199,13 +217,13 @@ class WorkerProcess:
                     # What other threads act on, or an order that a newer one has overtaken.
                     pass
 
-    def _train(self, order: Go) -> End | None:
+    async def _train(self, order: Go) -> End | None:
         """One generation; the order that ended the job, if one did."""
         number = order.generation
         self._heartbeat.generation = self.link.generation = number
         try:
-            generation = self._begin(order)
-            return self._steps(generation, order.step)
+            generation = await self._begin(order)
+            return await self._steps(generation, order.step)
         except Interrupted:
             pass
         except (PeerError, StoreError, WireError) as error:
@@ -213,7 +231,7 @@ class WorkerProcess:
         except StreamError as error:
             if isinstance(error.__cause__, PeerError | StoreError | WireError):
                 self._broken(number, error.__cause__)
-            elif not isinstance(error.__cause__, Interrupted) and not self._is_another_ranks_fault(
+            elif not isinstance(error.__cause__, Interrupted) and not await self._is_another_ranks_fault(
                 error.__cause__
             ):
                 raise
@@ -222,24 +240,24 @@ class WorkerProcess:
         self._close()
         return None
 
-    def _is_another_ranks_fault(self, cause: BaseException | None) -> bool:
+    async def _is_another_ranks_fault(self, cause: BaseException | None) -> bool:
         """A collective of the program that failed because a worker left: an order to leave comes soon."""
         if self._tensor_group is None or type(cause) is not RuntimeError:
             return False
-        deadline = time.monotonic() + _RANKS_SECONDS
-        while self.link.asked <= self.link.generation and time.monotonic() < deadline:
-            time.sleep(0.05)
+        deadline = self._around.now() + _RANKS_SECONDS
+        while self.link.asked <= self.link.generation and self._around.now() < deadline:
+            await self._around.sleep(0.05)
         return self.link.asked > self.link.generation
 
     def _broken(self, generation: int, error: BaseException) -> None:
         _log.info("the group of generation %d is broken: %s", generation, error)
         self.link.say(GroupBroken(generation, str(error)[:_LONGEST]))
 
-    def _begin(self, order: Go) -> Generation:
+    async def _begin(self, order: Go) -> Generation:
         """Go to the step that all continue from, and meet the other workers."""
-        bundle = self._bundle(order.bundle)
+        bundle = await self._bundle(order.bundle)
         self._peers.begin(order)
-        self._store = RemoteStore(self._connect())
+        self._store = await self._equipment.engine.meeting_place()
         has_donor = order.copy_from is not None or order.donor is not None
         if self._chunks is not None:
             self._chunks = self._under_cut(self._chunks, bundle, order, has_donor=has_donor)
@@ -250,7 +268,7 @@ class WorkerProcess:
                 self._chunks.stand(order.step, order.sums)
         generation = Generation(self._equipment, order, bundle, self._worker, self._store)
         self._generation = generation
-        transport = generation.meet()
+        transport = await generation.meet()
         if bundle.tensor > 1:
             self._tensor_group = self._tensor_group or StandingGroup(self._tp_rank, bundle.tensor)
             self._tensor_group.behind = transport.tensor_group
@@ -259,7 +277,7 @@ class WorkerProcess:
             self._checkpoints.begin(self._chunks.values(), order)
             if not has_donor:
                 self._chunks.stand(order.step, order.sums)
-        copied = generation.begin(self._chunks, transport)
+        copied = await generation.begin(self._chunks, transport)
         self._chunks.know(order.sums)
         self._settled_steps.begin(order.step, is_teller=generation.tells_steps)
         self.link.forget_steps(order.step)
@@ -303,7 +321,7 @@ class WorkerProcess:
             _log.info("holds layers %d to %d from now on", chunk.layers[0].number, chunk.layers[-1].number)
         return self._watched(made)
 
-    def _steps(self, generation: Generation, step: int) -> End | None:
+    async def _steps(self, generation: Generation, step: int) -> End | None:
         while True:
             generation.go_on_or_leave()
             generation.catch_up()
@@ -313,7 +331,7 @@ class WorkerProcess:
             assert self.link.hold_at is not None
             match self._requests.next(step):
                 case Next.WAIT:
-                    order = self._wait_for_script(generation, step)
+                    order = await self._wait_for_script(generation, step)
                 case Next.JUDGE:
                     order = None
                     assert self._chunks is not None
@@ -321,25 +339,25 @@ class WorkerProcess:
                     self._requests.judged(step - 1)
                 case Evaluation() as evaluation:
                     order = None
-                    loss = generation.evaluate(step, evaluation.data)
+                    loss = await generation.evaluate(step, evaluation.data)
                     self._requests.evaluated(evaluation, loss if self._tp_rank == 0 else None)
                 case Save(path):
                     order = None
-                    self._requests.saved(self._write_shards(generation, step, path))
+                    self._requests.saved(await self._write_shards(generation, step, path))
                 case Next.STEP if step < self.link.hold_at:
                     order = None
                     logs.note(step=step)
-                    generation.run(step)
+                    await generation.run(step)
                     step += 1
                     self._requests.made(step)
                 case _:
-                    order = self._stop(generation, step)
+                    order = await self._stop(generation, step)
             if order is not None:
                 return order
 
-    def _write_shards(self, generation: Generation, step: int, path: str | None) -> SaveShare | None:
+    async def _write_shards(self, generation: Generation, step: int, path: str | None) -> SaveShare | None:
         """For the script, which waits; None where others write."""
-        generation.settle()
+        await generation.settle()
         if path is None or self._chunks is None:
             return None
         self._hooks.at("save", step)
@@ -347,10 +365,10 @@ class WorkerProcess:
         with self._heartbeat.waiting():
             return self._checkpoints.write_now(self._chunks.values(), path, generation.go_on_slowly)
 
-    def _wait_for_script(self, generation: Generation, step: int) -> End | None:
+    async def _wait_for_script(self, generation: Generation, step: int) -> End | None:
         """Until the script asks for something, or the coordinator does; the order that ended the job."""
         with self._heartbeat.waiting():
-            order = self.link.order(_SCRIPT_SECONDS)
+            order = await self.link.order(_SCRIPT_SECONDS)
         if order is None:
             self.link.say(InScript(step))
         return self._obey_between(generation, order)
@@ -366,20 +384,20 @@ class WorkerProcess:
             raise Interrupted
         return None
 
-    def _stop(self, generation: Generation, step: int) -> End | None:
+    async def _stop(self, generation: Generation, step: int) -> End | None:
         """Wait between two steps; the order that ended the job, or None to go on."""
         self._hooks.at("settle", step)
-        generation.settle()
+        await generation.settle()
         if self._chunks is not None:
             self._peers.settled(self._chunks, at_boundary=True)
-        self._layers.wait(step, partial(self._goes_on, generation.number))
+        await self._layers.wait(step, partial(self._goes_on, generation.number))
         while True:
             # Said again after every order that is none to go on: it may come from a coordinator that is new.
             self.link.say(AtBoundary(step))
             generation.go_on_or_leave()
-            order = self._order()
+            order = await self._order()
             if isinstance(order, TakeCheckpoint):
-                generation.settle()
+                await generation.settle()
             if (end := self._obey_between(generation, order)) is not None:
                 return end
             if self.link.hold_at is not None and self.link.hold_at > step:
@@ -405,20 +423,20 @@ class WorkerProcess:
         if is_stuck:
             self._left_behind.append(generation)
 
-    def _open_sockets(self) -> dict[int, int]:
-        """Of the group that this process is in, for another thread to look at."""
+    def _ends(self) -> Ends:
+        """Of the group that this process is in, as another thread sees it."""
         generation = self._generation
-        return {} if generation is None else generation.connections.opened()
+        return self._equipment.engine.look({} if generation is None else generation.connections.opened())
 
-    def _order(self) -> ToWorker | Wake:
+    async def _order(self) -> ToWorker | Wake:
         """The next one; waiting for it is not hanging."""
         with self._heartbeat.waiting():
-            order = self.link.order()
+            order = await self.link.order()
             assert order is not None
             return order
 
     def _end(self, order: End) -> int:
-        tracer, error = self._equipment.tracer, None
+        tracer, error = self._equipment.engine.tracer, None
         if order.ok:
             # A slow disk is not hanging; the coordinator has a limit for it.
             with self._heartbeat.waiting():
@@ -443,20 +461,8 @@ class WorkerProcess:
 
     def _build(self, bundle: Bundle, stage: int) -> HeldChunks:
         own = self._bundles[0]
-        chunks = HeldChunks(
-            build_chunks(
-                self._program,
-                bundle,
-                stage,
-                self._started_as.seed,
-                self._equipment.device,
-                tp_rank=self._tp_rank,
-                group=self._tensor_group,
-                per_step=own.pipelines * own.microbatches,
-                graphs=self._started_as.graphs,
-            )
-        )
-        return self._watched(chunks)
+        built = Building(self._started_as.seed, own.pipelines * own.microbatches, self._tensor_group)
+        return self._watched(self._equipment.engine.build(self._program, bundle, stage, built))
 
     def _watched(self, chunks: HeldChunks) -> HeldChunks:
         chunks.watch(partial(self._settled, chunks))
@@ -489,13 +495,14 @@ class WorkerProcess:
         if order is None or order.generation != self.link.asked or self._chunks is None:
             return
         self._close_outside()
-        self._outside = GroupConnections()
+        self._outside = self._equipment.engine.connections()
         self.link.on_leave = self._outside.break_off
         self._layers.obey(order, self._worker, self._chunks, self._outside)
 
-    def _stop_outside(self, step: int) -> None:
+    async def _stop_outside(self, step: int) -> None:
         """All workers stop before this step: the layers that were taken have to stand there too."""
-        if self._outside is not None and self._layers.wait(step, partial(self._goes_on, self.link.asked)):
+        goes_on = partial(self._goes_on, self.link.asked)
+        if self._outside is not None and await self._layers.wait(step, goes_on):
             self.link.say(AtBoundary(step))
 
     def _close_outside(self) -> None:
@@ -504,24 +511,26 @@ class WorkerProcess:
             self.link.on_leave = None
             outside.close()
 
-    def _bundle(self, number: int) -> Bundle:
+    async def _bundle(self, number: int) -> Bundle:
         if number not in self._bundles:
             self.link.say(BundleRequest(number))
-            while not isinstance(order := self._order(), BundleData) or order.number != number:
+            while not isinstance(order := await self._order(), BundleData) or order.number != number:
                 if isinstance(order, Leave):
                     self._leave(order.generation)
                     raise Interrupted
             self._bundles[number] = Bundle.parse(order.data)
         return self._bundles[number]
 
-    def _connect(self) -> Channel:
-        return Channel(self._options.host, self._options.port, self._options.token)
+    async def _connect(self) -> Line:
+        if self._other_engine is not None:
+            return await self._other_engine.connect()
+        return await connect_to_coordinator(self._options, self._around)
 
     def _hello(self, link: Link) -> Join:
         generation = self._generation
         return Join(
             Member(self._worker, self._tp_rank),
-            pid=process_number(self._options.node, os.getpid()),
+            pid=process_number(self._options.node, self._around.pid),
             generation=link.generation,
             asked=link.asked,
             is_training=generation is not None and generation.is_training,

@@ -1,12 +1,11 @@
 """A thread that tells the coordinator where this process is, and which hosts do not answer it."""
 
-import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 
 from recycle_runtime.protocol.messages import Reach
-from recycle_runtime.transport.sockets import look
+from recycle_runtime.protocol.surroundings import Surroundings
+from recycle_runtime.transport.sockets import Ends
 
 _EVERY = 1.0
 _SAY_AGAIN = 10.0
@@ -20,26 +19,25 @@ class ReachReporter:
 
     def __init__(
         self,
-        sockets: Callable[[], dict[int, int]],
-        coordinators_port: int,
+        ends: Callable[[], Ends],
         say: Callable[[Reach], None],
-        clock: Callable[[], float] = time.monotonic,
+        surroundings: Surroundings,
     ) -> None:
-        self._sockets, self._port, self._say, self._clock = sockets, coordinators_port, say, clock
+        self._ends, self._say, self._around = ends, say, surroundings
         self._unanswered: dict[str, float] = {}
         """Hosts, and when they last gave no answer."""
         self._said: Reach | None = None
         self._said_at = 0.0
 
     def begin(self) -> None:
-        threading.Thread(target=self._watch, name="reach", daemon=True).start()
+        self._around.start(self._watch, "reach")
 
     def look(self) -> None:
         """Once. What is as it should be is said now and then, what is not as long as it lasts."""
-        ends = look(self._sockets(), self._port)
+        ends = self._ends()
         if not ends.here:
             return
-        now = self._clock()
+        now = self._around.now()
         self._unanswered |= dict.fromkeys(ends.unanswered, now)
         self._unanswered = {host: at for host, at in self._unanswered.items() if now - at <= _REMEMBERED}
         message = Reach(tuple(sorted(ends.here)), tuple(sorted(self._unanswered)))
@@ -47,9 +45,9 @@ class ReachReporter:
             self._said, self._said_at = message, now
             self._say(message)
 
-    def _watch(self) -> None:
+    async def _watch(self) -> None:
         while True:
-            time.sleep(_EVERY)
+            await self._around.sleep(_EVERY)
             # A process that has too many files open cannot look now.
             with suppress(OSError):
                 self.look()

@@ -6,9 +6,9 @@ How much may arrive is bounded before any of it is read.
 """
 
 import io
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -50,6 +50,18 @@ def largest_of(modules: Iterable[torch.nn.Module]) -> int:
     return _MOST_TIMES * held + _MOST_BESIDE
 
 
+class StatePair(Protocol):
+    """Two processes, one that sends and one that receives."""
+
+    async def send(self, data: torch.Tensor, meanwhile: Callable[[], None] | None = None) -> None: ...
+
+    async def end(self) -> None: ...
+
+    async def receive(
+        self, largest: int, meanwhile: Callable[[], None] | None = None
+    ) -> torch.Tensor | None: ...
+
+
 class Pair:
     """Two processes that meet under a name, the first to send and the second to receive."""
 
@@ -58,7 +70,7 @@ class Pair:
         self._store = store
         self._group: Any = meet(dist.PrefixStore(name, store), rank, 2, timeout)
 
-    def send(self, data: torch.Tensor, meanwhile: Callable[[], None] | None = None) -> None:
+    async def send(self, data: torch.Tensor, meanwhile: Callable[[], None] | None = None) -> None:
         """A message; it is there when this returns. `meanwhile` is called when the other end expects it."""
         self._group.send([torch.tensor([data.numel()])], 1, 0).wait()
         if meanwhile is not None:
@@ -68,11 +80,11 @@ class Pair:
         # The other end says that it has everything, so that nothing is closed too early.
         self._group.recv([torch.empty(1, dtype=torch.int64)], 1, 0).wait()
 
-    def end(self) -> None:
+    async def end(self) -> None:
         """No message follows."""
         self._group.send([torch.tensor([_NO_MORE])], 1, 0).wait()
 
-    def receive(self, largest: int, meanwhile: Callable[[], None] | None = None) -> torch.Tensor | None:
+    async def receive(self, largest: int, meanwhile: Callable[[], None] | None = None) -> torch.Tensor | None:
         """The next message, None if none follows; RuntimeError if it is more than `largest` bytes, before any
         of them is read."""
         size = torch.empty(1, dtype=torch.int64)
@@ -90,18 +102,20 @@ class Pair:
         return data
 
 
-def send_bytes(
-    data: torch.Tensor, store: dist.Store, name: str, timeout: timedelta, meanwhile: Callable[[], None]
-) -> None:
+Meet = Callable[[str, int], Awaitable[StatePair]]
+"""Meets another process under a name, 0 to send and 1 to receive."""
+
+
+async def send_bytes(data: torch.Tensor, meet: Meet, name: str, meanwhile: Callable[[], None]) -> None:
     """To the one who waits under this name."""
-    Pair(store, name, 0, timeout).send(data, meanwhile)
+    pair = await meet(name, 0)
+    await pair.send(data, meanwhile)
 
 
-def receive_bytes(
-    store: dist.Store, name: str, timeout: timedelta, meanwhile: Callable[[], None], largest: int
-) -> torch.Tensor:
+async def receive_bytes(meet: Meet, name: str, meanwhile: Callable[[], None], largest: int) -> torch.Tensor:
     """What arrives, as it is; RuntimeError if it is more than `largest` bytes, before any of them is read."""
-    data = Pair(store, name, 1, timeout).receive(largest, meanwhile)
+    pair = await meet(name, 1)
+    data = await pair.receive(largest, meanwhile)
     if data is None:
         raise RuntimeError("the other end has nothing to send")
     return data

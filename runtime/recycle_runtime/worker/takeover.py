@@ -6,11 +6,11 @@ where it waits, and another thread does from then on what it would have done.
 """
 
 import threading
-import time
 from collections.abc import Callable
-from typing import NoReturn, Protocol
+from typing import Protocol
 
 from recycle_runtime.execution.hooks import Hooks
+from recycle_runtime.protocol.surroundings import Machine, Surroundings
 
 
 class ShowsWaiting(Protocol):
@@ -30,10 +30,12 @@ class ActiveThread:
         heartbeat: ShowsWaiting,
         on_resume: Callable[[], None] = lambda: None,
         hooks: Hooks | None = None,
+        surroundings: Surroundings | None = None,
     ) -> None:
         """`on_resume` is called whenever a wait is over."""
         self._heartbeat, self._on_resume, self._hooks = heartbeat, on_resume, hooks or Hooks()
-        self._thread = threading.get_ident()
+        self._around = surroundings or Machine()
+        self._thread = self._around.thread()
         self._lock = threading.Lock()
         self._since: float | None = None
         """When the wait began that lasts."""
@@ -45,30 +47,25 @@ class ActiveThread:
 
     def begin(self) -> None:
         """The active thread is about to wait for other workers."""
-        self._heartbeat.is_waiting, self._since = True, time.monotonic()
+        self._heartbeat.is_waiting, self._since = True, self._around.now()
         self._hooks.before_wait()
 
     def end(self) -> None:
         """A wait is over; a thread that has been replaced meanwhile stays here."""
         with self._lock:
-            is_active = threading.get_ident() == self._thread
+            is_active = self._around.thread() == self._thread
             if is_active:
                 self._heartbeat.is_waiting, self._since = False, None
         if not is_active:
             # Too late: what this thread would do next has been done.
-            _sleep_for_ever()
+            self._around.stay()
         self._on_resume()
 
     def take_over(self, seconds: float) -> bool:
         """Whether the caller is active now: only if the active thread has waited so long, and waits still."""
         with self._lock:
-            if self._since is None or time.monotonic() - self._since < seconds:
+            if self._since is None or self._around.now() - self._since < seconds:
                 return False
-            self._thread = threading.get_ident()
+            self._thread = self._around.thread()
             self._heartbeat.is_waiting, self._since = False, None
             return True
-
-
-def _sleep_for_ever() -> NoReturn:
-    while True:
-        time.sleep(3600.0)

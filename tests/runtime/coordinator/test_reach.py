@@ -8,6 +8,7 @@ from recycle_runtime.coordinator.reach import Reachability, Verdict
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.protocol import messages
 from recycle_runtime.protocol.identity import node_number, process_number
+from recycle_runtime.protocol.surroundings import Machine
 from recycle_runtime.transport.sockets import look
 from recycle_runtime.worker.reach import ReachReporter
 
@@ -111,7 +112,7 @@ def test_a_connection_that_is_answered() -> None:
             assert (ends.here, ends.unanswered) == ({"127.0.0.1"}, set())
             assert client.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
             said: list[messages.Reach] = []
-            reach = ReachReporter(lambda: sockets, 0, said.append)
+            reach = ReachReporter(lambda: look(sockets, 0), said.append, Machine())
             reach.look()
             reach.look()
     assert said == [messages.Reach(("127.0.0.1",), ())]

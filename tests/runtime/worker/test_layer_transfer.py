@@ -16,8 +16,10 @@ from recycle_runtime.execution.optimizer import Verdict
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.program.loading import load_program
 from recycle_runtime.protocol.messages import LayersToMove
+from recycle_runtime.protocol.surroundings import Machine, completed
 from recycle_runtime.worker.held_chunks import HeldChunks
 from recycle_runtime.worker.layer_transfer import LayerDonor, LayerJoiner
+from recycle_runtime.worker.state_transfer import Pair, StatePair
 from tests.runtime.recovery.recut_plans import LAYERED, three_by_two, write_bundle
 
 CPU = torch.device("cpu")
@@ -48,11 +50,13 @@ def connect(tmp_path: Path, bundle: Bundle) -> Callable[[float | None], Ends]:
         chunk = build_chunks(load_program(str(program)), bundle, 0, 0, CPU)[0]
         store = dist.HashStore()
         told: list[int | None] = []
-        joiner = LayerJoiner(chunk.setting, [TAKEN])
-        joiner.begin(
-            lambda: store, lambda _: "here", TIMEOUT, lambda: None, lambda: told.append(joiner.applied)
-        )
-        donor = LayerDonor(HeldChunks({0: chunk}), range(1, 3), lambda: store, "here", TIMEOUT, lambda: None)
+
+        async def meet(name: str, rank: int) -> StatePair:
+            return Pair(store, name, rank, TIMEOUT)
+
+        joiner = LayerJoiner(chunk.setting, [TAKEN], Machine())
+        joiner.begin(meet, lambda _: "here", lambda: None, lambda: told.append(joiner.applied))
+        donor = LayerDonor(HeldChunks({0: chunk}), range(1, 3), Machine(), meet, "here", lambda: None)
         chunk.on_settled = donor.settled
         return Ends(chunk, donor, joiner, told)
 
@@ -112,7 +116,7 @@ def test_the_same_numbers(
     for number, scale in enumerate(scales):
         one_step(ends.chunk, number, scale)
     settle(ends.chunk)
-    assert ends.joiner.wait(len(scales), lambda: True), ends.joiner.error
+    assert completed(ends.joiner.wait(len(scales), lambda: True)), ends.joiner.error
     assert_equal(ends.chunk, ends.joiner)
     assert ends.joiner.copied().size > 0
     ends.donor.stop()
@@ -128,7 +132,7 @@ def test_a_state_after_some_steps(connect: Callable[[float | None], Ends]) -> No
     for number in range(3, 6):
         one_step(ends.chunk, number, 0.1)
         settle(ends.chunk)
-    assert ends.joiner.wait(6, lambda: True), ends.joiner.error
+    assert completed(ends.joiner.wait(6, lambda: True)), ends.joiner.error
     assert_equal(ends.chunk, ends.joiner)
     assert ends.told == sorted(set(ends.told), key=lambda applied: applied or 0)
     ends.donor.stop()
@@ -140,13 +144,13 @@ def test_a_donor_that_stops(connect: Callable[[float | None], Ends]) -> None:
     ends.donor.stop()
     one_step(ends.chunk, 1, 0.1)
     settle(ends.chunk)
-    assert not ends.joiner.wait(2, lambda: True)
+    assert not completed(ends.joiner.wait(2, lambda: True))
     assert ends.joiner.error == "the donor sends no more"
 
 
 def test_one_who_does_not_wait_any_more(connect: Callable[[float | None], Ends]) -> None:
     ends = connect(None)
-    assert not ends.joiner.wait(1, lambda: False)
+    assert not completed(ends.joiner.wait(1, lambda: False))
     ends.donor.stop()
 
 
@@ -157,4 +161,4 @@ def test_a_step_that_is_taken_back_ends_it(connect: Callable[[float | None], End
     settle(ends.chunk)
     ends.chunk.stepper.rollback()
     ends.chunk.settled()
-    assert not ends.joiner.wait(2, lambda: True)
+    assert not completed(ends.joiner.wait(2, lambda: True))

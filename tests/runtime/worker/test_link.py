@@ -5,6 +5,7 @@ import threading
 from typing import Any
 
 from recycle_runtime.protocol.messages import Join, Leave, Member, Message
+from recycle_runtime.protocol.surroundings import completed
 from recycle_runtime.worker.link import Link
 
 SECONDS = 30.0
@@ -20,25 +21,30 @@ class Coordinator:
     def send(self, message: Message) -> None:
         pass
 
-    def receive(self) -> Message:
+    async def receive(self) -> Message:
         return self.messages.get()
+
+    async def found(self) -> "Coordinator":
+        return self
 
 
 def test_whoever_is_to_leave_is_broken_off_until_it_has_left() -> None:
     coordinator: Any = Coordinator()
-    link = Link(lambda: coordinator, lambda _: HELLO, SECONDS)
+    link = Link(coordinator.found, lambda _: HELLO, SECONDS)
+    completed(link.open())
     link.generation = 1
     often = threading.Semaphore(0)
     link.on_leave = often.release
     coordinator.messages.put(Leave(2))
     assert all(often.acquire(timeout=SECONDS) for _ in range(3))
     link.on_leave = None
-    assert link.order(SECONDS) == Leave(2)
+    assert completed(link.order(SECONDS)) == Leave(2)
 
 
 def test_whoever_trains_in_the_newest_generation_is_left_alone() -> None:
     coordinator: Any = Coordinator()
-    link = Link(lambda: coordinator, lambda _: HELLO, SECONDS)
+    link = Link(coordinator.found, lambda _: HELLO, SECONDS)
+    completed(link.open())
     link.generation = 1
     called = threading.Event()
     link.on_leave = called.set

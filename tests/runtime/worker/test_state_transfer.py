@@ -15,7 +15,16 @@ import torch.distributed as dist
 from recycle_runtime.execution.chunk import Chunk, build_chunks
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.program.loading import load_program
-from recycle_runtime.worker.state_transfer import largest_state, pack, receive_bytes, send_bytes, unpack
+from recycle_runtime.protocol.surroundings import completed
+from recycle_runtime.worker.state_transfer import (
+    Pair,
+    StatePair,
+    largest_state,
+    pack,
+    receive_bytes,
+    send_bytes,
+    unpack,
+)
 from tests.runtime.checkpoint.runs import JOB, plans, with_dropout
 
 CPU = torch.device("cpu")
@@ -31,17 +40,20 @@ def transferred(data: torch.Tensor, largest: int) -> torch.Tensor:
     """What arrives when these bytes are sent."""
     store = dist.HashStore()
 
+    async def meet(name: str, rank: int) -> StatePair:
+        return Pair(store, name, rank, TIMEOUT)
+
     def nothing() -> None:
         pass
 
     def send() -> None:
         # Whoever sends to one that refuses hears that the other end is gone.
         with suppress(RuntimeError):
-            send_bytes(data, store, "here", TIMEOUT, nothing)
+            completed(send_bytes(data, meet, "here", nothing))
 
     thread = threading.Thread(target=send, daemon=True)
     thread.start()
-    return receive_bytes(store, "here", TIMEOUT, nothing, largest)
+    return completed(receive_bytes(meet, "here", nothing, largest))
 
 
 def test_a_chunk_becomes_what_was_sent(tmp_path: Path) -> None:

@@ -1,0 +1,41 @@
+"""What lies around a coordinator that is not its own: time, connections, slow disks, planners.
+
+A simulated world (`testing.world`) puts others in their place. Standard library only.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from recycle_runtime.coordinator.file_thread import FileThread, RealFileThread
+from recycle_runtime.coordinator.journal import Journal
+from recycle_runtime.coordinator.plans import Planner
+from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.protocol.server import Served, Server
+
+
+class Serves(Protocol):
+    """The connections of all clients."""
+
+    @property
+    def port(self) -> int: ...
+
+    def turn(self, seconds: float) -> None:
+        """Wait for something at most so long, and deal with it."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """How each of them is made."""
+
+    clock: Callable[[], float] = time.monotonic
+    serve: Callable[[str, int, str, Served], Serves] = Server
+    file_thread: Callable[[str], FileThread] = RealFileThread
+    planner: Callable[[str, Path], Planner] = Planner
+    journal: Callable[[Path], Journal] = Journal
+    read_bundle: Callable[[str], Bundle] = Bundle.read

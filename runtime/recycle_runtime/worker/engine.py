@@ -1,0 +1,343 @@
+"""What a worker process trains with, and meets other workers with: torch, behind one interface.
+
+`testing.world` has another engine: arithmetic, and a network of its own.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, NamedTuple, Protocol
+
+import torch
+import torch.distributed as dist
+
+from recycle_runtime.execution.chunk import Chunk, build_chunks
+from recycle_runtime.execution.evaluation import EvaluationData
+from recycle_runtime.execution.op_times import OpTimes
+from recycle_runtime.execution.session import Role, Session, StepReport
+from recycle_runtime.execution.tracing import Tracer
+from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.program.loading import Program
+from recycle_runtime.protocol.messages import CheckpointReply, NotFinite
+from recycle_runtime.protocol.remote_store import RemoteStore
+from recycle_runtime.protocol.surroundings import ChannelLine, Line, Surroundings
+from recycle_runtime.transport.choose import connect
+from recycle_runtime.transport.guarded import GuardedTransport, Waits
+from recycle_runtime.transport.sockets import Ends, keep, look
+from recycle_runtime.worker.connections import GroupConnections
+from recycle_runtime.worker.held_chunks import HeldChunks
+from recycle_runtime.worker.options import ProcessOptions
+from recycle_runtime.worker.state_transfer import Pair, StatePair
+
+
+class MeetingPlace(Protocol):
+    """A connection of its own to the coordinator's store, where the workers of a group find each other."""
+
+    async def set(self, key: str, value: str) -> None: ...
+
+    async def get(self, key: str) -> bytes:
+        """As soon as it is there."""
+        ...
+
+
+class Connections(Protocol):
+    """What a group has opened: see `connections.GroupConnections`."""
+
+    def opening(self) -> AbstractContextManager[None]: ...
+    def opens_more(self) -> None: ...
+    def use(self, transport: Any) -> None: ...
+    def break_off(self) -> None: ...
+    def close(self) -> None: ...
+    def opened(self) -> dict[int, int]: ...
+
+
+class Counts(NamedTuple):
+    """What a worker has loaded for a step."""
+
+    samples: int
+    tokens: int
+
+
+class Building(NamedTuple):
+    """How chunks are built."""
+
+    seed: int
+    per_step: int
+    """Micro-batches of a step."""
+    group: Any
+    """Of the worker's tensor-parallel ranks."""
+
+
+class TrainingSession(Protocol):
+    """Steps, with the chunks of one worker in one group."""
+
+    @property
+    def loads(self) -> list[int]:
+        """The micro-batches of a step that this worker loads."""
+        ...
+
+    @property
+    def loss(self) -> float | None:
+        """What this worker has added to the loss of the step so far; None where losses are not computed."""
+        ...
+
+    @property
+    def counts(self) -> Counts: ...
+
+    def not_finite(self, step: int) -> tuple[NotFinite, ...]: ...
+
+    async def run(self, step: int, ends_at: int | None) -> StepReport:
+        """One step; nothing is drawn ahead for steps from `ends_at` on."""
+        ...
+
+    async def evaluate(self, data: EvaluationData, before: Callable[[int], None]) -> float | None: ...
+
+    async def settle(self) -> None:
+        """Nothing of the last step is open any more."""
+        ...
+
+    def close(self) -> None:
+        """Leave the group; what was under way is dropped."""
+        ...
+
+    def drop(self) -> None:
+        """What was under way, but not the group."""
+        ...
+
+
+class Writer(Protocol):
+    """Puts shards of a checkpoint on disk, beside training: see `checkpoint.writer.BackgroundWriter`."""
+
+    def prepare(self, chunks: Any) -> None: ...
+    def write(self, chunks: Any, step: int, name: str) -> None: ...
+
+
+class Engine(Protocol):
+    """Of one worker process."""
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def tracer(self) -> Tracer | None: ...
+
+    def resumed(self) -> None:
+        """A wait for other workers is over."""
+        ...
+
+    def take_times(self) -> dict[str, float]:
+        """Seconds of the ops since the last time."""
+        ...
+
+    def on_new_thread(self) -> None:
+        """Another thread goes on with the work."""
+        ...
+
+    def read_bundle(self, path: str) -> Bundle: ...
+
+    def build(self, program: Program, bundle: Bundle, stage: int, built: Building) -> HeldChunks:
+        """The chunks of a stage, as built from the seed."""
+        ...
+
+    async def connect(self) -> Line:
+        """To the coordinator."""
+        ...
+
+    async def meeting_place(self) -> MeetingPlace: ...
+
+    def connections(self) -> Connections: ...
+
+    async def meet(self, store: MeetingPlace, number: int, role: Role) -> Any:
+        """The transport of a group, when all are there."""
+        ...
+
+    def guarded(self, transport: Any, waits: Waits) -> Any:
+        """The same, with errors that blame others."""
+        ...
+
+    def session(
+        self,
+        role: Role,
+        chunks: Mapping[int, Chunk],
+        transport: Any,
+        store: MeetingPlace,
+        number: int,
+        before: Callable[[int], None],
+    ) -> TrainingSession: ...
+
+    async def pair(self, store: MeetingPlace, name: str, rank: int) -> StatePair:
+        """Two processes that meet under a name, 0 to send and 1 to receive."""
+        ...
+
+    def look(self, sockets: dict[int, int]) -> Ends:
+        """Which hosts do not answer."""
+        ...
+
+    def writer(self, folder: Any, say: Callable[[CheckpointReply], None]) -> Writer: ...
+
+    def restore(self, chunk: Chunk, checkpoint: Any, step: int) -> None:
+        """Become what the checkpoint holds; CheckpointError when it does not fit."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TorchEngine:
+    """The real one."""
+
+    options: ProcessOptions
+    tp_rank: int
+    surroundings: Surroundings
+    device: torch.device
+    op_times: OpTimes
+    tracer: Tracer | None
+
+    @property
+    def timeout(self) -> timedelta:
+        return timedelta(seconds=self.options.worker.timeout)
+
+    def resumed(self) -> None:
+        self.op_times.resume()
+
+    def take_times(self) -> dict[str, float]:
+        return self.op_times.take()
+
+    def on_new_thread(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+
+    def read_bundle(self, path: str) -> Bundle:
+        return Bundle.read(path)
+
+    def build(self, program: Program, bundle: Bundle, stage: int, built: Building) -> HeldChunks:
+        return HeldChunks(
+            build_chunks(
+                program,
+                bundle,
+                stage,
+                built.seed,
+                self.device,
+                tp_rank=self.tp_rank,
+                group=built.group,
+                per_step=built.per_step,
+                graphs=self.options.worker.graphs,
+            )
+        )
+
+    async def connect(self) -> Line:
+        return await connect_to_coordinator(self.options, self.surroundings)
+
+    async def meeting_place(self) -> MeetingPlace:
+        line = await self.surroundings.connect(self.options.host, self.options.port, self.options.token)
+        assert isinstance(line, ChannelLine)
+        return _Store(RemoteStore(line.channel))
+
+    def connections(self) -> Connections:
+        return GroupConnections()
+
+    async def meet(self, store: MeetingPlace, number: int, role: Role) -> Any:
+        own = _of_group(store, number)
+        return connect(own, role.grid, role.worker, self.tp_rank, role.stream, self.device, self.timeout)
+
+    def guarded(self, transport: Any, waits: Waits) -> GuardedTransport:
+        return GuardedTransport(transport, waits)
+
+    def session(
+        self,
+        role: Role,
+        chunks: Mapping[int, Chunk],
+        transport: Any,
+        store: MeetingPlace,
+        number: int,
+        before: Callable[[int], None],
+    ) -> TrainingSession:
+        own = _of_group(store, number)
+        return _Session(
+            Session(role, chunks, transport, own, self.device, self.tracer, before, self.op_times)
+        )
+
+    async def pair(self, store: MeetingPlace, name: str, rank: int) -> StatePair:
+        assert isinstance(store, _Store)
+        return Pair(store.inner, name, rank, self.timeout)
+
+    def look(self, sockets: dict[int, int]) -> Ends:
+        return look(sockets, self.options.port)
+
+    def writer(self, folder: Any, say: Callable[[CheckpointReply], None]) -> Writer:
+        # Only workers that write checkpoints load what that takes.
+        from recycle_runtime.checkpoint.writer import BackgroundWriter
+
+        return BackgroundWriter(folder, say)
+
+    def restore(self, chunk: Chunk, checkpoint: Any, step: int) -> None:
+        from recycle_runtime.checkpoint.writer import restore
+
+        restore(chunk, checkpoint, step)
+
+
+async def connect_to_coordinator(options: ProcessOptions, surroundings: Surroundings) -> Line:
+    """The line of a worker process, which belongs to no group."""
+    line = await surroundings.connect(options.host, options.port, options.token)
+    keep(line.fileno())
+    return line
+
+
+def _of_group(store: MeetingPlace, number: int) -> Any:
+    assert isinstance(store, _Store)
+    return store.of_group(number)
+
+
+class _Store:
+    """A store of torch, as coroutines use it."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+        self._own: dict[int, Any] = {}
+
+    def of_group(self, number: int) -> Any:
+        """The part of it that belongs to a generation."""
+        return self._own.setdefault(number, dist.PrefixStore(f"g{number}", self.inner))
+
+    async def set(self, key: str, value: str) -> None:
+        self.inner.set(key, value)
+
+    async def get(self, key: str) -> bytes:
+        return self.inner.get(key)
+
+
+class _Session:
+    """The same for steps."""
+
+    def __init__(self, inner: Session) -> None:
+        self._inner = inner
+
+    @property
+    def loads(self) -> list[int]:
+        return self._inner.loads
+
+    @property
+    def loss(self) -> float | None:
+        return self._inner.handlers.loss
+
+    @property
+    def counts(self) -> Counts:
+        return Counts(self._inner.handlers.samples, self._inner.handlers.tokens)
+
+    def not_finite(self, step: int) -> tuple[NotFinite, ...]:
+        return self._inner.handlers.finiteness.found(step)
+
+    async def run(self, step: int, ends_at: int | None) -> StepReport:
+        self._inner.data.ends_at = ends_at
+        return self._inner.run(step)
+
+    async def evaluate(self, data: EvaluationData, before: Callable[[int], None]) -> float | None:
+        return self._inner.evaluate(data, before)
+
+    async def settle(self) -> None:
+        self._inner.settle()
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def drop(self) -> None:
+        self._inner.drop()
