@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.complete
 
-.PHONY: help setup check test test-all golden bench demo demo-recut
+.PHONY: help setup check test test-all golden web bench demo demo-recut
 .DEFAULT_GOAL := help
 
 help: ## list what can be made
@@ -33,6 +33,9 @@ test-all: $(STAMP) ## all tests
 golden: $(STAMP) ## rewrite golden/ from what the code does now; read the diff before committing it
 	RECYCLEC_UPDATE_GOLDEN=1 $(BIN)/pytest -q -n 2 --dist worksteal
 	$(BIN)/python bench/diff_goldens.py --update
+
+web: ## bundle the pages of web/ into recycle_compiler/viz/pages (needs Node.js and npm)
+	cd web && npm ci --silent --no-audit --no-fund && npm run --silent check && npm run --silent build
 
 bench: $(STAMP) ## measure everything, into docs/benchmarks.md; NAMES="plans solvers" for a part
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[bench]' || echo 'measuring without CP-SAT' >&2

@@ -25,6 +25,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_holds_what_it_needs_and_no_more(installed: Path) -> None:
     assert (installed / "recycle_compiler" / "_grammar" / "job.lark").is_file()
     assert (installed / "recycle_runtime" / "plan" / "isa.py").is_file()
+    assert (installed / "recycle_compiler" / "viz" / "pages" / "plan.html").is_file()
     names = {path.name for path in installed.iterdir()}
     assert {name for name in names if not name.endswith(".dist-info")} == {
         "recycle_compiler",

@@ -37,7 +37,7 @@ PALETTES = {
     },
 }  # fmt: skip
 """Forward is light, the input gradient darker, the weight gradient darkest."""
-_LIGHT_KINDS = ("F", "R", "O")
+LIGHT_KINDS = ("F", "R", "O")
 """Kinds whose labels are dark."""
 WIDTH = 1200
 LEAST_WIDTH = 300
@@ -89,7 +89,7 @@ def _values(schedule: Schedule, width: int, memory: bool, theme: Theme) -> dict[
     left = 12.0 + _LETTER * max(map(len, [*labels, "worker"])) + 8.0
     horizon = max((box.end for box in drawn), default=1)
     scale = Scale(left, width - left - _RIGHT, horizon)
-    titles = [*heading(schedule), _proof(schedule)]
+    titles = [*heading(schedule), proof_text(schedule)]
     letters = int((width - 24.0) / _TITLE_LETTER)
     title = [line for text in titles for line in wrap(text, letters, subsequent_indent="\u2003")]
     top = _TOP + _TITLE_LINE * len(title) + 26.0
@@ -116,7 +116,7 @@ def _values(schedule: Schedule, width: int, memory: bool, theme: Theme) -> dict[
         "legend": legend,
         "kinds": [kind.name for kind in kinds],
         "palettes": PALETTES,
-        "light": _LIGHT_KINDS,
+        "light": LIGHT_KINDS,
     }
 
 
@@ -201,7 +201,7 @@ def _ruler(schedule: Schedule, scale: Scale) -> Iterator[dict[str, Any]]:
 def _measures(schedule: Schedule, scale: Scale, y: float) -> Iterator[dict[str, Any]]:
     """Two lengths that begin with the first op of the stage that is busy longest."""
     job, claims = schedule.job, schedule.claims
-    start = _busiest_start(schedule)
+    start = busiest_start(schedule)
     rows = [("period", claims.period)]
     if claims.status != "optimal":
         rows.append(("bound", claims.lower_bound))
@@ -222,7 +222,8 @@ def _measures(schedule: Schedule, scale: Scale, y: float) -> Iterator[dict[str, 
         }
 
 
-def _busiest_start(schedule: Schedule) -> int:
+def busiest_start(schedule: Schedule) -> int:
+    """When the window opens that is as long as the period."""
     job = schedule.job
     compute = schedule.is_compute
     if not job.techniques.stagger:
@@ -286,7 +287,8 @@ def _area(curve: _Curve, scale: Scale, y: float, schedule: Schedule) -> dict[str
     return {"path": f"{path}V{_px(base)}z", "base": base, "title": f"at most {memory_text(job, peak)}"}
 
 
-def _proof(schedule: Schedule) -> str:
+def proof_text(schedule: Schedule) -> str:
+    """The period, and how good it is known to be."""
     job, claims = schedule.job, schedule.claims
     proof = "proven optimal"
     if claims.status != "optimal":

@@ -6,7 +6,7 @@ to ops that are longer than the profile says, what the second takes beyond that 
 What is left of the real step is waiting: for messages, for each other, and for what is done between ops.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -62,6 +62,9 @@ class Comparison:
     workers: tuple[WorkerTime, ...]
     latest: tuple[LateOp, ...]
     other_order: tuple[OtherOrder, ...]
+    start: Floats = field(compare=False, repr=False)
+    """Of every row of the schedule, when it began in this step."""
+    end: Floats = field(compare=False, repr=False)
 
     @property
     def counted(self) -> tuple[int, ...]:
@@ -132,6 +135,8 @@ def compare_with_run(schedule: Schedule, trace: Trace, step: int | None = None) 
         tuple(worker_times(schedule, measured, work, inside, chosen, planned_ops, trace.data)),
         latest_ops(schedule, (measured.start + inside)[chosen], tick),
         measured.other_order,
+        measured.start[chosen],
+        measured.end[chosen],
     )
 
 

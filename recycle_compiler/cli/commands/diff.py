@@ -34,15 +34,18 @@ from recycle_compiler.analysis.trace_diff.text import comparison_text
 from recycle_compiler.analysis.trace_diff.trace_file import begins_like_a_trace
 from recycle_compiler.cli.bundles import read_bundle, read_bundle_job, read_plan, schedule_of
 from recycle_compiler.cli.commands.diff_with_run import compare_bundle, compare_text
-from recycle_compiler.cli.values import count
+from recycle_compiler.cli.options.files import add_output_argument
+from recycle_compiler.cli.pages import pairs_page, run_page
+from recycle_compiler.cli.values import count, one_of
 from recycle_compiler.ir.job import JobSpec, TextError
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.streams import Streams
 from recycle_compiler.ir.text import parse_schedule
-from recycle_runtime.cli.output import DONE, Output, UsageError, UserError
+from recycle_runtime.cli.output import DONE, Output, UsageError, UserError, check_target, to_stdout
 from recycle_runtime.plan.bundle import MAGIC, Bundle
 
 DIFFERENT = 1
+FORMATS = ("text", "json", "html")
 _SCHEDULE_HEAD = b"schedule"
 _ENOUGH = 16
 """Bytes that tell what a file is."""
@@ -56,7 +59,14 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("before", metavar="A", help="a bundle or the text of a schedule")
     parser.add_argument("after", metavar="B", help="the same, or the trace of a run of A")
-    parser.add_argument("--json", action="store_true", help="print the differences as JSON")
+    parser.add_argument(
+        "--format",
+        type=one_of(FORMATS),
+        metavar="|".join(FORMATS),
+        help="text (default), JSON, or a page that shows both, one below the other",
+    )
+    parser.add_argument("--json", action="store_true", help="the same as --format json")
+    add_output_argument(parser)
     parser.add_argument(
         "--step",
         type=count,
@@ -94,6 +104,11 @@ class Side:
 
 
 def run(arguments: Namespace, output: Output) -> int:
+    if arguments.json and arguments.format not in (None, "json"):
+        raise UsageError(f"--json is --format json: leave out one of it and --format {arguments.format}")
+    arguments.format = "json" if arguments.json else arguments.format or "text"
+    for path in (arguments.before, arguments.after):
+        check_target(arguments.out, path)
     if begins_like_a_trace(_beginning(arguments.before)):
         raise UsageError(f"{arguments.before}: looks like a trace; the plan comes first, then the trace")
     if begins_like_a_trace(_beginning(arguments.after)):
@@ -102,35 +117,49 @@ def run(arguments: Namespace, output: Output) -> int:
         raise UsageError(f"--step needs a trace: {arguments.after} is none")
     before, after = _side(arguments.before), _side(arguments.after)
     pairs = _pairs(before.counts, after.counts)
-    findings = _Findings(output, is_json=arguments.json)
+    findings = _Findings(output, arguments.out, arguments.format)
     _compare_own(before, after, pairs, findings)
     if before.cuts or after.cuts:
         _compare_cuts(before, after, findings)
         _compare_fastest(before, after, pairs, findings)
+    if arguments.format == "html":
+        schedules = [(before.read(old)[0], after.read(new)[0]) for old, new in pairs]
+        findings.texts.append(pairs_page((before.path, after.path), schedules))
     return findings.end()
 
 
 @dataclass(slots=True)
 class _Findings:
-    """What differs: told as it is found, or collected for JSON."""
+    """What differs: told as it is found, or collected for a file, for JSON or for a page."""
 
     output: Output
-    is_json: bool
+    out: str | None
+    format: str
+    texts: list[str] = field(default_factory=list[str])
+    """What goes into a file."""
     same: bool = True
     document: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def tell(self, text: str) -> None:
+        """Where people read it."""
+        if self.format != "text":
+            return
+        if to_stdout(self.out):
+            self.output.data(text)
+        else:
+            self.texts.append(text)
 
     def only(self, key: str, items: Sequence[Any], titles: Sequence[str], path: str) -> None:
         """What one of the files has alone."""
         self.same &= not items
         self.document[key] = list(items)
-        if not self.is_json:
-            self.output.data("".join(f"{title}: only in {path}\n" for title in titles))
+        self.tell("".join(f"{title}: only in {path}\n" for title in titles))
 
     def plan(self, key: str, diff: PlanDiff, layout: str | None = None) -> None:
         """Two plans."""
         self.same &= diff.is_empty
-        if not self.is_json:
-            self.output.data(_words(diff))
+        if self.format != "json":
+            self.tell(_words(diff))
             return
         found = difference_object(diff)
         if layout is not None:
@@ -139,8 +168,10 @@ class _Findings:
         self.document.setdefault(key, []).append(found)
 
     def end(self) -> int:
-        if self.is_json:
-            self.output.data(json.dumps({"same": self.same, **self.document}, indent=1) + "\n")
+        if self.format == "json":
+            self.texts = [json.dumps({"same": self.same, **self.document}, indent=1) + "\n"]
+        if self.texts or not to_stdout(self.out):
+            self.output.deliver("".join(self.texts), self.out)
         return DONE if self.same else DIFFERENT
 
 
@@ -176,8 +207,7 @@ def _compare_fastest(before: Side, after: Side, pairs: list[tuple[int, int]], fi
     """Where another cut became the fastest."""
     changes = list(_cut_changes(before, after, pairs))
     findings.document["fastest_cuts"] = [change_object(change, *jobs) for change, jobs in changes]
-    if not findings.is_json:
-        findings.output.data("".join(f"{change_line(change, *jobs)}\n" for change, jobs in changes))
+    findings.tell("".join(f"{change_line(change, *jobs)}\n" for change, jobs in changes))
 
 
 def _cut_changes(
@@ -202,7 +232,12 @@ def _with_run(arguments: Namespace, output: Output) -> int:
         comparison = compare_text(_read_text(plan), plan, trace, step)
     else:
         comparison = compare_bundle(plan, trace, step)
-    output.data(comparison_document(comparison) if arguments.json else comparison_text(comparison, trace))
+    texts: dict[str, Callable[[], str]] = {
+        "text": lambda: comparison_text(comparison, trace),
+        "json": lambda: comparison_document(comparison),
+        "html": lambda: run_page(comparison, (plan, trace)),
+    }
+    output.deliver(texts[arguments.format](), arguments.out)
     return DONE
 
 

@@ -4,8 +4,9 @@ from argparse import ArgumentParser, Namespace
 
 from recycle_compiler.backends.torch_csv import TorchCsvError, torch_csv
 from recycle_compiler.cli.bundles import schedule_of
-from recycle_compiler.cli.options.plans import add_plan_arguments, pick_plan
+from recycle_compiler.cli.options.plans import OWN, add_plan_arguments, pick_plan
 from recycle_compiler.cli.options.views import FORMATS, add_view_arguments, deliver_view
+from recycle_compiler.cli.pages import bundle_page
 from recycle_compiler.viz.trace import planned_trace
 from recycle_runtime.cli.output import DONE, Output, UserError, check_target
 
@@ -17,8 +18,12 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace, output: Output) -> int:
     check_target(arguments.out, arguments.bundle)
-    streams = pick_plan(arguments, output).streams
-    if arguments.format == "trace":
+    picked = pick_plan(arguments, output)
+    streams = picked.streams
+    if arguments.format == "html":
+        page = bundle_page(picked, arguments.bundle, own_cut=arguments.cut == OWN)
+        output.deliver(page, arguments.out)
+    elif arguments.format == "trace":
         output.deliver(planned_trace(schedule_of(streams, arguments.bundle)), arguments.out)
     elif arguments.format == "csv":
         try:

@@ -19,7 +19,10 @@ def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (["show", "x.plan", "--format", "png"], "one of grid, svg, json, asm, schedule, trace, csv, got png"),
+        (
+            ["show", "x.plan", "--format", "png"],
+            "one of grid, svg, html, json, asm, schedule, trace, csv",
+        ),
         (["show", "x.plan", "--failures", "-1"], "--failures: must be a whole number of at least 0, got -1"),
         (["show", "x.plan", "--failures", "two"], "must be a whole number of at least 0, got two"),
         (["show", "x.plan", "--failures", "9" * 5000], "must be a whole number of at least 0"),
