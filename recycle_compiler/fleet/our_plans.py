@@ -13,10 +13,12 @@ from recycle_compiler.fleet.setting import CutPlans, Setting
 from recycle_compiler.ir.bundled import read_job
 from recycle_compiler.ir.failure import failed_per_stage, failure_set, normal_form
 from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.ir.layout import Layout, absent_cells, job_of_layout
 from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.standard import GRAPH_PASSES
 from recycle_compiler.planner.baselines import is_large, period_with
 from recycle_compiler.planner.compile import plan_failed
+from recycle_compiler.planner.recut import fastest_layout, layout_bound
 from recycle_compiler.scheduling.bounds import stage_bounds
 from recycle_compiler.scheduling.problem import Problem, problem_of
 from recycle_compiler.simulator.costs import Jitter
@@ -136,6 +138,49 @@ def _other_cut(setting: Setting, cut: CutPlans) -> OurCut:
     """Plans of patterns that the bundle does not have are estimated there."""
     there = replace(setting, job=cut.job, plans=cut.plans, recuts=(), exact_plans=0)
     return OurCut(cut.job, cut.plans, OurPeriods(there), stage_ranges(cut.job.cut))
+
+
+class CutsOnDemand:
+    """Cuts for fewer workers than the bundle has plans for, as a running job asks for them."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        most = max((sum(plan.counts) for plan in setting.plans), default=0)
+        self._fewest = setting.job.workers - most
+        self._made: dict[int, OurCut | None] = {}
+
+    def is_beyond(self, workers: int) -> bool:
+        """Whether the bundle has nothing for so few, and the job can be cut anew."""
+        return bool(self._setting.recuts) and workers < self._fewest
+
+    def cut(self, workers: int) -> OurCut | None:
+        """The fastest that is found for so many workers; None if they cannot hold all layers."""
+        if workers not in self._made:
+            self._made[workers] = self._search(workers)
+        return self._made[workers]
+
+    def _search(self, workers: int) -> OurCut | None:
+        job = self._setting.job
+        found = fastest_layout(job, workers)
+        if found is None:
+            return None
+        layout, period = found
+        derived = job_of_layout(job, layout)
+        if period is None:
+            period = round(layout_bound(job, layout) * self._excess)
+        absent = failed_per_stage(absent_cells(derived, layout), derived.stages)
+        return _other_cut(self._setting, CutPlans(derived, (Planned(absent, period),)))
+
+    @cached_property
+    def _excess(self) -> float:
+        """How far above the bounds of their layouts the bundle's plans are at worst."""
+        job = self._setting.job
+        gaps = [1.0]
+        for cut in self._setting.recuts:
+            if cut.job.parts == 1:
+                workers = tuple(cut.job.pipelines - gone for gone in cut.plans[0].counts)
+                gaps.append(cut.plans[0].period / layout_bound(job, Layout(cut.job.cut, workers)))
+        return max(gaps)
 
 
 def fastest_period(setting: Setting, failures: int) -> float | None:

@@ -27,7 +27,7 @@ from recycle_compiler.ir.streams import Claims, Streams
 from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.assign_slots import AssignSlots
 from recycle_compiler.passes.standard import GRAPH_PASSES, all_passes
-from recycle_compiler.planner.cut_bounds import MOST_LAYERS, layout_period
+from recycle_compiler.planner.cut_bounds import FAR, MOST_LAYERS, layout_period
 from recycle_compiler.planner.layouts import Layouts, roughness
 from recycle_compiler.planner.worker_processes import Run, running
 from recycle_compiler.scheduling.bounds import lower_bound
@@ -61,6 +61,8 @@ _CLIFF = 970
 """Thousandths of a bound: where one failure fewer goes below them, that number has layouts of its own."""
 _WHOLE_PLANS = 6
 """Layouts of a small job that get a whole plan for one number of failures: quick plans of small jobs err."""
+_PLANS_ON_DEMAND = 2
+"""The same for a number of workers that a running job asks about."""
 _ROUNDS = 60
 """Rounds of the search that whole plans of large layouts share."""
 _NEAR = 1010
@@ -279,11 +281,56 @@ def _ranked(task: tuple[JobSpec, Claims, int, int, Least]) -> tuple[int, list[Ra
     ranked: list[Ranked] = []
     for split, variant in variants(job).items():
         if split in least and least[split] * 1000 < own.period * _WORTH:
-            layouts = Layouts(variant, job.workers)
             fastest = min((one.period for one in ranked), default=own.period)
-            tried = _tried(variant, split, climbed(variant, layouts, workers), fastest, deadline)
-            ranked += _climbed_by_plans(variant, tried, deadline)
+            ranked += _compared(variant, split, Layouts(variant, job.workers), workers, fastest, deadline)
     return failures, sorted(ranked, key=_by_period)
+
+
+def _compared(
+    job: JobSpec, split: int, layouts: Layouts, workers: int, fastest: int, deadline: Deadline
+) -> list[Ranked]:
+    """Layouts for so many workers that may be faster than this, by quick plans."""
+    tried = _tried(job, split, climbed(job, layouts, workers), fastest, deadline)
+    return _climbed_by_plans(job, tried, deadline)
+
+
+def fastest_recut(
+    job: JobSpec, workers: int, deadline: Deadline, *, split: bool = False
+) -> tuple[Recut, int] | None:
+    """The fastest layout found for so many workers, or fewer, and what no plan of any cut goes below.
+
+    None if they cannot hold all layers. For a job that runs: fewer layouts get a whole plan than in a bundle.
+    With `split`, every micro-batch is in two.
+    """
+    variant = halved(job) if split else job
+    layouts = Layouts(variant, workers)
+    least = layouts.least_period(workers)
+    if least is None:
+        return None
+    parts, half = 2 if split else 1, Deadline(deadline.nanoseconds_left // 2)
+    ranked = sorted(_compared(variant, parts, layouts, workers, FAR, half), key=_by_period)
+    if not ranked:
+        return None
+    few = ranked[: 1 if _ops(variant, ranked[0].layout) > _LARGE else _PLANS_ON_DEMAND]
+    each = deadline.nanoseconds_left // len(few)
+    made = [_planned((job, one.key, each, _ROUNDS)) for one in few]
+    return min(made, key=lambda one: (one.claims.period, _by_workers(one.key))), least
+
+
+def fastest_layout(job: JobSpec, workers: int) -> tuple[Layout, int | None] | None:
+    """The layout for so many workers that seems fastest, and the period of a quick plan of it.
+
+    For simulations, which ask for many: in a large job bounds alone compare, and there is no such period.
+    None if the workers cannot hold all layers.
+    """
+    choices = climbed(job, Layouts(job, workers), workers)
+    if not choices:
+        return None
+    if _ops(job, choices[0][1]) > _LARGE:
+        return choices[0][1], None
+    tried = _tried(job, 1, choices, FAR, Deadline(job.solver.time_limit_ns))
+    best = min(tried, key=_by_period)
+    return best.layout, best.period
 
 
 def _tried(

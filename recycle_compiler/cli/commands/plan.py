@@ -2,7 +2,7 @@
 
 With `--slow`, workers that are slower than their peers have fewer micro-batches. With `--layout`, layers are
 cut into other stages; workers are then rank:stage of that layout, and so are those that failed; `--split`
-splits every micro-batch in two.
+splits every micro-batch in two. With `--workers`, the cut is chosen: the fastest for so many workers.
 """
 
 from argparse import Namespace
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from recycle_compiler.backends.bundle import write_bundle
 from recycle_compiler.cli.options.files import add_job_argument
-from recycle_compiler.cli.options.layouts import derived_job, layout_argument, missing_of
+from recycle_compiler.cli.options.layouts import NOT_IN_LAYERS, derived_job, layout_argument, missing_of
 from recycle_compiler.cli.options.planning import (
     add_slow_argument,
     add_techniques_argument,
@@ -21,15 +21,18 @@ from recycle_compiler.cli.options.planning import (
 )
 from recycle_compiler.cli.options.plans import check_survivors, check_workers
 from recycle_compiler.cli.options.views import add_view_arguments, deliver_view
-from recycle_compiler.cli.values import workers
+from recycle_compiler.cli.values import positive, workers
 from recycle_compiler.ir.failure import FailureSet, failure_set
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.layout import Layout, halved
-from recycle_compiler.ir.units import percent, time_text, unit_name
+from recycle_compiler.ir.streams import Streams
+from recycle_compiler.ir.units import percent, plural, time_text, unit_name
 from recycle_compiler.planner.compile import plan_failed, plan_slow
+from recycle_compiler.planner.recut import fastest_recut, why_own_cut
 from recycle_compiler.planner.slow_workers import SlowPlan
+from recycle_compiler.scheduling.budget import Deadline
 from recycle_compiler.scheduling.slow_workers import SlowWorkers, slow_workers
-from recycle_runtime.cli.output import DONE, STANDARD, Output, UsageError, UserError
+from recycle_runtime.cli.output import DONE, NO_PLAN, STANDARD, Output, UsageError, UserError
 from recycle_runtime.cli.parser import Arguments
 
 _LARGEST = 1 << 60
@@ -54,8 +57,15 @@ def add_arguments(parser: Arguments) -> None:
     parser.add_argument(
         "--split",
         action="store_true",
-        help="with --layout: split every micro-batch in two; the job says what that costs, as in "
-        "`batch { split = 4%% }`",
+        help="with --layout or --workers: split every micro-batch in two; the job says what that costs, as "
+        "in `batch { split = 4%% }`",
+    )
+    parser.add_argument(
+        "--workers",
+        type=positive,
+        metavar="N",
+        help="plan a job in layers under the fastest cut for N workers; a .plan file also has the plan that "
+        "covers one failure more on any stage",
     )
     add_slow_argument(parser, "; they get fewer micro-batches")
     add_techniques_argument(parser)
@@ -63,11 +73,7 @@ def add_arguments(parser: Arguments) -> None:
 
 
 def run(arguments: Namespace, output: Output) -> int:
-    layout: Layout | None = arguments.layout
-    if arguments.failed is None and not arguments.slow and layout is None:
-        raise UsageError("the following arguments are required: --failed, --slow or --layout")
-    if arguments.split and layout is None:
-        raise UsageError("--split goes with --layout: under its own cut a job keeps its micro-batches whole")
+    _check_usage(arguments)
     out: str = arguments.out or STANDARD
     into_bundle = out.endswith(".plan")
     if into_bundle and arguments.format:
@@ -77,43 +83,87 @@ def run(arguments: Namespace, output: Output) -> int:
         )
     loaded = load_for(arguments.job, out)
     job = start_of(with_techniques(loaded.spec, arguments.techniques), output)
+    if arguments.split:
+        _check_split(job, loaded.name)
+    if arguments.workers is None:
+        plans = [_plan(arguments, job, loaded.name, output)]
+    else:
+        plans = _fastest(arguments, job, loaded.name, output)
+    claims = plans[0].claims
+    if claims.cut_short:
+        above = f"; the plan is at most {percent(claims.gap)} above optimal"
+        output.say(f"the time limit cut the search short{'' if arguments.slow else above}")
+    if into_bundle:
+        write_bundle(Path(out), source=loaded.source, plans=plans)
+        output.written.append(out)
+        output.say(f"wrote {out}")
+    else:
+        deliver_view(plans[0], loaded.name, arguments, output)
+    return DONE
+
+
+def _check_usage(arguments: Namespace) -> None:
+    others = [name for name in ("failed", "slow", "layout") if getattr(arguments, name)]
+    if arguments.workers is not None and others:
+        raise UsageError(f"--workers chooses the cut and who works: leave out --{others[0]}")
+    if arguments.failed is None and not arguments.slow and not arguments.layout and not arguments.workers:
+        raise UsageError("the following arguments are required: --failed, --slow, --layout or --workers")
+    if arguments.split and not (arguments.layout or arguments.workers):
+        raise UsageError(
+            "--split goes with --layout or --workers: under its own cut a job keeps its micro-batches whole"
+        )
+
+
+def _plan(arguments: Namespace, job: JobSpec, path: str, output: Output) -> Streams:
+    """For these failed or slow workers, of the own cut or of a layout."""
+    layout: Layout | None = arguments.layout
     failed = failure_set(arguments.failed or ())
     slow = slow_workers(arguments.slow)
     if layout is None:
         check_workers(failed, job.pipelines, job.stages)
         check_survivors(failed, job)
     else:
-        job = derived_job(_split(job, loaded.name) if arguments.split else job, layout, loaded.name, output)
+        job = derived_job(halved(job) if arguments.split else job, layout, path, output)
         failed = missing_of(job, layout, failed, failure_set(one.worker for one in slow))
     _check_slow(slow, failed, job)
     with planning(job):
-        if slow:
-            found = plan_slow(job, failed, slow)
-            streams = found.streams
-            output.say(_with_slow(found, slow))
-        else:
-            streams = plan_failed(job, failed)
-    claims = streams.claims
-    if claims.cut_short:
-        above = f"; the plan is at most {percent(claims.gap)} above optimal"
-        output.say(f"the time limit cut the search short{'' if slow else above}")
-    if into_bundle:
-        write_bundle(Path(out), source=loaded.source, plans=[streams])
-        output.written.append(out)
-        output.say(f"wrote {out}")
-    else:
-        deliver_view(streams, loaded.name, arguments, output)
-    return DONE
+        if not slow:
+            return plan_failed(job, failed)
+        found = plan_slow(job, failed, slow)
+    output.say(_with_slow(found, slow))
+    return found.streams
 
 
-def _split(job: JobSpec, path: str) -> JobSpec:
-    """The job with every micro-batch in two."""
+def _fastest(arguments: Namespace, job: JobSpec, path: str, output: Output) -> list[Streams]:
+    """Of the fastest cut for so many workers: for all of them, and for one failure more on any stage."""
+    workers: int = arguments.workers
+    if job.layer_costs is None:
+        raise UserError(f"{path}: {NOT_IN_LAYERS}")
+    if why := why_own_cut(job):
+        raise UserError(f"no other cut for {job.name}: {why}", NO_PLAN)
+    found = fastest_recut(job, workers, Deadline(job.solver.time_limit_ns), split=arguments.split)
+    if found is None:
+        layers = plural(job.layer_costs.count, "layer")
+        raise UserError(
+            f"no plan for {job.name}: {plural(workers, 'worker')} cannot hold {layers}, each on "
+            f"{job.redundancy} of them",
+            NO_PLAN,
+        )
+    recut, least = found
+    period, bound = (f"{time_text(job, ticks)} {unit_name(job)}" for ticks in (recut.claims.period, least))
+    output.say(
+        f"the fastest cut found for {plural(workers, 'worker')} is {recut.layout}: a step takes {period}; "
+        f"none of any cut takes less than {bound}"
+    )
+    return list(recut.plans)
+
+
+def _check_split(job: JobSpec, path: str) -> None:
     if job.split_ppm is None:
         raise UserError(
             f"{path}: does not say what half a micro-batch costs: add `split` to its batch block, as in "
             "`batch { split = 4% }`"
         )
-    return halved(job)
 
 
 def _check_slow(slow: SlowWorkers, failed: FailureSet, job: JobSpec) -> None:

@@ -8,6 +8,11 @@ from recycle_compiler.ir.layout import Layout, absent_cells, job_of_layout, pars
 from recycle_compiler.ir.units import memory_text, plural
 from recycle_runtime.cli.output import NO_PLAN, Output, UsageError, UserError
 
+NOT_IN_LAYERS = (
+    "the job cannot be cut otherwise: it gives the costs of whole stages, or says `recut = off`; give costs "
+    "by layer with `model`, `layers { ... }` or a profile by layer"
+)
+
 
 def layout_argument(text: str) -> Layout:
     """The value of `--layout`."""
@@ -21,10 +26,7 @@ def derived_job(job: JobSpec, layout: Layout, path: str, output: Output) -> JobS
     """The job under this layout, if it can be one."""
     costs = job.layer_costs
     if costs is None:
-        raise UserError(
-            f"{path}: the job cannot be cut otherwise: it gives the costs of whole stages, or says "
-            "`recut = off`; give costs by layer with `model`, `layers { ... }` or a profile by layer"
-        )
+        raise UserError(f"{path}: {NOT_IN_LAYERS}")
     if (got := sum(layout.layers)) != costs.count:
         raise UsageError(
             f"--layout {layout} has {plural(got, 'layer')}, {job.name} has {costs.count}"

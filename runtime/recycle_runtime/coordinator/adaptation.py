@@ -133,6 +133,11 @@ class Adaptation:
             self.costs.copied(*copied)
             self._copying = max(self._copying, copied.seconds)
 
+    @property
+    def may_recut(self) -> bool:
+        """Whether the job can be cut anew while it runs."""
+        return self._recutting.is_considered
+
     def recall(self, layer_bytes: Sequence[int]) -> None:
         """What the coordinator before this one knew of layers."""
         self._recutting.recall(layer_bytes)

@@ -5,7 +5,8 @@ have to wait for one; a failure for which only a plan for more failures is there
 exact one is made. So these are planned in the background while nothing happens, the first kind first. Between
 the two comes a plan for as many failures as there are now, placed so that the slowest stage is as fast as can
 be, if more workers have failed than the bundle was made for: its plans have failures where they cost least,
-those on demand have them where they happened to be, and a few moves may pay. Standard library only.
+those on demand have them where they happened to be, and a few moves may pay. A job that can be cut anew asks
+for the fastest cut for as many workers as are left instead. Standard library only.
 """
 
 import os
@@ -19,7 +20,13 @@ from recycle_runtime.coordinator.state_machine import StateMachine
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.moves import Counts, quickest_counts
-from recycle_runtime.plan.on_demand import OnDemandError, Recyclec, plan_arguments, read_plan
+from recycle_runtime.plan.on_demand import (
+    OnDemandError,
+    Recyclec,
+    cut_arguments,
+    plan_arguments,
+    read_plan,
+)
 from recycle_runtime.plan.plan_book import Fitted, PlanBook
 from recycle_runtime.plan.recut import layout_text
 from recycle_runtime.protocol.messages import JobEvent
@@ -111,7 +118,7 @@ class Planner:
         return self._process is not None
 
     def ask(self, request: "Request", *, in_background: bool = False) -> None:
-        """Begin to plan for exactly these failed workers; in the background at the lowest priority."""
+        """Begin to plan for this; in the background at the lowest priority."""
         self.stop()
         self.is_in_background = in_background
         if not self._job.strip():
@@ -121,10 +128,7 @@ class Planner:
         job = self._folder / "job"
         job.write_text(self._job, encoding="utf-8")
         try:
-            arguments = plan_arguments(
-                "-", request.failed, layout=request.layout, split=request.split, out=self._path()
-            )
-            self._process = Recyclec(arguments, stdin=job, in_background=in_background)
+            self._process = Recyclec(request.arguments(self._path()), stdin=job, in_background=in_background)
         except OnDemandError as error:
             self.error = str(error)
 
@@ -162,6 +166,14 @@ class Request(NamedTuple):
     """Of another cut; the failed workers are then cells of its grid."""
     split: bool = False
     """Whether every micro-batch is split in two."""
+    workers: int = 0
+    """If not 0, the fastest cut for so many workers is asked for, whoever they are."""
+
+    def arguments(self, out: Path) -> list[str]:
+        """What to start `recyclec` with, for a job on its stdin."""
+        if self.workers:
+            return cut_arguments("-", self.workers, split=self.split, out=out)
+        return plan_arguments("-", self.failed, layout=self.layout, split=self.split, out=out)
 
 
 class Wanted(NamedTuple):
@@ -190,6 +202,8 @@ class PlansOnDemand:
         self._files, self._planner = files, planner
         self._wanted: Wanted | None = None
         self._planned_ahead: set[tuple[PlanBook, FailedWorkers]] = set()
+        self._cut_for: set[tuple[int, int]] = set()
+        """Numbers of workers, and parts of micro-batches, for which the fastest cut has been asked for."""
 
     @property
     def is_awaited(self) -> bool:
@@ -204,14 +218,24 @@ class PlansOnDemand:
             self._wanted = wanted
             self._planner.ask(request_for(book, failed))
 
-    def look_ahead(self, job: StateMachine) -> None:
-        """While nothing happens: a plan for the next failure, so that it does not have to wait for one."""
+    def look_ahead(self, job: StateMachine, *, may_recut: bool = False) -> None:
+        """While nothing happens: a plan for the next failure, so that it does not have to wait for one.
+
+        If the job can be cut anew, also the fastest cut for the workers that are left, where the bundle
+        has none.
+        """
         if self._planner.is_busy or not job.is_steady:
             return
-        book = job.book
+        book, live = job.book, job.cells.all_of(job.roster.whole())
         tried = {failed for other, failed in self._planned_ahead if other is book}
-        failed = next_failure(book, job.cells.all_of(job.roster.whole()), tried)
-        if failed is not None:
+        failed = next_failure(book, live, tried)
+        # What nothing would fit comes first.
+        has_time = failed is None or book.assign(left_by(book, failed)) is not None
+        wanted = len(live), book.split
+        if may_recut and has_time and wanted not in self._cut_for and is_beyond(book, len(live)):
+            self._cut_for.add(wanted)
+            self._planner.ask(Request((), split=book.split == 2, workers=len(live)), in_background=True)
+        elif failed is not None:
             self._planned_ahead.add((book, failed))
             self._planner.ask(request_for(book, failed), in_background=True)
 
@@ -235,6 +259,18 @@ class PlansOnDemand:
 
     def stop(self) -> None:
         self._planner.stop()
+
+
+def is_beyond(book: PlanBook, workers: int) -> bool:
+    """Whether more workers are gone than the bundle that the job was started with has plans for."""
+    own = book.family[0]
+    fewest = min(len(own.first.workers(number)) for number in range(len(own.first.plans)))
+    return workers < fewest
+
+
+def left_by(book: PlanBook, failed: FailedWorkers) -> list[Worker]:
+    """The cells that these failures leave."""
+    return [cell for cell in book.grid if cell not in failed]
 
 
 def request_for(book: PlanBook, failed: FailedWorkers) -> Request:

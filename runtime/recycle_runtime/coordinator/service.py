@@ -646,7 +646,7 @@ class Service:
             self._end_wanted(why)
         self._publish(self._plans.take())
         if self._options.adaptation.ahead:
-            self._plans.look_ahead(self._job)
+            self._plans.look_ahead(self._job, may_recut=self._adaptation.may_recut)
         self._happen(TimePassed())
         self._publish(self._adaptation.turn(self._job, now, is_planning=self._plans.is_awaited))
         if self._checkpoint_files is not None:

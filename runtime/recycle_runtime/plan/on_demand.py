@@ -106,6 +106,11 @@ def plan_arguments(
     return ["plan", job, *_failed(failed), *_slow(slow), "-o", str(out)]
 
 
+def cut_arguments(job: str, workers: int, *, split: bool = False, out: Path) -> list[str]:
+    """For the plans of the fastest cut for so many workers."""
+    return ["plan", job, "--workers", str(workers), *(["--split"] if split else []), "-o", str(out)]
+
+
 def retime_arguments(
     plan: Path, failed: Collection[Worker], job: str, slow: Mapping[Worker, float] = _NOBODY
 ) -> list[str]:

@@ -152,3 +152,59 @@ def test_too_few_holders_of_a_layer_are_noted(layered_job: str, recyclec: Recycl
         "recyclec: note: stage 0 has 1 worker, where the job asks for 2 holders of each layer: its failure "
         "ends the job\n"
     )
+
+
+def test_the_fastest_cut_for_some_workers(layered_job: str, recyclec: Recyclec, tmp_path: Path) -> None:
+    """Its bundle also has the plan that covers a failure more on every stage."""
+    out = str(tmp_path / "x.plan")
+    code, data, words = recyclec("plan", layered_job, "--workers", "5", "-o", out)
+    bundle = Bundle.read(out)
+    said, wrote = words.splitlines()
+    assert (code, data, wrote) == (0, "", f"recyclec: wrote {out}")
+    assert said.startswith("recyclec: the fastest cut found for 5 workers is ")
+    assert [len(bundle.workers(plan)) for plan in range(len(bundle.plans))] == [5, 5 - bundle.stages]
+    assert list(verify_bundle(bundle)) == []
+    assert min(len(workers) for workers in _peers(bundle)) >= 2
+
+
+def _peers(bundle: Bundle) -> list[list[tuple[int, int]]]:
+    workers = bundle.workers(0)
+    return [[one for one in workers if one[1] == stage] for stage in range(bundle.stages)]
+
+
+def test_more_workers_are_never_slower(layered_job: str, recyclec: Recyclec, tmp_path: Path) -> None:
+    periods: list[int] = []
+    for workers in (2, 3, 4, 6, 8):
+        out = str(tmp_path / f"{workers}.plan")
+        assert recyclec("plan", layered_job, "--workers", str(workers), "-o", out)[0] == 0
+        periods.append(Bundle.read(out).plans[0].period)
+    assert periods == sorted(periods, reverse=True)
+
+
+def test_halves_under_the_fastest_cut(split_job: str, recyclec: Recyclec, tmp_path: Path) -> None:
+    out = str(tmp_path / "x.plan")
+    assert recyclec("plan", split_job, "--workers", "5", "--split", "-o", out)[0] == 0
+    bundle = Bundle.read(out)
+    assert bundle.pipelines * bundle.microbatches == 32 and read_job(bundle).parts == 2
+    assert list(verify_bundle(bundle)) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--workers", "1"), "no plan for layered: 1 worker cannot hold 6 layers, each on 2 of them"),
+        (("--workers", "4", "--failed", "0:0"), "leave out --failed"),
+        (("--workers", "4", "--layout", "6x4"), "leave out --layout"),
+        (("--workers", "4", "--split"), "does not say what half a micro-batch costs"),
+    ],
+)
+def test_what_cannot_be_asked_of_workers(
+    layered_job: str, recyclec: Recyclec, arguments: tuple[str, ...], words: str
+) -> None:
+    code, data, said = recyclec("plan", layered_job, *arguments)
+    assert code != 0 and data == "" and words in said
+
+
+def test_whole_stages_have_no_fastest_cut(small_job: str, recyclec: Recyclec) -> None:
+    code, _, said = recyclec("plan", small_job, "--workers", "4")
+    assert code != 0 and "the job cannot be cut otherwise" in said

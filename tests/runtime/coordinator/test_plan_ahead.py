@@ -5,7 +5,7 @@ from pathlib import Path
 from recycle_compiler.backends.bundle import write_bundle
 from recycle_compiler.ir.failure import failure_set
 from recycle_compiler.planner.compile import plan_failed
-from recycle_runtime.coordinator.plans import next_failure
+from recycle_runtime.coordinator.plans import Request, is_beyond, left_by, next_failure
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.plan_book import PlanBook
 from tests.support.jobs import unit_job
@@ -52,3 +52,16 @@ def test_more_failures_than_the_bundle_was_made_for_are_spread_evenly(tmp_path: 
     assert next_failure(plans, live, known) == ((3, 0), (3, 1))
     one_failed = [place for place in plans.grid if place != (0, 1)]
     assert plans.is_planned(1) and next_failure(plans, one_failed, known) == ((3, 0), (0, 1))
+
+
+def test_how_many_workers_the_bundle_is_made_for(tmp_path: Path) -> None:
+    plans = book(tmp_path, [], [(0, 0)])
+    assert [is_beyond(plans, workers) for workers in (4, 3, 2)] == [False, False, True]
+    assert left_by(plans, ((0, 0), (1, 1))) == [(1, 0), (0, 1)]
+
+
+def test_what_recyclec_is_asked_for(tmp_path: Path) -> None:
+    out = tmp_path / "x.plan"
+    assert Request((), workers=5).arguments(out) == ["plan", "-", "--workers", "5", "-o", str(out)]
+    assert "--split" in Request((), split=True, workers=5).arguments(out)
+    assert Request(((0, 1),)).arguments(out) == ["plan", "-", "--failed", "0:1", "-o", str(out)]

@@ -159,6 +159,28 @@ def test_in_halves_failures_are_planned_on_demand(tmp_path: Path) -> None:
     assert "planned on demand" in " ".join(outcome.events)
 
 
+BEYOND = """job beyond {
+  parallel { pipeline = 2  data = 3 }
+  batch    { microbatches = 4 }
+  layers   { count = 6  unit = slot  forward = 1  backward_input = 1  backward_weight = 1 }
+  tolerate { failures = 1 }
+}
+"""
+
+
+@pytest.mark.slow
+def test_beyond_the_bundle_the_fastest_cut_is_made_on_demand(tmp_path: Path) -> None:
+    """The bundle has plans for one failure. Two workers fail, and the others ask for a cut of their own."""
+    job = parse_job_text(BEYOND, "beyond.job")
+    bundle = write_bundle(
+        tmp_path / "beyond.plan", job, {FIVE: [(1, 1)]}, [(0, 0), (0, 1), (1, 0)], source=BEYOND
+    )
+    adaptation = AdaptationOptions(recut="always", ahead=True)
+    faults = ["kill=1:1@5", "kill=0:0@25"]
+    outcome = run_until(tmp_path, bundle, faults, [], has_recut("6x4"), steps=90, adaptation=adaptation)
+    assert plans_in_order(outcome)[-1] == "6x4"
+
+
 @pytest.mark.slow
 def test_a_worker_that_is_slow_under_another_cut_has_less_to_do(tmp_path: Path) -> None:
     """Both workers hold the whole model then, the one that was named after stage 1 as its second worker."""

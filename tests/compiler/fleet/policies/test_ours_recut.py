@@ -98,6 +98,20 @@ def test_whoever_comes_back_joins_under_the_cut_of_now_and_then_the_own_one_is_b
     assert said[-1][2] == 21.0
 
 
+def test_beyond_the_bundle_the_fastest_cut_is_made_on_demand() -> None:
+    """The bundle is for four failures; five leave seven workers, for which it has no cut."""
+    given = layered()
+    few = replace(given, plans=given.plans[:-1], recuts=given.recuts[:1])
+    gone = ", ".join(f'"{worker}"' for worker in ("0:0", "0:1", "0:2", "0:3", "1:0"))
+    course = course_of(Ours(few), read_fleet(f'{{"at": 1000, "failed": [{gone}]}}', '{"at": 90000}'))
+    failed, travel, switch = [(at, step) for at, _, step in course.log if step.why][-3:]
+    layout = parse_layout(travel[1].why.removeprefix("layers travel to "))
+    assert sum(layout.workers) <= 7 and sum(layout.layers) == 8 and min(layout.workers) >= 2
+    # Plans for the next failure come first, then the search for a cut.
+    assert travel[0] >= failed[0] + (4 + 6) * COSTS.planning
+    assert switch[1].why == f"cut to {layout}" and switch[1].rate > failed[1].rate
+
+
 def test_too_few_for_the_own_stages_start_under_another_cut() -> None:
     """Three of four stages' worth of workers are gone; two workers hold all layers of one stage."""
     gone = ", ".join(f'"{pipeline}:{stage}"' for pipeline in range(3) for stage in range(3))
