@@ -18,8 +18,10 @@ class Launch:
 
     name: str
     plan: str
-    program: str
-    steps: int
+    program: str | None
+    script: tuple[str, ...]
+    """With its arguments, in place of a program."""
+    steps: int | None
     device: str
     layout: Layout
     checkpoint: str | None = None

@@ -8,6 +8,11 @@ from recycle_compiler.cli.options.files import add_output_argument
 from recycle_compiler.cli.values import one_of, positive
 from recycle_compiler.launch.layout import Layout, LayoutError, lay_out
 from recycle_compiler.launch.render import Launch, render
+from recycle_runtime.cli.options.script import (
+    add_script_arguments,
+    note_options_of_script,
+    script_or_program,
+)
 from recycle_runtime.cli.output import DONE, Output, UsageError, check_target
 from recycle_runtime.cli.parser import Arguments
 
@@ -23,10 +28,10 @@ def add_arguments(parser: Arguments) -> None:
         "system", type=one_of(SYSTEMS), metavar="|".join(SYSTEMS), help="what runs the cluster"
     )
     parser.add_argument("bundle", metavar="PLAN", help="a bundle, under the name that the nodes know it by")
+    add_script_arguments(parser, before=2)
     parser.add_argument(
-        "--program", required=True, metavar="FILE", help="the Python file that defines what to train"
+        "--steps", type=positive, metavar="N", help="number of steps to train; of --program FILE alone"
     )
-    parser.add_argument("--steps", required=True, type=positive, metavar="N", help="number of steps to train")
     parser.add_argument(
         "--nodes", type=positive, metavar="N", help="number of nodes (default: as few as are needed)"
     )
@@ -55,7 +60,9 @@ def add_arguments(parser: Arguments) -> None:
 
 
 def run(arguments: Namespace, output: Output) -> int:
-    _check(arguments)
+    script = script_or_program(arguments)
+    _check(arguments, script)
+    note_options_of_script(arguments, output)
     check_target(arguments.out, arguments.bundle)
     bundle = read_bundle(arguments.bundle)
     try:
@@ -69,6 +76,7 @@ def run(arguments: Namespace, output: Output) -> int:
         name=name,
         plan=arguments.bundle,
         program=arguments.program,
+        script=script,
         steps=arguments.steps,
         device=arguments.device,
         layout=layout,
@@ -80,9 +88,15 @@ def run(arguments: Namespace, output: Output) -> int:
     return DONE
 
 
-def _check(arguments: Namespace) -> None:
+def _check(arguments: Namespace, script: tuple[str, ...]) -> None:
     """Refuse what a script or a manifest cannot hold."""
-    given = {
+    if script and arguments.steps is not None:
+        raise UsageError(
+            "--steps is for --program FILE: a script says with trainer.steps(n) how many it makes"
+        )
+    if not script and arguments.steps is None:
+        raise UsageError("--program needs --steps N, the number of steps to train")
+    given = {f"{word!r} of the script": word or None for word in script} | {
         "PLAN": arguments.bundle,
         "--program": arguments.program,
         "--checkpoint": arguments.checkpoint,

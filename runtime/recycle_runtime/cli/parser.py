@@ -84,5 +84,5 @@ class _CommandParser(argparse.ArgumentParser):
             self.set_defaults(run=command.run)
         if self.split is not None and args is not None:
             args, script = self.split(self, args)
-            self.set_defaults(script_words=script)
+            self.set_defaults(script_words=script, own_options=frozenset(self._option_string_actions))
         return super().parse_known_args(args, namespace)

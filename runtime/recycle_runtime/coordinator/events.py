@@ -28,6 +28,7 @@ from recycle_runtime.protocol.messages import (
     LeftGroup,
     LossShare,
     Member,
+    Parameters,
     PeerDigest,
     Saved,
     ScriptRequest,
@@ -89,6 +90,7 @@ class Said:
         | StepDone
         | Settled
         | Began
+        | Parameters
         | Holding
         | AtBoundary
         | CaughtUp

@@ -108,6 +108,7 @@ from recycle_runtime.protocol.messages import (
     Member,
     Message,
     Observe,
+    Parameters,
     PeerDigest,
     ProcessEnded,
     Reach,
@@ -435,6 +436,7 @@ class Service:
             CaughtUp,
             GroupBroken,
             PeerDigest,
+            Parameters,
         ):
             workers.on(kind, lambda member, said: self._happen(Said(member, said)))
         for reply in (CheckpointWritten, CheckpointMissed, CheckpointFailed):

@@ -66,6 +66,7 @@ from recycle_runtime.coordinator.journal import Remembered
 from recycle_runtime.coordinator.layer_move import LayerMove
 from recycle_runtime.coordinator.membership import Roster, name_of
 from recycle_runtime.coordinator.metrics import Recovery, StepRows
+from recycle_runtime.coordinator.model_parameters import ModelParameters
 from recycle_runtime.coordinator.patience import Patience, Standstill
 from recycle_runtime.coordinator.peer_digests import PeerDigests
 from recycle_runtime.coordinator.regrouping import (
@@ -111,6 +112,7 @@ from recycle_runtime.protocol.messages import (
     Member,
     Move,
     OtherSaves,
+    Parameters,
     PeerDigest,
     Recall,
     Report,
@@ -220,6 +222,7 @@ class StateMachine:
         self._ends_by = float("inf")
         self._check_peers = check_peers
         self._digests = PeerDigests()
+        self._model = ModelParameters(book.stages)
         self._has_scripts = steps >= ENDLESS
         self._completing: CompleteCheckpoint | None = None
         self._completing_saves: list[CompleteSave] = []
@@ -253,6 +256,7 @@ class StateMachine:
         members.on(StepDone, self._step_done)
         members.on(Settled, self._step_settled)
         members.on(Began, self._began)
+        members.on(Parameters, self._parameters)
         members.on(Holding, self._holding)
         members.on(AtBoundary, self._at_boundary)
         members.on(CaughtUp, self._caught_up)
@@ -445,6 +449,16 @@ class StateMachine:
             self._orders.append(FinishRecovery(self.recovery))
             if self._ends_because is not None:
                 self._stop_at_boundary(self._ends_because)
+
+    def _parameters(self, member: Member, message: Parameters) -> None:
+        """What is wrong with the model as a whole is known once all stages have spoken."""
+        stage = self.cells.stage(member.worker) if member in self.roster else None
+        if stage is None or not self._model.hear(stage, message):
+            return
+        if (mistake := self._model.mistake()) is not None:
+            self._end(mistake)
+        elif (warning := self._model.warning()) is not None:
+            self._orders.append(Tell(warning))
 
     def _holding(self, member: Member, message: Holding) -> None:
         """If it has passed the step before which to stop, all are told a later one."""

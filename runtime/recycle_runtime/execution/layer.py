@@ -11,6 +11,7 @@ import torch
 from recycle_runtime.execution.kept_buffers import BufferHistory
 from recycle_runtime.execution.optimizer import LayerOptimizer, Masters, check_optimizer, moving_of
 from recycle_runtime.execution.optimizer.plain_state import plain
+from recycle_runtime.execution.optimizer.undo import groups_of
 from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.program.layers import name_prefix
 from recycle_runtime.program.loading import Program
@@ -30,6 +31,8 @@ class Layer:
         self.parameter_names = [f"{self.name}.{each}" if self.name else each for each in self._own_names]
         """Of the same, in the whole model."""
         masters = _lowered(program, module, self.parameters)
+        self.untrained: list[str] = []
+        """Names of parameters that require gradients, and that the optimizer leaves out."""
         self.stepped: LayerOptimizer | None = None
         """None where there is nothing to train, or nothing that the program wants to train."""
         if self.parameters:
@@ -91,9 +94,13 @@ class Layer:
         except ProgramError as error:
             if "empty parameter list" in str(error.__cause__):
                 # It chooses some parameters of the model, and none of this layer.
+                self.untrained = list(self.parameter_names)
                 return None
             raise
         check_optimizer(optimizer, stepped)
+        held = {parameter for group in groups_of(optimizer) for parameter in group["params"]}
+        named = zip(self.parameter_names, stepped, strict=True)
+        self.untrained = [name for name, parameter in named if parameter not in held]
         return LayerOptimizer(optimizer, moving_of(program, self.module, optimizer), masters)
 
 

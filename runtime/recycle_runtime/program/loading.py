@@ -288,6 +288,8 @@ class Program:
         self.layer_count: int | None = layer_count(path, names)
         self.ties: tuple[Tie, ...] = told_ties(path, names)
         """Parameters that are one: those that it names, and those that its layers are found to share."""
+        self.says_ties = names.get("TIED") is not None
+        """Whether it says which are, if any."""
         self.weights: Weights | None = weights(path, names)
         self.gives_data = check_one_of(path, DATA, names)
         """Which of `DATA` it defines."""

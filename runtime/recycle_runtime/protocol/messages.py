@@ -111,6 +111,19 @@ class NotFinite(NamedTuple):
     """Its number in the step."""
 
 
+class ParameterLook(NamedTuple):
+    """A parameter as it is before the first step, in a few words."""
+
+    name: str
+    layer: Natural
+    shape: tuple[Natural, ...]
+    owner: str
+    """The class of the module that has it."""
+    is_embedding: bool
+    numbers: str
+    """Some of them, in a few digits; empty where all are the same."""
+
+
 class RunningProcess(NamedTuple):
     """A worker process of an agent's node."""
 
@@ -161,6 +174,20 @@ class Began:
     None from a worker that loads none."""
     saves: bool = False
     """Whether it writes its parameters when the job ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """What my stage has to train: said by one worker of each stage before the first step."""
+
+    trained: Natural
+    """Parameters that an optimizer has."""
+    untrained: Natural
+    """Those that require gradients and that no optimizer has."""
+    names: tuple[str, ...]
+    """Of some of these."""
+    looks: tuple[ParameterLook, ...]
+    """Of parameters that may be copies of each other, where stages are built one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -908,6 +935,7 @@ FromWorker = (
     Join
     | LeftGroup
     | Began
+    | Parameters
     | LayersArrived
     | LayersLost
     | LossShare

@@ -109,6 +109,13 @@ class Generation:
         role, last = self._role, len(self._role.bundle.chunk_stages) - 1
         return self._equipment.tp_rank == 0 and role.grid.holders(last)[0] == role.worker
 
+    @property
+    def speaks_for_stage(self) -> bool:
+        """Whether this process is the first of those that hold the same chunks."""
+        role, stage = self._role, self._role.worker[1]
+        chunk = role.bundle.chunk_stages.index(stage)
+        return self._equipment.tp_rank == 0 and role.grid.holders(chunk)[0] == role.worker
+
     def not_finite(self, step: int) -> tuple[NotFinite, ...]:
         """What of a step was not finite here."""
         return () if self._session is None else self._session.not_finite(step)

@@ -14,6 +14,7 @@ from recycle_runtime.execution.chunk import chunks_of
 from recycle_runtime.execution.hooks import Hooks
 from recycle_runtime.execution.interpreter import StreamError
 from recycle_runtime.execution.op_times import OpTimes
+from recycle_runtime.execution.parameter_looks import parameters_of
 from recycle_runtime.execution.tracing import Tracer
 from recycle_runtime.files import sentence, writing_whole
 from recycle_runtime.plan.bundle import Bundle
@@ -286,6 +287,8 @@ class WorkerProcess:
             self._requests.arrive(
                 order.step, order.first_step, self._worker, order.generation, is_main=order.is_main
             )
+        if order.step == order.first_step and generation.speaks_for_stage:
+            self.link.say(parameters_of(self._program, self._chunks.layers))
         self.link.say(self._began(generation, order, self._chunks, copied))
         return generation
 

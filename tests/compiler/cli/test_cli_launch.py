@@ -109,6 +109,47 @@ def test_the_script_runs_what_was_asked_for(
     assert sorted(calls) == [agent, agent, coordinator]
 
 
+def test_a_script_with_its_arguments(bundle: str, recyclec: Recyclec, tmp_path: Path) -> None:
+    words = ("train.py", "--rate", "3e-4", ODD, "--", "--nodes", "")
+    options = ("--nodes", "2", "--checkpoint", "kept")
+    code, text, said = recyclec("launch", "slurm", bundle, *options, *words)
+    assert code == 0
+    assert said == (
+        "recyclec: note: --nodes after train.py goes to the script; options of recyclec launch come before "
+        "it\n"
+    )
+    script = tmp_path / "job.sh"
+    script.write_text(text)
+    subprocess.run(["bash", "-n", str(script)], check=True)
+    first, second, coordinator = sorted(_calls(script))
+    assert not (tmp_path / "injected").exists()
+    assert "--steps" not in coordinator and "--program" not in first
+    assert first == second and first[:3] == ["agent", bundle, "--coordinator"]
+    assert first[-len(words) - 2 :] == ["--checkpoint", "kept", *words]
+    code, text, _ = recyclec("launch", "kubernetes", bundle, *words)
+    assert code == 0
+    command = text[text.index('- "agent"') : text.rindex("resources:")]
+    last = [json.dumps(word.replace("$", "$$"), ensure_ascii=False) for word in words]
+    assert "".join(f"            - {word}\n" for word in last) in command
+    assert '"--steps"' not in text and '"--program"' not in text
+    assert len(_documents(text)) == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--program", "p.py"], "--program needs --steps N"),
+        (["--steps", "3", "train.py"], "--steps is for --program FILE"),
+        ([], "give either a script to run"),
+        (["--program", "p.py", "train.py"], "give either a script to run"),
+        (["train.py", "a\nb"], "of the script must be text without line ends"),
+    ],
+)
+def test_what_to_train_is_said_once(bundle: str, recyclec: Recyclec, words: list[str], why: str) -> None:
+    code, _, said = recyclec("launch", "slurm", bundle, *words)
+    assert code == 2 and why in said
+
+
 def _calls(script: Path) -> list[list[str]]:
     """What the script calls `recycle-run` with, on a cluster of two nodes that is played by stubs."""
     commands = script.parent / "bin"

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from recycle_runtime.cli.main import main, parse_arguments
-from recycle_runtime.cli.options.script import check_script
-from recycle_runtime.cli.output import UsageError
+from recycle_runtime.cli.options.script import check_script, note_options_of_script
+from recycle_runtime.cli.output import Output, UsageError
 
 
 @pytest.mark.parametrize(
@@ -43,6 +43,32 @@ def test_steps_of_a_script_are_its_own(tmp_path: Path, capsys: pytest.CaptureFix
     script.touch()
     assert main(["local", str(plan), "--steps", "4", str(script)]) == 2
     assert "--steps is for --program FILE: a script says with trainer.steps(n)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "note"),
+    [
+        (["--metrics=m", "--kill", "1:0@3", "--my-arg"], "--metrics, --kill after train.py go to the script"),
+        (["--checkpoint", "kept"], "--checkpoint after train.py goes to the script"),
+        (["--seed", "3", "--my-arg", "seed"], ""),
+    ],
+)
+def test_options_behind_the_script(
+    tmp_path: Path,
+    words: list[str],
+    note: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those that it does not have itself are probably meant for the command."""
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text('parser.add_argument("--seed", type=int)\n')
+    for quiet in (False, True):
+        arguments = parse_arguments(["local", "a.plan", "train.py", *words])
+        note_options_of_script(arguments, Output("recycle-run", quiet=quiet))
+        said = capsys.readouterr().err
+        whole = f"recycle-run: note: {note}; options of recycle-run local come before it\n"
+        assert said == ("" if quiet or not note else whole)
 
 
 def test_a_script_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -89,3 +89,39 @@ def test_no_step_is_finite(
     )
     assert last.startswith(f"recycle-run: error: {how}; step ")
     assert "the loss of micro-batch 1 on stage 1" in last
+
+
+COPIES = """
+class Ends(nn.Module):
+    def __init__(self, is_first):
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH, dtype=torch.float64)
+        table = torch.linspace(0, 1, 9 * WIDTH, dtype=torch.float64).view(9, WIDTH)
+        if is_first:
+            self.wte = nn.Embedding.from_pretrained(table, freeze=False)
+        else:
+            self.head = nn.Linear(WIDTH, 9, bias=False, dtype=torch.float64)
+            self.head.weight.data.copy_(table)
+
+    def forward(self, value):
+        return self.linear(value)
+
+
+def build_stage(stage, stages):
+    return Ends(stage == 0)
+"""
+OF_NOTHING = """
+def optimizer(parameters):
+    return torch.optim.SGD([], lr=0.1)
+"""
+
+
+def test_two_copies_of_one_parameter(tmp_path: Path, square: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert trained(changed(tmp_path, TINY, COPIES), square, tmp_path) == 1
+    said = capfd.readouterr().err
+    assert "wte.weight and head.weight begin with the same numbers, and would be trained apart" in said
+
+
+def test_an_optimizer_of_nothing(tmp_path: Path, square: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert trained(changed(tmp_path, TINY, OF_NOTHING), square, tmp_path) == 1
+    assert "the optimizer has no parameter, so nothing would be trained" in capfd.readouterr().err

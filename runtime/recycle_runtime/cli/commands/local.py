@@ -18,7 +18,7 @@ from recycle_runtime.cli.options.limits import (
     node_timeout,
     time_limits,
 )
-from recycle_runtime.cli.options.script import add_script_arguments, check_script
+from recycle_runtime.cli.options.script import add_script_arguments, check_script, note_options_of_script
 from recycle_runtime.cli.options.training import (
     add_device_arguments,
     add_graphs_argument,
@@ -83,6 +83,7 @@ def run(arguments: Namespace, output: Output) -> int:
         raise UsageError(
             "--steps is for --program FILE: a script says with trainer.steps(n) how many it makes"
         )
+    note_options_of_script(arguments, output)
     every = checkpoint_every(arguments)
     limits = time_limits(arguments)
     bundle = Bundle.read(arguments.bundle)

@@ -4,23 +4,25 @@
                       own options        script   what belongs to the script
 
 argparse would take `--my-arg` for an option of the command. So the words are parted before it sees them: the
-script is the second that is neither an option nor the value of one.
+script is the second that is neither an option nor the value of one. An option of the command behind it
+belongs to the script all the same, as with `torchrun`; a note says so unless the script knows that option.
 """
 
 import argparse
 from argparse import Namespace
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from recycle_runtime.cli.output import UsageError
+from recycle_runtime.cli.output import Output, UsageError
 from recycle_runtime.cli.parser import Arguments
 
 
-def add_script_arguments(parser: Arguments) -> None:
-    """What to train: a script, or a program."""
+def add_script_arguments(parser: Arguments, before: int = 1) -> None:
+    """What to train: a script, or a program. `before` are the arguments before it that are no options."""
     group: Any = parser
-    group.split = split_script
+    group.split = partial(split_script, before=before)
     parser.add_argument(
         "--program", metavar="FILE", help="the Python file that defines what to train, in place of a script"
     )
@@ -34,14 +36,38 @@ def add_script_arguments(parser: Arguments) -> None:
 
 def check_script(arguments: Namespace) -> tuple[str, ...]:
     """The script and its arguments, nothing if there is a program; UsageError unless there is one of both."""
-    script: tuple[str, ...] = tuple(arguments.script_words)
-    if bool(script) == (arguments.program is not None):
-        raise UsageError("give either a script to run, after all options, or --program FILE")
+    script = script_or_program(arguments)
     Path(script[0] if script else arguments.program).open("rb").close()
     return script
 
 
-def split_script(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[list[str], list[str]]:
+def script_or_program(arguments: Namespace) -> tuple[str, ...]:
+    """The same, where the files are on other machines."""
+    script: tuple[str, ...] = tuple(arguments.script_words)
+    if bool(script) == (arguments.program is not None):
+        raise UsageError("give either a script to run, after all options, or --program FILE")
+    return script
+
+
+def note_options_of_script(arguments: Namespace, output: Output) -> None:
+    """Say which options of the command stand behind the script, if it does not look as if it had them."""
+    name, *words = arguments.script_words or [""]
+    try:
+        text = Path(name).read_text(encoding="utf-8", errors="replace") if name else ""
+    except OSError:
+        text = ""
+    given = [word.partition("=")[0] for word in words if word.startswith("-")]
+    found = [each for each in dict.fromkeys(given) if each in arguments.own_options and each not in text]
+    if found:
+        output.say(
+            f"note: {', '.join(found)} after {name} {'go' if len(found) > 1 else 'goes'} to the script; "
+            f"options of {output.program} {arguments.command} come before it"
+        )
+
+
+def split_script(
+    parser: argparse.ArgumentParser, words: Sequence[str], before: int = 1
+) -> tuple[list[str], list[str]]:
     """The words of the command, and those of the script."""
     positionals = 0
     position = 0
@@ -51,7 +77,7 @@ def split_script(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple
             position += 1
         elif word.startswith("-") and word != "-":
             position += 1 + _values(parser, word)
-        elif positionals == 1:
+        elif positionals == before:
             return list(words[:position]), list(words[position:])
         else:
             positionals += 1

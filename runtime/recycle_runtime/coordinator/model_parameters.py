@@ -1,0 +1,88 @@
+"""What the stages say of their parameters before the first step, and what is wrong with it as a whole.
+
+Standard library only.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+
+from recycle_runtime.protocol.messages import ParameterLook, Parameters
+
+_SHOWN = 8
+
+
+class ModelParameters:
+    """One worker of each stage speaks; what follows is said once."""
+
+    def __init__(self, stages: int) -> None:
+        self._stages = stages
+        self._said: dict[int, Parameters] = {}
+
+    def hear(self, stage: int, said: Parameters) -> bool:
+        """Whether this was the last that was missing."""
+        was_whole = len(self._said) == self._stages
+        self._said[stage] = said
+        return not was_whole and len(self._said) == self._stages
+
+    def mistake(self) -> str | None:
+        """Why this model should not be trained."""
+        return self._nothing_trained() or self._copies()
+
+    def warning(self) -> str | None:
+        """What the user may not know."""
+        if not (count := sum(said.untrained for said in self._said.values())):
+            return None
+        return f"warning: the optimizer leaves out {self._named(count)}, which require gradients: {_HINT}"
+
+    def _nothing_trained(self) -> str | None:
+        count = sum(said.untrained for said in self._said.values())
+        if not count or any(said.trained for said in self._said.values()):
+            return None
+        return (
+            f"the optimizer has no parameter, so nothing would be trained; it leaves out {self._named(count)}"
+        )
+
+    def _named(self, count: int) -> str:
+        names = [name for _, said in sorted(self._said.items()) for name in said.names][:_SHOWN]
+        more = f" and {count - len(names)} more" if count > len(names) else ""
+        return f"{', '.join(names)}{more}"
+
+    def _copies(self) -> str | None:
+        """Two parameters of different layers that look like one."""
+        looks = [look for _, said in sorted(self._said.items()) for look in said.looks]
+        found = next(_pairs(looks), None)
+        if found is None:
+            return None
+        one, other = found
+        if one.name == other.name:
+            return (
+                f"two embeddings of the same shape are called {one.name}, and would be trained apart; if "
+                "they are one parameter, call one of them otherwise and name both in TIED, if not, "
+                "write TIED = [] into the program"
+            )
+        return (
+            f"{one.name} and {other.name} begin with the same numbers, and would be trained apart; if they "
+            f"are one parameter, write TIED = [({one.name!r}, {other.name!r})] into the program and `tied` "
+            "into the job, if not, TIED = []"
+        )
+
+
+_HINT = "they are not trained (requires_grad_(False) says so)"
+
+
+def _pairs(looks: Sequence[ParameterLook]) -> Iterator[tuple[ParameterLook, ParameterLook]]:
+    """Those of the same shape alone: few, in any model."""
+    alike: dict[object, list[ParameterLook]] = {}
+    for look in looks:
+        if look.numbers:
+            alike.setdefault((look.shape, look.numbers), []).append(look)
+        if look.is_embedding:
+            alike.setdefault((look.shape, look.name, "name"), []).append(look)
+    for group in alike.values():
+        yield from (pair for pair in combinations(group, 2) if _is_one(*pair))
+
+
+def _is_one(one: ParameterLook, other: ParameterLook) -> bool:
+    """Layers that are copied from one another begin alike too: there the same kinds of modules do."""
+    is_of_two_kinds = one.owner != other.owner or one.is_embedding
+    return one.layer != other.layer and is_of_two_kinds
