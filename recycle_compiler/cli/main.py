@@ -18,24 +18,18 @@ from recycle_runtime.cli.signals import Stopped, stopping_on_signals
 from recycle_runtime.cli.standard_streams import abandon, open_standard_streams
 from recycle_runtime.files import sentence
 
-_COMMAND_LINE = CommandLine(
-    name="recyclec",
-    description="Plan pipeline-parallel training that continues when workers fail.",
-    version=__version__,
-    package="recycle_compiler.cli.commands",
-    commands=COMMANDS,
-)
+_NAME = "recyclec"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code says how it went."""
     open_standard_streams()
-    arguments, output = Namespace(), Output(_COMMAND_LINE.name)
+    arguments, output = Namespace(), Output(_NAME)
     try:
         with stopping_on_signals():
             arguments = parse_arguments(argv)
             color = not (arguments.no_color or os.environ.get("NO_COLOR"))
-            output = Output(_COMMAND_LINE.name, quiet=arguments.quiet, color=color)
+            output = Output(_NAME, quiet=arguments.quiet, color=color)
             logs.configure(arguments.log_level, arguments.log_file, quiet=arguments.quiet)
             code: int = arguments.run(arguments, output)
             output.flush()
@@ -54,7 +48,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parse_arguments(argv: Sequence[str] | None) -> Namespace:
     """The command and its options; a usage error exits with 2."""
-    return _COMMAND_LINE.parse(argv)
+    return command_line().parse(argv)
+
+
+def command_line() -> CommandLine:
+    """The commands of this program."""
+    return CommandLine(
+        name=_NAME,
+        description="Plan pipeline-parallel training that continues when workers fail.",
+        version=__version__,
+        package="recycle_compiler.cli.commands",
+        commands=COMMANDS,
+    )
 
 
 def _stopped(how: str, code: int, output: Output) -> int:

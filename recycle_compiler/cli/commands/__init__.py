@@ -16,4 +16,6 @@ COMMANDS = {
     "simulate": "simulate throughput under a failure trace, compared with other fault-tolerance systems",
     "launch": "generate a Slurm batch script or a Kubernetes manifest that starts a job",
     "reproduce": "run what a crash of recyclec left behind",
+    "doctor": "report versions, devices and limits of this machine, and what is wrong with them",
+    "completion": "write a script that completes commands and options in bash, zsh or fish",
 }

@@ -53,8 +53,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parse_arguments(argv: Sequence[str] | None) -> Namespace:
     """The command and its options; a usage error exits with 2."""
-    description = "Train with the plans of a bundle, and continue when workers fail."
-    return CommandLine(_NAME, description, _version(), "recycle_runtime.cli.commands", COMMANDS).parse(argv)
+    return command_line().parse(argv)
+
+
+def command_line() -> CommandLine:
+    """The commands of this program."""
+    return CommandLine(
+        name=_NAME,
+        description="Train with the plans of a bundle, and continue when workers fail.",
+        version=_version(),
+        package="recycle_runtime.cli.commands",
+        commands=COMMANDS,
+    )
 
 
 def _version() -> str:

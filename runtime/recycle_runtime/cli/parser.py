@@ -33,6 +33,16 @@ class CommandLine:
 
     def parse(self, argv: Sequence[str] | None) -> argparse.Namespace:
         """The options, and the command's `run`; a usage error exits with 2."""
+        return self._parsers()[0].parse_args(argv)
+
+    def parsers(self) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+        """The parser, and that of each command with all of its arguments."""
+        parser, commands = self._parsers()
+        for command in commands.values():
+            command.load()
+        return parser, {**commands}
+
+    def _parsers(self) -> tuple[argparse.ArgumentParser, dict[str, "_CommandParser"]]:
         parser = argparse.ArgumentParser(
             prog=self.name, description=self.description, parents=[self._common()]
         )
@@ -40,11 +50,13 @@ class CommandLine:
         commands = parser.add_subparsers(
             dest="command", required=True, metavar="COMMAND", parser_class=_CommandParser
         )
+        found: dict[str, _CommandParser] = {}
         for name, does in self.commands.items():
             sentence = f"{does[0].upper()}{does[1:]}."
             command = commands.add_parser(name, help=does, description=sentence, parents=[self._common()])
             command.module = f"{self.package}.{name}"
-        return parser.parse_args(argv)
+            found[name] = command
+        return parser, found
 
     def _common(self) -> "_CommandParser":
         """Options that work before and after the command; SUPPRESS lets the one given last stand."""
@@ -77,12 +89,16 @@ class _CommandParser(argparse.ArgumentParser):
     """Takes the words of a script off, for commands that run one."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        self.load()
+        if self.split is not None and args is not None:
+            args, script = self.split(self, args)
+            self.set_defaults(script_words=script, own_options=frozenset(self._option_string_actions))
+        return super().parse_known_args(args, namespace)
+
+    def load(self) -> None:
+        """Get the arguments of the command, if it has none yet."""
         if self.module:
             command = import_module(self.module)
             self.module = ""
             command.add_arguments(self)
             self.set_defaults(run=command.run)
-        if self.split is not None and args is not None:
-            args, script = self.split(self, args)
-            self.set_defaults(script_words=script, own_options=frozenset(self._option_string_actions))
-        return super().parse_known_args(args, namespace)

@@ -12,4 +12,6 @@ COMMANDS = {
     "profile": "measure what the stages of a program cost on this device, for `profile from` in a job",
     "export": "write the model of a checkpoint as safetensors or torch files, under its own names",
     "streams": "list the plans of a bundle, the workers of a plan, or the instructions of a worker",
+    "doctor": "report versions, devices and limits of this machine, and what is wrong with them",
+    "completion": "write a script that completes commands and options in bash, zsh or fish",
 }
