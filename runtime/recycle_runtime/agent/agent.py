@@ -28,6 +28,7 @@ from recycle_runtime.protocol.messages import (
     AgentJoin,
     Heartbeat,
     InjectedFault,
+    JobEnding,
     JobOver,
     KillProcess,
     Member,
@@ -45,6 +46,8 @@ _LOOK_EVERY = 0.1
 _HEARTBEAT_EVERY = 0.5
 _RETRY_EVERY = 0.1
 _RETRY_FOR = 30.0
+_GRACE = 5.0
+"""Seconds that an agent which is told to go waits for word that the whole job ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,11 @@ class Agent:
         self._untold: list[ProcessEnded] = []
         """Ends of processes that the coordinator has not heard of."""
         self._is_over = False
+        self._asked_to_go: int | None = None
+        """By which signal."""
+        self._leaves_at = float("inf")
+        self._stays_until = 0.0
+        """As long as the job ends in order."""
         self._looked = self._heartbeat_at = 0.0
         self._adopt()
         self._line: Line | None = None
@@ -101,14 +109,14 @@ class Agent:
         # What is ignored, as under nohup, stays ignored.
         for number in _ASK_TO_LEAVE:
             if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, _leave)
+                signal.signal(number, self._leave)
         try:
             completed(self.live())
         finally:
             for number in _ASK_TO_LEAVE:
                 signal.signal(number, signal.SIG_IGN)
             self.end()
-        return 0
+        return 0 if self._is_over else 128 + (self._asked_to_go or 0)
 
     async def join(self) -> None:
         """Tell the coordinator what there is room for; WireError if it does not answer for long."""
@@ -118,7 +126,7 @@ class Agent:
         """From then on, but for what concerns the whole process."""
         line = self._line
         assert line is not None
-        while not self._is_over:
+        while not (self._is_over or self._has_to_go):
             open_ends = (each.descriptor for each in self._watch.processes.values() if each.descriptor >= 0)
             ready = await self._kernel.ready(line, open_ends, _LOOK_EVERY)
             if line.fileno() in ready:
@@ -126,6 +134,18 @@ class Agent:
             for ended in self._watch.ended(ready):
                 self._tell_end(ended)
             self._look(self._around.now())
+
+    def _leave(self, number: int, _: object) -> None:
+        """A signal asks this process to go. Whoever ends a whole job may tell all its processes at once, as
+        Slurm does: then the coordinator says so, and workers are needed for a last checkpoint."""
+        if self._asked_to_go is not None and number == signal.SIGINT:
+            raise SystemExit(128 + number)
+        if self._asked_to_go is None:
+            self._asked_to_go, self._leaves_at = number, self._around.now() + _GRACE
+
+    @property
+    def _has_to_go(self) -> bool:
+        return self._asked_to_go is not None and self._around.now() > max(self._leaves_at, self._stays_until)
 
     def end(self) -> None:
         """No worker outlives the job on this node."""
@@ -175,6 +195,8 @@ class Agent:
                     self._watch.kill(line, "was taken out")
             case RenameProcess(member, to):
                 self._table.rename(member, to)
+            case JobEnding(seconds):
+                self._stays_until = self._around.now() + seconds + _GRACE
             case JobOver():
                 self._is_over = True
             case _:
@@ -199,9 +221,11 @@ class Agent:
         status = 1
         try:
             hold_on()
-            # A terminal interrupts all processes of a group; it is for the first of them to end the others.
+            # Such a signal may reach all processes of a job; it is for the first of them to end the others.
             for number in _ASK_TO_LEAVE:
-                signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else signal.SIG_IGN)
+                signal.signal(number, _stay if number == signal.SIGTERM else signal.SIG_IGN)
+            # Processes that the user's code starts are ended by it.
+            os.register_at_fork(after_in_child=_go_as_others_do)
             for process in self._watch.processes.values():
                 if process.descriptor >= 0:
                     os.close(process.descriptor)
@@ -249,7 +273,7 @@ class Agent:
                     del self._untold[0]
                 return line
             except WireError:
-                if self._around.now() > deadline:
+                if self._around.now() > deadline or self._has_to_go:
                     raise
                 await self._around.sleep(_RETRY_EVERY)
 
@@ -266,5 +290,9 @@ def _of(member: Member) -> dict[str, str]:
     return {"worker": f"{member.worker[0]}:{member.worker[1]}"}
 
 
-def _leave(number: int, _: object) -> None:
-    raise SystemExit(128 + number)
+def _stay(number: int, _: object) -> None:
+    """Not ignored: what is, a process that is started from here would ignore too."""
+
+
+def _go_as_others_do() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)

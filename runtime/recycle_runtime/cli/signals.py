@@ -69,6 +69,16 @@ def how(number: int) -> str:
     return _WORDS.get(signal.Signals(number), "ended by a signal")
 
 
+@contextmanager
+def interrupts_ignored() -> Generator[None]:
+    """While this is open, ctrl-C is for somebody else who hears it too."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def stop_requests(requests: StopRequests) -> AbstractContextManager[None]:
     """While this is open, the first signal that asks us to end is a request; the second raises Stopped."""
 

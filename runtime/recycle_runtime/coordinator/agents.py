@@ -8,6 +8,7 @@ from recycle_runtime.plan.node_layout import NodeLoad, best_with_room, first_wit
 from recycle_runtime.protocol.messages import (
     AgentJoin,
     InjectedFault,
+    JobEnding,
     JobOver,
     KillProcess,
     Member,
@@ -96,6 +97,11 @@ class Agents:
             if member in agent.pids:
                 agent.is_shunned = True
                 self._shunned.add(agent.name)
+
+    def announce_end(self, seconds: float) -> None:
+        """The job ends in order: agents that are told to go at the same time should stay until then."""
+        for connection in self._agents:
+            connection.send(JobEnding(seconds))
 
     def dismiss(self) -> None:
         """The job is over."""

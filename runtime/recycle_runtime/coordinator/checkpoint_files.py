@@ -66,6 +66,13 @@ class CheckpointFiles:
     def close(self) -> None:
         self._thread.close()
 
+    def sweep(self) -> None:
+        """No worker writes any more: what has not become a checkpoint never will."""
+        closing = None if self._closing is None else self._closing[0]
+        for name in self._shelf.names():
+            if name != closing:
+                self._shelf.drop(name)
+
 
 def open_checkpoints(
     folder: str,
@@ -83,6 +90,9 @@ def open_checkpoints(
     if remembered is None:
         begins = beginning(folder, shape, steps, resume=resume, reads_all=True)
         journal.write(begins=[begins.checkpoint, begins.step, begins.item])
+        # Of a run whose coordinator was killed, or that ran out of disk.
+        for name in shelf.names():
+            shelf.drop(name)
     else:
         begins = Beginning(remembered.restore, remembered.first_step, remembered.first_item)
         # The coordinator before this one may have completed some.

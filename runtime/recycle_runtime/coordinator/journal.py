@@ -65,6 +65,8 @@ class Remembered(NamedTuple):
     """Results of evaluations."""
     saved: tuple[Saved, ...] = ()
     """What scripts have saved."""
+    saving: tuple[str, ...] = ()
+    """Folders that were made for it."""
 
 
 class Journal:
@@ -128,6 +130,7 @@ def read(path: str | Path) -> Remembered | None:
         first_item=item,
         evaluated=tuple(decode(Evaluated, row["evaluated"]) for row in lines if "evaluated" in row),
         saved=tuple(decode(Saved, row["saved"]) for row in lines if "saved" in row),
+        saving=tuple(str(row["saving"]) for row in lines if "saving" in row),
     )
 
 

@@ -3,6 +3,7 @@
 Standard library only.
 """
 
+from collections.abc import Iterable
 from concurrent.futures import Future
 from itertools import count
 from pathlib import Path
@@ -33,6 +34,8 @@ class SaveFiles:
         self._taken = None if checkpoints is None else Path(checkpoints).resolve()
         self._thread = thread or RealFileThread("saves")
         self._closing: list[tuple[int, Future[None]]] = []
+        self._completed: set[str] = set()
+        self._begun: list[str] = []
 
     def begin(self, order: BeginSave) -> SaveBegun:
         """Make a folder that nothing has been written to."""
@@ -40,11 +43,14 @@ class SaveFiles:
         try:
             shelf.folder.mkdir(parents=True, exist_ok=True)
             first = _FIRST_BESIDE if shelf.folder.resolve() == self._taken else 0
-            return SaveBegun(order.attempt, str(_new_folder(shelf, order.step, first)), None)
+            path = str(_new_folder(shelf, order.step, first))
+            self._begun.append(path)
+            return SaveBegun(order.attempt, path, None)
         except OSError as error:
             return SaveBegun(order.attempt, str(shelf.folder), sentence(error))
 
     def complete(self, order: CompleteSave) -> None:
+        self._completed.add(order.path)
         self._closing.append((order.attempt, self._thread.submit(self._complete, order)))
 
     def _complete(self, order: CompleteSave) -> None:
@@ -70,6 +76,15 @@ class SaveFiles:
 
     def close(self) -> None:
         self._thread.close()
+
+    def remember(self, paths: Iterable[str]) -> None:
+        """Folders that the coordinator before this one has begun, and that workers may be writing to."""
+        self._begun += paths
+
+    def sweep(self) -> None:
+        """No worker writes any more: what is not complete never will be."""
+        for path in (path for path in self._begun if path not in self._completed):
+            Shelf(Path(path).parent).drop(Path(path).name)
 
 
 def _new_folder(shelf: Shelf, step: int, first: int) -> Path:

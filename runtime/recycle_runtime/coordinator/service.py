@@ -251,6 +251,7 @@ class Service:
         self._has_begun = remembered is not None
         """Whether a generation has been ordered."""
         self.was_observed = False
+        self._is_ending = False
         """Whether an observer reports to the user."""
         self._expect_messages()
         self._order_handlers: Mapping[type[object], Callable[[Any], None]] = {
@@ -272,7 +273,7 @@ class Service:
             CompleteCheckpoint: self._complete_checkpoint,
             PruneCheckpoints: self._prune_checkpoints,
             DropCheckpoint: self._drop_checkpoint,
-            BeginSave: lambda order: self._happen(self._save_files.begin(order)),
+            BeginSave: self._begin_save,
             CompleteSave: lambda order: self._save_files.complete(order),
             DropSave: lambda order: self._save_files.drop(order.path),
             EndJob: self._end_job,
@@ -336,9 +337,17 @@ class Service:
         if self._checkpoint_files is not None:
             self._checkpoint_files.close()
         self._save_files.close()
+        if self._end is not None:
+            self._sweep()
         self._journal.close()
         self._server.close()
         os.close(self._lock)
+
+    def _sweep(self) -> None:
+        """What workers have begun to write and nobody will complete."""
+        if self._checkpoint_files is not None:
+            self._checkpoint_files.sweep()
+        self._save_files.sweep()
 
     def _remember(self, remembered: Remembered) -> None:
         """Go on as the coordinator before this one."""
@@ -351,6 +360,7 @@ class Service:
         )
         self._job.remember(remembered)
         self._job.saves.remember(remembered.saved)
+        self._save_files.remember(remembered.saving)
         self._job.scripts.remember(
             remembered.evaluated, rows_since(self._journal_path, remembered.next_row - _REMEMBERED_ROWS)
         )
@@ -636,6 +646,9 @@ class Service:
 
     def _end_wanted(self, why: str) -> None:
         self._happen(EndWanted(why, self._options.stop_timeout))
+        if self._end is None and not self._is_ending:
+            self._is_ending = True
+            self._agents.announce_end(self._options.stop_timeout)
 
     # Time: the server calls this often.
 
@@ -734,6 +747,12 @@ class Service:
         result = order.result
         self._journal.write(evaluated=result)
         self._tell(f"evaluation {result.number} after {result.step} steps: loss {result.loss:.6f}")
+
+    def _begin_save(self, order: BeginSave) -> None:
+        begun = self._save_files.begin(order)
+        if begun.why is None:
+            self._journal.write(saving=begun.path)
+        self._happen(begun)
 
     def _tell_saved(self, order: TellSaved) -> None:
         result = order.result

@@ -644,6 +644,9 @@ class StateMachine:
         if empty and self.phase is not Phase.FORMING:
             said = f" ({event.reason})" if event.reason else ""
             self._end(f"every worker of stage {empty[0]} has failed: {cause}{said}")
+        elif self.phase is Phase.FORMING and not self.expected and not self.roster.entries:
+            said = f" ({event.reason})" if event.reason else ""
+            self._end(f"every worker has failed before the first step: {cause}{said}")
         elif self.phase is Phase.RUNNING:
             self._fruitless = 0
             self._regroup(cause, fault_at=event.fault_at)

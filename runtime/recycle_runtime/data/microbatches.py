@@ -203,7 +203,12 @@ class MicroBatches:
         number, reader = self._number(step, index), self._reader(step)
         reader.forget(self._oldest(step))
         began = time.monotonic_ns()
-        item = reader.item(number)
+        try:
+            item = reader.item(number)
+        except ProgramError as error:
+            # Also where a receive needs to know what the micro-batch looks like.
+            error.doing = "load"
+            raise
         ended = time.monotonic_ns()
         self._waited += (ended - began) / 1e9
         if self.on_wait is not None:

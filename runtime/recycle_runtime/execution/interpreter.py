@@ -73,12 +73,13 @@ class Interpreter:
             f"{type(cause).__name__}: {cause}"
         )
         told = f"{head}\n{window(self.stream, position, self.worker, self.pipelines)}"
-        return StreamError(told, head, f"worker {pipeline}:{stage}, step {step}, {self._named(position)}")
+        named = self._named(position, getattr(cause, "doing", ""))
+        return StreamError(told, head, f"worker {pipeline}:{stage}, step {step}, {named}")
 
-    def _named(self, position: int) -> str:
-        """An instruction as a user would call it."""
+    def _named(self, position: int, doing: str) -> str:
+        """An instruction as a user would call it; `doing` if it is something else that has failed in it."""
         instruction = self.stream[position]
-        name = instruction.opcode.name.lower().replace("_", " ")
+        name = doing or instruction.opcode.name.lower().replace("_", " ")
         if instruction.opcode in _OF_WORKER:
             return name
         return f"{name} of micro-batch {instruction.microbatch} of pipeline {instruction.pipeline}"

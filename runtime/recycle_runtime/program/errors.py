@@ -14,6 +14,8 @@ class ProgramError(Exception):
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
         self.hint = hint
+        self.doing = ""
+        """What was being done, where that is not what the instruction says that was run."""
 
 
 @contextmanager

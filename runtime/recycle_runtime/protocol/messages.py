@@ -683,6 +683,13 @@ class RenameProcess:
 
 
 @dataclass(frozen=True, slots=True)
+class JobEnding:
+    """The job ends in order, with a last checkpoint, within so many seconds: stay, whoever asks you to go."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class JobOver:
     """End, and all your worker processes."""
 
@@ -990,7 +997,7 @@ ToWorker = (
     | End
 )
 FromAgent = AgentJoin | Heartbeat | ProcessEnded
-ToAgent = StartProcess | KillProcess | RenameProcess | JobOver
+ToAgent = StartProcess | KillProcess | RenameProcess | JobEnding | JobOver
 FromObserver = Observe | StopJob
 ToObserver = (
     Hello | Starting | StepRow | StepSettled | Generation | Recovered | JobEvent | WorkerTrace | JobEnded

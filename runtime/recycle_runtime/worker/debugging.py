@@ -2,13 +2,28 @@
 
 import os
 import pdb
+import signal
 import sys
+from types import FrameType
 from typing import Any
+
+_DEBUGGERS = ("/pdb.py", "/cmd.py", "/bdb.py")
 
 
 def keep_terminal() -> None:
-    """In the worker that is debugged: stdin is the terminal that the job was started from."""
+    """In the worker that is debugged: stdin is the terminal that the job was started from, and ctrl-C opens
+    the debugger where the worker is."""
     sys.stdin = os.fdopen(os.dup(0))
+    signal.signal(signal.SIGINT, _interrupted)
+
+
+def _interrupted(number: int, frame: FrameType | None) -> None:
+    if frame is None or frame.f_code.co_filename.endswith(_DEBUGGERS):
+        # At its prompt: the line that was typed is dropped.
+        raise KeyboardInterrupt
+    debugger = pdb.Pdb()
+    debugger.message("interrupted")
+    debugger.set_trace(frame)
 
 
 def pass_breakpoints() -> None:

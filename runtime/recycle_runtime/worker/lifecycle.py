@@ -54,6 +54,8 @@ class Life:
         self.requests = requests
         self._heartbeat = Heartbeat(board, line)
         self._process: WorkerProcess | None = None
+        self._joining = threading.Lock()
+        """Engine or script may need it first, and a second line would cut off the first."""
         self._over = threading.Event()
         self._status = 1
 
@@ -91,14 +93,15 @@ class Life:
         _exit(status)
 
     def _joined(self) -> WorkerProcess:
-        if self._process is None:
-            process = WorkerProcess(
-                self.options, self.worker, self._tp_rank, self._heartbeat, self._hooks, self.requests
-            )
-            process.link.on_stuck = self._take_over
-            completed(process.join())
-            self._process = process
-        return self._process
+        with self._joining:
+            if self._process is None:
+                process = WorkerProcess(
+                    self.options, self.worker, self._tp_rank, self._heartbeat, self._hooks, self.requests
+                )
+                process.link.on_stuck = self._take_over
+                completed(process.join())
+                self._process = process
+            return self._process
 
     async def _take_over(self, seconds: float) -> None:
         """Live on in place of a thread that has waited in vain for so long, if it has, to the end."""

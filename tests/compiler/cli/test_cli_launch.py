@@ -3,8 +3,10 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from importlib import import_module, util
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,20 @@ while [[ $1 == --* ]]; do shift; done
 exec "${@:1:3}" "$PWD/state" "${@:5}"
 """
 """Here, and with a state folder of its own."""
+ENDS_IN_ORDER = """#!/bin/bash
+ending=
+trap ending=1 TERM
+touch began.$$
+if [ "$1" = agent ]; then
+  until [ "$(ls saved.* 2>/dev/null)" ]; do /bin/sleep 0.05; done
+  exit 0
+fi
+until [ "$ending" ]; do /bin/sleep 0.05; done
+/bin/sleep 0.3
+touch saved.$$
+exit 143
+"""
+"""A coordinator that takes a last checkpoint when it is told to end, and agents that stay as long."""
 STUBS = {
     "scontrol": "#!/bin/bash\nprintf 'one\\ntwo\\n'\n",
     "recycle-run": RECYCLE_RUN,
@@ -150,14 +166,39 @@ def test_what_to_train_is_said_once(bundle: str, recyclec: Recyclec, words: list
     assert code == 2 and why in said
 
 
-def _calls(script: Path) -> list[list[str]]:
-    """What the script calls `recycle-run` with, on a cluster of two nodes that is played by stubs."""
-    commands = script.parent / "bin"
+def test_the_script_waits_for_a_last_checkpoint(bundle: str, recyclec: Recyclec, tmp_path: Path) -> None:
+    """All processes are told to end at once, as Slurm does; a coordinator that ends then is left alone."""
+    script = tmp_path / "job.sh"
+    script.write_text(launch(recyclec, "slurm", bundle, "--nodes", "2", "--checkpoint", "kept"))
+    commands = _commands(
+        tmp_path, STUBS | {"recycle-run": ENDS_IN_ORDER, "sleep": "#!/bin/bash\n/bin/sleep 0.1\n"}
+    )
+    child = subprocess.Popen(["bash", str(script)], cwd=tmp_path, env=commands, process_group=0)
+    try:
+        while len(list(tmp_path.glob("began.*"))) < 3:
+            assert child.poll() is None
+        os.killpg(child.pid, signal.SIGTERM)
+        assert child.wait(120) == 143
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+    assert len(list(tmp_path.glob("saved.*"))) == 1
+    assert len(list(tmp_path.glob("began.*"))) == 3
+
+
+def _commands(folder: Path, stubs: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a cluster of two nodes that is played by stubs."""
+    commands = folder / "bin"
     commands.mkdir()
-    for name, text in STUBS.items():
+    for name, text in stubs.items():
         (commands / name).write_text(text)
         (commands / name).chmod(0o755)
-    environment = {"PATH": f"{commands}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "x"}
+    return {"PATH": f"{commands}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "x"}
+
+
+def _calls(script: Path) -> list[list[str]]:
+    """What the script calls `recycle-run` with, on a cluster of two nodes that is played by stubs."""
+    environment = _commands(script.parent, STUBS)
     done = subprocess.run(["bash", str(script)], cwd=script.parent, env=environment, check=False, timeout=120)
     assert done.returncode == 0
     return [path.read_text().split("\0")[:-1] for path in script.parent.glob("called.*")]

@@ -2,6 +2,7 @@
 
 import os
 import pty
+import signal
 import sys
 from pathlib import Path
 
@@ -79,3 +80,22 @@ def test_an_error(tmp_path: Path, square: str) -> None:
     status, said = finish(pid, terminal)
     assert status == 1
     assert "ValueError: out of luck" in said
+
+
+@pytest.mark.slow
+def test_an_interrupt_opens_the_debugger(tmp_path: Path, square: str) -> None:
+    """And ends nothing."""
+    pid, terminal = on_terminal(TINY, square, "1000000")
+    read_until(terminal, "step ")
+    os.write(terminal, b"\x03")
+    read_until(terminal, "(Pdb) ")
+    os.write(terminal, b"p 6 * 7 + 1000\n")
+    assert "1042" in read_until(terminal, "(Pdb) ")
+    # At the prompt it drops the line.
+    os.write(terminal, b"oops\x03")
+    read_until(terminal, "(Pdb) ")
+    os.write(terminal, b"c\n")
+    read_until(terminal, "step ")
+    os.kill(pid, signal.SIGTERM)
+    status, said = finish(pid, terminal)
+    assert status == 143, said

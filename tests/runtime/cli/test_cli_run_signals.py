@@ -71,10 +71,17 @@ def test_a_signal_ends_the_whole_job(
     assert child.returncode == code
 
 
-def test_the_last_checkpoint_and_the_command_that_goes_on(small_bundle: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("who", ["first", pytest.param("all", marks=pytest.mark.slow)])
+def test_the_last_checkpoint_and_the_command_that_goes_on(
+    small_bundle: str, tmp_path: Path, who: str
+) -> None:
+    """Whether the first process is told to end, or all of them at once, as Slurm does."""
     kept = tmp_path / "kept"
     with running(small_bundle, tmp_path, "--checkpoint", str(kept)) as child:
-        child.send_signal(signal.SIGTERM)
+        told = [child.pid] if who == "first" else sorted(processes_of(tmp_path), reverse=True)
+        assert who == "first" or len(told) > 6
+        for pid in told:
+            os.kill(pid, signal.SIGTERM)
         words = end(child)
     assert child.returncode == 143
     found = re.fullmatch(
@@ -83,6 +90,7 @@ def test_the_last_checkpoint_and_the_command_that_goes_on(small_bundle: str, tmp
     assert found is not None, words
     path, steps, command = found.groups()
     assert Path(path) == kept / f"step-{int(steps):08}"
+    assert all((folder / "manifest.json").exists() for folder in kept.iterdir())
     goes_on = shlex.split(command)[1:]
     goes_on[goes_on.index("--steps") + 1] = str(int(steps) + 1)
     assert main(["--quiet", *goes_on]) == 0

@@ -7,12 +7,20 @@ from recycle_compiler.backends.bundle import bundle_bytes
 from recycle_compiler.frontend.load import parse_job_text
 from recycle_compiler.planner.compile import plan_failed
 from recycle_runtime.coordinator.adaptation import AdaptationOptions
-from recycle_runtime.coordinator.events import AllReturned, Order, Returned, Send
+from recycle_runtime.coordinator.events import (
+    AllReturned,
+    EndJob,
+    Joined,
+    Order,
+    Returned,
+    Send,
+    WorkerFailed,
+)
 from recycle_runtime.coordinator.journal import Journal, read
 from recycle_runtime.coordinator.plans import PlanFiles
 from recycle_runtime.coordinator.state_machine import StateMachine
 from recycle_runtime.plan.plan_book import Fitted, PlanBook
-from recycle_runtime.protocol.messages import Hold
+from recycle_runtime.protocol.messages import Hold, Member
 from tests.runtime.coordinator.fake_job import HEAVY, FakeJob, heavy_bundle, planned
 
 
@@ -144,3 +152,14 @@ def test_a_coordinator_that_starts_again_takes_up_what_was_chosen(tmp_path: Path
     assert again(fitted=False) == []
     orders = again(fitted=True)
     assert orders and all(isinstance(order, Send) and isinstance(order.message, Hold) for order in orders)
+
+
+def test_a_job_whose_workers_all_fail_before_they_meet_is_over() -> None:
+    """However their last words were lost."""
+    book = PlanBook(heavy_bundle())
+    job = StateMachine(book, 1, 30, set(book.grid), 0.0)
+    first, *others = sorted(book.grid)
+    job.handle(Joined(Member(first, 0)), 0.0)
+    orders = [order for worker in (first, *others) for order in job.handle(WorkerFailed(worker, "x"), 1.0)]
+    (end,) = [order for order in orders if isinstance(order, EndJob)]
+    assert end.error == "every worker has failed before the first step: x"

@@ -236,3 +236,15 @@ def test_values_that_belong_to_no_sample_are_not_split() -> None:
     assert not data.can_halve(0, 1)
     assert data.item(0, 1, 1, 2)[1] == 1
     assert [data.weight(0, 1, part, 2) for part in range(2)] == [1.0, 0.0]
+
+
+def test_an_error_says_that_data_was_loaded() -> None:
+    def batches(seed: int) -> Iterator[Any]:
+        raise OSError("the disk is gone")
+        yield
+
+    data = MicroBatches(program(batches), 0, 2)
+    for look in (lambda: data.item(0, 0), lambda: data.signature(0, 1)):
+        with pytest.raises(ProgramError, match="the disk is gone") as caught:
+            look()
+        assert caught.value.doing == "load"

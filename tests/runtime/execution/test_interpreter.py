@@ -8,6 +8,7 @@ from recycle_runtime.execution.interpreter import Interpreter, RunAgain, StreamE
 from recycle_runtime.plan.chrome_trace import chrome_trace
 from recycle_runtime.plan.isa import Instruction, Opcode
 from recycle_runtime.plan.message_counts import most_waiting
+from recycle_runtime.program.errors import ProgramError
 
 STREAM = (
     Instruction(Opcode.LOAD, 0, 0, 0, 0),
@@ -66,3 +67,15 @@ def test_a_trace_has_a_track_for_each_worker() -> None:
     assert named == ["worker 0:0", "worker 0:1"]
     ops = [(row["name"], row["ts"], row["dur"]) for row in rows["traceEvents"] if row["ph"] == "X"]
     assert ops == [("W0.0", 0.0, 0.5), ("F0.0", 1.0, 2.0)]
+
+
+def test_what_has_failed_need_not_be_what_the_instruction_is_called() -> None:
+    def handler(instruction: Instruction) -> None:
+        error = ProgramError("no such file")
+        error.doing = "load"
+        raise error
+
+    receives = (Instruction(Opcode.RECV_ACTIVATION, 0, 1, 2, 0, 0, 0),)
+    with pytest.raises(StreamError) as caught:
+        Interpreter(receives, dict.fromkeys(Opcode, handler), (1, 2), 4, 3).run(7)
+    assert caught.value.where.startswith("worker 1:2, step 7, load of micro-batch")

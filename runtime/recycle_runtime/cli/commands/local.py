@@ -1,7 +1,8 @@
 """`recycle-run local`: all workers of a plan on this machine."""
 
 from argparse import Namespace
-from contextlib import ExitStack
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from recycle_runtime.cli.options.training import (
 )
 from recycle_runtime.cli.output import DONE, INPUT_ERROR, NO_PLAN, Output, UsageError, UserError
 from recycle_runtime.cli.parser import Arguments
-from recycle_runtime.cli.signals import StopRequests, stop_requests
+from recycle_runtime.cli.signals import StopRequests, interrupts_ignored, stop_requests
 from recycle_runtime.launcher.live_view import summary, view
 from recycle_runtime.launcher.local import (
     RunError,
@@ -124,7 +125,7 @@ def run(arguments: Namespace, output: Output) -> int:
     try:
         check_failed(bundle, failed)
         check_beginning(bundle, options)
-        with stop_requests(requests), ExitStack() as stack:
+        with _signals(requests, options.debug), ExitStack() as stack:
             # Both files are opened before the first step, so that a wrong name costs no training.
             trace = stack.enter_context(open(arguments.trace, "w")) if arguments.trace else None
             record = stack.enter_context(MetricsFile(arguments.metrics, goes_on=arguments.resume))
@@ -147,6 +148,13 @@ def run(arguments: Namespace, output: Output) -> int:
     if record.error is not None:
         output.error(record.error)
     return DONE if record.error is None else INPUT_ERROR
+
+
+@contextmanager
+def _signals(requests: StopRequests, debug: str | None) -> Generator[None]:
+    """With a debugger, the terminal tells all processes in the foreground of ctrl-C, and it is for that."""
+    with nullcontext() if debug is None else interrupts_ignored(), stop_requests(requests):
+        yield
 
 
 def _restarts_workers(arguments: Namespace, *, has_faults: bool) -> bool:
