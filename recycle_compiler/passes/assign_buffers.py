@@ -10,21 +10,22 @@ are the first ones.
 """
 
 from dataclasses import dataclass, replace
-from heapq import heappop, heappush
-from itertools import pairwise
+from functools import cache
+from typing import Any
 
 import numpy as np
 
+from recycle_compiler.compiled import compile_function
+from recycle_compiler.ir.ops import Column
 from recycle_compiler.ir.streams import Streams
 from recycle_compiler.passes.pipeline import Pass
 from recycle_runtime.plan.isa import CONSUMES, NONE, RECEIVES, USES_BUFFER, Opcode
 
+_NOTHING, _TAKES, _GIVES, _FOLLOWS = range(4)
+"""What an instruction does: it takes a number unless it has one, gives it back, or comes right after that."""
 _FREES = frozenset({Opcode.BACKWARD, Opcode.BACKWARD_WEIGHT})
-_BUFFERED = frozenset(map(int, USES_BUFFER))
-_FREEING = frozenset(map(int, _FREES))
-_RECEIVING = frozenset(map(int, RECEIVES))
-_CONSUMING = frozenset(map(int, CONSUMES))
-_SEND_GRADIENT = int(Opcode.SEND_GRADIENT)
+_LARGE = 2_000
+"""Instructions from which on it pays to load the compiler."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,51 +35,68 @@ class AssignBuffers(Pass[Streams, Streams]):
     name = "assign-buffers"
 
     def run(self, streams: Streams) -> Streams:
-        job = streams.job
-        unit = streams.pipeline * job.microbatches + streams.microbatch
-        unit = (unit * job.chunks + streams.chunk).tolist()
-        opcode = streams.opcode.tolist()
-        buffer = [NONE] * len(opcode)
-        inbox = [NONE] * len(opcode)
-        limits = streams.offsets.tolist()
-        for first, last in pairwise(limits):
-            _number_buffers(opcode, unit, buffer, first, last)
-            _number_inboxes(opcode, unit, inbox, first, last)
-        return replace(
-            streams, buffer=np.array(buffer, dtype=np.int64), inbox=np.array(inbox, dtype=np.int64)
-        )
+        buffer = _numbers(streams, {**dict.fromkeys(USES_BUFFER, _TAKES), **_LAST_USES})
+        inbox = _numbers(streams, {**dict.fromkeys(RECEIVES, _TAKES), **dict.fromkeys(CONSUMES, _GIVES)})
+        return replace(streams, buffer=buffer, inbox=inbox)
 
 
-def _number_buffers(opcode: list[int], unit: list[int], buffer: list[int], first: int, last: int) -> None:
-    held: dict[int, int] = {}
-    free: list[int] = []
-    freed = NONE
-    for row in range(first, last):
-        code = opcode[row]
-        if code not in _BUFFERED:
-            continue
-        number = held.get(unit[row])
-        if number is None and code == _SEND_GRADIENT:
-            # Its backward has just freed the buffer, and nothing takes a buffer between the two.
-            buffer[row] = freed
-            continue
-        if number is None:
-            number = held[unit[row]] = heappop(free) if free else len(held)
-        buffer[row] = number
-        if code in _FREEING:
-            freed = number
-            del held[unit[row]]
-            heappush(free, number)
+_LAST_USES = {
+    **dict.fromkeys(_FREES, _GIVES),
+    # Its backward may just have freed the buffer, and nothing takes a buffer between the two.
+    Opcode.SEND_GRADIENT: _FOLLOWS,
+}
 
 
-def _number_inboxes(opcode: list[int], unit: list[int], inbox: list[int], first: int, last: int) -> None:
-    held: dict[int, int] = {}
-    free: list[int] = []
-    for row in range(first, last):
-        if opcode[row] in _RECEIVING:
-            if unit[row] not in held:
-                held[unit[row]] = heappop(free) if free else len(held)
-            inbox[row] = held[unit[row]]
-        elif opcode[row] in _CONSUMING and unit[row] in held:
-            inbox[row] = held.pop(unit[row])
-            heappush(free, inbox[row])
+def _numbers(streams: Streams, actions: dict[Opcode, int]) -> Column:
+    """For every instruction the lowest number that was free when its micro-batch needed one."""
+    job, size = streams.job, len(streams.opcode)
+    keys = job.pipelines * job.microbatches * job.chunks
+    action_of = np.full(max(Opcode) + 1, _NOTHING)
+    action_of[list(actions)] = list(actions.values())
+    unit = streams.pipeline * job.microbatches + streams.microbatch
+    columns = (
+        streams.offsets,
+        action_of[streams.opcode],
+        unit * job.chunks + streams.chunk,
+        np.full(keys, NONE),
+        np.zeros(keys, dtype=np.int64),
+        np.full(size, NONE),
+    )
+    if size >= _LARGE:
+        _compiled()(*columns)
+        return columns[-1]
+    lists = [column.tolist() for column in columns]
+    number_rows(*lists)
+    return np.array(lists[-1], dtype=np.int64)
+
+
+@cache
+def _compiled() -> Any:
+    return compile_function(number_rows)
+
+
+def number_rows(offsets: Any, action: Any, key: Any, held: Any, used: Any, number: Any) -> None:
+    """Fill `number`, stream by stream; `held[key]` is the number that a micro-batch has, -1 if it has none.
+
+    Written so that numba can compile it; runs as plain Python on lists for small plans.
+    """
+    for stream in range(len(offsets) - 1):
+        freed = -1
+        for row in range(offsets[stream], offsets[stream + 1]):
+            does = action[row]
+            if does == _NOTHING:
+                continue
+            mine = held[key[row]]
+            if mine < 0 and does == _TAKES:
+                mine = 0
+                while used[mine] > 0:
+                    mine += 1
+                used[mine] = 1
+                held[key[row]] = mine
+            elif mine < 0 and does == _FOLLOWS:
+                mine = freed
+            number[row] = mine
+            if does == _GIVES and mine >= 0:
+                freed = mine
+                used[mine] = 0
+                held[key[row]] = -1

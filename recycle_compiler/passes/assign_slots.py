@@ -10,11 +10,12 @@ What the schedule says of it are the times of the job: a plan claims nothing abo
 from dataclasses import dataclass, field
 
 from recycle_compiler.ir.graph import Graph
+from recycle_compiler.ir.job import SolverOptions
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.passes.pipeline import Pass
 from recycle_compiler.scheduling.budget import Deadline
-from recycle_compiler.scheduling.problem import problem_of, slowed
-from recycle_compiler.scheduling.schedules import schedule_from
+from recycle_compiler.scheduling.problem import Problem, problem_of, slowed
+from recycle_compiler.scheduling.schedules import Plan, schedule_from
 from recycle_compiler.scheduling.search import Effort, plan, plan_slowed
 from recycle_compiler.scheduling.slow_workers import SlowWorkers, bearable
 
@@ -32,10 +33,12 @@ class AssignSlots(Pass[Graph, Schedule]):
 
     def run(self, graph: Graph) -> Schedule:
         problem = problem_of(graph)
-        options = graph.job.solver
+        return schedule_from(graph, problem, self.plan(problem, graph.job.solver))
+
+    def plan(self, problem: Problem, options: SolverOptions) -> Plan:
+        """Times and their bound, not yet put on the ops: all that plans are compared by."""
         deadline = Deadline(options.time_limit_ns if self.time_limit_ns is None else self.time_limit_ns)
         if not self.slow:
-            return schedule_from(graph, problem, plan(problem, options, self.effort, deadline))
+            return plan(problem, options, self.effort, deadline)
         late = slowed(problem, bearable(self.slow))
-        best = plan_slowed(problem, late, options, self.effort, deadline)
-        return schedule_from(graph, problem, best)
+        return plan_slowed(problem, late, options, self.effort, deadline)

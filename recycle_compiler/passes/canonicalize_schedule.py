@@ -37,7 +37,7 @@ class CanonicalizeSchedule(Pass[Schedule, Schedule]):
         start = starts_of(schedule, problem)
         if problem.is_uniform:
             start = in_route_order(problem, start)
-        timed = clock.time(clock.order_of(start), schedule.claims.period)
+        timed = clock.within(clock.order_of(start), schedule.claims.period)
         assert timed is not None, "putting routes in order made the schedule longer"
         claims = schedule.claims
         bound = Bound(claims.lower_bound, claims.reason)

@@ -13,14 +13,15 @@ from typing import NamedTuple
 
 from recycle_compiler.ir.failure import normal_form
 from recycle_compiler.ir.job import JobSpec
-from recycle_compiler.ir.streams import Claims
 from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.assign_slots import AssignSlots
+from recycle_compiler.passes.route_microbatches import routes
 from recycle_compiler.passes.standard import GRAPH_PASSES
 from recycle_compiler.planner.worker_processes import Run
 from recycle_compiler.scheduling.bounds import lower_bound, shared_bounds, stage_bounds
 from recycle_compiler.scheduling.budget import Deadline
-from recycle_compiler.scheduling.problem import Problem, problem_of
+from recycle_compiler.scheduling.problem import Problem, problem_of, rerouted
+from recycle_compiler.scheduling.schedules import Plan
 from recycle_compiler.scheduling.search import Effort
 
 _LARGE = 20_000
@@ -56,7 +57,7 @@ def measure_costs(job: JobSpec, failures: int, run: Run, nanoseconds: int) -> Co
     most = -(-failures // job.stages) + 1 if failures else 0
     tasks = [(stage, failed) for stage, row in enumerate(bounds) for failed in range(1, len(row))[:most]]
     each = nanoseconds // max(1, len(tasks))
-    found = dict(run(_measure, [(job, stage, failed, each) for stage, failed in tasks]))
+    found = dict(run(_measure, [(job, problem, stage, failed, each) for stage, failed in tasks]))
     measured: list[list[int]] = []
     for stage, row in enumerate(bounds):
         costs = [row[0]]
@@ -85,9 +86,9 @@ def ranked_placements(
     for counts in candidates:
         if found and (bounds[counts] >= min(found)[0] or deadline.passed()):
             continue
-        made = _quick_plan(job, counts, quick, deadline.nanoseconds_left)
+        made = _quick_plan(job, costs.healthy, counts, quick, deadline.nanoseconds_left)
         # Of equal plans, the one that may yet become better.
-        found.append((made.period, made.lower_bound, counts))
+        found.append((made.timed.period, made.bound.period, counts))
     first, *others = (counts for _, _, counts in sorted(found, key=lambda entry: entry[:2]))
     worth = [counts for counts in others if not large or bounds[counts] * 1000 < bounds[first] * _PROMISING]
     return [(counts, bounds[counts]) for counts in (first, *worth)]
@@ -100,16 +101,24 @@ def _candidates(job: JobSpec, failures: int, costs: Costs, most: int) -> list[Co
     return list(dict.fromkeys([*by_plans, *by_bounds, _even_spread(failures, job.stages)]))
 
 
-def _measure(task: tuple[JobSpec, int, int, int]) -> tuple[tuple[int, int], int]:
-    job, stage, failed, nanoseconds = task
+def _measure(task: tuple[JobSpec, Problem, int, int, int]) -> tuple[tuple[int, int], int]:
+    job, healthy, stage, failed, nanoseconds = task
     counts = tuple(failed if other == stage else 0 for other in range(job.stages))
-    return (stage, failed), _quick_plan(job, counts, Effort().least(), nanoseconds).period
+    return (stage, failed), _quick_plan(job, healthy, counts, Effort().least(), nanoseconds).timed.period
 
 
-def _quick_plan(job: JobSpec, counts: Counts, effort: Effort, nanoseconds: int) -> Claims:
-    """What a plan with these failures claims."""
-    passes = GRAPH_PASSES >> AssignSlots(effort, nanoseconds)
-    return passes.run(Target(job, normal_form(counts, job.pipelines))).claims
+def _quick_plan(job: JobSpec, healthy: Problem, counts: Counts, effort: Effort, nanoseconds: int) -> Plan:
+    """A plan with these failures, of which only its period and bound are wanted."""
+    target = Target(job, normal_form(counts, job.pipelines))
+    slots = AssignSlots(effort, nanoseconds)
+    try:
+        # Failures change nothing but routes, so the graph need not be made again.
+        host = routes(job, target.hosts).reshape(healthy.units, healthy.chunks)
+        return slots.plan(rerouted(healthy, target.hosts, host), job.solver)
+    except Exception:
+        # By passes it fails as well, and leaves a reproducer.
+        (GRAPH_PASSES >> slots).run(target)
+        raise
 
 
 def _bound(job: JobSpec, costs: Costs, counts: Counts) -> int:

@@ -13,6 +13,7 @@ with their `more_lag`, and those out of it likewise. The order of ops on the wor
 places per worker, filled up with -1.
 """
 
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
@@ -21,7 +22,10 @@ FAR = 1 << 60
 SOONER = 1 << 58
 NEVER = 1 << 62
 EXTRA = True
-"""Whether ops may have more edges than a group has room for; loops made for plain graphs skip all that."""
+"""Whether ops may have more edges than a group has room for, or differ from others of their seat.
+
+Loops made for plain graphs skip all that.
+"""
 
 
 class Group(NamedTuple):
@@ -44,13 +48,50 @@ class Group(NamedTuple):
     second_lag: int
 
 
+@dataclass(slots=True)
+class Seat:
+    """A chunk on a worker: its rule, and what it has come to."""
+
+    needs: int
+    """Room that the worker must have before it takes an F."""
+    limit: int
+    defer: int
+    depth: int
+    patience: int
+    at_end: int
+    """Patience once all F have run."""
+    burst: int
+    hosted: int
+    """Micro-batches."""
+    entry: int
+    """Where its next F that waits for nothing stands among all of them."""
+    in_flight: int = 0
+    """Micro-batches between F and the end of backward."""
+    entered: int = 0
+    """F that have run."""
+
+
+@dataclass(slots=True)
+class Desk:
+    """A worker: its seats, and what it has come to."""
+
+    first_seat: int
+    end_seat: int
+    """The first of the next worker."""
+    capacity: int
+    """Below 0: no limit."""
+    held: int = 0
+    busy_until: int = 0
+    placed: int = 0
+    """Ops."""
+
+
 # One loop, so that numba can compile it and plain Python pays for no calls.
 def list_schedule(  # noqa: C901
     workers: int,
     seats: int,
     width: int,
     most: int,
-    first_seat: Any,
     worker_of: Any,
     queue_of: Any,
     group_of: Any,
@@ -58,19 +99,9 @@ def list_schedule(  # noqa: C901
     further_first: Any,
     further_op: Any,
     further_lag: Any,
-    needs: Any,
-    capacity: Any,
     priority: Any,
     least: Any,
-    limit: Any,
-    defer: Any,
-    depth: Any,
-    patience: Any,
-    at_end: Any,
-    burst: Any,
-    hosted: Any,
     entering: Any,
-    entry: Any,
     missing: Any,
     ready: Any,
     waiting: Any,
@@ -79,25 +110,23 @@ def list_schedule(  # noqa: C901
     count: Any,
     order: Any,
     end_of: Any,
-    placed: Any,
-    busy_until: Any,
-    held: Any,
-    in_flight: Any,
-    entered: Any,
+    seat_rows: Any,
+    desks: Any,
     events: Any,
 ) -> int:
     """Place ops as time goes on: a worker that is free takes the waiting op with the lowest priority value.
 
-    A chunk on a worker is a seat; a worker has the seats `first_seat[worker]` up to those of the next, and
-    `worker_of[queue]` is the worker of a queue, `kind * seats + seat`. Rules have a value per seat.
-    `missing[op]` is how many ops it waits for. `least[kind]` is the lowest priority value of a kind.
+    A chunk on a worker is a seat: rows of `seat_rows` are seats, those of `desks` workers, and
+    `worker_of[queue]` is the worker of a queue, `kind * seats + seat`.
+    `missing[op]` is how many ops it waits for. `least[kind]` is the lowest priority value of a kind. Groups
+    are those of queues, or of ops where those of a queue are not all alike.
 
-    `entering[entry[seat]:]` are the F that wait for nothing, in the order that the seat takes them, then -1.
-    F is not taken while the worker has no room for what the seat `needs`, while `limit` micro-batches are
-    between F and the end of backward, or while more than `defer` W are put off. While fewer than `depth`
-    micro-batches are between F and the end of backward, and for the last `burst` of the `hosted` F, F goes
-    first, or if there is no room for it, W. A worker about to start an op waits instead when a better one is
-    known to arrive within `patience` percent of that op's duration, `at_end` once all F of the seat have run.
+    `entering` from a seat's `entry` on are the F that wait for nothing, as the seat takes them, then -1. F is
+    not taken while the worker has no room for what the seat `needs`, while `limit` micro-batches are between
+    F and the end of backward, or while more than `defer` W are put off. While fewer than `depth` of them
+    are there, and for the last `burst` of the `hosted` F, F goes first, or if there is no room for it, W. A
+    worker about to start an op waits instead when a better one is known to arrive within `patience` percent
+    of that op's duration, `at_end` once all F of the seat have run.
 
     The events are a heap of numbers, a time with the worker in its last bits: Python's own heap on a list,
     and `tree_push` and `tree_pop` where this is compiled. Of a queue the first `count[queue]` of its `most`
@@ -110,7 +139,7 @@ def list_schedule(  # noqa: C901
     mask = (1 << bits) - 1
     # Many F could start at once; a queue holds only the next of them.
     for seat in range(seats):
-        op = entering[entry[seat]]
+        op = entering[seat_rows[seat].entry]
         if op >= 0:
             waiting[seat * most] = op
             arrival[seat * most] = 0
@@ -124,7 +153,8 @@ def list_schedule(  # noqa: C901
             break
         now = event >> bits
         worker = event & mask
-        if busy_until[worker] > now:
+        desk = desks[worker]
+        if desk.busy_until > now:
             continue
         best_key = FAR
         best_op = -1
@@ -133,16 +163,17 @@ def list_schedule(  # noqa: C901
         best_queue = -1
         soon_key = FAR
         soon_time = FAR
-        seat = first_seat[worker]
+        seat = desk.first_seat
         while True:
-            room = capacity[worker] < 0 or held[worker] + needs[seat] <= capacity[worker]
-            if in_flight[seat] >= limit[seat]:
+            row = seat_rows[seat]
+            room = desk.capacity < 0 or desk.held + row.needs <= desk.capacity
+            if row.in_flight >= row.limit:
                 room = False
-            if count[WEIGHT * seats + seat] > defer[seat]:
+            if count[WEIGHT * seats + seat] > row.defer:
                 room = False
             # F first, or if there is no room for it, the W that makes room.
             urgent = -1
-            if in_flight[seat] < depth[seat] or entered[seat] + burst[seat] >= hosted[seat]:
+            if row.in_flight < row.depth or row.entered + row.burst >= row.hosted:
                 if room:
                     urgent = FORWARD
                 elif count[seat] > 0:
@@ -168,17 +199,18 @@ def list_schedule(  # noqa: C901
                         soon_key = key
                         soon_time = arrival[place]
             seat += 1
-            if seat == first_seat[worker + 1]:
+            if seat == desk.end_seat:
                 break
         starts = best_op >= 0
         if starts:
-            waits = patience[best_seat] if entered[best_seat] < hosted[best_seat] else at_end[best_seat]
-            length = groups[group_of[best_op]].duration
+            row = seat_rows[best_seat]
+            waits = row.patience if row.entered < row.hosted else row.at_end
+            length = groups[group_of[best_op if EXTRA else best_queue]].duration
             starts = not (soon_key < best_key and (soon_time - now) * 100 <= waits * length)
         if not starts:
             # Wake up when the next op comes.
             soon_time = FAR
-            for seat in range(first_seat[worker], first_seat[worker + 1]):
+            for seat in range(desk.first_seat, desk.end_seat):
                 for kind in range(3):
                     queue = kind * seats + seat
                     for place in range(queue * most, queue * most + count[queue]):
@@ -193,22 +225,23 @@ def list_schedule(  # noqa: C901
         waiting[best_place] = waiting[last]
         arrival[best_place] = arrival[last]
         rank[best_place] = rank[last]
-        order[worker * width + placed[worker]] = best_op
-        placed[worker] += 1
+        order[worker * width + desk.placed] = best_op
+        desk.placed += 1
         total += 1
-        group = groups[group_of[best_op]]
+        group = groups[group_of[best_op if EXTRA else best_queue]]
         end = now + group.duration
         end_of[best_op] = end
-        busy_until[worker] = end
+        desk.busy_until = end
         heappush(events, (end << bits) + worker)
         # Nothing else starts here before the end, so memory that is free then may be given back now.
-        held[worker] += group.change
+        desk.held += group.change
+        row = seat_rows[seat]
         if best_queue == seat:
-            in_flight[seat] += 1
-            entered[seat] += 1
-            if best_op == entering[entry[seat]]:
-                entry[seat] += 1
-                op = entering[entry[seat]]
+            row.in_flight += 1
+            row.entered += 1
+            if best_op == entering[row.entry]:
+                row.entry += 1
+                op = entering[row.entry]
                 if op >= 0:
                     place = seat * most + count[seat]
                     waiting[place] = op
@@ -216,7 +249,7 @@ def list_schedule(  # noqa: C901
                     rank[place] = priority[op]
                     count[seat] += 1
         elif best_queue < WEIGHT * seats:
-            in_flight[seat] -= 1
+            row.in_flight -= 1
         away = group.follower
         time = end + group.follower_lag
         second = group.second
@@ -237,7 +270,7 @@ def list_schedule(  # noqa: C901
                 count[queue] += 1
                 other = worker_of[queue]
                 # A worker that is busy then will look for itself when it is done.
-                if other != worker and busy_until[other] <= time:
+                if other != worker and desks[other].busy_until <= time:
                     heappush(events, (time << bits) + other)
             away = second
             if second != 0:

@@ -1,5 +1,7 @@
 """The inner loops, set up for one problem: flat arrays, scratch space, and plain or compiled functions."""
 
+from collections.abc import Sequence
+from dataclasses import fields
 from functools import cache
 from types import FunctionType
 from typing import Any, NamedTuple
@@ -8,7 +10,7 @@ import numpy as np
 
 from recycle_compiler.compiled import compile_function
 from recycle_compiler.scheduling import inner_loops
-from recycle_compiler.scheduling.inner_loops import Group
+from recycle_compiler.scheduling.inner_loops import Desk, Group, Seat
 from recycle_compiler.scheduling.problem import Ints, Problem
 from recycle_compiler.scheduling.rules import Rule
 
@@ -43,6 +45,20 @@ class _Seats(NamedTuple):
     """Room that a worker must have before it takes an F."""
 
 
+class _Prepared(NamedTuple):
+    """What list scheduling has to know of priorities: many rules are tried with the same ones."""
+
+    priority: Ints
+    values: Any
+    """Of every op."""
+    least: Any
+    """Of every kind."""
+    entering: Any
+    """The F that wait for nothing, as their seats take them."""
+    entry: Ints
+    """Where those of each seat begin."""
+
+
 class Loops:
     """What the loops need to know about a problem, in the form they run fastest on."""
 
@@ -60,6 +76,7 @@ class Loops:
         self._most = int(seats.hosted.max())
         self.width = 3 * int(np.bincount(seats.worker, seats.hosted, minlength=self.workers).max())
         self._seats = seats
+        self._prepared: _Prepared | None = None
         self._lists_of_seats(seats)
         self._rows_of_ops(problem)
         self._capacity = self._native(np.array(problem.worker_capacity, dtype=np.int64))
@@ -77,9 +94,9 @@ class Loops:
 
     def _lists_of_seats(self, seats: _Seats) -> None:
         firsts = np.searchsorted(seats.worker, np.arange(self.workers + 1))
-        self._first_seat, self._worker_of, self._hosted, self._needs = map(
-            self._native, (firsts, np.tile(seats.worker, 3), seats.hosted, seats.needs)
-        )
+        capacity = np.array(self.problem.worker_capacity, dtype=np.int64)
+        self._desks = (firsts[:-1], firsts[1:], capacity)
+        self._worker_of = self._native(np.tile(seats.worker, 3))
         self._queues = tuple(self._scratch(3 * len(seats.worker) * self._most) for _ in range(3))
 
     def _rows_of_ops(self, problem: Problem) -> None:
@@ -96,8 +113,6 @@ class Loops:
         others = across[others]
         feeder = np.where((source >= 0) & (worker[source] != worker), worker[source], -1)
         self.waits_for = np.bincount(after, minlength=self.size)
-        self._extra = len(more) > 0 or len(further) > 0 or len(others) > 0
-        self._functions = _functions(self._compiled, self._extra)
         ops = np.arange(self.size)
         # In the order of the fields of a group.
         facts: list[Ints] = [tasks.duration, tasks.takes, tasks.takes - tasks.frees]
@@ -106,9 +121,15 @@ class Loops:
         group, first = _grouped(facts, problem)
         self._groups = self._table([column[first] for column in facts])
         queue = np.repeat(np.arange(3), self.size // 3) * len(self._seats.worker) + self._seats.of_op
+        of_queue = np.zeros(3 * len(self._seats.worker), dtype=np.int64)
+        of_queue[queue] = group
+        differ = bool((of_queue[queue] != group).any())
+        self._extra = differ or len(more) > 0 or len(further) > 0 or len(others) > 0
+        self._functions = _functions(self._compiled, self._extra)
         self._group_of, self._queue_of, self._wakes, self._feeder, self._unit_of = map(
             self._short, (group, queue, wakes, feeder, ops // problem.chunks % problem.units)
         )
+        self._group_of_queue = self._group_of if self._extra else self._short(of_queue)
         self._more = self._lists(after[more], before[more], lag[more])
         self._further = self._lists(before[further], after[further], lag[further])
         self._wakes_more = self._lists(before[others], worker[after[others]])
@@ -130,10 +151,13 @@ class Loops:
         """Groups as rows: records where the loops are compiled, else named tuples of plain integers."""
         if not self._compiled:
             return list(map(Group, *(column.tolist() for column in columns)))
-        rows = np.empty(len(columns[0]), dtype=[(name, np.int64) for name in Group._fields])
-        for name, column in zip(Group._fields, columns, strict=True):
-            rows[name] = column
-        return rows
+        return _records(Group._fields, columns)
+
+    def _rows(self, kind: type[Seat] | type[Desk], columns: Sequence[Ints]) -> Any:
+        """Seats or workers as rows that a loop may change."""
+        if not self._compiled:
+            return list(map(kind, *(column.tolist() for column in columns)))
+        return _records([field.name for field in fields(kind)], columns)
 
     def _short(self, values: Ints) -> Any:
         """A column of small numbers: half as wide, it leaves more room in the cache."""
@@ -161,42 +185,40 @@ class Loops:
         seats = len(chunk)
         order = self._scratch(self.workers * self.width, -1)
         end = self._scratch(self.size, -1)
-        placed, busy_until, held = (self._scratch(self.workers) for _ in range(3))
+        if self._prepared is None or self._prepared.priority is not priority:
+            self._prepared = self._prepare(priority)
+        prepared = self._prepared
+        rules = (column[chunk] for column in rule)
+        values = (self._seats.needs, *rules, self._seats.hosted, prepared.entry)
+        seat_rows, desks = self._rows(Seat, values), self._rows(Desk, self._desks)
         total = self._functions[0](
             self.workers,
             seats,
             self.width,
             self._most,
-            self._first_seat,
             self._worker_of,
             self._queue_of,
-            self._group_of,
+            self._group_of_queue,
             self._groups,
             *self._further,
-            self._needs,
-            self._capacity,
-            self._native(priority.ravel()),
-            self._native(priority.min(axis=(1, 2))),
-            *(self._native(values[chunk]) for values in rule),
-            self._hosted,
-            *self._entering(priority),
+            prepared.values,
+            prepared.least,
+            prepared.entering,
             self._native(self.waits_for.copy()) if self._extra else self._scratch(0),
             self._scratch(self.size if self._extra else 0),
             *self._queues,
             self._scratch(3 * seats),
             order,
             end,
-            placed,
-            busy_until,
-            held,
-            self._scratch(seats),
-            self._scratch(seats),
+            seat_rows,
+            desks,
             self._no_events(),
         )
         if total < problem.ops:
             assert self._extra, f"list scheduling placed {total} of {problem.ops} ops"
             return None
-        return _array(order), _array(end), _array(busy_until)
+        busy = desks["busy_until"].copy() if self._compiled else [desk.busy_until for desk in desks]
+        return _array(order), _array(end), _array(busy)
 
     def _no_events(self) -> Any:
         """A heap, or a tree with a leaf for every worker, in which nothing happens."""
@@ -207,12 +229,12 @@ class Loops:
         tree[0] = leaves
         return tree
 
-    def _entering(self, priority: Ints) -> tuple[Any, Any]:
-        """The F that wait for nothing, as their seats take them, and where those of each seat begin."""
+    def _prepare(self, priority: Ints) -> "_Prepared":
         ops, seat, place, firsts = self._entries
         entering = np.full(len(ops) + len(firsts), -1, dtype=np.int64)
         entering[place] = ops[np.lexsort((priority.ravel()[ops], seat))]
-        return self._native(entering), self._native(firsts.copy())
+        values, least = priority.ravel(), priority.min(axis=(1, 2))
+        return _Prepared(priority, self._native(values), self._native(least), self._native(entering), firsts)
 
     def earliest(self, order: Ints, release: Ints) -> Ints:
         """The earliest end of every op, -1 where there is none; pools open at their release.
@@ -295,6 +317,14 @@ class Loops:
 
     def _scratch(self, size: int, fill: int = 0) -> Any:
         return np.full(size, fill, dtype=np.int64) if self._compiled else [fill] * size
+
+
+def _records(names: Sequence[str], columns: Sequence[Ints]) -> Any:
+    """One record per row; what no column is given for is 0."""
+    rows = np.zeros(len(columns[0]), dtype=[(name, np.int64) for name in names])
+    for name, column in zip(names, columns, strict=False):
+        rows[name] = column
+    return rows
 
 
 def _grouped(columns: list[Ints], problem: Problem) -> tuple[Ints, Ints]:

@@ -62,13 +62,19 @@ class Clock:
     def time(self, order: Ints, at_most: int | None = None) -> Timed | None:
         """The order with its shortest period; None if that exceeds `at_most`."""
         if self._opens_at_once:
-            timed = self.time_at_once(order)
-            return None if at_most is not None and timed.period > at_most else timed
+            return self.within(order, FAR if at_most is None else at_most)
         opening = Opening(self.loops, order)
         if at_most is None:
             return self._shorten(self.time_at_once(order), opening)
         within = self._within(opening, at_most)
         return None if within is None else self._shorten(within, opening)
+
+    def within(self, order: Ints, period: int) -> Timed | None:
+        """The order in this period or less, not necessarily its shortest; None if it takes longer."""
+        if not self._opens_at_once:
+            return self._within(Opening(self.loops, order), period)
+        timed = self.time_at_once(order)
+        return timed if timed.period <= period else None
 
     def time_at_once(self, order: Ints) -> Timed:
         """The order with every pool opened at once: fast, and often as short as it can be."""
