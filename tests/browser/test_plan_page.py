@@ -33,6 +33,12 @@ def figure(page: "Page", name: str) -> str:
     return page.inner_text(f"#{name}")
 
 
+def sharp(page: "Page") -> None:
+    """Wait until all pieces are painted."""
+    while not page.evaluate("recyclec.charts.every((chart) => chart.isSharp)"):
+        page.wait_for_timeout(20)
+
+
 def test_numbers_are_those_of_the_json(
     shown: Path, small_bundle: str, recyclec: Recyclec, opened: Open
 ) -> None:
@@ -114,7 +120,7 @@ def test_the_mouse_tells_and_chooses(shown: Path, opened: Open) -> None:
 def test_any_screen(shown: Path, opened: Open, keep: Keep, width: int, scheme: Scheme) -> None:
     page = opened(shown, width, scheme)
     page.keyboard.press("m")
-    page.wait_for_function("recyclec.charts[0].isSharp")
+    sharp(page)
     assert fits(page)
     corner = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert corner == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(20, 24, 29)")
