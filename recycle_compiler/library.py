@@ -37,8 +37,8 @@ from recycle_compiler.verifier.verify import verify_bundle
 from recycle_compiler.viz.document import document
 from recycle_compiler.viz.grid import grid
 from recycle_compiler.viz.picture import WIDTH, Theme, picture
-from recycle_runtime.files import write_whole
-from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.files import read_bounded, write_whole
+from recycle_runtime.plan.bundle import LARGEST_FILE, Bundle
 from recycle_runtime.plan.isa import Instruction
 
 _COLUMNS = 180
@@ -82,7 +82,7 @@ def compile(
 
 def read(path: str | os.PathLike[str]) -> "CompiledBundle":
     """The bundle in a file."""
-    return CompiledBundle(Path(path).read_bytes())
+    return CompiledBundle(read_bounded(Path(path), LARGEST_FILE))
 
 
 class CompiledBundle:

@@ -4,6 +4,8 @@ import sys
 from pathlib import Path
 from typing import TextIO, cast
 
+from recycle_runtime.files import TooLargeError, read_bounded
+
 _KINDS = {
     FileNotFoundError: "does not exist",
     IsADirectoryError: "is a folder",
@@ -27,11 +29,9 @@ def read_text(path: Path, most_bytes: int) -> str:
 def read_bytes(path: Path | None, most_bytes: int) -> bytes:
     """What a file holds, or stdin where no path is given."""
     try:
-        if path is None:
-            data = _read_stdin(most_bytes + 1)
-        else:
-            with path.open("rb") as file:
-                data = file.read(most_bytes + 1)
+        data = _read_stdin(most_bytes + 1) if path is None else read_bounded(path, most_bytes)
+    except TooLargeError:
+        raise ReadError("too-large", f"is larger than {most_bytes >> 20} MiB") from None
     except OSError as error:
         raise ReadError("unreadable", _why(error)) from None
     except ValueError:

@@ -22,6 +22,9 @@ MISSING = -1
 LARGEST = 2**62
 """Keeps sums of what the verifier adds up within 64 bits."""
 
+MOST_OF_A_KIND = 1000
+"""Violations of one kind in one plan: a file of a few kilobytes can have millions."""
+
 COMPUTE = (Opcode.FORWARD, Opcode.BACKWARD, Opcode.BACKWARD_INPUT, Opcode.BACKWARD_WEIGHT)
 
 
@@ -145,6 +148,11 @@ class PlanClaims(Protocol):
     def lower_bound(self) -> int: ...
 
     @property
+    def reason(self) -> str:
+        """Which bound binds, in words."""
+        ...
+
+    @property
     def bound_over_cuts(self) -> int:
         """What no plan of any cut for as many workers goes below; 0 when that is not known."""
         ...
@@ -195,6 +203,10 @@ class PlanSource(Protocol):
 
     def workers(self, plan_index: int, /) -> Sequence[tuple[int, int]]:
         """(pipeline, stage) of every worker that has a stream."""
+        ...
+
+    def length(self, plan_index: int, worker: tuple[int, int], /) -> int:
+        """How many instructions the stream of a worker has."""
         ...
 
     def stream(self, plan_index: int, worker: tuple[int, int], /) -> Sequence[Instruction]: ...
@@ -274,14 +286,14 @@ def locate(table: StreamTable, job: JobSpec, opcode: Opcode) -> Grid:
 
 
 def where(mask: NDArray[np.bool_]) -> Iterator[int]:
-    """The indices at which a column is true, as plain integers."""
-    return iter(np.flatnonzero(mask).tolist())
+    """The first indices at which a column is true, as plain integers."""
+    return iter(np.flatnonzero(mask)[:MOST_OF_A_KIND].tolist())
 
 
 def cells(mask: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
-    """The (unit, chunk) pairs at which a grid is true."""
+    """The first (unit, chunk) pairs at which a grid is true."""
     units, chunks = np.nonzero(mask)
-    return zip(units.tolist(), chunks.tolist(), strict=True)
+    return zip(units[:MOST_OF_A_KIND].tolist(), chunks[:MOST_OF_A_KIND].tolist(), strict=True)
 
 
 def live_hosts(job: JobSpec, failed: tuple[tuple[int, int], ...]) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ class Rule(StrEnum):
     """What can be wrong; the value is the code that users see. docs/verification.md explains each."""
 
     INDEX_SHAPE = "index-shape"
+    INDEX_SOURCE = "index-source"
     INDEX_STATE = "index-state"
     INDEX_WORKER = "index-worker"
     STREAM_UNREADABLE = "stream-unreadable"
@@ -36,6 +37,7 @@ class Rule(StrEnum):
     CLAIM_MAKESPAN = "claim-makespan"
     CLAIM_PERIOD = "claim-period"
     CLAIM_BOUND = "claim-bound"
+    CLAIM_REASON = "claim-reason"
     ITERATION_OVERLAP = "iteration-overlap"
     CUT_MODEL = "cut-model"
     CUT_COSTS = "cut-costs"

@@ -4,6 +4,7 @@ The replay makes ops wait for messages; whether that was enough is looked at her
 its help.
 """
 
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -92,6 +93,7 @@ def _reductions(plan: Plan, timeline: Timeline) -> Iterator[Violation]:
             yield plan.overall(Rule.DEPENDENCY, message)
 
 
+_LONGEST_REASON = 1000
 _NO_LIMIT = 2**63 - 1
 
 
@@ -170,9 +172,23 @@ def check_claims(plan: Plan, timeline: Timeline) -> Iterator[Violation]:
     if not 0 < claims.lower_bound <= claims.period:
         message = f"a lower bound must be between 1 and the period {claims.period}, got {claims.lower_bound}"
         yield plan.overall(Rule.CLAIM_BOUND, message)
+    yield from _reason(plan)
     yield from _load(plan)
     yield from _windows(plan, timeline)
     yield from _iterations(plan, timeline)
+
+
+def _reason(plan: Plan) -> Iterator[Violation]:
+    """What binds is a line of words, and the stages and chunks that it names are there."""
+    reason = plan.claims.reason
+    if not reason.isprintable() or not 0 < len(reason) <= _LONGEST_REASON:
+        yield plan.overall(Rule.CLAIM_REASON, "the reason of its bound is no line of words")
+        return
+    for noun, there in (("stage", plan.job.stages), ("chunks?", plan.job.chunks)):
+        for numbers in re.findall(rf"\b{noun} (\d+(?:, \d+)*)", reason):
+            if any(int(number) >= there for number in numbers.split(", ")):
+                message = f"its bound is said to come from {reason}, of {there} {noun.rstrip('?s')}s"
+                yield plan.overall(Rule.CLAIM_REASON, message)
 
 
 def _load(plan: Plan) -> Iterator[Violation]:

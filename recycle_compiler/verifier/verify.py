@@ -72,6 +72,8 @@ def verify_plan(source: PlanSource, index: int) -> PlanReport:
     if errors := tuple(failure_state_errors(failed, job)):
         broken = (Violation(Rule.INDEX_STATE, index, None, None, what) for what in errors)
         return PlanReport(index, tuple(broken))
+    if too_many := _too_many(source, index, job):
+        return PlanReport(index, (Violation(Rule.OP_COUNT, index, None, None, too_many),))
     violations, streams = _read(source, index, job)
     table = stream_table(streams, job.pipelines)
     instructions = len(table)
@@ -128,6 +130,10 @@ def _plan(index: int, job: JobSpec, entry: PlanClaims, release: tuple[int, ...],
     )
 
 
+_MOST_PER_OP = 16
+"""Instructions for one micro-batch on one chunk: load, two receives, two sends, three parts of compute; and
+for the end of a step on one chunk."""
+
 _Streams = list[tuple[Worker, Sequence[Instruction]]]
 
 
@@ -152,6 +158,14 @@ def _read(source: PlanSource, index: int, job: JobSpec) -> tuple[list[Violation]
     for worker in sorted(live - streams.keys()):
         violations.append(Violation(Rule.INDEX_WORKER, index, worker, None, "is live, but has no stream"))
     return violations, list(streams.items())
+
+
+def _too_many(source: PlanSource, index: int, job: JobSpec) -> str | None:
+    """Nor one with far more than it can need, of which nothing is even decoded."""
+    units = job.pipelines * job.microbatches
+    most = _MOST_PER_OP * job.chunks * (units + job.workers)
+    found = sum(source.length(index, worker) for worker in source.workers(index))
+    return None if found <= most else f"at most {most} instructions can be needed, found {found}"
 
 
 def _too_few(table: StreamTable, job: JobSpec) -> str | None:

@@ -3,8 +3,10 @@
 Standard library only.
 """
 
+import errno
 import fcntl
 import os
+import select
 import socket
 import stat
 import tempfile
@@ -12,6 +14,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
+
+_WRITER_SECONDS = 5
 
 
 class WriteError(OSError):
@@ -40,15 +44,55 @@ def writing_whole(path: Path) -> Generator[BinaryIO]:
         raise WriteError(path, reason(error)) from error
 
 
+class TooLargeError(OSError):
+    """A file with more bytes than are wanted, in one sentence."""
+
+
+def read_bounded(path: str | Path, most: int) -> bytes:
+    """What a file holds, of whatever kind; never more than `most` bytes, and no wait for nobody.
+
+    TooLargeError if there is more; OSError if it cannot be read. Devices may have no end, and a pipe may have
+    no one who writes to it.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+            _wait_for_writer(descriptor, path)
+        os.set_blocking(descriptor, True)
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            data = file.read(most + 1)
+    finally:
+        os.close(descriptor)
+    if len(data) > most:
+        raise TooLargeError(errno.EFBIG, f"more than {most} bytes", str(path))
+    return data
+
+
+def _wait_for_writer(descriptor: int, path: str | Path) -> None:
+    """Some seconds; one that is there may take as long as it likes."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    if poll.poll(_WRITER_SECONDS * 1000):
+        return
+    try:
+        # With a writer there would be nothing yet; without one this is the end.
+        os.read(descriptor, 1)
+    except BlockingIOError:
+        return
+    raise OSError(errno.EPIPE, "a pipe that nobody writes to", str(path))
+
+
 class FolderTakenError(OSError):
     """Another process has this folder, in one sentence."""
 
 
-def take_folder(folder: Path, who: str) -> int:
+def take_folder(folder: Path, who: str, option: str = "--state") -> int:
     """Keep a folder for this process, until it ends or closes what this returns.
 
     Processes that it forks have no part in it: one that is started after its death may take the folder. `who`
-    is what takes it, such as `agent`.
+    is what takes it, such as `agent`; `option` is how the user has named it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -58,7 +102,7 @@ def take_folder(folder: Path, who: str) -> int:
         holder = os.read(handle, 200).decode(errors="replace").strip() or "another process"
         os.close(handle)
         raise FolderTakenError(
-            f"--state {folder} is in use by {holder}: give every {who} a folder of its own"
+            f"{option} {folder} is in use by {holder}: give every {who} a folder of its own"
         ) from None
     os.ftruncate(handle, 0)
     os.pwrite(handle, f"the {who} with process number {os.getpid()} on {socket.gethostname()}\n".encode(), 0)

@@ -1,14 +1,13 @@
 """Reads what a run has left: a Chrome trace, one event for each op. Nothing is believed unchecked."""
 
 import json
-import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from recycle_compiler.ir.failure import FailureSet, Worker, failure_set
+from recycle_runtime.files import TooLargeError, read_bounded
 from recycle_runtime.plan.chrome_trace import DATA, WAIT
 
 LARGEST_FILE = 1 << 30
@@ -93,9 +92,10 @@ def begins_like_a_trace(beginning: bytes) -> bool:
 
 def read_trace(path: str) -> Trace:
     """The trace in a file; TraceError when it is none, OSError when it cannot be read."""
-    if (size := os.stat(path).st_size) > LARGEST_FILE:
-        raise TraceError(f"too large: {size} bytes, allowed are {LARGEST_FILE}")
-    return parse_trace(Path(path).read_bytes())
+    try:
+        return parse_trace(read_bounded(path, LARGEST_FILE))
+    except TooLargeError:
+        raise TraceError(f"too large: allowed are {LARGEST_FILE} bytes") from None
 
 
 def parse_trace(content: bytes) -> Trace:

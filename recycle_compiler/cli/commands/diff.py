@@ -6,6 +6,8 @@ instead: a report, and exit 0.
 """
 
 import json
+import os
+import stat
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -37,6 +39,7 @@ from recycle_compiler.cli.commands.diff_with_run import compare_bundle, compare_
 from recycle_compiler.cli.options.files import add_output_argument
 from recycle_compiler.cli.pages import pairs_page, run_page
 from recycle_compiler.cli.values import count, one_of
+from recycle_compiler.frontend.read_file import ReadError, read_text
 from recycle_compiler.ir.job import JobSpec, TextError
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.streams import Streams
@@ -47,6 +50,7 @@ from recycle_runtime.plan.bundle import MAGIC, Bundle
 DIFFERENT = 1
 FORMATS = ("text", "json", "html")
 _SCHEDULE_HEAD = b"schedule"
+_MOST_BYTES = 1 << 28
 _ENOUGH = 16
 """Bytes that tell what a file is."""
 
@@ -272,6 +276,8 @@ def _side(path: str) -> Side:
 
 
 def _beginning(path: str) -> bytes:
+    if stat.S_ISFIFO(os.stat(path).st_mode):
+        raise UserError(f"{path}: a pipe cannot be read twice; write it to a file first")
     with open(path, "rb") as file:
         return file.read(_ENOUGH)
 
@@ -298,8 +304,8 @@ def _text_side(path: str) -> Side:
 
 def _read_text(path: str) -> Schedule:
     try:
-        return parse_schedule(Path(path).read_text(encoding="utf-8"))
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not a schedule text: it is not UTF-8") from error
+        return parse_schedule(read_text(Path(path), _MOST_BYTES))
+    except ReadError as error:
+        raise UserError(f"{path}: not a schedule text: it {error}") from None
     except TextError as error:
         raise UserError(f"{path}: not a schedule text: {error}") from error

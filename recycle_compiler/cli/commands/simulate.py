@@ -223,6 +223,8 @@ def _is_bundle(path: str) -> bool:
     if path == STANDARD:
         return False
     try:
+        if not os.path.isfile(path):
+            return path.endswith(".plan")
         with open(path, "rb") as file:
             beginning = file.read(len(MAGIC))
     except (OSError, ValueError):

@@ -1,14 +1,18 @@
 """`recyclec verify`: every rule, from the file alone, with code the planner does not use."""
 
 from argparse import Namespace
+from collections.abc import Iterator
+from pathlib import Path
 
 from recycle_compiler.cli.bundles import read_bundle
 from recycle_compiler.cli.options.files import add_bundle_argument
+from recycle_compiler.diagnostics import CompileError
+from recycle_compiler.frontend.load import parse_job_text
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.units import plural, time_text, unit_name
 from recycle_compiler.verifier.cuts import verify_cuts
 from recycle_compiler.verifier.index import read_job, verify_index
-from recycle_compiler.verifier.report import PlanReport
+from recycle_compiler.verifier.report import PlanReport, Rule, Violation
 from recycle_compiler.verifier.verify import verify_plans
 from recycle_runtime.cli.output import DONE, INPUT_ERROR, Output
 from recycle_runtime.cli.parser import Arguments
@@ -22,7 +26,8 @@ def add_arguments(parser: Arguments) -> None:
 
 def run(arguments: Namespace, output: Output) -> int:
     bundle = read_bundle(arguments.bundle)
-    violations = [*verify_index(bundle), *verify_cuts(bundle)]
+    violations = [*verify_index(bundle), *_verify_source(bundle, arguments.bundle, output)]
+    violations += verify_cuts(bundle)
     output.data("".join(f"{violation}\n" for violation in violations))
     job = read_job(bundle)
     if isinstance(job, JobSpec):
@@ -36,6 +41,49 @@ def run(arguments: Namespace, output: Output) -> int:
     output.say(f"{arguments.bundle}: {plural(len(bundle.plans), 'plan')}{under}, every rule holds")
     output.say(f"{arguments.bundle}: content hash {bundle.content_hash}")
     return DONE
+
+
+_SAME = ("tensor", "stages", "pipelines", "microbatches", "chunks", "layers")
+"""What a job and its source have in common; times may come from a profile that has changed since."""
+_SAME_MODEL = ("tensor", "layers", "units")
+"""The same, where the grid is another one than the source gives: of a free job, and under a layout."""
+
+
+def _verify_source(bundle: Bundle, path: str, output: Output) -> Iterator[Violation]:
+    """Plans on demand are made from the source, so it has to be that of the other plans."""
+    job = read_job(bundle)
+    if isinstance(job, str) or not bundle.job_source.strip():
+        return
+    try:
+        source = parse_job_text(bundle.job_source, str(Path(path).with_suffix(".job")))
+    except CompileError as error:
+        first = error.diagnostics[0]
+        if first.code.startswith("profile"):
+            output.say(f"{path}: its source is not compared with its job: {first.message}")
+        else:
+            yield _source_violation(f"the source of the job cannot be read: {first.message}")
+        return
+    is_other_grid = source.is_free or job.is_recut
+    for name in _SAME_MODEL if is_other_grid else _SAME:
+        of_job, of_source = _shape(job)[name], _shape(source)[name]
+        if of_job != of_source:
+            yield _source_violation(f"the job has {of_job} {name}, its source {of_source}")
+
+
+def _shape(job: JobSpec) -> dict[str, int]:
+    return {
+        "tensor": job.tensor,
+        "stages": job.stages,
+        "pipelines": job.pipelines,
+        "microbatches": job.microbatches,
+        "chunks": job.chunks,
+        "layers": sum(job.cut),
+        "units": job.pipelines * job.microbatches // job.parts,
+    }
+
+
+def _source_violation(message: str) -> Violation:
+    return Violation(Rule.INDEX_SOURCE, None, None, None, message)
 
 
 def _lines(report: PlanReport, bundle: Bundle, job: JobSpec) -> str:

@@ -4,11 +4,15 @@ Standard library only.
 """
 
 import json
+import logging
 from pathlib import Path
 from typing import NamedTuple
 
+from recycle_runtime.files import reason
 from recycle_runtime.protocol.codec import ProtocolError, decode, encode
 from recycle_runtime.protocol.messages import Member
+
+_LOGGER = logging.getLogger(__name__)
 
 
 class Row(NamedTuple):
@@ -68,5 +72,10 @@ class ProcessTable:
 
     def _write(self) -> None:
         aside = self._path.with_suffix(".new")
-        aside.write_text(json.dumps(encode(self.rows)), encoding="utf-8")
-        aside.replace(self._path)
+        try:
+            aside.write_text(json.dumps(encode(self.rows)), encoding="utf-8")
+            aside.replace(self._path)
+        except OSError as error:
+            # Only an agent after this one would miss it, and workers of which it does not know end by
+            # themselves: one without an agent is found by the coordinator.
+            _LOGGER.warning("cannot write %s: %s", self._path, reason(error))

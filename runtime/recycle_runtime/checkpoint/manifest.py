@@ -19,7 +19,8 @@ Fields = dict[str, Any]
 
 VERSION = 2
 """Shards by layer; those of version 1 are by stage, and read as ever."""
-_LARGEST = 1 << 28
+_LARGEST = 1 << 25
+"""Bytes of a description; one of 100,000 shards, or of a shard with as many tensors, has less."""
 
 
 class CheckpointError(RuntimeError):
@@ -111,6 +112,10 @@ class Shape:
         return self.pipelines * self.microbatches
 
     @property
+    def shard_count(self) -> int:
+        return (self.layers or self.stages) * self.tensor
+
+    @property
     def shards(self) -> list[str]:
         """The folders that a checkpoint must have."""
         name, count = (layer_shard_name, self.layers) if self.layers else (shard_name, self.stages)
@@ -163,6 +168,9 @@ class Manifest:
         if not _are_counts(known, names) or len(known) != len(names):
             raise CheckpointError(f"{path}: damaged: it does not say how many stages there are")
         manifest = Manifest(found["step"], found["items"], found["seed"], Shape(**known), shards)
+        # Before the names are made: there may be said to be any number of them.
+        if len(manifest.shards) != manifest.shape.shard_count:
+            raise CheckpointError(f"{path}: damaged: it does not name every stage or layer")
         if sorted(manifest.shards) != sorted(manifest.shape.shards):
             raise CheckpointError(f"{path}: damaged: it does not name every stage or layer")
         for name in manifest.shape.shards:

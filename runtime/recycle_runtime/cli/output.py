@@ -60,6 +60,7 @@ class Output:
             stdout.flush()
 
     def words(self, text: str) -> None:
+        """As it is: with colours, perhaps."""
         try:
             sys.stderr.write(text)
             sys.stderr.flush()
@@ -69,11 +70,11 @@ class Output:
 
     def say(self, sentence: str) -> None:
         if not self.quiet:
-            self.words(f"{self.program}: {sentence}\n")
+            self.words(f"{self.program}: {printable(sentence)}\n")
 
     def error(self, sentence: str) -> None:
         """Said in any case."""
-        self.words(f"{self.program}: error: {sentence}\n")
+        self.words(f"{self.program}: error: {printable(sentence)}\n")
 
     def deliver(self, text: str, path: str | None) -> None:
         """The result of a command: into the file asked for, else to stdout."""
@@ -82,6 +83,17 @@ class Output:
         elif path is not None:
             write_whole(Path(path), text.encode("utf-8"))
             self.written.append(path)
+
+
+def printable(text: str) -> str:
+    """Without what would move the cursor or change colours: names of files may have anything in them."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() or each in "\n\t" else _escaped(each) for each in text)
+
+
+def _escaped(character: str) -> str:
+    return repr(character)[1:-1]
 
 
 def to_stdout(path: str | None) -> bool:

@@ -1,18 +1,25 @@
 """What a restarted coordinator has to know: one JSON object a line, written before it is acted on.
 
-A line that was cut short by the end of the process is left out; everything before it counts.
+A line that was cut short by the end of the process is left out; everything before it counts. Whoever goes on
+with a journal takes such an end off first, or the next line would be lost with it. While the disk is full,
+lines wait in memory, and the job goes on.
 """
 
 import json
+import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
+from recycle_runtime.files import reason
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.plan_book import Assignment, Fitted, PlanBook
 from recycle_runtime.protocol.codec import decode, encode
-from recycle_runtime.protocol.messages import Evaluated, Saved, StepRow
+from recycle_runtime.protocol.messages import Evaluated, JobEvent, Saved, StepRow
+
+_AT_RISK = "training continues, and would end if the coordinator did now"
+_LOGGER = logging.getLogger(__name__)
 
 
 class RunningPlan(NamedTuple):
@@ -73,11 +80,32 @@ class Journal:
     """Appends; `read` is what it comes to."""
 
     def __init__(self, path: str | Path) -> None:
-        self._file = Path(path).open("a", encoding="utf-8")  # noqa: SIM115
+        self._path = Path(path)
+        _take_off_cut_line(self._path)
+        self._file = self._path.open("ab", buffering=0)
+        self._unwritten = bytearray()
+        """Whole lines, or the rest of one, for which there was no room on the disk."""
+        self._trouble: str | None = None
+        self._told: str | None = None
 
     def write(self, **fields: Any) -> None:
-        self._file.write(json.dumps(encode(fields)) + "\n")
-        self._file.flush()
+        self._unwritten += (json.dumps(encode(fields)) + "\n").encode()
+        try:
+            while self._unwritten:
+                written: int | None = self._file.write(self._unwritten)
+                del self._unwritten[: written or 0]
+            self._trouble = None
+        except OSError as error:
+            self._trouble = reason(error)
+
+    def news(self) -> list[JobEvent]:
+        """Once: that it cannot be written any more, or again."""
+        if self._trouble == self._told:
+            return []
+        self._told = self._trouble
+        if self._trouble is None:
+            return [JobEvent(f"{self._path} can be written again")]
+        return [JobEvent(f"cannot write {self._path}: {self._trouble}; {_AT_RISK}")]
 
     def close(self) -> None:
         self._file.close()
@@ -141,16 +169,28 @@ def worker_of(value: Any) -> Worker:
 
 def _lines(path: str | Path) -> Iterator[dict[str, Any]]:
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = Path(path).read_bytes()
     except FileNotFoundError:
         return
-    for line in text.splitlines():
+    lines = text.split(b"\n")
+    for number, line in enumerate(lines, 1):
         try:
             row: object = json.loads(line)
-        except ValueError:
-            continue
+        except (ValueError, RecursionError):
+            row = None
         if isinstance(row, dict):
             yield cast(dict[str, Any], row)
+        elif line and number < len(lines):
+            _LOGGER.warning("%s:%d: damaged, and left out", path, number)
+
+
+def _take_off_cut_line(path: Path) -> None:
+    """What comes after the last end of a line; nothing has been done because of it."""
+    if not path.is_file():
+        return
+    with path.open("rb+") as file:
+        text = file.read()
+        file.truncate(text.rfind(b"\n") + 1)
 
 
 def _plan(places: tuple[Worker, ...], fields: dict[str, Any]) -> RunningPlan | None:

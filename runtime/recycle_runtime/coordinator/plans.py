@@ -9,6 +9,7 @@ those on demand have them where they happened to be, and a few moves may pay. A 
 for the fastest cut for as many workers as are left instead. Standard library only.
 """
 
+import logging
 import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -17,10 +18,12 @@ from typing import Any, NamedTuple, Protocol
 from recycle_runtime.coordinator.events import PlanMade, PlanningFailed
 from recycle_runtime.coordinator.measured_job import JobText
 from recycle_runtime.coordinator.state_machine import StateMachine
+from recycle_runtime.files import sentence, write_whole
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.moves import Counts, quickest_counts
 from recycle_runtime.plan.on_demand import (
+    KilledError,
     OnDemandError,
     Recyclec,
     cut_arguments,
@@ -31,7 +34,11 @@ from recycle_runtime.plan.plan_book import Fitted, PlanBook
 from recycle_runtime.plan.recut import layout_text
 from recycle_runtime.protocol.messages import JobEvent
 
+_LOGGER = logging.getLogger(__name__)
+
 FailedWorkers = tuple[Worker, ...]
+_MOST_KILLED = 3
+"""Times that one request is begun anew because somebody, or the lack of memory, has killed the process."""
 
 
 class Notes(Protocol):
@@ -47,6 +54,8 @@ class PlanFiles:
         self.paths = [Path(first)] * len(book.bundles)
         """Of each bundle; plans for other cuts lie in the first one."""
         self._book, self.notes = book, notes
+        self.first = book.bundles[0]
+        """What the job was started with."""
 
     def recall(
         self,
@@ -110,6 +119,10 @@ class Planner:
         self._made = 0
         self.is_in_background = False
         """Whether the last request was to plan ahead."""
+        self._request: Request | None = None
+        """The last one."""
+        self._killed = 0
+        """How often a process was, at that."""
         self.error = ""
         """Why the last request came to nothing."""
 
@@ -121,16 +134,23 @@ class Planner:
         """Begin to plan for this; in the background at the lowest priority."""
         self.stop()
         self.is_in_background = in_background
+        self._request, self._killed = request, 0
         if not self._job.strip():
             self.error = "the bundle does not say for which job it is"
             return
+        self._begin(request)
+
+    def _begin(self, request: "Request") -> None:
         self._made += 1
         job = self._folder / "job"
-        job.write_text(self._job, encoding="utf-8")
         try:
-            self._process = Recyclec(request.arguments(self._path()), stdin=job, in_background=in_background)
+            write_whole(job, self._job.encode("utf-8"))
+            arguments = request.arguments(self._path())
+            self._process = Recyclec(arguments, stdin=job, in_background=self.is_in_background)
         except OnDemandError as error:
             self.error = str(error)
+        except OSError as error:
+            self.error = sentence(error)
 
     def made(self) -> tuple[Path, Bundle] | None:
         """A plan that is ready now, once."""
@@ -140,6 +160,14 @@ class Planner:
         try:
             process.output()
             return self._path(), read_plan(self._path())
+        except KilledError as error:
+            self._killed += 1
+            if self._request is not None and self._killed < _MOST_KILLED:
+                _LOGGER.warning("%s: planning begins anew", error)
+                self._begin(self._request)
+            else:
+                self.error = f"{error}, {self._killed} times"
+            return None
         except OnDemandError as error:
             self.error = str(error)
             return None
@@ -244,12 +272,16 @@ class PlansOnDemand:
         made = self._planner.made()
         if made is not None:
             path, bundle = made
+            if not is_of_job(bundle, self._files.first):
+                self._planner.error = "the job that the bundle was made from is not the one of its plans"
+                return self._failed()
             self._files.add(path, bundle)
             if self._wanted is None or not self._wanted.is_met_by(bundle):
                 return []
             return [JobEvent("planned on demand", bundle.plans[0].period), PlanMade()]
-        if not self._planner.error:
-            return []
+        return self._failed() if self._planner.error else []
+
+    def _failed(self) -> list[PlanMade | PlanningFailed | JobEvent]:
         error, self._planner.error = self._planner.error, ""
         if self._planner.is_in_background:
             # Nobody waits for it.
@@ -271,6 +303,17 @@ def is_beyond(book: PlanBook, workers: int) -> bool:
 def left_by(book: PlanBook, failed: FailedWorkers) -> list[Worker]:
     """The cells that these failures leave."""
     return [cell for cell in book.grid if cell not in failed]
+
+
+def is_of_job(bundle: Bundle, first: Bundle) -> bool:
+    """Whether a plan made on demand trains the model of the job's first bundle with as many micro-batches."""
+    if bundle.tensor != first.tensor or sum(bundle.cut) != sum(first.cut):
+        return False
+    units, whole = (each.pipelines * each.microbatches for each in (bundle, first))
+    if first.cut:
+        return units in (whole, 2 * whole)
+    grids = ((each.pipelines, each.microbatches, each.chunk_stages) for each in (bundle, first))
+    return len(set(grids)) == 1
 
 
 def request_for(book: PlanBook, failed: FailedWorkers) -> Request:

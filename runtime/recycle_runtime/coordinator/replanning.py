@@ -10,11 +10,13 @@ import json
 import os
 from collections import deque
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
 from recycle_runtime.coordinator.plans import planned_names, request_for
+from recycle_runtime.files import write_whole
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.bundle import Bundle, bundle_alone
 from recycle_runtime.plan.on_demand import (
@@ -94,7 +96,9 @@ class Replanner:
         """Begin: a plan in which all do the same, and if some are `slow`, those for them."""
         self.stop()
         times = self._folder / "measured.job"
-        times.write_text(job, encoding="utf-8")
+        # Whoever does not find a file for which the disk had no room says so.
+        with suppress(OSError):
+            write_whole(times, job.encode("utf-8"))
         self._candidates = [self._candidate(failed)]
         if slow and may_be_lighter:
             self._candidates.append(self._candidate(failed, lighter=slow))
@@ -112,7 +116,8 @@ class Replanner:
         """A file with the plans of one cut."""
         path = self._folder / f"cut-{bundle.content_hash[:16]}.plan"
         if not path.exists():
-            path.write_bytes(bundle_alone(bundle))
+            with suppress(OSError):
+                write_whole(path, bundle_alone(bundle))
         return path
 
     def made(self) -> list[Offer] | None:

@@ -195,6 +195,8 @@ class Service:
         checkpoints = None
         self._checkpoint_files: CheckpointFiles | None = None
         if options.checkpoint is not None:
+            # Two jobs would delete each other's.
+            self._checkpoint_lock = take_folder(Path(options.checkpoint), "coordinator", "--checkpoint")
             checkpoints = open_checkpoints(
                 options.checkpoint, bundle, options.steps, options.every, remembered, self._journal,
                 resume=options.resume,
@@ -659,7 +661,7 @@ class Service:
         now = self._clock.now()
         if (why := self._stop()) is not None:
             self._end_wanted(why)
-        self._publish(self._plans.take())
+        self._publish([*self._journal.news(), *self._plans.take()])
         if self._options.adaptation.ahead:
             self._plans.look_ahead(self._job, may_recut=self._adaptation.may_recut)
         self._happen(TimePassed())

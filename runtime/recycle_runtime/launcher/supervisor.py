@@ -9,6 +9,7 @@ for the job, from a terminal or from `timeout`, reaches this process alone, whic
 import os
 import selectors
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -32,6 +33,10 @@ _MOST_RESTARTS = 5
 _FORGOTTEN_AFTER = 120.0
 """Seconds after which one restart counts no more."""
 _LISTENS_WITHIN = 30.0
+_OBSERVED_WITHIN = 2.0
+_HERE = "127.0.0.1"
+_BACKLOG = 1024
+_GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 _TERM_SECONDS = 5.0
 
 
@@ -84,9 +89,11 @@ class _Kept:
         lifeline: Lifeline,
         *,
         has_terminal: bool = False,
+        keeps: tuple[int, ...] = (),
     ) -> None:
+        """`keeps` are descriptors that each of these processes gets."""
         self.name, self._command, self._environment = name, command, environment
-        self._lifeline, self._has_terminal = lifeline, has_terminal
+        self._lifeline, self._has_terminal, self._keeps = lifeline, has_terminal, keeps
         self.restarts = 0
         """But for those of long ago."""
         self._restarted = time.monotonic()
@@ -128,7 +135,7 @@ class _Kept:
             [sys.executable, "-m", "recycle_runtime.cli", *logs.settings().options(), *self._command()],
             env=os.environ | self._environment | self._lifeline.environment,
             stdin=None if self._has_terminal else subprocess.DEVNULL,
-            pass_fds=[self._lifeline.reader],
+            pass_fds=[self._lifeline.reader, *self._keeps],
             # Only the group in the foreground can read from a terminal.
             preexec_fn=None if self._has_terminal else _stand_apart,
         )
@@ -143,20 +150,24 @@ class Supervisor:
         self._stop_by = float("inf")
         self._asked_to_stop: Channel | None = None
         self._lifeline = Lifeline()
-        self._address = "127.0.0.1:0"
+        # It belongs to this process, so that nobody else can have the port while the coordinator restarts.
+        self._listener = socket.create_server((_HERE, 0), backlog=_BACKLOG)
+        self._address = f"{_HERE}:{self._listener.getsockname()[1]}"
         self._is_over = False
         self._next_row = 0
         token = new_token()
         self._token = token
-        environment = {TOKEN: token} | job.environment
+        environment = _loopback_only() | {TOKEN: token} | job.environment
         job.state.mkdir(parents=True, exist_ok=True)
-        self.coordinator = _Kept("coordinator", self._coordinator, environment, self._lifeline)
+        keeps = (self._listener.fileno(),)
+        self.coordinator = _Kept("coordinator", self._coordinator, environment, self._lifeline, keeps=keeps)
         try:
             self._address = self._wait_for_address()
             has_terminal = job.debug is not None
             self.agent = _Kept("agent", self._agent, environment, self._lifeline, has_terminal=has_terminal)
         except BaseException:
             self._lifeline.cut()
+            self._listener.close()
             self.coordinator.process.wait()
             raise
 
@@ -190,6 +201,7 @@ class Supervisor:
             self.agent.end(_TERM_SECONDS)
             self.coordinator.end(_TERM_SECONDS)
         self._lifeline.cut()
+        self._listener.close()
         for kept in (self.agent, self.coordinator):
             kept.process.wait()
 
@@ -227,7 +239,8 @@ class Supervisor:
     def _observe(self) -> Channel | None:
         host, _, port = self._address.rpartition(":")
         try:
-            channel = Channel(host, int(port), self._token)
+            # Not long: there is somebody to connect to even while no coordinator runs.
+            channel = Channel(host, int(port), self._token, timeout=_OBSERVED_WITHIN)
             channel.send(Observe(self._next_row))
             return channel
         except WireError:
@@ -250,6 +263,7 @@ class Supervisor:
     def _coordinator(self) -> list[str]:
         job = self._job
         command = ["coordinator", job.bundle, "--listen", self._address]
+        command += ["--listener", str(self._listener.fileno())]
         command += [] if job.steps is None else ["--steps", str(job.steps)]
         command += ["--check-peers", str(job.check_peers)]
         command += ["--state", str(job.state), *_adaptation_options(job.adaptation)]
@@ -328,6 +342,12 @@ def _stand_apart() -> None:
     """In a new process: a group of its own, which may write to the terminal from the background."""
     os.setpgid(0, 0)
     signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+
+
+def _loopback_only() -> dict[str, str]:
+    """So that workers listen for each other where nobody else can connect, whatever the host name means."""
+    names = [name for _, name in socket.if_nameindex()]
+    return {_GLOO_INTERFACE: "lo"} if "lo" in names and _GLOO_INTERFACE not in os.environ else {}
 
 
 def _limits(job: Job) -> list[str]:

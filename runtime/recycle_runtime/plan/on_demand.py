@@ -33,6 +33,10 @@ class OnDemandError(RuntimeError):
     """`recyclec` could not do what it was asked for: its own words, or one sentence."""
 
 
+class KilledError(OnDemandError):
+    """Somebody else has ended the process; it may be tried again."""
+
+
 class Recyclec:
     """One process. It is killed with the process that started it."""
 
@@ -65,7 +69,9 @@ class Recyclec:
         """What it printed, once it has ended; OnDemandError if it failed."""
         with self._output, self._complaint:
             said, complaint = (_text(file) for file in (self._output, self._complaint))
-        if self._process.wait() != 0:
+        if (status := self._process.wait()) < 0:
+            raise KilledError(f"recyclec was killed by signal {-status}")
+        if status != 0:
             raise OnDemandError(complaint or f"recyclec ended with status {self._process.returncode}")
         return said
 

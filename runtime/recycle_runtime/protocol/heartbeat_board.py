@@ -42,7 +42,8 @@ class Board:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             if os.fstat(descriptor).st_size < lines * _SIZE:
-                os.ftruncate(descriptor, lines * _SIZE)
+                # Memory of a file for which the disk has no room kills whoever touches it.
+                os.posix_fallocate(descriptor, 0, lines * _SIZE)
             self._memory = mmap.mmap(descriptor, lines * _SIZE)
         finally:
             os.close(descriptor)

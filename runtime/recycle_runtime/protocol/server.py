@@ -87,10 +87,14 @@ class Served(Protocol):
 class Server:
     """Listens, and calls back; everything happens in `turn`."""
 
-    def __init__(self, host: str, port: int, token: str, served: Served) -> None:
+    def __init__(self, host: str, port: int, token: str, served: Served, listener: int | None = None) -> None:
+        """`listener` is a socket that listens there already, if there is one."""
         self._token, self._served = token, served
         self._selector = selectors.DefaultSelector()
-        self._listener = socket.create_server((host, port), backlog=1024)
+        if listener is None:
+            self._listener = socket.create_server((host, port), backlog=1024)
+        else:
+            self._listener = socket.socket(fileno=listener)
         self._listener.setblocking(False)
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._strangers: dict[Connection, None] = {}

@@ -143,7 +143,7 @@ def test_a_pass_that_crashes_leaves_a_reproducer(
     reproducer.write_bytes(b"\xff\xfe")
     assert cli.main(["reproduce", str(reproducer)]) == 1
     words = capsys.readouterr().err
-    assert words == f"recyclec: error: {reproducer}: not a reproducer: it is not text\n"
+    assert words == f"recyclec: error: {reproducer}: not a reproducer: it is not UTF-8 text (byte 0)\n"
     reproducer.write_text("passes no-such-pass\n")
     assert cli.main(["reproduce", str(reproducer)]) == 1
     assert capsys.readouterr().err.startswith(
@@ -255,3 +255,18 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyte
         write_whole(target, b"newer")
     assert target.read_bytes() == b"new"
     assert list(tmp_path.iterdir()) == [target]
+
+
+@pytest.mark.parametrize("words", [["reproduce"], ["check"], ["verify"], ["diff", "a.plan"]])
+def test_files_without_an_end(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """`reproduce /dev/zero` read until memory was full."""
+    assert cli.main([*words, "/dev/zero"]) == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") <= 3 and "Traceback" not in said
+
+
+def test_names_that_would_move_the_cursor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("verify", "check"):
+        assert cli.main([command, str(tmp_path / "\x1b[2J\x1b]0;title\x07.job")]) == 1
+        said = capsys.readouterr().err
+        assert "\x1b" not in said and "\x07" not in said and "\\x1b[2J" in said

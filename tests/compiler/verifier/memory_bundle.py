@@ -47,6 +47,7 @@ class Entry:
     period: int = 0
     lower_bound: int = 1
     bound_over_cuts: int = 0
+    reason: str = "load of stage 0"
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,9 @@ class MemoryBundle:
 
     def workers(self, plan_index: int) -> Sequence[Cell]:
         return tuple(self.streams[plan_index])
+
+    def length(self, plan_index: int, worker: Cell) -> int:
+        return len(self.streams[plan_index][worker])
 
     def stream(self, plan_index: int, worker: Cell) -> Sequence[Instruction]:
         return self.streams[plan_index][worker]

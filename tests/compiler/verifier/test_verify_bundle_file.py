@@ -5,7 +5,6 @@ import numpy as np
 from recycle_compiler.backends.bundle import bundle_bytes
 from recycle_compiler.ir.failure import Worker, failure_set
 from recycle_compiler.ir.streams import Claims, Streams
-from recycle_compiler.verifier.plan import PlanSource
 from recycle_compiler.verifier.report import Rule
 from recycle_compiler.verifier.verify import verify_bundle, verify_plan
 from recycle_runtime.plan.bundle import Bundle
@@ -13,7 +12,7 @@ from tests.compiler.verifier.memory_bundle import MemoryBundle
 from tests.compiler.verifier.tiny_plans import coupled_plan, split_plan
 
 
-def _written(bundle: MemoryBundle) -> PlanSource:
+def written(bundle: MemoryBundle) -> Bundle:
     """The first plan of a bundle in memory, to bytes and back."""
     entry, streams = bundle.plans[0], bundle.streams[0]
     workers = tuple(Worker(*cell) for cell in sorted(streams, key=lambda cell: (cell[1], cell[0])))
@@ -32,12 +31,12 @@ def _written(bundle: MemoryBundle) -> PlanSource:
 
 def test_what_passes_in_memory_passes_from_a_file() -> None:
     for bundle in (split_plan(), coupled_plan()):
-        assert list(verify_bundle(_written(bundle))) == []
-        assert verify_plan(_written(bundle), 0) == verify_plan(bundle, 0)
+        assert list(verify_bundle(written(bundle))) == []
+        assert verify_plan(written(bundle), 0) == verify_plan(bundle, 0)
 
 
 def test_what_fails_in_memory_fails_from_a_file() -> None:
     bundle = split_plan().moved((1, 0), "recv_gradient p1 m1 i1 @0", before="recv_gradient p1 m0 i0 @0")
     bundle = bundle.with_entry(makespan=12)
-    rules = [violation.rule for violation in verify_bundle(_written(bundle))]
+    rules = [violation.rule for violation in verify_bundle(written(bundle))]
     assert rules == [Rule.MESSAGE_ORDER, Rule.CLAIM_MAKESPAN]

@@ -145,3 +145,21 @@ def test_what_a_run_cannot_go_on_from(
     complete(Shelf(tmp_path), 5)
     with pytest.raises(CheckpointError, match=said):
         beginning(tmp_path, shape, steps, resume=resume)
+
+
+def test_a_manifest_that_speaks_of_any_number_of_shards(tmp_path: Path) -> None:
+    """Their names were made before they were counted."""
+    many = Shape(stages=1 << 40, pipelines=1, tensor=1 << 20, microbatches=1)
+    (tmp_path / name_of(5)).mkdir()
+    Manifest(5, 5, 0, many, {"stage-0-part-0": 1}).write(tmp_path / name_of(5))
+    found, damaged = Shelf(tmp_path).look()
+    assert found == [] and "does not name every stage" in damaged[0]
+
+
+def test_a_manifest_of_any_size(tmp_path: Path) -> None:
+    """As JSON, a file of this size takes gigabytes."""
+    (tmp_path / name_of(5)).mkdir()
+    with (tmp_path / name_of(5) / "manifest.json").open("wb") as file:
+        file.truncate(1 << 26)
+    found, damaged = Shelf(tmp_path).look()
+    assert found == [] and "not a file of a checkpoint" in damaged[0]

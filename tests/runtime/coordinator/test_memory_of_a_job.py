@@ -1,8 +1,11 @@
 """What outlives a coordinator or an agent: the journal, and which processes run where."""
 
+import errno
+import os
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -116,3 +119,54 @@ def test_an_agent_that_starts_again_knows_its_processes() -> None:
     agents.rename(Member((0, 0), 0), Member((0, 1), 0))
     assert [type(message) for message in again.said] == [KillProcess, RenameProcess]
     assert agents.has(Member((0, 1), 0))
+
+
+def test_bytes_that_are_no_text(tmp_path: Path) -> None:
+    """They were a traceback; the lines around them count."""
+    path = tmp_path / "journal"
+    states = fill(path)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:2], b"\xff\xfe{]\n", *lines[2:]]))
+    assert read(path) == states[-1]
+    path.write_bytes(b"".join([*lines, b"\xc3"]))
+    assert read(path) == states[-1]
+
+
+def test_the_line_after_one_that_was_cut_short(tmp_path: Path) -> None:
+    """It was written behind the half line, and lost with it."""
+    path = tmp_path / "journal"
+    fill(path)
+    path.write_bytes(path.read_bytes()[:-5])
+    journal = Journal(path)
+    journal.write(row=2, told=StepRow(2, 0.25, 1.0, 1, "1"))
+    journal.write(row=3, told=StepRow(3, 0.25, 1.0, 1, "1"))
+    journal.close()
+    assert [row.step for row in rows_since(path, 0)] == [0, 1, 2, 3]
+
+
+def test_a_full_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The job ended. Lines wait now until there is room, and the user is told once each way."""
+    path = tmp_path / "journal"
+    journal = Journal(path)
+    journal.write(generation=1, step=0, places=[[0, 0]])
+    assert journal.news() == []
+    room = [10, 0, 3]
+
+    class Full:
+        def write(self, data: bytes) -> int:
+            if not room:
+                return os.write(descriptor, data)
+            if (left := room.pop(0)) == 0:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return os.write(descriptor, data[:left])
+
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
+    monkeypatch.setattr(journal, "_file", Full())
+    journal.write(row=0, told=StepRow(0, 0.5, 1.0, 2, "0"))
+    told = journal.news()
+    assert "cannot write" in told[0].text and "no space left on device" in told[0].text
+    assert journal.news() == []
+    journal.write(row=1, told=StepRow(1, 0.5, 1.0, 2, "0"))
+    assert [event.text for event in journal.news()] == [f"{path} can be written again"]
+    os.close(descriptor)
+    assert [row.step for row in rows_since(path, 0)] == [0, 1]

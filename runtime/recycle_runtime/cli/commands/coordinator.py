@@ -3,6 +3,7 @@
 import argparse
 import os
 from argparse import Namespace
+from functools import partial
 from pathlib import Path
 
 from recycle_runtime.checkpoint.manifest import CheckpointError
@@ -29,10 +30,12 @@ from recycle_runtime.cli.output import DONE, INPUT_ERROR, NO_PLAN, Output, Usage
 from recycle_runtime.cli.parser import Arguments
 from recycle_runtime.cli.signals import StopRequests, stop_requests
 from recycle_runtime.coordinator.hooks import Hooks
+from recycle_runtime.coordinator.outside import Outside
 from recycle_runtime.coordinator.patience import Patience
 from recycle_runtime.coordinator.service import JobOptions, Service
 from recycle_runtime.coordinator.state_machine import ENDLESS
 from recycle_runtime.files import FolderTakenError
+from recycle_runtime.protocol.server import Server
 
 _START_SECONDS = 300.0
 """For the first workers to arrive."""
@@ -59,6 +62,8 @@ def add_arguments(parser: Arguments) -> None:
     add_max_skipped_argument(parser)
     add_checkpoint_arguments(parser)
     add_adaptation_arguments(parser)
+    # A socket that listens there already, which `local` passes on.
+    parser.add_argument("--listener", type=int, help=argparse.SUPPRESS)
     for option in ("--fault", "--rejoin"):
         # Injected faults, which `local` passes on.
         parser.add_argument(option, action="append", default=[], help=argparse.SUPPRESS)
@@ -94,7 +99,8 @@ def run(arguments: Namespace, output: Output) -> int:
         start_seconds=max(_START_SECONDS, limits.first_step if arguments.steps is None else 0.0),
     )
     try:
-        service = Service(options)
+        # Whose socket the parent process keeps for the next coordinator.
+        service = Service(options, Outside(serve=partial(Server, listener=arguments.listener)))
     except (CheckpointError, FolderTakenError) as error:
         raise UserError(str(error)) from None
     _announce(state, f"{host}:{service.port}")
