@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.complete
 
-.PHONY: help setup check test test-all golden web bench demo demo-recut
+.PHONY: help setup check test test-all golden web bench docs demo demo-recut
 .DEFAULT_GOAL := help
 
 help: ## list what can be made
@@ -29,6 +29,9 @@ test: $(STAMP) ## all tests but the slow ones
 
 test-all: $(STAMP) ## all tests
 	$(BIN)/pytest -q -n 2 --dist worksteal
+
+docs: $(STAMP) ## build the documentation site into site/; warnings are errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 golden: $(STAMP) ## rewrite golden/ from what the code does now; read the diff before committing it
 	RECYCLEC_UPDATE_GOLDEN=1 $(BIN)/pytest -q -n 2 --dist worksteal
