@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from bench.fleet_settings import plans_for
+from bench.fleet_settings import made_for
 from bench.report import Section, job_path
 from recycle_compiler.frontend import load_job
 from recycle_compiler.ir.job import JobSpec, Techniques
@@ -48,7 +48,7 @@ def shares(job: JobSpec, failures: int) -> list[float]:
 def _rows(name: str, counts: tuple[int, ...]) -> Iterator[tuple[str, ...]]:
     job = load_job(str(job_path(name))).spec
     healthy = one_f_one_b_period(job)
-    for failures, plan in zip(counts, plans_for(job, counts).own, strict=True):
+    for failures, plan in zip(counts, made_for(name, counts).plans.own, strict=True):
         left = max(0, job.pipelines - failures) / job.pipelines
         values = (left, *shares(job, failures), healthy / plan.period)
         yield (name, str(failures), str(job.workers), *(f"{value:.3f}" for value in values))

@@ -6,21 +6,15 @@ relative to fault-free 1F1B of the own cut.
 """
 
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from bench.fleet_settings import PLAN_LIMIT, OurPlans, our_plan, setting_of, shuffled_workers
+from bench.fleet_settings import OurPlans, made_for, our_plan, setting_of, shuffled_workers
 from bench.report import Section, job_path, percent
 from recycle_compiler.fleet.policy import CannotRunError, make_policy
 from recycle_compiler.fleet.setting import Setting
 from recycle_compiler.frontend import load_job
 from recycle_compiler.planner.baselines import one_f_one_b_period
-from recycle_compiler.planner.compile import plan_count
-from recycle_compiler.planner.placement import measure_costs
-from recycle_compiler.planner.recut import recut_job
-from recycle_compiler.planner.worker_processes import running
-from recycle_compiler.scheduling.budget import Deadline
 from recycle_compiler.viz.table import layout_text
 
 TITLE = "Choosing the cut"
@@ -31,8 +25,8 @@ ROWS: dict[str, tuple[int, ...]] = {
     "megatron-76.1b-deep": (0, 1, 6, 13),
     "megatron-39.1b": (0, 1, 3, 6),
     "megatron-39.1b-deep": (0, 1, 3, 6),
-    "megatron-18.4b-deep": (0, 1, 2),
-    "megatron-18.4b": (0, 1, 2),
+    "megatron-18.4b-deep": (0, 1, 2, 3),
+    "megatron-18.4b": (0, 1, 2, 3),
     "gpt3-6.7b-32": (0, 1, 4, 8, 12),
     "gpt3-3.35b-32": (0, 1, 4, 8, 12),
     "gpt3-medium-32": (0, 1, 2, 4, 8),
@@ -51,20 +45,14 @@ class Row(NamedTuple):
     chosen: float
     bound: float
     layout: str
-    seconds: float
-    """Of CPU, for the whole job."""
 
 
 def rows(name: str, failures: Sequence[int]) -> Iterator[Row]:
     """The rows of one job."""
     job = load_job(str(job_path(name))).spec
     base = one_f_one_b_period(job)
-    with running(1) as run:
-        costs = measure_costs(job, max(failures), run, PLAN_LIMIT)
-    own = {count: plan_count(job, count, costs, Deadline(PLAN_LIMIT)) for count in failures}
-    began = time.process_time()
-    found = recut_job(job, own, 1, Deadline(PLAN_LIMIT * len(own)))
-    seconds = time.process_time() - began
+    own, found = made_for(name, tuple(failures))
+    assert found is not None, "a job in layers"
     setting = setting_of(name, OurPlans(tuple(map(our_plan, own.values()))))
     for count in failures:
         period = own[count].claims.period
@@ -77,7 +65,6 @@ def rows(name: str, failures: Sequence[int]) -> Iterator[Row]:
             base / (period if best is None else best.claims.period),
             base / found.bounds[count],
             "own cut" if best is None else layout_text(best.layout, job.cut),
-            seconds,
         )
 
 

@@ -1,7 +1,6 @@
 """Benchmark jobs with our plans, ready for policies, and what policies make of failures there."""
 
 import random
-from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
@@ -16,7 +15,7 @@ from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.streams import Streams
 from recycle_compiler.planner.compile import compile_job, plan_count
 from recycle_compiler.planner.placement import measure_costs
-from recycle_compiler.planner.recut import can_recut, recut_job
+from recycle_compiler.planner.recut import Recuts, can_recut, recut_job
 from recycle_compiler.planner.worker_processes import running
 from recycle_compiler.scheduling.budget import Deadline
 from recycle_runtime.plan.plan_choice import Planned
@@ -48,8 +47,8 @@ def all_plans(name: str) -> OurPlans:
     """Those that `recyclec compile` would make."""
     job = load_job(str(job_path(name))).spec
     own = dict(enumerate(compile_job(job, processes=2)))
-    recuts = _recuts(job, own, Deadline(job.solver.time_limit_ns))
-    return OurPlans(tuple(map(our_plan, own.values())), recuts)
+    recuts = recut_job(job, own, 2, Deadline(job.solver.time_limit_ns)) if can_recut(job) else None
+    return Made(own, recuts).plans
 
 
 def samples_of(name: str) -> int:
@@ -64,19 +63,32 @@ def calibrated(setting: Setting, samples: int, fault_free: float) -> Setting:
     return replace(setting, second_ticks=setting.one_f_one_b * fault_free / samples)
 
 
-def plans_for(job: JobSpec, counts: Collection[int]) -> OurPlans:
-    """Our plans for these numbers of failures alone: a large job has no time for all of them."""
+class Made(NamedTuple):
+    """Our plans for some numbers of failures: a large job has no time for all of them."""
+
+    own: dict[int, Streams]
+    """Under the own cut, by the number of failures."""
+    recuts: Recuts | None
+    """Under others, where the job is in layers."""
+
+    @property
+    def plans(self) -> OurPlans:
+        return OurPlans(tuple(map(our_plan, self.own.values())), _cut_plans(self.recuts))
+
+
+@cache
+def made_for(name: str, counts: tuple[int, ...]) -> Made:
+    """The plans of a benchmark job for these numbers of failures alone; several tables may ask for them."""
+    job = load_job(str(job_path(name))).spec
     with running(1) as run:
         costs = measure_costs(job, max(counts), run, PLAN_LIMIT)
     own = {count: plan_count(job, count, costs, Deadline(PLAN_LIMIT)) for count in sorted(counts)}
-    limit = Deadline(len(own) * PLAN_LIMIT)
-    return OurPlans(tuple(map(our_plan, own.values())), _recuts(job, own, limit))
+    recuts = recut_job(job, own, 2, Deadline(len(own) * PLAN_LIMIT)) if can_recut(job) else None
+    return Made(own, recuts)
 
 
-def _recuts(job: JobSpec, own: Mapping[int, Streams], deadline: Deadline) -> tuple[CutPlans, ...]:
-    if not can_recut(job):
-        return ()
-    made = recut_job(job, own, 2, deadline).made
+def _cut_plans(recuts: Recuts | None) -> tuple[CutPlans, ...]:
+    made = [] if recuts is None else recuts.made
     return tuple(CutPlans(each.plans[0].job, tuple(map(our_plan, each.plans))) for each in made)
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
-from bench.fleet_settings import plans_for, setting_of, shuffled_workers
+from bench.fleet_settings import made_for, setting_of, shuffled_workers
 from bench.line_plot import Panel, plot
 from bench.report import ROOT, Section, job_path
 from recycle_compiler.fleet.our_plans import fastest_period
@@ -43,7 +43,7 @@ def steady(name: str) -> Steady:
     """What policies reach once they have adapted, whatever the way there costs."""
     job = load_job(str(job_path(name))).spec
     failed = tuple(max(int(share > 0), round(job.workers * share / 100)) for share in SHARES)
-    setting = setting_of(name, plans_for(job, set(failed)))
+    setting = setting_of(name, made_for(name, failed).plans)
     values = {policy: [_share(setting, policy, count) for count in failed] for policy in NAMES}
     return Steady(name, failed, values)
 

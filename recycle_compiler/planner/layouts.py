@@ -25,10 +25,11 @@ _NONE = 1 << 40
 """More workers than any job has."""
 _LADDER = (0, 1, 3, 10, 30)
 """In thousandths above the least period: layouts are collected up to there."""
-
-
+_WIDE_LADDER = (*_LADDER, 60)
+"""The same of a small job: where memory is tight, layouts with worse bounds may have faster plans."""
 _OF_EACH_DEPTH = 4
 """Layouts with the same number of stages that are looked at."""
+_WIDE_OF_EACH_DEPTH = 6
 _CLASSES = 300
 """Periods whose shares of the least one differ by less than one in so many count as equal, where layouts are
 sorted: the smoother layout is the better one then."""
@@ -84,18 +85,22 @@ class Layouts:
                 low = middle + 1
         return low
 
-    def near(self, workers: int) -> list[Choice]:
-        """For every number of stages that comes near the least period, a few layouts; best first."""
+    def near(self, workers: int, *, wide: bool = False) -> list[Choice]:
+        """For every number of stages that comes near the least period, a few layouts; best first.
+
+        More of them, and from further above, if `wide`.
+        """
         least = self.least_period(workers)
         if least is None:
             return []
         found: dict[Layout, int] = {}
         seen: dict[int, int] = {}
-        for thousandths in _LADDER:
+        each = _WIDE_OF_EACH_DEPTH if wide else _OF_EACH_DEPTH
+        for thousandths in _WIDE_LADDER if wide else _LADDER:
             limit = least + least * thousandths // 1000
             for layout in self._within(limit, workers):
                 # A looser period seldom gives a better layout of as many stages; some of each are enough.
-                if layout not in found and seen.get(layout.stages, 0) < _OF_EACH_DEPTH:
+                if layout not in found and seen.get(layout.stages, 0) < each:
                     seen[layout.stages] = seen.get(layout.stages, 0) + 1
                     found[layout] = self.period(layout)
         choices = [

@@ -44,7 +44,7 @@ _MOST_BOUNDS = 400
 """Bounds of layouts that are computed at most for one number of failures."""
 _FEW_BOUNDS = 5
 """In a large job bounds are computed for so many of the best layouts, and for so many of the smoothest."""
-_MOST_TRIED = 14
+_MOST_TRIED = 24
 """Layouts that get a quick plan."""
 _CLIMBED_BY_PLANS = 3
 """Of a small job, layouts with the best quick plans from which to climb once more, by quick plans."""
@@ -410,6 +410,7 @@ def climbed(job: JobSpec, layouts: Layouts, workers: int) -> list[tuple[int, Lay
     if choices and _ops(job, choices[0]) > _LARGE:
         few = dict.fromkeys([*choices[:_FEW_BOUNDS], *sorted(choices, key=roughness)[:_FEW_BOUNDS]])
         return sorted(((layout_bound(job, one), one) for one in few), key=_by_bound)
+    choices = [choice.layout for choice in layouts.near(workers, wide=True)]
     known: dict[Layout, int] = {}
 
     def bound(layout: Layout) -> int:
