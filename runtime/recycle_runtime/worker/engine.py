@@ -258,7 +258,7 @@ class TorchEngine:
 
     async def pair(self, store: MeetingPlace, name: str, rank: int) -> StatePair:
         assert isinstance(store, _Store)
-        return Pair(store.inner, name, rank, self.timeout)
+        return Pair(store.inner, name, rank, self.timeout, self.options.token)
 
     def look(self, sockets: dict[int, int]) -> Ends:
         return look(sockets, self.options.port)

@@ -5,7 +5,10 @@ arrives is read by `torch.load(weights_only=True)`: tensors and plain numbers, n
 How much may arrive is bounded before any of it is read.
 """
 
+import hmac
 import io
+import secrets
+import struct
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
 from typing import Any, Protocol
@@ -24,6 +27,10 @@ _MOST_BESIDE = 64 << 20
 """Bytes beside them, for the smallest chunks."""
 _NO_MORE = -1
 """In place of the size of a message."""
+_NONCE_BYTES = 32
+_HEAD_NUMBERS = 5
+"""A size and its signature, as numbers of eight bytes."""
+_CHANGED = "a state arrives that was changed on its way"
 
 
 def pack(state: dict[str, Any]) -> torch.Tensor:
@@ -63,32 +70,79 @@ class StatePair(Protocol):
 
 
 class Pair:
-    """Two processes that meet under a name, the first to send and the second to receive."""
+    """Two processes that meet under a name, the first to send and the second to receive.
 
-    def __init__(self, store: dist.Store, name: str, rank: int, timeout: timedelta) -> None:
+    Whoever connects first to a port of gloo's is taken for the other process. So each proves to the other
+    that it knows the job's token before anything else is sent, and every message is signed: its size before
+    memory is taken for it, and all of it before anybody reads it.
+    """
+
+    def __init__(self, store: dist.Store, name: str, rank: int, timeout: timedelta, token: str) -> None:
+        """RuntimeError if the other end does not come, or does not know the token."""
         # The group needs the store for as long as it is there.
         self._store = store
         self._group: Any = meet(dist.PrefixStore(name, store), rank, 2, timeout)
+        self._key = self._prove(name, rank, token.encode())
+        self._number = 0
+        """Of messages that have been sent or received."""
+
+    def _prove(self, name: str, rank: int, token: bytes) -> bytes:
+        """The key of what follows."""
+        own = secrets.token_bytes(_NONCE_BYTES)
+        others = self._exchange(rank, own)
+        nonces = own + others if rank == 0 else others + own
+        proofs = [hmac.digest(token, f"pair {end} {name} ".encode() + nonces, "sha256") for end in (0, 1)]
+        if not hmac.compare_digest(self._exchange(rank, proofs[rank]), proofs[1 - rank]):
+            raise RuntimeError(f"what answers for {name} does not know the job's token")
+        return hmac.digest(token, f"pair key {name} ".encode() + nonces, "sha256")
+
+    def _exchange(self, rank: int, data: bytes) -> bytes:
+        """One's own bytes for as many of the other end's."""
+        theirs = torch.empty(len(data), dtype=torch.uint8)
+        sent = self._group.send([torch.frombuffer(bytearray(data), dtype=torch.uint8)], 1 - rank, 0)
+        self._group.recv([theirs], 1 - rank, 0).wait()
+        sent.wait()
+        return bytes(bytes_of(theirs))
+
+    def _head(self, size: int) -> torch.Tensor:
+        """The size of the next message, signed."""
+        number = struct.pack(">Q", self._number)
+        tag = hmac.digest(self._key, b"size" + number + struct.pack(">q", size), "sha256")
+        return torch.frombuffer(bytearray(struct.pack("=q", size) + tag), dtype=torch.int64)
+
+    def _signature(self) -> "hmac.HMAC":
+        """Of the next message, piece by piece."""
+        return hmac.new(self._key, b"data" + struct.pack(">Q", self._number), "sha256")
 
     async def send(self, data: torch.Tensor, meanwhile: Callable[[], None] | None = None) -> None:
         """A message; it is there when this returns. `meanwhile` is called when the other end expects it."""
-        self._group.send([torch.tensor([data.numel()])], 1, 0).wait()
+        self._group.send([self._head(data.numel())], 1, 0).wait()
         if meanwhile is not None:
             meanwhile()
+        signature = self._signature()
         for piece in data.split(_PIECE):
-            self._group.send([piece], 1, 0).wait()
+            sent = self._group.send([piece], 1, 0)
+            signature.update(bytes_of(piece))
+            sent.wait()
+        tag = torch.frombuffer(bytearray(signature.digest()), dtype=torch.uint8)
+        self._group.send([tag], 1, 0).wait()
+        self._number += 1
         # The other end says that it has everything, so that nothing is closed too early.
         self._group.recv([torch.empty(1, dtype=torch.int64)], 1, 0).wait()
 
     async def end(self) -> None:
         """No message follows."""
-        self._group.send([torch.tensor([_NO_MORE])], 1, 0).wait()
+        self._group.send([self._head(_NO_MORE)], 1, 0).wait()
 
     async def receive(self, largest: int, meanwhile: Callable[[], None] | None = None) -> torch.Tensor | None:
         """The next message, None if none follows; RuntimeError if it is more than `largest` bytes, before any
-        of them is read."""
-        size = torch.empty(1, dtype=torch.int64)
-        self._group.recv([size], 0, 0).wait()
+        of them is read, or not as it was sent."""
+        head = torch.empty(_HEAD_NUMBERS, dtype=torch.int64)
+        self._group.recv([head], 0, 0).wait()
+        size = head[:1].clone()
+        expected = self._head(int(size))
+        if not hmac.compare_digest(bytes_of(head), bytes_of(expected)):
+            raise RuntimeError(_CHANGED)
         if int(size) == _NO_MORE:
             return None
         if not 0 <= int(size) <= largest:
@@ -96,8 +150,15 @@ class Pair:
         if meanwhile is not None:
             meanwhile()
         data = torch.empty(int(size), dtype=torch.uint8)
+        signature = self._signature()
         for piece in data.split(_PIECE):
             self._group.recv([piece], 0, 0).wait()
+            signature.update(bytes_of(piece))
+        tag = torch.empty(signature.digest_size, dtype=torch.uint8)
+        self._group.recv([tag], 0, 0).wait()
+        if not hmac.compare_digest(bytes_of(tag), signature.digest()):
+            raise RuntimeError(_CHANGED)
+        self._number += 1
         self._group.send([size], 0, 0).wait()
         return data
 

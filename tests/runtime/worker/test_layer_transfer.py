@@ -52,7 +52,7 @@ def connect(tmp_path: Path, bundle: Bundle) -> Callable[[float | None], Ends]:
         told: list[int | None] = []
 
         async def meet(name: str, rank: int) -> StatePair:
-            return Pair(store, name, rank, TIMEOUT)
+            return Pair(store, name, rank, TIMEOUT, "token")
 
         joiner = LayerJoiner(chunk.setting, [TAKEN], Machine())
         joiner.begin(meet, lambda _: "here", lambda: None, lambda: told.append(joiner.applied))

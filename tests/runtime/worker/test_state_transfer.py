@@ -41,7 +41,7 @@ def transferred(data: torch.Tensor, largest: int) -> torch.Tensor:
     store = dist.HashStore()
 
     async def meet(name: str, rank: int) -> StatePair:
-        return Pair(store, name, rank, TIMEOUT)
+        return Pair(store, name, rank, TIMEOUT, "token")
 
     def nothing() -> None:
         pass
@@ -72,6 +72,46 @@ def test_more_than_fits_is_refused_before_it_is_read(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="a state of 100 bytes arrives, at most 99 are accepted"):
         transferred(torch.zeros(100, dtype=torch.uint8), 99)
     assert largest_state(chunk) > 3 * chunk.state_bytes
+
+
+def met(first: str, second: str) -> list[Pair | RuntimeError]:
+    """Two ends, each with its token; an end that finds fault with the other raises."""
+    store, ends = dist.HashStore(), list[Pair | RuntimeError]()
+
+    def meet(rank: int, token: str) -> None:
+        try:
+            ends.append(Pair(store, "here", rank, TIMEOUT, token))
+        except RuntimeError as error:
+            ends.append(error)
+
+    thread = threading.Thread(target=meet, args=(0, first))
+    thread.start()
+    meet(1, second)
+    thread.join()
+    return ends
+
+
+def test_whoever_does_not_know_the_token_gets_nothing() -> None:
+    """A port of gloo's belonged to whoever connected first."""
+    for found in met("token", "other"):
+        assert isinstance(found, RuntimeError) and "does not know the job's token" in str(found)
+    assert all(isinstance(found, Pair) for found in met("token", "token"))
+
+
+@pytest.mark.parametrize("spoilt", ["_head", "_signature"])
+def test_what_was_changed_on_its_way(monkeypatch: pytest.MonkeyPatch, spoilt: str) -> None:
+    """Neither believed nor read: the size before memory is taken for it, the rest before it is unpacked."""
+    thread = threading.current_thread()
+    real: Callable[..., object] = getattr(Pair, spoilt)
+
+    def other_at_sender(pair: Pair, *arguments: object) -> object:
+        if threading.current_thread() is not thread:
+            pair._key = b"another"  # pyright: ignore[reportPrivateUsage]
+        return real(pair, *arguments)
+
+    monkeypatch.setattr(Pair, spoilt, other_at_sender)
+    with pytest.raises(RuntimeError, match="changed on its way"):
+        transferred(torch.zeros(100, dtype=torch.uint8), 100)
 
 
 def test_nothing_that_arrives_is_executed() -> None:
