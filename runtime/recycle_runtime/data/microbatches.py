@@ -77,13 +77,23 @@ class MicroBatches:
         by another thread than the one that trains.
         """
         with self._lock:
-            last = self._given[-1] if self._given else None
-            if last is not None and last.source is source and last.from_step <= from_step:
+            kept = [given for given in self._given if given.from_step <= from_step]
+            if kept and kept[-1].source is source:
+                self._given = kept
                 return
-            made = as_source(self._program.path, source, "the data", self._seed)
-            reader = reader_of(self._program.path, made, self._seed, self._per_step)
-            kept = [given for given in self._given if given.from_step < from_step]
+            # One that takes turns with another goes on.
+            found = next((given.reader for given in self._given if given.source is source), None)
+            reader = found or self._opened_on(source)
+            kept = [given for given in kept if given.from_step < from_step]
             self._given = [*kept, _Given(from_step, source, reader)]
+
+    def _opened_on(self, source: Any) -> Reader:
+        """As the user gave it."""
+        made = as_source(self._program.path, source, "the data", self._seed)
+        reader = reader_of(self._program.path, made, self._seed, self._per_step)
+        if self._position is not None and not self._given:
+            reader.go_to(*self._position)
+        return reader
 
     @property
     def per_step(self) -> int:
@@ -224,13 +234,18 @@ class MicroBatches:
     def _reader(self, step: int) -> Reader:
         found = self._opened(step)
         if found is None:
-            source = source_of(self._program, self._seed)
+            # A script gives the same with its first step.
+            given = self._program.data(self._seed) if self._program.gives_data == "data" else None
+            if given is not None:
+                source = as_source(self._program.path, given, f"data({self._seed})", self._seed)
+            else:
+                source = source_of(self._program, self._seed)
             found = reader_of(self._program.path, source, self._seed, self._per_step)
             if self._position is not None:
                 number, position = self._position
                 found.go_to(number, position)
             with self._lock:
-                self._given.insert(0, _Given(self._first_step, None, found))
+                self._given.insert(0, _Given(self._first_step, given, found))
         return found
 
     def _drop_readers(self, step: int) -> None:
@@ -239,8 +254,10 @@ class MicroBatches:
             starts = [given.from_step for given in self._given]
             old = sum(following <= step - 1 for following in starts[1:])
             dropped, self._given = self._given[:old], self._given[old:]
+            in_use = [given.reader for given in self._given]
         for given in dropped:
-            given.reader.close()
+            if given.reader not in in_use:
+                given.reader.close()
 
     def _oldest(self, step: int) -> int:
         """The number of the first micro-batch that may still be needed in a step: one of the step before."""

@@ -113,6 +113,11 @@ def _lowered(
         return None
     values = [value.detach().to(torch.promote_types(value.dtype, torch.float32)) for value in parameters]
     module.to(dtype)
+    for parameter in parameters:
+        if hasattr(torch.Tensor, "grad_dtype"):
+            # Sums over micro-batches and peers lose nothing that a bf16 gradient of one micro-batch has.
+            parameter.grad = None
+            cast(Any, parameter).grad_dtype = torch.promote_types(dtype, torch.float32)
     return Masters(parameters, values)
 
 

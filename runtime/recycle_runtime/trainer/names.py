@@ -4,11 +4,13 @@ import copy
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import torch
 
 from recycle_runtime.program.errors import ProgramError
+from recycle_runtime.program.loading import kind_of
 
 Model = torch.nn.Module | Sequence[tuple[str, torch.nn.Module]] | Callable[[], Any]
 
@@ -36,17 +38,30 @@ def model_names(model: Any) -> dict[str, Any]:
 class GivenData:
     """The data of a script, which is known once it asks for its first step."""
 
-    def __init__(self) -> None:
+    def __init__(self, script: Path) -> None:
+        self._script = script
         self._given = threading.Event()
         self._data: Any = None
 
     def give(self, data: Any) -> None:
-        """With each step, and always the same."""
-        if not self._given.is_set():
-            self._data = data
-            self._given.set()
-        elif data is not self._data:
-            raise ProgramError("trainer.step was given other data than before: a run has one source of data")
+        """With each step; data that is read by index may take turns with other data of that kind."""
+        if self._given.is_set() and data is not self._data:
+            for each in (self._data, data):
+                self._check_by_index(each)
+        self._data = data
+        self._given.set()
+
+    def _check_by_index(self, data: Any) -> None:
+        """Where a stream stands depends on how often it was used, which a worker that joins does not know."""
+        from recycle_runtime.data.sources import Stream, as_source
+
+        if isinstance(as_source(self._script, data, "the data", 0), Stream):
+            raise ProgramError(
+                f"trainer.step was given other data than before, and {kind_of(data)} can only be read from "
+                "its beginning to its end",
+                "data that is read by index can take turns: recycle.Batches, a DataLoader of a map-style "
+                "dataset, a sequence, or a function of the index",
+            )
 
     def source(self, seed: int) -> Any:
         """As the function `data` of a program file."""

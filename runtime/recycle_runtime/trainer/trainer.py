@@ -71,7 +71,7 @@ class Trainer:
         """
         self._context = context.take()
         self._requests = self._context.requests
-        self._data = GivenData()
+        self._data = GivenData(self._context.script)
         options = {
             "schedule": schedule,
             "moves_with_steps": moves_with_steps,
@@ -150,7 +150,11 @@ class Trainer:
         return self._asked is not None
 
     def step(self, data: Any) -> Report:
-        """Make the step that the loop is at, with the next micro-batches of `data`."""
+        """Make the step that the loop is at, with its micro-batches of `data`.
+
+        A step has U micro-batches, and step n takes numbers n U to n U + U - 1, whichever data it is given:
+        it may be other data in every step, as long as all workers give the same.
+        """
         step, self._asked = self._asked, None
         if step is None:
             raise ProgramError(
@@ -159,7 +163,7 @@ class Trainer:
         self._data.give(data)
         if not self._is_made:
             with preserved_random():
-                self._requests.make(step)
+                self._requests.make(step, data)
         self._is_made = False
         self._position = step + 1
         self._requests.keep(step + 1, self._kept.pack())

@@ -350,6 +350,7 @@ class WorkerProcess:
                 case Next.STEP if step < self.link.hold_at:
                     order = None
                     logs.note(step=step)
+                    self._use_data(step)
                     await generation.run(step)
                     step += 1
                     self._requests.made(step)
@@ -357,6 +358,12 @@ class WorkerProcess:
                     order = await self._stop(generation, step)
             if order is not None:
                 return order
+
+    def _use_data(self, step: int) -> None:
+        """What the script gives for this step, if there is a script that does."""
+        data = self._requests.data(step)
+        if data is not None and self._chunks is not None:
+            self._chunks.data.use(data, step)
 
     async def _write_shards(self, generation: Generation, step: int, path: str | None) -> SaveShare | None:
         """For the script, which waits; None where others write."""

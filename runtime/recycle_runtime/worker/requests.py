@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from recycle_runtime.execution.evaluation import EvaluationData
 from recycle_runtime.plan.worker_ids import Worker, worker_text
@@ -123,6 +124,8 @@ class Requests:
         self._others_save: OtherSaves | None = None
         self._last_evaluation = self._last_save = (-1, -1)
         """Step and number of what this script has asked for."""
+        self._data: dict[int, Any] = {}
+        """What the script gives for the last steps that it has asked for."""
         self._snapshots: dict[int, bytes] = {}
         """What the script keeps before a step, of the last ones."""
         self._wanted_snapshots: set[int] = set()
@@ -195,6 +198,11 @@ class Requests:
         """Whether this worker has done its part in the generation that runs."""
         share = self._shares.get(wanted)
         return share is not None and share.generation == self.generation
+
+    def data(self, step: int) -> Any:
+        """What the script gives for a step; None if it gives nothing."""
+        with self._changed:
+            return self._data.get(step)
 
     def made(self, applied: int) -> None:
         """So many steps."""
@@ -364,9 +372,12 @@ class Requests:
             self._wanted_steps.append(message)
         self._say(message)
 
-    def make(self, step: int) -> None:
-        """Ask for a step, and wait until this worker has made it."""
+    def make(self, step: int, data: Any = None) -> None:
+        """Ask for a step, with this data if the script gives it, and wait until this worker has made it."""
         with self._changed:
+            # The one before may have to be made again.
+            self._data = {at: given for at, given in self._data.items() if at >= step - 1}
+            self._data[step] = data
             self._granted = max(self._granted, step + 1)
             self._results = {at: loss for at, loss in self._results.items() if at[0] > step}
             self._evaluation = None

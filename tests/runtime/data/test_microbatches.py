@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from recycle_runtime.data import microbatches
 from recycle_runtime.data.items import shape_signature
 from recycle_runtime.data.microbatches import MicroBatches
 from recycle_runtime.program.errors import ProgramError
@@ -248,3 +249,68 @@ def test_an_error_says_that_data_was_loaded() -> None:
         with pytest.raises(ProgramError, match="the disk is gone") as caught:
             look()
         assert caught.value.doing == "load"
+
+
+def test_sources_that_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is opened once, numbers go on whichever is used, and a step that is made again has its own."""
+    opened: list[Any] = []
+    read = microbatches.reader_of
+
+    def opening(path: Path, source: Any, *rest: Any) -> Any:
+        opened.append(source)
+        return read(path, source, *rest)
+
+    monkeypatch.setattr(microbatches, "reader_of", opening)
+    data = MicroBatches(program(lambda seed: iter(())), 0, 2)
+    odd, even = ((lambda index, sign=sign: (torch.tensor([sign * index]), 0)) for sign in (-1, 1))
+    for step in range(8):
+        source = odd if step % 2 else even
+        data.use(source, step)
+        data.use(source, step)
+        data.expect(step, [0, 1])
+        for past in range(max(step - 1, 0), step + 1):
+            found = [int(data.item(past, index)[0]) for index in range(2)]
+            sign = -1 if past % 2 else 1
+            assert found == [sign * (2 * past), sign * (2 * past + 1)]
+    assert len(opened) == 2
+
+
+def test_a_step_may_be_given_other_data_after_all() -> None:
+    data = MicroBatches(program(lambda seed: iter(())), 0, 1)
+    first, second = ((lambda index, sign=sign: (torch.tensor([sign * index]), 0)) for sign in (1, -1))
+    data.use(first, 0)
+    data.use(second, 3)
+    assert int(data.item(3, 0)[0]) == -3
+    data.use(first, 3)
+    assert int(data.item(3, 0)[0]) == 3
+
+
+def test_a_stream_that_is_given_goes_on_where_it_was_told_to() -> None:
+    class Numbers:
+        def __init__(self) -> None:
+            self.next = 0
+
+        def __iter__(self) -> Iterator[Any]:
+            while True:
+                self.next += 1
+                yield torch.tensor([self.next - 1]), 0
+
+        def state_dict(self) -> dict[str, int]:
+            return {"next": self.next}
+
+        def load_state_dict(self, state: dict[str, int]) -> None:
+            self.next = state["next"]
+
+    data = MicroBatches(program(lambda seed: iter(())), 0, 2)
+    position = MicroBatches(program(lambda seed: iter(())), 0, 2)
+    source = Numbers()
+    position.use(source, 0)
+    position.expect(0, [0, 1])
+    for step in range(3):
+        position.expect(step, [0, 1])
+        position.item(step, 1)
+    told = position.position(2)
+    other = Numbers()
+    data.go_to(2, told)
+    data.use(other, 2)
+    assert int(data.item(2, 0)[0]) == 4

@@ -20,8 +20,8 @@ class Seen(NamedTuple):
     state: dict[str, torch.Tensor]
 
 
-def train_plainly(steps: int, per_step: int, seed: int = 0) -> list[Seen]:
-    """What the script of `loop.py` should see."""
+def train_plainly(steps: int, per_step: int, seed: int = 0, switch: int = 1_000_000) -> list[Seen]:
+    """What the script of `loop.py` should see; with other data from step `switch` on."""
     torch.manual_seed(seed_of(seed, 0))
     layers = [module for _, module in loop.layers()]
     model = nn.Sequential(*layers)
@@ -31,7 +31,8 @@ def train_plainly(steps: int, per_step: int, seed: int = 0) -> list[Seen]:
     for step in range(steps):
         total = 0.0
         for index in range(per_step):
-            value, target = loop.microbatch(step * per_step + index)
+            data = loop.microbatch if step < switch else loop.later
+            value, target = data(step * per_step + index)
             for number, layer in enumerate(layers):
                 torch.manual_seed(forward_seed(seed, step, index, number))
                 value = layer(value)

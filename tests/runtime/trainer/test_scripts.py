@@ -144,6 +144,23 @@ def test_a_resumed_script(tmp_path: Path, square: str) -> None:
     assert {process[0]["step"] for process in records(second)} == {6}
 
 
+@pytest.mark.slow
+def test_other_data_from_a_step_on(tmp_path: Path, square: str) -> None:
+    """Also for workers that fail and return around it, and for a run that goes on behind it."""
+    switch, steps = 6, (9, 13)
+    plain = train_plainly(steps[-1], PER_STEP, switch=switch)
+    for number, total in enumerate(steps):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        script = (LOOP, str(folder), str(total), "--switch", str(switch), "--sleep", "0.1")
+        faults, returns = ((), ()) if number else (("kill=1:1@5", "kill=0:0@6"), ("1:1@6", "0:0@7"))
+        checkpoint = tmp_path / "checkpoints"
+        run(square, *script, faults=faults, returns=returns, checkpoint=checkpoint, resume=bool(number))
+        for process in records(folder):
+            check(process, plain, every=100)
+    assert all(process[0]["step"] == steps[0] - 1 for process in records(folder))
+
+
 ON_STEP = """
 def batches(seed):
     while True:
@@ -192,6 +209,11 @@ BAD = {
         "t = trainer()\nfor step in t.steps(3):\n    t.step(data)\n"
         "    if t.is_main: t.evaluate(data, microbatches=2)",
         "evaluates after 1 steps, and that of worker",
+        "",
+    ),
+    "gives other streams": (
+        "t = trainer()\nfor step in t.steps(3): t.step(iter([data(0)] * 99))",
+        "bad.py:16: trainer.step was given other data than before, and a value of type list_iterator",
         "",
     ),
     "has an optimizer in place of a function": (

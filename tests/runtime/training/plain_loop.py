@@ -59,18 +59,24 @@ def train_plainly(program: str, per_step: int, steps: int, seed: int = 0) -> Pla
     losses: list[float] = []
     rates: list[float] = []
     for _ in range(steps):
-        losses.append(sum(_backward(names, model, next(items), per_step) for _ in range(per_step)))
+        total = 0.0
+        for _ in range(per_step):
+            total += _backward(names, model, next(items), per_step)
+            if is_low:
+                _collect(list(model.parameters()), masters)
+        losses.append(total)
         rates.append(float(optimizer.param_groups[0]["lr"]))
         if names.get("CLIP_VALUE") is not None:
-            nn.utils.clip_grad_value_(model.parameters(), names["CLIP_VALUE"])
-        norm = nn.utils.clip_grad_norm_(model.parameters(), names.get("CLIP_NORM") or float("inf"))
+            nn.utils.clip_grad_value_(masters, names["CLIP_VALUE"])
+        norm = nn.utils.clip_grad_norm_(masters, names.get("CLIP_NORM") or float("inf"))
         if torch.isfinite(norm):
             _step(optimizer, list(model.parameters()) if is_low else [], masters)
             if schedule is not None:
                 schedule.step()
             for mover in movers:
                 mover.update_parameters(model)
-        model.zero_grad()
+        for parameter in (*model.parameters(), *masters):
+            parameter.grad = None
     averages = [mover.module.state_dict() for mover in movers]
     return Plain(losses, named(model.state_dict()), named(averages[0]) if averages else {}, rates)
 
@@ -85,11 +91,16 @@ def _backward(names: dict[str, Any], model: nn.Module, item: Any, per_step: int)
     return float(loss.detach())
 
 
+def _collect(weights: list[nn.Parameter], masters: list[nn.Parameter]) -> None:
+    """Add the gradients of one micro-batch up in float32."""
+    for weight, master in zip(weights, masters, strict=True):
+        assert weight.grad is not None
+        master.grad = weight.grad.float() if master.grad is None else master.grad + weight.grad.float()
+        weight.grad = None
+
+
 def _step(optimizer: Any, weights: list[nn.Parameter], masters: list[nn.Parameter]) -> None:
     """With weights in lower precision, of the copies that stand for them."""
-    for weight, master in zip(weights, masters, strict=False):
-        assert weight.grad is not None
-        master.grad = weight.grad.float()
     optimizer.step()
     with torch.no_grad():
         for weight, master in zip(weights, masters, strict=False):

@@ -32,7 +32,7 @@ class GradientPart:
     def __init__(self, parameters: list[torch.Tensor]) -> None:
         self.parameters = sorted(parameters, key=lambda parameter: not _is_shard(parameter))
         first = self.parameters[0]
-        spacing = max(1, _ALIGNMENT // first.element_size())
+        spacing = max(1, _ALIGNMENT // gradient_dtype(first).itemsize)
         starts: list[int] = []
         self.sharded = self.values = 0
         for parameter in self.parameters:
@@ -41,7 +41,7 @@ class GradientPart:
             if _is_shard(parameter):
                 self.sharded = self.values
         size = self.values + len(self.parameters)
-        self.flat = torch.zeros(size, dtype=first.dtype, device=first.device)
+        self.flat = torch.zeros(size, dtype=gradient_dtype(first), device=first.device)
         self._flags = self.flat[self.values :]
         # `.data` gives each view a version counter of its own: it moves when this gradient is written to.
         self.views = [
@@ -138,8 +138,14 @@ def _parts(parameters: Iterable[torch.Tensor]) -> list[GradientPart]:
     kinds: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
     for parameter in parameters:
         if parameter.requires_grad:
-            kinds.setdefault((parameter.dtype, parameter.device), []).append(parameter)
+            kinds.setdefault((gradient_dtype(parameter), parameter.device), []).append(parameter)
     return [GradientPart(members) for members in kinds.values()]
+
+
+def gradient_dtype(parameter: torch.Tensor) -> torch.dtype:
+    """Of its gradient, which may be more precise than it is; torch before 2.10 knows no such thing."""
+    dtype: torch.dtype | None = getattr(parameter, "grad_dtype", None)
+    return parameter.dtype if dtype is None else dtype
 
 
 def _is_shard(parameter: torch.Tensor) -> bool:

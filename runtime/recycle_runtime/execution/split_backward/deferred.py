@@ -35,7 +35,7 @@ def add(parameter: nn.Parameter, gradient: Tensor, hooked: Hooked) -> None:
         earlier = hooked.get(parameter)
         hooked[parameter] = gradient if earlier is None else earlier + gradient
     elif parameter.grad is None:
-        parameter.grad = gradient.to(parameter.dtype)
+        parameter.grad = gradient.to(getattr(parameter, "grad_dtype", None) or parameter.dtype)
     else:
         parameter.grad.add_(gradient)
 

@@ -1,7 +1,7 @@
 """A training script as a user would write one: it records what it sees, and does what a test asks for.
 
 loop.py FOLDER STEPS [--evaluate-every N] [--sleep SECONDS] [--die P:S@STEP@MOMENT] [--stop-below LOSS]
-    [--save-every N]
+    [--save-every N] [--switch STEP]
 """
 
 import argparse
@@ -48,6 +48,11 @@ def microbatch(index: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(index)
     points = torch.randn(3, WIDTH, dtype=torch.float64, generator=generator)
     return points, points.sin()
+
+
+def later(index: int) -> tuple[Tensor, Tensor]:
+    points, target = microbatch(2_000_000 + index)
+    return points, -target
 
 
 def held_out(index: int) -> tuple[Tensor, Tensor]:
@@ -103,6 +108,7 @@ if __name__ == "__main__":
     parser.add_argument("--sleep", type=float, default=0.0)
     parser.add_argument("--die", action="append", default=[])
     parser.add_argument("--stop-below", type=float, default=0.0)
+    parser.add_argument("--switch", type=int, default=1_000_000)
     parser.add_argument("--save-every", type=int, default=0)
     arguments = parser.parse_args()
     folder: Path = arguments.folder
@@ -113,7 +119,7 @@ if __name__ == "__main__":
     trainer.keep("best", best)
     for step in trainer.steps(arguments.steps):
         now = step
-        report = trainer.step(microbatch)
+        report = trainer.step(microbatch if step < arguments.switch else later)
         # Before anything else settles the step; of every other step one worker alone asks.
         settled = None
         if step % 2 == 0 or trainer.is_main:
