@@ -460,7 +460,8 @@ export class Chart {
   // What is drawn in every frame.
 
   private drawFront(): void {
-    const { front } = this;
+    // After a change of rows or colours, what was painted before it is wrong: the new pieces show as they come.
+    const front = this.front?.stamp === this.stamp ? this.front : this.back;
     if (front === null) return;
     const x = this.x(front.from);
     const wide = this.x(front.until) - x;
