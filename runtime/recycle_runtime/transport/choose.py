@@ -23,10 +23,12 @@ from recycle_runtime.plan.worker_ids import Worker
 from recycle_runtime.transport.cuda_ipc import CudaIpcTransport, CudaSharedDevice
 from recycle_runtime.transport.gloo import GlooTransport
 from recycle_runtime.transport.interface import Grid, Transport
-from recycle_runtime.transport.nccl import join_over_nccl, set_environment
+from recycle_runtime.transport.nccl import channels_of, join_over_nccl, set_environment
 
 _NAME = "first"
 """Of the group, in its store."""
+_ANSWER = "answer/way"
+"""Not beside what all have said: whoever asks for a key may be told all that lies beside it."""
 _LISTED = 8
 _GRACE = timedelta(seconds=10)
 """How much longer all but the first wait, so that they hear why it gave up."""
@@ -63,11 +65,17 @@ def connect(
     """Join the other workers: over gloo on CPU, over NCCL between GPUs, on the device where all share one."""
     common = (store, _NAME, grid, worker, tp_rank, timeout)
     if device.type == "cpu":
-        return GlooTransport(*common)
+        return GlooTransport(*common, neighbours_of(stream, worker, grid.pipelines))
     rank = grid.rank(worker, tp_rank)
     if choose_way(store, _NAME, rank, grid.size, place_of(device), timeout) is Way.NCCL:
         return join_over_nccl(*common, device, stream)
     return CudaIpcTransport(*common, CudaSharedDevice(device), most_waiting(stream, grid.pipelines))
+
+
+def neighbours_of(stream: Sequence[Instruction], worker: Worker, pipelines: int) -> list[Worker]:
+    """Workers that a worker's stream sends something to, or receives something from."""
+    channels = channels_of(stream, worker, pipelines)
+    return sorted({end for channel in channels for end in channel} - {worker})
 
 
 def device_of(name: str) -> torch.device:
@@ -119,9 +127,9 @@ def choose_way(store: dist.Store, name: str, rank: int, size: int, place: Place,
             answer = {"way": decide(_all_places(store, size, timeout)).name}
         except PlacementError as error:
             answer = {"error": str(error)}
-        store.set("answer", json.dumps(answer))
-    store.wait(["answer"], timeout + _GRACE)
-    answer = json.loads(store.get("answer"))
+        store.set(_ANSWER, json.dumps(answer))
+    store.wait([_ANSWER], timeout + _GRACE)
+    answer = json.loads(store.get(_ANSWER))
     if "error" in answer:
         raise PlacementError(answer["error"])
     return Way[answer["way"]]

@@ -11,7 +11,7 @@ the sockets are broken off and the thread of a sum is not told, that wait ends o
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -20,6 +20,7 @@ import torch.distributed as dist
 
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.transport.interface import Arrival, Grid, Pending, TensorSpec
+from recycle_runtime.transport.sparse_group import make_group
 from recycle_runtime.transport.user_group import user_group
 
 _lock = threading.Lock()
@@ -31,8 +32,8 @@ class CalledOffError(RuntimeError):
 
 
 class _Meeting:
-    def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
-        self._arguments = (store, rank, size, timeout)
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make_group = make
         self._made: Any = None
         self._error: BaseException | None = CalledOffError("called off while the group was being made")
         self._is_over = threading.Event()
@@ -52,10 +53,9 @@ class _Meeting:
         self._is_over.set()
 
     def _make(self) -> None:
-        gloo: Any = dist.ProcessGroupGloo
         made, error = None, None
         try:
-            made = gloo(*self._arguments)
+            made = self._make_group()
         except Exception as failure:
             # Whatever it is: whoever waits has to hear of it. A store may fail in ways of its own.
             error = failure
@@ -68,9 +68,21 @@ class _Meeting:
 def meet(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
     """The group, when all processes are there; RuntimeError if one does not come, or it is called off.
 
-    What goes wrong with the store is raised as it is.
+    All processes of it are connected to each other. What goes wrong with the store is raised as it is.
     """
-    meeting = _Meeting(store, rank, size, timeout)
+    gloo: Any = dist.ProcessGroupGloo
+    return _meet(lambda: gloo(store, rank, size, timeout))
+
+
+def meet_neighbours(
+    store: dist.Store, rank: int, size: int, timeout: timedelta, neighbours: Collection[int] = ()
+) -> Any:
+    """The same, but each process is connected only to those that sums and barriers need, and to neighbours."""
+    return _meet(lambda: make_group(store, rank, size, timeout, neighbours))
+
+
+def _meet(make: Callable[[], Any]) -> Any:
+    meeting = _Meeting(make)
     with _lock:
         _under_way.add(meeting)
     try:
@@ -133,25 +145,35 @@ class GlooTransport:
     """One process's side of it. `name` tells this group from others in the same store."""
 
     def __init__(
-        self, store: dist.Store, name: str, grid: Grid, worker: Worker, tp_rank: int, timeout: timedelta
+        self,
+        store: dist.Store,
+        name: str,
+        grid: Grid,
+        worker: Worker,
+        tp_rank: int,
+        timeout: timedelta,
+        neighbours: Iterable[Worker] = (),
     ) -> None:
+        """Messages go to and come from neighbours, who name this worker among theirs."""
         self._grid, self._tp_rank = grid, tp_rank
         me = grid.rank(worker, tp_rank)
 
-        def group(label: str, ranks: list[int]) -> Any:
-            return meet(dist.PrefixStore(f"{name}/{label}", store), ranks.index(me), len(ranks), timeout)
+        def part(label: str, ranks: list[int]) -> tuple[dist.Store, int, int, timedelta]:
+            return dist.PrefixStore(f"{name}/{label}", store), ranks.index(me), len(ranks), timeout
 
         # All processes make their groups in the same order.
-        self._all: Any = group("all", list(range(grid.size)))
+        others = [grid.rank(neighbour, tp_rank) for neighbour in neighbours]
+        self._all: Any = meet_neighbours(*part("all", list(range(grid.size))), others)
         self._holders: dict[int, Any] = {
-            chunk: group(f"holders/{chunk}/{tp_rank}", grid.holder_ranks(chunk, tp_rank))
+            chunk: meet_neighbours(*part(f"holders/{chunk}/{tp_rank}", grid.holder_ranks(chunk, tp_rank)))
             for chunk in grid.sums_of(worker)
         }
         """Of each chunk of this worker, those that hold it."""
         self.tensor_group: Any = None
         """The processes of this worker, None if there is only this one."""
         if grid.tensor > 1:
-            made = group(f"tensor/{worker[0]}/{worker[1]}", grid.tensor_ranks(worker))
+            # What the user's program does in it is not known.
+            made = meet(*part(f"tensor/{worker[0]}/{worker[1]}", grid.tensor_ranks(worker)))
             self.tensor_group = user_group(made, _GLOO, ("cpu", "cuda"))
         self._sent: dict[_Departure, None] = {}
 
