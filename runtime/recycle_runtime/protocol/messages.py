@@ -20,7 +20,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar, cast, get_args
 from recycle_runtime.plan.chrome_trace import Event
 from recycle_runtime.protocol.codec import Natural, ProtocolError, decode, encode
 
-VERSION: Final = 4
+VERSION: Final = 5
 """Of what is said here; both ends of a connection must have the same."""
 
 # Values that messages carry.
@@ -858,6 +858,13 @@ class StoreSee:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreGather:
+    """Answered when all of these keys are there."""
+
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class StoreCheck:
     """Whether all of these are there."""
 
@@ -889,6 +896,13 @@ class StoreValue:
     """What was asked for."""
 
     value: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoreValues:
+    """What was asked for, key by key."""
+
+    values: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -1002,8 +1016,8 @@ FromObserver = Observe | StopJob
 ToObserver = (
     Hello | Starting | StepRow | StepSettled | Generation | Recovered | JobEvent | WorkerTrace | JobEnded
 )
-StoreRequest = StoreSet | StoreGet | StoreSee | StoreCheck | StoreAdd | StoreRemove
-StoreAnswer = StoreDone | StoreValue | StoreFolder | StoreNumber | StoreRefusal
+StoreRequest = StoreSet | StoreGet | StoreGather | StoreSee | StoreCheck | StoreAdd | StoreRemove
+StoreAnswer = StoreDone | StoreValue | StoreValues | StoreFolder | StoreNumber | StoreRefusal
 Message = (
     FromWorker
     | ToWorker

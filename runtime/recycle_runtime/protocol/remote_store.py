@@ -1,8 +1,9 @@
 """The coordinator's store as torch sees it: one request, one answer, on a connection of its own.
 
-Groups wait for a key, get it, and go on to the next one, for every worker. So whatever lies beside a key
-comes with it, and most of these requests need no answer from afar. What has come is not asked for again: keys
-that are waited for or got are set once and stay; numbers that change are for `add`.
+Groups wait for a key, get it, and go on to the next one. So whatever lies beside a key comes with it, or
+whoever knows which keys will be wanted gets them all in one answer, and most of these requests need no answer
+from afar. What has come is not asked for again: keys that are waited for or got are set once and stay;
+numbers that change are for `add`.
 """
 
 import base64
@@ -20,6 +21,7 @@ from recycle_runtime.protocol.messages import (
     StoreCheck,
     StoreDone,
     StoreFolder,
+    StoreGather,
     StoreGet,
     StoreNumber,
     StoreOpen,
@@ -29,6 +31,7 @@ from recycle_runtime.protocol.messages import (
     StoreSee,
     StoreSet,
     StoreValue,
+    StoreValues,
 )
 
 A = TypeVar("A", bound=StoreAnswer)
@@ -50,16 +53,22 @@ class RemoteStore(dist.Store):  # pyright: ignore[reportUntypedBaseClass]
         self._told: dict[str, str] = {}
         self._known: dict[str, int] = {}
         """Of each folder, how many keys have been told."""
+        self._gathered: dict[str, str] = {}
+        """What the last request for several keys gave."""
+        self._last_set = ""
         channel.send(StoreOpen())
 
     def set(self, key: str, value: str | bytes) -> None:
         self._ask(StoreSet(key, _packed(value)), StoreDone)
+        self._last_set = key
 
     def get(self, key: str) -> bytes:
         return base64.b64decode(self._see(key))
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
-        return [self.get(key) for key in keys]
+        found = self._ask(StoreGather(tuple(keys)), StoreValues).values
+        self._gathered = dict(zip(keys, found, strict=True))
+        return [base64.b64decode(value) for value in found]
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         """Until they are there; how long that may take is for the coordinator to say."""
@@ -67,12 +76,15 @@ class RemoteStore(dist.Store):  # pyright: ignore[reportUntypedBaseClass]
             self._see(key)
 
     def check(self, keys: Sequence[str]) -> bool:
+        if list(keys) == [self._last_set]:
+            return True
         return bool(self._ask(StoreCheck(tuple(keys)), StoreNumber).value)
 
     def add(self, key: str, value: int) -> int:
         return self._ask(StoreAdd(key, value), StoreNumber).value
 
     def delete_key(self, key: str) -> bool:
+        self._last_set = ""
         return bool(self._ask(StoreRemove(key), StoreNumber).value)
 
     def deleteKey(self, key: str) -> bool:  # noqa: N802
@@ -86,6 +98,8 @@ class RemoteStore(dist.Store):  # pyright: ignore[reportUntypedBaseClass]
         self._channel.close()
 
     def _see(self, key: str) -> str:
+        if key in self._gathered:
+            return self._gathered[key]
         if key not in self._told:
             folder = key.rpartition("/")[0]
             told = self._ask(StoreSee(key, self._known.get(folder, 0)), StoreFolder).entries

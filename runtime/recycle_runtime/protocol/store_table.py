@@ -4,8 +4,9 @@ A request is answered at once or, when it waits for keys, as soon as they are th
 `g7/` belong to generation 7: they are dropped when the next one begins, and a wait for one of them is
 told so instead of being left waiting. Values are base64 texts, as they travel.
 
-A process that meets others asks where each of them is, one after the other. So there is a request that is
-answered with all that lies in the same folder, `g7/all` for `g7/all/3`, and has not been told before.
+A process that meets others asks where they are. If it knows whom it will meet it names them all at once; if
+not, there is a request that is answered with all that lies in the same folder, `g7/all` for `g7/all/3`, and
+has not been told before.
 """
 
 import base64
@@ -18,6 +19,7 @@ from recycle_runtime.protocol.messages import (
     StoreCheck,
     StoreDone,
     StoreFolder,
+    StoreGather,
     StoreGet,
     StoreNumber,
     StoreRefusal,
@@ -26,6 +28,7 @@ from recycle_runtime.protocol.messages import (
     StoreSee,
     StoreSet,
     StoreValue,
+    StoreValues,
 )
 
 Answer = Callable[[StoreAnswer], None]
@@ -33,8 +36,14 @@ _DIGITS = 20
 
 
 class _Waiting(NamedTuple):
-    request: StoreGet | StoreSee
+    request: StoreGet | StoreSee | StoreGather
     answer: Answer
+    seen: int = 0
+    """Of the keys that it waits for, how many were there."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return self.request.keys if isinstance(self.request, StoreGather) else (self.request.key,)
 
 
 class StoreTable:
@@ -45,7 +54,9 @@ class StoreTable:
         self._folders: dict[str, list[str]] = {}
         """Keys in the order in which they came; those that were removed among them."""
         self._waiting: dict[str, list[_Waiting]] = {}
-        """By the key that they lack."""
+        """By the first key that they lack."""
+        self._lacks: dict[Answer, str] = {}
+        """The same by client, which asks for one thing at a time."""
         self._oldest = 0
 
     def request(self, message: StoreRequest, answer: Answer) -> None:
@@ -54,7 +65,7 @@ class StoreTable:
             case StoreSet(key, value):
                 self._put(key, value)
                 answer(StoreDone())
-            case StoreGet() | StoreSee():
+            case StoreGet() | StoreSee() | StoreGather():
                 self._serve(_Waiting(message, answer))
             case StoreCheck(keys):
                 answer(StoreNumber(int(all(key in self._values for key in keys))))
@@ -71,14 +82,16 @@ class StoreTable:
             name: keys for name, keys in self._folders.items() if not self._is_history(f"{name}/")
         }
         waiting, self._waiting = self._waiting, {}
+        self._lacks.clear()
         for entries in waiting.values():
             for entry in entries:
                 self._serve(entry)
 
     def forget(self, answer: Answer) -> None:
         """Its client is gone."""
-        for key, entries in list(self._waiting.items()):
-            self._waiting[key] = [entry for entry in entries if entry.answer != answer]
+        key = self._lacks.pop(answer, None)
+        if key is not None:
+            self._waiting[key] = [entry for entry in self._waiting[key] if entry.answer != answer]
 
     def _add(self, key: str, value: int) -> StoreAnswer:
         try:
@@ -103,20 +116,32 @@ class StoreTable:
             self._folders.setdefault(_folder(key), []).append(key)
         self._values[key] = value
         for entry in self._waiting.pop(key, ()):
+            self._lacks.pop(entry.answer, None)
             self._serve(entry)
 
     def _serve(self, entry: _Waiting) -> None:
-        """Now, or when the key is there."""
-        key = entry.request.key
-        if self._is_history(key):
-            entry.answer(StoreRefusal("the workers are being grouped anew"))
-        elif key not in self._values:
-            self._waiting.setdefault(key, []).append(entry)
-        elif isinstance(entry.request, StoreGet):
-            entry.answer(StoreValue(self._values[key]))
-        else:
-            told = self._folders[_folder(key)][entry.request.known :]
-            entry.answer(StoreFolder(tuple((name, self._values.get(name)) for name in told)))
+        """Now, or when the keys are there."""
+        keys, answer = entry.keys, entry.answer
+        if any(self._is_history(key) for key in keys[:1]):
+            answer(StoreRefusal("the workers are being grouped anew"))
+            return
+        for number in range(entry.seen, len(keys)):
+            if keys[number] not in self._values:
+                self._waiting.setdefault(keys[number], []).append(entry._replace(seen=number))
+                self._lacks[answer] = keys[number]
+                return
+        answer(self._answer(entry.request))
+
+    def _answer(self, request: StoreGet | StoreSee | StoreGather) -> StoreAnswer:
+        match request:
+            case StoreGet(key):
+                return StoreValue(self._values[key])
+            case StoreGather(keys):
+                # One that has been removed meanwhile is not what it was.
+                return StoreValues(tuple(self._values.get(key, "") for key in keys))
+            case StoreSee(key, known):
+                told = self._folders[_folder(key)][known:]
+                return StoreFolder(tuple((name, self._values.get(name)) for name in told))
 
     def _is_history(self, key: str) -> bool:
         head, slash, _ = key.partition("/")

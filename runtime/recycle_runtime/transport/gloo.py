@@ -77,7 +77,7 @@ def meet(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
 def meet_neighbours(
     store: dist.Store, rank: int, size: int, timeout: timedelta, neighbours: Collection[int] = ()
 ) -> Any:
-    """The same, but each process is connected only to those that sums and barriers need, and to neighbours."""
+    """The same, with connections only to neighbours and to those that sums and barriers need."""
     return _meet(lambda: make_group(store, rank, size, timeout, neighbours))
 
 

@@ -8,8 +8,8 @@ store and reads those of the processes that it connects to, in place of a list o
     sockets of a process            N                         log N + neighbours
 
 All connections are made before the group is used: those of a ring, over which gloo sums; those of a barrier,
-which asks processes 1, 2, 4, ... away; and those of the neighbours that are named. So whoever waits for one of
-them waits on a socket that can be broken off, as it could not on one that is still to come.
+which asks processes 1, 2, 4, ... away; and those of the neighbours that are named. So whoever waits for one
+of them waits on a socket that can be broken off, as it could not on one that is still to come.
 
 The end with the lower address waits for the other to connect. All processes go through their connections in
 one order, that of the distance between both ends and then of their place on the circle, so that few wait for
@@ -42,9 +42,7 @@ def make_group(
     options: Any = _gloo._Options()
     options._timeout, options._devices, options._threads = timeout, devices, 2 * len(devices)
     group: Any = _gloo(store, rank, size, options)
-    others = sorted(
-        _on_circle(rank, size) | (set(neighbours) - {rank}), key=lambda other: _order(rank, other, size)
-    )
+    others = met_by(rank, size, neighbours)
     _read_addresses(store, rank, others)
     hello, answers = torch.zeros(1), [torch.zeros(1) for _ in others]
     works: list[Any] = []
@@ -53,6 +51,12 @@ def make_group(
     for work in works:
         work.wait()
     return group
+
+
+def met_by(rank: int, size: int, neighbours: Collection[int] = ()) -> list[int]:
+    """Whom a process connects to, in turn."""
+    others = _on_circle(rank, size) | (set(neighbours) - {rank})
+    return sorted(others, key=lambda other: _order(rank, other, size))
 
 
 def _devices() -> list[Any] | None:

@@ -11,6 +11,7 @@ from recycle_runtime.protocol.messages import (
     StoreCheck,
     StoreDone,
     StoreFolder,
+    StoreGather,
     StoreGet,
     StoreNumber,
     StoreRefusal,
@@ -19,6 +20,7 @@ from recycle_runtime.protocol.messages import (
     StoreSee,
     StoreSet,
     StoreValue,
+    StoreValues,
 )
 from recycle_runtime.protocol.store_table import StoreTable
 
@@ -41,6 +43,31 @@ def test_values() -> None:
     assert ask(table, StoreAdd("n", 2)) == [StoreNumber(2)]
     assert ask(table, StoreAdd("n", 3)) == [StoreNumber(5)]
     assert ask(table, StoreGet("n")) == [StoreValue(base64.b64encode(b"5").decode())]
+
+
+def test_several_keys_are_one_answer_when_the_last_is_there() -> None:
+    table = StoreTable()
+    ask(table, StoreSet("g1/c", "3"))
+    answers = ask(table, StoreGather(("g1/a", "g1/b", "g1/c")))
+    ask(table, StoreSet("g1/b", "2"))
+    assert answers == []
+    ask(table, StoreSet("g1/a", "1"))
+    assert answers == [StoreValues(("1", "2", "3"))]
+    assert ask(table, StoreGather(())) == [StoreValues(())]
+    late = ask(table, StoreGather(("g1/d",)))
+    table.begin(2)
+    assert [type(answer) for answer in late] == [StoreRefusal]
+
+
+def test_a_client_that_is_gone_gets_no_answer() -> None:
+    table = StoreTable()
+    gone: list[StoreAnswer] = []
+    table.request(StoreGather(("a", "b")), gone.append)
+    stays = ask(table, StoreGet("a"))
+    ask(table, StoreSet("a", "1"))
+    table.forget(gone.append)
+    ask(table, StoreSet("b", "2"))
+    assert (gone, stays) == ([], [StoreValue("1")])
 
 
 def test_waiting() -> None:

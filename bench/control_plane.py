@@ -1,0 +1,427 @@
+"""What a coordinator costs at size: `python -m bench.control_plane [SIZE ...]`, 256 to 4,096 by default.
+
+A real coordinator, in a process of its own, against simulated processes on loopback: agents for eight workers
+each, and workers that say and ask for what real ones do, over connections of their own, but train nothing.
+All arrive and meet; make a few steps; one worker is killed; the others leave, report, are told to go on, and
+meet again. CPU seconds are the coordinator's, from the kernel; bytes are those of all its connections.
+"""
+
+import argparse
+import os
+import resource
+import selectors
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from recycle_compiler.backends.bundle import bundle_bytes
+from recycle_compiler.frontend.load import parse_job_text
+from recycle_compiler.planner.compile import compile_job
+from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.protocol.framing import (
+    Challenge,
+    Response,
+    Session,
+    frame_handshake,
+    new_nonce,
+    new_token,
+    proof,
+    unframe_handshake,
+    unframe_verdict,
+)
+from recycle_runtime.protocol.messages import (
+    VERSION,
+    AgentJoin,
+    Began,
+    Go,
+    Heartbeat,
+    Join,
+    Leave,
+    LeftGroup,
+    LossShare,
+    Member,
+    Message,
+    ProcessEnded,
+    Report,
+    StartProcess,
+    StepDone,
+    StoreDone,
+    StoreGather,
+    StoreOpen,
+    StoreRefusal,
+    StoreSet,
+    StoreValues,
+)
+from recycle_runtime.transport.choose import neighbours_of
+from recycle_runtime.transport.interface import Grid, grid_of
+from recycle_runtime.transport.sparse_group import met_by
+
+SIZES = (256, 512, 1024, 2048, 4096)
+STAGES = 32
+PER_NODE = 8
+STEPS = 4
+_ADDRESS = "A" * 208
+"""As long as gloo's, in base64."""
+_PATIENCE = 600.0
+_JOB = """\
+job size {{
+  parallel {{ pipeline = {stages}  data = {pipelines} }}
+  batch    {{ microbatches = 2 }}
+  profile  {{ forward = 1  backward_input = 1  backward_weight = 1  optimizer = 1 }}
+  tolerate {{ failures = 1 }}
+}}
+"""
+
+
+class Figures(NamedTuple):
+    """Of one size; CPU seconds of the coordinator, and megabytes."""
+
+    size: int
+    arrive: float
+    """Until all are told to begin."""
+    meeting: float
+    """From there until all train."""
+    step: float
+    """Of one step of all."""
+    loss_to_go: float
+    """From the end of a worker until all others are told to go on."""
+    second_meeting: float
+    through: float
+    """Bytes through the coordinator in the second meeting, 1e6."""
+    memory: float
+    """The most it held, 1e6 bytes."""
+    wall: float
+    """Seconds from the end of the worker until all others train."""
+
+
+class Client:
+    """One connection, from the handshake on."""
+
+    def __init__(self, loop: "Loop", hear: Callable[[Message], None], first: Message) -> None:
+        self._loop, self._hear, self._first = loop, hear, first
+        self._socket = socket.create_connection(loop.address)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._buffer = bytearray()
+        self._session: Session | None = None
+        self._nonces: tuple[str, str] | None = None
+        loop.selector.register(self._socket, selectors.EVENT_READ, self)
+
+    @property
+    def stands(self) -> bool:
+        """Whether both ends have proved themselves."""
+        return self._session is not None
+
+    def send(self, message: Message) -> None:
+        assert self._session is not None
+        self._send(self._session.frame(message))
+
+    def close(self) -> None:
+        self._loop.selector.unregister(self._socket)
+        self._socket.close()
+
+    def read(self) -> None:
+        data = self._socket.recv(1 << 18)
+        assert data, "the coordinator has hung up"
+        self._loop.bytes += len(data)
+        self._buffer += data
+        while self._session is None:
+            if not self._shake_hands():
+                return
+        while (message := self._session.unframe(self._buffer)) is not None:
+            self._hear(message)
+
+    def _shake_hands(self) -> bool:
+        token = self._loop.token
+        if self._nonces is None:
+            challenge = unframe_handshake(Challenge, self._buffer)
+            if challenge is None:
+                return False
+            servers, clients = self._nonces = challenge.nonce, new_nonce()
+            mine = proof(token, "client", VERSION, servers, clients)
+            self._send(frame_handshake(Response(VERSION, clients, mine)))
+        if unframe_verdict(self._buffer) is None:
+            return False
+        self._session = Session(token, "client", *self._nonces)
+        self.send(self._first)
+        return True
+
+    def _send(self, data: bytes) -> None:
+        self._loop.bytes += len(data)
+        self._socket.sendall(data)
+
+
+class Loop:
+    """All connections of the simulated processes."""
+
+    def __init__(self, address: tuple[str, int], token: str) -> None:
+        self.address, self.token = address, token
+        self.selector = selectors.DefaultSelector()
+        self.bytes = 0
+        self.often: Callable[[], None] = lambda: None
+
+    def until(self, is_so: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + _PATIENCE
+        while not is_so():
+            for key, _ in self.selector.select(0.05):
+                key.data.read()
+            self.often()
+            if time.monotonic() > deadline:
+                raise SystemExit(f"waited in vain for this: {what}")
+
+
+class Worker:
+    """A worker process that trains nothing."""
+
+    def __init__(self, fleet: "Fleet", member: Member) -> None:
+        self._fleet, self.member, self.pid = fleet, member, 1 + len(fleet.workers)
+        self.generation = 0
+        self.has_begun = False
+        self.step = 0
+        self._store: Client | None = None
+        self._asked: list[tuple[str, tuple[str, ...]]] = []
+        self._order: Go | None = None
+        join = Join(member, self.pid, generation=0, asked=0, is_training=False)
+        self.line = Client(fleet.loop, self._hear, join)
+
+    def _hear(self, message: Message) -> None:
+        match message:
+            case Leave(generation):
+                self._leave_store()
+                self.has_begun = False
+                report = Report(self.step, is_fresh=self.step == 0)
+                self.line.send(LeftGroup(generation, report))
+            case Go():
+                self._order = message
+                self.generation, self.step = message.generation, message.step
+                self._fleet.told += 1
+                self._asked = self._fleet.meetings(message)
+                self._leave_store()
+                self._store = Client(self._fleet.loop, self._answered, StoreOpen())
+                self._meet()
+            case _:
+                pass
+
+    def _meet(self) -> None:
+        """The next group, or the end of the meeting."""
+        if not self._asked:
+            assert self._order is not None
+            self.has_begun = True
+            self._fleet.met += 1
+            self.line.send(Began(self._order.generation, 1 << 20, None))
+            return
+        self._fleet.waiting.append(self)
+
+    def ask(self) -> None:
+        """When its connection to the store stands."""
+        assert self._store is not None
+        self._store.send(StoreSet(self._asked[0][0], _ADDRESS))
+
+    def _answered(self, message: Message) -> None:
+        assert self._store is not None
+        match message:
+            case StoreDone():
+                self._store.send(StoreGather(self._asked[0][1]))
+            case StoreValues():
+                del self._asked[0]
+                self._meet()
+            case StoreRefusal():
+                self._asked = []
+            case _:
+                raise AssertionError(message)
+
+    def make_step(self) -> None:
+        if self.member.worker[1] == STAGES - 1:
+            self.line.send(LossShare(self.step, 0.5))
+        times = {"F": 0.01, "I": 0.01, "W": 0.01, "O": 0.001, "R": 0.001}
+        self.line.send(StepDone(self.step, 0.5, 0.1, 0, times))
+        self.step += 1
+
+    def end(self) -> None:
+        self._leave_store()
+        self.line.close()
+
+    def _leave_store(self) -> None:
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+
+    @property
+    def store_stands(self) -> bool:
+        return self._store is not None and self._store.stands
+
+
+class Fleet:
+    """All simulated processes of a job."""
+
+    def __init__(self, bundle: Bundle, loop: Loop) -> None:
+        self.bundle, self.loop = bundle, loop
+        self.workers: dict[Member, Worker] = {}
+        self.agents: list[Client] = []
+        self.nodes: dict[Member, Client] = {}
+        self.told = self.met = 0
+        self.waiting: list[Worker] = []
+        loop.often = self._often
+        self._heartbeat_at = 0.0
+        self._grid = 0, Grid((), 1, 0)
+
+    def start(self, nodes: int) -> None:
+        for number in range(nodes):
+            agent: list[Client] = []
+
+            def hear(message: Message, agent: list[Client] = agent) -> None:
+                if isinstance(message, StartProcess):
+                    self.nodes[message.member] = agent[0]
+                    self.workers[message.member] = Worker(self, message.member)
+
+            agent.append(Client(self.loop, hear, AgentJoin(f"node{number}/x", PER_NODE, ())))
+            self.agents.append(agent[0])
+
+    def meetings(self, order: Go) -> list[tuple[str, tuple[str, ...]]]:
+        """Of each group: where this process leaves its address, and those that it reads."""
+        grid, bundle = self._grid_of(order), self.bundle
+        role = order.role
+        stream = bundle.stream(order.plan, role) if role in bundle.workers(order.plan) else ()
+        me = grid.rank(role, 0)
+        neighbours = {grid.rank(other, 0) for other in neighbours_of(stream, role, bundle.pipelines)}
+        peers = grid.holder_ranks(role[1], 0)
+        folders = [
+            (f"g{order.generation}/first/all/0", me, met_by(me, grid.size, neighbours)),
+            (f"g{order.generation}/first/holders/{role[1]}/0/0", peers.index(me),
+             met_by(peers.index(me), len(peers), ())),
+        ]  # fmt: skip
+        return [
+            (f"{folder}/{rank}", tuple(f"{folder}/{other}" for other in others))
+            for folder, rank, others in folders
+        ]
+
+    def _grid_of(self, order: Go) -> Grid:
+        """The same for all workers of a generation."""
+        if self._grid[0] != order.generation:
+            self._grid = order.generation, grid_of(self.bundle, order.grid)
+        return self._grid[1]
+
+    def _often(self) -> None:
+        waiting, self.waiting = self.waiting, []
+        for worker in waiting:
+            if worker.store_stands:
+                worker.ask()
+            else:
+                self.waiting.append(worker)
+        now = time.monotonic()
+        if now - self._heartbeat_at > 0.5:
+            self._heartbeat_at = now
+            for agent in self.agents:
+                if agent.stands:
+                    agent.send(Heartbeat())
+
+
+class Coordinator:
+    """The real one."""
+
+    def __init__(self, plan: Path, state: Path, token: str) -> None:
+        command = [sys.executable, "-m", "recycle_runtime.cli", "coordinator", str(plan), "--steps", "1000"]
+        command += ["--listen", "127.0.0.1:0", "--state", str(state), "--restart-workers", "off"]
+        command += ["--plan-ahead", "off", "--replan", "off", "--recut", "off", "--heartbeat-timeout", "600"]
+        self._process = subprocess.Popen(command, env=os.environ | {"RECYCLE_TOKEN": token})
+        deadline = time.monotonic() + _PATIENCE
+        while not (state / "address").exists():
+            assert self._process.poll() is None and time.monotonic() < deadline, "no coordinator"
+            time.sleep(0.05)
+        host, _, port = (state / "address").read_text().rpartition(":")
+        self.address = host, int(port)
+
+    def cpu(self) -> float:
+        """Seconds so far."""
+        return int(Path(f"/proc/{self._process.pid}/schedstat").read_text().split()[0]) / 1e9
+
+    def memory(self) -> float:
+        """The most it has held, in bytes."""
+        lines = Path(f"/proc/{self._process.pid}/status").read_text().splitlines()
+        return 1024 * next(float(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+def measure(size: int, folder: Path) -> Figures:
+    """One job of this size, from its first process to the meeting after a failure."""
+    source = _JOB.format(stages=STAGES, pipelines=size // STAGES)
+    plan = folder / "size.plan"
+    plan.write_bytes(bundle_bytes(source=source, plans=compile_job(parse_job_text(source, "size.job"))))
+    token = new_token()
+    coordinator = Coordinator(plan, folder / "state", token)
+    try:
+        return _measure(size, coordinator, Fleet(Bundle.read(str(plan)), Loop(coordinator.address, token)))
+    finally:
+        coordinator.end()
+
+
+def _measure(size: int, coordinator: Coordinator, fleet: Fleet) -> Figures:
+    loop, cpu = fleet.loop, [coordinator.cpu()]
+    fleet.start(size // PER_NODE)
+    loop.until(lambda: fleet.told == size, "all are told to begin")
+    cpu.append(coordinator.cpu())
+    loop.until(lambda: fleet.met == size, "all train")
+    _settle(loop, coordinator)
+    cpu.append(coordinator.cpu())
+    for _ in range(STEPS):
+        for worker in fleet.workers.values():
+            worker.make_step()
+    _settle(loop, coordinator)
+    cpu.append(coordinator.cpu())
+    # On the stage for which there is a plan, so that nobody waits for one.
+    (failed,) = fleet.bundle.plans[1].failed
+    lost = fleet.workers.pop(Member((0, failed[1]), 0))
+    fleet.told = fleet.met = 0
+    began = time.monotonic()
+    lost.end()
+    fleet.nodes[lost.member].send(ProcessEnded(lost.member, lost.pid, "was killed by signal 9", 0))
+    loop.until(lambda: fleet.told == size - 1, "all others are told to go on")
+    cpu.append(coordinator.cpu())
+    sent = loop.bytes
+    loop.until(lambda: fleet.met == size - 1, "all others train")
+    wall = time.monotonic() - began
+    _settle(loop, coordinator)
+    cpu.append(coordinator.cpu())
+    through, memory = (loop.bytes - sent) / 1e6, coordinator.memory() / 1e6
+    arrive, meeting, steps, go, again = (later - earlier for earlier, later in pairwise(cpu))
+    return Figures(size, arrive, meeting, steps / STEPS, go, again, through, memory, wall)
+
+
+def _settle(loop: Loop, coordinator: Coordinator) -> None:
+    """Until the coordinator has dealt with everything: it uses next to no processor time any more."""
+    while True:
+        before, until = coordinator.cpu(), time.monotonic() + 0.5
+        loop.until(lambda until=until: time.monotonic() > until, "half a second")
+        if coordinator.cpu() - before < 0.05:
+            return
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="what a coordinator costs at size")
+    parser.add_argument("sizes", nargs="*", type=int, default=SIZES, metavar="SIZE")
+    sizes = parser.parse_args().sizes
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    print("| processes | arrive | meet | step | loss to go | meet again | MB through | MB held | wall s |")
+    print("|" + "---:|" * len(Figures._fields))
+    for size in sizes:
+        with tempfile.TemporaryDirectory() as folder:
+            found = measure(size, Path(folder))
+        print(
+            "| "
+            + " | ".join(f"{value:,.3g}" if number else f"{value:,}" for number, value in enumerate(found))
+            + " |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
