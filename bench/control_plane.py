@@ -24,6 +24,7 @@ from recycle_compiler.backends.bundle import bundle_bytes
 from recycle_compiler.frontend.load import parse_job_text
 from recycle_compiler.planner.compile import compile_job
 from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.plan.worker_ids import workers_in
 from recycle_runtime.protocol.framing import (
     Challenge,
     Response,
@@ -200,12 +201,15 @@ class Worker:
                 self._order = message
                 self.generation, self.step = message.generation, message.step
                 self._fleet.told += 1
-                self._asked = self._fleet.meetings(message)
-                self._leave_store()
-                self._store = Client(self._fleet.loop, self._answered, StoreOpen())
-                self._meet()
             case _:
                 pass
+
+    def go(self) -> None:
+        """As it was told to; all begin when all were told, so that both can be measured apart."""
+        assert self._order is not None
+        self._asked = self._fleet.meetings(self._order)
+        self._store = Client(self._fleet.loop, self._answered, StoreOpen())
+        self._meet()
 
     def _meet(self) -> None:
         """The next group, or the end of the meeting."""
@@ -282,6 +286,10 @@ class Fleet:
             agent.append(Client(self.loop, hear, AgentJoin(f"node{number}/x", PER_NODE, ())))
             self.agents.append(agent[0])
 
+    def go(self) -> None:
+        for worker in self.workers.values():
+            worker.go()
+
     def meetings(self, order: Go) -> list[tuple[str, tuple[str, ...]]]:
         """Of each group: where this process leaves its address, and those that it reads."""
         grid, bundle = self._grid_of(order), self.bundle
@@ -303,7 +311,7 @@ class Fleet:
     def _grid_of(self, order: Go) -> Grid:
         """The same for all workers of a generation."""
         if self._grid[0] != order.generation:
-            self._grid = order.generation, grid_of(self.bundle, order.grid)
+            self._grid = order.generation, grid_of(self.bundle, workers_in(order.grid))
         return self._grid[1]
 
     def _often(self) -> None:
@@ -367,7 +375,9 @@ def _measure(size: int, coordinator: Coordinator, fleet: Fleet) -> Figures:
     loop, cpu = fleet.loop, [coordinator.cpu()]
     fleet.start(size // PER_NODE)
     loop.until(lambda: fleet.told == size, "all are told to begin")
+    _settle(loop, coordinator)
     cpu.append(coordinator.cpu())
+    fleet.go()
     loop.until(lambda: fleet.met == size, "all train")
     _settle(loop, coordinator)
     cpu.append(coordinator.cpu())
@@ -386,6 +396,7 @@ def _measure(size: int, coordinator: Coordinator, fleet: Fleet) -> Figures:
     loop.until(lambda: fleet.told == size - 1, "all others are told to go on")
     cpu.append(coordinator.cpu())
     sent = loop.bytes
+    fleet.go()
     loop.until(lambda: fleet.met == size - 1, "all others train")
     wall = time.monotonic() - began
     _settle(loop, coordinator)

@@ -95,6 +95,8 @@ class Adaptation:
         self._rows: list[float] = []
         self._seen = 0
         """Rows of this generation."""
+        self._compared_at, self._has_slow = -1, False
+        """After how many of them workers were compared with their peers."""
         self._look_at = _ROWS_FOR_PLANS
         self._period = 0
         """Ticks of the plan of this generation."""
@@ -168,6 +170,7 @@ class Adaptation:
             self._pace = median(self._rows) / self._period
         self._period = assignment.period
         self._rows, self._seen, self._look_at, self._copying = [], 0, _ROWS_FOR_PLANS, 0.0
+        self._compared_at = -1
         self._weighed = None
 
     def _stand(self, here: PlanBook, cells: Mapping[Worker, Worker]) -> None:
@@ -207,7 +210,7 @@ class Adaptation:
         if not job.is_steady or job.move is not None:
             return []
         wishes: list[Wish] = []
-        if not self.ops.slow(self._live, _TOO_SLOW):
+        if not self._has_slow_workers():
             # What is better is judged as if all were equally fast.
             seconds = self.rate.seconds(now)
             step = self._step if self._seen >= self._steps_before_moves else 0.0
@@ -224,6 +227,12 @@ class Adaptation:
                 what = "plans for measured op times"
                 return [JobEvent(f"{what} are made where every worker holds one chunk only")]
         return []
+
+    def _has_slow_workers(self) -> bool:
+        """As of the last step of all."""
+        if self._compared_at != self._seen:
+            self._compared_at, self._has_slow = self._seen, bool(self.ops.slow(self._live, _TOO_SLOW))
+        return self._has_slow
 
     def _moves(self, job: StateMachine, now: float) -> list[Wish]:
         """Of whole workers; a job that can be cut anew moves layers instead."""

@@ -1,6 +1,7 @@
 """The agents of a job's nodes: which processes run on each. Standard library only."""
 
-from collections.abc import Callable, Collection
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
 from typing import Protocol
 
 from recycle_runtime.plan.assembly import Worker
@@ -50,6 +51,8 @@ class Agents:
         self._shunned: set[str] = set()
         """Names of agents that other nodes do not reach."""
         self._looked = now
+        self._known: Counter[Member] = Counter()
+        """On how many nodes a process of this name runs: more than one while an old one is on its way out."""
 
     def arrive(self, connection: Sends, message: AgentJoin, now: float) -> Sends | None:
         """A node offers so many places for processes; some may run already, if the agent started again.
@@ -60,7 +63,8 @@ class Agents:
         agent.pids = {running.member: running.pid for running in message.running}
         before = [other for other, known in self._agents.items() if agent.name and known.name == agent.name]
         for other in before:
-            del self._agents[other]
+            self._forget(self._agents.pop(other).pids)
+        self._known.update(agent.pids.keys())
         agent.is_shunned = bool(agent.name) and agent.name in self._shunned
         self._agents[connection] = agent
         return before[0] if before else None
@@ -89,7 +93,7 @@ class Agents:
         is_bearable = can_go_on_without({member.worker for agent in doubtful for member in agent.pids})
         limit = self._patience if is_bearable else max(self._patience, _LAST_PATIENCE)
         found = [connection for connection, agent in self._agents.items() if now - agent.heard > limit]
-        return [(connection, list(self._agents.pop(connection).pids)) for connection in found]
+        return [(connection, self.leave(connection)) for connection in found]
 
     def shun(self, member: Member) -> None:
         """Start nothing more where this one runs, until another agent runs there."""
@@ -111,14 +115,17 @@ class Agents:
     def leave(self, connection: Sends) -> list[Member]:
         """An agent has disconnected; the processes of its node."""
         agent = self._agents.pop(connection, None)
-        return [] if agent is None else list(agent.pids)
+        if agent is None:
+            return []
+        self._forget(agent.pids)
+        return list(agent.pids)
 
     def has(self, member: Member) -> bool:
-        return any(member in agent.pids for agent in self._agents.values())
+        return member in self._known
 
     def start(self, worker: Worker, faults: tuple[InjectedFault, ...]) -> bool:
         """Have a worker started on the first node with room; False if it runs, or no node has room."""
-        if self._runs(worker):
+        if self.runs(worker):
             return False
         nodes = self._open_nodes()
         most = float("inf") if self._share is None else self._share * self._tensor
@@ -132,7 +139,7 @@ class Agents:
 
         Avoided nodes come last. None if it runs, or no node has room.
         """
-        if self._runs(worker):
+        if self.runs(worker):
             return None
         nodes = self._open_nodes()
         loads = (
@@ -161,7 +168,14 @@ class Agents:
         agent = self._agents.get(connection)
         return "" if agent is None else agent.name
 
-    def _runs(self, worker: Worker) -> bool:
+    def _forget(self, members: Iterable[Member]) -> None:
+        for member in members:
+            self._known[member] -= 1
+            if not self._known[member]:
+                del self._known[member]
+
+    def runs(self, worker: Worker) -> bool:
+        """Whether any process of it does, on whichever node."""
         return any(self.has(Member(worker, rank)) for rank in range(self._tensor))
 
     def _open_nodes(self) -> "list[tuple[Sends, _Agent]]":
@@ -179,6 +193,7 @@ class Agents:
         connection, agent = nodes[number]
         for rank in range(self._tensor):
             agent.pids[Member(worker, rank)] = 0
+            self._known[Member(worker, rank)] += 1
             connection.send(StartProcess(Member(worker, rank), faults))
         return agent.name
 
@@ -190,10 +205,15 @@ class Agents:
     def gone(self, connection: Sends, member: Member) -> bool:
         """A process has ended; False if it was not known."""
         agent = self._agents.get(connection)
-        return agent is not None and agent.pids.pop(member, None) is not None
+        if agent is None or agent.pids.pop(member, None) is None:
+            return False
+        self._forget((member,))
+        return True
 
     def rename(self, member: Member, target: Member) -> None:
         for connection, agent in self._agents.items():
             if member in agent.pids:
                 agent.pids[target] = agent.pids.pop(member)
+                self._forget((member,))
+                self._known[target] += 1
                 connection.send(RenameProcess(member, target))

@@ -68,16 +68,17 @@ class Cells:
 
         One for which the grid has no room stays without.
         """
+        taken = set(self._cells.values())
         for worker in sorted(workers):
-            if worker not in self._cells and (cell := self._choice(worker)) is not None:
+            if worker not in self._cells and (cell := self._choice(worker, taken)) is not None:
                 self._cells[worker] = cell
+                taken.add(cell)
 
     def has_room(self, worker: Worker) -> bool:
         """Whether it stands somewhere or could."""
-        return worker in self._cells or self._choice(worker) is not None
+        return worker in self._cells or self._choice(worker, set(self._cells.values())) is not None
 
-    def _choice(self, worker: Worker) -> Worker | None:
-        taken = set(self._cells.values())
+    def _choice(self, worker: Worker, taken: set[Worker]) -> Worker | None:
         if self.book.is_own and worker not in taken:
             return worker
         free: dict[int, Worker] = {}

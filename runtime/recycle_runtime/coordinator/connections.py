@@ -32,6 +32,7 @@ class Connections:
         self._kinds: dict[Line, Member | Kind] = {}
         self._members: dict[Member, Line] = {}
         self._pids: dict[Member, int] = {}
+        self._observers: dict[Line, None] = {}
         self._moved: dict[tuple[Member, int], Member] = {}
         """For processes that are another worker now: by name and pid as they were."""
 
@@ -48,6 +49,8 @@ class Connections:
 
     def become(self, line: Line, kind: Kind) -> None:
         self._kinds[line] = kind
+        if kind is Kind.OBSERVER:
+            self._observers[line] = None
 
     def accept(self, line: Line, member: Member, pid: int) -> None:
         """From now on this connection speaks for this process, and no other does."""
@@ -60,9 +63,8 @@ class Connections:
             self._members[member].send(message)
 
     def publish(self, message: ToObserver) -> None:
-        for line, kind in list(self._kinds.items()):
-            if kind is Kind.OBSERVER:
-                line.send(message)
+        for line in list(self._observers):
+            line.send(message)
 
     def hang_up(self, member: Member) -> None:
         line = self._members.pop(member, None)
@@ -79,6 +81,7 @@ class Connections:
     def closed(self, line: Line) -> Member | Kind | None:
         """Whose connection that was; None if it has been replaced."""
         kind = self._kinds.pop(line, None)
+        self._observers.pop(line, None)
         if isinstance(kind, Member):
             del self._members[kind]
         return kind

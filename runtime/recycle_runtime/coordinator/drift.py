@@ -5,6 +5,7 @@ as long as its typical worker, the lower of two in the middle, so that one who i
 peers. A reduction ends for all when the last one has come to it, so the shortest time is the one.
 """
 
+from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping
 from statistics import median, median_low
 
@@ -25,9 +26,12 @@ class OpTimes:
     def __init__(self) -> None:
         self._seconds: dict[Worker, dict[str, float]] = {}
         self._samples: dict[Worker, int] = {}
+        self._factors: dict[Worker, float] | None = None
+        """Until something else is measured."""
 
     def add(self, worker: Worker, times: Mapping[str, float]) -> None:
         """What a worker has measured in a step; kinds that it did not run are left out."""
+        self._factors = None
         known = self._seconds.setdefault(worker, {})
         self._samples[worker] = count = self._samples.get(worker, 0) + 1
         for kind, seconds in times.items():
@@ -36,6 +40,7 @@ class OpTimes:
 
     def forget(self, worker: Worker) -> None:
         """It is gone, or does something else."""
+        self._factors = None
         self._seconds.pop(worker, None)
         self._samples.pop(worker, None)
 
@@ -55,30 +60,46 @@ class OpTimes:
 
     def factor(self, worker: Worker) -> float | None:
         """How many times longer than for its peers the same ops take; None if it is not known."""
-        own = self._seconds.get(worker)
-        if own is None or self._samples[worker] < ENOUGH_SAMPLES:
-            return None
-        others = [
-            known
-            for peer, known in self._peers(worker[1])
-            if peer != worker and self._samples[peer] >= ENOUGH_SAMPLES
-        ]
-        mine = theirs = 0.0
-        for kind in own.keys() - {"R"}:
-            if same := [known[kind] for known in others if kind in known]:
-                mine += own[kind]
-                theirs += median_low(same)
-        return mine / theirs if theirs > 0 else None
+        if self._factors is None:
+            self._factors = dict(self._compared())
+        return self._factors.get(worker)
 
     def slow(self, workers: Collection[Worker], limit: float) -> dict[Worker, float]:
         """Those that take so many times longer than their peers, each with its factor."""
         factors = {worker: self.factor(worker) for worker in sorted(workers)}
         return {worker: factor for worker, factor in factors.items() if factor and factor >= limit}
 
+    def _compared(self) -> Iterator[tuple[Worker, float]]:
+        """Every worker with its peers; many of them are sorted once and not for each."""
+        stages: dict[int, list[tuple[Worker, dict[str, float]]]] = {}
+        for worker, known in self._seconds.items():
+            if self._samples[worker] >= ENOUGH_SAMPLES:
+                stages.setdefault(worker[1], []).append((worker, known))
+        for peers in stages.values():
+            of_kind: dict[str, list[float]] = {}
+            for _, known in peers:
+                for kind, seconds in known.items():
+                    of_kind.setdefault(kind, []).append(seconds)
+            ordered = {kind: sorted(found) for kind, found in of_kind.items() if kind != "R"}
+            for worker, known in peers:
+                mine = theirs = 0.0
+                for kind in known.keys() & ordered.keys():
+                    if len(ordered[kind]) > 1:
+                        mine += known[kind]
+                        theirs += _median_of_others(ordered[kind], known[kind])
+                if theirs > 0:
+                    yield worker, mine / theirs
+
     def _peers(self, stage: int) -> Iterator[tuple[Worker, dict[str, float]]]:
         for worker, known in sorted(self._seconds.items()):
             if worker[1] == stage:
                 yield worker, known
+
+
+def _median_of_others(ordered: list[float], own: float) -> float:
+    """The lower of two in the middle of sorted numbers without one of them."""
+    middle = (len(ordered) - 2) // 2
+    return ordered[middle if middle < bisect_left(ordered, own) else middle + 1]
 
 
 def calibrated(job: JobText, ops: OpTimes) -> float | None:

@@ -1,6 +1,7 @@
 """The worker processes of a job: their last reports, and where they wait. Standard library only."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.protocol.messages import Member, Report
@@ -34,30 +35,52 @@ class Entry:
 
 
 class Roster:
-    """Worker processes; a worker is whole when all its tensor-parallel processes are there."""
+    """Worker processes; a worker is whole when all its tensor-parallel processes are there.
+
+    At size every message of a process must cost the same however many others there are. So what is asked for
+    again and again is kept: who is whole until somebody comes or goes, and how far all have reported.
+    """
 
     def __init__(self, tensor: int) -> None:
         self._tensor = tensor
         self.entries: dict[Member, Entry] = {}
+        """To be read; `join`, `remove` and `rename` change who is there."""
+        self._whole: list[Worker] | None = None
+        self._active: list[Member] | None = None
+        self._asked: tuple[int, list[Entry]] | None = None
+        """A generation, and those of whom it is not known that they have reported for it."""
 
     def __contains__(self, member: Member) -> bool:
         return member in self.entries
 
     def join(self, member: Member) -> Entry:
         self.entries[member] = Entry()
+        self._changed()
         return self.entries[member]
 
     def remove(self, worker: Worker) -> list[Member]:
         """Take a worker off; these of its processes were there."""
-        gone = [member for member in self.entries if member.worker == worker]
+        gone = [member for member in self._processes(worker) if member in self.entries]
         for member in gone:
             del self.entries[member]
+        self._changed()
         return gone
+
+    def rename(self, member: Member, target: Member) -> Entry:
+        """The process is another worker's from now on."""
+        self.entries[target] = self.entries.pop(member)
+        self._changed()
+        return self.entries[target]
+
+    def is_whole(self, worker: Worker) -> bool:
+        return all(member in self.entries for member in self._processes(worker))
 
     def whole(self) -> list[Worker]:
         """Workers with all their processes, in order."""
-        workers = sorted({member.worker for member in self.entries})
-        return [worker for worker in workers if all(member in self for member in self._processes(worker))]
+        if self._whole is None:
+            ranks = Counter(member.worker for member in self.entries)
+            self._whole = sorted(worker for worker, count in ranks.items() if count == self._tensor)
+        return list(self._whole)
 
     def members(self) -> Iterator[Member]:
         """Of whole workers."""
@@ -65,18 +88,34 @@ class Roster:
             yield from self._processes(worker)
 
     def active(self) -> list[Member]:
-        return [member for member, entry in self.entries.items() if entry.is_active]
+        """Those who train."""
+        if self._active is None:
+            self._active = [member for member, entry in self.entries.items() if entry.is_active]
+        return list(self._active)
+
+    def activate(self, members: Iterable[Member]) -> None:
+        """These train from now on, and no others."""
+        for entry in self.entries.values():
+            entry.is_active = False
+        for member in members:
+            self.entries[member].is_active = True
+        self._active = None
 
     def late(self, generation: int) -> list[Worker]:
         """Workers that should have left their group for this generation, and have not."""
-        late = {member.worker for member, entry in self.entries.items() if entry.is_leaving}
-        return sorted(late) if not self.have_reported(generation) else []
+        if self.have_reported(generation):
+            return []
+        return sorted({member.worker for member, entry in self.entries.items() if entry.is_leaving})
 
     def have_reported(self, generation: int) -> bool:
-        return all(
-            entry.report is not None and entry.generation == generation
-            for entry in (self.entries[member] for member in self.members())
-        )
+        """All processes of whole workers."""
+        if self._asked is None or self._asked[0] != generation:
+            self._asked = generation, [self.entries[member] for member in self.members()]
+        left = self._asked[1]
+        # One that has reported has for good, until another generation is asked for.
+        while left and left[-1].report is not None and left[-1].generation == generation:
+            left.pop()
+        return not left
 
     def reports(self) -> dict[Member, Report]:
         found = {member: self.entries[member].report for member in self.members()}
@@ -84,6 +123,9 @@ class Roster:
 
     def _processes(self, worker: Worker) -> list[Member]:
         return [Member(worker, rank) for rank in range(self._tensor)]
+
+    def _changed(self) -> None:
+        self._whole = self._asked = self._active = None
 
 
 def name_of(worker: Worker) -> str:

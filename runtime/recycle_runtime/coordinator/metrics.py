@@ -63,7 +63,8 @@ class StepRows:
         if step >= self.next and member in self._members:
             self._said.setdefault(step, {})[member] = done
         rows: list[StepRow] = []
-        while self._members and self._members <= self._said.get(self.next, {}).keys():
+        # Nobody else is in there.
+        while self._members and len(self._members) == len(self._said.get(self.next, ())):
             rows.append(self._row())
         return rows
 

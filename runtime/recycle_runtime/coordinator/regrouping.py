@@ -7,7 +7,7 @@ step that all have may still lack its verdict, because the sum of the norm broke
 sum tells it, or, if none does, what the processes had put into it is added up here. Standard library only.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from recycle_runtime.plan.assembly import Worker
@@ -124,8 +124,20 @@ class Start(NamedTuple):
     first_item: int
     spared: frozenset[Worker]
     """Cells in which injected faults wait."""
+    grid: str
+    """The roles of all, as they are told."""
+    takers: Mapping[Member, Sequence[Worker]]
+    """Cells that get their state from a member."""
     check_peers: int = 0
     """Steps from one comparison of peers to the next; 0: never."""
+
+
+def takers_of(standing: Standing) -> dict[Member, list[Worker]]:
+    """Whose state goes where, by who gives it."""
+    found: dict[Member, list[Worker]] = {}
+    for to, donor in standing.donors.items():
+        found.setdefault(donor, []).append(to.worker)
+    return found
 
 
 def go_order(start: Start, member: Member, checkpoint: CheckpointOrder | None) -> Go:
@@ -134,14 +146,14 @@ def go_order(start: Start, member: Member, checkpoint: CheckpointOrder | None) -
     donor = standing.donors.get(member)
     source = None if donor is None else workers[donor.worker]
     is_joining = member.worker in joiners
-    takers = [to.worker for to, other in standing.donors.items() if other == member]
+    takers = start.takers.get(member, ())
     return Go(
         generation=start.number,
         step=standing.step,
         bundle=start.assignment.bundle,
         plan=start.assignment.plan,
         role=start.roles[member.worker],
-        grid=tuple(sorted(start.roles.values(), key=lambda role: (role[1], role[0]))),
+        grid=start.grid,
         sums=standing.sums,
         copy_from=None if is_joining else source,
         copy_to=tuple(workers[cell] for cell in takers if cell not in joiners),

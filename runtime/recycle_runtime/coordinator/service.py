@@ -129,6 +129,8 @@ from recycle_runtime.protocol.store_table import StoreTable
 
 _LOGGER = logging.getLogger(__name__)
 _TURN = 0.05
+_TICK = 0.02
+"""Seconds from one look at all workers to the next, at least."""
 _RETURN_SECONDS = 5.0
 """How long a restarted coordinator waits for the processes of the journal."""
 _REMEMBERED_ROWS = 64
@@ -228,6 +230,9 @@ class Service:
         share = None if options.nodes is None else even_share(len(self._book.grid), options.nodes)
         self._agents = Agents(bundle.tensor, options.heartbeat_timeout, now, share)
         self._refill = Refill()
+        self._to_start = placement_order(expected)[::-1]
+        """Of the workers that the job begins with, those that no agent has been told of, from the last on."""
+        self._ticked = float("-inf")
         self._away = set(options.failed)
         """Workers that the user wants to do without, until a node arrives while the others train."""
         self._node_at = now
@@ -558,12 +563,17 @@ class Service:
 
     def _start_expected(self) -> None:
         """Those that the job begins with."""
-        started = [worker for worker in placement_order(self._job.expected) if self._start(worker)]
+        started = 0
+        while self._to_start:
+            worker = self._to_start[-1]
+            is_wanted = worker in self._job.expected and not self._agents.runs(worker)
+            if is_wanted and not self._agents.start(worker, self._hooks.faults(worker)):
+                # The same holds for all others: there is no room.
+                break
+            self._to_start.pop()
+            started += is_wanted
         if self._job.phase is Phase.FORMING and started:
-            self._say_start(f"{len(started)} workers start: they read the program and build their layers")
-
-    def _start(self, worker: Worker) -> bool:
-        return self._agents.start(worker, self._hooks.faults(worker))
+            self._say_start(f"{started} workers start: they read the program and build their layers")
 
     def _restart_workers(self) -> None:
         """Failed ones, where there is room by now."""
@@ -659,6 +669,10 @@ class Service:
             return
         self._clock.turn()
         now = self._clock.now()
+        if 0 <= now - self._ticked < _TICK:
+            # While much arrives, looking at everybody after each part of it would take longer than the rest.
+            return
+        self._ticked = now
         if (why := self._stop()) is not None:
             self._end_wanted(why)
         self._publish([*self._journal.news(), *self._plans.take()])
@@ -674,6 +688,10 @@ class Service:
             self._give_up_missing_members()
         self._look_at_network(now)
         self._look_at_nodes(now)
+        self._start_missing(now)
+
+    def _start_missing(self, now: float) -> None:
+        """Workers that should run and do not."""
         if self._options.restarts_workers:
             self._restart_workers()
         if self._job.phase is Phase.FORMING and now - self._node_at > _NODES_SECONDS:

@@ -77,12 +77,14 @@ from recycle_runtime.coordinator.regrouping import (
     go_order,
     possible_moves,
     stand,
+    takers_of,
 )
 from recycle_runtime.coordinator.saves import Saves
 from recycle_runtime.coordinator.scripts import Scripts
 from recycle_runtime.coordinator.skipped_steps import MAX_SKIPPED, SkippedSteps
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.plan_book import Assignment, PlanBook, one_of_each_stage, plan_name
+from recycle_runtime.plan.worker_ids import grid_text
 from recycle_runtime.protocol.messages import (
     AtBoundary,
     Began,
@@ -186,6 +188,8 @@ class StateMachine:
         """That it has led to so far."""
         self._can_wait_for_plan = True
         """False once planning has failed."""
+        self._to_begin: set[Member] = set()
+        """Of those who train in the generation, who has not begun with it."""
         self._hold: int | None = None
         """The step before which every worker should stop."""
         self._hold_request = 0
@@ -337,7 +341,8 @@ class StateMachine:
         for worker in state.places:
             for rank in range(self._tensor):
                 entry = self.roster.join(Member(worker, rank))
-                entry.is_active = entry.has_begun = entry.has_stepped = True
+                entry.has_begun = entry.has_stepped = True
+        self.roster.activate(tuple(self.roster.entries))
         assert self.assignment is not None, "the plan of the last generation is not there any more"
         self.rows.next = state.next_row
         plan = plan_name(self.book, self.assignment)
@@ -356,7 +361,7 @@ class StateMachine:
         if member in self.roster:
             return
         self.roster.join(member).is_outdated = event.has_trained
-        if member.worker in self.roster.whole():
+        if self.roster.is_whole(member.worker):
             self.expected.discard(member.worker)
         self._newest = max(self._newest, event.asked)
         if event.asked > self.number and self.phase is not Phase.RUNNING:
@@ -410,7 +415,7 @@ class StateMachine:
         entry.report = Report(None, is_fresh=False) if entry.is_outdated else message.report
         entry.generation, entry.is_leaving = message.generation, False
         if self.phase is Phase.RUNNING:
-            is_here = member.worker in self.roster.whole()
+            is_here = self.roster.is_whole(member.worker)
             if not entry.is_active and is_here and self.cells.has_room(member.worker):
                 self._stop_at_boundary(f"{name_of(member.worker)} arrives")
             return
@@ -442,8 +447,8 @@ class StateMachine:
         entry = self.roster.entries[member]
         entry.has_begun, entry.is_outdated, entry.has_layers = True, False, False
         entry.saves = message.saves
-        entries = [self.roster.entries[other] for other in self.roster.active()]
-        if all(other.has_begun for other in entries) and not self.recovery.going:
+        self._to_begin.discard(member)
+        if not self._to_begin and not self.recovery.going:
             self.recovery.going = self._now
             self._restore = None
             self._orders.append(FinishRecovery(self.recovery))
@@ -693,15 +698,22 @@ class StateMachine:
             return
         self._give_up_late_members()
         since = max(self._row_at, self.recovery.going)
-        is_first = not all(self.roster.entries[member].has_stepped for member in self.roster.active())
-        if self.is_steady and self._standstill.is_long(self._now - since, is_first=is_first):
+        if self.is_steady and self._is_standing_still(self._now - since):
             self._regroup_fruitlessly(self.roster.active()[0], "no worker made progress")
         if self.move is not None and self.move.is_late(self._now):
             self._give_up_move("it takes too long")
         if self.phase is Phase.RUNNING:
-            waiting = [self.roster.entries[member].boundary for member in self._those_who_end()]
-            if waiting and all(step is not None and step >= self.steps for step in waiting):
+            ending = self._those_who_end()
+            waiting = (self.roster.entries[member].boundary for member in ending)
+            if ending and all(step is not None and step >= self.steps for step in waiting):
                 self._end_when_saved()
+
+    def _is_standing_still(self, seconds: float) -> bool:
+        """Whether so many seconds without a step are too many."""
+        if not self._standstill.is_long(seconds, is_first=False):
+            return False
+        is_first = not all(self.roster.entries[member].has_stepped for member in self.roster.active())
+        return self._standstill.is_long(seconds, is_first=is_first)
 
     def _give_up_late_members(self) -> None:
         """Processes that do not leave their group in time; the last of a stage gets longer."""
@@ -847,11 +859,13 @@ class StateMachine:
         self.number = self.recovery.generation = number
         self._orders.append(BeginGathering(number))
         self._asked_at = self._now
+        leave = Leave(number)
         for member, entry in self.roster.entries.items():
             entry.is_leaving = entry.is_leaving or entry.is_active
-            entry.is_active = entry.has_begun = False
+            entry.has_begun = False
             entry.boundary = None
-            self._send(member, Leave(number))
+            self._send(member, leave)
+        self.roster.activate(())
         self._go_if_all_are_here()
 
     def _go_if_all_are_here(self) -> None:
@@ -925,9 +939,7 @@ class StateMachine:
         for member, target in list(possible_moves(moves, self.roster.reports())):
             self._send(member, Move(target.worker))
             self._orders.append(Rename(member, target))
-            entry = self.roster.entries.pop(member)
-            entry.report = Report(None, is_fresh=False)
-            self.roster.entries[target] = entry
+            self.roster.rename(member, target).report = Report(None, is_fresh=False)
             self.cells.drop(member.worker)
             self.cells.put({target.worker: target.worker})
             taken.add(target.worker)
@@ -952,11 +964,14 @@ class StateMachine:
         self._save_orders(self.saves.begin(self.number, working, self._stages()))
         self._checkpoint(self.checkpoints.regroup(standing.step, working, self._stages()))
         here = [cell for cell in self.cells.all_of(member.worker for member in working)]
+        roles = assignment.roles | self.book.idle_roles(assignment, joiners)
         start = Start(
             self.number,
             standing,
             assignment,
-            roles=assignment.roles | self.book.idle_roles(assignment, joiners),
+            roles=roles,
+            grid=grid_text(roles.values()),
+            takers=takers_of(standing),
             workers=workers,
             joiners=joiners,
             restore=self._restore,
@@ -966,15 +981,17 @@ class StateMachine:
             spared=frozenset(one_of_each_stage(here, self.number)),
             check_peers=self._check_peers,
         )
+        self._to_begin = set(members)
+        self.roster.activate(members)
         for member in members:
             entry = self.roster.entries[member]
-            entry.is_active, entry.boundary, entry.has_begun = True, None, False
+            entry.boundary, entry.has_begun = None, False
             cell = self.cells.of(member.worker)
             assert cell is not None
             entry.is_joining = cell in joiners
             at = Member(cell, member.tp_rank)
             order = go_order(start, at, self.checkpoints.asked_of(member))
-            self._send(member, replace(order, is_main=member == self.scripts.main))
+            self._send(member, replace(order, is_main=True) if member == self.scripts.main else order)
 
     def _with_loss(self, members: Iterable[Member]) -> frozenset[Member]:
         """One process of each worker that computes losses."""

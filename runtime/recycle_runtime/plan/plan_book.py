@@ -260,5 +260,7 @@ def _counts(failed: Collection[Worker], stages: int) -> Counts:
 
 def one_of_each_stage(places: Collection[Worker], turn: int) -> set[Worker]:
     """In turn: injected faults spare them, so that every stage keeps its state."""
-    stages = {stage: sorted(place for place in places if place[1] == stage) for _, stage in places}
+    stages: dict[int, list[Worker]] = {}
+    for place in sorted(places):
+        stages.setdefault(place[1], []).append(place)
     return {here[turn % len(here)] for here in stages.values()}

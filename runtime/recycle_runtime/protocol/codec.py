@@ -53,7 +53,7 @@ Natural = Annotated[int, Range(0, _LARGEST)]
 
 def encode(value: object) -> Any:
     """What `json.dumps` takes."""
-    if isinstance(value, str | int | float | None):
+    if type(value) in _AS_THEY_ARE:
         return value
     if isinstance(value, bytes):
         return base64.b64encode(value).decode("ascii")
@@ -62,8 +62,16 @@ def encode(value: object) -> Any:
     if isinstance(value, Mapping):
         return {key: encode(item) for key, item in cast("Mapping[str, object]", value).items()}
     if dataclasses.is_dataclass(value):
-        return {each.name: encode(getattr(value, each.name)) for each in dataclasses.fields(value)}
+        return {name: encode(getattr(value, name)) for name in _names(type(value))}
     raise TypeError(f"{value!r} cannot be sent")
+
+
+_AS_THEY_ARE: Final = frozenset({str, int, float, bool, type(None)})
+
+
+@cache
+def _names(kind: type[Any]) -> tuple[str, ...]:
+    return tuple(each.name for each in dataclasses.fields(kind))
 
 
 def decode(kind: type[T], value: object, name: str = "value") -> T:

@@ -482,8 +482,8 @@ class Go:
     plan: Natural
     role: GridWorker
     """The worker whose stream it runs."""
-    grid: tuple[GridWorker, ...]
-    """The roles of all, in the order of ranks."""
+    grid: str
+    """The roles of all, as `worker_ids.grid_text` writes them."""
     sums: Sums | None
     """Of the step before the first, for those who lack them."""
     copy_from: GridWorker | None

@@ -33,6 +33,8 @@ _log = logging.getLogger(__name__)
 
 _PATIENCE = 30.0
 _MOST_STRANGERS = 256
+_STRANGERS_FOR_EACH = 16
+"""The same in jobs with many clients, for each of these."""
 _MOST_WAITING_TO_BE_SENT = 1 << 29
 
 
@@ -46,6 +48,8 @@ class Connection:
         self.session: Session | None = None
         """From the moment on at which the client has proved itself."""
         self.is_open = True
+        self.is_writing = False
+        """Whether the server is told when more can be sent."""
         self.since = time.monotonic()
         self.address = _address(sock)
 
@@ -140,8 +144,10 @@ class Server:
         if len(connection.outgoing) > _MOST_WAITING_TO_BE_SENT:
             self._broken.append(connection)
             return
-        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.outgoing else 0)
-        self._selector.modify(connection.socket, wanted, connection)
+        if connection.is_writing != bool(connection.outgoing):
+            connection.is_writing = bool(connection.outgoing)
+            wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.is_writing else 0)
+            self._selector.modify(connection.socket, wanted, connection)
 
     def drop(self, connection: Connection) -> None:
         """Close; the owner hears of it if the client had been known."""
@@ -175,7 +181,7 @@ class Server:
         connection = Connection(self, sock)
         self._selector.register(sock, selectors.EVENT_READ, connection)
         self._strangers[connection] = None
-        if len(self._strangers) > _MOST_STRANGERS:
+        if len(self._strangers) > self._most_strangers():
             self.drop(next(iter(self._strangers)))
         connection.send_bytes(frame_handshake(Challenge(VERSION, connection.nonce)))
 
@@ -225,12 +231,16 @@ class Server:
         connection.send_bytes(frame_handshake(answer))
         connection.session = Session(self._token, "server", connection.nonce, response.nonce)
 
+    def _most_strangers(self) -> int:
+        """All processes of a large job may come at the same moment, once their agents are there."""
+        known = len(self._selector.get_map()) - len(self._strangers)
+        return max(_MOST_STRANGERS, _STRANGERS_FOR_EACH * known)
+
     def _forget_strangers(self) -> None:
-        if not self._strangers:
-            return
         limit = time.monotonic() - _PATIENCE
-        for connection in [stranger for stranger in self._strangers if stranger.since < limit]:
-            self.drop(connection)
+        # They are in the order in which they came.
+        while self._strangers and (oldest := next(iter(self._strangers))).since < limit:
+            self.drop(oldest)
 
 
 def _address(sock: socket.socket) -> str:

@@ -19,7 +19,7 @@ from recycle_runtime.execution.session import Role
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import Opcode
 from recycle_runtime.plan.plan_book import stream_of
-from recycle_runtime.plan.worker_ids import Worker, worker_text
+from recycle_runtime.plan.worker_ids import Worker, worker_text, workers_in
 from recycle_runtime.protocol.messages import (
     CaughtUp,
     Copied,
@@ -82,7 +82,7 @@ class Generation:
         self._equipment, self._order, self._worker, self._store = equipment, order, worker, store
         self.number = order.generation
         self.connections = equipment.engine.connections()
-        grid = grid_of(bundle, order.grid)
+        grid = grid_of(bundle, workers_in(order.grid))
         stream = stream_of(bundle, order.plan, order.role)
         self._role = Role(bundle, order.plan, order.role, stream, grid)
         self._tells_loss_at: int | None = None
@@ -157,7 +157,7 @@ class Generation:
         _log.info(
             "joined generation %d as %s under plan %d of bundle %d, %d workers",
             self.number, worker_text(self._role.worker), self._order.plan, self._order.bundle,
-            len(self._order.grid),
+            len(self._role.grid.workers),
         )  # fmt: skip
         return copied
 
