@@ -24,8 +24,9 @@ class CountingStore(dist.Store):  # pyright: ignore[reportUntypedBaseClass]
         super().__init__()
         self._table, self.read = table, set[str]()
 
-    def set(self, key: str, value: bytes) -> None:
-        self._table.set(key, value)
+    def set(self, key: str, value: str | bytes) -> None:
+        table: Any = self._table
+        table.set(key, value)
 
     def get(self, key: str) -> bytes:
         self.read.add(key)
