@@ -107,6 +107,16 @@ class Agents:
         for connection in self._agents:
             connection.send(JobEnding(seconds))
 
+    @property
+    def has_processes(self) -> bool:
+        return any(agent.pids for agent in self._agents.values())
+
+    def kill_all(self) -> None:
+        """All worker processes; agents stay."""
+        for connection, agent in self._agents.items():
+            for member in list(agent.pids):
+                connection.send(KillProcess(member))
+
     def dismiss(self) -> None:
         """The job is over."""
         for connection in self._agents:

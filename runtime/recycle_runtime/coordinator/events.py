@@ -413,6 +413,8 @@ class EndJob:
     error: str | None
     no_plan: bool
     """Whether that is why."""
+    is_lost: bool = False
+    """Whether it is because no live worker has the state of a stage."""
 
 
 Order = (

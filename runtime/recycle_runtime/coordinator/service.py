@@ -138,6 +138,8 @@ _REMEMBERED_ROWS = 64
 _NODES_SECONDS = 30.0
 """How long the next of the nodes that were announced may take to arrive."""
 _LINGER = 2.0
+_LINGER_TO_GO_ON = 15.0
+"""For all workers to be gone, before the job goes on from a checkpoint."""
 _LINGER_AFTER_ALL = 30.0
 """After the end: how long workers may take to leave; if all went well, they may have more to do."""
 
@@ -163,6 +165,8 @@ class JobOptions:
     """Steps from one checkpoint to the next."""
     resume: bool = False
     """Begin with the newest checkpoint."""
+    max_resumes: int = 0
+    """How often the job may go on from its newest checkpoint by itself."""
     adaptation: AdaptationOptions = field(default_factory=AdaptationOptions)
     check_peers: int = CHECK_PEERS
     """Steps from one comparison of peers to the next; 0: never."""
@@ -196,6 +200,7 @@ class Service:
         self._journal = outside.journal(self._journal_path)
         checkpoints = None
         self._checkpoint_files: CheckpointFiles | None = None
+        self._checkpoint_lock: int | None = None
         if options.checkpoint is not None:
             # Two jobs would delete each other's.
             self._checkpoint_lock = take_folder(Path(options.checkpoint), "coordinator", "--checkpoint")
@@ -253,6 +258,8 @@ class Service:
         self._recut: LayerMove | None = None
         """That has led to the generation under way, until that is told."""
         self._end: JobEnded | None = None
+        self.goes_on = False
+        """Whether the job has ended only to go on from its newest checkpoint."""
         self._closes_at = float("inf")
         self._stop: Callable[[], str | None] = lambda: None
         self._has_begun = remembered is not None
@@ -318,7 +325,8 @@ class Service:
         try:
             while not self.is_over:
                 self._server.turn(_TURN)
-            self._agents.dismiss()
+            if not self.goes_on:
+                self._agents.dismiss()
             self._server.turn(0)
         finally:
             self.close()
@@ -335,7 +343,8 @@ class Service:
         """Whether the job has ended, and its workers have left or had time to."""
         if self._end is None:
             return False
-        return not self._connections.has_members or self._clock.now() >= self._closes_at
+        is_left = self._agents.has_processes if self.goes_on else self._connections.has_members
+        return not is_left or self._clock.now() >= self._closes_at
 
     def close(self) -> None:
         """Let go of everything outside this object."""
@@ -349,6 +358,8 @@ class Service:
         self._journal.close()
         self._server.close()
         os.close(self._lock)
+        if self._checkpoint_lock is not None:
+            os.close(self._checkpoint_lock)
 
     def _sweep(self) -> None:
         """What workers have begun to write and nobody will complete."""
@@ -881,6 +892,13 @@ class Service:
                 self._carry_out(self._job.handle(closed, self._clock.now()))
         self._end = JobEnded(order.error, order.no_plan, self.newest_checkpoint, self._job.steps)
         self._closes_at = self._clock.now() + (_LINGER_AFTER_ALL if order.error is None else _LINGER)
+        newest = self.newest_checkpoint
+        if order.is_lost and newest is not None and self._options.max_resumes > 0:
+            self.goes_on = True
+            self._closes_at = self._clock.now() + _LINGER_TO_GO_ON
+            self._tell(f"{order.error}; the job goes on from {newest.path} with step {newest.step}")
+            self._agents.kill_all()
+            return
         _LOGGER.info("the job has ended: %s", order.error or "all steps are made")
         self._connections.publish(self._end)
 

@@ -648,7 +648,7 @@ class StateMachine:
         empty = self._empty_stages()
         if empty and self.phase is not Phase.FORMING:
             said = f" ({event.reason})" if event.reason else ""
-            self._end(f"every worker of stage {empty[0]} has failed: {cause}{said}")
+            self._end(f"every worker of stage {empty[0]} has failed: {cause}{said}", is_lost=True)
         elif self.phase is Phase.FORMING and not self.expected and not self.roster.entries:
             said = f" ({event.reason})" if event.reason else ""
             self._end(f"every worker has failed before the first step: {cause}{said}")
@@ -889,7 +889,7 @@ class StateMachine:
             self._end(str(error))
             return
         if isinstance(standing, StageGone):
-            self._end(f"no live worker holds the parameters of stage {standing.stages[0]}")
+            self._end(f"no live worker holds the parameters of stage {standing.stages[0]}", is_lost=True)
             return
         # Workers that moved are waited for; joiners get their state while the others train.
         joiners = frozenset(member.worker for member in standing.donors) - movers
@@ -1133,7 +1133,9 @@ class StateMachine:
             self._send(member, Recall(self.rows.next))
             self._say_where_to_stop(member)
 
-    def _end(self, error: str | None, *, no_plan: bool = False, ok: bool = False) -> None:
+    def _end(
+        self, error: str | None, *, no_plan: bool = False, ok: bool = False, is_lost: bool = False
+    ) -> None:
         """`ok`: all steps are made, whatever else went wrong."""
         if self.phase is Phase.ENDED:
             return
@@ -1142,7 +1144,7 @@ class StateMachine:
         self.checkpoints.stop()
         for member in () if is_told else self.roster.entries:
             self._send(member, End(ok or error is None))
-        self._orders.append(EndJob(error, no_plan))
+        self._orders.append(EndJob(error, no_plan, is_lost))
 
     def _send(self, member: Member, message: ToWorker) -> None:
         self._orders.append(Send(member, message))

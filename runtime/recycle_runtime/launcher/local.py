@@ -67,6 +67,7 @@ class RunOptions:
     """A folder for checkpoints; None: none are taken."""
     checkpoint_every: int = 100
     """Steps from one checkpoint to the next."""
+    max_resumes: int = 0
     resume: bool = False
     """Go on from the newest checkpoint."""
     max_skipped: int = 20
@@ -134,6 +135,7 @@ def run_local(
             checkpoint=options.checkpoint,
             checkpoint_every=options.checkpoint_every,
             resume=options.resume,
+            max_resumes=options.max_resumes,
             stop_timeout=options.stop_timeout,
             max_skipped=options.max_skipped,
             debug=options.debug,
@@ -187,6 +189,9 @@ def _take(message: ToObserver, result: RunResult, options: RunOptions) -> None:
             if not result.begins:
                 result.begins.append(first)
         case StepRow():
+            while result.steps and result.steps[-1].step >= message.step:
+                # The job has gone back to a checkpoint; what is made again counts.
+                result.steps.pop()
             result.steps.append(message)
         case Recovered():
             result.recoveries.append(message)

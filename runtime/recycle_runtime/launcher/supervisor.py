@@ -71,6 +71,7 @@ class Job:
     checkpoint: str | None = None
     checkpoint_every: int = 100
     resume: bool = False
+    max_resumes: int = 0
     stop_timeout: float = 60.0
     max_skipped: int = 20
     debug: str | None = None
@@ -275,6 +276,7 @@ class Supervisor:
         if job.checkpoint is not None:
             command += ["--checkpoint", job.checkpoint, "--checkpoint-every", str(job.checkpoint_every)]
             command += ["--resume"] if job.resume else []
+            command += ["--max-resumes", str(job.max_resumes)]
             command += ["--stop-timeout", str(job.stop_timeout)]
         for fault in job.faults:
             command += ["--fault", fault]

@@ -2,8 +2,9 @@
 
 import argparse
 import os
+import socket
 from argparse import Namespace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 
 from recycle_runtime.checkpoint.manifest import CheckpointError
@@ -35,8 +36,10 @@ from recycle_runtime.coordinator.patience import Patience
 from recycle_runtime.coordinator.service import JobOptions, Service
 from recycle_runtime.coordinator.state_machine import ENDLESS
 from recycle_runtime.files import FolderTakenError
+from recycle_runtime.protocol.messages import JobEnded
 from recycle_runtime.protocol.server import Server
 
+_BACKLOG = 1024
 _START_SECONDS = 300.0
 """For the first workers to arrive."""
 
@@ -87,6 +90,7 @@ def run(arguments: Namespace, output: Output) -> int:
         checkpoint=arguments.checkpoint,
         every=checkpoint_every(arguments),
         resume=arguments.resume,
+        max_resumes=arguments.max_resumes,
         adaptation=adaptation_options(arguments),
         check_peers=checked_peers(arguments),
         max_skipped=max_skipped(arguments),
@@ -98,15 +102,12 @@ def run(arguments: Namespace, output: Output) -> int:
         # A worker arrives when its script makes its trainer, which may come after much else.
         start_seconds=max(_START_SECONDS, limits.first_step if arguments.steps is None else 0.0),
     )
-    try:
-        # Whose socket the parent process keeps for the next coordinator.
-        service = Service(options, Outside(serve=partial(Server, listener=arguments.listener)))
-    except (CheckpointError, FolderTakenError) as error:
-        raise UserError(str(error)) from None
-    _announce(state, f"{host}:{service.port}")
+    # Agents and observers stay when the job goes on from a checkpoint, and find the next coordinator here.
+    # The parent process may keep the socket for the same reason.
+    listener = _listener(host, port) if arguments.listener is None else arguments.listener
     requests = StopRequests()
     with stop_requests(requests):
-        end = service.run(requests.why)
+        service, end = _run(options, listener, f"{host}:{_port(listener)}", requests)
     if end.error is None:
         return DONE
     if not service.was_observed:
@@ -118,6 +119,44 @@ def run(arguments: Namespace, output: Output) -> int:
     if requests.number is not None:
         return 128 + requests.number
     return NO_PLAN if end.no_plan else INPUT_ERROR
+
+
+def _run(options: JobOptions, listener: int, where: str, requests: StopRequests) -> tuple[Service, JobEnded]:
+    """From the beginning, or from where a coordinator before this one was; how the job has ended."""
+    resumes, state = options.max_resumes, options.state
+    begun = [number for number in range(1, resumes + 1) if _folder(state, number).exists()]
+    for number in range(max(begun, default=0), resumes + 1):
+        own = replace(
+            options,
+            state=_folder(state, number),
+            resume=options.resume or number > 0,
+            max_resumes=resumes - number,
+        )
+        try:
+            service = Service(own, Outside(serve=lambda *about: Server(*about, listener=os.dup(listener))))
+        except (CheckpointError, FolderTakenError) as error:
+            raise UserError(str(error)) from None
+        _announce(state, where)
+        end = service.run(requests.why)
+        if not service.goes_on:
+            return service, end
+        # A coordinator that is started again from here on begins there.
+        _folder(state, number + 1).mkdir()
+    raise AssertionError("a job goes on no more often than it may")
+
+
+def _folder(state: Path, resumes: int) -> Path:
+    """What must outlive the process, from one resumption to the next."""
+    return state / f"resumed-{resumes}" if resumes else state
+
+
+def _listener(host: str, port: int) -> int:
+    return socket.create_server((host, port), backlog=_BACKLOG).detach()
+
+
+def _port(listener: int) -> int:
+    with socket.socket(fileno=os.dup(listener)) as sock:
+        return int(sock.getsockname()[1])
 
 
 def _nodes(arguments: Namespace) -> int | None:

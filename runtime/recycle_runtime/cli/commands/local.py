@@ -110,6 +110,7 @@ def run(arguments: Namespace, output: Output) -> int:
         checkpoint=arguments.checkpoint,
         checkpoint_every=every,
         resume=arguments.resume,
+        max_resumes=arguments.max_resumes,
         adaptation=adaptation_options(arguments),
         check_peers=checked_peers(arguments),
         max_skipped=max_skipped(arguments),

@@ -7,6 +7,7 @@ from recycle_runtime.cli.parser import Arguments
 
 _EVERY = 100
 STOP = 60.0
+RESUMES = 3
 
 
 def add_checkpoint_arguments(parser: Arguments) -> None:
@@ -22,6 +23,14 @@ def add_checkpoint_arguments(parser: Arguments) -> None:
     )
     parser.add_argument("--resume", action="store_true", help="resume from the newest checkpoint")
     parser.add_argument(
+        "--max-resumes",
+        type=int,
+        default=RESUMES,
+        metavar="N",
+        help="how often the job resumes from its newest checkpoint by itself after every worker of a stage "
+        f"has failed (default: {RESUMES}; 0: it ends)",
+    )
+    parser.add_argument(
         "--stop-timeout",
         type=float,
         default=STOP,
@@ -36,6 +45,8 @@ def checkpoint_every(arguments: Namespace) -> int:
     every: int | None = arguments.checkpoint_every
     if not arguments.stop_timeout >= 0:
         raise UsageError(f"--stop-timeout must be a number of seconds, got {arguments.stop_timeout:g}")
+    if arguments.max_resumes < 0:
+        raise UsageError(f"--max-resumes must be at least 0, got {arguments.max_resumes}")
     if arguments.checkpoint is None:
         for name, is_given in (("--checkpoint-every", every is not None), ("--resume", arguments.resume)):
             if is_given:
