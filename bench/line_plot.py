@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 from xml.sax.saxutils import escape
 
-_WIDTH, _HEIGHT, _LEFT, _TOP, _GAP, _LEGEND = 210, 190, 46, 34, 24, 132
+_WIDTH, _HEIGHT, _LEFT, _TOP, _GAP, _LEGEND = 210, 190, 46, 34, 44, 150
 _COLOURS = ("#1b6ca8", "#d1495b", "#66a182", "#8d6cab", "#e08e45", "#5c6b73", "#b5a642", "#3aa6a6", "#999999")
 
 

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench import throughput
 from bench.attempts import Attempt, read_attempt, workers_of
 from bench.growth import PIPELINES, with_pipelines
 from bench.measure import CommandError, run
 from bench.on_demand import pattern
 from bench.plans import NAMES
-from bench.report import JOBS, Section, job_path
+from bench.report import JOBS, ROOT, Section, job_path
 from bench.run import HEAD, with_section
 from recycle_compiler.frontend import load_job
 from recycle_compiler.frontend.format import format_job
@@ -100,3 +101,10 @@ def test_a_page_keeps_the_sections_that_are_not_measured_again() -> None:
     assert again.index("## First") < again.index("## Second")
     assert "| a | 3 |" in again and "| a | 2 |" in again and "| a | 1 |" not in again
     assert with_section(again, one_section("Second", "2")) == again
+
+
+def test_the_picture_of_throughput_shows_the_table_beside_it() -> None:
+    page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    part = page.partition(f"## {throughput.TITLE}\n")[2].partition("\n## ")[0]
+    table = [line.strip("| ").split(" | ") for line in part.splitlines() if line.startswith("|")]
+    assert throughput.PICTURE.read_text(encoding="utf-8") == throughput.picture(table[2:])
