@@ -127,6 +127,15 @@ def test_any_screen(shown: Path, opened: Open, keep: Keep, width: int, scheme: S
     keep(page, f"show-{width}-{scheme}")
 
 
+def test_paper_is_light(shown: Path, opened: Open) -> None:
+    page = opened(shown, scheme="dark")
+    sharp(page)
+    corner = "() => [...document.querySelector('canvas').getContext('2d').getImageData(1, 1, 1, 1).data]"
+    assert page.evaluate(corner) == [20, 24, 29, 255]
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.evaluate(corner) == [255, 255, 255, 255]
+
+
 def test_a_name_is_text(tiny: Schedule, opened: Open, tmp_path: Path) -> None:
     name = "<script>alert(1)</script><img src=x onerror=alert(2)>"
     named = replace(tiny, job=replace(tiny.job, name=name))

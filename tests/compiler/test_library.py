@@ -87,3 +87,10 @@ def test_what_is_wrong_is_said(tmp_path: Path) -> None:
         recyclec.read(tmp_path / "bad.plan")
     with pytest.raises(AttributeError, match="no attribute 'compute'"):
         _ = recyclec.compute  # type: ignore[attr-defined]
+
+
+def test_a_plan_as_a_page(small_bundle: str) -> None:
+    plan = recyclec.read(small_bundle)[1]
+    assert (
+        plan.html().startswith("<!doctype html>") and f'"period":{plan.streams.claims.period},' in plan.html()
+    )

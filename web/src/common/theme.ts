@@ -10,8 +10,9 @@ type Choice = "auto" | "light" | "dark";
 const CHOICES: readonly Choice[] = ["auto", "light", "dark"];
 
 export class Theme {
+  /** True while the page goes to paper. */
+  printing = false;
   private choice: Choice = "auto";
-  private printing = false;
   private readonly system = matchMedia("(prefers-color-scheme: dark)");
   private readonly listeners: (() => void)[] = [];
 

@@ -47,6 +47,8 @@ interface Buffer {
 const NOTHING = -1;
 const BUDGET = 6;
 /** Milliseconds of a frame that may be spent on painting. */
+const SMALL = 6_000;
+/** Ops of a plan that is painted in one go. */
 const MARGIN = 0.3;
 /** Of the screen on each side, painted beyond it. */
 const LETTER = 6.6;
@@ -154,6 +156,13 @@ export class Chart {
   refresh(): void {
     this.stamp += 1;
     this.ask();
+  }
+
+  /** The same, before this returns: paper does not wait for frames. */
+  paintNow(): void {
+    this.stamp += 1;
+    do this.frame(Infinity);
+    while (this.back !== null);
   }
 
   setView(view: View): void {
@@ -288,7 +297,7 @@ export class Chart {
     while (back.nextRow < back.lastRow) {
       this.paintRow(context, back, back.nextRow);
       back.nextRow += 1;
-      if (performance.now() - began > BUDGET) break;
+      if (this.plan.size > SMALL && performance.now() - began > BUDGET) break;
     }
     if (back.nextRow < back.lastRow) return;
     const old = this.front;

@@ -143,7 +143,10 @@ class Page {
   }
 
   private redraw(): void {
-    for (const side of this.sides) side.chart.refresh();
+    for (const { chart } of this.sides) {
+      if (this.theme.printing) chart.paintNow();
+      else chart.refresh();
+    }
     this.legend();
   }
 

@@ -81,7 +81,8 @@ class Playground {
     this.settings = data.settings;
     this.theme = new Theme(data.palettes, element("theme", HTMLButtonElement));
     this.theme.onChange(() => {
-      this.chart?.refresh();
+      if (this.theme.printing) this.chart?.paintNow();
+      else this.chart?.refresh();
       this.legend();
     });
     element("title", HTMLHeadingElement).textContent = this.settings.name;
