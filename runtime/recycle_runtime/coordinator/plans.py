@@ -254,15 +254,15 @@ class PlansOnDemand:
         """
         if self._planner.is_busy or not job.is_steady:
             return
-        book, live = job.book, job.cells.all_of(job.roster.whole())
+        book, there = job.book, job.roster.whole()
         tried = {failed for other, failed in self._planned_ahead if other is book}
-        failed = next_failure(book, live, tried)
+        failed = next_failure(book, job.cells.all_of(there), tried)
         # What nothing would fit comes first.
         has_time = failed is None or book.assign(left_by(book, failed)) is not None
-        wanted = len(live), book.split
-        if may_recut and has_time and wanted not in self._cut_for and is_beyond(book, len(live)):
+        wanted = len(there), book.split
+        if may_recut and has_time and wanted not in self._cut_for and is_beyond(book, len(there)):
             self._cut_for.add(wanted)
-            self._planner.ask(Request((), split=book.split == 2, workers=len(live)), in_background=True)
+            self._planner.ask(Request((), split=book.split == 2, workers=len(there)), in_background=True)
         elif failed is not None:
             self._planned_ahead.add((book, failed))
             self._planner.ask(request_for(book, failed), in_background=True)

@@ -2,12 +2,24 @@
 
 from pathlib import Path
 
+import pytest
+
 from recycle_compiler.backends.bundle import write_bundle
 from recycle_compiler.ir.failure import failure_set
 from recycle_compiler.planner.compile import plan_failed
-from recycle_runtime.coordinator.plans import Request, is_beyond, left_by, next_failure
+from recycle_runtime.coordinator import plans as coordinator_plans
+from recycle_runtime.coordinator.plans import (
+    PlanFiles,
+    Planner,
+    PlansOnDemand,
+    Request,
+    is_beyond,
+    left_by,
+    next_failure,
+)
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.plan_book import PlanBook
+from tests.runtime.coordinator.test_recutting import Notes, settled_world
 from tests.support.jobs import unit_job
 
 
@@ -65,3 +77,28 @@ def test_what_recyclec_is_asked_for(tmp_path: Path) -> None:
     assert Request((), workers=5).arguments(out) == ["plan", "-", "--workers", "5", "-o", str(out)]
     assert "--split" in Request((), split=True, workers=5).arguments(out)
     assert Request(((0, 1),)).arguments(out) == ["plan", "-", "--failed", "0:1", "-o", str(out)]
+
+
+@pytest.mark.parametrize("is_beyond_bundle", [True, False])
+def test_a_job_that_can_be_cut_anew_asks_once_for_a_cut_of_its_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_beyond_bundle: bool
+) -> None:
+    world = settled_world()
+    asked: list[Request] = []
+
+    class Recording(Planner):
+        def ask(self, request: Request, *, in_background: bool = False) -> None:
+            assert in_background
+            asked.append(request)
+
+    def beyond(book: PlanBook, workers: int) -> bool:
+        return is_beyond_bundle
+
+    monkeypatch.setattr(coordinator_plans, "is_beyond", beyond)
+    plans = PlansOnDemand(PlanFiles("x.plan", world.book, Notes()), Recording("job", tmp_path))
+    plans.look_ahead(world.coordinator)
+    assert not any(request.workers for request in asked)
+    for _ in range(20):
+        plans.look_ahead(world.coordinator, may_recut=True)
+    expected = [len(world.coordinator.roster.whole())] if is_beyond_bundle else []
+    assert [request.workers for request in asked if request.workers] == expected
