@@ -197,7 +197,7 @@ class DrawnAhead:
             self._ahead.close()
 
     def _drawn_here(self, number: int) -> Any:
-        with self._turn, seeded(item_seed(self._seed, number)) as drawn:
+        with self._turn, seeded(item_seed(self._seed, number), watched=True) as drawn:
             item = self._get(number)
         if drawn.is_random and not self._is_random:
             _log.info(

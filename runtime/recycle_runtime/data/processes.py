@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, cast
 
+import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from recycle_runtime.data.ahead import Get, Raised
@@ -49,6 +50,8 @@ class ProcessBackstage:
             worker_init_fn=_Begin(options.begin),
             timeout=options.timeout,
             persistent_workers=True,
+            # It draws a number each time it begins, in a thread: not one of the model's.
+            generator=torch.Generator(),
         )
 
     def draw(self, numbers: Iterator[int]) -> Iterable[tuple[int, Any]]:

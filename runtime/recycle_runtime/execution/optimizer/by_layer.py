@@ -11,18 +11,30 @@ import torch
 
 from recycle_runtime.execution.optimizer.masters import Masters
 from recycle_runtime.execution.optimizer.moving import Moving
-from recycle_runtime.execution.optimizer.undo import Undo, groups_of
+from recycle_runtime.execution.optimizer.undo import Copies, Undo, groups_of
 
 
 class LayerOptimizer:
     """The optimizer of one layer and everything that moves with its steps, stepped and undone as one."""
 
     def __init__(
-        self, optimizer: torch.optim.Optimizer, moving: Moving, masters: Masters | None = None
+        self,
+        optimizer: torch.optim.Optimizer,
+        moving: Moving,
+        masters: Masters | None = None,
+        *,
+        undo_on_host: bool = False,
     ) -> None:
-        """With `masters` the optimizer steps these, and the weights follow."""
+        """With `masters` the optimizer steps these, and the weights follow.
+
+        `undo_on_host`: what undoes a step is in memory of the host, twice, so that what the next step changes
+        can be copied while that step is computed and the last one can still be undone.
+        """
         self.optimizer, self.moving, self.masters = optimizer, moving, masters
-        self._undo = Undo(optimizer, None if moving.is_empty else moving)
+        beside = None if moving.is_empty else moving
+        self.undo_on_host = undo_on_host
+        self._undo = Undo(optimizer, beside, on_host=undo_on_host)
+        self._next = Undo(optimizer, beside, on_host=True) if undo_on_host else self._undo
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
@@ -31,7 +43,7 @@ class LayerOptimizer:
     @property
     def bytes_held(self) -> int:
         """What taking a step back costs."""
-        return self._undo.bytes_held
+        return self._undo.bytes_held + (self._next.bytes_held if self._next is not self._undo else 0)
 
     @property
     def is_possible(self) -> bool:
@@ -40,7 +52,7 @@ class LayerOptimizer:
 
     def step(self) -> None:
         """With the gradients that the layer's weights have now."""
-        if self.masters is not None:
+        if self.masters is not None and not self.masters.has_gradients:
             self.masters.take_gradients()
         self.optimizer.step()
         if self.masters is not None:
@@ -48,21 +60,29 @@ class LayerOptimizer:
             self.masters.give_values()
         self.moving.step()
 
-    def save(self) -> None:
-        """Take down what the coming step may change."""
+    def save(self, copies: Copies) -> None:
+        """Take down what the coming step may change, once the caller has run the copies."""
         if self.masters is not None:
             self.masters.take_gradients()
-        self._undo.save()
+        self._undo, self._next = self._next, self._undo
+        self._undo.save(copies)
+
+    def save_ahead(self, copies: Copies) -> None:
+        """Take down what the step after this one may change; this one can still be undone."""
+        assert self._next is not self._undo, "there is memory for one step"
+        self._next.save_ahead(copies)
 
     def undo(self) -> None:
         """Everything is as it was at the last `save`; UndoError if it cannot be."""
         self._undo.undo()
         if self.masters is not None:
+            self.masters.drop_gradients()
             self.masters.give_values()
 
     def forget(self, why: str) -> None:
         """There is nothing to go back to."""
         self._undo.forget(why)
+        self._next.forget(why)
 
 
 class LayerOptimizers:
@@ -86,6 +106,9 @@ class LayerUndo:
 
     def __init__(self, undos: Sequence[LayerOptimizer]) -> None:
         self._undos = tuple(undos)
+        self._on_host = any(undo.undo_on_host for undo in self._undos)
+        self._aside: Any = None
+        """The stream on which memory of the host is written, on a GPU."""
 
     @property
     def bytes_held(self) -> int:
@@ -97,14 +120,34 @@ class LayerUndo:
 
     def save(self) -> None:
         """Take down what the coming step may change."""
+        self._wait()
+        copies = Copies(on_host=self._on_host)
         for undo in self._undos:
-            undo.save()
+            undo.save(copies)
+        copies.run()
+
+    def save_ahead(self) -> None:
+        """A step is made: copy what the next one changes while that is computed, where there is memory."""
+        if not self._on_host:
+            return
+        copies = Copies(on_host=True)
+        for undo in self._undos:
+            undo.save_ahead(copies)
+        if not copies.on_cuda:
+            copies.run()
+            return
+        if self._aside is None:
+            self._aside = torch.cuda.Stream()
+        self._aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._aside):
+            copies.run()
 
     def undo(self) -> None:
         """Everything is as it was at the last `save`, or nothing has changed and UndoError says why."""
         for undo in self._undos:
             if not undo.is_possible:
                 undo.undo()
+        self._wait()
         for undo in self._undos:
             undo.undo()
 
@@ -112,3 +155,8 @@ class LayerUndo:
         """There is nothing to go back to."""
         for undo in self._undos:
             undo.forget(why)
+
+    def _wait(self) -> None:
+        """What is being copied must not change."""
+        if self._aside is not None:
+            torch.cuda.current_stream().wait_stream(self._aside)

@@ -23,16 +23,20 @@ class Masters:
             # What the program has written on a parameter counts for its optimizer too.
             for name, value in vars(weight).items():
                 setattr(master, name, value)
+        self.has_gradients = False
+        """Whether those of the coming step have been taken."""
 
     def take_gradients(self) -> None:
         """Those of the weights, before a step."""
         for weight, master in zip(self._weights, self.parameters, strict=True):
             master.grad = None if weight.grad is None else weight.grad.to(master.dtype)
+        self.has_gradients = True
 
     def drop_gradients(self) -> None:
         """The step is made."""
         for master in self.parameters:
             master.grad = None
+        self.has_gradients = False
 
     @torch.no_grad()
     def give_values(self) -> None:

@@ -286,6 +286,8 @@ class Stepper:
             if self.options.keeps_undo:
                 self.undo.save()
             self.optimizer.step()
+            if self.options.keeps_undo and isinstance(self.undo, LayerUndo):
+                self.undo.save_ahead()
         self._options_after = copied_options(self.optimizer)
 
     def _leave_out(self) -> None:

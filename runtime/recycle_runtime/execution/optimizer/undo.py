@@ -3,10 +3,11 @@
 Taken down before a step: the parameters that have a gradient and their state, since a step changes no others;
 the options of the groups; plain numbers and tensors among the optimizer's own attributes; the state of what
 moves with the steps beside it. It costs as much memory as these take (AdamW in float32: 12 bytes a parameter)
-and one copy of them a step, always into the same memory.
+and one copy of them a step, always into the same memory: that of the device, or the host's.
 """
 
 import copy
+import operator
 import weakref
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
@@ -24,6 +25,8 @@ class KeptTensor:
 
     copy: torch.Tensor
     original: "weakref.ref[torch.Tensor]"
+    device: torch.device
+    """Of the original."""
 
 
 @dataclass(slots=True)
@@ -36,24 +39,59 @@ class KeptObject:
 class Copies:
     """Copies from tensor to tensor, collected so that they run together."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, on_host: bool = False) -> None:
+        """`on_host`: memory for copies is the host's, whatever device a tensor is on."""
+        self._on_host = on_host
         self._pairs: dict[
             tuple[torch.dtype, torch.device], tuple[list[torch.Tensor], list[torch.Tensor]]
         ] = {}
 
     def add(self, target: torch.Tensor, source: torch.Tensor) -> None:
         targets, sources = self._pairs.setdefault((target.dtype, target.device), ([], []))
-        targets.append(target.detach())
-        sources.append(source.detach())
+        targets.append(target)
+        sources.append(source)
 
+    def memory_for(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Where a copy of it can be."""
+        if self._on_host and tensor.is_cuda:
+            return torch.empty_like(tensor, device="cpu", requires_grad=False, pin_memory=True)
+        return torch.empty_like(tensor, requires_grad=False)
+
+    def can_use(self, memory: torch.Tensor, tensor: torch.Tensor) -> bool:
+        """Whether memory that there is can hold a copy of the tensor."""
+        is_there = memory.device.type == "cpu" if self._on_host else memory.device == tensor.device
+        return (
+            is_there
+            and memory.shape == tensor.shape
+            and memory.dtype == tensor.dtype
+            and memory.layout == tensor.layout
+        )
+
+    @property
+    def on_cuda(self) -> bool:
+        """Whether something is copied from a GPU."""
+        return any(tensor.is_cuda for _, sources in self._pairs.values() for tensor in sources)
+
+    def versions(self) -> list[int]:
+        """Of the tensors that are copied: they move when one is written to."""
+        return [tensor._version for _, sources in self._pairs.values() for tensor in sources]  # pyright: ignore[reportPrivateUsage]
+
+    def take(self, others: "Copies") -> None:
+        """Those of another collection too."""
+        for kind, (targets, sources) in others._pairs.items():
+            known = self._pairs.setdefault(kind, ([], []))
+            known[0].extend(targets)
+            known[1].extend(sources)
+
+    @torch.no_grad()
     def run(self) -> None:
         together = getattr(torch, "_foreach_copy_", None)
         for targets, sources in self._pairs.values():
             if together is not None:
-                together(targets, sources)
+                together(targets, sources, non_blocking=True)
                 continue
             for target, source in zip(targets, sources, strict=True):
-                target.copy_(source)
+                target.copy_(source, non_blocking=True)
 
 
 def keep(value: Any, before: Any, copies: Copies) -> Any:
@@ -79,7 +117,7 @@ def give_back(kept: Any, current: Any, copies: Copies) -> Any:
         if current is kept.original() and current is not None:
             copies.add(current, kept.copy)
             return current
-        return kept.copy.clone()
+        return kept.copy.to(kept.device, copy=True)
     if isinstance(kept, KeptObject):
         # Given back once; the next keeping makes a new copy.
         return kept.copy
@@ -108,22 +146,13 @@ def bytes_of(kept: Any) -> int:
 
 
 def _keep_tensor(value: torch.Tensor, before: Any, copies: Copies) -> KeptTensor:
-    if isinstance(before, KeptTensor) and _alike(before.copy, value):
+    if isinstance(before, KeptTensor) and copies.can_use(before.copy, value):
         kept = before
-        kept.original = weakref.ref(value)
+        kept.original, kept.device = weakref.ref(value), value.device
     else:
-        kept = KeptTensor(torch.empty_like(value, requires_grad=False), weakref.ref(value))
+        kept = KeptTensor(copies.memory_for(value), weakref.ref(value), value.device)
     copies.add(kept.copy, value)
     return kept
-
-
-def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return (
-        one.shape == other.shape
-        and one.dtype == other.dtype
-        and one.device == other.device
-        and one.layout == other.layout
-    )
 
 
 def _items(value: Any, count: int) -> list[Any]:
@@ -204,12 +233,61 @@ class UndoError(RuntimeError):
     """Only the last step can be undone, and only once."""
 
 
+class _Routine:
+    """What a save has found, and the copies that it has made: the next one mostly finds the same tensors in
+    the same places, and to look is a tenth of the work of going through everything."""
+
+    def __init__(self, parameters: list[torch.Tensor], state: dict[Any, Any]) -> None:
+        self._parameters = parameters
+        self._idle = [parameter.grad is None for parameter in parameters]
+        self._keys = len(state)
+        self._entries: list[tuple[Any, dict[Any, Any]]] = []
+        self._tensors: list[tuple[dict[Any, Any], Any, torch.Tensor]] = []
+        self._values: list[tuple[dict[Any, Any], Any, dict[Any, Any]]] = []
+        self._is_complete = True
+        """False where something is neither tensor nor plain value: then every save goes through all."""
+
+    def watch(self, key: Any, entry: Any, kept: Any) -> None:
+        """One entry of the state, and what is kept of it."""
+        if type(entry) is not dict:
+            self._is_complete = False
+            return
+        named = cast("dict[Any, Any]", entry)
+        self._entries.append((key, named))
+        for name, value in named.items():
+            if isinstance(value, torch.Tensor):
+                self._tensors.append((named, name, value))
+            else:
+                self._is_complete = self._is_complete and isinstance(value, _PLAIN)
+                self._values.append((named, name, kept))
+
+    def fits(self, parameters: list[torch.Tensor], state: dict[Any, Any]) -> bool:
+        """Whether everything is where it was; what is no tensor is then taken down."""
+        is_same = (
+            self._is_complete
+            and len(parameters) == len(self._parameters)
+            and len(state) == self._keys
+            and all(map(operator.is_, parameters, self._parameters))
+            and [parameter.grad is None for parameter in parameters] == self._idle
+            and all(state.get(key) is entry for key, entry in self._entries)
+            and sum(len(entry) for _, entry in self._entries) == len(self._tensors) + len(self._values)
+            and all(entry.get(name) is value for entry, name, value in self._tensors)
+            and all(isinstance(entry.get(name, state), _PLAIN) for entry, name, _ in self._values)
+        )
+        if is_same:
+            for entry, name, kept in self._values:
+                kept[name] = entry[name]
+        return is_same
+
+
 class Undo:
     """Call `save` before each step of the optimizer; `undo` takes back what happened since."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer, beside: Stateful | None = None) -> None:
-        """`beside` moves with the steps; its state is plain values."""
-        self._optimizer, self._beside = optimizer, beside
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, beside: Stateful | None = None, *, on_host: bool = False
+    ) -> None:
+        """`beside` moves with the steps; its state is plain values. `on_host`: copies are in its memory."""
+        self._optimizer, self._beside, self._on_host = optimizer, beside, on_host
         self._beside_state: Any = None
         self._parameters: dict[torch.Tensor, Any] = {}
         self._state: dict[Any, Any] = {}
@@ -218,6 +296,11 @@ class Undo:
         self._changing: list[torch.Tensor] = []
         self._changing_state: list[Any] = []
         self._had_state: frozenset[Any] = frozenset()
+        self._routine: _Routine | None = None
+        self._large = Copies()
+        """Of parameters and what the optimizer keeps of them."""
+        self._versions: list[int] = []
+        """Of what has been copied ahead of the next save; nothing if nothing has."""
         self._why_not = "no step has been made yet"
 
     @property
@@ -237,27 +320,56 @@ class Undo:
         return not self._why_not
 
     @torch.no_grad()
-    def save(self) -> None:
-        """Take down what the coming step may change, in place of what the last one did."""
-        copies = Copies()
-        parameters = self._all_parameters()
+    def save(self, copies: Copies | None = None) -> None:
+        """Take down what the coming step may change, in place of what the last one did.
+
+        With `copies` it is the caller who runs them, before the step.
+        """
+        collected = Copies(on_host=self._on_host) if copies is None else copies
+        parameters, state = self._all_parameters(), cast("dict[Any, Any]", self._optimizer.state)
+        if self._routine is None or not self._routine.fits(parameters, state):
+            self._routine = self._go_through(parameters, state)
+            self._versions = []
+        if not self._versions or self._versions != self._large.versions():
+            collected.take(self._large)
+        self._versions = []
+        self._groups = keep(
+            [options_of(group) for group in groups_of(self._optimizer)], self._groups, collected
+        )
+        self._attributes = keep(self._own_attributes(), self._attributes, collected)
+        if self._beside is not None:
+            self._beside_state = keep(self._beside.state_dict(), self._beside_state, collected)
+        if copies is None:
+            collected.run()
+        self._why_not = ""
+
+    def save_ahead(self, copies: Copies) -> None:
+        """Take down what is large now: the next save finds it there, unless something changes before it.
+
+        Until then there is nothing that could be undone.
+        """
+        self._why_not = "only a part of it has been taken down"
+        parameters, state = self._all_parameters(), cast("dict[Any, Any]", self._optimizer.state)
+        if self._routine is not None and self._routine.fits(parameters, state):
+            copies.take(self._large)
+            self._versions = self._large.versions()
+
+    def _go_through(self, parameters: list[torch.Tensor], state: dict[Any, Any]) -> _Routine:
+        """Find everything that a step may change, and memory for a copy of it."""
         idle = {parameter for parameter in parameters if parameter.grad is None}
-        state = cast("dict[Any, Any]", self._optimizer.state)
         self._changing = [parameter for parameter in parameters if parameter not in idle]
         self._changing_state = [key for key in state if key not in idle]
         self._had_state = frozenset(state)
         self._parameters = {key: kept for key, kept in self._parameters.items() if key in set(parameters)}
         self._state = {key: kept for key, kept in self._state.items() if key in self._had_state}
+        self._large = Copies(on_host=self._on_host)
+        routine = _Routine(parameters, state)
         for parameter in self._changing:
-            self._parameters[parameter] = keep(parameter, self._parameters.get(parameter), copies)
+            self._parameters[parameter] = keep(parameter, self._parameters.get(parameter), self._large)
         for key in self._changing_state:
-            self._state[key] = keep(state[key], self._state.get(key), copies)
-        self._groups = keep([options_of(group) for group in groups_of(self._optimizer)], self._groups, copies)
-        self._attributes = keep(self._own_attributes(), self._attributes, copies)
-        if self._beside is not None:
-            self._beside_state = keep(self._beside.state_dict(), self._beside_state, copies)
-        copies.run()
-        self._why_not = ""
+            self._state[key] = keep(state[key], self._state.get(key), self._large)
+            routine.watch(key, state[key], self._state[key])
+        return routine
 
     @torch.no_grad()
     def undo(self) -> None:
