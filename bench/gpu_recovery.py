@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from bench.gpu_grid import JOB, MICROBATCHES, PIPELINES, PROGRAM, STAGES, WORKERS
+from bench.gpu_grid import BESIDE, PROGRAM, WORKERS, job_text
 
 STEPS, FAULT, BACK = 72, 14, 26
 NAMES = ("before", "one worker less", "after")
@@ -30,16 +30,7 @@ SERIES_FAILURES = 6
 
 def compile_plan(folder: Path) -> None:
     """Plans for no failure and for one, on the stage where it costs least."""
-    profile: dict[str, Any] = json.loads((folder / "profile.json").read_text())
-    most = max(stage["activation_bytes"] for stage in profile["stages"])
-    text = JOB.format(
-        stages=STAGES,
-        pipelines=PIPELINES,
-        microbatches=MICROBATCHES,
-        capacity=f"{-(-4 * most // 1024)} KiB",
-        techniques="adaptive  decouple  stagger",
-    )
-    (folder / "recovery.job").write_text(text)
+    (folder / "recovery.job").write_text(job_text(folder, BESIDE[1], "adaptive  decouple  stagger"))
     command = [str(Path(sys.executable).parent / "recyclec"), "compile", "--json", "--failures", "1"]
     words = [*command, str(folder / "recovery.job"), "-o", str(folder / "recovery.plan")]
     made = subprocess.run(words, check=True, capture_output=True)

@@ -18,6 +18,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.distributed.pipelining import _backward as torch_split  # pyright: ignore[reportPrivateUsage]
 
+from bench.programs import llama
 from recycle_runtime.execution.split_backward import prepare
 
 NAMES = ("whole", "ours", "torch's")
@@ -53,6 +54,11 @@ def layers(width: int, count: int) -> nn.Module:
     return nn.Sequential(*(part for _ in range(count) for part in (nn.Linear(width, width), nn.ReLU())))
 
 
+def llama_blocks(count: int) -> nn.Module:
+    """A stage of blocks of bench/programs/llama.py."""
+    return nn.Sequential(*(llama.Block() for _ in range(count)))
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """One stage to measure."""
@@ -63,6 +69,8 @@ class Case:
     """Sequences, tokens, width."""
     turns: int
     dtype: torch.dtype = torch.float32
+    autocast: bool = False
+    """Products in bf16, weights and gradients as they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +128,9 @@ class Clock:
         return [begin.elapsed_time(end) for begin, end in pairs]
 
 
-def turn(stage: nn.Module, halves: Halves, value: Tensor, gradient: Tensor) -> Turn:
+def turn(
+    stage: nn.Module, halves: Halves, value: Tensor, gradient: Tensor, *, autocast: bool = False
+) -> Turn:
     """One micro-batch from its forward to its last gradient."""
     value = value.clone().requires_grad_()
     is_cuda = value.device.type == "cuda"
@@ -131,7 +141,8 @@ def turn(stage: nn.Module, halves: Halves, value: Tensor, gradient: Tensor) -> T
         before = torch.cuda.memory_allocated()
     clock = Clock(value.device)
     clock.mark()
-    output = stage(value)
+    with torch.autocast(value.device.type, torch.bfloat16, enabled=autocast):
+        output = stage(value)
     clock.mark()
     rest = halves[0](value, output, gradient)
     # A worker lets go of a micro-batch's output when its backward has begun to run.
@@ -154,7 +165,8 @@ def measure(case: Case, device: torch.device) -> list[list[Turn]]:
     for number in range(case.turns + 3):
         for offset in range(len(NAMES)):
             which = (number + offset) % len(NAMES)
-            turns[which].append(turn(stages[which], ways[which], value, gradient))
+            way = (stages[which], ways[which])
+            turns[which].append(turn(*way, value, gradient, autocast=case.autocast))
     return [each[3:] for each in turns]
 
 
@@ -184,7 +196,10 @@ def share(turns: Sequence[Turn], wholes: Sequence[Turn]) -> float:
 def cases(device: torch.device) -> list[Case]:
     """What is measured on a device."""
     if device.type == "cuda":
-        return [Case("4 blocks of 4096", blocks(4096, 4), (1, 2048, 4096), 30, torch.bfloat16)]
+        return [
+            Case("4 blocks of 4096", blocks(4096, 4), (1, 2048, 4096), 30, torch.bfloat16),
+            Case("4 Llama-like blocks of 2048", llama_blocks(4), (2, 2048, 2048), 30, autocast=True),
+        ]
     return [
         Case("4 layers of 128", layers(128, 4), (4, 32, 128), 300),
         Case("4 layers of 512", layers(512, 4), (4, 32, 512), 60),

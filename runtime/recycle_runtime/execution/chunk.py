@@ -4,8 +4,7 @@ A chunk is made of layers. `convert` makes the chunks of one cut of those of ano
 modules, optimizers and what undoes their last step are moved, not copied.
 """
 
-from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -82,12 +81,12 @@ class Chunk:
         """What was captured of its work, by buffer: see `cuda_graphs`."""
         self.cannot_capture = ""
         """Why it is not captured, once that is known."""
-        self._random = ForwardRandom(setting.seed, setting.device)
+        self.random = ForwardRandom(setting.seed, setting.device)
         self.module: torch.nn.Module
         if setting.program.is_layered:
             first = self.layers[0].number if self.layers else 0
             stage = Stage(((layer.name, layer.module) for layer in self.layers), spread=True, first=first)
-            stage.before_layer = self._random.enter
+            stage.before_layer = self.random.enter
             self.module = stage
         else:
             self.module = self.layers[0].module
@@ -179,29 +178,20 @@ class Chunk:
 
     def forward(self, inputs: Sequence[torch.Tensor], step: int, index: int) -> Any:
         """Of one micro-batch, by its number among all of the step."""
-        self._random.begin(step, index)
+        self.random.begin(step, index)
         precision = self.program.precision
         if self.is_first:
             inputs = [precision.entering(tensor) for tensor in inputs]
         with precision.computing(self.setting.device):
             if not self.program.is_layered:
-                self._random.enter(self.number)
+                self.random.enter(self.number)
                 return self.module(*inputs)
             return self.module(*(as_computed(tensor) for tensor in inputs))
 
     @property
-    def has_drawn(self) -> bool:
-        """Whether its forwards have drawn random numbers on a GPU."""
-        return self._random.has_drawn
-
-    @contextmanager
-    def random_off(self) -> Generator[None]:
-        """Inside, forwards leave the generators alone: see `cuda_graphs`."""
-        self._random.is_off = True
-        try:
-            yield
-        finally:
-            self._random.is_off = False
+    def drawn_from(self) -> list[int]:
+        """Numbers of layers that may draw random numbers; that of the chunk, where it is one whole stage."""
+        return [layer.number for layer in self.layers] if self.program.is_layered else [self.number]
 
     def loss(self, output: Any, target: Any) -> torch.Tensor:
         """Of one micro-batch."""

@@ -8,14 +8,15 @@ graphs belongs to a chunk and a buffer: another plan that uses the same buffers 
     between steps    buffers that were used twice with the same shapes are captured; nothing is computed
     from then on     inputs are copied into the graph's memory, and the graph is replayed
 
-Capturing waits until no eager work is alive, since a graph must not depend on anything outside. What cannot
-be captured stays eager, and one line in the log says why: forwards that draw random numbers, which depend on
-the step, and whatever asks the device for a number. Other shapes than those captured are computed eagerly.
+Capturing waits until no eager work is alive, since a graph must not depend on anything outside. The device's
+random numbers are those that eager forwards draw (see `forward_random`). What cannot be captured stays eager,
+and one line in the log says why: forwards that draw random numbers on the host, and whatever asks the device
+for a number. Other shapes than those captured are computed eagerly.
 """
 
 import logging
 import warnings
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -74,8 +75,10 @@ class GraphedWork:
             else:
                 outputs.extend(as_tuple(output))
 
-        with chunk.random_off():
-            self._forward = self._captured(forward)
+        self._chunk = chunk
+        self._generators = chunk.random.generators(chunk.drawn_from)
+        with chunk.random.capturing(self._generators):
+            self._forward = self._captured(forward, self._generators.values())
         self.outputs = tuple(output.detach() for output in outputs)
         self._arriving = [
             None if chunk.is_last or not output.is_floating_point() else torch.zeros_like(output)
@@ -89,12 +92,20 @@ class GraphedWork:
             else:
                 chunk.split.backward(outputs, self._arriving)
 
+        accumulated = chunk.stepper.gradients
+        before = accumulated.versions()
         self._backward = self._captured(backward)
+        self._written = accumulated.written_since(before)
         self._gradients = [_taken(tensor) for tensor in self._inputs if tensor.requires_grad]
+        before = accumulated.versions()
         self._weights = self._captured(works[0].run) if look.splits else None
+        self._written_later = accumulated.written_since(before)
 
-    def forward(self, inputs: Sequence[torch.Tensor], target: torch.Tensor | None) -> None:
+    def forward(
+        self, inputs: Sequence[torch.Tensor], target: torch.Tensor | None, step: int, index: int
+    ) -> None:
         """`outputs` are those of this micro-batch until the next forward."""
+        self._chunk.random.give_seeds(self._generators, step, index)
         with torch.no_grad():
             for own, given in zip(self._inputs, inputs, strict=True):
                 own.copy_(given, non_blocking=True)
@@ -108,15 +119,19 @@ class GraphedWork:
             if own is not None and given is not None:
                 own.copy_(given, non_blocking=True)
         self._backward.replay()
+        self._chunk.stepper.gradients.touch(self._written)
         return [gradient.clone() for gradient in self._gradients]
 
     def run(self) -> None:
         """The gradients of the weights, where they come later."""
         assert self._weights is not None, "B has computed them"
         self._weights.replay()
+        self._chunk.stepper.gradients.touch(self._written_later)
 
-    def _captured(self, work: Callable[[], None]) -> Any:
-        graph = torch.cuda.CUDAGraph()
+    def _captured(self, work: Callable[[], None], generators: Iterable[Any] = ()) -> Any:
+        graph: Any = torch.cuda.CUDAGraph()
+        for generator in generators:
+            graph.register_generator_state(generator)
         aside = torch.cuda.Stream()
         aside.wait_stream(torch.cuda.current_stream())
         numbers = torch.cuda.default_generators[torch.cuda.current_device()].clone_state()
@@ -162,7 +177,8 @@ class ChunkGraphs:
             warnings.simplefilter("always")
             torch.cuda.set_sync_debug_mode("warn")
             try:
-                yield
+                with self._chunk.random.watching():
+                    yield
             finally:
                 torch.cuda.set_sync_debug_mode("default")
         for warning in said:
@@ -182,8 +198,8 @@ class ChunkGraphs:
         due = [key for key, uses in self._seen.items() if uses >= _USES]
         if not due:
             return
-        if self._chunk.has_drawn:
-            self._give_up("its forwards draw random numbers")
+        if self._chunk.random.draws_on_host:
+            self._give_up("its forwards draw random numbers on the host")
             return
         if self._waits:
             self._give_up("its forwards wait for the device, as .item() does")

@@ -3,9 +3,21 @@
 They depend on seed, step, micro-batch and layer alone, so no cut of the model changes them. Where a program
 gives whole stages, the number of the stage stands for that of the layer. What is computed again in a backward
 (torch.utils.checkpoint) brings the state of the generators along from the middle of its layer.
+
+A captured forward has a generator for each of its layers in the place of the device's one: a graph reads seed
+and offset of a generator when it is replayed, so these are given their seeds before.
 """
 
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
 import torch
+
+from recycle_runtime.data.private_random import outside_torch
+
+Captured = Mapping[int, Any]
+"""A generator for each layer."""
 
 
 class ForwardRandom:
@@ -14,9 +26,12 @@ class ForwardRandom:
     def __init__(self, seed: int, device: torch.device) -> None:
         self._seed = seed
         self._moment = (0, 0)
-        self.is_off = False
-        """Whether forwards must leave the generators alone: they are captured, and draw nothing."""
-        self._has_drawn = self._is_seeded = False
+        self._captured: Captured | None = None
+        """What layers draw from while their forward is captured."""
+        self.draws_on_host = False
+        """Whether a forward that was watched has drawn numbers that a graph would not draw again."""
+        self._watched: torch.Tensor | None = None
+        """The state of the host's generator when it was looked at last, while somebody watches."""
         # torch.manual_seed asks every backend, and takes most of a millisecond.
         self._generators = [torch.default_generator]
         if device.type == "cuda":
@@ -27,24 +42,57 @@ class ForwardRandom:
         """The forward of a micro-batch, by its number among all of the step."""
         self._moment = step, index
 
-    @property
-    def has_drawn(self) -> bool:
-        """Whether a layer has drawn numbers on a GPU so far."""
-        return self._has_drawn or self._is_moved()
-
     def enter(self, layer: int) -> None:
         """What is drawn from now on is drawn by this layer."""
-        if self.is_off:
+        if self._captured is not None:
+            self._generators[1].graphsafe_set_state(self._captured[layer])
             return
-        self._has_drawn = self._has_drawn or self._is_moved()
+        if self._watched is not None:
+            self._look()
         seed = forward_seed(self._seed, *self._moment, layer)
         for generator in self._generators:
             generator.manual_seed(seed)
-        self._is_seeded = True
+        if self._watched is not None:
+            self._watched = torch.default_generator.get_state()
 
-    def _is_moved(self) -> bool:
-        """Whether numbers were drawn from a GPU's generator since it was given its seed."""
-        return len(self._generators) > 1 and self._is_seeded and self._generators[1].get_offset() != 0
+    @contextmanager
+    def watching(self) -> Generator[None]:
+        """Around a forward: sees whether it draws numbers on the host."""
+        outside = outside_torch()
+        self._watched = torch.default_generator.get_state()
+        try:
+            yield
+        finally:
+            self._look()
+            self._watched = None
+        self.draws_on_host = self.draws_on_host or outside_torch() != outside
+
+    def generators(self, layers: Sequence[int]) -> Captured:
+        """To be drawn from by these layers when they are captured."""
+        return {layer: self._generators[1].clone_state() for layer in layers}
+
+    @contextmanager
+    def capturing(self, generators: Captured) -> Generator[None]:
+        """Layers draw from these."""
+        # Not the state itself: one that takes part in a capture that breaks off is of no use any more.
+        own = self._generators[1].clone_state()
+        self._captured = generators
+        try:
+            yield
+        finally:
+            self._captured = None
+            self._generators[1].graphsafe_set_state(own)
+
+    def give_seeds(self, generators: Captured, step: int, index: int) -> None:
+        """Before a replay: those of the forward of this micro-batch."""
+        for layer, generator in generators.items():
+            generator.manual_seed(forward_seed(self._seed, step, index, layer))
+
+    def _look(self) -> None:
+        """Whether numbers were drawn from the host's generator since the last look."""
+        assert self._watched is not None, "nobody watches"
+        is_moved = not torch.equal(self._watched, torch.default_generator.get_state())
+        self.draws_on_host = self.draws_on_host or is_moved
 
 
 def forward_seed(seed: int, step: int, index: int, layer: int) -> int:

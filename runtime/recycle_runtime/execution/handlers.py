@@ -120,6 +120,10 @@ class Handlers:
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=device)
         self._loss = Readback()
         self._loss.take(self._loss_sum)
+        self._losses = 0
+        """How many are in the sum of which nothing was read back yet."""
+        self._losses_of_step = 0
+        """How many there will be, if that is known."""
         self._gradients_sent: dict[Worker, deque[Pending]] = {}
         self._step: int | None = None
         can_capture = device.type == "cuda" and self._parts == 1
@@ -138,6 +142,9 @@ class Handlers:
 
     def loads(self, stream: Sequence[Instruction]) -> list[int]:
         """The micro-batches of a step that a stream loads, in its order."""
+        self._losses_of_step = sum(
+            each.opcode is Opcode.FORWARD and self._chunks[each.chunk].is_last for each in stream
+        )
         loads = (self._place(each)[0] for each in stream if each.opcode is Opcode.LOAD)
         found = list(dict.fromkeys(loads))
         self._loads = frozenset(found)
@@ -147,6 +154,7 @@ class Handlers:
         """Forget what a broken run of a step has left, and be ready for this one."""
         for chunk in self._chunks.values():
             chunk.buffers.begin(step)
+            chunk.split.refresh()
         self._step = step
         self.finiteness.begin(step)
         self.samples = self.tokens = 0
@@ -160,6 +168,7 @@ class Handlers:
         self._inboxes.clear()
         self._deliveries.clear()
         self._loss_sum.zero_()
+        self._losses = 0
         self._loss.take(self._loss_sum)
         self._gradients_sent.clear()
 
@@ -171,7 +180,11 @@ class Handlers:
     @property
     def loss(self) -> float | None:
         """What this worker has added to the loss of the step so far; None where losses are not computed."""
-        return self._loss.read()[0] if self._has_loss else None
+        if not self._has_loss:
+            return None
+        if self._losses:
+            self._read_back()
+        return self._loss.read()[0]
 
     @property
     def held(self) -> int:
@@ -218,7 +231,7 @@ class Handlers:
             tensor.requires_grad_(not chunk.is_first and tensor.is_floating_point())
         buffer.graph = self._graph_for(instruction, buffer)
         if buffer.graph is not None:
-            buffer.graph.forward(buffer.inputs, buffer.target)
+            buffer.graph.forward(buffer.inputs, buffer.target, self._now, self._index(instruction))
             buffer.outputs = buffer.graph.outputs
         else:
             graphs = self._graphs.get(chunk.number)
@@ -252,7 +265,14 @@ class Handlers:
 
     def _add_loss(self, loss: torch.Tensor) -> None:
         self._loss_sum += loss
+        self._losses += 1
+        if self._losses == self._losses_of_step:
+            # Whoever asks for the loss waits for this forward and not for what comes after it.
+            self._read_back()
+
+    def _read_back(self) -> None:
         self._loss.take(self._loss_sum)
+        self._losses = 0
 
     def send_activation(self, instruction: Instruction) -> None:
         buffer = self._buffers[instruction.buffer]

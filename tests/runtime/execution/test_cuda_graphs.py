@@ -47,11 +47,18 @@ def optimizer(parameters):
 
 
 def trained(
-    folder: Path, plan: str, graphs: Graphs, extra: str = "pass", rows: str = "4"
+    folder: Path,
+    plan: str,
+    graphs: Graphs,
+    extra: str = "pass",
+    rows: str = "4",
+    *,
+    program: str = PROGRAM,
+    steps: int = 8,
 ) -> tuple[list[Any], Chunk]:
-    """Eight steps of a plan of one worker; its losses, and the chunk."""
+    """Some steps of a plan of one worker; its losses, and the chunk."""
     path = folder / "program.py"
-    path.write_text(PROGRAM.format(extra=extra, rows=rows))
+    path.write_text(program.format(extra=extra, rows=rows))
     device = torch.device("cuda")
     bundle = Bundle.read(FOLDER / plan)
     stream = bundle.stream(0, (0, 0))
@@ -60,7 +67,7 @@ def trained(
     transport = connect(store, grid, (0, 0), 0, stream, device, timedelta(seconds=60))
     chunks = build_chunks(load_program(path), bundle, 0, 0, device, graphs=graphs)
     session = Session(Role(bundle, 0, (0, 0), stream, grid), chunks, transport, store, device)
-    losses = [session.run(step).loss for step in range(8)]
+    losses = [session.run(step).loss for step in range(steps)]
     session.settle()
     session.close()
     return losses, chunks[0]
@@ -87,10 +94,44 @@ def test_other_shapes_are_computed_as_ever(tmp_path: Path) -> None:
     same(replayed, trained(tmp_path, "one-worker-decoupled.plan", "off", rows=rows))
 
 
+@pytest.mark.parametrize("plan", ["one-worker.plan", "one-worker-decoupled.plan"])
+def test_random_numbers_are_those_of_step_micro_batch_and_layer(tmp_path: Path, plan: str) -> None:
+    extra = "value = nn.functional.dropout(value, 0.5) + torch.rand_like(value)"
+    replayed = trained(tmp_path, plan, "on", extra)
+    assert replayed[1].graphs
+    same(replayed, trained(tmp_path, plan, "off", extra))
+
+
+@pytest.mark.parametrize("plan", ["one-worker.plan", "one-worker-decoupled.plan"])
+def test_a_parameter_that_is_not_used_stays_as_it_is(tmp_path: Path, plan: str) -> None:
+    """Weight decay would change one whose gradient is zero."""
+    setup = PROGRAM.replace("super().__init__()", "super().__init__(); self.spare = nn.Linear(2, 2)")
+    replayed = trained(tmp_path, plan, "on", program=setup)
+    assert replayed[1].graphs
+    same(replayed, trained(tmp_path, plan, "off", program=setup))
+    fresh = trained(tmp_path, plan, "off", program=setup, steps=1)[1].module.state_dict()
+    for name, value in replayed[1].module.state_dict().items():
+        assert "spare" not in name or torch.equal(value, fresh[name])
+
+
+@pytest.mark.parametrize("plan", ["one-worker.plan", "one-worker-decoupled.plan"])
+def test_weights_that_are_cast_once_a_step(tmp_path: Path, plan: str) -> None:
+    """Under autocast, with gradients in float32: replayed as launched, and near plain autograd."""
+    program = (
+        PROGRAM.replace(".double()", "").replace("torch.float64", "torch.float32") + 'PRECISION = "bf16"\n'
+    )
+    replayed = trained(tmp_path, plan, "on", program=program)
+    launched = trained(tmp_path, plan, "auto", program=program, steps=2)
+    assert replayed[1].graphs
+    assert replayed[0][:2] == launched[0]
+    plain = trained(tmp_path, "one-worker.plan", "off", program=program)
+    assert replayed[0] == pytest.approx(plain[0], rel=1e-2)
+
+
 @pytest.mark.parametrize(
     ("extra", "words"),
     [
-        ("value = nn.functional.dropout(value, 0.5)", "draw random numbers"),
+        ("value = value * (1 if torch.rand(()) < 2 else 0)", "on the host"),
         ("value.sum().item()", "wait for the device"),
     ],
 )

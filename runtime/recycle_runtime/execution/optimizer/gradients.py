@@ -52,6 +52,8 @@ class GradientPart:
         self.present = [False] * len(self.parameters)
         """Which parameters have a gradient on some peer, once the flags are read."""
         self._must_read = False
+        self._replayed: set[int] = set()
+        """Which were written by replayed graphs: these move no counter."""
         for parameter, view in zip(self.parameters, self.views, strict=True):
             if parameter.grad is not None:
                 view.copy_(parameter.grad)
@@ -59,8 +61,17 @@ class GradientPart:
 
     def zero(self) -> None:
         self.flat.zero_()
-        self._clean = [_version(view) for view in self.views]
+        self._replayed.clear()
+        self._clean = self.versions()
         self.attach()
+
+    def versions(self) -> list[int]:
+        """Of every gradient: it moves when that is written to."""
+        return [_version(view) for view in self.views]
+
+    def touch(self, indices: Iterable[int]) -> None:
+        """A replayed graph has written to these."""
+        self._replayed.update(indices)
 
     def attach(self) -> None:
         for parameter, view in zip(self.parameters, self.views, strict=True):
@@ -88,17 +99,21 @@ class GradientPart:
 
     def raise_flags(self) -> None:
         versions = enumerate(zip(self.views, self._clean, strict=True))
-        unwritten = [index for index, (view, clean) in versions if _version(view) == clean]
+        unwritten = [
+            index
+            for index, (view, clean) in versions
+            if _version(view) == clean and index not in self._replayed
+        ]
         self._flags.fill_(1)
         for index in unwritten:
-            # What a replayed graph has written moves no counter.
             self._flags[index] = self.views[index].ne(0).any()
         self._must_read = bool(unwritten)
 
     def is_written(self, index: int) -> bool:
         """Whether a parameter has a gradient here."""
         view = self.views[index]
-        return _version(view) != self._clean[index] or bool(view.ne(0).any())
+        is_known = _version(view) != self._clean[index] or index in self._replayed
+        return is_known or bool(view.ne(0).any())
 
     def read_flags(self) -> None:
         """Reading means waiting for the device, so it is done only where the answer is open."""
@@ -116,6 +131,10 @@ class GradientPart:
         rows = _norms(values[:whole].view(whole // _ROW, _ROW)).to(torch.float64)
         rest = values[whole:].abs().to(torch.float64)
         return rows.square().sum() + rest.square().sum()
+
+
+Written = list[list[int]]
+"""Numbers of gradients in each long tensor."""
 
 
 class _Place(NamedTuple):
@@ -229,6 +248,22 @@ class FlatGradients:
         """No parameter has a gradient."""
         for part in self._parts:
             part.zero()
+
+    def versions(self) -> list[list[int]]:
+        """Of every gradient, for `written_since`."""
+        return [part.versions() for part in self._parts]
+
+    def written_since(self, versions: list[list[int]]) -> Written:
+        """Which gradients have been written to since then."""
+        return [
+            [index for index, (old, new) in enumerate(zip(before, now, strict=True)) if old != new]
+            for before, now in zip(versions, self.versions(), strict=True)
+        ]
+
+    def touch(self, written: Written) -> None:
+        """A replayed graph has written to these."""
+        for part, indices in zip(self._parts, written, strict=True):
+            part.touch(indices)
 
     def release(self) -> None:
         """Give the memory back, and the parameters up: they have no gradients, and another may own them."""

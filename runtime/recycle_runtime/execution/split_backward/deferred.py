@@ -60,8 +60,14 @@ class Collector(Protocol):
         ...
 
 
+_autograd: Any = getattr(torch._C, "_autograd", None)
+_top_hooks: Callable[[bool], Any] | None = getattr(_autograd, "_top_saved_tensors_default_hooks", None)
+
+
 def saved_tensors_are_hooked() -> bool:
     """Whether checkpointing, or something like it, decides what is saved for backward now."""
+    if _top_hooks is not None:
+        return _top_hooks(False) is not None
     try:
         with torch.autograd.graph.disable_saved_tensors_hooks("saved tensors are hooked"):
             return False
@@ -158,4 +164,13 @@ class _Deferred(torch.autograd.Function):
         return unit.input_gradient(saved, gradient) if ctx.needs_input_grad[0] else None, None, None
 
 
-_deferred: Callable[[Tensor, Tensor | None, Unit], Tensor] = _Deferred.apply  # pyright: ignore[reportUnknownMemberType]
+_transformed: Callable[[Tensor, Tensor | None, Unit], Tensor] = _Deferred.apply  # pyright: ignore[reportUnknownMemberType]
+_plain: Callable[[Tensor, Tensor | None, Unit], Tensor] = super(torch.autograd.Function, _Deferred).apply  # pyright: ignore
+_are_transforms_active: Callable[[], bool] = torch._C._are_functorch_transforms_active
+
+
+def _deferred(value: Tensor, anchor: Tensor | None, unit: Unit) -> Tensor:
+    # `Function.apply` does the same, after a look at arguments that only matter to transforms.
+    if _are_transforms_active():
+        return _transformed(value, anchor, unit)
+    return _plain(value, anchor, unit)

@@ -6,7 +6,11 @@
 
 What autocast does to the operands of a layer is done here without its cache: inside a node gradients are off,
 and autocast would remember casts made there. Whoever uses the same weight next would get one that leads to no
-gradient.
+gradient. A Linear keeps its weights as they were cast until they change, which is once a step: autocast would
+cast them for every micro-batch, and again for the gradient of the input.
+
+On a GPU the product of two bf16 matrices is added to a float32 gradient by one kernel, without being rounded
+to bf16 before.
 """
 
 from collections.abc import Sequence
@@ -53,14 +57,80 @@ def convolution_backward(
     )
 
 
+class Lowered:
+    """A parameter in a lower precision: cast again when the parameter has changed, into the same memory."""
+
+    def __init__(self) -> None:
+        self._of: tuple[int, int] | None = None
+        """Where the parameter was, and its version."""
+        self._tensor: Tensor | None = None
+
+    def take(self, parameter: Tensor, dtype: torch.dtype) -> Tensor:
+        """The parameter in this precision; float64 stays as it is, as under autocast."""
+        if parameter.dtype in (dtype, torch.float64):
+            return parameter
+        tensor = self._tensor
+        if tensor is None or tensor.dtype != dtype or tensor.shape != parameter.shape:
+            self._tensor = tensor = torch.empty_like(parameter, dtype=dtype, requires_grad=False)
+            self._of = None
+        now = _mark(parameter)
+        if now != self._of:
+            tensor.copy_(parameter.detach())
+            self._of = now
+        return tensor
+
+    def has(self, dtype: torch.dtype) -> bool:
+        """Whether this is the precision that it is kept in."""
+        return self._tensor is not None and self._tensor.dtype == dtype
+
+    def stale(self, parameter: Tensor) -> Tensor | None:
+        """What has to become the parameter before it is used, and counts as if it were; None if it is."""
+        if self._tensor is None or (now := _mark(parameter)) == self._of:
+            return None
+        self._of = now
+        return self._tensor
+
+
+def _mark(parameter: Tensor) -> tuple[int, int]:
+    return parameter.data_ptr(), parameter._version  # pyright: ignore[reportPrivateUsage]
+
+
+_addmm_into: Any = getattr(_aten.addmm, "dtype_out", None)
+
+
+def adds_in_float32(gradient: Tensor, rows: Tensor) -> bool:
+    """Whether one kernel multiplies in the precision of the rows and adds in that of the gradient."""
+    return (
+        _addmm_into is not None
+        and rows.is_cuda
+        and rows.dtype in (torch.bfloat16, torch.float16)
+        and gradient.dtype == torch.float32
+        and gradient.is_contiguous()
+    )
+
+
 class LinearUnit(Unit):
     """Keeps the input and the gradient; only the gradient if the weight is frozen."""
+
+    def __init__(self, module: nn.Module, owner: Owner) -> None:
+        super().__init__(module, owner)
+        self._low_weight, self._low_bias = Lowered(), Lowered()
+
+    def refresh(self) -> list[tuple[Tensor, Tensor]]:
+        """Casts that are due, from a parameter into the memory of its lower precision."""
+        found: list[tuple[Tensor, Tensor]] = []
+        for low, parameter in ((self._low_weight, self.weight), (self._low_bias, self.parameters["bias"])):
+            if parameter is not None and (target := low.stale(parameter)) is not None:
+                found.append((target, parameter))
+        return found
 
     def compute(self, ctx: Any, value: Tensor) -> Tensor:
         weight, bias = self.weight, self.parameters["bias"]
         if torch.is_autocast_enabled(value.device.type):
-            value, low_weight, low_bias = lowered(value, weight, bias)
-            output = F.linear(value, low_weight, low_bias)
+            dtype = torch.get_autocast_dtype(value.device.type)
+            value = _cast(value, dtype)
+            low_bias = None if bias is None else self._low_bias.take(bias, dtype)
+            output = F.linear(value, self._low_weight.take(weight, dtype), low_bias)
         else:
             output = F.linear(value, weight, bias)
         ctx.save_for_backward(value if weight.requires_grad else None, weight)
@@ -68,7 +138,12 @@ class LinearUnit(Unit):
 
     def input_gradient(self, saved: tuple[Any, ...], gradient: Tensor) -> Tensor:
         weight: Tensor = saved[1]
-        return gradient.matmul(weight if weight.dtype == gradient.dtype else weight.to(gradient.dtype))
+        if weight.dtype != gradient.dtype:
+            low = self._low_weight
+            weight = (
+                low.take(weight, gradient.dtype) if low.has(gradient.dtype) else weight.to(gradient.dtype)
+            )
+        return gradient.matmul(weight)
 
     def accumulate(self, value: Tensor | None, gradient: Tensor, hooked: Hooked) -> None:
         bias = self.parameters["bias"]
@@ -81,10 +156,14 @@ class LinearUnit(Unit):
     def _add_product(self, rows: Tensor, values: Tensor, hooked: Hooked) -> None:
         weight = self.weight
         grad = weight.grad
-        if grad is None or grad.dtype != rows.dtype or has_hooks(weight):
+        if grad is None or has_hooks(weight):
             add(weight, rows.t().mm(values), hooked)
-        else:
+        elif grad.dtype == rows.dtype:
             grad.addmm_(rows.t(), values)
+        elif adds_in_float32(grad, rows):
+            _addmm_into(grad, rows.t(), values, grad.dtype, out=grad)
+        else:
+            add(weight, rows.t().mm(values), hooked)
 
 
 def embedding_fits(module: nn.Embedding) -> bool:

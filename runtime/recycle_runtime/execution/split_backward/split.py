@@ -179,7 +179,7 @@ class Split:
         self._owner = Owner()
         self._units = choose_units(module, self._owner)
         self._before = [vars(unit.module).get("forward") for unit in self._units]
-        self._defers = False
+        self._defers = self._fuses = False
         self.defer_weights(True)
 
     @property
@@ -192,13 +192,40 @@ class Split:
         if wanted is self._defers:
             return
         self._defers = wanted
+        self._put_in_place()
+
+    def fuse_weights(self, wanted: bool) -> None:
+        """Where no weights wait: whether layers still add to their gradients in place, which is quicker on a
+        GPU that computes in bf16 and has float32 gradients, and slower on its host."""
+        if wanted is self._fuses:
+            return
+        self._fuses = wanted
+        self._put_in_place()
+
+    def refresh(self) -> None:
+        """Before a step: cast the weights that layers keep in a lower precision, all together."""
+        due = [
+            pair
+            for unit in self._units
+            if isinstance(unit, LinearUnit) and self._is_used(unit)
+            for pair in unit.refresh()
+        ]
+        if due:
+            copy: Any = torch._foreach_copy_  # pyright: ignore[reportPrivateUsage]
+            with torch.no_grad():
+                copy([target for target, _ in due], [parameter for _, parameter in due])
+
+    def _is_used(self, unit: Unit | GeneralUnit) -> bool:
+        return self._defers or (self._fuses and isinstance(unit, LinearUnit))
+
+    def _put_in_place(self) -> None:
         for unit, before in zip(self._units, self._before, strict=True):
-            if wanted:
+            if self._is_used(unit):
                 unit.module.forward = unit.forward
-                continue
-            del unit.module.forward
-            if before is not None:
-                unit.module.forward = before
+            elif _forward(unit.module) is unit:
+                del unit.module.forward
+                if before is not None:
+                    unit.module.forward = before
 
     def forward(self, *inputs: Any) -> Any:
         """The same as calling the module."""
@@ -229,6 +256,7 @@ class Split:
     def remove(self) -> None:
         """Give the modules their own forward back, for good."""
         self.defer_weights(False)
+        self.fuse_weights(False)
         self._units, self._before = [], []
 
 
