@@ -32,6 +32,7 @@ from recycle_runtime.program.ties import parameter_called, take_values
 from recycle_runtime.protocol.messages import Report, Sums
 from recycle_runtime.transport.interface import TensorSpec
 
+UndoMemory = Literal["device", "host"]
 Graphs = Literal["auto", "on", "off"]
 """CUDA graphs where work can be captured; everywhere, or it is an error; nowhere."""
 
@@ -49,6 +50,13 @@ class Setting:
     recoverable: bool = True
     graphs: Graphs = "off"
     """Whether its work is captured as CUDA graphs."""
+    undo: UndoMemory = "device"
+    """Whose memory holds what undoes a step."""
+
+    @property
+    def undo_on_host(self) -> bool:
+        """Whether it is copied there while the next step is computed."""
+        return self.undo == "host"
 
 
 class Chunk:
@@ -248,12 +256,13 @@ def build_chunks(
     recoverable: bool = True,
     per_step: int | None = None,
     graphs: Graphs = "off",
+    undo: UndoMemory = "device",
 ) -> dict[int, Chunk]:
     """Those that a worker of this stage holds, by number, in the order of the model.
 
     `per_step` are the micro-batches of a step where the plans of the bundle may split them.
     """
-    setting = Setting(program, seed, device, tp_rank, group, recoverable, graphs)
+    setting = Setting(program, seed, device, tp_rank, group, recoverable, graphs, undo)
     numbers = chunks_of(bundle, stage)
     count = bundle.pipelines * bundle.microbatches if per_step is None else per_step
     data = MicroBatches(program, seed, count)
@@ -337,9 +346,12 @@ def _layers(setting: Setting, bundle: Bundle, number: int) -> list[Layer]:
     if not program.is_layered:
         module = build_module(program, number, count, setting.seed, setting.group)
         _begin_as_first(setting, bundle, number, module)
-        return [Layer(program, number, "", module.to(setting.device))]
+        return [Layer(program, number, "", module.to(setting.device), undo_on_host=setting.undo_on_host)]
     named = chunk_layers(program, bundle.cut, number, count, setting.seed, setting.group)
-    return [Layer(program, layer, name, module.to(setting.device)) for layer, (name, module) in named]
+    return [
+        Layer(program, layer, name, module.to(setting.device), undo_on_host=setting.undo_on_host)
+        for layer, (name, module) in named
+    ]
 
 
 def _begin_as_first(setting: Setting, bundle: Bundle, number: int, module: torch.nn.Module) -> None:

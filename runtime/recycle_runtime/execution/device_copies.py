@@ -5,6 +5,7 @@ number of a tensor. Here data goes through pinned memory on a stream of its own,
 whoever reads them waits for these numbers alone, while work that was queued behind them goes on.
 """
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -14,18 +15,22 @@ from recycle_runtime.transport.interface import Pending
 _streams: dict[tuple[torch.device, str], torch.cuda.Stream] = {}
 
 
-def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A copy on the device, for work on the current stream; the tensor itself if it is there."""
-    if device.type != "cuda" or tensor.is_cuda:
-        return tensor.to(device)
-    pinned = tensor if tensor.is_pinned() else tensor.pin_memory()
-    aside = _stream(device, "in")
-    with torch.cuda.stream(aside):
-        copy = pinned.to(device, non_blocking=True)
-    current = torch.cuda.current_stream(device)
+def to_device(tensors: Sequence[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
+    """Copies on the device, for work on the current stream; tensors themselves if they are there."""
+    if device.type != "cuda" or all(tensor.is_cuda for tensor in tensors):
+        return [tensor.to(device) for tensor in tensors]
+    pinned = [tensor if tensor.is_cuda or tensor.is_pinned() else tensor.pin_memory() for tensor in tensors]
+    aside, current = _stream(device, "in"), torch.cuda.current_stream(device)
+    # As `torch.cuda.stream` does, in a third of its time.
+    torch.cuda.set_stream(aside)
+    try:
+        copies = [tensor.to(device, non_blocking=True) for tensor in pinned]
+    finally:
+        torch.cuda.set_stream(current)
     current.wait_stream(aside)
-    copy.record_stream(current)
-    return copy
+    for copy in copies:
+        copy.record_stream(current)
+    return copies
 
 
 class Readback:
@@ -49,12 +54,16 @@ class Readback:
         if self._host is None or self._host.shape != numbers.shape or self._host.dtype != numbers.dtype:
             self._host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
             self._there = torch.cuda.Event()
-        with torch.cuda.stream(aside):
+        current = torch.cuda.current_stream(numbers.device)
+        torch.cuda.set_stream(aside)
+        try:
             if after is not None:
                 # Its result is ready for the stream that waits for it.
                 after.wait()
             self._host.copy_(numbers, non_blocking=True)
             self._there.record(aside)
+        finally:
+            torch.cuda.set_stream(current)
         numbers.record_stream(aside)
 
     def read(self) -> list[float]:

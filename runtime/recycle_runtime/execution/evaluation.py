@@ -60,9 +60,10 @@ class EvaluationHandlers(Handlers):
         inputs, target = self.data.item(self.first + self._index(instruction))
         if chunk.is_first:
             arguments = chunk.program.arguments(inputs)
-            buffer.inputs = tuple(to_device(tensor, self._device) for tensor in arguments)
+            buffer.inputs = tuple(to_device(list(arguments), self._device))
         if chunk.is_last:
-            buffer.target = to_device(target, self._device) if isinstance(target, torch.Tensor) else target
+            is_tensor = isinstance(target, torch.Tensor)
+            buffer.target = to_device([target], self._device)[0] if is_tensor else target
 
     def forward(self, instruction: Instruction) -> None:
         buffer = self._buffers.setdefault(instruction.buffer, Buffer())

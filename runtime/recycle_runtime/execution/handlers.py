@@ -195,14 +195,16 @@ class Handlers:
         buffer = self._buffers.setdefault(instruction.buffer, Buffer())
         chunk = self._chunks[instruction.chunk]
         inputs, target = chunk.data.item(self._now, *self._place(instruction))
+        arguments = list(chunk.program.arguments(inputs)) if chunk.is_first else []
+        moves_target = chunk.is_last and isinstance(target, torch.Tensor)
+        moved = to_device([*arguments, target] if moves_target else arguments, self._device)
+        if chunk.is_last:
+            buffer.target = moved.pop() if moves_target else target
         if chunk.is_first:
             self._tell_looks(chunk)
-            arguments = chunk.program.arguments(inputs)
-            buffer.inputs = tuple(to_device(tensor, self._device) for tensor in arguments)
+            buffer.inputs = tuple(moved)
             self._note(instruction, "data", buffer.inputs)
             self._count(buffer.inputs[0])
-        if chunk.is_last:
-            buffer.target = to_device(target, self._device) if isinstance(target, torch.Tensor) else target
 
     def recv_activation(self, instruction: Instruction) -> None:
         neighbour = self._neighbour(instruction)

@@ -21,7 +21,16 @@ from recycle_runtime.program.ties import whole_name
 class Layer:
     """Module, optimizer, what moves with it, and buffers; its gradients belong to the chunk that it is in."""
 
-    def __init__(self, program: Program, number: int, name: str, module: torch.nn.Module) -> None:
+    def __init__(
+        self,
+        program: Program,
+        number: int,
+        name: str,
+        module: torch.nn.Module,
+        *,
+        undo_on_host: bool = False,
+    ) -> None:
+        self._undo_on_host = undo_on_host
         self.number, self.module = number, module
         self.name = name_prefix(name, module)
         """What stands before the names of its parameters in the whole model, or nothing."""
@@ -101,7 +110,8 @@ class Layer:
         held = {parameter for group in groups_of(optimizer) for parameter in group["params"]}
         named = zip(self.parameter_names, stepped, strict=True)
         self.untrained = [name for name, parameter in named if parameter not in held]
-        return LayerOptimizer(optimizer, moving_of(program, self.module, optimizer), masters)
+        moving = moving_of(program, self.module, optimizer)
+        return LayerOptimizer(optimizer, moving, masters, undo_on_host=self._undo_on_host)
 
 
 def _lowered(

@@ -69,7 +69,7 @@ class Session:
                 each.opcode is Opcode.BACKWARD_INPUT and each.chunk == number for each in role.stream
             )
             chunk.split.defer_weights(splits)
-            chunk.split.fuse_weights(device.type == "cuda" and chunk.setting.graphs != "off")
+            chunk.split.fuse_weights(device.type == "cuda")
         answers_for = {number: role.grid.holders(number)[0] == role.worker for number in chunks}
         self.steps = WorkerSteps(chunks, self.transport, answers_for, role.grid.tied_sum)
         shapes = {

@@ -46,6 +46,8 @@ class RunOptions:
     device: str = "cpu"
     graphs: str = "auto"
     """Whether a GPU replays work as CUDA graphs: auto, on or off."""
+    undo: str = "device"
+    """Whose memory holds what undoes a step: device or host."""
     trace: bool = False
     save: str | None = None
     """A folder for the parameters of every worker at the end."""
@@ -124,6 +126,7 @@ def run_local(
             state=Path(options.state or temporary),
             device=options.device,
             graphs=options.graphs,
+            undo=options.undo,
             seed=options.seed,
             failed=",".join(f"{pipeline}:{stage}" for pipeline, stage in options.failed),
             save=options.save,
@@ -221,6 +224,7 @@ def _how_to_go_on(newest: CheckpointPath | None, options: RunOptions) -> str:
         ("--seed", "seed"),
         ("--device", "device"),
         ("--cuda-graphs", "graphs"),
+        ("--undo", "undo"),
     ):
         if (value := getattr(options, name)) != getattr(_DEFAULTS, name):
             command += [option, str(value)]

@@ -56,6 +56,7 @@ class Job:
     script: tuple[str, ...] = ()
     device: str = "cpu"
     graphs: str = "auto"
+    undo: str = "device"
     seed: int = 0
     failed: str = ""
     save: str | None = None
@@ -294,6 +295,8 @@ class Supervisor:
             job.device,
             "--cuda-graphs",
             job.graphs,
+            "--undo",
+            job.undo,
             "--seed",
             str(job.seed),
             "--heartbeat-timeout",

@@ -235,7 +235,7 @@ def _measure(
         saved_bytes=saved - handed_on if by_layer else saved,
         kept_bytes=kept,
         parameter_bytes=to_copy,
-        resident_bytes=to_copy + optimizer.held_bytes,
+        resident_bytes=to_copy + optimizer.held_bytes + split.bytes_held,
         gradient_bytes=optimizer.gradient_bytes,
         boundary_bytes=boundary,
         half=in_half[0] if in_half else None,

@@ -61,15 +61,20 @@ def connect(
     stream: Sequence[Instruction],
     device: torch.device,
     timeout: timedelta,
+    standstill: float | None = None,
 ) -> Transport:
-    """Join the other workers: over gloo on CPU, over NCCL between GPUs, on the device where all share one."""
+    """Join the other workers: over gloo on CPU, over NCCL between GPUs, on the device where all share one.
+
+    There, that all wait for each other is noticed after `standstill` seconds.
+    """
     common = (store, _NAME, grid, worker, tp_rank, timeout)
     if device.type == "cpu":
         return GlooTransport(*common, neighbours_of(stream, worker, grid.pipelines))
     rank = grid.rank(worker, tp_rank)
     if choose_way(store, _NAME, rank, grid.size, place_of(device), timeout) is Way.NCCL:
         return join_over_nccl(*common, device, stream)
-    return CudaIpcTransport(*common, CudaSharedDevice(device), most_waiting(stream, grid.pipelines))
+    waiting = most_waiting(stream, grid.pipelines)
+    return CudaIpcTransport(*common, CudaSharedDevice(device), waiting, standstill)
 
 
 def neighbours_of(stream: Sequence[Instruction], worker: Worker, pipelines: int) -> list[Worker]:

@@ -13,8 +13,8 @@ the sender waits for the offer before it sends. Messages on their way stay where
 are those of the ring, whatever its memory.
 
 A sender that is killed before it has counted a message leaves nothing to be read: the receiver waits, until
-`abort` or its patience ends that. Counters of messages are 64-bit numbers in a file in memory; each has a
-single writer.
+`abort` or its patience ends that, or until it sees that everybody waits (`standstill`). Counters of messages
+are 64-bit numbers in a file in memory; each has a single writer.
 
 Gradients are summed on the device too, single numbers over gloo. Each process copies its numbers into memory
 that its peers have opened, and says so; then all of them add up all of these in the same order, so that all
@@ -30,7 +30,8 @@ import os
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol
@@ -42,6 +43,7 @@ from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.transport.gloo import GlooTransport
 from recycle_runtime.transport.interface import Arrival, Grid, Pending, TensorSpec
 from recycle_runtime.transport.messages import InOrder, packed_size, pieces
+from recycle_runtime.transport.standstill import Standstill
 
 _FOLDER = Path("/dev/shm")
 _NAP = 20e-6
@@ -64,6 +66,20 @@ class SharedCounters:
         finally:
             os.close(descriptor)
         self._numbers = memoryview(self._memory).cast("q")
+        self._standstill: Standstill | None = None
+
+    def watch(self, first: int, size: int, me: int, seconds: float) -> None:
+        """Notice when all processes wait, from now on: their numbers stand from `first` on."""
+        self._standstill = Standstill(self._numbers, first, size, me, seconds)
+
+    @contextmanager
+    def waiting(self) -> Generator[None]:
+        """Around a wait for other processes that is not for one of these counters."""
+        if self._standstill is None:
+            yield
+            return
+        with self._standstill.waiting():
+            yield
 
     def remove_name(self) -> None:
         """They cannot be opened any more; open ones stay valid. May be called by everyone."""
@@ -74,16 +90,20 @@ class SharedCounters:
         self._numbers[counter] += 1
 
     def wait_for(self, counter: int, least: int, timeout: float) -> None:
-        """Until the counter has come so far; TimeoutError if it does not, Stopped after `stop`."""
+        """Until the counter has come so far; TimeoutError if it does not, Stopped after `stop`, and
+        StandstillError if it never will."""
         if self._numbers[counter] >= least:
             return
         give_up = time.monotonic() + timeout
-        while self._numbers[counter] < least:
-            if self._stopped:
-                raise Stopped("waiting for the other side was ended")
-            if time.monotonic() > give_up:
-                raise TimeoutError(f"the other side has not come to {least} in {timeout:.0f} s")
-            time.sleep(_NAP)
+        with self.waiting():
+            while self._numbers[counter] < least:
+                if self._stopped:
+                    raise Stopped("waiting for the other side was ended")
+                if time.monotonic() > give_up:
+                    raise TimeoutError(f"the other side has not come to {least} in {timeout:.0f} s")
+                if self._standstill is not None:
+                    self._standstill.look()
+                time.sleep(_NAP)
 
     def wait_until(self, is_done: Callable[[], bool], timeout: float) -> None:
         """The same for anything that can be asked; TimeoutError and Stopped as above."""
@@ -101,6 +121,7 @@ class SharedCounters:
 
     def close(self) -> None:
         """Let go."""
+        self._standstill = None
         self._numbers.release()
         self._memory.close()
         self.remove_name()
@@ -279,6 +300,17 @@ class _Ring:
         return self.memory.shape[1] < size
 
 
+class _SumOverGloo:
+    """A sum of single numbers, whose wait is seen by the others."""
+
+    def __init__(self, pending: Pending, counters: SharedCounters) -> None:
+        self._pending, self._counters = pending, counters
+
+    def wait(self) -> None:
+        with self._counters.waiting():
+            self._pending.wait()
+
+
 class CudaIpcTransport:
     """One process's side of it. `waiting` says how many messages of each neighbour can wait at once."""
 
@@ -292,7 +324,9 @@ class CudaIpcTransport:
         timeout: timedelta,
         device: SharedDevice,
         waiting: Mapping[Worker, int],
+        standstill: float | None = None,
     ) -> None:
+        """`standstill`: seconds for which all processes may wait for each other; None for any."""
         self._gloo = GlooTransport(store, name, grid, worker, tp_rank, timeout)
         self.tensor_group: Any = self._gloo.tensor_group
         self._store, self._name = _store_of(store, name), name
@@ -300,10 +334,13 @@ class CudaIpcTransport:
         self._me = grid.rank(worker, tp_rank)
         self._device, self._waiting = device, waiting
         pairs = 2 * grid.size * grid.size
-        self._counters = SharedCounters(_file_name(self._store), pairs + 2 * grid.size * grid.sums)
+        counted = pairs + 2 * grid.size * grid.sums
+        self._counters = SharedCounters(_file_name(self._store), counted + grid.size)
         # Once everybody has it, it needs no name, and cannot be left behind by a process that is killed.
         self._gloo.barrier()
         self._counters.remove_name()
+        if standstill is not None:
+            self._counters.watch(counted, grid.size, self._me, standstill)
         self._in: dict[Worker, _Ring] = {}
         self._out: dict[Worker, _Ring] = {}
         self._sums = {
@@ -349,13 +386,16 @@ class CudaIpcTransport:
         return sums.start(tensor) if sums.has_peers else None
 
     def start_sum(self, tensor: torch.Tensor) -> Pending | None:
-        return self._gloo.start_sum(tensor)
+        pending = self._gloo.start_sum(tensor)
+        return None if pending is None else _SumOverGloo(pending, self._counters)
 
     def barrier(self) -> None:
-        self._gloo.barrier()
+        with self._counters.waiting():
+            self._gloo.barrier()
 
     def flush(self) -> None:
-        self._gloo.flush()
+        with self._counters.waiting():
+            self._gloo.flush()
 
     def abort(self) -> None:
         """End every wait for another process's messages with an error. Any thread may call it."""
@@ -423,7 +463,8 @@ class CudaIpcTransport:
         self._store.set(key, json.dumps(value))
 
     def _told(self, key: str) -> Any:
-        self._store.wait([key], self._timeout)
+        with self._counters.waiting():
+            self._store.wait([key], self._timeout)
         return json.loads(self._store.get(key))
 
     def _channel(self, sender: int, receiver: int) -> int:

@@ -82,7 +82,7 @@ def guarded(work: Callable[[], _Result], waits: Waits) -> _Result:
     waits.begin()
     try:
         return work()
-    except RuntimeError as error:
+    except (RuntimeError, TimeoutError) as error:
         raise PeerError(str(error)) from error
     finally:
         waits.end()
@@ -93,7 +93,7 @@ async def guarded_wait(work: Awaitable[_Result], waits: Waits) -> _Result:
     waits.begin()
     try:
         return await work
-    except RuntimeError as error:
+    except (RuntimeError, TimeoutError) as error:
         raise PeerError(str(error)) from error
     finally:
         waits.end()

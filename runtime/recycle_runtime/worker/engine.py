@@ -221,6 +221,7 @@ class TorchEngine:
                 group=built.group,
                 per_step=built.per_step,
                 graphs=self.options.worker.graphs,
+                undo=self.options.worker.undo,
             )
         )
 
@@ -237,7 +238,9 @@ class TorchEngine:
 
     async def meet(self, store: MeetingPlace, number: int, role: Role) -> Any:
         own = _of_group(store, number)
-        return connect(own, role.grid, role.worker, self.tp_rank, role.stream, self.device, self.timeout)
+        standstill = self.options.worker.standstill
+        place = (role.grid, role.worker, self.tp_rank, role.stream, self.device)
+        return connect(own, *place, self.timeout, standstill)
 
     def guarded(self, transport: Any, waits: Waits) -> GuardedTransport:
         return GuardedTransport(transport, waits)

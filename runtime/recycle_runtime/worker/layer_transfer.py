@@ -126,7 +126,13 @@ class LayerJoiner:
             named = build_layers(setting.program, setting.seed, taken.first, taken.last, setting.group)
             numbers = range(taken.first, taken.last)
             layers = [
-                Layer(setting.program, number, name, module.to(setting.device))
+                Layer(
+                    setting.program,
+                    number,
+                    name,
+                    module.to(setting.device),
+                    undo_on_host=setting.undo_on_host,
+                )
                 for number, (name, module) in zip(numbers, named, strict=True)
             ]
             self._sources.append(_Source(taken, layers, setting.device, surroundings))

@@ -25,6 +25,10 @@ class WorkerOptions:
     """Seconds to wait for other workers before giving up."""
     graphs: Literal["auto", "on", "off"] = "off"
     """Whether a GPU replays work as CUDA graphs."""
+    undo: Literal["device", "host"] = "device"
+    """Whose memory holds what undoes a step."""
+    standstill: float = 1.5
+    """Seconds for which all workers of a shared GPU may wait for each other."""
 
 
 @dataclass(frozen=True, slots=True)

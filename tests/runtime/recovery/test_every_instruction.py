@@ -16,7 +16,13 @@ MOST_RUNS = 4
 
 
 def kill_everywhere(
-    folder: Path, bundle: str, program: str, place: Worker, every: int = 1, kind: str = "kill"
+    folder: Path,
+    bundle: str,
+    program: str,
+    place: Worker,
+    every: int = 1,
+    kind: str = "kill",
+    undo: str = "device",
 ) -> None:
     """At each position once; as many lives in a run as there is time for."""
     plan = Bundle.read(bundle)
@@ -28,7 +34,7 @@ def kill_everywhere(
         faults = [f"{kind}={name}@{2 + 3 * number}.{at}" for number, at in enumerate(left)]
         returns = [f"{name}@{3 + 3 * number}" for number, _ in enumerate(left)]
         here = folder / f"run-{attempt}"
-        outcome = run(here, bundle, program, steps, faults, returns)
+        outcome = run(here, bundle, program, steps, faults, returns, undo=undo)
         happened = {position for _, _, position in outcome.faults}
         assert happened, "nothing has happened"
         check(here, outcome, alone)
@@ -43,6 +49,11 @@ PLACES = [(0, 0), (1, 1)]
 
 def test_some_instructions(tmp_path: Path, square: str) -> None:
     kill_everywhere(tmp_path, square, TINY, (1, 1), every=4)
+
+
+@pytest.mark.slow
+def test_some_instructions_with_undo_that_is_copied_ahead(tmp_path: Path, square: str) -> None:
+    kill_everywhere(tmp_path, square, TINY, (1, 1), every=4, undo="host")
 
 
 @pytest.mark.slow

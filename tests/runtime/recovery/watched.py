@@ -90,6 +90,7 @@ def run(
     checkpoint: Path | None = None,
     resume: bool = False,
     adaptation: AdaptationOptions | None = None,
+    undo: str = "device",
 ) -> Outcome:
     """Train to the end; parameters are in `folder`/saved. Fails the test when nothing happens for long."""
     (folder / "saved").mkdir(parents=True)
@@ -109,6 +110,7 @@ def run(
         adaptation=adaptation or AdaptationOptions(recut=recut),
         checkpoint=None if checkpoint is None else str(checkpoint),
         resume=resume,
+        undo=undo,
     )
     outcome = Outcome()
     found: list[str] = []

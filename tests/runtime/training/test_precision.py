@@ -66,6 +66,24 @@ def test_one_pipeline_equals_a_plain_loop(tmp_path: Path, precision: str) -> Non
     assert dtypes == {torch.float32 if precision == "bf16" else torch.bfloat16}
 
 
+FUSED = """
+def optimizer(parameters):
+    return torch.optim.AdamW(parameters, lr=0.05, fused=True)
+"""
+
+
+def test_weights_that_were_cast_follow_an_optimizer_that_moves_no_version(tmp_path: Path) -> None:
+    """Fused steps write to weights without a word: what was cast before them must not be used again."""
+    program = program_in(tmp_path, "bf16", FUSED)
+    bundle = bundle_of(tmp_path, (3, 2), (0, 1), 1, 4)
+    held = built(bundle, program)
+    losses = run(bundle, held, 0, STEPS)
+    assert all(chunk.split.bytes_held for chunk in every_chunk(held))
+    plain = train_plainly(program, 4, STEPS)
+    assert losses == pytest.approx(plain.losses, rel=1e-5)
+    assert farthest(held, plain) < 1e-5
+
+
 @pytest.mark.parametrize("precision", ["bf16", "bf16-weights"])
 @pytest.mark.parametrize("clip", [0.5, 1e6])
 def test_several_pipelines_with_steps_that_are_undone(tmp_path: Path, precision: str, clip: float) -> None:

@@ -15,7 +15,7 @@ from recycle_runtime.cli.options.limits import (
 from recycle_runtime.cli.options.script import add_script_arguments, check_script
 from recycle_runtime.cli.options.training import (
     add_device_arguments,
-    add_graphs_argument,
+    add_gpu_arguments,
     add_plan_argument,
     check_device,
     workers_named,
@@ -32,7 +32,7 @@ def add_arguments(parser: Arguments) -> None:
     add_plan_argument(parser)
     add_script_arguments(parser)
     add_device_arguments(parser)
-    add_graphs_argument(parser)
+    add_gpu_arguments(parser)
     add_address_argument(parser, "--coordinator", "where the coordinator listens")
     parser.add_argument(
         "--workers-per-node",
@@ -99,6 +99,8 @@ def run(arguments: Namespace, output: Output) -> int:
             seed=arguments.seed,
             device=arguments.device,
             graphs=arguments.cuda_graphs,
+            undo=arguments.undo,
+            standstill=limits.heartbeat,
             trace=arguments.record,
             timeout=group_timeout(limits.instruction, limits.first_step),
         ),

@@ -22,7 +22,7 @@ from recycle_runtime.cli.options.limits import (
 from recycle_runtime.cli.options.script import add_script_arguments, check_script, note_options_of_script
 from recycle_runtime.cli.options.training import (
     add_device_arguments,
-    add_graphs_argument,
+    add_gpu_arguments,
     add_max_skipped_argument,
     add_peer_check_argument,
     add_plan_argument,
@@ -56,7 +56,7 @@ def add_arguments(parser: Arguments) -> None:
     add_plan_argument(parser)
     add_script_arguments(parser)
     add_device_arguments(parser)
-    add_graphs_argument(parser)
+    add_gpu_arguments(parser)
     add_step_arguments(parser, required=False)
     add_peer_check_argument(parser)
     add_max_skipped_argument(parser)
@@ -102,6 +102,7 @@ def run(arguments: Namespace, output: Output) -> int:
         seed=arguments.seed,
         device=arguments.device,
         graphs=arguments.cuda_graphs,
+        undo=arguments.undo,
         trace=arguments.trace is not None,
         save=arguments.save,
         faults=faults,

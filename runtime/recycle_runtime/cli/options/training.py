@@ -113,8 +113,15 @@ def workers_named(option: str, words: list[str]) -> tuple[Worker, ...]:
         raise UsageError(f"{option}: {error}") from None
 
 
-def add_graphs_argument(parser: Arguments) -> None:
-    """Whether a GPU replays what it has done before."""
+def add_gpu_arguments(parser: Arguments) -> None:
+    """Whether a GPU replays what it has done before, and what its memory holds."""
+    parser.add_argument(
+        "--undo",
+        choices=("device", "host"),
+        default="device",
+        help="on a GPU, whose memory holds what undoes a step: the device's (12 bytes a parameter with AdamW "
+        "in float32), or the host's (twice that, copied while the next step is computed)",
+    )
     parser.add_argument(
         "--cuda-graphs",
         choices=("auto", "on", "off"),

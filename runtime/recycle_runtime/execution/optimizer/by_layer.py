@@ -75,6 +75,8 @@ class LayerOptimizer:
     def undo(self) -> None:
         """Everything is as it was at the last `save`; UndoError if it cannot be."""
         self._undo.undo()
+        if self._next is not self._undo:
+            self._next.forget("the step before it was undone")
         if self.masters is not None:
             self.masters.drop_gradients()
             self.masters.give_values()

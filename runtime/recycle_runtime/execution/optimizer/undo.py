@@ -394,6 +394,7 @@ class Undo:
     def forget(self, why: str) -> None:
         """There is nothing to go back to; memory stays, for the next step."""
         self._why_not = why
+        self._versions = []
 
     def _undo_state(self, copies: Copies) -> None:
         state = cast("dict[Any, Any]", self._optimizer.state)

@@ -79,6 +79,8 @@ class Owner:
     """One for each stage."""
 
     def __init__(self) -> None:
+        self.defers = True
+        """Whether weights wait at all."""
         self.collecting: Collector | None = None
         """Takes what is deferred during backward; without one, nothing is deferred."""
         self.anchor = torch.zeros((), requires_grad=True)
@@ -123,6 +125,9 @@ class Unit(ABC):
             bias is not None and bias.requires_grad
         )
         if not is_trained or not torch.is_grad_enabled() or self.owner.is_recomputing():
+            return self.original(input)
+        if not self.owner.defers and not torch.is_autocast_enabled(input.device.type):
+            # Autograd is as quick where nothing is cast.
             return self.original(input)
         return _deferred(input, None if input.requires_grad else self.owner.anchor, self)
 

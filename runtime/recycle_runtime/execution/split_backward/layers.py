@@ -58,7 +58,10 @@ def convolution_backward(
 
 
 class Lowered:
-    """A parameter in a lower precision: cast again when the parameter has changed, into the same memory."""
+    """A parameter in a lower precision: cast again when the parameter has changed, into the same memory.
+
+    Fused optimizers move no version when they write, so somebody has to say when a step was made.
+    """
 
     def __init__(self) -> None:
         self._of: tuple[int, int] | None = None
@@ -79,15 +82,18 @@ class Lowered:
             self._of = now
         return tensor
 
+    @property
+    def bytes_held(self) -> int:
+        return 0 if self._tensor is None else self._tensor.numel() * self._tensor.element_size()
+
     def has(self, dtype: torch.dtype) -> bool:
         """Whether this is the precision that it is kept in."""
         return self._tensor is not None and self._tensor.dtype == dtype
 
-    def stale(self, parameter: Tensor) -> Tensor | None:
-        """What has to become the parameter before it is used, and counts as if it were; None if it is."""
-        if self._tensor is None or (now := _mark(parameter)) == self._of:
-            return None
-        self._of = now
+    def due(self, parameter: Tensor) -> Tensor | None:
+        """What has to become the parameter before it is used, and counts as if it were; None if unused."""
+        if self._tensor is not None:
+            self._of = _mark(parameter)
         return self._tensor
 
 
@@ -116,11 +122,16 @@ class LinearUnit(Unit):
         super().__init__(module, owner)
         self._low_weight, self._low_bias = Lowered(), Lowered()
 
+    @property
+    def bytes_held(self) -> int:
+        """Of its weights in a lower precision."""
+        return self._low_weight.bytes_held + self._low_bias.bytes_held
+
     def refresh(self) -> list[tuple[Tensor, Tensor]]:
-        """Casts that are due, from a parameter into the memory of its lower precision."""
+        """Casts that are due before a step, from a parameter into the memory of its lower precision."""
         found: list[tuple[Tensor, Tensor]] = []
         for low, parameter in ((self._low_weight, self.weight), (self._low_bias, self.parameters["bias"])):
-            if parameter is not None and (target := low.stale(parameter)) is not None:
+            if parameter is not None and (target := low.due(parameter)) is not None:
                 found.append((target, parameter))
         return found
 

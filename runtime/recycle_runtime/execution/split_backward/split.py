@@ -202,6 +202,11 @@ class Split:
         self._fuses = wanted
         self._put_in_place()
 
+    @property
+    def bytes_held(self) -> int:
+        """Of the weights that layers keep in a lower precision."""
+        return sum(unit.bytes_held for unit in self._units if isinstance(unit, LinearUnit))
+
     def refresh(self) -> None:
         """Before a step: cast the weights that layers keep in a lower precision, all together."""
         due = [
@@ -219,6 +224,7 @@ class Split:
         return self._defers or (self._fuses and isinstance(unit, LinearUnit))
 
     def _put_in_place(self) -> None:
+        self._owner.defers = self._defers
         for unit, before in zip(self._units, self._before, strict=True):
             if self._is_used(unit):
                 unit.module.forward = unit.forward
