@@ -130,7 +130,11 @@ def test_any_screen(shown: Path, opened: Open, keep: Keep, width: int, scheme: S
 def test_paper_is_light(shown: Path, opened: Open) -> None:
     page = opened(shown, scheme="dark")
     sharp(page)
-    corner = "() => [...document.querySelector('canvas').getContext('2d').getImageData(1, 1, 1, 1).data]"
+    corner = """() => {
+      const copy = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
+      copy.drawImage(document.querySelector("canvas"), 0, 0);
+      return [...copy.getImageData(0, 0, 1, 1).data];
+    }"""
     assert page.evaluate(corner) == [20, 24, 29, 255]
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     assert page.evaluate(corner) == [255, 255, 255, 255]
