@@ -24,6 +24,8 @@ class ScriptState(NamedTuple):
     """Of the last step that it has."""
     settled: StepSettled | None = None
     """What became of that step, where it was known."""
+    loops: tuple[tuple[int, int], ...] = ()
+    """The loops of the script that had begun, and their first steps."""
 
     def write(self, folder: Path) -> None:
         """Beside the shards, before the manifest."""
@@ -31,6 +33,7 @@ class ScriptState(NamedTuple):
             "kept": base64.b64encode(self.kept).decode("ascii"),
             "row": encode(self.row),
             "settled": None if self.settled is None else encode(self.settled),
+            "loops": encode(self.loops),
         }
         write_sealed(folder / _FILE, _KIND, fields)
 
@@ -48,6 +51,7 @@ class ScriptState(NamedTuple):
                 kept,
                 decode(StepRow, row, "row"),
                 None if settled is None else decode(StepSettled, settled, "settled"),
+                decode(tuple[tuple[int, int], ...], found.get("loops", []), "loops"),
             )
         except (ProtocolError, binascii.Error) as error:
             raise CheckpointError(f"{path}: damaged: {error}") from None

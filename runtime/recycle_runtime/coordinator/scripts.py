@@ -15,6 +15,7 @@ from recycle_runtime.protocol.messages import (
     EvaluationShare,
     KeptRequest,
     KeptState,
+    LoopBegins,
     Member,
     OtherEnded,
     OtherEvaluates,
@@ -36,6 +37,8 @@ class Scripts:
         """Whose script speaks for all; it stays so as long as it lives."""
         self._totals: dict[int, tuple[Member, int]] = {}
         """Steps that a loop asks for, and who said so first."""
+        self._begins: dict[int, int] = {}
+        """Where loops begin."""
         self._rows: dict[int, StepRow] = {}
         self._asked: dict[int, list[Member]] = {}
         """Who waits for which row."""
@@ -60,8 +63,16 @@ class Scripts:
         self._results = {(result.step, result.number): result for result in results}
         self._rows |= {row.step: row for row in rows}
 
-    def resume(self, step: int, kept: bytes, row: StepRow, settled: StepSettled | None = None) -> None:
+    def resume(
+        self,
+        step: int,
+        kept: bytes,
+        row: StepRow,
+        settled: StepSettled | None = None,
+        loops: Iterable[tuple[int, int]] = (),
+    ) -> None:
         """A run begins with this step, where another has left off."""
+        self._begins = dict(loops)
         self._kept[step] = kept
         self._rows.setdefault(row.step, row)
         # What was not written down nobody knows any more.
@@ -86,8 +97,10 @@ class Scripts:
             if member in waiting:
                 waiting.remove(member)
 
-    def wants(self, member: Member, call: int, steps: int) -> str | None:
+    def wants(self, member: Member, call: int, steps: int, begins: int | None = None) -> str | None:
         """A loop of a script asks for so many steps; what is wrong with that."""
+        if begins is not None:
+            self._begins.setdefault(call, begins)
         first, known = self._totals.setdefault(call, (member, steps))
         if known == steps:
             return None
@@ -95,6 +108,14 @@ class Scripts:
             f"the script of worker {name_of(member.worker)} asks for {steps} steps, and that of worker "
             f"{name_of(first.worker)} for {known}: every worker runs the same script and asks for the same"
         )
+
+    def loop(self, member: Member, call: int) -> list[Order]:
+        """Where a loop has begun: those who join have to know where the one before it was left."""
+        return [Send(member, LoopBegins(call, self._begins.get(call)))]
+
+    def loops_before(self, step: int) -> tuple[tuple[int, int], ...]:
+        """Those that have begun by then, each with its first step."""
+        return tuple((call, begins) for call, begins in sorted(self._begins.items()) if begins <= step)
 
     def end(self, member: Member, step: int, active: Collection[Member]) -> list[Order]:
         """A script has ended; those that have asked for the next step hear of it."""

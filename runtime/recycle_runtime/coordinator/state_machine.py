@@ -110,6 +110,7 @@ from recycle_runtime.protocol.messages import (
     LayersLost,
     Leave,
     LeftGroup,
+    LoopRequest,
     LossShare,
     Member,
     Move,
@@ -273,6 +274,7 @@ class StateMachine:
         for reply in (CheckpointWritten, CheckpointMissed, CheckpointFailed):
             members.on(reply, self._checkpoint_reply)
         members.on(ScriptSteps, self._script_steps)
+        members.on(LoopRequest, lambda member, said: self._order(self.scripts.loop(member, said.call)))
         members.on(InScript, self._in_script)
         members.on(ScriptEnded, self._script_ended)
         members.on(RowRequest, lambda member, said: self._order(self.scripts.wants_row(member, said.step)))
@@ -549,7 +551,7 @@ class StateMachine:
     # What their scripts say.
 
     def _script_steps(self, member: Member, message: ScriptSteps) -> None:
-        if (why := self.scripts.wants(member, message.call, message.steps)) is not None:
+        if (why := self.scripts.wants(member, message.call, message.steps, message.begins)) is not None:
             self._end(why)
 
     def _in_script(self, member: Member, message: InScript) -> None:
@@ -1045,7 +1047,7 @@ class StateMachine:
         kept, row = self.scripts.kept_before(step), self.scripts.row_of(step - 1)
         if kept is None or row is None:
             return None
-        return ScriptState(kept, row, self.scripts.settled_of(step - 1))
+        return ScriptState(kept, row, self.scripts.settled_of(step - 1), self.scripts.loops_before(step))
 
     def _checkpoint_reply(self, member: Member, message: CheckpointReply) -> None:
         self._checkpoint(self.checkpoints.hear(member, message))

@@ -422,7 +422,8 @@ class Program:
             raise ProgramError(
                 f"{self._line('schedule')}: {type(scheduler).__name__} needs a number in every step(), "
                 "and a schedule is stepped without one",
-                "use a schedule of the step alone, such as OneCycleLR or LambdaLR",
+                "layers are stepped before the loss of the step is known to all; use a schedule of the step "
+                "alone, such as OneCycleLR or LambdaLR",
             )
         return scheduler
 

@@ -361,6 +361,15 @@ class ScriptSteps:
     call: Natural
     """Which of its loops says so, from 0."""
     steps: Natural
+    begins: Natural | None = None
+    """Its first step, where the script knows; one that joins does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoopRequest:
+    """I have joined: where has this loop of the scripts begun, if it has?"""
+
+    call: Natural
 
 
 @dataclass(frozen=True, slots=True)
@@ -591,6 +600,14 @@ class Saved:
     number: Natural
     path: str
     error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class LoopBegins:
+    """Where a loop of the scripts has begun; None: none of them has come so far."""
+
+    call: Natural
+    step: Natural | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -929,6 +946,7 @@ class StoreRefusal:
 CheckpointReply = CheckpointWritten | CheckpointMissed | CheckpointFailed
 ScriptRequest = (
     ScriptSteps
+    | LoopRequest
     | InScript
     | ScriptEnded
     | RowRequest
@@ -946,6 +964,7 @@ ToScript = (
     | Evaluated
     | SaveOrder
     | Saved
+    | LoopBegins
     | OtherEnded
     | OtherEvaluates
     | OtherSaves
@@ -976,6 +995,7 @@ FromWorker = (
     | Trace
     | Reach
     | ScriptSteps
+    | LoopRequest
     | InScript
     | ScriptEnded
     | RowRequest
@@ -1003,6 +1023,7 @@ ToWorker = (
     | Evaluated
     | SaveOrder
     | Saved
+    | LoopBegins
     | OtherEnded
     | OtherEvaluates
     | OtherSaves

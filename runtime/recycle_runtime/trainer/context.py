@@ -1,5 +1,7 @@
 """What a script runs in: set before it begins, found by its trainer."""
 
+import shlex
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,9 +33,11 @@ def take() -> Context:
     """For the one trainer of a script."""
     if _current is None:
         # Nobody is there to catch an error and say it without a traceback.
+        words = shlex.join(sys.argv if sys.argv[0].endswith(".py") else ["SCRIPT.py"])
         raise SystemExit(
-            "recycle.Trainer trains with the workers of a plan: start this script with "
-            "`recycle-run local PLAN SCRIPT.py`"
+            "recycle.Trainer trains with the workers of a plan, which says how many micro-batches a step "
+            f"has: start this script with `recycle-run local PLAN {words}`, and with --debug 0:0 before its "
+            "name for a debugger in one worker"
         )
     if _current.has_trainer:
         raise ProgramError("a script has one recycle.Trainer, and this is the second")

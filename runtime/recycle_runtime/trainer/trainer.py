@@ -95,6 +95,8 @@ class Trainer:
         self._is_made = False
         """Whether the others have made that step already."""
         self._is_stopped = False
+        self._follows = False
+        """Whether this worker looks for the loop that the others are in."""
         self._total = 0
         """Steps that the last loop has asked for."""
         self._evaluations: dict[int, int] = {}
@@ -127,16 +129,16 @@ class Trainer:
         """
         if total < 0:
             raise ProgramError(f"trainer.steps must be given a number of steps from 0, got {total}")
-        self._requests.want(total)
         with preserved_random():
-            start = self._requests.begin()
-            if self._position is None:
-                self._position = start.step
-                self._is_made = start.is_made
-                if self._is_made and self._kept:
-                    self._kept.load(self._requests.kept(start.step + 1))
-        self._total = total
-        while self._position < total and not self._is_stopped:
+            self._begin()
+            assert self._position is not None
+            call = self._requests.want(total, None if self._follows else self._position)
+            ends = self._requests.loop_begins(call + 1) if self._follows else None
+        self._follows = ends is not None and ends <= self._position
+        # The others may have left it early, by `stop` or `break`.
+        self._total = total if ends is None else min(total, ends)
+        self._is_stopped = False
+        while self._position < self._total and not self._is_stopped:
             self._asked = self._position
             yield self._position
             if self._is_step_due:
@@ -144,6 +146,16 @@ class Trainer:
                     f"step {self._asked} was not made: a loop over trainer.steps calls trainer.step once "
                     "in each pass"
                 )
+
+    def _begin(self) -> None:
+        """Before the first loop: be part of a group, and know with which step to begin."""
+        start = self._requests.begin()
+        if self._position is not None:
+            return
+        self._position = start.step
+        self._is_made = self._follows = start.is_made
+        if self._is_made and self._kept:
+            self._kept.load(self._requests.kept(start.step + 1))
 
     @property
     def _is_step_due(self) -> bool:

@@ -26,6 +26,8 @@ from recycle_runtime.protocol.messages import (
     FromWorker,
     KeptRequest,
     KeptState,
+    LoopBegins,
+    LoopRequest,
     OtherEnded,
     OtherEvaluates,
     OtherSaves,
@@ -119,6 +121,8 @@ class Requests:
         self._judged: tuple[int, int] | None = None
         """In which generation this worker has said what becomes of which step."""
         self._wanted_steps: list[ScriptSteps] = []
+        self._loops: dict[int, int | None] = {}
+        self._wanted_loop: int | None = None
         self._others_end: tuple[Worker, int] | None = None
         self._others_evaluation: OtherEvaluates | None = None
         self._others_save: OtherSaves | None = None
@@ -250,8 +254,8 @@ class Requests:
         """An answer, or a question."""
         with self._changed:
             match message:
-                case StepRow() | StepSettled():
-                    self._take_step(message)
+                case StepRow() | StepSettled() | LoopBegins():
+                    self._take_answer(message)
                 case Evaluated(step, number, loss):
                     self._results[step, number] = loss
                 case Saved():
@@ -274,12 +278,15 @@ class Requests:
         self._check_others()
         self._tell_snapshots()
 
-    def _take_step(self, message: StepRow | StepSettled) -> None:
-        if isinstance(message, StepSettled):
-            self._settled[message.step] = message
-            return
-        self._rows[message.step] = message
-        self._wanted_rows.discard(message.step)
+    def _take_answer(self, message: StepRow | StepSettled | LoopBegins) -> None:
+        match message:
+            case LoopBegins(call, step):
+                self._loops[call] = step
+            case StepSettled():
+                self._settled[message.step] = message
+            case StepRow():
+                self._rows[message.step] = message
+                self._wanted_rows.discard(message.step)
 
     def recall(self) -> None:
         """A new coordinator may not have heard what was asked."""
@@ -289,6 +296,8 @@ class Requests:
                 again.append(SettledRequest(self._wanted_settled))
                 self._judged = None
                 self._wake()
+            if self._wanted_loop is not None:
+                again.append(LoopRequest(self._wanted_loop))
             again += self._shares.values()
             if self._evaluation is not None:
                 # Its result may have been lost on the way here.
@@ -365,12 +374,24 @@ class Requests:
         assert self._start is not None
         return self._start
 
-    def want(self, steps: int) -> None:
-        """A loop of the script asks for so many steps in all."""
+    def want(self, steps: int, begins: int | None = None) -> int:
+        """A loop of the script asks for so many steps in all, from this one on; its number."""
         with self._changed:
-            message = ScriptSteps(len(self._wanted_steps), steps)
+            message = ScriptSteps(len(self._wanted_steps), steps, begins)
             self._wanted_steps.append(message)
         self._say(message)
+        return message.call
+
+    def loop_begins(self, call: int) -> int | None:
+        """Where the other scripts have begun a loop; None if they have not come so far."""
+        with self._changed:
+            self._wanted_loop = call
+            self._loops.pop(call, None)
+        self._say(LoopRequest(call))
+        with self._inside():
+            self._changed.wait_for(lambda: call in self._loops)
+            self._wanted_loop = None
+        return self._loops[call]
 
     def make(self, step: int, data: Any = None) -> None:
         """Ask for a step, with this data if the script gives it, and wait until this worker has made it."""

@@ -13,7 +13,7 @@ ROW = StepRow(4, 0.5, 0.1, 3, "0", learning_rate=0.25)
 
 @pytest.mark.parametrize("settled", [None, StepSettled(4, 1.5, is_skipped=False)])
 def test_it_is_read_as_it_was_written(tmp_path: Path, settled: StepSettled | None) -> None:
-    state = ScriptState(b"kept", ROW, settled)
+    state = ScriptState(b"kept", ROW, settled, ((0, 0), (1, 3)))
     state.write(tmp_path)
     assert ScriptState.read(tmp_path) == state
     assert json.loads((tmp_path / "script.json").read_text())

@@ -7,6 +7,7 @@ from recycle_runtime.protocol.messages import (
     EvaluationShare,
     KeptRequest,
     KeptState,
+    LoopBegins,
     Member,
     OtherEnded,
     OtherEvaluates,
@@ -89,6 +90,20 @@ def test_scripts_that_ask_for_different_steps() -> None:
     assert why is not None and why.startswith(
         "the script of worker 2:0 asks for 12 steps, and that of worker"
     )
+
+
+def test_where_loops_begin_is_kept_for_those_who_join_and_resume() -> None:
+    scripts = running()
+    assert scripts.wants(FIRST, 0, 10, 0) is None
+    assert scripts.loop(THIRD, 1) == [Send(THIRD, LoopBegins(1, None))]
+    assert scripts.wants(FIRST, 1, 20, 4) is scripts.wants(SECOND, 1, 20, 4) is None
+    assert scripts.loop(THIRD, 1) == [Send(THIRD, LoopBegins(1, 4))]
+    # One that joins does not know where it began.
+    assert scripts.wants(THIRD, 1, 20) is None
+    assert scripts.loops_before(3) == ((0, 0),) and scripts.loops_before(4) == ((0, 0), (1, 4))
+    resumed = Scripts()
+    resumed.resume(5, b"", ROW, None, scripts.loops_before(5))
+    assert resumed.loop(FIRST, 1) == [Send(FIRST, LoopBegins(1, 4))]
 
 
 def test_the_end_of_all_scripts() -> None:

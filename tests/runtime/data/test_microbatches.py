@@ -251,6 +251,10 @@ def test_an_error_says_that_data_was_loaded() -> None:
         assert caught.value.doing == "load"
 
 
+def signed(sign: int) -> Callable[[int], tuple[torch.Tensor, int]]:
+    return lambda index: (torch.tensor([sign * index]), 0)
+
+
 def test_sources_that_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is opened once, numbers go on whichever is used, and a step that is made again has its own."""
     opened: list[Any] = []
@@ -262,7 +266,7 @@ def test_sources_that_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(microbatches, "reader_of", opening)
     data = MicroBatches(program(lambda seed: iter(())), 0, 2)
-    odd, even = ((lambda index, sign=sign: (torch.tensor([sign * index]), 0)) for sign in (-1, 1))
+    odd, even = signed(-1), signed(1)
     for step in range(8):
         source = odd if step % 2 else even
         data.use(source, step)
@@ -277,7 +281,7 @@ def test_sources_that_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_step_may_be_given_other_data_after_all() -> None:
     data = MicroBatches(program(lambda seed: iter(())), 0, 1)
-    first, second = ((lambda index, sign=sign: (torch.tensor([sign * index]), 0)) for sign in (1, -1))
+    first, second = signed(1), signed(-1)
     data.use(first, 0)
     data.use(second, 3)
     assert int(data.item(3, 0)[0]) == -3

@@ -1,5 +1,6 @@
 """The same loop in one process, with plain autograd: what a script must see under any failures."""
 
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -8,6 +9,8 @@ from torch import nn
 from recycle_runtime.execution.forward_random import forward_seed
 from recycle_runtime.program.layers import seed_of
 from tests.runtime.trainer.scripts import loop
+
+Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 class Seen(NamedTuple):
@@ -20,8 +23,11 @@ class Seen(NamedTuple):
     state: dict[str, torch.Tensor]
 
 
-def train_plainly(steps: int, per_step: int, seed: int = 0, switch: int = 1_000_000) -> list[Seen]:
-    """What the script of `loop.py` should see; with other data from step `switch` on."""
+def train_plainly(
+    steps: int, per_step: int, seed: int = 0, switch: int = 1_000_000, *, loads: bool = False
+) -> list[Seen]:
+    """What the script of `loop.py` should see; with other data from step `switch` on, or a DataLoader."""
+    loaded = _epochs(loop.loader(0)) if loads else iter(())
     torch.manual_seed(seed_of(seed, 0))
     layers = [module for _, module in loop.layers()]
     model = nn.Sequential(*layers)
@@ -32,7 +38,7 @@ def train_plainly(steps: int, per_step: int, seed: int = 0, switch: int = 1_000_
         total = 0.0
         for index in range(per_step):
             data = loop.microbatch if step < switch else loop.later
-            value, target = data(step * per_step + index)
+            value, target = next(loaded) if loads else data(step * per_step + index)
             for number, layer in enumerate(layers):
                 torch.manual_seed(forward_seed(seed, step, index, number))
                 value = layer(value)
@@ -47,6 +53,11 @@ def train_plainly(steps: int, per_step: int, seed: int = 0, switch: int = 1_000_
         state = {f"blocks.{name}": tensor.clone() for name, tensor in model.state_dict().items()}
         seen.append(Seen(total, (rate, norm, False), _evaluate(model), state))
     return seen
+
+
+def _epochs(loader: Iterable[Pair]) -> Iterator[Pair]:
+    while True:
+        yield from loader
 
 
 def _evaluate(model: nn.Module) -> float:

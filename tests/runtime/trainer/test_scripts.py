@@ -145,6 +145,18 @@ def test_a_resumed_script(tmp_path: Path, square: str) -> None:
 
 
 @pytest.mark.slow
+def test_a_loader_with_processes_of_its_own(tmp_path: Path, square: str) -> None:
+    """Through several epochs, which end in the middle of a step, and a worker that fails and returns."""
+    steps = 20
+    plain = train_plainly(steps, PER_STEP, loads=True)
+    script = (LOOP, str(tmp_path), str(steps), "--loader", "1", "--sleep", "0.1")
+    run(square, *script, faults=("kill=1:0@6",), returns=("1:0@8",))
+    for process in records(tmp_path):
+        check(process, plain, every=100)
+    assert len(records(tmp_path)) >= 4
+
+
+@pytest.mark.slow
 def test_other_data_from_a_step_on(tmp_path: Path, square: str) -> None:
     """Also for workers that fail and return around it, and for a run that goes on behind it."""
     switch, steps = 6, (9, 13)
@@ -158,7 +170,7 @@ def test_other_data_from_a_step_on(tmp_path: Path, square: str) -> None:
         run(square, *script, faults=faults, returns=returns, checkpoint=checkpoint, resume=bool(number))
         for process in records(folder):
             check(process, plain, every=100)
-    assert all(process[0]["step"] == steps[0] - 1 for process in records(folder))
+    assert {process[0]["step"] for process in records(tmp_path / "1")} == {steps[0] - 1}
 
 
 ON_STEP = """

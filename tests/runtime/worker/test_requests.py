@@ -12,6 +12,8 @@ from recycle_runtime.protocol.messages import (
     FromWorker,
     KeptRequest,
     KeptState,
+    LoopBegins,
+    LoopRequest,
     OtherEnded,
     OtherEvaluates,
     OtherSaves,
@@ -232,6 +234,19 @@ def test_a_step_that_is_made_again_is_made_before_anything_is_said_of_it() -> No
     assert talk.due(3) is Next.STEP
     talk.requests.made(4)
     assert talk.due(4) is Next.JUDGE
+
+
+def test_where_a_loop_has_begun_is_asked_for_and_again_of_a_new_coordinator() -> None:
+    talk = started(4)
+    assert [talk.requests.want(9, None), talk.requests.want(20, 4)] == [0, 1]
+    call = talk.script(lambda: talk.requests.loop_begins(2))
+    while LoopRequest(2) not in talk.said:
+        pass
+    talk.requests.recall()
+    loops = [ScriptSteps(0, 9, None), ScriptSteps(1, 20, 4)]
+    assert talk.said == [*loops, LoopRequest(2), *loops, LoopRequest(2)]
+    talk.requests.take(LoopBegins(2, 4))
+    assert call.done() == 4
 
 
 def test_a_script_that_ends_says_where() -> None:

@@ -1,7 +1,7 @@
 """A training script as a user would write one: it records what it sees, and does what a test asks for.
 
 loop.py FOLDER STEPS [--evaluate-every N] [--sleep SECONDS] [--die P:S@STEP@MOMENT] [--stop-below LOSS]
-    [--save-every N] [--switch STEP]
+    [--save-every N] [--switch STEP] [--loader PROCESSES]
 """
 
 import argparse
@@ -53,6 +53,26 @@ def microbatch(index: int) -> tuple[Tensor, Tensor]:
 def later(index: int) -> tuple[Tensor, Tensor]:
     points, target = microbatch(2_000_000 + index)
     return points, -target
+
+
+class Points(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
+    """Samples, for a DataLoader."""
+
+    def __len__(self) -> int:
+        return 90
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        generator = torch.Generator().manual_seed(index)
+        point = torch.randn(WIDTH, dtype=torch.float64, generator=generator)
+        return point, point.sin()
+
+
+def loader(workers: int) -> "torch.utils.data.DataLoader[tuple[Tensor, Tensor]]":
+    """Shuffled by a generator of its own, as in a plain script."""
+    generator = torch.Generator().manual_seed(7)
+    return torch.utils.data.DataLoader(
+        Points(), batch_size=3, shuffle=True, num_workers=workers, generator=generator
+    )
 
 
 def held_out(index: int) -> tuple[Tensor, Tensor]:
@@ -109,17 +129,19 @@ if __name__ == "__main__":
     parser.add_argument("--die", action="append", default=[])
     parser.add_argument("--stop-below", type=float, default=0.0)
     parser.add_argument("--switch", type=int, default=1_000_000)
+    parser.add_argument("--loader", type=int, default=0)
     parser.add_argument("--save-every", type=int, default=0)
     arguments = parser.parse_args()
     folder: Path = arguments.folder
     now = -1
 
     trainer = recycle.Trainer(layers, loss=loss, optimizer=optimizer, schedule=schedule, clip_norm=0.5)
+    loaded = loader(arguments.loader) if arguments.loader else None
     best = Best()
     trainer.keep("best", best)
     for step in trainer.steps(arguments.steps):
         now = step
-        report = trainer.step(microbatch if step < arguments.switch else later)
+        report = trainer.step(loaded or (microbatch if step < arguments.switch else later))
         # Before anything else settles the step; of every other step one worker alone asks.
         settled = None
         if step % 2 == 0 or trainer.is_main:
