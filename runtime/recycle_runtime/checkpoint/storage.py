@@ -37,6 +37,7 @@ from recycle_runtime.checkpoint.manifest import (
     sync_folder,
     write_sealed,
 )
+from recycle_runtime.program.source_digest import changed_parts
 from recycle_runtime.weights.tensor_bytes import bytes_of, size_of
 
 Tensors = dict[str, torch.Tensor]
@@ -299,13 +300,34 @@ def open_shard(folder: Path, checksum: int) -> ShardFiles:
     return ShardFiles(folder, found)
 
 
-def read_shard(folder: Path, about: Fields, checksum: int) -> Any:
-    """The state, if it is what was asked for, and as it was written; CheckpointError if not."""
+def read_shard(folder: Path, about: Fields, checksum: int, *, accepts_changes: bool = False) -> Any:
+    """The state, if it is what was asked for, and as it was written; CheckpointError if not.
+
+    `accepts_changes`: also if it was made by a program with another source.
+    """
     shard = open_shard(folder, checksum)
+    if not accepts_changes:
+        _check_program(folder, shard.about.get(PROGRAM), about.get(PROGRAM))
     for name, value in about.items():
-        if (other := shard.about.get(name)) != value:
+        if name != PROGRAM and (other := shard.about.get(name)) != value:
             raise CheckpointError(f"{folder / SHARD_FILE}: has {name} {other}, and this run has {value}")
     return shard.state()
+
+
+PROGRAM = "program"
+_MOST_NAMED = 8
+
+
+def _check_program(folder: Path, made_by: object, now: object) -> None:
+    """Shards of older versions do not say it, nor do programs whose source cannot be read."""
+    if not isinstance(made_by, str) or not isinstance(now, str) or not made_by or not now:
+        return
+    if changed := changed_parts(made_by, now):
+        named = ", ".join(changed[:_MOST_NAMED]) + (", ..." if len(changed) > _MOST_NAMED else "")
+        raise CheckpointError(
+            f"{folder.parent}: made by a program with another source ({named} changed): "
+            "--accept-changes resumes from it all the same"
+        )
 
 
 def _quietly(does: Callable[..., Any], tensors: Tensors, **options: Any) -> None:

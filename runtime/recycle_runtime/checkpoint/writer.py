@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from recycle_runtime.checkpoint.host_copy import HostCopy
 from recycle_runtime.checkpoint.manifest import CheckpointError, Manifest, layer_shard_name, shard_name
 from recycle_runtime.checkpoint.shelf import is_name
-from recycle_runtime.checkpoint.storage import Tensors, read_shard, take_apart, write_shard
+from recycle_runtime.checkpoint.storage import PROGRAM, Tensors, read_shard, take_apart, write_shard
 from recycle_runtime.execution.chunk import Chunk
 from recycle_runtime.execution.layer import Layer
 from recycle_runtime.protocol.messages import (
@@ -51,15 +51,19 @@ def copied(chunks: Collection[Chunk], memory: HostCopy) -> list[Shard]:
     return [shard._replace(tensors=_of(shard, copies)) for shard in shards]
 
 
-def restore(chunk: Chunk, checkpoint: Path, step: int) -> None:
-    """Become what the checkpoint holds; CheckpointError when it does not fit."""
+def restore(chunk: Chunk, checkpoint: Path, step: int, *, accepts_changes: bool = False) -> None:
+    """Become what the checkpoint holds; CheckpointError when it does not fit.
+
+    `accepts_changes`: also if it was made by a program with another source.
+    """
     manifest = Manifest.read(checkpoint)
     _check(chunk, checkpoint, manifest.shape.layers)
     states: dict[int, Any] = {}
     for layer in chunk.layers:
         name = _name(chunk, layer)
         about = _about(chunk, layer, step)
-        states[layer.number] = read_shard(checkpoint / name, about, manifest.shards.get(name, -1))
+        checksum = manifest.shards.get(name, -1)
+        states[layer.number] = read_shard(checkpoint / name, about, checksum, accepts_changes=accepts_changes)
     chunk.is_whole = False
     for layer in chunk.layers:
         state = states[layer.number]
@@ -193,6 +197,7 @@ def _name(chunk: Chunk, layer: Layer) -> str:
 def _about(chunk: Chunk, layer: Layer, step: int) -> dict[str, int | str]:
     """What a shard must say about itself; the names are those of the format."""
     common: dict[str, int | str] = {"step": step, "seed": chunk.seed, "part": chunk.tp_rank}
+    common[PROGRAM] = chunk.program.source_digest
     if chunk.program.is_layered:
         return {**common, "layer": layer.number, "name": layer.name}
     return {**common, "stage": layer.number}

@@ -70,6 +70,7 @@ class RunOptions:
     checkpoint_every: int = 100
     """Steps from one checkpoint to the next."""
     max_resumes: int = 0
+    accepts_changes: bool = False
     resume: bool = False
     """Go on from the newest checkpoint."""
     max_skipped: int = 20
@@ -139,6 +140,7 @@ def run_local(
             checkpoint_every=options.checkpoint_every,
             resume=options.resume,
             max_resumes=options.max_resumes,
+            accepts_changes=options.accepts_changes,
             stop_timeout=options.stop_timeout,
             max_skipped=options.max_skipped,
             debug=options.debug,

@@ -73,6 +73,7 @@ class Job:
     checkpoint_every: int = 100
     resume: bool = False
     max_resumes: int = 0
+    accepts_changes: bool = False
     stop_timeout: float = 60.0
     max_skipped: int = 20
     debug: str | None = None
@@ -307,6 +308,7 @@ class Supervisor:
             command += ["--save", job.save]
         if job.checkpoint is not None:
             command += ["--checkpoint", job.checkpoint]
+            command += ["--accept-changes"] if job.accepts_changes else []
         if job.record:
             command.append("--record")
         if job.debug is not None:

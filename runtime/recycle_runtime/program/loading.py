@@ -51,6 +51,7 @@ from recycle_runtime.program.compiled import unwrapped
 from recycle_runtime.program.errors import ProgramError, blame, place, syntax_sentence
 from recycle_runtime.program.named_inputs import as_tuple
 from recycle_runtime.program.precision import Precision, precision_of
+from recycle_runtime.program.source_digest import source_digest
 from recycle_runtime.program.ties import Tie, told_ties
 from recycle_runtime.weights.named import Weights, open_weights
 from recycle_runtime.weights.safetensors import WeightsError
@@ -282,6 +283,8 @@ class Program:
         self.gives = check_names(path, names)
         """Which of `MODEL` it defines."""
         self.path = path
+        self.source_digest = source_digest(path)
+        """For checkpoints to know by which program they were made."""
         self.clip_norm: float | None = clip_limit(path, names, "CLIP_NORM")
         self.clip_value: float | None = clip_limit(path, names, "CLIP_VALUE")
         self.precision: Precision = precision_of(path, names.get("PRECISION"))

@@ -275,7 +275,7 @@ class TorchEngine:
     def restore(self, chunk: Chunk, checkpoint: Any, step: int) -> None:
         from recycle_runtime.checkpoint.writer import restore
 
-        restore(chunk, checkpoint, step)
+        restore(chunk, checkpoint, step, accepts_changes=self.options.accepts_changes)
 
 
 async def connect_to_coordinator(options: ProcessOptions, surroundings: Surroundings) -> Line:

@@ -42,6 +42,8 @@ class ProcessOptions:
     save: str | None
     checkpoint: str | None = None
     """The folder of the job's checkpoints, as this node sees it."""
+    accepts_changes: bool = False
+    """Whether it resumes from a checkpoint that was made by a program with another source."""
     node: int = 0
     """The number of its node."""
     is_debugged: bool = False

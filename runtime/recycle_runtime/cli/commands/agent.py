@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recycle_runtime.cli.options.addresses import add_address_argument, address, token
+from recycle_runtime.cli.options.checkpoints import add_changes_argument
 from recycle_runtime.cli.options.limits import (
     add_debug_argument,
     add_heartbeat_argument,
@@ -48,6 +49,7 @@ def add_arguments(parser: Arguments) -> None:
         metavar="DIR",
         help="the folder of the job's checkpoints as this node sees it; the coordinator needs the same one",
     )
+    add_changes_argument(parser)
     parser.add_argument("--record", action="store_true", help="record when each op runs, for `local --trace`")
     add_heartbeat_argument(parser)
     add_debug_argument(parser)
@@ -106,6 +108,7 @@ def run(arguments: Namespace, output: Output) -> int:
         ),
         save=arguments.save,
         checkpoint=arguments.checkpoint,
+        accepts_changes=arguments.accept_changes,
         node=node_number(Path(arguments.state)),
     )
 

@@ -5,6 +5,7 @@ import os
 import socket
 from argparse import Namespace
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from recycle_runtime.checkpoint.manifest import CheckpointError
@@ -133,7 +134,7 @@ def _run(options: JobOptions, listener: int, where: str, requests: StopRequests)
             max_resumes=resumes - number,
         )
         try:
-            service = Service(own, Outside(serve=lambda *about: Server(*about, listener=os.dup(listener))))
+            service = Service(own, Outside(serve=partial(Server, listener=os.dup(listener))))
         except (CheckpointError, FolderTakenError) as error:
             raise UserError(str(error)) from None
         _announce(state, where)

@@ -7,7 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from recycle_runtime.cli.options.adaptation import adaptation_options, add_adaptation_arguments
-from recycle_runtime.cli.options.checkpoints import add_checkpoint_arguments, checkpoint_every
+from recycle_runtime.cli.options.checkpoints import (
+    add_changes_argument,
+    add_checkpoint_arguments,
+    checkpoint_every,
+)
 from recycle_runtime.cli.options.faults import add_fault_arguments, injected_faults
 from recycle_runtime.cli.options.limits import (
     ENDLESS,
@@ -61,6 +65,7 @@ def add_arguments(parser: Arguments) -> None:
     add_peer_check_argument(parser)
     add_max_skipped_argument(parser)
     add_checkpoint_arguments(parser)
+    add_changes_argument(parser)
     add_adaptation_arguments(parser)
     add_fault_arguments(parser)
     add_heartbeat_argument(parser)
@@ -112,6 +117,7 @@ def run(arguments: Namespace, output: Output) -> int:
         checkpoint_every=every,
         resume=arguments.resume,
         max_resumes=arguments.max_resumes,
+        accepts_changes=arguments.accept_changes,
         adaptation=adaptation_options(arguments),
         check_peers=checked_peers(arguments),
         max_skipped=max_skipped(arguments),

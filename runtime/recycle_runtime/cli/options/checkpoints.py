@@ -40,6 +40,14 @@ def add_checkpoint_arguments(parser: Arguments) -> None:
     )
 
 
+def add_changes_argument(parser: Arguments) -> None:
+    parser.add_argument(
+        "--accept-changes",
+        action="store_true",
+        help="resume although the source of the program has changed since the checkpoint was made",
+    )
+
+
 def checkpoint_every(arguments: Namespace) -> int:
     """Steps from one checkpoint to the next; UsageError when something cannot be meant."""
     every: int | None = arguments.checkpoint_every
