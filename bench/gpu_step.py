@@ -89,7 +89,9 @@ class PlainLoop:
 class OfPlan:
     """A worker with everything that recovery needs, alone in its group."""
 
-    def __init__(self, path: str, plan: Path, device: str, *, graphs: bool = False) -> None:
+    def __init__(
+        self, path: str, plan: Path, device: str, *, graphs: bool = False, undo_on_host: bool = False
+    ) -> None:
         import torch
         import torch.distributed as dist
 
@@ -106,7 +108,15 @@ class OfPlan:
         grid = Grid(bundle.workers(0), 1, 1, bundle.chunk_stages)
         store: Any = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
         transport = connect(store, grid, (0, 0), 0, stream, where, timedelta(seconds=60))
-        chunks = build_chunks(load_program(path), bundle, 0, 0, where, graphs="on" if graphs else "off")
+        chunks = build_chunks(
+            load_program(path),
+            bundle,
+            0,
+            0,
+            where,
+            graphs="on" if graphs else "off",
+            undo="host" if undo_on_host else "device",
+        )
         self._session = Session(Role(bundle, 0, (0, 0), stream, grid), chunks, transport, store, where)
 
     def step(self, number: int) -> float:
@@ -118,9 +128,13 @@ class OfPlan:
 def contestants(folder: Path, program: str, device: str) -> dict[str, Contestant]:
     path = str(ROOT / PROGRAMS[program])
     found: dict[str, Contestant] = {"plain loop": PlainLoop(path, device)}
+    number, name = 0, ""
     for number, name in enumerate(PLANS):
         found[name] = OfPlan(path, folder / f"step-{number}.plan", device)
         found[f"{name}, CUDA graphs"] = OfPlan(path, folder / f"step-{number}.plan", device, graphs=True)
+    found[f"{name}, CUDA graphs, undo on the host"] = OfPlan(
+        path, folder / f"step-{number}.plan", device, graphs=True, undo_on_host=True
+    )
     return found
 
 
