@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 from recycle_compiler.analysis.trace_diff.comparison import Comparison
@@ -69,8 +70,15 @@ def pairs_page(names: tuple[str, str], pairs: Sequence[tuple[Schedule, Schedule]
     before, after = (
         tuple(document_of(pair[number], len(pair[1].failed)) for pair in pairs) for number in (0, 1)
     )
-    sides = [Side(f"before: {names[0]}", before), Side(f"after: {names[1]}", after)]
-    return plan_page(f"{names[0]} and {names[1]}", sides)
+    first, second = _titles(names)
+    sides = [Side(f"before: {first}", before), Side(f"after: {second}", after)]
+    return plan_page(f"{first} and {second}", sides)
+
+
+def _titles(names: tuple[str, str]) -> tuple[str, str]:
+    """Names of files without their folders, unless that would make them equal."""
+    first, second = (Path(name).name for name in names)
+    return names if first == second else (first, second)
 
 
 def run_page(comparison: Comparison, names: tuple[str, str]) -> str:
@@ -85,11 +93,12 @@ def run_page(comparison: Comparison, names: tuple[str, str]) -> str:
     planned = time_text(job, schedule.claims.period)
     words += f"; planned were {planned} {unit_name(job)}"
     run = Run(start - began, end - began, comparison.time / tick, words)
+    plan, trace = _titles(names)
     sides = [
-        Side(f"planned: {names[0]}", (document_of(schedule),)),
-        Side(f"measured: step {comparison.step} of {names[1]}", (document_of(schedule, run=run),)),
+        Side(f"planned: {plan}", (document_of(schedule),)),
+        Side(f"measured: step {comparison.step} of {trace}", (document_of(schedule, run=run),)),
     ]
-    return plan_page(f"{names[0]} and {names[1]}", sides)
+    return plan_page(f"{plan} and {trace}", sides)
 
 
 def _short(milliseconds: float) -> str:

@@ -78,6 +78,17 @@ def test_output_over_an_input(small_bundle: str, recyclec: Recyclec, tmp_path: P
     assert copy.read_bytes() == Path(small_bundle).read_bytes()
 
 
+def test_files_are_named_without_folders_unless_they_are_namesakes(
+    small_bundle: str, recyclec: Recyclec, tmp_path: Path
+) -> None:
+    other = tmp_path / "other.plan"
+    other.write_bytes(Path(small_bundle).read_bytes())
+    _, page, _ = recyclec("diff", small_bundle, str(other), "--format", "html")
+    assert [side["name"] for side in data_of(page)["sides"]] == ["before: small.plan", "after: other.plan"]
+    _, page, _ = recyclec("diff", small_bundle, small_bundle, "--format", "html")
+    assert data_of(page)["sides"][1]["name"] == f"after: {small_bundle}"
+
+
 def test_nothing_in_common(small_bundle: str, small_job: str, recyclec: Recyclec, tmp_path: Path) -> None:
     none, other = str(tmp_path / "none.plan"), str(tmp_path / "ms.plan")
     job = tmp_path / "ms.job"
