@@ -145,6 +145,24 @@ def test_a_resumed_script(tmp_path: Path, square: str) -> None:
 
 
 @pytest.mark.slow
+def test_a_loop_that_was_left_early(tmp_path: Path, square: str) -> None:
+    """A worker that joins begins in the loop that the others are in, and so does a run that goes on."""
+    leave, steps = 4, (60, 63)
+    plain = train_plainly(steps[-1], PER_STEP)
+    for number, total in enumerate(steps):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        script = (LOOP, str(folder), str(total), "--leave", str(leave), "--sleep", "0.3")
+        faults, returns = ((), ()) if number else (("kill=1:1@6",), ("1:1@7",))
+        checkpoint = tmp_path / "checkpoints"
+        run(square, *script, faults=faults, returns=returns, checkpoint=checkpoint, resume=bool(number))
+        for process in records(folder):
+            check(process, plain, every=100)
+            assert all(row["loop"] == (row["step"] >= leave) for row in process if row["step"] is not None)
+    assert len(records(tmp_path / "0")) == 5, "no worker joined before the end"
+
+
+@pytest.mark.slow
 def test_a_loader_with_processes_of_its_own(tmp_path: Path, square: str) -> None:
     """Through several epochs, which end in the middle of a step, and a worker that fails and returns."""
     steps = 20

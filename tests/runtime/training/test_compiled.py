@@ -1,5 +1,6 @@
 """torch.compile of a layer, of a module in a layer, of a function in a forward: equal gradients and names."""
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,11 +42,15 @@ Block.forward = _forward
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", COMPILED)
-def test_equals_what_is_not_compiled(tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_equals_what_is_not_compiled(
+    tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Other tests of the same process have run commands, which set up logs of their own.
+    monkeypatch.setattr(logging.getLogger("recycle_runtime"), "propagate", True)
     plain = train_plainly(SCRIPTED, 4, 3)
     program = changed(tmp_path, SCRIPTED, COMPILED[kind])
     bundle = bundle_of(tmp_path, (3, 2), (0, 1), 2, 2)
-    with caplog.at_level("INFO"):
+    with caplog.at_level("INFO", logger="recycle_runtime"):
         held = built(bundle, program)
     assert ("is compiled: its weights' gradients" in caplog.text) is (kind != "function")
     check(held, run(bundle, held, 0, 3), plain)

@@ -2,6 +2,7 @@
 
 loop.py FOLDER STEPS [--evaluate-every N] [--sleep SECONDS] [--die P:S@STEP@MOMENT] [--stop-below LOSS]
     [--save-every N] [--switch STEP] [--loader PROCESSES]
+    [--leave STEPS]
 """
 
 import argparse
@@ -129,6 +130,7 @@ if __name__ == "__main__":
     parser.add_argument("--die", action="append", default=[])
     parser.add_argument("--stop-below", type=float, default=0.0)
     parser.add_argument("--switch", type=int, default=1_000_000)
+    parser.add_argument("--leave", type=int, default=0)
     parser.add_argument("--loader", type=int, default=0)
     parser.add_argument("--save-every", type=int, default=0)
     arguments = parser.parse_args()
@@ -139,26 +141,33 @@ if __name__ == "__main__":
     loaded = loader(arguments.loader) if arguments.loader else None
     best = Best()
     trainer.keep("best", best)
-    for step in trainer.steps(arguments.steps):
-        now = step
-        report = trainer.step(loaded or (microbatch if step < arguments.switch else later))
-        # Before anything else settles the step; of every other step one worker alone asks.
-        settled = None
-        if step % 2 == 0 or trainer.is_main:
-            settled = [report.learning_rate, report.gradient_norm, report.skipped]
-        evaluated = None
-        die_if_asked("body")
-        time.sleep(arguments.sleep)
-        if arguments.evaluate_every and (step + 1) % arguments.evaluate_every == 0:
-            evaluated = trainer.evaluate(held_out, microbatches=HELD_OUT)
-        if arguments.save_every and (step + 1) % arguments.save_every == 0:
-            trainer.save(folder / "kept")
-        best.update(report.loss)
-        kept = [best.loss, best.passes]
-        seen = {"loss": report.loss, "settled": settled, "evaluated": evaluated, "kept": kept}
-        record(step=step, main=trainer.is_main, **seen)
-        if report.loss < arguments.stop_below:
-            trainer.stop()
+    for loop in range(2 if arguments.leave else 1):
+        for step in trainer.steps(arguments.steps):
+            now = step
+            report = trainer.step(loaded or (microbatch if step < arguments.switch else later))
+            # Before anything else settles the step; of every other step one worker alone asks.
+            settled = None
+            if step % 2 == 0 or trainer.is_main:
+                settled = [report.learning_rate, report.gradient_norm, report.skipped]
+            evaluated = None
+            die_if_asked("body")
+            time.sleep(arguments.sleep)
+            if arguments.evaluate_every and (step + 1) % arguments.evaluate_every == 0:
+                evaluated = trainer.evaluate(held_out, microbatches=HELD_OUT)
+            if arguments.save_every and (step + 1) % arguments.save_every == 0:
+                trainer.save(folder / "kept")
+            best.update(report.loss)
+            kept = [best.loss, best.passes]
+            seen = {
+                "loss": report.loss,
+                "settled": settled,
+                "evaluated": evaluated,
+                "kept": kept,
+                "loop": loop,
+            }
+            record(step=step, main=trainer.is_main, **seen)
+            if report.loss < arguments.stop_below or (loop == 0 and step + 1 == arguments.leave):
+                trainer.stop()
     if arguments.save_every and (state := trainer.state_dict()):
         torch.save(state, folder / "whole.pt")
     record(step=None, loss=None, evaluated=trainer.evaluate(held_out, microbatches=HELD_OUT), main=None)
