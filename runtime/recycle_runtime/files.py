@@ -88,11 +88,11 @@ class FolderTakenError(OSError):
     """Another process has this folder, in one sentence."""
 
 
-def take_folder(folder: Path, who: str, option: str = "--state") -> int:
+def take_folder(folder: Path, who: str) -> int:
     """Keep a folder for this process, until it ends or closes what this returns.
 
     Processes that it forks have no part in it: one that is started after its death may take the folder. `who`
-    is what takes it, such as `agent`; `option` is how the user has named it.
+    is what takes it, such as `agent`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -102,11 +102,40 @@ def take_folder(folder: Path, who: str, option: str = "--state") -> int:
         holder = os.read(handle, 200).decode(errors="replace").strip() or "another process"
         os.close(handle)
         raise FolderTakenError(
-            f"{option} {folder} is in use by {holder}: give every {who} a folder of its own"
+            f"--state {folder} is in use by {holder}: give every {who} a folder of its own"
         ) from None
     os.ftruncate(handle, 0)
     os.pwrite(handle, f"the {who} with process number {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
     return handle
+
+
+_locked: dict[tuple[int, int], int] = {}
+"""Folders of checkpoints that this process has, by device and number."""
+
+
+def lock_checkpoints(folder: Path) -> None:
+    """Keep a folder of checkpoints for this process until it ends; it may ask again.
+
+    Nothing is written, so that it works on a full disk too. Where the file system has no such locks, nothing
+    is locked.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    status = os.fstat(handle)
+    if (held := _locked.pop((status.st_dev, status.st_ino), None)) is not None:
+        os.close(held)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        raise FolderTakenError(
+            f"--checkpoint {folder} is in use by another job, and each would delete the other's checkpoints: "
+            "name another folder"
+        ) from None
+    except OSError:
+        os.close(handle)
+        return
+    _locked[status.st_dev, status.st_ino] = handle
 
 
 def check_writable(path: Path) -> None:

@@ -1,13 +1,15 @@
 """Files of every kind, read without an end to fear."""
 
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 
 from recycle_runtime import files
-from recycle_runtime.files import FolderTakenError, TooLargeError, read_bounded, take_folder
+from recycle_runtime.files import TooLargeError, lock_checkpoints, read_bounded
 
 
 def test_devices_without_an_end() -> None:
@@ -52,13 +54,13 @@ def test_a_pipe_with_a_slow_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     os.close(reader)
 
 
-def test_a_folder_that_is_taken(tmp_path: Path) -> None:
-    held = take_folder(tmp_path, "coordinator", "--checkpoint")
-    if (pid := os.fork()) == 0:
-        try:
-            take_folder(tmp_path, "coordinator", "--checkpoint")
-        except FolderTakenError as error:
-            os._exit(0 if str(error).startswith(f"--checkpoint {tmp_path} is in use by") else 2)
-        os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    os.close(held)
+def test_a_folder_of_checkpoints_is_for_one_job(tmp_path: Path) -> None:
+    """Two jobs deleted each other's. The same process may ask again, and nothing is left in the folder."""
+    lock_checkpoints(tmp_path)
+    lock_checkpoints(tmp_path)
+    source = "import sys; from pathlib import Path; from recycle_runtime.files import *; "
+    source += "lock_checkpoints(Path(sys.argv[1]))"
+    command = [sys.executable, "-c", source, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert f"FolderTakenError: --checkpoint {tmp_path} is in use by another job" in done.stderr
+    assert list(tmp_path.iterdir()) == []

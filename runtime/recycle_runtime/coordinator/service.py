@@ -71,7 +71,7 @@ from recycle_runtime.coordinator.replanning import Replanner
 from recycle_runtime.coordinator.save_files import SaveFiles
 from recycle_runtime.coordinator.skipped_steps import MAX_SKIPPED
 from recycle_runtime.coordinator.state_machine import Phase, StateMachine
-from recycle_runtime.files import take_folder
+from recycle_runtime.files import lock_checkpoints, take_folder
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.node_layout import even_share, placement_order
 from recycle_runtime.plan.plan_book import PlanBook, plan_name
@@ -200,10 +200,9 @@ class Service:
         self._journal = outside.journal(self._journal_path)
         checkpoints = None
         self._checkpoint_files: CheckpointFiles | None = None
-        self._checkpoint_lock: int | None = None
         if options.checkpoint is not None:
             # Two jobs would delete each other's.
-            self._checkpoint_lock = take_folder(Path(options.checkpoint), "coordinator", "--checkpoint")
+            lock_checkpoints(Path(options.checkpoint))
             checkpoints = open_checkpoints(
                 options.checkpoint, bundle, options.steps, options.every, remembered, self._journal,
                 resume=options.resume,
@@ -358,8 +357,6 @@ class Service:
         self._journal.close()
         self._server.close()
         os.close(self._lock)
-        if self._checkpoint_lock is not None:
-            os.close(self._checkpoint_lock)
 
     def _sweep(self) -> None:
         """What workers have begun to write and nobody will complete."""

@@ -19,13 +19,11 @@ def source_digest(path: Path) -> str:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError):
         return ""
-    parts: dict[str, hashlib._Hash] = {}
+    parts: dict[str, str] = {}
     for node in tree.body:
         for name in _names(node):
-            parts.setdefault(name, hashlib.sha256()).update(ast.dump(node).encode(errors="backslashreplace"))
-    return " ".join(
-        f"{name.translate(_ODD)}={part.hexdigest()[:_DIGITS]}" for name, part in sorted(parts.items())
-    )
+            parts[name] = parts.get(name, "") + ast.dump(node)
+    return " ".join(f"{name.translate(_ODD)}={_digest(text)}" for name, text in sorted(parts.items()))
 
 
 def changed_parts(before: str, after: str) -> list[str]:
