@@ -20,7 +20,8 @@ from recycle_runtime.agent.processes import KernelProcesses, Processes
 from recycle_runtime.agent.watch import Clock, Ended, Limits, Watch
 from recycle_runtime.files import take_folder
 from recycle_runtime.program.user_frames import frames_text, user_frames
-from recycle_runtime.protocol.codec import ProtocolError, WireError
+from recycle_runtime.protocol.address import address_now
+from recycle_runtime.protocol.codec import ProtocolError, UnreachableError, WireError
 from recycle_runtime.protocol.heartbeat_board import Board
 from recycle_runtime.protocol.identity import node_number, process_number
 from recycle_runtime.protocol.lifeline import hold_on
@@ -45,7 +46,8 @@ _ASK_TO_LEAVE = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 _LOOK_EVERY = 0.1
 _HEARTBEAT_EVERY = 0.5
 _RETRY_EVERY = 0.1
-_RETRY_FOR = 30.0
+_REFUSED_FOR = 30.0
+_TELL_AFTER = 5.0
 _GRACE = 5.0
 """Seconds that an agent which is told to go waits for word that the whole job ends."""
 
@@ -62,6 +64,10 @@ class AgentOptions:
     state: Path
     """A folder for the board, and for what a restarted agent has to know."""
     limits: Limits
+    address_file: str | None = None
+    """Where the coordinator's address stands, if it may change."""
+    patience: float = 600.0
+    """Seconds to look for a coordinator that is gone."""
 
 
 Work = Callable[[Member, int, tuple[InjectedFault, ...], Board], int]
@@ -262,19 +268,27 @@ class Agent:
                 self._untold.append(message)
 
     async def _connect(self) -> Line:
-        """WireError when the coordinator has not answered for long."""
-        options, deadline = self._options, self._around.now() + _RETRY_FOR
+        """WireError when the coordinator has not answered for long, or has answered and refused."""
+        options, began = self._options, self._around.now()
+        refused, is_told = 0.0, False
         while True:
             try:
-                line = await self._around.connect(options.host, options.port, options.token)
+                line = await self._around.connect(*address_now(options), options.token)
                 line.send(AgentJoin(self._name, options.workers_per_node, self._running()))
                 while self._untold:
                     line.send(self._untold[0])
                     del self._untold[0]
                 return line
-            except WireError:
-                if self._around.now() > deadline or self._has_to_go:
+            except WireError as error:
+                now = self._around.now()
+                # Whoever listens and refuses may be on its way out, or will refuse for ever.
+                refused = 0.0 if isinstance(error, UnreachableError) else refused or now
+                is_refused = bool(refused) and now - refused > _REFUSED_FOR
+                if is_refused or now - began > options.patience or self._has_to_go:
                     raise
+                if now - began > _TELL_AFTER and not is_told:
+                    is_told = True
+                    _LOGGER.warning("%s; tries again for %.0f s", error, options.patience)
                 await self._around.sleep(_RETRY_EVERY)
 
     def _running(self) -> tuple[RunningProcess, ...]:

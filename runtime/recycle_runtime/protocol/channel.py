@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
-from recycle_runtime.protocol.codec import WireError
+from recycle_runtime.protocol.codec import UnreachableError, WireError
 from recycle_runtime.protocol.framing import (
     Challenge,
     Refused,
@@ -41,7 +41,7 @@ class Channel:
             # A host that does not answer is asked again soon, so that it is found when it is back.
             self._socket = socket.create_connection((host, port), min(timeout, _CONNECT_SECONDS))
         except OSError as error:
-            raise WireError(f"no coordinator at {host}:{port}: {error}") from None
+            raise UnreachableError(f"no coordinator at {host}:{port}: {error}") from None
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         give_up_in_time(self._socket)
         self._buffer = bytearray()

@@ -36,6 +36,10 @@ class WireError(ConnectionError):
     """The other end is gone, cannot be reached, or does not speak as it should."""
 
 
+class UnreachableError(WireError):
+    """Nobody listens there."""
+
+
 class ProtocolError(WireError):
     """What the other end has said makes no sense; a sentence says why."""
 

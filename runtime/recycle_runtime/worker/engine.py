@@ -19,6 +19,7 @@ from recycle_runtime.execution.session import Role, Session, StepReport
 from recycle_runtime.execution.tracing import Tracer
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.program.loading import Program
+from recycle_runtime.protocol.address import address_now
 from recycle_runtime.protocol.messages import CheckpointReply, NotFinite
 from recycle_runtime.protocol.remote_store import RemoteStore
 from recycle_runtime.protocol.surroundings import ChannelLine, Line, Surroundings
@@ -229,7 +230,7 @@ class TorchEngine:
         return await connect_to_coordinator(self.options, self.surroundings)
 
     async def meeting_place(self) -> MeetingPlace:
-        line = await self.surroundings.connect(self.options.host, self.options.port, self.options.token)
+        line = await self.surroundings.connect(*address_now(self.options), self.options.token)
         assert isinstance(line, ChannelLine)
         return _Store(RemoteStore(line.channel))
 
@@ -280,7 +281,7 @@ class TorchEngine:
 
 async def connect_to_coordinator(options: ProcessOptions, surroundings: Surroundings) -> Line:
     """The line of a worker process, which belongs to no group."""
-    line = await surroundings.connect(options.host, options.port, options.token)
+    line = await surroundings.connect(*address_now(options), options.token)
     keep(line.fileno())
     return line
 

@@ -46,5 +46,9 @@ class ProcessOptions:
     """Whether it resumes from a checkpoint that was made by a program with another source."""
     node: int = 0
     """The number of its node."""
+    address_file: str | None = None
+    """Where the coordinator's address stands, if it may change."""
+    patience: float = 600.0
+    """Seconds to look for a coordinator that is gone."""
     is_debugged: bool = False
     """Whether it has the terminal, so that a debugger can be opened where an error is raised."""

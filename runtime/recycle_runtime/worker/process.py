@@ -79,8 +79,6 @@ from recycle_runtime.worker.takeover import ActiveThread
 
 _RANKS_SECONDS = 3.0
 """How long to wait for word that another tensor-parallel rank has failed."""
-_PATIENCE = 30.0
-"""Seconds to wait for a coordinator that is gone."""
 _SCRIPT_SECONDS = 5.0
 """After which the coordinator is told that the script keeps this process waiting, and again."""
 _LONGEST = 500
@@ -120,7 +118,7 @@ class WorkerProcess:
         """Of this worker's tensor-parallel ranks, if there are several."""
         self._store: MeetingPlace | None = None
         """Groups keep only the half of a store that is not Python, and need the other too."""
-        self.link = Link(self._connect, self._hello, _PATIENCE, self._around)
+        self.link = Link(self._connect, self._hello, options.patience, self._around)
         self._has_script = requests is not None
         self._requests = requests or Requests()
         self._requests.attach(self.link.say, self.link.wake)

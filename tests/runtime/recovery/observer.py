@@ -11,9 +11,9 @@ from recycle_runtime.protocol.framing import TOKEN
 from recycle_runtime.protocol.messages import JobEnded, Observe, to_fields
 
 
-def main(host: str, port: int) -> None:
+def main(host: str, port: int, first: int) -> None:
     channel = Channel(host, port, os.environ[TOKEN])
-    channel.send(Observe(0))
+    channel.send(Observe(first))
     is_over = False
     while not is_over:
         try:
@@ -25,4 +25,4 @@ def main(host: str, port: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

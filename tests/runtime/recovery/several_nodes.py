@@ -40,7 +40,15 @@ def loss(output, target):
 class SeveralNodes:
     """The job, from outside. It takes its time until `finish` is called."""
 
-    def __init__(self, folder: Path, bundle: str, steps: int, coordinator: Node, port: int = _PORT) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        bundle: str,
+        steps: int,
+        coordinator: Node,
+        port: int = _PORT,
+        checkpoint: Path | None = None,
+    ) -> None:
         self._folder, self._bundle, self._steps = folder, bundle, steps
         self._address, self._port = coordinator.address, port
         self.program = changed(folder, TINY, _PACED)
@@ -58,22 +66,36 @@ class SeveralNodes:
         self.state = folder / "state"
         self._nodes: list[Node] = [coordinator]
         self._stderr = (folder / "stderr").open("ab")
-        command = ["coordinator", bundle, "--steps", str(steps), "--listen", f"{self._address}:{port}"]
-        self._start(
-            coordinator, [*command, "--state", str(self.state), "--plan-ahead", "off", "--replan", "off"]
-        )
+        self._follows = port == 0
+        """Whether agents find the coordinator wherever it is."""
+        self._checkpoint: list[str] = [] if checkpoint is None else ["--checkpoint", str(checkpoint)]
+        self.coordinate(coordinator, port)
         self._wait_for(lambda: (self.state / "address").exists(), "the coordinator does not listen")
         self._news = folder / "news"
-        with self._news.open("wb") as out:
-            place = [self._address, str(self.port)]
-            observer = [sys.executable, "-m", "tests.runtime.recovery.observer", *place]
-            coordinator.start(observer, self._environment, out)
+        self._news.touch()
+        self.observe(coordinator)
         self._read = 0
         self.outcome = Outcome()
         self.moments: list[tuple[int, float]] = []
         """Steps, and when they were told."""
         self._told = time.monotonic()
         self.is_over = False
+
+    def coordinate(self, node: Node, port: int = 0) -> None:
+        """A coordinator there, the first one or another."""
+        command = ["coordinator", self._bundle, "--steps", str(self._steps)]
+        command += ["--listen", f"{node.address}:{port}", "--state", str(self.state)]
+        command += ["--plan-ahead", "off", "--replan", "off", *self._checkpoint]
+        command += ["--checkpoint-every", "5"] if self._checkpoint else []
+        self._start(node, command)
+
+    def observe(self, node: Node, first: int = 0) -> None:
+        """What the coordinator tells, from this step on."""
+        with self._news.open("ab") as out:
+            place = (self.state / "address").read_text().rpartition(":")
+            observer = [sys.executable, "-m", "tests.runtime.recovery.observer", place[0], place[2]]
+            observer.append(str(first))
+            node.start(observer, self._environment, out)
 
     @property
     def port(self) -> int:
@@ -85,9 +107,12 @@ class SeveralNodes:
         command = ["agent", self._bundle, "--program", self.program]
         command += [
             "--coordinator",
-            f"{self._address}:{self.port}",
+            str(self.state / "address") if self._follows else f"{self._address}:{self.port}",
             "--workers-per-node",
             str(WORKERS_PER_NODE),
+            "--coordinator-timeout",
+            "60" if self._follows else "30",
+            *self._checkpoint,
         ]
         command += ["--state", str(self._folder / node.name), "--save", str(self._folder / "saved")]
         self._start(node, command)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from recycle_runtime.cli.options.addresses import add_address_argument, address, token
+from recycle_runtime.cli.options.addresses import address_or_file, token
 from recycle_runtime.cli.options.checkpoints import add_changes_argument
 from recycle_runtime.cli.options.limits import (
     add_debug_argument,
@@ -29,12 +29,29 @@ if TYPE_CHECKING:
     from recycle_runtime.protocol.messages import InjectedFault
 
 
+_PATIENCE = 600.0
+
+
 def add_arguments(parser: Arguments) -> None:
     add_plan_argument(parser)
     add_script_arguments(parser)
     add_device_arguments(parser)
     add_gpu_arguments(parser)
-    add_address_argument(parser, "--coordinator", "where the coordinator listens")
+    parser.add_argument(
+        "--coordinator",
+        required=True,
+        metavar="HOST:PORT|FILE",
+        help="where the coordinator listens, or the path, with a slash in it, of a file that says so and is "
+        "read again whenever the connection is lost: `address` in the coordinator's --state",
+    )
+    parser.add_argument(
+        "--coordinator-timeout",
+        type=float,
+        default=_PATIENCE,
+        metavar="SECONDS",
+        help="look for the coordinator for this long when it is gone; workers train on meanwhile "
+        f"(default: {_PATIENCE:g})",
+    )
     parser.add_argument(
         "--workers-per-node",
         required=True,
@@ -57,8 +74,10 @@ def add_arguments(parser: Arguments) -> None:
 
 
 def run(arguments: Namespace, output: Output) -> int:
-    host, port = address("--coordinator", arguments.coordinator)
-    secret = token()
+    secret, patience = token(), arguments.coordinator_timeout
+    if not 0 < patience < float("inf"):
+        raise UsageError(f"--coordinator-timeout must be a number of seconds above 0, got {patience:g}")
+    (host, port), address_file = address_or_file("--coordinator", arguments.coordinator, patience)
     limits = time_limits(arguments)
     debugged = None if arguments.debug is None else workers_named("--debug", [arguments.debug])[0]
     if arguments.workers_per_node < 1:
@@ -110,6 +129,8 @@ def run(arguments: Namespace, output: Output) -> int:
         checkpoint=arguments.checkpoint,
         accepts_changes=arguments.accept_changes,
         node=node_number(Path(arguments.state)),
+        address_file=address_file,
+        patience=patience,
     )
 
     gpus = torch.cuda.device_count() if arguments.device == "cuda" else 1
@@ -125,7 +146,16 @@ def run(arguments: Namespace, output: Output) -> int:
         return work_with_program(mine, member.worker, member.tp_rank, line, board, _hooks(faults))
 
     watched = Limits(heartbeat=limits.heartbeat, instruction=limits.instruction, first_step=limits.first_step)
-    options = AgentOptions(host, port, secret, arguments.workers_per_node, Path(arguments.state), watched)
+    options = AgentOptions(
+        host,
+        port,
+        secret,
+        arguments.workers_per_node,
+        Path(arguments.state),
+        watched,
+        address_file=address_file,
+        patience=patience,
+    )
     preload(checkpoints=arguments.checkpoint is not None)
     try:
         return Agent(options, life).run()

@@ -1,0 +1,69 @@
+"""Where the coordinator is: as it was said at the start, or as a file says now. Standard library only.
+
+A coordinator that is started again may be elsewhere. So whoever knocks asks each time: a name is looked up
+with every connection, and the file in which the coordinator leaves its address, if there is one, is read
+again.
+"""
+
+import ipaddress
+import socket
+from pathlib import Path
+from typing import Protocol
+
+_ANYWHERE = ("", "0.0.0.0", "::")
+_FAR_AWAY = ("192.0.2.1", 9)
+"""No packet is sent there: the system is only asked from where it would be."""
+
+
+class Knows(Protocol):
+    """Options of a process that looks for the coordinator."""
+
+    @property
+    def host(self) -> str: ...
+
+    @property
+    def port(self) -> int: ...
+
+    @property
+    def address_file(self) -> str | None: ...
+
+
+def parse_address(text: str, least: int = 1) -> tuple[str, int] | None:
+    """`10.0.0.1:29500`, `node7:29500` or `[fd00::1]:29500`; None if it is nothing like that."""
+    host, _, port = text.strip().rpartition(":")
+    if not host or not (port.isascii() and port.isdigit()) or not least <= int(port) < 1 << 16:
+        return None
+    return host.strip("[]"), int(port)
+
+
+def address_now(options: Knows) -> tuple[str, int]:
+    """By the file, if there is one that can be read."""
+    if options.address_file is None:
+        return options.host, options.port
+    try:
+        found = parse_address(Path(options.address_file).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError):
+        found = None
+    return found or (options.host, options.port)
+
+
+def published(host: str, port: int) -> str:
+    """An address at which others reach who listens here: never one that means every interface."""
+    if host in _ANYWHERE:
+        host = _own_address()
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _own_address() -> str:
+    """From which this machine would reach others; its name, or loopback, if it has no network."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(_FAR_AWAY)
+            return str(probe.getsockname()[0])
+        except OSError:
+            pass
+    try:
+        found = socket.gethostbyname(socket.gethostname())
+    except OSError:
+        return "127.0.0.1"
+    return found if not ipaddress.ip_address(found).is_unspecified else "127.0.0.1"
