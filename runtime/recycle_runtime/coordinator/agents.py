@@ -165,6 +165,10 @@ class Agents:
     def names(self) -> list[str]:
         return [agent.name for agent in self._agents.values()]
 
+    def workers_by_node(self) -> list[set[Worker]]:
+        """Who would fail together."""
+        return [{member.worker for member in agent.pids} for agent in self._agents.values()]
+
     def has_room(self) -> bool:
         """Whether some node could have a worker started."""
         return any(agent.room - len(agent.pids) >= self._tensor for _, agent in self._open_nodes())

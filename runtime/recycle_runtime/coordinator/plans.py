@@ -1,8 +1,8 @@
 """Which plans a job has besides those of its bundle: made on demand, planned ahead, kept in files.
 
-After every change another worker may be next. A further failure on a stage for which there is no plan would
-have to wait for one; a failure for which only a plan for more failures is there would cost speed until the
-exact one is made. So these are planned in the background while nothing happens, the first kind first. Between
+After every change another worker may be next, or all workers of a node. A failure for which there is no plan
+would have to wait for one; a failure for which only a plan for more failures is there would cost speed until
+the exact one is made. So these are planned in the background while nothing happens, the first kind first. Between
 the two comes a plan for as many failures as there are now, placed so that the slowest stage is as fast as can
 be, if more workers have failed than the bundle was made for: its plans have failures where they cost least,
 those on demand have them where they happened to be, and a few moves may pay. A job that can be cut anew asks
@@ -11,7 +11,8 @@ for the fastest cut for as many workers as are left instead. Standard library on
 
 import logging
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -230,6 +231,8 @@ class PlansOnDemand:
         self._files, self._planner = files, planner
         self._wanted: Wanted | None = None
         self._planned_ahead: set[tuple[PlanBook, FailedWorkers]] = set()
+        self._prepared_for: tuple[object, ...] | None = None
+        """The state of the job in which there was nothing left to plan ahead."""
         self._cut_for: set[tuple[int, int]] = set()
         """Numbers of workers, and parts of micro-batches, for which the fastest cut has been asked for."""
 
@@ -246,8 +249,12 @@ class PlansOnDemand:
             self._wanted = wanted
             self._planner.ask(request_for(book, failed))
 
-    def look_ahead(self, job: StateMachine, *, may_recut: bool = False) -> None:
+    def look_ahead(
+        self, job: StateMachine, *, may_recut: bool = False, nodes: Iterable[Collection[Worker]] = ()
+    ) -> None:
         """While nothing happens: a plan for the next failure, so that it does not have to wait for one.
+
+        `nodes` are the workers that would fail together.
 
         If the job can be cut anew, also the fastest cut for the workers that are left, where the bundle
         has none.
@@ -255,8 +262,14 @@ class PlansOnDemand:
         if self._planner.is_busy or not job.is_steady:
             return
         book, there = job.book, job.roster.whole()
+        live = job.cells.all_of(there)
+        groups = [tuple(sorted(job.cells.all_of(workers))) for workers in nodes]
+        state = (book, len(book.bundles), tuple(there), tuple(live), tuple(groups), may_recut)
+        if state == self._prepared_for:
+            # At size it takes long to find out that there is nothing to do.
+            return
         tried = {failed for other, failed in self._planned_ahead if other is book}
-        failed = next_failure(book, job.cells.all_of(there), tried)
+        failed = next_failure(book, live, tried, groups)
         # What nothing would fit comes first.
         has_time = failed is None or book.assign(left_by(book, failed)) is not None
         wanted = len(there), book.split
@@ -266,6 +279,8 @@ class PlansOnDemand:
         elif failed is not None:
             self._planned_ahead.add((book, failed))
             self._planner.ask(request_for(book, failed), in_background=True)
+        else:
+            self._prepared_for = state
 
     def take(self) -> list[PlanMade | PlanningFailed | JobEvent]:
         """What has come of it since, if anything."""
@@ -345,16 +360,27 @@ def planned_names(book: PlanBook, failed: Collection[Worker]) -> dict[Worker, Wo
 
 
 def next_failure(
-    book: PlanBook, live: Collection[Worker], tried: Collection[FailedWorkers]
+    book: PlanBook,
+    live: Collection[Worker],
+    tried: Collection[FailedWorkers],
+    nodes: Iterable[Collection[Worker]] = (),
 ) -> FailedWorkers | None:
-    """The failed workers to plan for now; None when there is nothing left to prepare."""
+    """The failed workers to plan for now; None when there is nothing left to prepare.
+
+    `nodes` are the cells that would fail together. Of what can fail, that comes first for which there is no
+    plan at all, and a whole node before a single worker.
+    """
+    stages: dict[int, list[Worker]] = {stage: [] for stage in range(book.stages)}
+    for place in sorted(live):
+        stages[place[1]].append(place)
     inexact: FailedWorkers | None = None
-    for stage in range(book.stages):
-        here = sorted(place for place in live if place[1] == stage)
-        if len(here) < 2:
+    for lost in _losses(book, nodes):
+        if any(count >= len(stages[stage]) for stage, count in enumerate(lost) if count):
             continue
-        left = [place for place in live if place != here[-1]]
-        failed = tuple(place for place in book.grid if place not in left)
+        # Peers are interchangeable, so that the last of them stand for all.
+        left = [place for stage, here in stages.items() for place in here[: len(here) - lost[stage]]]
+        kept = set(left)
+        failed = tuple(place for place in book.grid if place not in kept)
         if failed in tried:
             continue
         assignment = book.assign(left)
@@ -364,6 +390,17 @@ def next_failure(
             inexact = failed
     better = _better_placed(book, live)
     return inexact if better is None or better in tried else better
+
+
+def _losses(book: PlanBook, nodes: Iterable[Collection[Worker]]) -> list[Counts]:
+    """Workers of each stage that may fail at the same moment: of each node, and one alone; each once."""
+    found: dict[Counts, None] = {}
+    for cells in nodes:
+        stages = Counter(stage for _, stage in cells)
+        found[tuple(stages[stage] for stage in range(book.stages))] = None
+    for stage in range(book.stages):
+        found[tuple(int(stage == other) for other in range(book.stages))] = None
+    return [lost for lost in found if any(lost)]
 
 
 def _better_placed(book: PlanBook, live: Collection[Worker]) -> FailedWorkers | None:

@@ -129,6 +129,7 @@ from recycle_runtime.protocol.store_table import StoreTable
 
 _LOGGER = logging.getLogger(__name__)
 _TURN = 0.05
+_LOOK_AHEAD_EVERY = 0.25
 _TICK = 0.02
 """Seconds from one look at all workers to the next, at least."""
 _RETURN_SECONDS = 5.0
@@ -236,7 +237,7 @@ class Service:
         self._refill = Refill()
         self._to_start = placement_order(expected)[::-1]
         """Of the workers that the job begins with, those that no agent has been told of, from the last on."""
-        self._ticked = float("-inf")
+        self._ticked = self._looked_ahead = float("-inf")
         self._away = set(options.failed)
         """Workers that the user wants to do without, until a node arrives while the others train."""
         self._node_at = now
@@ -685,7 +686,7 @@ class Service:
             self._end_wanted(why)
         self._publish([*self._journal.news(), *self._plans.take()])
         if self._options.adaptation.ahead:
-            self._plans.look_ahead(self._job, may_recut=self._adaptation.may_recut)
+            self._look_ahead(now)
         self._happen(TimePassed())
         self._publish(self._adaptation.turn(self._job, now, is_planning=self._plans.is_awaited))
         if self._checkpoint_files is not None:
@@ -697,6 +698,12 @@ class Service:
         self._look_at_network(now)
         self._look_at_nodes(now)
         self._start_missing(now)
+
+    def _look_ahead(self, now: float) -> None:
+        if now - self._looked_ahead >= _LOOK_AHEAD_EVERY:
+            self._looked_ahead = now
+            nodes = self._agents.workers_by_node()
+            self._plans.look_ahead(self._job, may_recut=self._adaptation.may_recut, nodes=nodes)
 
     def _start_missing(self, now: float) -> None:
         """Workers that should run and do not."""

@@ -42,6 +42,21 @@ def test_then_what_could_be_better(tmp_path: Path) -> None:
     assert next_failure(plans, plans.grid, [((1, 0),)]) == ((1, 1),)
 
 
+def test_a_node_comes_before_a_single_worker(tmp_path: Path) -> None:
+    path = tmp_path / "test.plan"
+    job = unit_job(2, 3, 2)
+    write_bundle(
+        path, source="", plans=[plan_failed(job, failure_set(())), plan_failed(job, failure_set([(0, 0)]))]
+    )
+    plans = PlanBook(Bundle.read(path))
+    nodes = [[(pipeline, stage) for stage in range(2)] for pipeline in range(3)]
+    first = next_failure(plans, plans.grid, (), nodes)
+    assert first == ((2, 0), (2, 1)), "any of the nodes, for peers are interchangeable"
+    assert next_failure(plans, plans.grid, [first], nodes) == ((2, 1),), "then a worker nothing fits without"
+    whole = [[*nodes[0], *nodes[1], *nodes[2]]]
+    assert next_failure(plans, plans.grid, (), whole) == ((2, 1),), "without it no worker would be left"
+
+
 def test_the_last_worker_of_a_stage_cannot_be_planned_away(tmp_path: Path) -> None:
     plans = book(tmp_path, [], [(0, 0)])
     live = [place for place in plans.grid if place != (0, 0)]

@@ -53,7 +53,7 @@ def test_it_finds_nobody_and_begins_again_from_the_checkpoint(tmp_path: Path, wi
             node.kill()
         (job.state / "address").unlink()
         job.coordinate(head)
-        job.until((job.state / "journal.jsonl.before").exists, "the job begins again")
+        job.until((job.state / "resumed-1").exists, "the job goes on from its checkpoint")
         for node in nodes:
             job.add(node)
         time.sleep(1.0)

@@ -37,6 +37,7 @@ from recycle_runtime.coordinator.patience import Patience
 from recycle_runtime.coordinator.service import JobOptions, Service
 from recycle_runtime.coordinator.state_machine import ENDLESS
 from recycle_runtime.files import FolderTakenError
+from recycle_runtime.protocol.address import published
 from recycle_runtime.protocol.messages import JobEnded
 from recycle_runtime.protocol.server import Server
 
@@ -54,6 +55,12 @@ def add_arguments(parser: Arguments) -> None:
     )
     add_node_argument(parser, "--heartbeat-timeout")
     add_restart_argument(parser, "on")
+    parser.add_argument(
+        "--advertise",
+        metavar="HOST",
+        help="the host in the address that is left in --state for agents (default: that of --listen; if that "
+        "is 0.0.0.0, the address from which this machine reaches others)",
+    )
     parser.add_argument(
         "--nodes",
         type=int,
@@ -108,7 +115,8 @@ def run(arguments: Namespace, output: Output) -> int:
     listener = _listener(host, port) if arguments.listener is None else arguments.listener
     requests = StopRequests()
     with stop_requests(requests):
-        service, end = _run(options, listener, f"{host}:{_port(listener)}", requests)
+        where = published(arguments.advertise or host, _port(listener))
+        service, end = _run(options, listener, where, requests)
     if end.error is None:
         return DONE
     if not service.was_observed:
@@ -179,7 +187,7 @@ def _hooks(arguments: Namespace) -> Hooks:
 
 
 def _announce(folder: Path, text: str) -> None:
-    """Write the address for the parent process, once the coordinator listens there."""
+    """Write the address for others to read, once the coordinator listens there."""
     aside = folder / f"address.{os.getpid()}"
     aside.write_text(text, encoding="utf-8")
     aside.replace(folder / "address")

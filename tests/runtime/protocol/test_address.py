@@ -1,0 +1,58 @@
+"""Where the coordinator is."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from recycle_runtime.cli.options.addresses import address_or_file
+from recycle_runtime.cli.output import UsageError, UserError
+from recycle_runtime.protocol.address import address_now, parse_address, published
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    host: str
+    port: int
+    address_file: str | None
+
+
+def test_addresses() -> None:
+    assert parse_address("10.0.0.1:29500\n") == ("10.0.0.1", 29500)
+    assert parse_address("[fd00::1]:80") == ("fd00::1", 80)
+    assert [parse_address(text) for text in ("", "node7", ":80", "node7:0", "node7:70000", "a:b")] == [
+        None
+    ] * 6
+    assert parse_address("node7:0", least=0) == ("node7", 0)
+
+
+def test_a_file_is_read_again(tmp_path: Path) -> None:
+    file = tmp_path / "address"
+    options = Options("node1", 1, str(file))
+    assert address_now(options) == ("node1", 1), "it is not there"
+    file.write_text("node2:2")
+    assert address_now(options) == ("node2", 2)
+    file.write_text("node3:3")
+    assert address_now(options) == ("node3", 3)
+    file.write_text("half a wo")
+    assert address_now(options) == ("node1", 1)
+    assert address_now(Options("node1", 1, None)) == ("node1", 1)
+
+
+def test_what_is_published_can_be_reached() -> None:
+    assert published("10.0.0.1", 80) == "10.0.0.1:80"
+    assert published("fd00::1", 80) == "[fd00::1]:80"
+    for everywhere in ("0.0.0.0", "::", ""):
+        found = parse_address(published(everywhere, 80))
+        assert found is not None and found[0] not in ("0.0.0.0", "::", "")
+
+
+def test_an_option_takes_both(tmp_path: Path) -> None:
+    file = tmp_path / "address"
+    assert address_or_file("--coordinator", "node1:1", 0.0) == (("node1", 1), None)
+    with pytest.raises(UsageError, match="must be like"):
+        address_or_file("--coordinator", "node1", 0.0)
+    with pytest.raises(UserError, match="no coordinator has left its address there"):
+        address_or_file("--coordinator", str(file), 0.0)
+    file.write_text("node2:2")
+    assert address_or_file("--coordinator", str(file), 0.0) == (("node2", 2), str(file))
