@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from recycle_runtime.plan.node_layout import fill_nodes, placement_order, stages_on_one_node
+from recycle_runtime.plan.node_layout import even_share, fill_nodes, placement_order, stages_on_one_node
 
 
 class LayoutError(ValueError):
@@ -27,14 +27,15 @@ class Layout:
     def stages_on_one_node(self) -> tuple[int, ...]:
         """Stages that have all their workers on one node, as the coordinator will place them."""
         grid = [(pipeline, stage) for pipeline in range(self.pipelines) for stage in range(self.stages)]
-        nodes = fill_nodes(placement_order(grid), self.workers_per_node // self.tensor)
+        each = min(self.workers_per_node // self.tensor, even_share(len(grid), self.nodes))
+        nodes = fill_nodes(placement_order(grid), each)
         return stages_on_one_node(nodes, self.pipelines)
 
     @property
     def most_workers_per_node(self) -> int:
         """With so many on each node, the failure of any node leaves a worker of every stage; 0: none does."""
-        # Between the first and the last worker of a stage lie all other pipelines.
-        return (self.pipelines - 1) * self.stages * self.tensor
+        # Two nodes get half of the workers each, and no half has all workers of a stage.
+        return (self.pipelines * self.stages - 1) * self.tensor if self.pipelines > 1 else 0
 
 
 def lay_out(

@@ -2,11 +2,11 @@
 
 After every change another worker may be next, or all workers of a node. A failure for which there is no plan
 would have to wait for one; a failure for which only a plan for more failures is there would cost speed until
-the exact one is made. So these are planned in the background while nothing happens, the first kind first. Between
-the two comes a plan for as many failures as there are now, placed so that the slowest stage is as fast as can
-be, if more workers have failed than the bundle was made for: its plans have failures where they cost least,
-those on demand have them where they happened to be, and a few moves may pay. A job that can be cut anew asks
-for the fastest cut for as many workers as are left instead. Standard library only.
+the exact one is made. So these are planned in the background while nothing happens, the first kind first.
+Between the two comes a plan for as many failures as there are now, placed so that the slowest stage is as
+fast as can be, if more workers have failed than the bundle was made for: its plans have failures where they
+cost least, those on demand have them where they happened to be, and a few moves may pay. A job that can be
+cut anew asks for the fastest cut for as many workers as are left instead. Standard library only.
 """
 
 import logging

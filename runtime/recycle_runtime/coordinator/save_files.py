@@ -48,6 +48,9 @@ class SaveFiles:
             return SaveBegun(order.attempt, path, None)
         except OSError as error:
             return SaveBegun(order.attempt, str(shelf.folder), sentence(error))
+        except ValueError as error:
+            # No name of a folder has a null byte in it.
+            return SaveBegun(order.attempt, str(shelf.folder), f"not the name of a folder: {error}")
 
     def complete(self, order: CompleteSave) -> None:
         self._completed.add(order.path)

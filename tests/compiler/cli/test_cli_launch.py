@@ -111,7 +111,7 @@ def test_the_script_runs_what_was_asked_for(
     # The node's name means nothing here, so its address is not known.
     host, _, port = at.rpartition(":")
     assert host == "0.0.0.0" and 20_000 <= int(port) < 30_000
-    coordinator = ["coordinator", plan, "--steps", "50", "--listen", at]
+    coordinator = ["coordinator", plan, "--steps", "50", "--listen", at, "--nodes", "2"]
     coordinator += ["--state", f"{tmp_path}/figure3.7.0.state", *kept, *(["--resume"] if kept else [])]
     agent = [
         "agent",
@@ -290,9 +290,9 @@ def test_a_file_that_is_no_bundle(tmp_path: Path, recyclec: Recyclec) -> None:
 
 def test_a_node_that_would_end_the_job_is_named(bundle: str, recyclec: Recyclec) -> None:
     argv = ("launch", "slurm", bundle, "--program", "x.py", "--steps", "1", "--workers-per-node")
-    for bearable in ("2", "4", "8"):
+    for bearable in ("2", "4", "8", "11"):
         assert recyclec(*argv, bearable)[2] == ""
-    assert recyclec(*argv, "10")[2] == (
-        "recyclec: note: all workers of each of the stages 0, 1 are on one node, whose failure ends the job; "
-        "with --workers-per-node 8 or less the job survives the failure of any node\n"
+    assert recyclec(*argv, "12")[2] == (
+        "recyclec: note: all workers of each of the stages 0, 1, 2, 3 are on one node, whose failure ends "
+        "the job; with --workers-per-node 11 or less the job survives the failure of any node\n"
     )

@@ -51,6 +51,7 @@ def test_a_node_comes_before_a_single_worker(tmp_path: Path) -> None:
     plans = PlanBook(Bundle.read(path))
     nodes = [[(pipeline, stage) for stage in range(2)] for pipeline in range(3)]
     first = next_failure(plans, plans.grid, (), nodes)
+    assert first is not None
     assert first == ((2, 0), (2, 1)), "any of the nodes, for peers are interchangeable"
     assert next_failure(plans, plans.grid, [first], nodes) == ((2, 1),), "then a worker nothing fits without"
     whole = [[*nodes[0], *nodes[1], *nodes[2]]]

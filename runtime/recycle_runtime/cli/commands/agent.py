@@ -13,6 +13,7 @@ from recycle_runtime.cli.options.limits import (
     add_limit_arguments,
     time_limits,
 )
+from recycle_runtime.cli.options.resources import add_ports_argument, check_ports
 from recycle_runtime.cli.options.script import add_script_arguments, check_script
 from recycle_runtime.cli.options.training import (
     add_device_arguments,
@@ -68,6 +69,7 @@ def add_arguments(parser: Arguments) -> None:
     )
     add_changes_argument(parser)
     parser.add_argument("--record", action="store_true", help="record when each op runs, for `local --trace`")
+    add_ports_argument(parser)
     add_heartbeat_argument(parser)
     add_debug_argument(parser)
     add_limit_arguments(parser)
@@ -77,6 +79,7 @@ def run(arguments: Namespace, output: Output) -> int:
     secret, patience = token(), arguments.coordinator_timeout
     if not 0 < patience < float("inf"):
         raise UsageError(f"--coordinator-timeout must be a number of seconds above 0, got {patience:g}")
+    check_ports(arguments.ports)
     (host, port), address_file = address_or_file("--coordinator", arguments.coordinator, patience)
     limits = time_limits(arguments)
     debugged = None if arguments.debug is None else workers_named("--debug", [arguments.debug])[0]

@@ -19,6 +19,7 @@ from recycle_runtime.cli.options.limits import (
     node_timeout,
     time_limits,
 )
+from recycle_runtime.cli.options.resources import allow_connections
 from recycle_runtime.cli.options.training import (
     add_max_skipped_argument,
     add_peer_check_argument,
@@ -37,6 +38,7 @@ from recycle_runtime.coordinator.patience import Patience
 from recycle_runtime.coordinator.service import JobOptions, Service
 from recycle_runtime.coordinator.state_machine import ENDLESS
 from recycle_runtime.files import FolderTakenError
+from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.protocol.address import published
 from recycle_runtime.protocol.messages import JobEnded
 from recycle_runtime.protocol.server import Server
@@ -110,6 +112,8 @@ def run(arguments: Namespace, output: Output) -> int:
         # A worker arrives when its script makes its trainer, which may come after much else.
         start_seconds=max(_START_SECONDS, limits.first_step if arguments.steps is None else 0.0),
     )
+    bundle = Bundle.read(arguments.bundle)
+    allow_connections(bundle.pipelines * bundle.stages * bundle.tensor)
     # Agents and observers stay when the job goes on from a checkpoint, and find the next coordinator here.
     # The parent process may keep the socket for the same reason.
     listener = _listener(host, port) if arguments.listener is None else arguments.listener

@@ -1,0 +1,56 @@
+"""What the system has to allow: open files, and ports in a range."""
+
+import resource
+from pathlib import Path
+
+from recycle_runtime.cli.output import UsageError, UserError
+from recycle_runtime.cli.parser import Arguments
+
+_BESIDE = 128
+"""Files of a process beside its connections."""
+_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+
+def allow_connections(processes: int, most: int | None = None) -> None:
+    """Raise the limit of open files for a coordinator of so many worker processes, or say that it is too low.
+
+    Each has a connection, and another to the store; a third one may be on its way.
+    """
+    needed = 3 * processes + _BESIDE
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    hard = hard if most is None else most
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise UserError(
+            f"this process may open {hard} files, and a job of {processes} worker processes takes {needed}: "
+            "raise the limit (`ulimit -Hn`, LimitNOFILE= of systemd)"
+        )
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
+def add_ports_argument(parser: Arguments) -> None:
+    """For commands that start workers."""
+    parser.add_argument(
+        "--ports",
+        metavar="FIRST-LAST",
+        help="check that workers listen on these ports alone, as a firewall between nodes may want it: the "
+        "system gives them out, by net.ipv4.ip_local_port_range",
+    )
+
+
+def check_ports(text: str | None, path: Path = _RANGE) -> None:
+    """UserError if the system could give a worker a port outside the range that was asked for."""
+    if text is None:
+        return
+    first, _, last = text.partition("-")
+    if not (first.isdigit() and last.isdigit() and 0 < int(first) <= int(last) < 1 << 16):
+        raise UsageError(f"--ports must be like 30000-31000, got {text!r}")
+    try:
+        least, largest = map(int, path.read_text(encoding="ascii").split())
+    except (OSError, ValueError):
+        raise UserError(f"--ports {text}: {path} cannot be read") from None
+    if least < int(first) or largest > int(last):
+        raise UserError(
+            f"--ports {text}: this system gives out ports {least}-{largest}; "
+            f"set them with `sysctl -w net.ipv4.ip_local_port_range='{first} {last}'`"
+        )

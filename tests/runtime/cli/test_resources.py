@@ -1,0 +1,43 @@
+"""What the system has to allow."""
+
+import resource
+from pathlib import Path
+
+import pytest
+
+from recycle_runtime.cli.options.resources import allow_connections, check_ports
+from recycle_runtime.cli.output import UsageError, UserError
+
+
+def test_too_few_open_files() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with pytest.raises(
+        UserError, match=r"may open 1024 files, and a job of 2048 worker processes takes 6272"
+    ):
+        allow_connections(2048, most=1024)
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == before
+
+
+def test_the_limit_is_raised() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+        allow_connections(64)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 3 * 64 + 128
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_ports(tmp_path: Path) -> None:
+    given_out = tmp_path / "range"
+    given_out.write_text("30000\t31000\n")
+    check_ports(None, given_out)
+    check_ports("30000-31000", given_out)
+    check_ports("20000-40000", given_out)
+    with pytest.raises(UserError, match=r"gives out ports 30000-31000; set them with `sysctl"):
+        check_ports("30000-30500", given_out)
+    with pytest.raises(UserError, match="cannot be read"):
+        check_ports("30000-30500", tmp_path / "nothing")
+    for wrong in ("30000", "2-1", "a-b", "0-5", "5-70000"):
+        with pytest.raises(UsageError, match="must be like"):
+            check_ports(wrong, given_out)
