@@ -1,11 +1,13 @@
 """Planning of this version beside another one: `python -m bench.two_versions RECYCLEC [jobs]`.
 
 `RECYCLEC` is the command of the other version, in an environment of its own. Both compile every job in turn,
-so that what else the machine does meets both.
+so that what else the machine does meets both. Both get an hour for it: on a machine that does much else, the
+usual time limit would cut plans short.
 """
 
 import argparse
 import json
+import re
 import statistics
 import tempfile
 from collections.abc import Sequence
@@ -72,12 +74,21 @@ def _row(name: str, other: Path, turns: int) -> tuple[str, ...]:
 
 def _measured(command: Path, name: str) -> Measured:
     with tempfile.TemporaryDirectory() as folder:
-        bundle = Path(folder) / "bench.plan"
-        made = run([command, "--quiet", "compile", job_path(name), "-o", bundle, "--json"])
+        job, bundle = Path(folder) / f"{name}.job", Path(folder) / "bench.plan"
+        job.write_text(_with_an_hour(job_path(name).read_text(encoding="utf-8")), encoding="utf-8")
+        made = run([command, "--quiet", "compile", job, "-o", bundle, "--json"])
         size = bundle.stat().st_size
     plans = json.loads(made.stdout)["plans"]
     gaps, periods = (tuple(plan[field] for plan in plans) for field in ("gap", "period"))
     return Measured(made.cpu_seconds, gaps, periods, size)
+
+
+def _with_an_hour(job: str) -> str:
+    limit = "time_limit = 3600 s"
+    found = re.search(r"\bsolver\s*\{", job)
+    if found is not None:
+        return f"{job[: found.end()]} {limit} {job[found.end() :]}"
+    return f"{job.rstrip().removesuffix('}')}  solver {{ {limit} }}\n}}\n"
 
 
 def main() -> None:
