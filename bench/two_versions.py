@@ -1,7 +1,7 @@
 """Planning of this version beside another one: `python -m bench.two_versions RECYCLEC [jobs]`.
 
 `RECYCLEC` is the command of the other version, in an environment of its own. Both compile every job in turn,
-so that what else the machine does meets both. Both get an hour for it: on a machine that does much else, the
+so that what else the machine does meets both. Both get a day for it: on a machine that does much else, the
 usual time limit would cut plans short.
 """
 
@@ -75,7 +75,7 @@ def _row(name: str, other: Path, turns: int) -> tuple[str, ...]:
 def _measured(command: Path, name: str) -> Measured:
     with tempfile.TemporaryDirectory() as folder:
         job, bundle = Path(folder) / f"{name}.job", Path(folder) / "bench.plan"
-        job.write_text(_with_an_hour(job_path(name).read_text(encoding="utf-8")), encoding="utf-8")
+        job.write_text(_with_a_day(job_path(name).read_text(encoding="utf-8")), encoding="utf-8")
         made = run([command, "--quiet", "compile", job, "-o", bundle, "--json"])
         size = bundle.stat().st_size
     plans = json.loads(made.stdout)["plans"]
@@ -83,8 +83,8 @@ def _measured(command: Path, name: str) -> Measured:
     return Measured(made.cpu_seconds, gaps, periods, size)
 
 
-def _with_an_hour(job: str) -> str:
-    limit = "time_limit = 3600 s"
+def _with_a_day(job: str) -> str:
+    limit = "time_limit = 86400 s"
     found = re.search(r"\bsolver\s*\{", job)
     if found is not None:
         return f"{job[: found.end()]} {limit} {job[found.end() :]}"
