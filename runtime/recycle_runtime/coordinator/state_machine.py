@@ -891,7 +891,10 @@ class StateMachine:
             self._end(str(error))
             return
         if isinstance(standing, StageGone):
-            self._end(f"no live worker holds the parameters of stage {standing.stages[0]}", is_lost=True)
+            words = f"no live worker holds the parameters of stage {standing.stages[0]}"
+            if self.phase is Phase.FORMING and any(one.is_outdated for one in self.roster.entries.values()):
+                words += ", and workers have trained of which the coordinator's journal does not know"
+            self._end(words, is_lost=True)
             return
         # Workers that moved are waited for; joiners get their state while the others train.
         joiners = frozenset(member.worker for member in standing.donors) - movers
