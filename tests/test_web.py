@@ -8,7 +8,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 WEB = ROOT / "web"
-PAGES = sorted((ROOT / "recycle_compiler" / "viz" / "pages").glob("*.html"))
+FOLDERS = (ROOT / "recycle_compiler" / "viz" / "pages", ROOT / "runtime" / "recycle_runtime" / "live_page")
+PAGES = sorted((path for folder in FOLDERS for path in folder.glob("*.html")), key=lambda path: path.stem)
 
 
 def digest() -> str:

@@ -1,4 +1,4 @@
-// Bundles each page into one file without a link to anything: recycle_compiler/viz/pages/NAME.html.
+// Bundles each page into one file without a link to anything: NAME.html in the package that serves or writes it.
 //
 // The file names the digest of its sources; a test compares it, so that nobody needs node to know that what is
 // committed is what the sources say. Scripts and styles are allowed by their hashes and by nothing else.
@@ -9,8 +9,15 @@ import { fileURLToPath } from "node:url";
 import { build } from "esbuild";
 
 const here = dirname(fileURLToPath(import.meta.url));
-const target = join(here, "..", "recycle_compiler", "viz", "pages");
-const PAGES = { plan: "'none'", fleet: "'none'", play: "'self'" };
+const compiler = join(here, "..", "recycle_compiler", "viz", "pages");
+const runtime = join(here, "..", "runtime", "recycle_runtime", "live_page");
+/** Where each page goes, and whom it may ask for data. */
+const PAGES = {
+  plan: [compiler, "'none'"],
+  fleet: [compiler, "'none'"],
+  play: [compiler, "'self'"],
+  live: [runtime, "'self'"],
+};
 
 /** As tests/test_web.py computes it: names and contents of all that the result depends on. */
 function digest() {
@@ -44,8 +51,8 @@ async function bundled(name) {
   return { script: find(".js").replaceAll("</script", "<\\/script"), style: find(".css") };
 }
 
-mkdirSync(target, { recursive: true });
-for (const [name, connect] of Object.entries(PAGES)) {
+for (const [name, [target, connect]] of Object.entries(PAGES)) {
+  mkdirSync(target, { recursive: true });
   const { script, style } = await bundled(name);
   const body = readFileSync(join(here, "src", name, "body.html"), "utf8").trim();
   const policy = `default-src 'none'; script-src ${hashed(script)}; style-src ${hashed(style)}; connect-src ${connect}; img-src data:; base-uri 'none'; form-action 'none'`;

@@ -1,5 +1,6 @@
 """The connections of the coordinator: which process each one belongs to. Standard library only."""
 
+from collections.abc import Callable
 from enum import Enum
 from typing import Protocol
 
@@ -33,6 +34,8 @@ class Connections:
         self._members: dict[Member, Line] = {}
         self._pids: dict[Member, int] = {}
         self._observers: dict[Line, None] = {}
+        self._watchers: list[Callable[[ToObserver], None]] = []
+        """Observers in this process."""
         self._moved: dict[tuple[Member, int], Member] = {}
         """For processes that are another worker now: by name and pid as they were."""
 
@@ -52,6 +55,10 @@ class Connections:
         if kind is Kind.OBSERVER:
             self._observers[line] = None
 
+    def watch(self, take: Callable[[ToObserver], None]) -> None:
+        """Tell an observer in this process from now on."""
+        self._watchers.append(take)
+
     def accept(self, line: Line, member: Member, pid: int) -> None:
         """From now on this connection speaks for this process, and no other does."""
         self.hang_up(member)
@@ -65,6 +72,8 @@ class Connections:
     def publish(self, message: ToObserver) -> None:
         for line in list(self._observers):
             line.send(message)
+        for take in self._watchers:
+            take(message)
 
     def hang_up(self, member: Member) -> None:
         line = self._members.pop(member, None)

@@ -121,6 +121,7 @@ from recycle_runtime.protocol.messages import (
     StopJob,
     StoreOpen,
     StoreRequest,
+    ToObserver,
     Trace,
     WorkerTrace,
 )
@@ -646,6 +647,11 @@ class Service:
                 connection.send(row)
         if self._end is not None:
             connection.send(self._end)
+
+    def watch(self, take: Callable[[ToObserver], None]) -> None:
+        """Tell an observer in this process, who does not report to the user, what happens."""
+        take(Hello(self._options.steps, self._job.rows.next))
+        self._connections.watch(take)
 
     def closed(self, connection: Connection) -> None:
         kind = self._connections.closed(connection)

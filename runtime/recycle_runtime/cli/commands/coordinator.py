@@ -4,6 +4,7 @@ import argparse
 import os
 import socket
 from argparse import Namespace
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,7 @@ from recycle_runtime.cli.options.limits import (
     time_limits,
 )
 from recycle_runtime.cli.options.resources import allow_connections
+from recycle_runtime.cli.options.pages import Take, add_page_arguments, check_pages, watchers
 from recycle_runtime.cli.options.training import (
     add_max_skipped_argument,
     add_peer_check_argument,
@@ -75,6 +77,7 @@ def add_arguments(parser: Arguments) -> None:
     add_max_skipped_argument(parser)
     add_checkpoint_arguments(parser)
     add_adaptation_arguments(parser)
+    add_page_arguments(parser)
     # A socket that listens there already, which `local` passes on.
     parser.add_argument("--listener", type=int, help=argparse.SUPPRESS)
     for option in ("--fault", "--rejoin"):
@@ -84,6 +87,7 @@ def add_arguments(parser: Arguments) -> None:
 
 def run(arguments: Namespace, output: Output) -> int:
     host, port = address("--listen", arguments.listen, least=0)
+    check_pages(arguments)
     hooks = _hooks(arguments)
     timeout = node_timeout("--heartbeat-timeout", arguments.heartbeat_timeout)
     limits = time_limits(arguments)
@@ -118,9 +122,10 @@ def run(arguments: Namespace, output: Output) -> int:
     # The parent process may keep the socket for the same reason.
     listener = _listener(host, port) if arguments.listener is None else arguments.listener
     requests = StopRequests()
-    with stop_requests(requests):
-        where = published(arguments.advertise or host, _port(listener))
-        service, end = _run(options, listener, where, requests)
+    where = published(arguments.advertise or host, _port(listener))
+    bundle = Bundle.read(arguments.bundle)
+    with stop_requests(requests), watchers(arguments, bundle, options.token, output) as watching:
+        service, end = _run(options, listener, where, requests, watching)
     if end.error is None:
         return DONE
     if not service.was_observed:
@@ -134,7 +139,9 @@ def run(arguments: Namespace, output: Output) -> int:
     return NO_PLAN if end.no_plan else INPUT_ERROR
 
 
-def _run(options: JobOptions, listener: int, where: str, requests: StopRequests) -> tuple[Service, JobEnded]:
+def _run(
+    options: JobOptions, listener: int, where: str, requests: StopRequests, watching: Sequence[Take]
+) -> tuple[Service, JobEnded]:
     """From the beginning, or from where a coordinator before this one was; how the job has ended."""
     resumes, state = options.max_resumes, options.state
     begun = [number for number in range(1, resumes + 1) if _folder(state, number).exists()]
@@ -150,6 +157,8 @@ def _run(options: JobOptions, listener: int, where: str, requests: StopRequests)
         except (CheckpointError, FolderTakenError) as error:
             raise UserError(str(error)) from None
         _announce(state, where)
+        for take in watching:
+            service.watch(take)
         end = service.run(requests.why)
         if not service.goes_on:
             return service, end

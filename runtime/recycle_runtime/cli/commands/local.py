@@ -1,9 +1,10 @@
 """`recycle-run local`: all workers of a plan on this machine."""
 
 from argparse import Namespace
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from recycle_runtime.cli.options.adaptation import adaptation_options, add_adaptation_arguments
@@ -23,6 +24,7 @@ from recycle_runtime.cli.options.limits import (
     node_timeout,
     time_limits,
 )
+from recycle_runtime.cli.options.pages import add_page_arguments, check_pages, watchers
 from recycle_runtime.cli.options.script import add_script_arguments, check_script, note_options_of_script
 from recycle_runtime.cli.options.training import (
     add_device_arguments,
@@ -77,6 +79,7 @@ def add_arguments(parser: Arguments) -> None:
     parser.add_argument(
         "--trace", metavar="FILE", help="write when each op ran, for chrome://tracing or Perfetto"
     )
+    add_page_arguments(parser)
     parser.add_argument("--save", metavar="DIR", help="write the parameters of every worker at the end")
 
 
@@ -90,6 +93,7 @@ def run(arguments: Namespace, output: Output) -> int:
             "--steps is for --program FILE: a script says with trainer.steps(n) how many it makes"
         )
     note_options_of_script(arguments, output)
+    check_pages(arguments)
     every = checkpoint_every(arguments)
     limits = time_limits(arguments)
     bundle = Bundle.read(arguments.bundle)
@@ -137,12 +141,8 @@ def run(arguments: Namespace, output: Output) -> int:
             # Both files are opened before the first step, so that a wrong name costs no training.
             trace = stack.enter_context(open(arguments.trace, "w")) if arguments.trace else None
             record = stack.enter_context(MetricsFile(arguments.metrics, goes_on=arguments.resume))
-
-            def take(message: ToObserver) -> None:
-                record.take(message)
-                show(message)
-
-            result = run_local(options, take, requests.why)
+            watching = stack.enter_context(watchers(arguments, bundle, token_hex(), output))
+            result = run_local(options, _told((record.take, show, *watching)), requests.why)
             if trace is not None:
                 about: dict[str, Any] = {"plan": arguments.bundle, "failed": [f"{p}:{s}" for p, s in failed]}
                 about["generations"] = [_about_generation(each) for each in result.generations]
@@ -156,6 +156,16 @@ def run(arguments: Namespace, output: Output) -> int:
     if record.error is not None:
         output.error(record.error)
     return DONE if record.error is None else INPUT_ERROR
+
+
+def _told(takers: Sequence[Callable[[ToObserver], None]]) -> Callable[[ToObserver], None]:
+    """Passes news on to all of them."""
+
+    def take(message: ToObserver) -> None:
+        for each in takers:
+            each(message)
+
+    return take
 
 
 @contextmanager

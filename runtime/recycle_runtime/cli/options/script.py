@@ -76,7 +76,7 @@ def split_script(
         if word == "--":
             position += 1
         elif word.startswith("-") and word != "-":
-            position += 1 + _values(parser, word)
+            position += 1 + _values(parser, word, words[position + 1 : position + 2])
         elif positionals == before:
             return list(words[:position]), list(words[position:])
         else:
@@ -85,11 +85,16 @@ def split_script(
     return list(words), []
 
 
-def _values(parser: argparse.ArgumentParser, word: str) -> int:
-    """How many words an option takes after its own; options may be abbreviated."""
+def _values(parser: argparse.ArgumentParser, word: str, following: Sequence[str]) -> int:
+    """How many words an option takes after its own; options may be abbreviated.
+
+    One that may go without a value takes a port or an address, and no name of a file.
+    """
     name, equals, _ = word.partition("=")
     if equals:
         return 0
     known: dict[str, argparse.Action] = parser._option_string_actions  # pyright: ignore[reportPrivateUsage]
     found = known.get(name) or next((known[each] for each in known if each.startswith(name)), None)
+    if found is not None and found.nargs == "?":
+        return sum(each.rpartition(":")[2].isdigit() for each in following)
     return 0 if found is None or found.nargs == 0 else 1

@@ -1,0 +1,1 @@
+"""A page that shows a run while it goes on, and its numbers for Prometheus and TensorBoard."""
