@@ -44,7 +44,7 @@ def link() -> Iterator[str]:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [NARROW, WIDE])
 def test_the_page_shows_the_run(
-    opened: Callable[..., "Page"], keep: Callable[["Page", str], None], link: str, width: int, scheme: str
+    link: str, opened: Callable[..., "Page"], keep: Callable[["Page", str], None], width: int, scheme: str
 ) -> None:
     page = opened(link, width, scheme, own=f"http://{urlsplit(link).netloc}/")
     page.wait_for_selector("#grid i")
