@@ -43,7 +43,7 @@ def add_arguments(parser: Arguments) -> None:
         required=True,
         metavar="HOST:PORT|FILE",
         help="where the coordinator listens, or the path, with a slash in it, of a file that says so and is "
-        "read again whenever the connection is lost: `address` in the coordinator's --state",
+        "read again whenever the connection breaks: `address` in the coordinator's --state",
     )
     parser.add_argument(
         "--coordinator-timeout",

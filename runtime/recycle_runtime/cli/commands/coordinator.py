@@ -20,8 +20,8 @@ from recycle_runtime.cli.options.limits import (
     node_timeout,
     time_limits,
 )
-from recycle_runtime.cli.options.resources import allow_connections
 from recycle_runtime.cli.options.pages import Take, add_page_arguments, check_pages, watchers
+from recycle_runtime.cli.options.resources import allow_connections
 from recycle_runtime.cli.options.training import (
     add_max_skipped_argument,
     add_peer_check_argument,
@@ -123,7 +123,6 @@ def run(arguments: Namespace, output: Output) -> int:
     listener = _listener(host, port) if arguments.listener is None else arguments.listener
     requests = StopRequests()
     where = published(arguments.advertise or host, _port(listener))
-    bundle = Bundle.read(arguments.bundle)
     with stop_requests(requests), watchers(arguments, bundle, options.token, output) as watching:
         service, end = _run(options, listener, where, requests, watching)
     if end.error is None:
