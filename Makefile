@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.complete
 
-.PHONY: help setup check test test-all golden web bench docs demo demo-recut
+.PHONY: help setup check test test-all soak golden web bench docs demo demo-recut
 .DEFAULT_GOAL := help
 
 help: ## list what can be made
@@ -32,6 +32,11 @@ test-all: $(STAMP) ## all tests
 
 docs: $(STAMP) ## build the documentation site into site/; warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+HOURS ?= 1
+
+soak: $(STAMP) ## simulated worlds with new seeds for HOURS=1; what goes wrong is told in a short story
+	$(BIN)/python -m tests.runtime.world.soak --hours $(HOURS)
 
 golden: $(STAMP) ## rewrite golden/ from what the code does now; read the diff before committing it
 	RECYCLEC_UPDATE_GOLDEN=1 $(BIN)/pytest -q -n 2 --dist worksteal

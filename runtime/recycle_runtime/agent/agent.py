@@ -153,6 +153,10 @@ class Agent:
     def _has_to_go(self) -> bool:
         return self._asked_to_go is not None and self._around.now() > max(self._leaves_at, self._stays_until)
 
+    def let_go(self) -> None:
+        """Of the folder, as any process does that ends."""
+        os.close(self._lock)
+
     def end(self) -> None:
         """No worker outlives the job on this node."""
         for line in list(self._watch.processes):
@@ -218,7 +222,7 @@ class Agent:
         self._board.clear(line)
         sys.stdout.flush()
         sys.stderr.flush()
-        pid = self._kernel.start(lambda: self._become_worker(member, line, faults))
+        pid = self._kernel.start(lambda: self._become_worker(member, line, faults), member, line)
         _LOGGER.info("process %d: starts as tensor-parallel rank %d", pid, member.tp_rank, extra=_of(member))
         self._watch.add(line, pid)
         self._table.add(Row(member, line, pid))

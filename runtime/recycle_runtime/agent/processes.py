@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from recycle_runtime.agent.process_signs import Signs, signs_of
+from recycle_runtime.protocol.messages import Member
 
 
 class Readable(Protocol):
@@ -18,8 +19,8 @@ class Readable(Protocol):
 class Processes(Protocol):
     """Of one node. A descriptor stands for a process, and can be read when that has ended."""
 
-    def start(self, work: Callable[[], None]) -> int:
-        """A process that does this and ends; its pid."""
+    def start(self, work: Callable[[], None], member: Member, line: int) -> int:
+        """A process that does this and ends, as this worker with this line of the board; its pid."""
         ...
 
     def open(self, pid: int) -> int:
@@ -52,7 +53,7 @@ class Processes(Protocol):
 class KernelProcesses:
     """The real ones."""
 
-    def start(self, work: Callable[[], None]) -> int:
+    def start(self, work: Callable[[], None], member: Member, line: int) -> int:
         pid = os.fork()
         if pid == 0:
             work()

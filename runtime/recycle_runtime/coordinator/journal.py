@@ -16,7 +16,7 @@ from recycle_runtime.files import reason
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.plan_book import Assignment, Fitted, PlanBook
 from recycle_runtime.protocol.codec import decode, encode
-from recycle_runtime.protocol.messages import Evaluated, JobEvent, Saved, StepRow
+from recycle_runtime.protocol.messages import Evaluated, JobEnded, JobEvent, Saved, StepRow
 
 _AT_RISK = "training continues, and would end if the coordinator did now"
 _LOGGER = logging.getLogger(__name__)
@@ -74,6 +74,8 @@ class Remembered(NamedTuple):
     """What scripts have saved."""
     saving: tuple[str, ...] = ()
     """Folders that were made for it."""
+    ended: JobEnded | None = None
+    """How the job has ended, if it has."""
 
 
 class Journal:
@@ -159,6 +161,7 @@ def read(path: str | Path) -> Remembered | None:
         evaluated=tuple(decode(Evaluated, row["evaluated"]) for row in lines if "evaluated" in row),
         saved=tuple(decode(Saved, row["saved"]) for row in lines if "saved" in row),
         saving=tuple(str(row["saving"]) for row in lines if "saving" in row),
+        ended=next((decode(JobEnded, row["ended"]) for row in lines if "ended" in row), None),
     )
 
 

@@ -135,6 +135,8 @@ _TICK = 0.02
 """Seconds from one look at all workers to the next, at least."""
 _RETURN_SECONDS = 5.0
 """How long a restarted coordinator waits for the processes of the journal."""
+_LAST_RETURN_SECONDS = 30.0
+"""The same for those without which the job would end: they look for it so long, and may be cut off."""
 _REMEMBERED_ROWS = 64
 """A script asks for that of the step that it has just made."""
 _NODES_SECONDS = 30.0
@@ -254,6 +256,10 @@ class Service:
         self._is_handling = False
         self._deadline = now + options.start_seconds
         """For those who are waited for."""
+        self._returns_by = now + _LAST_RETURN_SECONDS
+        self._doubtful: dict[Member, tuple[str, float]] = {}
+        """Processes without which the job would end and which have no connection: how they were lost, and
+        until when they are waited for."""
         self._returning: set[Member] = set()
         """Processes of the journal that have not come back to this coordinator yet."""
         self._recut: LayerMove | None = None
@@ -327,12 +333,16 @@ class Service:
             while not self.is_over:
                 self._server.turn(_TURN)
             if not self.goes_on:
-                self._agents.dismiss()
+                self.dismiss()
             self._server.turn(0)
         finally:
             self.close()
         assert self._end is not None
         return self._end
+
+    def dismiss(self) -> None:
+        """Agents have nothing more to do."""
+        self._agents.dismiss()
 
     @property
     def ended(self) -> JobEnded | None:
@@ -340,12 +350,19 @@ class Service:
         return self._end
 
     @property
+    def standing(self) -> str:
+        """Where the job stands, in a few words."""
+        job = self._job
+        return f"generation {job.number} is {job.phase.value}, the next step is {job.rows.next}"
+
+    @property
     def is_over(self) -> bool:
         """Whether the job has ended, and its workers have left or had time to."""
         if self._end is None:
             return False
         is_left = self._agents.has_processes if self.goes_on else self._connections.has_members
-        return not is_left or self._clock.now() >= self._closes_at
+        is_awaited = is_left or bool(self._returning)
+        return not is_awaited or self._clock.now() >= self._closes_at
 
     def close(self) -> None:
         """Let go of everything outside this object."""
@@ -356,8 +373,12 @@ class Service:
         self._save_files.close()
         if self._end is not None:
             self._sweep()
-        self._journal.close()
         self._server.close()
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Of files: all that a process that is killed does."""
+        self._journal.close()
         os.close(self._lock)
 
     def _sweep(self) -> None:
@@ -389,6 +410,10 @@ class Service:
             Member(worker, rank) for worker in remembered.places for rank in range(self._tensor)
         }
         self._deadline = self._clock.now() + _RETURN_SECONDS
+        if remembered.ended is not None:
+            # Whoever has not heard of it comes back for it.
+            self._end, self._closes_at = remembered.ended, self._deadline
+            self._job.remember_end(self._end.error)
         self._hooks.resume(remembered.next_row, remembered.places)
         logs.note(generation=remembered.generation, step=remembered.next_row)
         _LOGGER.info("restarted: %d processes are expected back", len(self._returning))
@@ -498,6 +523,8 @@ class Service:
         if is_same:
             # The same process, whose connection broke.
             connection.send(Recall(self._job.rows.next))
+            self._happen(Reconnected(member, message.generation, message.is_training))
+        elif member in self._returning and self._end is not None:
             self._happen(Reconnected(member, message.generation, message.is_training))
         elif member in self._returning:
             # One that never heard of the last generation is none of those who train in it.
@@ -661,10 +688,25 @@ class Service:
             for member in self._agents.leave(connection):
                 # With a node, its workers may go before their agent, who cannot say it any more.
                 if member not in self._connections and self._connections.pid_of(member) is not None:
-                    self._fail(member, "was on a node that is gone")
+                    self._lose(member, "was on a node that is gone")
         elif isinstance(kind, Member) and not self._agents.has(kind):
             # Its agent would report what became of it, if it still had one.
-            self._fail(kind, "disconnected")
+            self._lose(kind, "disconnected")
+
+    def _lose(self, member: Member, how: str) -> None:
+        """It is gone, for all that is known; one without which the job would end may be on its way back."""
+        if self._can_go_on_without({member.worker}):
+            self._fail(member, how)
+        else:
+            self._doubtful[member] = how, self._clock.now() + _LAST_RETURN_SECONDS
+
+    def _look_at_doubtful(self, now: float) -> None:
+        for member, (how, until) in list(self._doubtful.items()):
+            if member in self._connections or member not in self._job.roster:
+                del self._doubtful[member]
+            elif now > until or self._can_go_on_without({member.worker}):
+                del self._doubtful[member]
+                self._fail(member, how)
 
     def _fail(self, member: Member, how: str) -> None:
         if self._end is None:
@@ -700,9 +742,10 @@ class Service:
         self._happen(*self._save_files.take())
         if now > self._deadline:
             self._deadline = float("inf")
-            self._give_up_missing_members()
+            self._give_up_missing_members(now)
         self._look_at_network(now)
         self._look_at_nodes(now)
+        self._look_at_doubtful(now)
         self._start_missing(now)
 
     def _look_ahead(self, now: float) -> None:
@@ -726,8 +769,11 @@ class Service:
                 self._hooks.started(worker)
                 self._tell(f"{name_of(worker)} is restarted")
 
-    def _give_up_missing_members(self) -> None:
-        if self._returning:
+    def _give_up_missing_members(self, now: float) -> None:
+        missing_workers = {member.worker for member in self._returning}
+        if missing_workers and now < self._returns_by and not self._can_go_on_without(missing_workers):
+            self._deadline = now + _TURN
+        elif self._returning:
             missing, self._returning = sorted(self._returning), set()
             for member in missing:
                 self._fail(member, "did not come back")
@@ -909,6 +955,7 @@ class Service:
             self._tell(f"{order.error}; the job goes on from {newest.path} with step {newest.step}")
             self._agents.kill_all()
             return
+        self._journal.write(ended=self._end)
         _LOGGER.info("the job has ended: %s", order.error or "all steps are made")
         self._connections.publish(self._end)
 

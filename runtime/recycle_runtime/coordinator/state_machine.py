@@ -356,6 +356,11 @@ class StateMachine:
         self.saves.begin(self.number, members, self._stages())
         self._unfinished = state.move
 
+    def remember_end(self, error: str | None) -> None:
+        """The job had ended when the coordinator before this one did."""
+        self.phase, self._error = Phase.ENDED, error
+        self.checkpoints.stop()
+
     # Who comes.
 
     def _joined(self, event: Joined) -> None:
@@ -700,7 +705,8 @@ class StateMachine:
             return
         self._give_up_late_members()
         since = max(self._row_at, self.recovery.going)
-        if self.is_steady and self._is_standing_still(self._now - since):
+        is_going = self.phase is Phase.RUNNING and self.recovery.going > 0
+        if is_going and self._is_standing_still(self._now - since):
             self._regroup_fruitlessly(self.roster.active()[0], "no worker made progress")
         if self.move is not None and self.move.is_late(self._now):
             self._give_up_move("it takes too long")
@@ -1147,9 +1153,10 @@ class StateMachine:
         is_told = self.phase is Phase.SAVING
         self.phase, self._error = Phase.ENDED, error
         self.checkpoints.stop()
+        # First, so that it is written down: who has heard of it is gone when a coordinator comes back.
+        self._orders.append(EndJob(error, no_plan, is_lost))
         for member in () if is_told else self.roster.entries:
             self._send(member, End(ok or error is None))
-        self._orders.append(EndJob(error, no_plan, is_lost))
 
     def _send(self, member: Member, message: ToWorker) -> None:
         self._orders.append(Send(member, message))

@@ -299,7 +299,8 @@ def convert(
         chunk.stepper.gradients.release()
     made: dict[int, Chunk] = {}
     for number in numbers:
-        chunk = Chunk(last.setting, bundle, number, [layers[layer] for layer in ranges[number]], last.data)
+        here = [layers[layer] for layer in ranges[number]]
+        chunk = type(last)(last.setting, bundle, number, here, last.data)
         chunk.stepper.carry_on(last.stepper)
         chunk.arriving = arriving.get(ranges[number].start, {})
         chunk.is_fresh = last.is_fresh

@@ -3,6 +3,7 @@
 `testing.world` has another engine: arithmetic, and a network of its own.
 """
 
+import gc
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -12,8 +13,9 @@ from typing import Any, NamedTuple, Protocol
 import torch
 import torch.distributed as dist
 
-from recycle_runtime.execution.chunk import Chunk, build_chunks
+from recycle_runtime.execution.chunk import Chunk, Setting, build_chunks
 from recycle_runtime.execution.evaluation import EvaluationData
+from recycle_runtime.execution.layer import Layer
 from recycle_runtime.execution.op_times import OpTimes
 from recycle_runtime.execution.session import Role, Session, StepReport
 from recycle_runtime.execution.tracing import Tracer
@@ -28,6 +30,7 @@ from recycle_runtime.transport.guarded import GuardedTransport, Waits
 from recycle_runtime.transport.sockets import Ends, keep, look
 from recycle_runtime.worker.connections import GroupConnections
 from recycle_runtime.worker.held_chunks import HeldChunks
+from recycle_runtime.worker.layer_transfer import built_layers
 from recycle_runtime.worker.options import ProcessOptions
 from recycle_runtime.worker.state_transfer import Pair, StatePair
 
@@ -135,10 +138,18 @@ class Engine(Protocol):
         """Another thread goes on with the work."""
         ...
 
+    def let_go(self) -> None:
+        """Nothing refers to the group that was left any more."""
+        ...
+
     def read_bundle(self, path: str) -> Bundle: ...
 
     def build(self, program: Program, bundle: Bundle, stage: int, built: Building) -> HeldChunks:
         """The chunks of a stage, as built from the seed."""
+        ...
+
+    def layers(self, setting: Setting, first: int, last: int) -> list[Layer]:
+        """Layers first .. last - 1, as built from the seed."""
         ...
 
     async def connect(self) -> Line:
@@ -207,6 +218,10 @@ class TorchEngine:
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
 
+    def let_go(self) -> None:
+        # Groups go when nothing refers to them, and others wait for that.
+        gc.collect()
+
     def read_bundle(self, path: str) -> Bundle:
         return Bundle.read(path)
 
@@ -225,6 +240,9 @@ class TorchEngine:
                 undo=self.options.worker.undo,
             )
         )
+
+    def layers(self, setting: Setting, first: int, last: int) -> list[Layer]:
+        return built_layers(setting, first, last)
 
     async def connect(self) -> Line:
         return await connect_to_coordinator(self.options, self.surroundings)

@@ -1,6 +1,5 @@
 """One generation, as a worker process sees it: it meets the other workers, trains with them, and leaves."""
 
-import gc
 import json
 import logging
 from collections.abc import Callable
@@ -224,8 +223,7 @@ class Generation:
             session.close()
             _log.info("left generation %d", self.number)
         del session
-        # Groups go when nothing refers to them, and others wait for that.
-        gc.collect()
+        self._equipment.engine.let_go()
 
     def _before_instruction(self, position: int) -> None:
         self.go_on_or_leave()

@@ -31,6 +31,11 @@ class HeldChunks(Mapping[int, Chunk]):
         return len(self._chunks)
 
     @property
+    def kind(self) -> type[Chunk]:
+        """Of all of them."""
+        return type(self._first)
+
+    @property
     def setting(self) -> Setting:
         return self._first.setting
 

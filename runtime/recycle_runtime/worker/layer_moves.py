@@ -62,7 +62,9 @@ class LayerMoves:
             self._donors.append(donor)
             _log.info("gives layers %d to %d to %s", given.first, given.last - 1, worker_text(given.worker))
         if order.takes:
-            joiner = self._joiner = LayerJoiner(chunks.setting, order.takes, self._equipment.surroundings)
+            joiner = self._joiner = LayerJoiner(
+                chunks.setting, order.takes, self._equipment.surroundings, self._equipment.engine.layers
+            )
             joiner.begin(
                 self._meet,
                 lambda taken: self._name(order.generation, taken.worker, worker, taken),
@@ -144,7 +146,7 @@ def _begun(fresh: HeldChunks, bundle: Bundle, stage: int, joiner: LayerJoiner | 
     made: dict[int, Chunk] = {}
     for number in chunks_of(bundle, stage):
         here = [layers[layer] for layer in ranges[number]]
-        made[number] = chunk = Chunk(fresh.setting, bundle, number, here, fresh.data)
+        made[number] = chunk = fresh.kind(fresh.setting, bundle, number, here, fresh.data)
         chunk.stepper.load_state_dict(joiner.stepper_state)
         chunk.is_fresh = False
     return made

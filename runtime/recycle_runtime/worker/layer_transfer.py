@@ -34,6 +34,19 @@ _LOOK_EVERY = 0.01
 _log = logging.getLogger(__name__)
 
 
+BuildLayers = Callable[[Setting, int, int], list[Layer]]
+"""Layers first .. last - 1 of a model, as a seed fills them."""
+
+
+def built_layers(setting: Setting, first: int, last: int) -> list[Layer]:
+    """The real ones."""
+    named = build_layers(setting.program, setting.seed, first, last, setting.group)
+    return [
+        Layer(setting.program, number, name, module.to(setting.device), undo_on_host=setting.undo_on_host)
+        for number, (name, module) in zip(range(first, last), named, strict=True)
+    ]
+
+
 class LayerDonor:
     """Some layers of a process, on their way to one joiner."""
 
@@ -118,23 +131,18 @@ class LayerDonor:
 class LayerJoiner:
     """All layers that a process takes for another cut, from one donor or several."""
 
-    def __init__(self, setting: Setting, takes: Sequence[LayersToMove], surroundings: Surroundings) -> None:
+    def __init__(
+        self,
+        setting: Setting,
+        takes: Sequence[LayersToMove],
+        surroundings: Surroundings,
+        build: BuildLayers | None = None,
+    ) -> None:
         """Their modules are built at once: what they are filled with is replaced."""
         self.layers: list[Layer] = []
         self._sources: list[_Source] = []
         for taken in takes:
-            named = build_layers(setting.program, setting.seed, taken.first, taken.last, setting.group)
-            numbers = range(taken.first, taken.last)
-            layers = [
-                Layer(
-                    setting.program,
-                    number,
-                    name,
-                    module.to(setting.device),
-                    undo_on_host=setting.undo_on_host,
-                )
-                for number, (name, module) in zip(numbers, named, strict=True)
-            ]
+            layers = (build or built_layers)(setting, taken.first, taken.last)
             self._sources.append(_Source(taken, layers, setting.device, surroundings))
             self.layers += layers
         self._began = surroundings.now()

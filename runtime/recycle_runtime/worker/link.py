@@ -87,10 +87,8 @@ class Link:
         self._line: Line | None = None
 
     async def open(self) -> None:
-        """Say who this is, and listen from now on; WireError if there is no coordinator."""
-        line = await self._connect()
-        self._line = line
-        line.send(self._hello(self))
+        """Say who this is, and listen from now on; WireError if there is no coordinator for long."""
+        line = await self._found()
         self._around.start(lambda: self._listen(line), "link")
 
     def say(self, message: FromWorker) -> None:
@@ -158,10 +156,10 @@ class Link:
             try:
                 self._take(await line.receive())
             except WireError:
-                again = await self._again()
-                if again is None:
+                try:
+                    line = await self._found()
+                except WireError:
                     return
-                line = again
 
     def _take(self, message: Message) -> None:
         """An order has come: what other threads have to know of it at once, then the rest to the main one."""
@@ -200,14 +198,15 @@ class Link:
         if isinstance(message, Leave):
             self._break_off()
 
-    async def _again(self) -> Line | None:
-        """A new line, once the coordinator is back."""
+    async def _found(self) -> Line:
+        """A line to the coordinator, which may be on its way back."""
         deadline = self._around.now() + self._patience
-        while self._around.now() < deadline:
+        while True:
             try:
                 line = self._line = await self._connect()
                 line.send(self._hello(self))
                 return line
             except WireError:
+                if self._around.now() >= deadline:
+                    raise
                 await self._around.sleep(_KNOCK_EVERY)
-        return None

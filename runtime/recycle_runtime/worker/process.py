@@ -127,6 +127,15 @@ class WorkerProcess:
         self._settled_steps = SettledSteps(self.link.say)
 
     @property
+    def worker(self) -> Worker:
+        return self._worker
+
+    @property
+    def held_chunks(self) -> HeldChunks | None:
+        """What it has, once it has built something."""
+        return self._chunks
+
+    @property
     def tp_rank(self) -> int:
         return self._tp_rank
 
@@ -398,7 +407,7 @@ class WorkerProcess:
         await generation.settle()
         if self._chunks is not None:
             self._peers.settled(self._chunks, at_boundary=True)
-        await self._layers.wait(step, partial(self._goes_on, generation.number))
+        await self._layers.wait(step, partial(self._stands, generation.number, step))
         while True:
             # Said again after every order that is none to go on: it may come from a coordinator that is new.
             self.link.say(AtBoundary(step))
@@ -494,8 +503,10 @@ class WorkerProcess:
         if order is not None and order.generation == generation.number and self._chunks is not None:
             self._layers.obey(order, self._worker, self._chunks, generation.connections)
 
-    def _goes_on(self, generation: int) -> bool:
-        return self.link.asked <= generation and self.link.layers is None
+    def _stands(self, generation: int, step: int) -> bool:
+        """Whether all workers still stop before this step; one that has passed it needs the others."""
+        is_passed = self.link.hold_at is not None and self.link.hold_at > step
+        return self.link.asked <= generation and self.link.layers is None and not is_passed
 
     def _move_layers_outside(self) -> None:
         """The same for a process that is in no group, and holds nothing of use yet."""
@@ -509,7 +520,7 @@ class WorkerProcess:
 
     async def _stop_outside(self, step: int) -> None:
         """All workers stop before this step: the layers that were taken have to stand there too."""
-        goes_on = partial(self._goes_on, self.link.asked)
+        goes_on = partial(self._stands, self.link.asked, step)
         if self._outside is not None and await self._layers.wait(step, goes_on):
             self.link.say(AtBoundary(step))
 

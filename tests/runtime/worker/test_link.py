@@ -4,6 +4,7 @@ import queue
 import threading
 from typing import Any
 
+from recycle_runtime.protocol.codec import WireError
 from recycle_runtime.protocol.messages import Join, Leave, Member, Message
 from recycle_runtime.protocol.surroundings import completed
 from recycle_runtime.worker.link import Link
@@ -54,3 +55,17 @@ def test_whoever_trains_in_the_newest_generation_is_left_alone() -> None:
     again = threading.Event()
     link.on_leave = again.set
     assert not again.wait(0.5)
+
+
+def test_a_coordinator_that_is_away_for_a_moment_is_found() -> None:
+    coordinator: Any = Coordinator()
+    tries: list[int] = []
+
+    async def found() -> Any:
+        tries.append(1)
+        if len(tries) < 3:
+            raise WireError("no coordinator")
+        return coordinator
+
+    completed(Link(found, lambda _: HELLO, SECONDS).open())
+    assert len(tries) == 3

@@ -1,0 +1,296 @@
+"""The coordinator of a simulated world: the real service, with simulated surroundings."""
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, cast
+
+from recycle_runtime.coordinator.journal import Journal
+from recycle_runtime.coordinator.outside import Outside
+from recycle_runtime.coordinator.plans import Planner, Request
+from recycle_runtime.coordinator.service import JobOptions, Service
+from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.protocol.codec import ProtocolError
+from recycle_runtime.protocol.messages import Message, Observe
+from recycle_runtime.protocol.server import Served
+from recycle_runtime.testing.world.network import SERVER_GIVES_UP, End, Pipe
+from recycle_runtime.testing.world.processes import SimulatedProcess
+
+_TURN = 0.05
+
+
+class Killed(BaseException):
+    """The process ends in the middle of what it does."""
+
+
+class ServerConnection:
+    """The coordinator's end of a connection; see `protocol.server.Connection`."""
+
+    def __init__(self, host: "CoordinatorProcess", address: str) -> None:
+        self._host, self.address = host, address
+        self.pipe: Pipe | None = None
+        self.end = End(host.process, host.process.node, self._arrived, self._broken, SERVER_GIVES_UP)
+
+    def send(self, message: Message) -> None:
+        self._host.about_to_send()
+        if self.pipe is not None:
+            self.pipe.send(self.end, message)
+
+    def close(self) -> None:
+        self._host.connections.pop(self, None)
+        if self.pipe is not None:
+            self.pipe.close(self.end)
+
+    def drain(self) -> None: ...
+
+    def _arrived(self, message: Message) -> None:
+        self._host.hears(self, message)
+
+    def _broken(self) -> None:
+        self._host.connections.pop(self, None)
+        self._host.closed(self)
+
+
+class Watcher:
+    """An observer's connection: what the job tells."""
+
+    address = "an observer"
+
+    def __init__(self, hear: Callable[[Message], None]) -> None:
+        self.hear = hear
+
+    def send(self, message: Message) -> None:
+        self.hear(message)
+
+    def close(self) -> None: ...
+
+    def drain(self) -> None: ...
+
+
+class Disk:
+    """The coordinator's, and what may happen to it."""
+
+    def __init__(self) -> None:
+        self.writes_until_torn: int | None = None
+        self.tear: Callable[[], None] = lambda: None
+
+
+class _FragileFile:
+    """On a disk that may be full; the process may end in the middle of a line."""
+
+    def __init__(self, inner: Any, process: SimulatedProcess, disk: Disk) -> None:
+        self._inner, self._process, self._disk = inner, process, disk
+
+    def write(self, data: Any) -> int:
+        if self._process.node.is_disk_full:
+            raise OSError(28, "No space left on device")
+        disk = self._disk
+        if disk.writes_until_torn is not None:
+            disk.writes_until_torn -= 1
+            if disk.writes_until_torn < 0:
+                disk.writes_until_torn = None
+                self._inner.write(data[: len(data) // 2])
+                self._inner.flush()
+                raise Killed
+        return self._inner.write(data)
+
+    def flush(self) -> None:
+        self._inner.flush()
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class FragileJournal(Journal):
+    """The real one, on such a disk."""
+
+    def __init__(self, path: Path, process: SimulatedProcess, disk: Disk) -> None:
+        super().__init__(path)
+        file: Any = _FragileFile(self._file, process, disk)
+        self._file = file
+
+
+class SlowFiles:
+    """Instead of a thread that waits for disks."""
+
+    def __init__(self, process: SimulatedProcess) -> None:
+        self._process = process
+        self._free_at = 0.0
+
+    def submit(self, work: Callable[..., None], *arguments: Any) -> "Future[None]":
+        future: Future[None] = Future()
+        loop, node = self._process.loop, self._process.node
+        self._free_at = max(self._free_at, loop.now) + node.disk_seconds
+        loop.at(self._free_at, self._process, self._do, future, work, arguments)
+        return future
+
+    def _do(self, future: "Future[None]", work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        if future.done():
+            return
+        try:
+            if self._process.node.is_disk_full:
+                raise OSError(28, "No space left on device")
+            work(*arguments)
+        except Exception as error:
+            future.set_exception(error)
+        else:
+            future.set_result(None)
+
+    def wait(self, future: "Future[None]", seconds: float) -> None:
+        """A disk that is slow is waited for in vain."""
+
+    def close(self) -> None: ...
+
+
+class SlowPlanner(Planner):
+    """Instead of `recyclec` as a process: plans take their time, and there may be none."""
+
+    def __init__(
+        self, process: SimulatedProcess, folder: Path, plans: Callable[[Request], bytes | None]
+    ) -> None:
+        super().__init__("", folder)
+        self._around, self._plans = process, plans
+        self._ready_at: float | None = None
+        self._answer: bytes | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        return self._ready_at is not None
+
+    def ask(self, request: Request, *, in_background: bool = False) -> None:
+        self.stop()
+        self.is_in_background = in_background
+        self._answer = self._plans(request)
+        self._made += 1
+        self._ready_at = self._around.now() + 0.5
+
+    def made(self) -> tuple[Path, Bundle] | None:
+        if self._ready_at is None or self._around.now() < self._ready_at:
+            return None
+        self._ready_at = None
+        if self._answer is None:
+            self.error = "this world has no planner"
+            return None
+        path = self._folder / f"on-demand-{self._around.pid}-{self._made}.plan"
+        path.write_bytes(self._answer)
+        return path, Bundle.parse(self._answer)
+
+    def stop(self) -> None:
+        self.error = ""
+        self._ready_at = None
+
+
+class CoordinatorProcess:
+    """From its start to its end; the one after it is another."""
+
+    def __init__(
+        self,
+        process: SimulatedProcess,
+        options: JobOptions,
+        bundle: Bundle,
+        disk: Disk,
+        plans: Callable[[Request], bytes | None],
+        watcher: Watcher,
+        rows: int,
+        note_wrong: Callable[[str], None],
+        died: Callable[["CoordinatorProcess", BaseException | None], None],
+    ) -> None:
+        self.process, self._note_wrong, self._died = process, note_wrong, died
+        self.connections: dict[ServerConnection, None] = {}
+        self.sends_until_killed: int | None = None
+        self.is_listening = False
+        outside = Outside(
+            clock=process.now,
+            serve=self._serve,
+            file_thread=lambda _: SlowFiles(process),
+            planner=lambda _, folder: SlowPlanner(process, folder, plans),
+            journal=lambda path: FragileJournal(path, process, disk),
+            read_bundle=lambda _: bundle,
+        )
+        self.service: Service
+        self.is_up = False
+        self._guarded(self._begin, options, outside, watcher, rows)
+
+    def _begin(self, options: JobOptions, outside: Outside, watcher: Watcher, rows: int) -> None:
+        self.service = Service(options, outside)
+        self.is_up = True
+        self.service.message(cast(Any, watcher), Observe(rows))
+        self._turn()
+
+    def _serve(self, host: str, port: int, token: str, served: Served) -> Any:
+        self.is_listening = True
+        return self
+
+    # As `outside.Serves`.
+
+    port = 1
+
+    def turn(self, seconds: float) -> None: ...
+
+    def close(self) -> None:
+        self.is_listening = False
+        for connection in list(self.connections):
+            connection.close()
+
+    # What happens to it.
+
+    def accept(self, address: str) -> ServerConnection:
+        connection = ServerConnection(self, address)
+        self.connections[connection] = None
+        return connection
+
+    def hears(self, connection: ServerConnection, message: Message) -> None:
+        if connection in self.connections:
+            self._guarded(self._hear, connection, message)
+
+    def _hear(self, connection: ServerConnection, message: Message) -> None:
+        try:
+            self.service.message(cast(Any, connection), message)
+        except ProtocolError as error:
+            self._note_wrong(f"the coordinator refuses what a process of its own says: {error}")
+            connection.close()
+
+    def closed(self, connection: ServerConnection) -> None:
+        self._guarded(self.service.closed, cast(Any, connection))
+
+    def _turn(self) -> None:
+        if self.service.is_over:
+            self.service.dismiss()
+            self.service.close()
+            self.process.exit()
+            self._died(self, None)
+            return
+        self.service.tick()
+        loop = self.process.loop
+        loop.at(loop.now + _TURN, self.process, self._guarded, self._turn)
+
+    def about_to_send(self) -> None:
+        """A process may end between two messages that belong together."""
+        if self.sends_until_killed is not None:
+            self.sends_until_killed -= 1
+            if self.sends_until_killed < 0:
+                self.sends_until_killed = None
+                raise Killed
+
+    def _guarded(self, call: Callable[..., None], *arguments: Any) -> None:
+        if not self.process.is_alive:
+            return
+        try:
+            call(*arguments)
+        except Killed:
+            self.kill("was killed by signal 9", Killed())
+        except Exception as error:
+            self.kill("ended with status 1", error)
+
+    def kill(self, how: str, error: BaseException | None = None) -> None:
+        self.is_listening = False
+        if not self.process.is_alive:
+            return
+        for connection in list(self.connections):
+            if connection.pipe is not None and self.process.node.is_on:
+                connection.pipe.close(connection.end)
+        self.connections.clear()
+        self.process.exit(how)
+        if self.is_up:
+            self.service.let_go()
+        self._died(self, error)

@@ -1,0 +1,502 @@
+"""What simulated worker processes train with, and meet other workers with: numbers, and wires."""
+
+import json
+import zlib
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import torch
+
+from recycle_runtime.checkpoint.manifest import SHARD_FILE, CheckpointError, Manifest, layer_shard_name
+from recycle_runtime.execution.chunk import Chunk, Setting, chunks_of
+from recycle_runtime.execution.interpreter import RunAgain, StreamError
+from recycle_runtime.execution.layer import Layer
+from recycle_runtime.execution.optimizer import Phase
+from recycle_runtime.execution.session import Role, StepReport
+from recycle_runtime.execution.steps import WorkerSteps
+from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.plan.isa import NONE, Instruction, Opcode
+from recycle_runtime.plan.worker_ids import Worker, numbered_worker
+from recycle_runtime.program.loading import Program
+from recycle_runtime.protocol.messages import (
+    CheckpointFailed,
+    CheckpointMissed,
+    CheckpointReply,
+    CheckpointWritten,
+    NotFinite,
+    StoreDone,
+    StoreGet,
+    StoreOpen,
+    StoreRefusal,
+    StoreSet,
+    StoreValue,
+)
+from recycle_runtime.protocol.remote_store import StoreError
+from recycle_runtime.protocol.surroundings import Line
+from recycle_runtime.testing.world.arithmetic import (
+    NumberChunk,
+    NumberData,
+    NumberLayer,
+    Reference,
+    backward,
+    data_of,
+    forward,
+    loss_of,
+    weight_gradient,
+)
+from recycle_runtime.testing.world.group import (
+    GroupConnections,
+    GroupTransport,
+    Listener,
+    PeerSum,
+    Ports,
+    SimulatedPair,
+    Wire,
+)
+from recycle_runtime.testing.world.loop import Pending
+from recycle_runtime.testing.world.processes import SimulatedProcess
+from recycle_runtime.transport.guarded import Waits
+from recycle_runtime.transport.sockets import Ends
+from recycle_runtime.worker.engine import Building, Counts, MeetingPlace
+from recycle_runtime.worker.held_chunks import HeldChunks
+from recycle_runtime.worker.state_transfer import StatePair
+
+_CPU = torch.device("cpu")
+_OP_SECONDS = 0.004
+_BETWEEN_STEPS = (Phase.ACCUMULATING, Phase.UNSETTLED)
+
+
+class Job(NamedTuple):
+    """What all workers of a world have in common."""
+
+    bundle: Bundle
+    path: str
+    reference: Reference
+    ports: Ports
+    note_wrong: Callable[[str], None]
+    """Called when a state is not as it must be."""
+
+
+class SimulatedStore:
+    """A connection to the coordinator's store."""
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+        line.send(StoreOpen())
+
+    async def set(self, key: str, value: str) -> None:
+        self._line.send(StoreSet(key, value))
+        answer = await self._line.receive()
+        if not isinstance(answer, StoreDone):
+            raise StoreError(str(answer))
+
+    async def get(self, key: str) -> bytes:
+        self._line.send(StoreGet(key))
+        answer = await self._line.receive()
+        if isinstance(answer, StoreRefusal):
+            raise StoreError(answer.why)
+        assert isinstance(answer, StoreValue)
+        return answer.value.encode()
+
+    def close(self) -> None:
+        self._line.close()
+
+
+class NumberEngine:
+    """Instead of `worker.engine.TorchEngine`."""
+
+    device = _CPU
+    tracer = None
+
+    def __init__(self, process: SimulatedProcess, job: Job) -> None:
+        self._process, self._job = process, job
+        self._connections = GroupConnections()
+        self.session_now: NumberSession | None = None
+
+    def resumed(self) -> None: ...
+
+    def take_times(self) -> dict[str, float]:
+        return {}
+
+    def on_new_thread(self) -> None: ...
+
+    def let_go(self) -> None: ...
+
+    def read_bundle(self, path: str) -> Bundle:
+        return self._job.bundle
+
+    def build(self, program: Program, bundle: Bundle, stage: int, built: Building) -> HeldChunks:
+        setting = Setting(program, built.seed, _CPU)
+        data = NumberData()
+        made: dict[int, Chunk] = {}
+        first = 0
+        for number, layers in enumerate(bundle.cut):
+            if number in chunks_of(bundle, stage):
+                here = [NumberLayer(layer) for layer in range(first, first + layers)]
+                made[number] = NumberChunk(setting, bundle, number, here, data)
+            first += layers
+        return HeldChunks(made)
+
+    def layers(self, setting: Setting, first: int, last: int) -> list[Layer]:
+        return cast("list[Layer]", [NumberLayer(number) for number in range(first, last)])
+
+    async def connect(self) -> Line:
+        return await self._process.connect("", 0, self._process.token)
+
+    async def meeting_place(self) -> MeetingPlace:
+        store = SimulatedStore(await self.connect())
+        self._connections.use(store.close)
+        return store
+
+    def connections(self) -> GroupConnections:
+        self._connections = GroupConnections()
+        return self._connections
+
+    async def meet(self, store: MeetingPlace, number: int, role: Role) -> GroupTransport:
+        process, grid, connections = self._process, role.grid, self._connections
+        port, listener = self._job.ports.listen(process, process.node)
+        connections.add(listener)
+        mine = grid.workers.index(role.worker)
+        await store.set(f"g{number}/all/{mine}", str(port))
+        wires: dict[Worker, Wire] = {}
+        for rank, worker in enumerate(grid.workers):
+            if rank == mine:
+                continue
+            place = int(await store.get(f"g{number}/all/{rank}"))
+            wires[worker] = await self._wire(listener, place, rank, mine)
+        transport = GroupTransport(grid, role.worker, wires)
+        for wire in wires.values():
+            wire.is_forgetful = process.is_forgetful
+        return transport
+
+    async def _wire(self, listener: Listener, place: int, rank: int, mine: int) -> Wire:
+        """Of two processes the one with the lower rank connects."""
+        process = self._process
+        if mine < rank:
+            return await self._job.ports.connect(process, process.node, place, mine)
+        if rank not in listener.connected:
+            if not listener.is_open:
+                raise RuntimeError("the group is broken off")
+            waiting = listener.waits[rank] = Pending()
+            await waiting
+        return listener.connected[rank]
+
+    def guarded(self, transport: GroupTransport, waits: Waits) -> GroupTransport:
+        transport.waits = waits
+        return transport
+
+    def session(
+        self,
+        role: Role,
+        chunks: Mapping[int, Chunk],
+        transport: GroupTransport,
+        store: MeetingPlace,
+        number: int,
+        before: Callable[[int], None],
+    ) -> "NumberSession":
+        self.session_now = NumberSession(self._process, self._job, role, chunks, transport, before)
+        return self.session_now
+
+    async def pair(self, store: MeetingPlace, name: str, rank: int) -> StatePair:
+        process = self._process
+        if rank == 1:
+            port, listener = self._job.ports.listen(process, process.node)
+            self._connections.add(listener)
+            waiting = listener.waits["donor"] = Pending()
+            await store.set(f"{name}/port", str(port))
+            await waiting
+            return SimulatedPair(listener.connected["donor"])
+        place = int(await store.get(f"{name}/port"))
+        wire = await self._job.ports.connect(process, process.node, place, "donor")
+        self._connections.use(wire.close)
+        return SimulatedPair(wire)
+
+    def look(self, sockets: dict[int, int]) -> Ends:
+        return self._process.ends()
+
+    def writer(self, folder: Path, say: Callable[[CheckpointReply], None]) -> "NumberWriter":
+        return NumberWriter(self._process, folder, say)
+
+    def restore(self, chunk: Chunk, checkpoint: Path, step: int) -> None:
+        manifest = Manifest.read(checkpoint)
+        if manifest.step != step:
+            raise CheckpointError(f"{checkpoint}: of step {manifest.step}, not {step}")
+        for layer in chunk.layers:
+            name = layer_shard_name(layer.number, 0)
+            text = (checkpoint / name / SHARD_FILE).read_text()
+            if zlib.crc32(text.encode()) != manifest.shards[name]:
+                raise CheckpointError(f"{checkpoint / name}: damaged: the checksum does not match")
+            fields = json.loads(text)
+            layer.load(fields)
+            chunk.stepper.load_state_dict(fields["stepper"])
+        chunk.is_whole, chunk.is_fresh = True, False
+
+
+class NumberWriter:
+    """Instead of `checkpoint.writer.BackgroundWriter`: copies at once, and writes when the disk has time."""
+
+    def __init__(
+        self, process: SimulatedProcess, folder: Path, say: Callable[[CheckpointReply], None]
+    ) -> None:
+        self._process, self._folder, self._say = process, folder, say
+        self._is_busy = False
+
+    def prepare(self, chunks: Collection[Chunk]) -> None: ...
+
+    def write(self, chunks: Collection[Chunk], step: int, name: str) -> None:
+        if any(chunk.applied != step for chunk in chunks) or self._is_busy:
+            self._say(CheckpointMissed(name))
+            return
+        texts = {
+            layer_shard_name(layer.number, 0): json.dumps(
+                {**layer.state(), "stepper": chunk.stepper.state_dict()}
+            )
+            for chunk in chunks
+            for layer in chunk.layers
+        }
+        self._is_busy = True
+        self._process.start_thread(lambda: self._write(texts, name))
+
+    async def _write(self, texts: dict[str, str], name: str) -> None:
+        written: dict[str, int] = {}
+        node = self._process.node
+        for shard, text in texts.items():
+            await self._process.sleep(node.disk_seconds)
+            folder = self._folder / name / shard
+            try:
+                if node.is_disk_full:
+                    raise OSError(28, "No space left on device")
+                folder.mkdir()
+                (folder / SHARD_FILE).write_text(text)
+            except OSError as error:
+                self._is_busy = False
+                self._say(CheckpointFailed(name, str(error)))
+                return
+            written[shard] = zlib.crc32(text.encode())
+        self._is_busy = False
+        self._say(CheckpointWritten(name, written, 0))
+
+
+class _Held:
+    """A micro-batch in a buffer."""
+
+    __slots__ = ("gradient", "inputs", "output", "work")
+
+    def __init__(self) -> None:
+        self.inputs: list[int] = []
+        self.output = 0
+        self.gradient = 0
+        self.work: list[int] = []
+
+
+class _Sums:
+    """The transport as `WorkerSteps` uses it: by the time it asks, everything has arrived."""
+
+    def __init__(self, transport: GroupTransport) -> None:
+        self._transport = transport
+        self.peers = PeerSum()
+
+    def start_sum(self, own: Any) -> Any:
+        return self._transport.start_sum(own)
+
+    def start_peer_sum(self, chunk: int, gradients: Any) -> None:
+        self.peers.start(gradients)
+
+
+class NumberSession:
+    """Instead of `execution.session.Session`: runs the real stream of a plan, on numbers."""
+
+    def __init__(
+        self,
+        process: SimulatedProcess,
+        job: Job,
+        role: Role,
+        chunks: Mapping[int, Chunk],
+        transport: GroupTransport,
+        before: Callable[[int], None],
+    ) -> None:
+        self._process, self._job, self._role, self._chunks = process, job, role, chunks
+        self._transport, self._before = transport, before
+        self.loads: list[int] = []
+        self.counts = Counts(0, 0)
+        self._step = 0
+        self._loss = 0.0
+        self._has_loss = any(chunk.is_last for chunk in chunks.values())
+        self._buffers: dict[int, _Held] = {}
+        self._inboxes: dict[int, Any] = {}
+        self._sums = _Sums(transport)
+        answers_for = {number: role.grid.holders(number)[0] == role.worker for number in chunks}
+        sums: Any = self._sums
+        self._steps = WorkerSteps(chunks, sums, answers_for, role.grid.tied_sum)
+        self._handlers: dict[Opcode, Callable[[Instruction], Any]] = {
+            opcode: getattr(self, f"_{opcode.name.lower()}") for opcode in Opcode
+        }
+
+    @property
+    def loss(self) -> float | None:
+        return self._loss if self._has_loss else None
+
+    def not_finite(self, step: int) -> tuple[NotFinite, ...]:
+        return ()
+
+    async def run(self, step: int, ends_at: int | None) -> StepReport:
+        began, repeated = self._process.now(), 0
+        self._step = step
+        while True:
+            self.drop()
+            try:
+                await self._stream()
+            except RunAgain:
+                repeated += 1
+                continue
+            return StepReport(step, self.loss, self._process.now() - began, repeated)
+
+    async def _stream(self) -> None:
+        position = 0
+        try:
+            for position, instruction in enumerate(self._role.stream):
+                self._before(position)
+                under_way = self._handlers[instruction.opcode](instruction)
+                if under_way is not None:
+                    await under_way
+        except RunAgain:
+            raise
+        except Exception as cause:
+            raise StreamError(f"instruction {position} of step {self._step}: {cause}") from cause
+
+    async def evaluate(self, data: Any, before: Callable[[int], None]) -> float | None:
+        raise NotImplementedError
+
+    async def settle(self) -> None:
+        await self._norm_arrives()
+        self._steps.finish()
+        self._check()
+
+    def close(self) -> None:
+        self.drop()
+        self._steps.drop()
+        self._transport.close()
+
+    def drop(self) -> None:
+        self._buffers.clear()
+        self._inboxes.clear()
+        self._loss = 0.0
+
+    # Instructions.
+
+    def _load(self, instruction: Instruction) -> None: ...
+
+    def _recv_activation(self, instruction: Instruction) -> None:
+        self._inboxes[instruction.inbox] = self._transport.receive(self._neighbour(instruction))
+
+    _recv_gradient = _recv_activation
+
+    async def _forward(self, instruction: Instruction) -> None:
+        held = self._buffers[instruction.buffer] = _Held()
+        if instruction.inbox != NONE:
+            value = await self._transport.waited(self._inboxes.pop(instruction.inbox))
+        else:
+            value = data_of(self._step, self._index(instruction))
+        await self._compute()
+        for layer in self._layers(instruction.chunk):
+            held.inputs.append(value)
+            value = forward(layer.weight.value, value)
+        held.output = value
+        if self._chunks[instruction.chunk].is_last:
+            self._loss += loss_of(value)
+
+    def _send_activation(self, instruction: Instruction) -> None:
+        self._send(instruction, self._buffers[instruction.buffer].output)
+
+    def _send_gradient(self, instruction: Instruction) -> None:
+        self._send(instruction, self._buffers[instruction.buffer].gradient)
+
+    def _send(self, instruction: Instruction, value: int) -> None:
+        self._transport.send(self._neighbour(instruction), value)
+
+    async def _backward_input(self, instruction: Instruction) -> None:
+        held = self._buffers[instruction.buffer]
+        gradient = 1
+        if instruction.inbox != NONE:
+            gradient = await self._transport.waited(self._inboxes.pop(instruction.inbox))
+        await self._compute()
+        layers = self._layers(instruction.chunk)
+        held.work = [0] * len(layers)
+        for place in reversed(range(len(layers))):
+            held.work[place] = weight_gradient(held.inputs[place], gradient)
+            gradient = backward(layers[place].weight.value, gradient)
+        held.gradient = gradient
+
+    async def _backward_weight(self, instruction: Instruction) -> None:
+        await self._compute()
+        self._add(instruction)
+
+    async def _backward(self, instruction: Instruction) -> None:
+        await self._backward_input(instruction)
+        self._add(instruction)
+
+    def _add(self, instruction: Instruction) -> None:
+        work = self._buffers[instruction.buffer].work
+        is_skipped = self._step in self._job.reference.skipped and self._index(instruction) == 0
+        for layer, gradient in zip(self._layers(instruction.chunk), work, strict=True):
+            layer.weight.sum = (layer.weight.sum or 0) + (float("inf") if is_skipped else gradient)
+
+    async def _barrier(self, _: Instruction) -> None:
+        await self._transport.barrier()
+
+    async def _reduce(self, instruction: Instruction) -> None:
+        chunk = instruction.chunk
+        gradients: Any = self._chunks[chunk].stepper.gradients
+        await self._norm_arrives()
+        self._sums.peers.shares = await self._transport.peer_sums(chunk, gradients.sums)
+        is_made = self._steps.reduce(chunk)
+        self._check()
+        if not is_made:
+            raise RunAgain
+
+    async def _optimizer(self, instruction: Instruction) -> None:
+        stepper: Any = self._chunks[instruction.chunk].stepper
+        await self._compute()
+        if not stepper.waits_for_norm:
+            self._steps.step(instruction.chunk)
+            return
+        assert len(self._chunks) == 1
+        stepper.start_norm(self._sums.start_sum)
+        await stepper.norm.under_way.arrive()
+        stepper.step(self._sums.start_sum, stepper.norm.wait())
+        self._check()
+
+    def _validate(self, _: Instruction) -> None:
+        self._steps.validate()
+
+    async def _norm_arrives(self) -> None:
+        for chunk in self._chunks.values():
+            norm: Any = chunk.stepper.norm
+            if chunk.stepper.phase is Phase.UNSETTLED and norm.under_way is not None:
+                await norm.under_way.arrive()
+
+    async def _compute(self) -> None:
+        await self._process.sleep(_OP_SECONDS * self._process.node.slowness)
+
+    def _layers(self, chunk: int) -> Any:
+        return self._chunks[chunk].layers
+
+    def _neighbour(self, instruction: Instruction) -> Worker:
+        return numbered_worker(instruction.neighbour, self._role.bundle.pipelines)
+
+    def _index(self, instruction: Instruction) -> int:
+        return instruction.pipeline * self._role.bundle.microbatches + instruction.microbatch
+
+    def _check(self) -> None:
+        """The last step is settled: the state is that of a plain loop after as many steps."""
+        for chunk in self._chunks.values():
+            if not chunk.is_part_of_run or chunk.stepper.phase not in _BETWEEN_STEPS:
+                continue
+            expected = self._job.reference.state(chunk.applied)
+            for layer in self._layers(chunk.number):
+                if layer.weight.value != expected[layer.number]:
+                    self._job.note_wrong(
+                        f"{self._process.name}: layer {layer.number} is {layer.weight.value} after "
+                        f"{chunk.applied} steps, and {expected[layer.number]} in a plain loop"
+                    )

@@ -1,0 +1,303 @@
+"""The simulated transport of a group of workers, and pairs of processes that hand over a state."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+
+from recycle_runtime.execution.optimizer import Totals
+from recycle_runtime.plan.worker_ids import Worker
+from recycle_runtime.testing.world.arithmetic import Gradients
+from recycle_runtime.testing.world.loop import LoopProcess, Pending
+from recycle_runtime.testing.world.network import End, Network, Node, Pipe
+from recycle_runtime.transport.guarded import PeerError, Waits, guarded_wait
+from recycle_runtime.transport.interface import Grid
+
+
+class Wire:
+    """A connection between two worker processes: what has arrived, and who waits for it."""
+
+    def __init__(self) -> None:
+        self.data: deque[Any] = deque()
+        """Messages that nobody has asked for yet."""
+        self.waiting: deque[Pending] = deque()
+        self.sums: dict[Any, Any] = {}
+        self.sum_waits: dict[Any, Pending] = {}
+        self.error: str | None = None
+        self.is_forgetful = False
+        """Whoever waits is not told when it breaks."""
+        self.pipe: Pipe | None = None
+        self.end: End | None = None
+
+    def arrived(self, message: Any) -> None:
+        key, value = message
+        if key is not None:
+            self.sums[key] = value
+            if (waiting := self.sum_waits.pop(key, None)) is not None:
+                waiting.give()
+        elif self.waiting:
+            self.waiting.popleft().give(value)
+        else:
+            self.data.append(value)
+
+    def broken(self, why: str = "connection reset by peer") -> None:
+        if self.error is not None:
+            return
+        self.error = why
+        if self.is_forgetful:
+            return
+        waits, self.waiting, self.sum_waits = [*self.waiting, *self.sum_waits.values()], deque(), {}
+        for waiting in waits:
+            waiting.fail(RuntimeError(why))
+
+    def send(self, key: Any, value: Any) -> None:
+        if self.error is not None:
+            raise RuntimeError(self.error)
+        assert self.pipe is not None and self.end is not None
+        self.pipe.send(self.end, (key, value))
+
+    def receive(self) -> Pending:
+        """The next message, in the order in which they are asked for."""
+        pending = Pending()
+        if self.data:
+            pending.give(self.data.popleft())
+        elif self.error is not None:
+            pending.fail(RuntimeError(self.error))
+        else:
+            self.waiting.append(pending)
+        return pending
+
+    def wait_for(self, key: Any) -> Pending:
+        pending = Pending()
+        if key in self.sums:
+            pending.give()
+        elif self.error is not None:
+            pending.fail(RuntimeError(self.error))
+        else:
+            self.sum_waits[key] = pending
+        return pending
+
+    def close(self) -> None:
+        if self.pipe is not None and self.end is not None:
+            self.pipe.close(self.end)
+        self.broken("the group is left")
+
+
+class Listener:
+    """A process that waits for others to connect, as gloo's pairs do."""
+
+    def __init__(self, process: LoopProcess, node: Node) -> None:
+        self.process, self.node = process, node
+        self.is_open = True
+        self.connected: dict[Any, Wire] = {}
+        """By who they say they are."""
+        self.waits: dict[Any, Pending] = {}
+
+    def accept(self, who: Any, wire: Wire) -> None:
+        self.connected[who] = wire
+        if (waiting := self.waits.pop(who, None)) is not None:
+            waiting.give()
+
+    def fail(self, why: str) -> None:
+        self.is_open = False
+        waits, self.waits = self.waits, {}
+        for waiting in waits.values():
+            waiting.fail(RuntimeError(why))
+        for wire in self.connected.values():
+            wire.close()
+
+
+class Ports:
+    """All listeners of the world by their number, and how one connects to them."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._listeners: list[Listener] = []
+
+    def listen(self, process: LoopProcess, node: Node) -> tuple[int, Listener]:
+        self._listeners.append(Listener(process, node))
+        return len(self._listeners) - 1, self._listeners[-1]
+
+    def connect(self, process: LoopProcess, node: Node, number: int, who: Any) -> Pending:
+        """A wire, once there is a connection; RuntimeError if nobody listens any more."""
+        found = Pending()
+        network, listener = self._network, self._listeners[number]
+        loop = network.loop
+
+        def knock() -> None:
+            if not network.reaches(node, listener.node):
+                loop.at(loop.now + 1.0, process, knock)
+            elif not (listener.is_open and listener.process.is_alive):
+                found.fail(RuntimeError("connection refused"))
+            else:
+                mine, theirs = Wire(), Wire()
+                near = End(process, node, mine.arrived, mine.broken, patience=(30.0, 60.0))
+                far = End(
+                    listener.process, listener.node, theirs.arrived, theirs.broken, patience=(30.0, 60.0)
+                )
+                pipe = network.pipe(near, far)
+                mine.pipe = theirs.pipe = pipe
+                mine.end, theirs.end = near, far
+                loop.at(
+                    loop.now + network.delay(node, listener.node),
+                    listener.process,
+                    listener.accept,
+                    who,
+                    theirs,
+                )
+                found.give(mine)
+
+        loop.at(loop.now + network.delay(node, listener.node), process, knock)
+        return found
+
+
+class GroupSum:
+    """A sum over all workers that is under way."""
+
+    def __init__(self, group: "GroupTransport", key: Any, own: Totals) -> None:
+        self._group, self._key, self._own = group, key, own
+
+    async def arrive(self) -> None:
+        for wire in self._group.wires.values():
+            await self._group.waited(wire.wait_for(self._key))
+
+    def total(self) -> Totals:
+        shares = [self._own, *(wire.sums[self._key] for wire in self._group.wires.values())]
+        return Totals(sum(each.squares for each in shares), sum(each.not_finite for each in shares))
+
+
+class GroupTransport:
+    """What `transport.interface.Transport` is to tensors, for numbers."""
+
+    tensor_group = None
+
+    def __init__(self, grid: Grid, worker: Worker, wires: dict[Worker, Wire]) -> None:
+        self.grid, self.worker, self.wires = grid, worker, wires
+        self.waits: Waits | None = None
+        self._sums = 0
+        self._peer_sums: dict[int, int] = {}
+        self._barriers = 0
+
+    async def waited(self, pending: Any) -> Any:
+        """For other workers, and shown to be so."""
+        assert self.waits is not None
+        if isinstance(pending, Pending) and pending.is_done and pending.error is None:
+            return pending.value
+        return await guarded_wait(pending, self.waits)
+
+    def send(self, worker: Worker, value: Any) -> None:
+        self._post([self.wires[worker]], None, value)
+
+    def _post(self, wires: Iterable[Wire], key: Any, value: Any) -> None:
+        try:
+            for wire in wires:
+                wire.send(key, value)
+        except RuntimeError as error:
+            raise PeerError(str(error)) from error
+
+    def receive(self, worker: Worker) -> Pending:
+        return self.wires[worker].receive()
+
+    def start_sum(self, own: Totals) -> GroupSum:
+        self._sums += 1
+        key = "norm", self._sums
+        self._post(self.wires.values(), key, own)
+        return GroupSum(self, key, own)
+
+    async def peer_sums(self, chunk: int, sums: Sequence[float]) -> list[Sequence[float]]:
+        """What every live holder of a chunk adds, this one first; all holders ask in the same order."""
+        number = self._peer_sums[chunk] = self._peer_sums.get(chunk, 0) + 1
+        key = "gradients", chunk, number
+        peers = [self.wires[worker] for worker in self.grid.holders(chunk) if worker != self.worker]
+        self._post(peers, key, tuple(sums))
+        for wire in peers:
+            await self.waited(wire.wait_for(key))
+        return [sums, *(wire.sums.pop(key) for wire in peers)]
+
+    async def barrier(self) -> None:
+        self._barriers += 1
+        key = "barrier", self._barriers
+        self._post(self.wires.values(), key, None)
+        for wire in self.wires.values():
+            await self.waited(wire.wait_for(key))
+
+    def abort(self) -> None:
+        for wire in self.wires.values():
+            wire.broken("the group is broken off")
+
+    def close(self) -> None:
+        for wire in self.wires.values():
+            wire.close()
+
+
+class PeerSum:
+    """Hands `WorkerSteps` what has been summed already."""
+
+    def __init__(self) -> None:
+        self.shares: list[Sequence[float]] = []
+
+    def start(self, gradients: Gradients) -> None:
+        gradients.set([sum(column) for column in zip(*self.shares, strict=True)])
+
+
+class GroupConnections:
+    """What a generation has opened: see `worker.connections`."""
+
+    def __init__(self) -> None:
+        self._opened: list[Any] = []
+
+    def opening(self) -> Any:
+        return self
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def opens_more(self) -> None: ...
+
+    def use(self, transport: Any) -> None:
+        self._opened.append(transport)
+
+    def add(self, listener: Listener) -> None:
+        self._opened.append(listener)
+
+    def break_off(self) -> None:
+        for each in list(self._opened):
+            if isinstance(each, Listener):
+                each.fail("the group is broken off")
+            elif isinstance(each, GroupTransport):
+                each.abort()
+            else:
+                each()
+
+    def close(self) -> None:
+        self.break_off()
+        self._opened.clear()
+
+    def opened(self) -> dict[int, int]:
+        return {}
+
+
+class SimulatedPair:
+    """Two processes, one that sends and one that receives."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    async def send(self, data: torch.Tensor, meanwhile: Callable[[], None] | None = None) -> None:
+        self._wire.send(None, data)
+        if meanwhile is not None:
+            meanwhile()
+        await self._wire.receive()
+
+    async def end(self) -> None:
+        self._wire.send(None, None)
+
+    async def receive(self, largest: int, meanwhile: Callable[[], None] | None = None) -> torch.Tensor | None:
+        data = await self._wire.receive()
+        if meanwhile is not None:
+            meanwhile()
+        if data is not None:
+            self._wire.send(None, True)
+        return data

@@ -1,0 +1,48 @@
+"""Scenarios by number: which job, on which machines, and what goes wrong."""
+
+import random
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from recycle_runtime.coordinator.plans import Request
+from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.testing.world.faults import FaultMaker
+from recycle_runtime.testing.world.world import Scenario
+
+
+class WorldJob(NamedTuple):
+    """A bundle that worlds run."""
+
+    path: str
+    bundle: Bundle
+    recuts: bool
+    """Whether it has plans of several cuts."""
+    plans: Callable[[Request], bytes | None] = lambda _: None
+    """Plans on demand."""
+
+
+def scenario(seed: int, jobs: Sequence[WorldJob]) -> Scenario:
+    """The same for the same seed and jobs."""
+    chance = random.Random(seed)
+    job = chance.choice(jobs)
+    bundle = job.bundle
+    workers = list(bundle.workers(0))
+    room = chance.choice((1, 2, 2, 3))
+    nodes = -(-len(workers) // room) + chance.choice((0, 0, 1))
+    steps = chance.choice((6, 12, 20, 30))
+    wild = chance.random() < 0.3
+    faults = FaultMaker(chance, workers, nodes, wild=wild).make()
+    return Scenario(
+        seed=seed,
+        bundle=bundle,
+        path=job.path,
+        steps=steps,
+        nodes=nodes,
+        room=room,
+        faults=faults,
+        wild=wild,
+        checkpoints=chance.choice((0, 3, 5)),
+        recut=chance.choice(("off", "auto", "always")) if job.recuts else "off",
+        plans=job.plans,
+        skipped=frozenset(chance.sample(range(steps), chance.choice((0, 0, 1, 2)))),
+    )

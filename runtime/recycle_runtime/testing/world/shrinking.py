@@ -1,0 +1,53 @@
+"""A world in which something goes wrong, made small: fewer faults, fewer steps, the same end in words."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from recycle_runtime.testing.world.world import Outcome, Scenario, World
+
+_MOST_RUNS = 200
+
+
+def shrunk(found: Scenario) -> tuple[Scenario, Outcome]:
+    """The smallest scenario that was found in which something still goes wrong, and what does."""
+    best, outcome = found, World(found).run()
+    runs = 1
+    has_changed = True
+    while has_changed and runs < _MOST_RUNS:
+        has_changed = False
+        for smaller in _smaller(best):
+            runs += 1
+            tried = World(smaller).run()
+            if tried.wrong:
+                best, outcome, has_changed = smaller, tried, True
+                break
+            if runs >= _MOST_RUNS:
+                break
+    return best, outcome
+
+
+def _smaller(scenario: Scenario) -> Iterator[Scenario]:
+    for place in range(len(scenario.faults)):
+        yield replace(scenario, faults=scenario.faults[:place] + scenario.faults[place + 1 :])
+    if scenario.skipped:
+        yield replace(scenario, skipped=frozenset())
+    if scenario.checkpoints:
+        yield replace(scenario, checkpoints=0)
+    if scenario.recut != "off":
+        yield replace(scenario, recut="off")
+    if scenario.steps > 6:
+        yield replace(scenario, steps=6, skipped=frozenset(step for step in scenario.skipped if step < 6))
+
+
+def told(scenario: Scenario, outcome: Outcome) -> str:
+    """In words: the job, what goes wrong with the machines, and what comes of it."""
+    bundle = scenario.bundle
+    lines = [
+        f"seed {scenario.seed}: {bundle.pipelines} x {bundle.stages} workers on {scenario.nodes} nodes with "
+        f"room for {scenario.room} each, {scenario.steps} steps"
+        + (f", a checkpoint every {scenario.checkpoints}" if scenario.checkpoints else "")
+        + (f", re-cut {scenario.recut}" if scenario.recut != "off" else "")
+        + (f", not finite in {sorted(scenario.skipped)}" if scenario.skipped else ""),
+        *outcome.story,
+    ]
+    return "\n".join(lines)

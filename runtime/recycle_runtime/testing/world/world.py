@@ -1,0 +1,529 @@
+"""One job in one simulated world, from its first process to its last, and what must hold all the time.
+
+a step counts once or not at all, and its loss is that of a plain loop
+whatever a worker holds after a settled step is what a plain loop has there
+nobody without the token reaches the coordinator
+the job ends in bounded time once nothing goes wrong any more; well, if a worker of every stage was left
+nobody is left running after it
+"""
+
+import math
+import random
+import shutil
+import tempfile
+import traceback
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from recycle_runtime.agent.agent import Agent, AgentOptions
+from recycle_runtime.agent.watch import Limits
+from recycle_runtime.coordinator.adaptation import AdaptationOptions
+from recycle_runtime.coordinator.patience import Patience
+from recycle_runtime.coordinator.plans import Request
+from recycle_runtime.coordinator.service import JobOptions
+from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.plan.worker_ids import Worker, worker_text
+from recycle_runtime.program.loading import Program
+from recycle_runtime.protocol.codec import WireError
+from recycle_runtime.protocol.messages import JobEnded, JobEvent, Member, Message, Recovered, StepRow
+from recycle_runtime.testing.world.arithmetic import Reference
+from recycle_runtime.testing.world.coordinator import CoordinatorProcess, Disk, Killed, Watcher
+from recycle_runtime.testing.world.engine import Job, NumberEngine
+from recycle_runtime.testing.world.faults import Fault
+from recycle_runtime.testing.world.group import Ports
+from recycle_runtime.testing.world.loop import Loop
+from recycle_runtime.testing.world.network import End, Network, Node, Pipe
+from recycle_runtime.testing.world.processes import Kernel, MemoryBoard, NodeProcesses, SimulatedProcess
+from recycle_runtime.worker.heartbeat import Heartbeat
+from recycle_runtime.worker.link import CoordinatorGoneError
+from recycle_runtime.worker.options import ProcessOptions, WorkerOptions
+from recycle_runtime.worker.process import WorkerProcess
+
+TOKEN = "the token of this world"
+_PATIENCE = Patience(standstill=60.0, first_step=90.0, leaving=8.0, last_leaving=90.0)
+_LIMITS = Limits(heartbeat=1.5, first_heartbeat=20.0, instruction=20.0, first_step=60.0)
+_QUIET_SECONDS = 900.0
+"""After the last fault, within which a job has to end."""
+_LEAVING_SECONDS = 120.0
+"""After its end, within which every process has to."""
+_MOST_EVENTS = 2_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """Everything that a world depends on."""
+
+    seed: int
+    bundle: Bundle
+    path: str
+    """Of the bundle."""
+    steps: int
+    nodes: int
+    room: int
+    """Worker processes on each node."""
+    faults: tuple[Fault, ...]
+    wild: bool = False
+    """Whether faults may take what the job cannot do without; then it may end with an error."""
+    checkpoints: int = 0
+    """Steps between two; 0: none."""
+    recut: str = "off"
+    skipped: frozenset[int] = frozenset()
+    """Steps with a gradient that is not finite."""
+    plans: Callable[[Request], bytes | None] = field(default=lambda _: None)
+    """Plans on demand."""
+
+
+class Outcome:
+    """What became of a world."""
+
+    def __init__(self) -> None:
+        self.wrong: list[str] = []
+        """What should not have happened, in words."""
+        self.error: str | None = None
+        self.has_ended = False
+        self.rows = 0
+        self.recoveries = 0
+        self.events = 0
+        self.seconds = 0.0
+        """Of simulated time."""
+        self.digest = 0
+        self.story: deque[str] = deque(maxlen=400)
+
+
+class WorldNode:
+    """A node with an agent, and the board that outlives it."""
+
+    def __init__(self, world: "World", number: int) -> None:
+        self._world, self.number = world, number
+        self.node = Node(f"10.0.0.{number}")
+        self.board = MemoryBoard(world.scenario.room)
+        self.state = world.folder / f"node-{number}"
+        self.state.mkdir()
+        (self.state / "number").write_text(str(number + 1))
+        self.agent: SimulatedProcess | None = None
+        self._agents = 0
+        self._lock = -1
+
+    def start_agent(self) -> None:
+        world = self._world
+        if not self.node.is_on or world.is_over or (self.agent is not None and self.agent.is_alive):
+            return
+        self._agents += 1
+        process = self.agent = world.kernel.process(f"agent {self.number}", self.node, TOKEN)
+        options = AgentOptions("", 0, TOKEN, world.scenario.room, self.state, _LIMITS)
+        kernel = NodeProcesses(process, self._start_worker)
+        name = f"node-{self.number}/{self._agents}"
+        agent = Agent(options, _never_called, process, kernel, self.board, name)
+
+        async def live() -> None:
+            try:
+                await agent.join()
+                await agent.live()
+            except WireError as error:
+                world.tell(f"agent {self.number} gives up: {error}")
+            agent.end()
+            process.exit()
+
+        process.on_end.append(agent.let_go)
+        process.start(live)
+
+    def kill_agent(self, back_after: float) -> None:
+        if self.agent is not None and self.agent.is_alive:
+            self.agent.exit("was killed by signal 9")
+            self._world.later(back_after, self.start_agent)
+
+    def _start_worker(self, member: Member, line: int) -> SimulatedProcess:
+        return self._world.start_worker(self, member, line)
+
+
+class World:
+    """Runs a scenario."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.outcome = Outcome()
+        self.chance = random.Random(scenario.seed)
+        self.loop = Loop()
+        self.network = Network(self.loop, random.Random(scenario.seed + 1))
+        self.kernel = Kernel(self.loop, self.network, self._crashed)
+        self.kernel.accept = self._accept
+        self.kernel.join = self._join
+        self.folder = Path(tempfile.mkdtemp(prefix="world-", dir=_fast_folder()))
+        self._node = self.kernel.coordinators_node = Node("10.0.1.0")
+        self.kernel.nodes.append(self._node)
+        self._disk = Disk()
+        self.coordinator: CoordinatorProcess | None = None
+        self._back_after = 0.0
+        self.is_over = False
+        self.nodes: list[WorldNode] = []
+        self._workers: dict[SimulatedProcess, WorkerProcess] = {}
+        self._program = _program()
+        bundle = scenario.bundle
+        per_step = bundle.pipelines * bundle.microbatches
+        reference = Reference(sum(bundle.cut), per_step, scenario.skipped)
+        self.job = Job(bundle, scenario.path, reference, Ports(self.network), self.note_wrong)
+        self._last_fault = max((fault.at + fault.seconds for fault in scenario.faults), default=0.0)
+        self._over_at = 0.0
+        self._strangers = 0
+        self._had_full_disk = False
+
+    def run(self) -> Outcome:
+        """To the end, or to the first thing that should not happen."""
+        try:
+            self._start()
+            self._go_on()
+        finally:
+            for process in self.kernel.processes:
+                process.on_end.clear()
+                process.exit()
+            shutil.rmtree(self.folder, ignore_errors=True)
+        outcome = self.outcome
+        outcome.events, outcome.seconds, outcome.digest = self.loop.events, self.loop.now, self.loop.digest
+        return outcome
+
+    def _start(self) -> None:
+        self.start_coordinator()
+        for _ in range(self.scenario.nodes):
+            self.add_node()
+        for fault in self.scenario.faults:
+            self.loop.at(fault.at, None, self._let_happen, fault)
+
+    def _go_on(self) -> None:
+        loop, outcome = self.loop, self.outcome
+        while not outcome.wrong and loop.turn():
+            if loop.events >= _MOST_EVENTS:
+                self.note_wrong(f"no end after {loop.events} events, {loop.now:.0f} s")
+            elif not self.is_over:
+                if loop.now > self._last_fault + _QUIET_SECONDS:
+                    self.note_wrong(f"no end {_QUIET_SECONDS:.0f} s after the last fault: {self._where()}")
+            elif not any(process.is_alive for process in self.kernel.processes):
+                return
+            elif loop.now > self._over_at + _LEAVING_SECONDS:
+                left = ", ".join(p.name for p in self.kernel.processes if p.is_alive)
+                self.note_wrong(f"left running {_LEAVING_SECONDS:.0f} s after the end: {left}")
+
+    def _where(self) -> str:
+        if self.coordinator is None or not self.coordinator.process.is_alive:
+            return "there is no coordinator"
+        return self.coordinator.service.standing
+
+    # What is wrong.
+
+    def note_wrong(self, what: str) -> None:
+        self.tell(f"WRONG: {what}")
+        self.outcome.wrong.append(what)
+
+    def tell(self, what: str) -> None:
+        self.outcome.story.append(f"{self.loop.now:10.4f}  {what}")
+
+    def _crashed(self, process: SimulatedProcess, error: Exception) -> None:
+        where = "".join(traceback.format_exception(error)[-6:])
+        self.note_wrong(f"{process.name} raised {type(error).__name__}: {error}\n{where}")
+
+    def _let_happen(self, fault: Fault) -> None:
+        if not self.is_over:
+            self.tell(fault.words)
+            fault.happen(self)
+
+    def later(self, seconds: float, call: Callable[..., None], *arguments: Any) -> None:
+        self.loop.at(self.loop.now + seconds, None, call, *arguments)
+
+    # The coordinator.
+
+    def start_coordinator(self) -> None:
+        if self.is_over or (self.coordinator is not None and self.coordinator.process.is_alive):
+            return
+        scenario = self.scenario
+        options = JobOptions(
+            bundle=scenario.path,
+            steps=scenario.steps,
+            failed=(),
+            host="",
+            port=0,
+            token=TOKEN,
+            state=self.folder / "coordinator",
+            start_seconds=120.0,
+            checkpoint=str(self.folder / "checkpoints") if scenario.checkpoints else None,
+            every=scenario.checkpoints or 100,
+            adaptation=AdaptationOptions(replan=None, recut=scenario.recut),
+            check_peers=3,
+            patience=_PATIENCE,
+        )
+        process = self.kernel.process("coordinator", self._node, TOKEN)
+        self.coordinator = None
+        coordinator = CoordinatorProcess(
+            process,
+            options,
+            scenario.bundle,
+            self._disk,
+            scenario.plans,
+            Watcher(self._told),
+            self.outcome.rows,
+            self.note_wrong,
+            self._coordinator_died,
+        )
+        if process.is_alive:
+            self.coordinator = coordinator
+
+    def _coordinator_died(self, coordinator: CoordinatorProcess, error: BaseException | None) -> None:
+        if error is None and self.outcome.has_ended:
+            self._finish()
+        elif isinstance(error, OSError) and self._node.is_disk_full:
+            self.tell(f"the coordinator ends: {error}")
+            self._finish()
+        elif error is not None and not isinstance(error, Killed):
+            assert isinstance(error, Exception)
+            self._crashed(coordinator.process, error)
+        else:
+            if isinstance(error, Killed):
+                self.tell("the coordinator is killed in the middle of it")
+            self.later(self._back_after, self.start_coordinator)
+
+    def _finish(self) -> None:
+        self.is_over, self._over_at = True, self.loop.now
+
+    def kill_coordinator(self, back_after: float) -> None:
+        self._back_after = back_after
+        if self.coordinator is not None and self.coordinator.process.is_alive:
+            self.coordinator.kill("was killed by signal 9", Killed())
+
+    def kill_coordinator_later(
+        self, back_after: float, *, sends: int | None = None, writes: int | None = None
+    ) -> None:
+        self._back_after = back_after
+        if writes is not None:
+            self._disk.writes_until_torn = writes
+        elif self.coordinator is not None:
+            self.coordinator.sends_until_killed = sends
+
+    def _accept(self, process: SimulatedProcess, token: str) -> End | None:
+        coordinator = self.coordinator
+        if coordinator is None or not coordinator.is_listening or not coordinator.process.is_alive:
+            return None
+        if token != TOKEN:
+            self._strangers += 1
+            return None
+        connection = coordinator.accept(process.node.name)
+        connection.end.owner = connection
+        return connection.end
+
+    def _join(self, far: End, pipe: Pipe) -> None:
+        far.owner.pipe = pipe
+
+    def _told(self, message: Message) -> None:
+        """To observers."""
+        match message:
+            case StepRow():
+                self._hear_row(message)
+            case JobEnded():
+                self.outcome.has_ended, self.outcome.error = True, message.error
+                self.tell(f"the job has ended: {message.error or 'well'}")
+                self._check_end(message)
+            case JobEvent():
+                self.tell(f"told: {message.text}")
+            case Recovered():
+                self.outcome.recoveries += 1
+                self.tell(
+                    f"generation {message.generation} runs from step {message.step}: "
+                    + ", ".join(message.causes)
+                )
+            case _:
+                pass
+
+    def _hear_row(self, row: StepRow) -> None:
+        expected = self.outcome.rows
+        if row.step != expected:
+            self.note_wrong(f"step {row.step} is told, and step {expected} is the next")
+        self.outcome.rows = row.step + 1
+        loss = self.job.reference.loss(row.step)
+        if row.loss != loss and not math.isnan(row.loss):
+            self.note_wrong(f"step {row.step} has loss {row.loss}, and {loss} in a plain loop")
+
+    def _check_end(self, ended: JobEnded) -> None:
+        if ended.error is None:
+            if self.outcome.rows != self.scenario.steps:
+                self.note_wrong(
+                    f"the job has ended well after {self.outcome.rows} of {self.scenario.steps} steps"
+                )
+            self._check_states()
+        elif not self.scenario.wild and not (self._had_full_disk and "no checkpoint of step" in ended.error):
+            self.note_wrong(f"the job has ended though a worker of every stage was left: {ended.error}")
+
+    def _check_states(self) -> None:
+        """Of whoever is there at the end, and part of the run."""
+        for process, worker in self._workers.items():
+            if process.is_alive and (chunks := worker.held_chunks) is not None and chunks.is_part_of_run:
+                expected = self.job.reference.state(chunks.applied)
+                for layer in chunks.layers:
+                    found = int(layer.state()["value"])
+                    if chunks.applied == self.scenario.steps and found != expected[layer.number]:
+                        self.note_wrong(f"{process.name} ends with {found} in layer {layer.number}")
+
+    # Nodes and workers.
+
+    def add_node(self) -> None:
+        node = WorldNode(self, len(self.nodes))
+        self.nodes.append(node)
+        self.kernel.nodes.append(node.node)
+        node.start_agent()
+
+    def node_of(self, number: int) -> Node:
+        return self._node if number < 0 else self.nodes[number].node
+
+    def start_worker(self, node: WorldNode, member: Member, line: int) -> SimulatedProcess:
+        scenario = self.scenario
+        name = f"worker {worker_text(member.worker)}"
+        process = self.kernel.process(name, node.node, TOKEN)
+        told = WorkerOptions(
+            scenario.path, "", 0, member.worker, 0, scenario.steps, 0, "cpu", trace=False, timeout=600.0
+        )
+        folder = str(self.folder / "checkpoints") if scenario.checkpoints else None
+        options = ProcessOptions("", 0, TOKEN, told, save=None, checkpoint=folder, node=node.number + 1)
+        seconds = self.chance.uniform(0.1, 1.0)
+
+        async def live() -> None:
+            heartbeat = Heartbeat(node.board, line, process)
+            await process.sleep(seconds)
+            engine = NumberEngine(process, self.job)
+            worker = WorkerProcess(options, member.worker, 0, heartbeat, surroundings=process, engine=engine)
+            self._workers[process] = worker
+
+            async def take_over(seconds: float) -> None:
+                if worker.take_over(seconds):
+                    self.tell(f"{name}: another thread takes over")
+                    await self._live(process, worker.go_on())
+
+            worker.link.on_stuck = take_over
+            await self._live(process, self._first_life(worker))
+
+        process.start(live)
+        return process
+
+    async def _first_life(self, worker: WorkerProcess) -> int:
+        await worker.join()
+        return await worker.live(self._program, 0)
+
+    async def _live(self, process: SimulatedProcess, life: Any) -> None:
+        """As `worker.lifecycle` has it: what a worker cannot go on without ends it in peace."""
+        status = 1
+        try:
+            status = await life
+        except (CoordinatorGoneError, WireError) as error:
+            self.tell(f"{process.name} gives up: {error}")
+        process.exit(f"ended with status {status}")
+
+    def worker_process(self, worker: Worker) -> SimulatedProcess | None:
+        found = [p for p, one in self._workers.items() if p.is_alive and one.worker == worker]
+        return found[-1] if found else None
+
+    def processes_on(self, number: int) -> list[SimulatedProcess]:
+        node = self.nodes[number].node
+        return [process for process in self.kernel.processes if process.is_alive and process.node is node]
+
+    def may_lose(self, worker: Worker) -> bool:
+        """Whether the job can go on without it, for all that is known outside."""
+        return self._may_lose({worker})
+
+    def may_lose_node(self, number: int) -> bool:
+        node = self.nodes[number].node
+        here = {one.worker for p, one in self._workers.items() if p.is_alive and p.node is node}
+        return self._may_lose(here)
+
+    def _may_lose(self, lost: set[Worker]) -> bool:
+        """Every layer is held by somebody else who is well, and takes part."""
+        if self.scenario.wild:
+            return True
+        kept: set[int] = set()
+        for process, worker in self._workers.items():
+            chunks = worker.held_chunks
+            is_well = process.is_alive and not process.is_stopped and process.node.is_on
+            if is_well and worker.worker not in lost and chunks is not None and chunks.is_part_of_run:
+                kept |= {layer.number for layer in chunks.layers}
+        return kept == set(range(sum(self.scenario.bundle.cut)))
+
+    # What faults do.
+
+    def pause(self, process: SimulatedProcess, seconds: float) -> None:
+        if process.is_alive and not process.is_stopped:
+            process.stop()
+            self.later(seconds, self._continue, process)
+
+    def _continue(self, process: SimulatedProcess) -> None:
+        if process.is_alive:
+            process.go_on()
+
+    def lose_node(self, number: int) -> None:
+        node = self.nodes[number]
+        self.network.switch_off(node.node)
+        for process in self.processes_on(number):
+            process.exit("lost power")
+
+    def partition(self, pairs: tuple[tuple[int, int], ...], seconds: float) -> None:
+        for one, other in pairs:
+            self.network.cut(self.node_of(one), self.node_of(other))
+        self.later(seconds, self._mend, pairs)
+
+    def _mend(self, pairs: tuple[tuple[int, int], ...]) -> None:
+        for one, other in pairs:
+            self.network.mend(self.node_of(one), self.node_of(other))
+
+    def fill_disk(self, number: int, seconds: float) -> None:
+        node = self.node_of(number)
+        node.is_disk_full = self._had_full_disk = True
+        self.later(seconds, setattr, node, "is_disk_full", False)
+
+    def slow_down(self, number: int, factor: float, seconds: float) -> None:
+        node = self.node_of(number)
+        node.slowness = factor
+        self.later(seconds, setattr, node, "slowness", 1.0)
+
+    def slow_disk(self, number: int, seconds: float) -> None:
+        node = self.node_of(number)
+        node.disk_seconds = 1.0
+        self.later(seconds, setattr, node, "disk_seconds", 0.002)
+
+    def let_stranger_in(self, worker: Worker) -> None:
+        process = self.kernel.process("a stranger", self.nodes[0].node, "another token")
+
+        async def knock() -> None:
+            try:
+                await process.connect("", 0, process.token)
+            except WireError:
+                process.exit()
+                return
+            self.note_wrong("a stranger is let in")
+
+        process.start(knock)
+
+
+def _never_called(*_: object) -> int:
+    """What a real worker process would do."""
+    raise AssertionError("simulated workers are not forked")
+
+
+def _program() -> Program:
+    """Nothing of it is ever called."""
+
+    def layers() -> list[Any]:
+        return []
+
+    def loss(output: Any, target: Any) -> Any:
+        return output
+
+    def batches(seed: int) -> Any:
+        return iter(())
+
+    def optimizer(parameters: Any) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters)
+
+    names = {"layers": layers, "loss": loss, "batches": batches, "optimizer": optimizer}
+    return Program(Path("world.py"), names)
+
+
+def _fast_folder() -> str | None:
+    return "/dev/shm" if Path("/dev/shm").is_dir() else None

@@ -1,0 +1,62 @@
+"""The jobs of simulated worlds, and a planner for them: the compiler, in this process."""
+
+from functools import lru_cache
+from itertools import product
+from pathlib import Path
+
+from recycle_compiler.backends.bundle import bundle_bytes
+from recycle_compiler.ir.failure import failure_set
+from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.ir.layout import job_of_layout, parse_layout
+from recycle_compiler.planner.compile import plan_failed
+from recycle_runtime.coordinator.plans import Request
+from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.testing.world.scenarios import WorldJob
+from tests.runtime.recovery.recut_plans import three_by_two, write_bundle
+from tests.support.layers import layer_costs, layered_job
+
+_FIVE = "4x3,2x2"
+_ALL = list(product(range(3), range(3)))
+
+
+def two_by_two() -> JobSpec:
+    """Two pipelines of two stages, two layers each."""
+    return layered_job(layer_costs((1000,) * 4), (2, 2), 2, 2)
+
+
+def world_jobs(folder: Path) -> list[WorldJob]:
+    """Bundles of three kinds: with plans of two cuts, with barriers, and with nothing but its first plan."""
+    cuts = {_FIVE: [(1, 0), (0, 1), (1, 1), (2, 0), (0, 2)][:3]}
+    own = write_bundle(folder / "cuts.plan", three_by_two(), cuts, _ALL)
+    barrier = write_bundle(folder / "barrier.plan", three_by_two(barrier=True), cuts, _ALL)
+    small = write_bundle(folder / "small.plan", two_by_two(), {}, [(0, 0)])
+    return [
+        WorldJob(own, Bundle.read(own), True, _planner(three_by_two())),
+        WorldJob(barrier, Bundle.read(barrier), True, _planner(three_by_two(barrier=True))),
+        WorldJob(small, Bundle.read(small), False, _planner(two_by_two())),
+    ]
+
+
+class _planner:  # noqa: N801
+    """Plans on demand for one job; what was planned once is known."""
+
+    def __init__(self, job: JobSpec) -> None:
+        self._job = job
+        self._planned = lru_cache(maxsize=None)(self._plan)
+
+    def __call__(self, request: Request) -> bytes | None:
+        return self._planned(request)
+
+    def _plan(self, request: Request) -> bytes | None:
+        if request.split:
+            return None
+        if not request.layout:
+            return bundle_bytes(source="", plans=[plan_failed(self._job, failure_set(request.failed))])
+        layout = parse_layout(request.layout)
+        job = job_of_layout(self._job, layout)
+        absent = [
+            (pipeline, stage)
+            for stage, workers in enumerate(layout.workers)
+            for pipeline in range(workers, job.pipelines)
+        ]
+        return bundle_bytes(source="", plans=[plan_failed(job, failure_set((*absent, *request.failed)))])

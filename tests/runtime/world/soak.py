@@ -1,0 +1,47 @@
+"""New seeds for as long as one likes; what goes wrong is made small and told: `make soak HOURS=1`."""
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from recycle_runtime.testing.world.scenarios import scenario
+from recycle_runtime.testing.world.shrinking import shrunk, told
+from recycle_runtime.testing.world.world import World
+from tests.runtime.world.jobs import world_jobs
+
+
+def main() -> int:
+    """The exit status: 1 if something went wrong."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--hours", type=float, default=1.0)
+    parser.add_argument("--seed", type=int, help="the first one; without it, one that was not tried before")
+    parser.add_argument("--once", action="store_true", help="try that seed alone, and tell its story")
+    arguments = parser.parse_args()
+    seed = int(time.time()) * 1000 if arguments.seed is None else arguments.seed
+    first, wrong, events = seed, 0, 0
+    began, until = time.process_time(), time.monotonic() + 3600 * arguments.hours
+    with tempfile.TemporaryDirectory() as folder:
+        jobs = world_jobs(Path(folder))
+        while time.monotonic() < until:
+            found = scenario(seed, jobs)
+            outcome = World(found).run()
+            events += outcome.events
+            if outcome.wrong or arguments.once:
+                wrong += bool(outcome.wrong)
+                print(told(*shrunk(found)) if outcome.wrong else told(found, outcome), end="\n\n", flush=True)
+            if arguments.once:
+                break
+            seed += 1
+    seconds = time.process_time() - began
+    print(
+        f"seeds {first} to {seed}: {wrong} went wrong; {events} events, "
+        f"{events / seconds:.0f} a second of CPU time",
+        file=sys.stderr,
+    )
+    return min(wrong, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
