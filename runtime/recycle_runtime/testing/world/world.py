@@ -115,7 +115,7 @@ class WorldNode:
             return
         self._agents += 1
         process = self.agent = world.kernel.process(f"agent {self.number}", self.node, TOKEN)
-        options = AgentOptions("", 0, TOKEN, world.scenario.room, self.state, _LIMITS)
+        options = AgentOptions("", 0, TOKEN, world.scenario.room, self.state, _LIMITS, patience=30.0)
         kernel = NodeProcesses(process, self._start_worker)
         name = f"node-{self.number}/{self._agents}"
         agent = Agent(options, _never_called, process, kernel, self.board, name)
