@@ -306,11 +306,12 @@ def read_shard(folder: Path, about: Fields, checksum: int, *, accepts_changes: b
     `accepts_changes`: also if it was made by a program with another source.
     """
     shard = open_shard(folder, checksum)
-    if not accepts_changes:
-        _check_program(folder, shard.about.get(PROGRAM), about.get(PROGRAM))
     for name, value in about.items():
         if name != PROGRAM and (other := shard.about.get(name)) != value:
             raise CheckpointError(f"{folder / SHARD_FILE}: has {name} {other}, and this run has {value}")
+    if not accepts_changes:
+        # Last: what cannot be used in any case says more.
+        _check_program(folder, shard.about.get(PROGRAM), about.get(PROGRAM))
     return shard.state()
 
 

@@ -58,7 +58,9 @@ def test_a_worker_dies_while_it_reads(stopped: Stopped, tmp_path: Path) -> None:
     marker = tmp_path / "died"
     shutil.copytree(stopped.kept, tmp_path / "kept")
     program = with_dropout(tmp_path, DIES_ONCE.format(what="reading", marker=str(marker)))
-    result, _ = run(stopped.bundle, program, 8, checkpoint=str(tmp_path / "kept"), resume=True)
+    result, _ = run(
+        stopped.bundle, program, 8, checkpoint=str(tmp_path / "kept"), resume=True, accepts_changes=True
+    )
     assert marker.exists()
     expected, _ = train_in_turns(stopped.program, JOB.stages, [(8, 4)])
     assert losses(result) == pytest.approx({step: expected[step] for step in (5, 6, 7)}, rel=1e-12)
