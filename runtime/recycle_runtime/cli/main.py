@@ -5,12 +5,13 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from recycle_runtime import logs
 from recycle_runtime.cli.commands import COMMANDS
 from recycle_runtime.cli.output import INPUT_ERROR, INTERRUPTED, PIPE_CLOSED, Output, UserError
 from recycle_runtime.cli.parser import CommandLine
-from recycle_runtime.cli.signals import Stopped, how
+from recycle_runtime.cli.signals import Stopped, how, stopping_on_signals
 from recycle_runtime.cli.standard_streams import abandon, open_standard_streams
 from recycle_runtime.files import sentence
 from recycle_runtime.plan.bundle import BundleError
@@ -31,9 +32,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             _NAME, quiet=arguments.quiet, color=not (arguments.no_color or os.environ.get("NO_COLOR"))
         )
         logs.configure(arguments.log_level, arguments.log_file, quiet=arguments.quiet)
-        _LOGGER.debug("process %d: starts as %s", os.getpid(), arguments.command)
-        code: int = arguments.run(arguments, output)
-        output.flush()
+        with _first_process():
+            _LOGGER.debug("process %d: starts as %s", os.getpid(), arguments.command)
+            code: int = arguments.run(arguments, output)
+            output.flush()
     except BrokenPipeError:
         # Whoever read our output has seen enough.
         abandon(sys.stdout)
@@ -75,6 +77,11 @@ def _version() -> str:
         return version("recyclec")
     except PackageNotFoundError:
         return "from a checkout that is not installed"
+
+
+def _first_process() -> AbstractContextManager[None]:
+    """The first process of a container hears only signals that it handles: it must not miss SIGTERM."""
+    return stopping_on_signals() if os.getpid() == 1 else nullcontext()
 
 
 def _fail(what: str, code: int, output: Output) -> int:

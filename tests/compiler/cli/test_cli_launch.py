@@ -75,7 +75,7 @@ def test_the_numbers_come_from_the_bundle(bundle: str, recyclec: Recyclec) -> No
     assert "--overlap" in script
     manifest = launch(recyclec, "kubernetes", bundle, "--workers-per-node", "5")
     assert "\n  completions: 3\n" in manifest
-    assert 'limits: {"nvidia.com/gpu": 5}' in manifest
+    assert 'limits: {"nvidia.com/gpu": "5"}' in manifest
 
 
 def test_the_same_job_gives_the_same_text(bundle: str, recyclec: Recyclec, tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_a_script_with_its_arguments(bundle: str, recyclec: Recyclec, tmp_path: 
     last = [json.dumps(word.replace("$", "$$"), ensure_ascii=False) for word in words]
     assert "".join(f"            - {word}\n" for word in last) in command
     assert '"--steps"' not in text and '"--program"' not in text
-    assert len(_documents(text)) == 4
+    assert len(_documents(text)) == 6
 
 
 @pytest.mark.parametrize(
@@ -222,6 +222,8 @@ def test_the_manifest_holds_what_was_asked_for(bundle: str, recyclec: Recyclec, 
     assert kinds == [
         ("Service", "my-job-coordinator"),
         ("PersistentVolumeClaim", "my-job-state"),
+        ("PodDisruptionBudget", "my-job-coordinator"),
+        ("PodDisruptionBudget", "my-job-agents"),
         ("Job", "my-job-coordinator"),
         ("Job", "my-job-agents"),
     ]
