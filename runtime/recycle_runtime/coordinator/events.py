@@ -51,6 +51,8 @@ class Joined:
     """Whether it holds something from before, which counts for nothing now."""
     asked: int = 0
     """The newest generation that it has heard of, from another coordinator perhaps."""
+    generation: int = 0
+    """The last one that it was in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,8 @@ class Reconnected:
     member: Member
     generation: int
     is_training: bool
+    asked: int
+    """The newest generation that it has heard of, from another coordinator perhaps."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -523,9 +523,9 @@ class Service:
         if is_same:
             # The same process, whose connection broke.
             connection.send(Recall(self._job.rows.next))
-            self._happen(Reconnected(member, message.generation, message.is_training))
+            self._happen(Reconnected(member, message.generation, message.is_training, message.asked))
         elif member in self._returning and self._end is not None:
-            self._happen(Reconnected(member, message.generation, message.is_training))
+            self._happen(Reconnected(member, message.generation, message.is_training, message.asked))
         elif member in self._returning:
             # One that never heard of the last generation is none of those who train in it.
             is_training = message.is_training and message.generation == self._job.number
@@ -533,7 +533,7 @@ class Service:
             self._happen(Returned(member, is_training, message.asked))
             self._is_back(member)
         else:
-            self._happen(Joined(member, has_trained=message.generation > 0, asked=message.asked))
+            self._happen(Joined(member, message.generation > 0, message.asked, message.generation))
 
     def _is_back(self, member: Member) -> None:
         """Or known to have failed."""

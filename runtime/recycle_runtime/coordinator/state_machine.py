@@ -147,6 +147,10 @@ class Phase(Enum):
     ENDED = "ended"
 
 
+_CHANGING = (Phase.FORMING, Phase.GATHERING)
+"""A generation is being made."""
+
+
 class StateMachine:
     """The state of a job. Other modules may read it; only `handle` changes it."""
 
@@ -212,6 +216,8 @@ class StateMachine:
         """By step: whose own work has not come to an end in it."""
         self._row_at = self._asked_at = now
         self._standstill = Standstill(self._patience)
+        self._remembered: int | None = None
+        """The generation in which the coordinator before this one ended, until this one begins another."""
         self._newest = 0
         """The newest generation that any process knows of."""
         self._is_change_open = False
@@ -330,7 +336,7 @@ class StateMachine:
     def remember(self, state: Remembered) -> None:
         """Go on as the coordinator before this one; its workers train, and are on their way back here."""
         self.phase = Phase.RUNNING
-        self.number = state.generation
+        self.number = self._remembered = state.generation
         self.expected = set()
         self._restore = state.restore
         if state.plan is not None:
@@ -367,18 +373,32 @@ class StateMachine:
         member = event.member
         if member in self.roster:
             return
-        self.roster.join(member).is_outdated = event.has_trained
+        # One that joined in the last generation of the coordinator before this one holds what others hold.
+        was_joining = self._remembered is not None and event.generation == self._remembered
+        self.roster.join(member).is_outdated = event.has_trained and not was_joining
         if self.roster.is_whole(member.worker):
             self.expected.discard(member.worker)
         self._newest = max(self._newest, event.asked)
-        if event.asked > self.number and self.phase is not Phase.RUNNING:
-            self._gather(event.asked)
+        if event.asked >= self.number == self._remembered and self.phase is Phase.RUNNING:
+            # It was joining when the coordinator before this one ended, and the others may wait for it.
+            self._regroup("the coordinator restarted")
+        elif self.phase in _CHANGING:
+            self._ask_to_leave(member, event.asked)
+        else:
+            self._send(member, Leave(self.number))
+
+    def _ask_to_leave(self, member: Member, asked: int) -> None:
+        """A process that has heard of a later generation, from another coordinator, obeys no earlier one."""
+        if asked > self.number:
+            self._gather(asked)
         else:
             self._send(member, Leave(self.number))
 
     def _returned(self, event: Returned) -> None:
         self._newest = max(self._newest, event.asked)
-        if self.phase is not Phase.RUNNING:
+        if self.phase in _CHANGING:
+            self._ask_to_leave(event.member, event.asked)
+        elif self.phase is not Phase.RUNNING:
             self._send(event.member, Leave(self.number))
         elif event.is_training and event.asked <= self.number:
             self._say_where_to_stop(event.member)
@@ -404,11 +424,15 @@ class StateMachine:
     def _reconnected(self, event: Reconnected) -> None:
         member = event.member
         self.checkpoints.drop(member)
+        self._newest = max(self._newest, event.asked)
         if self.phase in (Phase.SAVING, Phase.ENDED):
             self._send(member, End(self.phase is Phase.SAVING or self._error is None))
+        elif self.phase in _CHANGING:
+            self._ask_to_leave(member, event.asked)
         elif self.phase is not Phase.RUNNING or not self.roster.entries[member].is_active:
             self._send(member, Leave(self.number))
-        elif event.generation != self.number or not event.is_training:
+        elif event.generation != self.number or not event.is_training or event.asked > self.number:
+            # One that has been asked to leave by the coordinator before this one is about to do so.
             self._regroup(f"{name_of(member.worker)} lost its connection to the group")
         else:
             self._say_where_to_stop(member)
@@ -797,7 +821,7 @@ class StateMachine:
         return [*active, *(one for one in self.move.joiners(self.roster.entries) if one not in active)]
 
     def _plan_made(self, event: PlanMade) -> None:
-        if self.phase in (Phase.FORMING, Phase.GATHERING):
+        if self.phase in _CHANGING:
             self._go_if_all_are_here()
         elif self.phase is Phase.RUNNING and self.move is None:
             self._stop_for_exact_plan()
@@ -812,7 +836,7 @@ class StateMachine:
 
     def _planning_failed(self, event: PlanningFailed) -> None:
         self._can_wait_for_plan = False
-        if self.phase not in (Phase.FORMING, Phase.GATHERING):
+        if self.phase not in _CHANGING:
             return
         whole = [self.cells.of(worker) or worker for worker in self.roster.whole()]
         if self.book.assign([*whole, *self.expected]) is not None:
@@ -877,7 +901,7 @@ class StateMachine:
         self._go_if_all_are_here()
 
     def _go_if_all_are_here(self) -> None:
-        if self.phase not in (Phase.FORMING, Phase.GATHERING):
+        if self.phase not in _CHANGING:
             return
         if self.expected or not self.roster.have_reported(self.number) or not self.roster.whole():
             return
@@ -971,6 +995,7 @@ class StateMachine:
         cells = {workers[cell]: cell for cell in assignment.roles}
         recut, self._recut = self._recut, None
         self._orders.append(BeginGeneration(self.number, standing.step, assignment, cells, recut))
+        self._remembered = None
         self._orders += self.scripts.begin(standing.step, working, self._with_loss(working))
         self._save_orders(self.saves.begin(self.number, working, self._stages()))
         self._checkpoint(self.checkpoints.regroup(standing.step, working, self._stages()))

@@ -1,6 +1,6 @@
 """Whatever order things happen in: no deadlock, no step missing or counted twice, generations only grow."""
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from recycle_runtime.plan.assembly import Worker
@@ -93,6 +93,14 @@ def test_connections_break_too(seed: int, stages: int, pipelines: int, events: i
 
 @settings(max_examples=250)
 @given(st.integers(0, 2**32), st.integers(1, 3), st.integers(2, 3), st.integers(0, 12))
+# A joiner that the coordinator before had asked in, and that has caught up or not.
+@example(190616114, 1, 3, 10)
+@example(2576358404, 1, 3, 10)
+# Processes that have heard of later generations than the coordinator that is there now.
+@example(142532987, 3, 3, 10)
+@example(341520726, 2, 3, 10)
+@example(3907793547, 2, 3, 10)
+@example(4197518511, 3, 3, 10)
 def test_the_coordinator_starts_again(seed: int, stages: int, pipelines: int, events: int) -> None:
     world = World(seed, stages, pipelines, STEPS)
     disturb(world, events, ("kill", "start", "break", "restart"))

@@ -446,9 +446,9 @@ class World:
             self._returned(member)
         elif member in coordinator.roster:
             self.order(member, recall)
-            self.happen(Reconnected(member, generation, message.is_training))
+            self.happen(Reconnected(member, generation, message.is_training, message.asked))
         else:
-            self.happen(Joined(member, has_trained=generation > 0, asked=message.asked))
+            self.happen(Joined(member, generation > 0, message.asked, generation))
 
     def _returned(self, member: Member) -> None:
         self.returning.discard(member)
