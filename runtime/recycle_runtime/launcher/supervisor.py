@@ -10,38 +10,29 @@ import os
 import selectors
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
-from recycle_runtime import logs
 from recycle_runtime.coordinator.adaptation import AdaptationOptions
 from recycle_runtime.coordinator.peer_digests import CHECK_PEERS
+from recycle_runtime.launcher.kept_process import KeptProcess, SupervisorError
 from recycle_runtime.protocol.channel import Channel
 from recycle_runtime.protocol.codec import ProtocolError, WireError
 from recycle_runtime.protocol.framing import TOKEN, new_token
 from recycle_runtime.protocol.lifeline import Lifeline
 from recycle_runtime.protocol.messages import JobEnded, Message, Observe, StepRow, StopJob, ToObserver
 
-_MOST_RESTARTS = 5
-_FORGOTTEN_AFTER = 120.0
-"""Seconds after which one restart counts no more."""
 _LISTENS_WITHIN = 30.0
 _OBSERVED_WITHIN = 2.0
 _HERE = "127.0.0.1"
 _BACKLOG = 1024
 _GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 _TERM_SECONDS = 5.0
-
-
-class SupervisorError(RuntimeError):
-    """The job cannot be kept going."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,69 +72,6 @@ class Job:
     environment: dict[str, str] = field(default_factory=dict[str, str])
 
 
-class _Kept:
-    """A process that is started again when it dies."""
-
-    def __init__(
-        self,
-        name: str,
-        command: Callable[[], list[str]],
-        environment: dict[str, str],
-        lifeline: Lifeline,
-        *,
-        has_terminal: bool = False,
-        keeps: tuple[int, ...] = (),
-    ) -> None:
-        """`keeps` are descriptors that each of these processes gets."""
-        self.name, self._command, self._environment = name, command, environment
-        self._lifeline, self._has_terminal, self._keeps = lifeline, has_terminal, keeps
-        self.restarts = 0
-        """But for those of long ago."""
-        self._restarted = time.monotonic()
-        self.process = self._start()
-
-    def look(self) -> int | None:
-        """Its exit status if it has ended by itself; a death by signal is mended."""
-        status = self.process.poll()
-        if status is None or status >= 0:
-            return status
-        now = time.monotonic()
-        self.restarts = max(0, self.restarts - int((now - self._restarted) / _FORGOTTEN_AFTER)) + 1
-        self._restarted = now
-        if self.restarts > _MOST_RESTARTS:
-            raise SupervisorError(f"the {self.name} has died {self.restarts} times")
-        self.process = self._start()
-        return None
-
-    def end(self, seconds: float) -> None:
-        """It may end by itself for so long; then it is asked to, and then made to."""
-        for insist in (lambda: None, self.process.terminate, self.process.kill):
-            insist()
-            try:
-                self.process.wait(seconds)
-                return
-            except subprocess.TimeoutExpired:
-                seconds = _TERM_SECONDS
-        self.process.wait()
-
-    def signal(self, number: signal.Signals) -> None:
-        """To it and to all processes that it has started."""
-        # In the foreground it is in our group, which the terminal has told already.
-        if not self._has_terminal:
-            with suppress(ProcessLookupError):
-                os.killpg(self.process.pid, number)
-
-    def _start(self) -> "subprocess.Popen[bytes]":
-        return subprocess.Popen(
-            [sys.executable, "-m", "recycle_runtime.cli", *logs.settings().options(), *self._command()],
-            env=os.environ | self._environment | self._lifeline.environment,
-            stdin=None if self._has_terminal else subprocess.DEVNULL,
-            pass_fds=[self._lifeline.reader, *self._keeps],
-            # Only the group in the foreground can read from a terminal.
-            preexec_fn=None if self._has_terminal else _stand_apart,
-        )
-
-
 class Supervisor:
     """Keeps a job going and listens to its news."""
 
@@ -163,11 +91,15 @@ class Supervisor:
         environment = _loopback_only() | {TOKEN: token} | job.environment
         job.state.mkdir(parents=True, exist_ok=True)
         keeps = (self._listener.fileno(),)
-        self.coordinator = _Kept("coordinator", self._coordinator, environment, self._lifeline, keeps=keeps)
+        self.coordinator = KeptProcess(
+            "coordinator", self._coordinator, environment, self._lifeline, keeps=keeps
+        )
         try:
             self._address = self._wait_for_address()
             has_terminal = job.debug is not None
-            self.agent = _Kept("agent", self._agent, environment, self._lifeline, has_terminal=has_terminal)
+            self.agent = KeptProcess(
+                "agent", self._agent, environment, self._lifeline, has_terminal=has_terminal
+            )
         except BaseException:
             self._lifeline.cut()
             self._listener.close()
@@ -343,12 +275,6 @@ def _pausing(supervisor: Supervisor) -> Generator[None]:
         yield
     finally:
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
-
-
-def _stand_apart() -> None:
-    """In a new process: a group of its own, which may write to the terminal from the background."""
-    os.setpgid(0, 0)
-    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
 
 
 def _loopback_only() -> dict[str, str]:

@@ -8,6 +8,7 @@ COMMANDS = {
     "local": "train with every worker of a plan on this machine",
     "coordinator": "coordinate a job: which workers are alive, which plan runs, where training resumes",
     "agent": "start and monitor the worker processes of this node, as the coordinator asks",
+    "node": "run this node of a job as Slurm, torchrun, Kubernetes or MASTER_ADDR say; the first coordinates",
     "worker": "run one worker of a plan; the other workers run elsewhere and meet it at the store",
     "profile": "measure what the stages of a program cost on this device, for `profile from` in a job",
     "export": "write the model of a checkpoint as safetensors or torch files, under its own names",

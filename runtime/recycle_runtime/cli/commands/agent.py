@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from recycle_runtime.cli.options.addresses import address_or_file, token
+from recycle_runtime.cli.options.addresses import add_patience_argument, address_or_file, token
 from recycle_runtime.cli.options.checkpoints import add_changes_argument
 from recycle_runtime.cli.options.limits import (
     add_debug_argument,
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from recycle_runtime.protocol.messages import InjectedFault
 
 
-_PATIENCE = 600.0
-
-
 def add_arguments(parser: Arguments) -> None:
     add_plan_argument(parser)
     add_script_arguments(parser)
@@ -45,14 +42,7 @@ def add_arguments(parser: Arguments) -> None:
         help="where the coordinator listens, or the path, with a slash in it, of a file that says so and is "
         "read again whenever the connection breaks: `address` in the coordinator's --state",
     )
-    parser.add_argument(
-        "--coordinator-timeout",
-        type=float,
-        default=_PATIENCE,
-        metavar="SECONDS",
-        help="look for the coordinator for this long when it is gone; workers train on meanwhile "
-        f"(default: {_PATIENCE:g})",
-    )
+    add_patience_argument(parser)
     parser.add_argument(
         "--workers-per-node",
         required=True,

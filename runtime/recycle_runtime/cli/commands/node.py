@@ -1,0 +1,165 @@
+"""`recycle-run node`: the same command on every node, which reads from its engine which node it is."""
+
+import os
+from argparse import Namespace
+from collections.abc import Iterable
+from pathlib import Path
+
+from recycle_runtime.cli.options.adaptation import add_adaptation_arguments
+from recycle_runtime.cli.options.addresses import add_patience_argument, token
+from recycle_runtime.cli.options.checkpoints import add_changes_argument, add_checkpoint_arguments
+from recycle_runtime.cli.options.limits import (
+    add_heartbeat_argument,
+    add_limit_arguments,
+    add_node_argument,
+    add_restart_argument,
+)
+from recycle_runtime.cli.options.pages import add_page_arguments
+from recycle_runtime.cli.options.resources import add_ports_argument
+from recycle_runtime.cli.options.script import add_script_arguments, check_script
+from recycle_runtime.cli.options.training import (
+    add_device_arguments,
+    add_gpu_arguments,
+    add_max_skipped_argument,
+    add_peer_check_argument,
+    add_plan_argument,
+    add_step_arguments,
+)
+from recycle_runtime.cli.output import Output, UsageError, UserError
+from recycle_runtime.cli.parser import Arguments
+from recycle_runtime.cli.signals import StopRequests, stop_requests
+from recycle_runtime.launcher.engines import EngineError, Place, find_place
+from recycle_runtime.launcher.kept_process import SupervisorError
+from recycle_runtime.launcher.node import Node
+
+_BOTH = ("--instruction-timeout", "--first-step-timeout", "--checkpoint")
+_COORDINATOR = (
+    "--steps",
+    "--failed",
+    "--restart-workers",
+    "--check-peers",
+    "--max-skipped",
+    "--checkpoint-every",
+    "--resume",
+    "--max-resumes",
+    "--stop-timeout",
+    "--mtbf",
+    "--replan",
+    "--replan-every",
+    "--plan-ahead",
+    "--recut",
+    "--page",
+    "--tensorboard",
+)
+_AGENT = (
+    "--program",
+    "--device",
+    "--seed",
+    "--undo",
+    "--cuda-graphs",
+    "--coordinator-timeout",
+    "--workers-per-node",
+    "--heartbeat-timeout",
+    "--save",
+    "--accept-changes",
+    "--ports",
+)
+
+
+def add_arguments(parser: Arguments) -> None:
+    add_plan_argument(parser)
+    add_script_arguments(parser)
+    add_step_arguments(parser, required=False)
+    add_device_arguments(parser)
+    add_gpu_arguments(parser)
+    parser.add_argument(
+        "--workers-per-node",
+        required=True,
+        type=int,
+        metavar="N",
+        help="how many worker processes each node has room for",
+    )
+    parser.add_argument(
+        "--state",
+        required=True,
+        metavar="DIR",
+        help="a folder for what must outlive a process; nodes may share it",
+    )
+    parser.add_argument(
+        "--port",
+        type=int,
+        metavar="N",
+        help="where the coordinator on the first node listens (default: MASTER_PORT, or one more under "
+        "torchrun; on Slurm one that follows from the job's number; else 29500)",
+    )
+    parser.add_argument(
+        "--nodes", type=int, metavar="N", help="how many nodes there will be (default: what the engine says)"
+    )
+    add_patience_argument(parser)
+    parser.add_argument("--save", metavar="DIR", help="write the parameters of every worker at the end")
+    add_checkpoint_arguments(parser)
+    add_changes_argument(parser)
+    add_ports_argument(parser)
+    add_heartbeat_argument(parser)
+    add_node_argument(parser, "--node-timeout")
+    add_restart_argument(parser, "on")
+    add_limit_arguments(parser)
+    add_peer_check_argument(parser)
+    add_max_skipped_argument(parser)
+    add_adaptation_arguments(parser)
+    add_page_arguments(parser)
+
+
+def run(arguments: Namespace, output: Output) -> int:
+    token()
+    try:
+        place = find_place(os.environ, arguments.port, _parent())
+    except EngineError as error:
+        raise UsageError(str(error)) from None
+    Path(arguments.bundle).open("rb").close()
+    check_script(arguments)
+    requests = StopRequests()
+    with stop_requests(requests):
+        node = Node(place, _coordinator(arguments, place), _agent(arguments, place))
+        try:
+            return node.run(lambda: requests.number)
+        except SupervisorError as error:
+            raise UserError(str(error)) from None
+        finally:
+            node.end()
+
+
+def _coordinator(arguments: Namespace, place: Place) -> list[str]:
+    nodes = place.nodes if arguments.nodes is None else arguments.nodes
+    words = ["coordinator", arguments.bundle, "--state", str(Path(arguments.state) / "coordinator")]
+    words += [] if nodes is None else ["--nodes", str(nodes)]
+    words += ["--heartbeat-timeout", str(arguments.node_timeout), "--advertise", place.host]
+    return [*words, *_words(arguments, (*_BOTH, *_COORDINATOR))]
+
+
+def _agent(arguments: Namespace, place: Place) -> list[str]:
+    words = ["agent", arguments.bundle, "--state", str(Path(arguments.state) / f"node-{place.node}")]
+    return [*words, *_words(arguments, (*_BOTH, *_AGENT)), *arguments.script_words]
+
+
+def _words(arguments: Namespace, options: Iterable[str]) -> list[str]:
+    """These options as they were given, or as they are if they were not."""
+    words: list[str] = []
+    for option in options:
+        value = getattr(arguments, option.removeprefix("--").replace("-", "_"))
+        if value is True:
+            words.append(option)
+        elif isinstance(value, list):
+            words += [f"{option}={each}" for each in value]  # pyright: ignore[reportUnknownVariableType]
+        elif value is not None and value is not False:
+            words.append(f"{option}={value}")
+    return words
+
+
+def _parent() -> list[str]:
+    """The command line of the process that has started this one."""
+    try:
+        text = Path(f"/proc/{os.getppid()}/cmdline").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    return text.split("\0")[:-1]

@@ -1,0 +1,94 @@
+"""A process of a job that is started again when it dies. Standard library only."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+
+from recycle_runtime import logs
+from recycle_runtime.protocol.lifeline import Lifeline
+
+_MOST_RESTARTS = 5
+_FORGOTTEN_AFTER = 120.0
+"""Seconds after which one restart counts no more."""
+_TERM_SECONDS = 5.0
+
+
+class SupervisorError(RuntimeError):
+    """The job cannot be kept going."""
+
+
+class KeptProcess:
+    """A process that is started again when it dies."""
+
+    def __init__(
+        self,
+        name: str,
+        command: Callable[[], list[str]],
+        environment: dict[str, str],
+        lifeline: Lifeline,
+        *,
+        has_terminal: bool = False,
+        keeps: tuple[int, ...] = (),
+        ignores: tuple[int, ...] = (),
+    ) -> None:
+        """`keeps` are descriptors that each of these processes gets, `ignores` signals that none hears."""
+        self.name, self._command, self._environment = name, command, environment
+        self._lifeline, self._has_terminal, self._keeps = lifeline, has_terminal, keeps
+        self._ignores = ignores
+        self.restarts = 0
+        """But for those of long ago."""
+        self._restarted = time.monotonic()
+        self.process = self._start()
+
+    def look(self) -> int | None:
+        """Its exit status if it has ended by itself; a death by signal is mended."""
+        status = self.process.poll()
+        if status is None or status >= 0:
+            return status
+        now = time.monotonic()
+        self.restarts = max(0, self.restarts - int((now - self._restarted) / _FORGOTTEN_AFTER)) + 1
+        self._restarted = now
+        if self.restarts > _MOST_RESTARTS:
+            raise SupervisorError(f"the {self.name} has died {self.restarts} times")
+        self.process = self._start()
+        return None
+
+    def end(self, seconds: float) -> None:
+        """It may end by itself for so long; then it is asked to, and then made to."""
+        for insist in (lambda: None, self.process.terminate, self.process.kill):
+            insist()
+            try:
+                self.process.wait(seconds)
+                return
+            except subprocess.TimeoutExpired:
+                seconds = _TERM_SECONDS
+        self.process.wait()
+
+    def signal(self, number: signal.Signals) -> None:
+        """To it and to all processes that it has started."""
+        # In the foreground it is in our group, which the terminal has told already.
+        if not self._has_terminal:
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, number)
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(
+            [sys.executable, "-m", "recycle_runtime.cli", *logs.settings().options(), *self._command()],
+            env=os.environ | self._environment | self._lifeline.environment,
+            stdin=None if self._has_terminal else subprocess.DEVNULL,
+            pass_fds=[self._lifeline.reader, *self._keeps],
+            # Only the group in the foreground can read from a terminal.
+            preexec_fn=None if self._has_terminal else partial(_stand_apart, self._ignores),
+        )
+
+
+def _stand_apart(ignores: tuple[int, ...]) -> None:
+    """In a new process: a group of its own, which may write to the terminal from the background."""
+    os.setpgid(0, 0)
+    for number in (signal.SIGTTOU, *ignores):
+        signal.signal(number, signal.SIG_IGN)

@@ -1,0 +1,118 @@
+"""One node of a job: an agent, and on the first node the coordinator, both started again when they die.
+
+However this process ends, the others do too: see `lifeline`. An engine that ends a job may tell all its
+processes at once. The coordinator does not hear that, only this process, which passes it on: twice would
+mean that the job is to end without a checkpoint.
+"""
+
+import errno
+import ipaddress
+import signal
+import socket
+import time
+from collections.abc import Callable, Sequence
+
+from recycle_runtime.launcher.engines import Place
+from recycle_runtime.launcher.kept_process import KeptProcess
+from recycle_runtime.protocol.lifeline import Lifeline
+
+_BACKLOG = 1024
+_LOOK_EVERY = 0.05
+_AGENT_SECONDS = 5.0
+_EVERYWHERE = "0.0.0.0"
+
+
+class Node:
+    """Its processes."""
+
+    def __init__(self, place: Place, coordinator: Sequence[str], agent: Sequence[str]) -> None:
+        """The command lines lack where the coordinator is. OSError if its port is taken."""
+        host = f"[{place.host}]" if ":" in place.host else place.host
+        address = f"{host}:{place.port}"
+        self._lifeline = Lifeline()
+        self._listener: socket.socket | None = None
+        self._coordinator: KeptProcess | None = None
+        if place.is_first:
+            # It belongs to this process: nobody else can have the port while the coordinator restarts.
+            listener = self._listener = listen(place.host, place.port)
+            words = [*coordinator, "--listen", address, "--listener", str(listener.fileno())]
+            self._coordinator = KeptProcess(
+                "coordinator",
+                lambda: words,
+                {},
+                self._lifeline,
+                keeps=(listener.fileno(),),
+                ignores=(signal.SIGTERM, signal.SIGHUP),
+            )
+        self._agent = KeptProcess(
+            "agent", lambda: [agent[0], agent[1], "--coordinator", address, *agent[2:]], {}, self._lifeline
+        )
+        self._is_told = False
+
+    def run(self, stop: Callable[[], int | None]) -> int:
+        """Until the job is over; the exit code. `stop` gives the signal that asks for an end, once one has.
+
+        SupervisorError when a process dies again and again.
+        """
+        while True:
+            if (number := stop()) is not None and not self._is_told:
+                self._tell()
+            status = self._look()
+            if status is not None:
+                return 128 + number if number is not None and status != 0 else status
+            time.sleep(_LOOK_EVERY)
+
+    def end(self) -> None:
+        """Whatever still runs is ended; after the end of the job, that is nothing."""
+        self._lifeline.cut()
+        if self._listener is not None:
+            self._listener.close()
+        for kept in (self._agent, self._coordinator):
+            if kept is not None:
+                kept.process.wait()
+
+    def _look(self) -> int | None:
+        """The exit status of this node, once it has one."""
+        agent = self._status(self._agent)
+        if self._coordinator is None:
+            return agent
+        status = self._status(self._coordinator)
+        if status is not None:
+            self._agent.end(_AGENT_SECONDS)
+            return status
+        # An agent that was not sent away has said what is wrong with this node.
+        return agent or None
+
+    def _status(self, kept: KeptProcess) -> int | None:
+        """Nobody starts again once the end is wanted."""
+        if not self._is_told:
+            return kept.look()
+        status = kept.process.poll()
+        return status if status is None or status >= 0 else 128 - status
+
+    def _tell(self) -> None:
+        """The first node ends the job, with a last checkpoint if it keeps any; another one leaves it."""
+        self._is_told = True
+        if self._coordinator is not None:
+            self._coordinator.process.send_signal(signal.SIGINT)
+        else:
+            self._agent.process.send_signal(signal.SIGTERM)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Only at the address by which others know this node; everywhere, if this node knows no such address."""
+    try:
+        family, *_, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except OSError:
+        return socket.create_server((_EVERYWHERE, port), backlog=_BACKLOG)
+    found = str(where[0])
+    if ipaddress.ip_address(found.partition("%")[0]).is_loopback and host not in (found, "localhost"):
+        # A name of this machine that means something else to others.
+        return socket.create_server((_EVERYWHERE, port), backlog=_BACKLOG)
+    try:
+        return socket.create_server((found, port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        if error.errno != errno.EADDRNOTAVAIL:
+            raise
+    # A name that is translated on the way, such as that of a service.
+    return socket.create_server((_EVERYWHERE, port), backlog=_BACKLOG)

@@ -1,0 +1,120 @@
+"""`recycle-run node` takes what agent and coordinator take, and says what is wrong before it starts them."""
+
+from pathlib import Path
+
+import pytest
+
+from recycle_runtime.cli.commands import node
+from recycle_runtime.cli.main import command_line, main
+from recycle_runtime.protocol.framing import TOKEN
+
+OF_OTHERS = {
+    "--coordinator": "node knows where it is",
+    "--listen": "the same",
+    "--advertise": "the same",
+    "--record": "for `local --trace`",
+    "--debug": "a node has no terminal",
+    "--listener": "not for users",
+    "--fault": "not for users",
+    "--rejoin": "not for users",
+}
+
+
+def options(command: str) -> set[str]:
+    parser = command_line().parsers()[1][command]
+    actions = parser._actions  # pyright: ignore[reportPrivateUsage]
+    return {name for action in actions for name in action.option_strings if name.startswith("--")}
+
+
+def test_every_option_of_agent_and_coordinator_is_one_of_node() -> None:
+    both = options("agent") | options("coordinator")
+    assert both - options("node") == set(OF_OTHERS)
+    assert options("node") - both == {"--port", "--node-timeout"}
+
+
+def test_options_are_passed_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The command lines are such that the commands accept them, with the values that were given."""
+    for name in ("x.plan", "x.py"):
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(TOKEN, "t" * 32)
+    for name, value in (("MASTER_ADDR", "first"), ("NODE_RANK", "1"), ("NNODES", "5")):
+        monkeypatch.setenv(name, value)
+    seen: list[list[str]] = []
+
+    class Recorded:
+        def __init__(self, place: object, coordinator: list[str], agent: list[str]) -> None:
+            seen.extend((coordinator, agent))
+
+        def run(self, stop: object) -> int:
+            return 7
+
+        def end(self) -> None:
+            seen.append(["end"])
+
+    monkeypatch.setattr(node, "Node", Recorded)
+    argv = ["node", "x.plan", "--program", "x.py", "--steps", "9", "--workers-per-node", "2", "--state", "s"]
+    argv += [
+        "--node-timeout",
+        "8",
+        "--heartbeat-timeout",
+        "4",
+        "--resume",
+        "--checkpoint=-kept",
+        "--seed",
+        "3",
+    ]
+    argv += ["--failed", "0:1", "--failed", "1:1", "--page"]
+    assert main(argv) == 7
+    coordinator, agent, end = seen
+    assert end == ["end"]
+    told = command_line().parse([*coordinator, "--listen", "first:1"])
+    assert (told.steps, told.nodes, told.heartbeat_timeout, told.resume) == (9, 5, 8.0, True)
+    assert (told.checkpoint, told.failed, told.page) == ("-kept", ["0:1", "1:1"], "0")
+    assert (told.state, told.advertise, told.max_resumes) == ("s/coordinator", "first", 3)
+    told = command_line().parse([*agent, "--coordinator", "first:1"])
+    assert (told.program, told.seed, told.heartbeat_timeout, told.state) == ("x.py", 3, 4.0, "s/node-1")
+    assert (told.checkpoint, told.workers_per_node, told.script_words) == ("-kept", 2, [])
+
+
+@pytest.mark.parametrize(
+    ("environment", "code", "words"),
+    [
+        ({}, 2, "nothing says which node this is"),
+        ({"MASTER_ADDR": "here", "NODE_RANK": "0"}, 1, "absent.plan: no such file"),
+        ({"MASTER_ADDR": "here", "NODE_RANK": "0", TOKEN: ""}, 2, "must be set to the job's token"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    environment: dict[str, str],
+    code: int,
+    words: str,
+) -> None:
+    for name in (
+        "MASTER_ADDR",
+        "NODE_RANK",
+        "SLURM_JOB_NODELIST",
+        "JOB_COMPLETION_INDEX",
+        "TORCHELASTIC_RUN_ID",
+    ):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in ({TOKEN: "t" * 32} | environment).items():
+        monkeypatch.setenv(name, value)
+    argv = [
+        "node",
+        "absent.plan",
+        "--program",
+        "x.py",
+        "--steps",
+        "1",
+        "--workers-per-node",
+        "1",
+        "--state",
+        "s",
+    ]
+    assert main(argv) == code
+    said = capsys.readouterr().err
+    assert words in said
+    assert said.count("\n") == 1

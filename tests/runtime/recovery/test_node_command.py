@@ -1,0 +1,155 @@
+"""Whole jobs of `recycle-run node`: the same command for every node, on loopback."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+import pytest
+import torch
+
+from recycle_runtime.agent.process_table import ProcessTable
+from recycle_runtime.protocol.framing import new_token
+from tests.runtime.recovery.watched import TINY
+from tests.runtime.training.alone import train_alone
+from tests.runtime.training.compare import changed
+
+_STEPS = 120
+_SLOW = """
+import time
+
+_loss = loss
+
+def loss(output, target):
+    time.sleep(0.05)
+    return _loss(output, target)
+"""
+_PATIENCE = 300.0
+
+
+class Nodes:
+    """Two nodes, from outside."""
+
+    def __init__(self, folder: Path, bundle: str) -> None:
+        self.folder, self.state = folder, folder / "state"
+        (folder / "saved").mkdir()
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        self._environment = os.environ | {
+            "RECYCLE_TOKEN": new_token(),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "NNODES": "2",
+            "GLOO_SOCKET_IFNAME": "lo",
+            "PYTHONPATH": str(Path(__file__).resolve().parents[3] / "runtime"),
+        }
+        self._command = [sys.executable, "-m", "recycle_runtime.cli", "node", bundle]
+        self._command += ["--program", changed(folder, TINY, _SLOW), "--steps", str(_STEPS)]
+        self._command += ["--workers-per-node", "2", "--state", str(self.state), "--plan-ahead", "off"]
+        self._command += ["--replan", "off", "--save", str(folder / "saved"), "--restart-workers", "off"]
+        self._command += ["--checkpoint", str(folder / "kept")]
+        self.nodes: list[subprocess.Popen[str]] = []
+
+    def start(self) -> None:
+        for rank in range(2):
+            with (self.folder / f"stderr-{rank}").open("w") as stderr:
+                environment = self._environment | {"NODE_RANK": str(rank)}
+                self.nodes.append(
+                    subprocess.Popen(
+                        self._command, env=environment, stderr=stderr, text=True, process_group=0
+                    )
+                )
+
+    def until(self, is_so: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + _PATIENCE
+        while not is_so():
+            assert time.monotonic() < deadline and all(node.poll() is None for node in self.nodes), (
+                self.said()
+            )
+            time.sleep(0.05)
+
+    def said(self) -> str:
+        return "\n".join((self.folder / f"stderr-{rank}").read_text() for rank in range(2))
+
+    def losses(self) -> list[float]:
+        """By the coordinator's journal, which has every step once."""
+        path = self.state / "coordinator" / "journal.jsonl"
+        # The last line may be half written.
+        text = path.read_text().rpartition("\n")[0] if path.exists() else ""
+        rows = [line["told"] for line in map(json.loads, text.splitlines()) if "told" in line]
+        assert [row["step"] for row in rows] == list(range(len(rows)))
+        return [row["loss"] for row in rows]
+
+    def until_steps(self, more: int) -> None:
+        goal = len(self.losses()) + more
+        self.until(lambda: len(self.losses()) >= goal)
+
+    def child(self, node: int, name: str) -> int:
+        """The process of that command on this node."""
+        pid = self.nodes[node].pid
+        for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            if name in Path(f"/proc/{each}/cmdline").read_text().split("\0"):
+                return int(each)
+        raise AssertionError(f"no {name} on node {node}")
+
+    def workers(self, node: int) -> list[int]:
+        path = self.state / f"node-{node}" / "processes.json"
+        return [row.pid for row in ProcessTable(path, 2).written()]
+
+    def codes(self) -> list[int]:
+        return [node.wait(_PATIENCE) for node in self.nodes]
+
+    def end(self) -> None:
+        for node in self.nodes:
+            if node.poll() is None:
+                # All its processes hold on to it.
+                node.kill()
+            node.wait()
+
+
+@pytest.fixture
+def nodes(tmp_path: Path, square: str) -> Generator[Nodes]:
+    job = Nodes(tmp_path, square)
+    try:
+        job.start()
+        job.until_steps(5)
+        yield job
+    finally:
+        job.end()
+
+
+@pytest.mark.slow
+def test_a_worker_an_agent_and_the_coordinator_are_killed(nodes: Nodes) -> None:
+    os.kill(nodes.workers(1)[0], signal.SIGKILL)
+    nodes.until_steps(5)
+    for node, name in ((0, "coordinator"), (0, "agent")):
+        before = nodes.child(node, name)
+        os.kill(before, signal.SIGKILL)
+        nodes.until_steps(5)
+        assert nodes.child(node, name) != before
+    assert nodes.codes() == [0, 0], nodes.said()
+    alone = train_alone(TINY, 2, 4, _STEPS)
+    assert nodes.losses() == pytest.approx(alone.losses, rel=1e-9)
+    saved = list((nodes.folder / "saved").glob("worker-*.pt"))
+    assert len(saved) == 3
+    for path in saved:
+        state: dict[str, torch.Tensor] = torch.load(path, weights_only=True)["model"]
+        torch.testing.assert_close(state, alone.states[int(path.name.split("-")[2])], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.slow
+def test_all_processes_are_told_to_end_at_once(nodes: Nodes) -> None:
+    """As Slurm does it: the job ends with a checkpoint of all steps that it has made."""
+    pids = [node.pid for node in nodes.nodes]
+    pids += [nodes.child(0, "coordinator"), nodes.child(0, "agent"), nodes.child(1, "agent")]
+    for pid in (*pids, *nodes.workers(0), *nodes.workers(1)):
+        os.kill(pid, signal.SIGTERM)
+    assert nodes.codes()[0] == 128 + signal.SIGTERM
+    assert "resume from it with --resume" in nodes.said()
+    (kept,) = (nodes.folder / "kept").glob("step-*")
+    assert int(kept.name.removeprefix("step-")) == len(nodes.losses()) < _STEPS
