@@ -107,14 +107,16 @@ def stage_bounds(problem: Problem, stage: int) -> list[Bound]:
     more = int(_worker_bounds(problem, stage, share + 1, 1).max())
     alone, crowded = (_worker_bounds(problem, stage, share, crowd) for crowd in (1, full))
     periods = np.maximum(alone, np.minimum(crowded, more)).tolist()
+    # Where workers hold several chunks, what is numbered here are chunks.
+    noun = "stage" if len(set(problem.pool)) == problem.chunks else "chunk"
     reasons = (
-        f"load of stage {stage}",
-        *(f"tail of stage {stage} through stage {first}" for first in range(stage)),
-        f"memory of stage {stage}",
+        f"load of {noun} {stage}",
+        *(f"tail of {noun} {stage} through {noun} {first}" for first in range(stage)),
+        f"memory of {noun} {stage}",
     )
     return [
         *(Bound(period, reason) for period, reason in zip(periods, reasons, strict=True)),
-        Bound(_window(problem, stage, pooled_span(problem, stage)), f"both ends of stage {stage}"),
+        Bound(_window(problem, stage, pooled_span(problem, stage)), f"both ends of {noun} {stage}"),
     ]
 
 
