@@ -79,13 +79,16 @@ def interrupts_ignored() -> Generator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def stop_requests(requests: StopRequests) -> AbstractContextManager[None]:
-    """While this is open, the first signal that asks us to end is a request; the second raises Stopped."""
+def stop_requests(requests: StopRequests, *, patient: bool = False) -> AbstractContextManager[None]:
+    """While this is open, the first signal that asks us to end is a request; the second raises Stopped.
+
+    `patient`: only ctrl-C does. An engine may send SIGTERM twice, by itself and through what has started us.
+    """
 
     def is_first(number: int) -> bool:
         first = requests.number is None
         if first:
             requests.number = number
-        return first
+        return first or (patient and number != signal.SIGINT)
 
     return _handled(_WORDS, is_first)

@@ -77,9 +77,10 @@ def _first_node(environment: Mapping[str, str], launcher: Sequence[str]) -> tupl
     names = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST")
     if names:
         # All nodes of a job agree on it, and two jobs on one node do not meet.
-        return first_host(names), 20_000 + _number(environment, "SLURM_JOB_ID", 0) % 10_000
+        port = 20_000 + _number(environment, "SLURM_JOB_ID", 0) % 10_000
+        return first_host(names), _number(environment, "MASTER_PORT", port)
     if environment.get("JOB_COMPLETION_INDEX"):
-        return _first_pod(environment), PORT
+        return _first_pod(environment), _number(environment, "MASTER_PORT", PORT)
     raise EngineError(
         "nothing says which node this is: start it with srun, torchrun or as an indexed Job, or set "
         "MASTER_ADDR to the host of the first node and NODE_RANK to 0, 1, ..."

@@ -21,19 +21,26 @@ RECYCLE_RUN = """#!/bin/bash
 [ "${#RECYCLE_TOKEN}" = 64 ] || touch no-token
 printf '%s\\0' "$@" > new.$$
 mv new.$$ called.$$
-[ "$1" = agent ] || until [ "$(ls called.* | wc -l)" = 3 ]; do /bin/sleep 0.05; done
+[ "$SLURM_NODEID" = 0 ] && exit 3
+exit 0
 """
-"""What it was called with; the job goes on until both agents were there."""
+"""What it was called with; the job ends with the status of the first node."""
 SRUN = """#!/bin/bash
+trap : TERM
 while [[ $1 == --* ]]; do shift; done
-exec "${@:1:3}" "$PWD/state" "${@:5}"
+for id in 0 1; do
+  SLURM_NODEID=$id "${@:1:4}" "$PWD/own$id" "${@:6}" &
+done
+until wait; do :; done
+while [ "$(jobs -r)" ]; do /bin/sleep 0.05; done
+exit 1
 """
-"""Here, and with a state folder of its own."""
+"""Here, as two nodes with a folder of their own each; one of them is said to have failed."""
 ENDS_IN_ORDER = """#!/bin/bash
 ending=
 trap ending=1 TERM
 touch began.$$
-if [ "$1" = agent ]; then
+if [ "$SLURM_NODEID" = 1 ]; then
   until [ "$(ls saved.* 2>/dev/null)" ]; do /bin/sleep 0.05; done
   exit 0
 fi
@@ -42,13 +49,13 @@ until [ "$ending" ]; do /bin/sleep 0.05; done
 touch saved.$$
 exit 143
 """
-"""A coordinator that takes a last checkpoint when it is told to end, and agents that stay as long."""
-STUBS = {
-    "scontrol": "#!/bin/bash\nprintf 'one\\ntwo\\n'\n",
-    "recycle-run": RECYCLE_RUN,
-    "srun": SRUN,
-    "sleep": "#!/bin/bash\n",
-}
+"""A first node that takes a last checkpoint when it is told to end, and another that stays as long."""
+DIES_ONCE = """#!/bin/bash
+echo "$SLURM_NODEID" >> lives
+[ "$SLURM_NODEID" = 0 ] || [ "$(grep -c 1 lives)" = 2 ] || kill -KILL $$
+exit 0
+"""
+STUBS = {"recycle-run": RECYCLE_RUN, "srun": SRUN, "sleep": "#!/bin/bash\n"}
 
 
 @pytest.fixture(scope="module")
@@ -69,10 +76,10 @@ def launch(recyclec: Recyclec, system: str, plan: str, *more: str, program: str 
 
 def test_the_numbers_come_from_the_bundle(bundle: str, recyclec: Recyclec) -> None:
     script = launch(recyclec, "slurm", bundle, "--workers-per-node", "5")
-    for line in ("--job-name=figure3", "--nodes=3", "--gpus-per-node=5", "--no-kill"):
+    lines = ["--job-name=figure3", "--nodes=3", "--gpus-per-node=5", "--no-kill"]
+    for line in (*lines, "--open-mode=append", "--signal=TERM@120"):
         assert f"\n#SBATCH {line}\n" in script
     assert "--kill-on-bad-exit=0" in script
-    assert "--overlap" in script
     manifest = launch(recyclec, "kubernetes", bundle, "--workers-per-node", "5")
     assert "\n  completions: 3\n" in manifest
     assert 'limits: {"nvidia.com/gpu": "5"}' in manifest
@@ -107,26 +114,13 @@ def test_the_script_runs_what_was_asked_for(
     assert not (tmp_path / "injected").exists()
     assert not (tmp_path / "no-token").exists()
     kept = [] if checkpoint is None else ["--checkpoint", f"./{checkpoint}"]
-    (at,) = {call[call.index("--listen") + 1] for call in calls if "--listen" in call}
-    # The node's name means nothing here, so its address is not known.
-    host, _, port = at.rpartition(":")
-    assert host == "0.0.0.0" and 20_000 <= int(port) < 30_000
-    coordinator = ["coordinator", plan, "--steps", "50", "--listen", at, "--nodes", "2"]
-    coordinator += ["--state", f"{tmp_path}/figure3.7.0.state", *kept, *(["--resume"] if kept else [])]
-    agent = [
-        "agent",
-        plan,
-        "--program",
-        ODD,
-        "--coordinator",
-        f"one:{port}",
-        "--workers-per-node",
-        "8",
-        "--device",
-        "cuda",
-    ]
-    agent += ["--state", "/tmp/figure3.7.0.agent", *kept]
-    assert sorted(calls) == [agent, agent, coordinator]
+    assert (tmp_path / "own0").stat().st_mode & 0o777 == 0o700
+    (port,) = {call[call.index("--port") + 1] for call in calls}
+    assert 20_000 <= int(port) < 30_000
+    node = ["node", plan, "--program", ODD, "--steps", "50", "--port", port, "--nodes", "2"]
+    node += ["--workers-per-node", "8", "--device", "cuda", "--state", "figure3.7.0.state"]
+    node += ["--node-state", "/tmp/figure3.7.0.node", *kept, *(["--resume"] if kept else [])]
+    assert calls == [node, node]
 
 
 def test_a_script_with_its_arguments(bundle: str, recyclec: Recyclec, tmp_path: Path) -> None:
@@ -141,11 +135,11 @@ def test_a_script_with_its_arguments(bundle: str, recyclec: Recyclec, tmp_path: 
     script = tmp_path / "job.sh"
     script.write_text(text)
     subprocess.run(["bash", "-n", str(script)], check=True)
-    first, second, coordinator = sorted(_calls(script))
+    first, second = _calls(script)
     assert not (tmp_path / "injected").exists()
-    assert "--steps" not in coordinator and "--program" not in first
-    assert first == second and first[:3] == ["agent", bundle, "--coordinator"]
-    assert first[-len(words) - 2 :] == ["--checkpoint", "kept", *words]
+    assert "--steps" not in first and "--program" not in first
+    assert first == second and first[:3] == ["node", bundle, "--port"]
+    assert first[-len(words) - 3 :] == ["--checkpoint", "kept", "--resume", *words]
     code, text, _ = recyclec("launch", "kubernetes", bundle, *words)
     assert code == 0
     command = text[text.index('- "agent"') : text.rindex("resources:")]
@@ -171,7 +165,7 @@ def test_what_to_train_is_said_once(bundle: str, recyclec: Recyclec, words: list
 
 
 def test_the_script_waits_for_a_last_checkpoint(bundle: str, recyclec: Recyclec, tmp_path: Path) -> None:
-    """All processes are told to end at once, as Slurm does; a coordinator that ends then is left alone."""
+    """All processes are told to end at once, as Slurm does; a node that ends then is left alone."""
     script = tmp_path / "job.sh"
     script.write_text(launch(recyclec, "slurm", bundle, "--nodes", "2", "--checkpoint", "kept"))
     commands = _commands(
@@ -179,7 +173,7 @@ def test_the_script_waits_for_a_last_checkpoint(bundle: str, recyclec: Recyclec,
     )
     child = subprocess.Popen(["bash", str(script)], cwd=tmp_path, env=commands, process_group=0)
     try:
-        while len(list(tmp_path.glob("began.*"))) < 3:
+        while len(list(tmp_path.glob("began.*"))) < 2:
             assert child.poll() is None
         os.killpg(child.pid, signal.SIGTERM)
         assert child.wait(120) == 143
@@ -187,7 +181,15 @@ def test_the_script_waits_for_a_last_checkpoint(bundle: str, recyclec: Recyclec,
         with suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
     assert len(list(tmp_path.glob("saved.*"))) == 1
-    assert len(list(tmp_path.glob("began.*"))) == 3
+    assert len(list(tmp_path.glob("began.*"))) == 2
+
+
+def test_a_node_that_was_killed_starts_again(bundle: str, recyclec: Recyclec, tmp_path: Path) -> None:
+    script = tmp_path / "job.sh"
+    script.write_text(launch(recyclec, "slurm", bundle, "--nodes", "2"))
+    commands = _commands(tmp_path, STUBS | {"recycle-run": DIES_ONCE})
+    assert subprocess.run(["bash", str(script)], cwd=tmp_path, env=commands, timeout=120).returncode == 0
+    assert sorted((tmp_path / "lives").read_text().split()) == ["0", "1", "1"]
 
 
 def _commands(folder: Path, stubs: Mapping[str, str]) -> dict[str, str]:
@@ -197,14 +199,14 @@ def _commands(folder: Path, stubs: Mapping[str, str]) -> dict[str, str]:
     for name, text in stubs.items():
         (commands / name).write_text(text)
         (commands / name).chmod(0o755)
-    return {"PATH": f"{commands}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "x"}
+    return {"PATH": f"{commands}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
 
 
 def _calls(script: Path) -> list[list[str]]:
     """What the script calls `recycle-run` with, on a cluster of two nodes that is played by stubs."""
     environment = _commands(script.parent, STUBS)
     done = subprocess.run(["bash", str(script)], cwd=script.parent, env=environment, check=False, timeout=120)
-    assert done.returncode == 0
+    assert done.returncode == 3
     return [path.read_text().split("\0")[:-1] for path in script.parent.glob("called.*")]
 
 

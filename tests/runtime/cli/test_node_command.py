@@ -29,7 +29,7 @@ def options(command: str) -> set[str]:
 def test_every_option_of_agent_and_coordinator_is_one_of_node() -> None:
     both = options("agent") | options("coordinator")
     assert both - options("node") == set(OF_OTHERS)
-    assert options("node") - both == {"--port", "--node-timeout"}
+    assert options("node") - both == {"--port", "--node-timeout", "--node-state"}
 
 
 def test_options_are_passed_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_options_are_passed_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         "--seed",
         "3",
     ]
-    argv += ["--failed", "0:1", "--failed", "1:1", "--page"]
+    argv += ["--failed", "0:1", "--failed", "1:1", "--page", "--node-state", "/own"]
     assert main(argv) == 7
     coordinator, agent, end = seen
     assert end == ["end"]
@@ -73,7 +73,7 @@ def test_options_are_passed_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     assert (told.checkpoint, told.failed, told.page) == ("-kept", ["0:1", "1:1"], "0")
     assert (told.state, told.advertise, told.max_resumes) == ("s/coordinator", "first", 3)
     told = command_line().parse([*agent, "--coordinator", "first:1"])
-    assert (told.program, told.seed, told.heartbeat_timeout, told.state) == ("x.py", 3, 4.0, "s/node-1")
+    assert (told.program, told.seed, told.heartbeat_timeout, told.state) == ("x.py", 3, 4.0, "/own")
     assert (told.checkpoint, told.workers_per_node, told.script_words) == ("-kept", 2, [])
 
 

@@ -40,6 +40,7 @@ PLAIN = {"MASTER_ADDR": "first", "MASTER_PORT": "4000", "NODE_RANK": "3"}
             Place(1, "gpu004", 24567, 2),
         ),
         (SLURM | {"MASTER_ADDR": "ib3", "MASTER_PORT": "5"}, Place(0, "ib3", 5, 4)),
+        (SLURM | {"MASTER_PORT": "5"}, Place(0, "gpu003", 5, 4)),
         (POD, Place(12, "train-0.train", 29500, None)),
         (
             POD | {"MASTER_ADDR": "train-0.other.default.svc"},

@@ -149,6 +149,9 @@ def test_all_processes_are_told_to_end_at_once(nodes: Nodes) -> None:
     pids += [nodes.child(0, "coordinator"), nodes.child(0, "agent"), nodes.child(1, "agent")]
     for pid in (*pids, *nodes.workers(0), *nodes.workers(1)):
         os.kill(pid, signal.SIGTERM)
+    # And once more, as srun does which was told itself.
+    for node in nodes.nodes:
+        node.terminate()
     assert nodes.codes()[0] == 128 + signal.SIGTERM
     assert "resume from it with --resume" in nodes.said()
     (kept,) = (nodes.folder / "kept").glob("step-*")

@@ -86,6 +86,11 @@ def add_arguments(parser: Arguments) -> None:
         help="a folder for what must outlive a process; nodes may share it",
     )
     parser.add_argument(
+        "--node-state",
+        metavar="DIR",
+        help="a folder of this node alone for its agent, on a disk of its own (default: in --state)",
+    )
+    parser.add_argument(
         "--port",
         type=int,
         metavar="N",
@@ -119,7 +124,7 @@ def run(arguments: Namespace, output: Output) -> int:
     Path(arguments.bundle).open("rb").close()
     check_script(arguments)
     requests = StopRequests()
-    with stop_requests(requests):
+    with stop_requests(requests, patient=True):
         node = Node(place, _coordinator(arguments, place), _agent(arguments, place))
         try:
             return node.run(lambda: requests.number)
@@ -138,7 +143,8 @@ def _coordinator(arguments: Namespace, place: Place) -> list[str]:
 
 
 def _agent(arguments: Namespace, place: Place) -> list[str]:
-    words = ["agent", arguments.bundle, "--state", str(Path(arguments.state) / f"node-{place.node}")]
+    state = arguments.node_state or str(Path(arguments.state) / f"node-{place.node}")
+    words = ["agent", arguments.bundle, "--state", state]
     return [*words, *_words(arguments, (*_BOTH, *_AGENT)), *arguments.script_words]
 
 
