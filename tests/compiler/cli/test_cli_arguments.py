@@ -45,7 +45,7 @@ def test_usage_errors(argv: list[str], words: str, capsys: pytest.CaptureFixture
 
 def test_a_plan_needs_failed_or_slow_workers(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "x.job"]) == 2
-    words = "the following arguments are required: --failed, --slow or --layout"
+    words = "the following arguments are required: --failed, --slow, --layout or --workers"
     assert capsys.readouterr() == ("", f"recyclec: error: {words}\n")
 
 
