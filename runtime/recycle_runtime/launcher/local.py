@@ -207,7 +207,9 @@ def _take(message: ToObserver, result: RunResult, options: RunOptions) -> None:
         case JobEnded(None, _, _, steps):
             result.totals.append(steps)
         case JobEnded(error, no_plan, newest) if error is not None:
-            raise (NoPlanError if no_plan else RunError)(error + _how_to_go_on(newest, options))
+            # An error that says itself how to resume needs no second way, which would end in the same error.
+            more = "" if "--accept-changes" in error else _how_to_go_on(newest, options)
+            raise (NoPlanError if no_plan else RunError)(error + more)
         case _:
             pass
 

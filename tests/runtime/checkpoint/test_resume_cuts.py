@@ -90,7 +90,7 @@ def test_other_layers_are_refused(kept: tuple[Path, str], tmp_path: Path) -> Non
         run(cut_plans(tmp_path, (4, 5), 2), fewer, 6, checkpoint=checkpoint, resume=True)
     plain = plans(tmp_path / "plain.plan", unit_job(2, 1, PER_STEP))
     with pytest.raises(RunError, match="has 10 layers, and the program has 9"):
-        run(plain, fewer, 6, checkpoint=checkpoint, resume=True)
+        run(plain, fewer, 6, checkpoint=checkpoint, resume=True, accepts_changes=True)
     # No other name of the file: it would be the program of another job.
     (tmp_path / "names").mkdir()
     named = changed(tmp_path / "names", program, "_layers = layers\nlayers = lambda: _layers()[::-1]")
