@@ -2,34 +2,16 @@
 
 import random
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from recycle_runtime.plan.worker_ids import Worker, worker_text
-
-if TYPE_CHECKING:
-    from recycle_runtime.testing.world.world import World
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """Something that happens at a moment, `seconds` long if it passes."""
-
-    at: float
-    seconds: float = 0.0
-
-    def happen(self, world: "World") -> None:
-        raise NotImplementedError
-
-    @property
-    def words(self) -> str:
-        raise NotImplementedError
+from recycle_runtime.testing.world.world import Fault, World
 
 
 @dataclass(frozen=True, slots=True)
 class KillWorker(Fault):
     worker: Worker = (0, 0)
 
-    def happen(self, world: "World") -> None:
+    def happen(self, world: World) -> None:
         if (process := world.worker_process(self.worker)) is not None and world.may_lose(self.worker):
             process.exit("was killed by signal 9")
 
@@ -42,7 +24,7 @@ class KillWorker(Fault):
 class StopWorker(Fault):
     worker: Worker = (0, 0)
 
-    def happen(self, world: "World") -> None:
+    def happen(self, world: World) -> None:
         if (process := world.worker_process(self.worker)) is not None and world.may_lose(self.worker):
             world.pause(process, self.seconds)
 
@@ -57,7 +39,7 @@ class ForgetfulWorker(Fault):
 
     worker: Worker = (0, 0)
 
-    def happen(self, world: "World") -> None:
+    def happen(self, world: World) -> None:
         if (process := world.worker_process(self.worker)) is not None:
             process.is_forgetful = True
 
@@ -72,7 +54,7 @@ class CutLine(Fault):
 
     worker: Worker = (0, 0)
 
-    def happen(self, world: "World") -> None:
+    def happen(self, world: World) -> None:
         if (process := world.worker_process(self.worker)) is not None:
             for line in process.lines:
                 if line.pipe is not None:
@@ -87,7 +69,7 @@ class CutLine(Fault):
 class KillAgent(Fault):
     node: int = 0
 
-    def happen(self, world: "World") -> None:
+    def happen(self, world: World) -> None:
         world.nodes[self.node].kill_agent(self.seconds)
 
     @property
@@ -99,7 +81,7 @@ class KillAgent(Fault):
 class StopAgent(Fault):
     node: int = 0
 
-    def happen(self, world: "World") -> None:
+    def happen(self, world: World) -> None:
         agent = world.nodes[self.node].agent
         if agent is not None and agent.is_alive and world.may_lose_node(self.node):
             world.pause(agent, self.seconds)
@@ -115,7 +97,7 @@ class StopNode(Fault):
 
     node: int = 0
 
-    def happen(self, world: "World") -> None:
+    def happen(self, world: World) -> None:
         if world.may_lose_node(self.node):
             for process in world.processes_on(self.node):
                 world.pause(process, self.seconds)
@@ -131,7 +113,7 @@ class LoseNode(Fault):
 
     node: int = 0
 
-    def happen(self, world: "World") -> None:
+    def happen(self, world: World) -> None:
         if world.may_lose_node(self.node):
             world.lose_node(self.node)
 
@@ -142,7 +124,7 @@ class LoseNode(Fault):
 
 @dataclass(frozen=True, slots=True)
 class NewNode(Fault):
-    def happen(self, world: "World") -> None:
+    def happen(self, world: World) -> None:
         world.add_node()
 
     @property
@@ -156,7 +138,7 @@ class Partition(Fault):
 
     pairs: tuple[tuple[int, int], ...] = ()
 
-    def happen(self, world: "World") -> None:
+    def happen(self, world: World) -> None:
         world.partition(self.pairs, self.seconds)
 
     @property
@@ -167,7 +149,7 @@ class Partition(Fault):
 
 @dataclass(frozen=True, slots=True)
 class KillCoordinator(Fault):
-    def happen(self, world: "World") -> None:
+    def happen(self, world: World) -> None:
         world.kill_coordinator(self.seconds)
 
     @property
@@ -181,7 +163,7 @@ class KillCoordinatorAtSend(Fault):
 
     sends: int = 0
 
-    def happen(self, world: "World") -> None:
+    def happen(self, world: World) -> None:
         world.kill_coordinator_later(self.seconds, sends=self.sends)
 
     @property
@@ -198,7 +180,7 @@ class TearJournal(Fault):
 
     writes: int = 0
 
-    def happen(self, world: "World") -> None:
+    def happen(self, world: World) -> None:
         world.kill_coordinator_later(self.seconds, writes=self.writes)
 
     @property
@@ -211,7 +193,7 @@ class TearJournal(Fault):
 
 @dataclass(frozen=True, slots=True)
 class StopCoordinator(Fault):
-    def happen(self, world: "World") -> None:
+    def happen(self, world: World) -> None:
         if world.coordinator is not None and world.coordinator.process.is_alive:
             world.pause(world.coordinator.process, self.seconds)
 
@@ -226,7 +208,7 @@ class FullDisk(Fault):
 
     node: int = 0
 
-    def happen(self, world: "World") -> None:
+    def happen(self, world: World) -> None:
         world.fill_disk(self.node, self.seconds)
 
     @property
@@ -239,7 +221,7 @@ class SlowNode(Fault):
     node: int = 0
     factor: float = 1.0
 
-    def happen(self, world: "World") -> None:
+    def happen(self, world: World) -> None:
         world.slow_down(self.node, self.factor, self.seconds)
 
     @property
@@ -251,7 +233,7 @@ class SlowNode(Fault):
 class SlowDisk(Fault):
     node: int = 0
 
-    def happen(self, world: "World") -> None:
+    def happen(self, world: World) -> None:
         world.slow_disk(self.node, self.seconds)
 
     @property
@@ -265,7 +247,7 @@ class ClockJump(Fault):
 
     node: int = 0
 
-    def happen(self, world: "World") -> None:
+    def happen(self, world: World) -> None:
         world.node_of(self.node).offset += self.seconds
 
     @property
@@ -279,7 +261,7 @@ class Stranger(Fault):
 
     worker: Worker = (0, 0)
 
-    def happen(self, world: "World") -> None:
+    def happen(self, world: World) -> None:
         world.let_stranger_in(self.worker)
 
     @property

@@ -12,6 +12,7 @@ import random
 import shutil
 import tempfile
 import traceback
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -34,7 +35,6 @@ from recycle_runtime.protocol.messages import JobEnded, JobEvent, Member, Messag
 from recycle_runtime.testing.world.arithmetic import Reference
 from recycle_runtime.testing.world.coordinator import CoordinatorProcess, Disk, Killed, Watcher
 from recycle_runtime.testing.world.engine import Job, NumberEngine
-from recycle_runtime.testing.world.faults import Fault
 from recycle_runtime.testing.world.group import Ports
 from recycle_runtime.testing.world.loop import Loop
 from recycle_runtime.testing.world.network import End, Network, Node, Pipe
@@ -52,6 +52,21 @@ _QUIET_SECONDS = 900.0
 _LEAVING_SECONDS = 120.0
 """After its end, within which every process has to."""
 _MOST_EVENTS = 2_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Fault(ABC):
+    """Something that happens at a moment, `seconds` long if it passes."""
+
+    at: float
+    seconds: float = 0.0
+
+    @abstractmethod
+    def happen(self, world: "World") -> None: ...
+
+    @property
+    @abstractmethod
+    def words(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
