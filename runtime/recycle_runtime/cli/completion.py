@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from recycle_runtime.cli.description import Command, Option
+from recycle_runtime.cli.description import Command, Option, described
+from recycle_runtime.cli.output import DONE, Output
+from recycle_runtime.cli.parser import Arguments, CommandLine
 
 Script = Callable[[str, Sequence[Command]], str]
 
@@ -148,3 +150,13 @@ def _fish_text(text: str) -> str:
 
 _SCRIPTS: Mapping[str, Script] = {"bash": _bash, "zsh": _zsh, "fish": _fish}
 SHELLS = tuple(_SCRIPTS)
+
+
+def add_shell_argument(parser: Arguments) -> None:
+    parser.add_argument("shell", choices=SHELLS, metavar="|".join(SHELLS), help="the shell to write it for")
+
+
+def print_completion(program: CommandLine, shell: str, output: Output) -> int:
+    """What the command `completion` of a program does."""
+    output.data(completion(shell, program.name, described(program)))
+    return DONE

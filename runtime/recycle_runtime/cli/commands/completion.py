@@ -2,18 +2,13 @@
 
 from argparse import Namespace
 
-from recycle_runtime.cli.completion import SHELLS, completion
-from recycle_runtime.cli.description import described
+from recycle_runtime.cli.completion import add_shell_argument as add_arguments
+from recycle_runtime.cli.completion import print_completion
 from recycle_runtime.cli.main import command_line
-from recycle_runtime.cli.output import DONE, Output
-from recycle_runtime.cli.parser import Arguments
+from recycle_runtime.cli.output import Output
 
-
-def add_arguments(parser: Arguments) -> None:
-    parser.add_argument("shell", choices=SHELLS, metavar="|".join(SHELLS), help="the shell to write it for")
+__all__ = ["add_arguments", "run"]
 
 
 def run(arguments: Namespace, output: Output) -> int:
-    program = command_line()
-    output.data(completion(arguments.shell, program.name, described(program)))
-    return DONE
+    return print_completion(command_line(), arguments.shell, output)
