@@ -366,7 +366,7 @@ class NumberSession:
             raise StreamError(f"instruction {position} of step {self._step}: {cause}") from cause
 
     async def evaluate(self, data: Any, before: Callable[[int], None]) -> float | None:
-        raise NotImplementedError
+        raise AssertionError("a world has no scripts, and nobody else asks for an evaluation")
 
     async def settle(self) -> None:
         await self._norm_arrives()
