@@ -40,8 +40,8 @@ PALETTES = {
 LIGHT_KINDS = ("F", "R", "O")
 """Kinds whose labels are dark."""
 WIDTH = 1200
-LEAST_WIDTH = 300
-"""Narrower ones have no room for a word beside the rows."""
+LEAST_WIDTH, MOST_WIDTH = 300, 100_000
+"""Narrower ones have no room for a word beside the rows; wider ones are nothing to look at."""
 _ROW, _GAP, _BETWEEN = 22.0, 2.0, 8.0
 _MEMORY = 16.0
 _TOP, _RIGHT = 14.0, 16.0
@@ -69,8 +69,8 @@ class Scale:
 
 def picture(schedule: Schedule, *, width: int = WIDTH, memory: bool = False, theme: Theme = "auto") -> str:
     """The picture of a plan, `width` pixels wide; on request with the memory that each worker holds."""
-    if width < LEAST_WIDTH:
-        raise ValueError(f"a picture needs a width of at least {LEAST_WIDTH} pixels, got {width}")
+    if not LEAST_WIDTH <= width <= MOST_WIDTH:
+        raise ValueError(f"a picture is {LEAST_WIDTH} to {MOST_WIDTH} pixels wide, got {width}")
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(

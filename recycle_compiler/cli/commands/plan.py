@@ -141,6 +141,8 @@ def _fastest(arguments: Namespace, job: JobSpec, path: str, output: Output) -> l
         raise UserError(f"{path}: {NOT_IN_LAYERS}")
     if why := why_own_cut(job):
         raise UserError(f"no other cut for {job.name}: {why}", NO_PLAN)
+    if workers > job.workers:
+        raise UsageError(f"--workers must be at most {job.workers}, the workers of the job, got {workers}")
     found = fastest_recut(job, workers, Deadline(job.solver.time_limit_ns), split=arguments.split)
     if found is None:
         layers = plural(job.layer_costs.count, "layer")

@@ -12,7 +12,7 @@ from recycle_compiler.ir.streams import Streams
 from recycle_compiler.ir.text import print_schedule, print_streams
 from recycle_compiler.viz.document import document
 from recycle_compiler.viz.grid import grid
-from recycle_compiler.viz.picture import LEAST_WIDTH, THEMES, WIDTH, picture
+from recycle_compiler.viz.picture import LEAST_WIDTH, MOST_WIDTH, THEMES, WIDTH, picture
 from recycle_compiler.viz.plan_page import Side, document_of, plan_page
 from recycle_runtime.cli.output import Output, UsageError, to_stdout
 from recycle_runtime.cli.parser import Arguments
@@ -63,8 +63,9 @@ def _view(streams: Streams, origin: str, arguments: Namespace, output: Output) -
         return plan_page(schedule.job.name, [Side(origin, (document_of(schedule),))])
     if arguments.format == "svg":
         width = arguments.width or WIDTH
-        if width < LEAST_WIDTH:
-            raise UsageError(f"--width must be at least {LEAST_WIDTH} pixels for an svg, got {width}")
+        if not LEAST_WIDTH <= width <= MOST_WIDTH:
+            limits = f"from {LEAST_WIDTH} to {MOST_WIDTH} pixels"
+            raise UsageError(f"--width must be {limits} for an svg, got {width}")
         return picture(schedule, width=width, memory=arguments.memory, theme=arguments.theme)
     on_terminal = to_stdout(arguments.out) and sys.stdout.isatty()
     width = arguments.width or (_terminal_width() if on_terminal else _WIDTH_WITHOUT_TERMINAL)

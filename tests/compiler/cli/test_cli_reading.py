@@ -86,7 +86,7 @@ def test_show_into_a_file(small_bundle: str, recyclec: Recyclec, tmp_path: Path)
 def test_an_svg_that_is_too_narrow(small_bundle: str, recyclec: Recyclec) -> None:
     code, data, words = recyclec("show", small_bundle, "--format", "svg", "--width", "10")
     assert (code, data) == (2, "")
-    assert words == "recyclec: error: --width must be at least 300 pixels for an svg, got 10\n"
+    assert words == "recyclec: error: --width must be from 300 to 100000 pixels for an svg, got 10\n"
 
 
 def test_diff_of_bundles(small_bundle: str, small_job: str, recyclec: Recyclec, tmp_path: Path) -> None:
