@@ -28,7 +28,7 @@ from recycle_runtime.cli.options.training import (
 from recycle_runtime.cli.output import Output, UsageError, UserError
 from recycle_runtime.cli.parser import Arguments
 from recycle_runtime.cli.signals import StopRequests, stop_requests
-from recycle_runtime.launcher.engines import EngineError, Place, find_place
+from recycle_runtime.launcher.engines import EngineError, find_place
 from recycle_runtime.launcher.kept_process import SupervisorError
 from recycle_runtime.launcher.node import Node
 
@@ -125,7 +125,9 @@ def run(arguments: Namespace, output: Output) -> int:
     check_script(arguments)
     requests = StopRequests()
     with stop_requests(requests, patient=True):
-        node = Node(place, _coordinator(arguments, place), _agent(arguments, place))
+        nodes = place.nodes if arguments.nodes is None else arguments.nodes
+        state = arguments.node_state or str(Path(arguments.state) / f"node-{place.node}")
+        node = Node(place, coordinator_words(arguments, place.host, nodes), agent_words(arguments, state))
         try:
             return node.run(lambda: requests.number)
         except SupervisorError as error:
@@ -134,16 +136,16 @@ def run(arguments: Namespace, output: Output) -> int:
             node.end()
 
 
-def _coordinator(arguments: Namespace, place: Place) -> list[str]:
-    nodes = place.nodes if arguments.nodes is None else arguments.nodes
+def coordinator_words(arguments: Namespace, host: str, nodes: int | None) -> list[str]:
+    """The command line of the coordinator, which others reach at this host, but for where it listens."""
     words = ["coordinator", arguments.bundle, "--state", str(Path(arguments.state) / "coordinator")]
     words += [] if nodes is None else ["--nodes", str(nodes)]
-    words += ["--heartbeat-timeout", str(arguments.node_timeout), "--advertise", place.host]
+    words += ["--heartbeat-timeout", str(arguments.node_timeout), "--advertise", host]
     return [*words, *_words(arguments, (*_BOTH, *_COORDINATOR))]
 
 
-def _agent(arguments: Namespace, place: Place) -> list[str]:
-    state = arguments.node_state or str(Path(arguments.state) / f"node-{place.node}")
+def agent_words(arguments: Namespace, state: str) -> list[str]:
+    """The command line of an agent with this folder, but for where the coordinator is."""
     words = ["agent", arguments.bundle, "--state", state]
     return [*words, *_words(arguments, (*_BOTH, *_AGENT)), *arguments.script_words]
 
