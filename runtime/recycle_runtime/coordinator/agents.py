@@ -95,6 +95,11 @@ class Agents:
         found = [connection for connection, agent in self._agents.items() if now - agent.heard > limit]
         return [(connection, self.leave(connection)) for connection in found]
 
+    def silent(self, now: float) -> set[Worker]:
+        """Workers of nodes that have not been heard of for a while, and may turn out to be gone."""
+        late = (agent for agent in self._agents.values() if now - agent.heard > self._patience / 2)
+        return {member.worker for agent in late for member in agent.pids}
+
     def shun(self, member: Member) -> None:
         """Start nothing more where this one runs, until another agent runs there."""
         for agent in self._agents.values():

@@ -5,7 +5,7 @@ carries them out. Standard library only.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from recycle_runtime.checkpoint.manifest import Manifest
 from recycle_runtime.checkpoint.script_state import ScriptState
@@ -312,6 +312,8 @@ class BeginGeneration:
     """From the workers of this generation to their cells."""
     recut: LayerMove | None = None
     """That has led to it."""
+    joiners: Mapping[Worker, Worker] = field(default_factory=dict)
+    """The same for workers that get their state while those train."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,8 @@ class Remembered(NamedTuple):
     """What they run, if it was written down."""
     cells: Mapping[Worker, Worker] = MappingProxyType({})
     """Where they stand in the grid of their plan, if not where their names say."""
+    joiners: Mapping[Worker, Worker] = MappingProxyType({})
+    """Who was given its state while they trained, and may have it by now; with their cells."""
     move: str | None = None
     """The layout to which layers were on their way."""
     layer_bytes: tuple[int, ...] = ()
@@ -130,7 +132,9 @@ def read(path: str | Path) -> Remembered | None:
         if "generation" in fields:
             places = tuple(worker_of(place) for place in fields["places"])
             found = Remembered(int(fields["generation"]), int(fields["step"]), places, 0, ())
-            found = found._replace(plan=_plan(places, fields), cells=_cells(places, fields))
+            found = found._replace(
+                plan=_plan(places, fields), cells=_cells(places, fields), joiners=_joiners(fields)
+            )
         elif "move" in fields and found is not None:
             found = found._replace(move=fields["move"])
         elif "row" in fields:
@@ -206,6 +210,11 @@ def _plan(places: tuple[Worker, ...], fields: dict[str, Any]) -> RunningPlan | N
 
 def _cells(places: tuple[Worker, ...], fields: dict[str, Any]) -> dict[Worker, Worker]:
     return dict(zip(places, map(worker_of, fields["cells"]), strict=True)) if "cells" in fields else {}
+
+
+def _joiners(fields: dict[str, Any]) -> dict[Worker, Worker]:
+    """None in a journal that was written before they were."""
+    return {worker_of(worker): worker_of(cell) for worker, cell in fields.get("joiners", ())}
 
 
 def _bundles(lines: list[dict[str, Any]]) -> tuple[tuple[str, ...], dict[int, Fitted], int | None]:

@@ -33,6 +33,13 @@ class Entry:
         self.has_layers = False
         """Whether the layers that it was sent are what it holds, until it trains with them."""
 
+    @property
+    def has_state(self) -> bool:
+        """Whether it trains, or has when it was last asked."""
+        if self.is_active or self.is_leaving:
+            return not self.is_joining
+        return self.report is not None and self.report.applied is not None and not self.report.is_fresh
+
 
 class Roster:
     """Worker processes; a worker is whole when all its tensor-parallel processes are there.
@@ -100,6 +107,10 @@ class Roster:
         for member in members:
             self.entries[member].is_active = True
         self._active = None
+
+    def has_state(self, worker: Worker) -> bool:
+        """Whether none of its processes waits to be given one."""
+        return all(self.entries[member].has_state for member in self._processes(worker))
 
     def late(self, generation: int) -> list[Worker]:
         """Workers that should have left their group for this generation, and have not."""

@@ -406,9 +406,8 @@ class Service:
         assert self._job.assignment is not None
         cells = {worker: remembered.cells.get(worker, worker) for worker in remembered.places}
         self._adaptation.generation(self._job.assignment, cells)
-        self._returning = {
-            Member(worker, rank) for worker in remembered.places for rank in range(self._tensor)
-        }
+        workers = (*remembered.places, *remembered.joiners)
+        self._returning = {Member(worker, rank) for worker in workers for rank in range(self._tensor)}
         self._deadline = self._clock.now() + _RETURN_SECONDS
         if remembered.ended is not None:
             # Whoever has not heard of it comes back for it.
@@ -695,16 +694,21 @@ class Service:
 
     def _lose(self, member: Member, how: str) -> None:
         """It is gone, for all that is known; one without which the job would end may be on its way back."""
-        if self._can_go_on_without({member.worker}):
+        now = self._clock.now()
+        if self._can_go_on_without({member.worker} | self._uncertain(now)):
             self._fail(member, how)
         else:
-            self._doubtful[member] = how, self._clock.now() + _LAST_RETURN_SECONDS
+            self._doubtful[member] = how, now + _LAST_RETURN_SECONDS
+
+    def _uncertain(self, now: float) -> set[Worker]:
+        """Workers that may be lost as well, so that none should be given up because of them."""
+        return self._agents.silent(now) | {member.worker for member in self._doubtful}
 
     def _look_at_doubtful(self, now: float) -> None:
         for member, (how, until) in list(self._doubtful.items()):
             if member in self._connections or member not in self._job.roster:
                 del self._doubtful[member]
-            elif now > until or self._can_go_on_without({member.worker}):
+            elif now > until or self._can_go_on_without({member.worker} | self._uncertain(now)):
                 del self._doubtful[member]
                 self._fail(member, how)
 
@@ -801,9 +805,9 @@ class Service:
 
     def _can_go_on_without(self, workers: set[Worker]) -> bool:
         """Whether every stage has a worker left."""
-        cells = self._job.cells
-        left = {cells.stage(worker) for worker in self._job.roster.whole() if worker not in workers}
-        return len(left - {None}) == self._job.book.stages
+        job = self._job
+        holders = (worker for worker in job.roster.whole() if worker not in workers and job.has_state(worker))
+        return len({job.cells.stage(worker) for worker in holders} - {None}) == job.book.stages
 
     # Orders.
 
@@ -867,6 +871,7 @@ class Service:
             plan=[assignment.bundle, assignment.plan, assignment.standbys, int(assignment.on_purpose)],
             roles=[assignment.roles[cell] for cell in cells],
             **({} if cells == workers else {"cells": cells}),
+            **({"joiners": sorted(order.joiners.items())} if order.joiners else {}),
         )
         plan = plan_name(self._job.book, assignment)
         if not self._has_begun:

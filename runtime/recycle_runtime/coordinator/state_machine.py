@@ -318,6 +318,11 @@ class StateMachine:
         entry = self.roster.entries[member]
         return entry.is_joining or (not entry.is_active and self.cells.has_room(member.worker))
 
+    def has_state(self, worker: Worker) -> bool:
+        """Whether it holds what it works on, for all that is known; one that joins waits for that."""
+        is_new = self.phase is Phase.FORMING or self.rows.next == self.checkpoints.begins.step
+        return is_new or self.roster.has_state(worker)
+
     @property
     def is_steady(self) -> bool:
         """Whether every worker trains, and no change is under way or asked for."""
@@ -341,23 +346,25 @@ class StateMachine:
         self._restore = state.restore
         if state.plan is not None:
             book = self.book.with_bundle(state.plan.bundle)
-            self.cells.switch(book, {worker: state.cells.get(worker, worker) for worker in state.places})
+            cells = {worker: state.cells.get(worker, worker) for worker in state.places}
+            self.cells.switch(book, {**cells, **state.joiners})
             self.assignment = state.plan.assignment(book, state.cells)
         else:
             self.cells.place(state.places)
             self.assignment = self.book.assign(state.places)
-        for worker in state.places:
+        for worker in (*state.places, *state.joiners):
             for rank in range(self._tensor):
                 entry = self.roster.join(Member(worker, rank))
                 entry.has_begun = entry.has_stepped = True
+                entry.is_joining = worker in state.joiners
         self.roster.activate(tuple(self.roster.entries))
         assert self.assignment is not None, "the plan of the last generation is not there any more"
         self.rows.next = state.next_row
         plan = plan_name(self.book, self.assignment)
-        members = frozenset(self.roster.members())
+        members = frozenset(one for one in self.roster.members() if one.worker not in state.joiners)
         self.rows.begin(state.next_row, members, len(state.places), plan, self._with_loss(members))
         self.recovery.going = self._now
-        self.checkpoints.train(list(self.roster.members()), self._stages())
+        self.checkpoints.train(sorted(members), self._stages())
         self.scripts.begin(state.next_row, members, self._with_loss(members))
         self.saves.begin(self.number, members, self._stages())
         self._unfinished = state.move
@@ -402,6 +409,8 @@ class StateMachine:
             self._send(event.member, Leave(self.number))
         elif event.is_training and event.asked <= self.number:
             self._say_where_to_stop(event.member)
+            # Whether a joiner has caught up is not known here: what it reports tells.
+            self._is_change_open |= self.roster.entries[event.member].is_joining
         else:
             self._is_change_open = True
 
@@ -993,8 +1002,9 @@ class StateMachine:
         )
         self._tell_rows(told)
         cells = {workers[cell]: cell for cell in assignment.roles}
+        joining = {workers[cell]: cell for cell in joiners}
         recut, self._recut = self._recut, None
-        self._orders.append(BeginGeneration(self.number, standing.step, assignment, cells, recut))
+        self._orders.append(BeginGeneration(self.number, standing.step, assignment, cells, recut, joining))
         self._remembered = None
         self._orders += self.scripts.begin(standing.step, working, self._with_loss(working))
         self._save_orders(self.saves.begin(self.number, working, self._stages()))

@@ -10,18 +10,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recycle_runtime.coordinator.agents import Agents
+from recycle_runtime.coordinator.events import BeginGeneration, Returned, Said, Send, WorkerFailed
 from recycle_runtime.coordinator.journal import Journal, Remembered, read, rows_since
+from recycle_runtime.coordinator.state_machine import Phase, StateMachine
+from recycle_runtime.plan.plan_book import PlanBook
 from recycle_runtime.protocol.messages import (
     AgentJoin,
     InjectedFault,
     KillProcess,
+    Leave,
+    LeftGroup,
     Member,
     RenameProcess,
+    Report,
     RunningProcess,
     StartProcess,
     StepRow,
     ToAgent,
 )
+from tests.runtime.recovery.plans_for_tests import fake_bundle
 
 
 def test_nothing_to_go_on_from(tmp_path: Path) -> None:
@@ -56,6 +63,33 @@ def test_the_end_of_a_journal(tmp_path: Path) -> None:
     fill(tmp_path / "journal")
     assert read(tmp_path / "journal") == Remembered(4, 2, ((1, 0),), 3, ("a.plan", "b.plan"))
     assert [row.step for row in rows_since(tmp_path / "journal", 1)] == [1, 2]
+
+
+def test_who_was_joining_is_remembered(tmp_path: Path) -> None:
+    """With where it stands; older journals do not say."""
+    journal = Journal(tmp_path / "journal")
+    journal.write(generation=1, step=0, places=[(0, 0), (1, 0)])
+    journal.write(generation=2, step=3, places=[(0, 0)], joiners=[((1, 0), (2, 0))])
+    journal.close()
+    remembered = read(tmp_path / "journal")
+    assert remembered is not None and remembered.joiners == {(1, 0): (2, 0)}
+
+
+def test_a_joiner_may_be_all_that_is_left_of_a_stage() -> None:
+    """It has caught up, its only peer fails, and it has not found the restarted coordinator yet."""
+    book = PlanBook(fake_bundle(2, 2, [[], [(0, 1)], [(1, 1)]]))
+    job = StateMachine(book, 1, 30, set(book.grid), 0.0)
+    job.remember(Remembered(3, 4, ((0, 0), (0, 1), (1, 0)), 5, (), joiners={(1, 1): (1, 1)}))
+    here = [Member(worker, 0) for worker in ((0, 0), (0, 1), (1, 0))]
+    for member in here:
+        assert job.handle(Returned(member, is_training=True, asked=3), 1.0)
+    job.handle(WorkerFailed((0, 1), "was killed"), 2.0)
+    assert job.phase is Phase.GATHERING
+    late = Member((1, 1), 0)
+    assert job.handle(Returned(late, is_training=True, asked=3), 3.0) == [Send(late, Leave(4))]
+    for member in (here[0], here[2], late):
+        orders = job.handle(Said(member, LeftGroup(4, Report(5, is_fresh=False))), 4.0)
+    assert next(order for order in orders if isinstance(order, BeginGeneration)).step == 5
 
 
 @given(cut=st.integers(0, 10_000))

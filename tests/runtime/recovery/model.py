@@ -307,7 +307,7 @@ class World:
         self.book = PlanBook(own)
         self.recuts = 0
         self.given_up = 0
-        self.running: dict[int, tuple[RunningPlan, dict[Worker, Worker]]] = {}
+        self.running: dict[int, tuple[RunningPlan, dict[Worker, Worker], dict[Worker, Worker]]] = {}
         self.move: str | None = None
         self.rows: list[StepRow] = []
         self.generations: list[int] = []
@@ -387,12 +387,12 @@ class World:
     def _write_down(self, order: BeginGeneration | BeginMove | EndMove) -> None:
         """What another coordinator has to know."""
         match order:
-            case BeginGeneration(number, _, assignment, cells):
+            case BeginGeneration(number, _, assignment, cells, _, joiners):
                 self.generations.append(number)
                 self.written[number] = tuple(sorted(cells))
                 roles = {worker: assignment.roles[cell] for worker, cell in cells.items()}
                 plan = RunningPlan(assignment.bundle, assignment.plan, roles, assignment.standbys, False)
-                self.running[number] = plan, dict(cells)
+                self.running[number] = plan, dict(cells), dict(joiners)
             case BeginMove(move):
                 self.move = move.layout
             case EndMove(_, why):
@@ -411,11 +411,11 @@ class World:
         if self.generations:
             number = self.generations[-1]
             places = self.written[number]
-            plan, cells = self.running[number]
+            plan, cells, joiners = self.running[number]
             state = Remembered(number, 0, places, len(self.rows), (), plan=plan, cells=cells, move=self.move)
             self.move = None
-            self.coordinator.remember(state)
-            self.returning = {Member(place, 0) for place in places}
+            self.coordinator.remember(state._replace(joiners=joiners))
+            self.returning = {Member(place, 0) for place in (*places, *joiners)}
 
     def start(self, place: Worker) -> None:
         self.processes[place] = Process(self, Member(place, 0))

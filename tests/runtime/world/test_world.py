@@ -16,7 +16,7 @@ from recycle_runtime.coordinator.metrics import StepRows
 from recycle_runtime.coordinator.service import Service
 from recycle_runtime.execution.chunk import Chunk
 from recycle_runtime.protocol.messages import Report, StepDone
-from recycle_runtime.testing.world.faults import KillWorker
+from recycle_runtime.testing.world.faults import CutLine, KillAgent, KillWorker, LoseNode
 from recycle_runtime.testing.world.scenarios import WorldJob, scenario
 from recycle_runtime.testing.world.shrinking import shrunk, told
 from recycle_runtime.testing.world.world import TOKEN, World
@@ -217,6 +217,23 @@ def test_whoever_waits_for_layers_hears_that_the_boundary_has_moved(
     assert not World(story).run().wrong
     _stand_until_layers_come(monkeypatch)
     assert World(story).run().wrong
+
+
+def test_nobody_is_given_up_for_a_peer_that_may_be_gone(jobs: list[WorldJob]) -> None:
+    """Found once: a worker and its agent have no connection for a moment; its only peer is on a node that has
+    just lost power, and is missed a second later."""
+    story = replace(
+        scenario(7, jobs[2:]),
+        faults=(LoseNode(2.0, node=3), KillAgent(3.9, 1.0, node=1), CutLine(3.95, worker=(0, 1))),
+        steps=30,
+        nodes=4,
+        room=1,
+        wild=False,
+        checkpoints=0,
+        skipped=frozenset(),
+    )
+    outcome = World(story).run()
+    assert not outcome.wrong and outcome.error is None, told(story, outcome)
 
 
 def test_a_story_is_told_in_few_words(jobs: list[WorldJob], monkeypatch: pytest.MonkeyPatch) -> None:
