@@ -20,8 +20,9 @@ from recycle_runtime.agent.processes import KernelProcesses, Processes
 from recycle_runtime.agent.watch import Clock, Ended, Limits, Watch
 from recycle_runtime.files import take_folder
 from recycle_runtime.program.user_frames import frames_text, user_frames
+from recycle_runtime.protocol.access import Token
 from recycle_runtime.protocol.address import address_now
-from recycle_runtime.protocol.codec import ProtocolError, UnreachableError, WireError
+from recycle_runtime.protocol.codec import MismatchError, ProtocolError, UnreachableError, WireError
 from recycle_runtime.protocol.heartbeat_board import Board
 from recycle_runtime.protocol.identity import node_number, process_number
 from recycle_runtime.protocol.lifeline import hold_on
@@ -58,7 +59,7 @@ class AgentOptions:
 
     host: str
     port: int
-    token: str
+    token: Token
     workers_per_node: int
     """Worker processes that this node has room for."""
     state: Path
@@ -288,6 +289,7 @@ class Agent:
                 # Whoever listens and refuses may be on its way out, or will refuse for ever.
                 refused = 0.0 if isinstance(error, UnreachableError) else refused or now
                 is_refused = bool(refused) and now - refused > _REFUSED_FOR
+                is_refused |= isinstance(error, MismatchError)
                 if is_refused or now - began > options.patience or self._has_to_go:
                     raise
                 if now - began > _TELL_AFTER and not is_told:

@@ -13,6 +13,7 @@ from recycle_runtime.coordinator.file_thread import FileThread, RealFileThread
 from recycle_runtime.coordinator.journal import Journal
 from recycle_runtime.coordinator.plans import Planner
 from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.protocol.access import Token
 from recycle_runtime.protocol.server import Served, Server
 
 
@@ -34,7 +35,7 @@ class Outside:
     """How each of them is made."""
 
     clock: Callable[[], float] = time.monotonic
-    serve: Callable[[str, int, str, Served], Serves] = Server
+    serve: Callable[[str, int, Token, Served], Serves] = Server
     file_thread: Callable[[str], FileThread] = RealFileThread
     planner: Callable[[str, Path], Planner] = Planner
     journal: Callable[[Path], Journal] = Journal

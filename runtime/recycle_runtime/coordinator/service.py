@@ -76,6 +76,7 @@ from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.node_layout import even_share, placement_order
 from recycle_runtime.plan.plan_book import PlanBook, plan_name
 from recycle_runtime.plan.recut import size_text
+from recycle_runtime.protocol.access import Token
 from recycle_runtime.protocol.codec import ProtocolError
 from recycle_runtime.protocol.messages import (
     AgentJoin,
@@ -157,7 +158,7 @@ class JobOptions:
     failed: tuple[Worker, ...]
     host: str
     port: int
-    token: str
+    token: Token
     state: Path
     """A folder for what must outlive the process."""
     hooks: Hooks = field(default_factory=Hooks)

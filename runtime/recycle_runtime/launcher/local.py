@@ -77,6 +77,8 @@ class RunOptions:
     """Steps in a row that may be left out because a gradient is not finite."""
     debug: str | None = None
     """The worker that has the terminal, `P:S`."""
+    tls: bool = False
+    """Whether connections to the coordinator are encrypted."""
     stop_timeout: float = 60.0
     """Seconds that a last checkpoint may take when the run is asked to end."""
     adaptation: AdaptationOptions = field(default_factory=AdaptationOptions)
@@ -144,6 +146,7 @@ def run_local(
             stop_timeout=options.stop_timeout,
             max_skipped=options.max_skipped,
             debug=options.debug,
+            tls=options.tls,
             adaptation=options.adaptation,
             check_peers=options.check_peers,
             instruction_timeout=options.instruction_timeout,

@@ -21,6 +21,7 @@ from types import FrameType
 from recycle_runtime.coordinator.adaptation import AdaptationOptions
 from recycle_runtime.coordinator.peer_digests import CHECK_PEERS
 from recycle_runtime.launcher.kept_process import KeptProcess, SupervisorError
+from recycle_runtime.protocol.access import Access
 from recycle_runtime.protocol.channel import Channel
 from recycle_runtime.protocol.codec import ProtocolError, WireError
 from recycle_runtime.protocol.framing import TOKEN, new_token
@@ -68,6 +69,7 @@ class Job:
     stop_timeout: float = 60.0
     max_skipped: int = 20
     debug: str | None = None
+    tls: bool = False
     check_peers: int = CHECK_PEERS
     environment: dict[str, str] = field(default_factory=dict[str, str])
 
@@ -87,7 +89,7 @@ class Supervisor:
         self._is_over = False
         self._next_row = 0
         token = new_token()
-        self._token = token
+        self._access = Access(token, tls=job.tls)
         environment = _loopback_only() | {TOKEN: token} | job.environment
         job.state.mkdir(parents=True, exist_ok=True)
         keeps = (self._listener.fileno(),)
@@ -175,7 +177,7 @@ class Supervisor:
         host, _, port = self._address.rpartition(":")
         try:
             # Not long: there is somebody to connect to even while no coordinator runs.
-            channel = Channel(host, int(port), self._token, timeout=_OBSERVED_WITHIN)
+            channel = Channel(host, int(port), self._access, timeout=_OBSERVED_WITHIN)
             channel.send(Observe(self._next_row))
             return channel
         except WireError:
@@ -198,7 +200,7 @@ class Supervisor:
     def _coordinator(self) -> list[str]:
         job = self._job
         command = ["coordinator", job.bundle, "--listen", self._address]
-        command += ["--listener", str(self._listener.fileno())]
+        command += ["--listener", str(self._listener.fileno()), *(["--tls"] if job.tls else [])]
         command += [] if job.steps is None else ["--steps", str(job.steps)]
         command += ["--check-peers", str(job.check_peers)]
         command += ["--state", str(job.state), *_adaptation_options(job.adaptation)]
@@ -222,6 +224,7 @@ class Supervisor:
         job = self._job
         command = ["agent", job.bundle, "--coordinator", self._address]
         command += [] if job.script else ["--program", job.program]
+        command += ["--tls"] if job.tls else []
         command += ["--workers-per-node", str(job.workers_per_node), "--state", str(job.state / "node")]
         command += [
             "--device",

@@ -7,26 +7,29 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
-from recycle_runtime.protocol.codec import UnreachableError, WireError
+from recycle_runtime.protocol.access import Token, access_of
+from recycle_runtime.protocol.codec import MismatchError, UnreachableError, WireError
 from recycle_runtime.protocol.framing import (
-    Challenge,
     Refused,
     Response,
     Session,
+    TlsChallenge,
     frame_handshake,
     give_up_in_time,
     is_proof,
     new_nonce,
     other_version,
     proof,
-    unframe_handshake,
+    unframe_challenge,
     unframe_verdict,
 )
 from recycle_runtime.protocol.messages import VERSION, Message
+from recycle_runtime.protocol.tls import Tunnel, client_tunnel
 
 PROVED_WITHIN = 10.0
 """Seconds that both ends have to prove themselves."""
 _CONNECT_SECONDS = 3.0
+_LEAST_SECONDS = 0.1
 _MOST_BEFORE_PROOF = 1024
 """Bytes read at a time while the other end may be anybody."""
 T = TypeVar("T")
@@ -35,8 +38,24 @@ T = TypeVar("T")
 class Channel:
     """Several threads may send, one receives."""
 
-    def __init__(self, host: str, port: int, token: str, timeout: float = PROVED_WITHIN) -> None:
+    def __init__(self, host: str, port: int, token: Token, timeout: float = PROVED_WITHIN) -> None:
         """`timeout` is for all that comes before the first message."""
+        self._sending = threading.Lock()
+        self._buffer = bytearray()
+        self._tunnel: Tunnel | None = None
+        access, deadline = access_of(token), time.monotonic() + timeout
+        *others, last = access.tokens()
+        for each in others:
+            try:
+                self._open(host, port, each, deadline, tls=access.tls)
+                return
+            except _TokenRefusedError:
+                # Whoever listens may have read its file before this one was in it, or after it was taken out.
+                continue
+        self._open(host, port, last, deadline, tls=access.tls)
+
+    def _open(self, host: str, port: int, token: str, deadline: float, *, tls: bool) -> None:
+        timeout = max(deadline - time.monotonic(), _LEAST_SECONDS)
         try:
             # A host that does not answer is asked again soon, so that it is found when it is back.
             self._socket = socket.create_connection((host, port), min(timeout, _CONNECT_SECONDS))
@@ -44,12 +63,12 @@ class Channel:
             raise UnreachableError(f"no coordinator at {host}:{port}: {error}") from None
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         give_up_in_time(self._socket)
-        self._buffer = bytearray()
-        self._sending = threading.Lock()
         try:
-            self._session = self._prove(token, time.monotonic() + timeout)
+            self._session = self._prove(token, deadline, tls=tls)
         except WireError:
             self._socket.close()
+            self._buffer.clear()
+            self._tunnel = None
             raise
         self._socket.settimeout(None)
 
@@ -60,7 +79,7 @@ class Channel:
         try:
             # Messages are numbered: they leave in the order in which they got their numbers.
             with self._sending:
-                self._socket.sendall(self._session.frame(message))
+                self._send_bytes(self._session.frame(message))
         except WireError:
             raise
         except OSError as error:
@@ -86,35 +105,63 @@ class Channel:
             raise WireError(f"the coordinator is gone: {error}") from None
         if not data:
             raise WireError("the coordinator has closed the connection")
-        self._buffer += data
+        self._buffer += data if self._tunnel is None else self._tunnel.hear(data)
 
     def close(self) -> None:
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
-    def _prove(self, token: str, deadline: float) -> Session:
+    def _send_bytes(self, data: bytes) -> None:
+        self._socket.sendall(data if self._tunnel is None else self._tunnel.say(data))
+
+    def _prove(self, token: str, deadline: float, *, tls: bool) -> Session:
         """Each end to the other; WireError if that has not happened by then."""
         try:
-            challenge = self._heard(lambda: unframe_handshake(Challenge, self._buffer), deadline)
+            challenge = self._heard(lambda: unframe_challenge(self._buffer), deadline)
         except WireError as error:
             raise WireError(f"what listens there is not the coordinator of a job: {error}") from None
         if challenge.version != VERSION:
             raise WireError(other_version(challenge.version, VERSION))
+        binding = self._secure(deadline, theirs=isinstance(challenge, TlsChallenge), ours=tls)
         servers, clients = challenge.nonce, new_nonce()
-        mine = proof(token, "client", VERSION, servers, clients)
+        mine = proof(token, "client", VERSION, servers, clients, binding)
         try:
-            self._socket.sendall(frame_handshake(Response(VERSION, clients, mine)))
+            self._send_bytes(frame_handshake(Response(VERSION, clients, mine)))
             verdict = self._heard(lambda: unframe_verdict(self._buffer), deadline)
         except _SilentError:
             raise WireError("what listens there does not answer") from None
         except OSError:
-            raise WireError("the coordinator does not accept the token") from None
+            between = ", or somebody stands between with another certificate" if tls else ""
+            raise _TokenRefusedError(f"the coordinator does not accept the token{between}") from None
         if isinstance(verdict, Refused):
             raise WireError(f"the coordinator refuses: {verdict.why}")
-        if not is_proof(verdict.proof, proof(token, "server", VERSION, servers, clients)):
+        if not is_proof(verdict.proof, proof(token, "server", VERSION, servers, clients, binding)):
             raise WireError("what listens there does not know the job's token")
         return Session(token, "client", servers, clients)
+
+    def _secure(self, deadline: float, *, theirs: bool, ours: bool) -> str:
+        """What this connection is known by if it is encrypted; MismatchError if only one end wants that."""
+        if theirs != ours:
+            how = "with" if ours else "without"
+            with suppress(OSError):
+                self._socket.sendall(frame_handshake(Refused(f"it was started {how} --tls")))
+            missing = "the coordinator was started without --tls, and this process with it"
+            surplus = "the coordinator was started with --tls: start this process with --tls too"
+            raise MismatchError(missing if ours else surplus)
+        if not ours:
+            return ""
+        tunnel = self._tunnel = client_tunnel()
+        try:
+            self._socket.sendall(tunnel.begin())
+            # The other end says nothing in it before this one has proved itself.
+            self._heard(lambda: tunnel.is_ready or None, deadline)
+            self._socket.sendall(tunnel.owed())
+        except WireError as error:
+            raise WireError(f"what listens there does not speak TLS: {error}") from None
+        except OSError as error:
+            raise WireError(f"the coordinator is gone: {error}") from None
+        return tunnel.binding
 
     def _heard(self, take: Callable[[], T | None], deadline: float) -> T:
         """The next part of the handshake, however slowly it comes, but not after the deadline."""
@@ -129,3 +176,7 @@ class Channel:
 
 class _SilentError(WireError):
     """Somebody listens and does not answer."""
+
+
+class _TokenRefusedError(WireError):
+    """Another one may be accepted."""

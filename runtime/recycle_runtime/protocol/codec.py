@@ -40,6 +40,10 @@ class UnreachableError(WireError):
     """Nobody listens there."""
 
 
+class MismatchError(WireError):
+    """Both ends were started in ways that do not go together: no use in trying again."""
+
+
 class ProtocolError(WireError):
     """What the other end has said makes no sense; a sentence says why."""
 

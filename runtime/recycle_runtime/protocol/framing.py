@@ -9,6 +9,10 @@ messages they speak, and go no further if these differ.
     client -> server    Response(version, nonce M, proof HMAC(token, "client" version N M))
     server -> client    Welcome(proof HMAC(token, "server" version N M)), or Refused(why)
 
+Where TLS is asked for, the challenge says so and everything after it goes through a tunnel (see `tls`). Both
+proofs then also cover the certificate of the server. A client that was started otherwise than the server
+answers Refused(why), so that both can say it at once.
+
 From then on every message is proved to come from the other end, and in its turn: see `records`.
 """
 
@@ -31,7 +35,6 @@ VANISHED_AFTER: Final = 10.0
 """Seconds without an answer after which a client gives its connection up."""
 _LENGTH: Final = struct.Struct(">I")
 
-
 TOKEN: Final = "RECYCLE_TOKEN"
 """The environment variable that holds the job's secret; arguments are visible to every user of a machine."""
 
@@ -40,6 +43,15 @@ TOKEN: Final = "RECYCLE_TOKEN"
 class Challenge:
     version: Natural
     nonce: str
+
+
+@dataclass(frozen=True, slots=True)
+class TlsChallenge:
+    """The same, and from here on TLS is spoken."""
+
+    version: Natural
+    nonce: str
+    tls: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +71,8 @@ class Refused:
     why: str
 
 
-Handshake = Challenge | Response | Welcome | Refused
-H = TypeVar("H", Challenge, Response, Welcome, Refused)
+Handshake = Challenge | TlsChallenge | Response | Welcome | Refused
+H = TypeVar("H", Challenge, TlsChallenge, Response, Welcome, Refused)
 
 
 def new_token() -> str:
@@ -72,10 +84,11 @@ def new_nonce() -> str:
     return secrets.token_hex(16)
 
 
-def proof(token: str, side: str, version: int, servers: str, clients: str) -> str:
-    """That one knows the token, good for this connection alone."""
-    text = f"{side} {version} {servers} {clients}".encode(errors="backslashreplace")
-    return hmac.new(token.encode(), text, hashlib.sha256).hexdigest()
+def proof(token: str, side: str, version: int, servers: str, clients: str, binding: str = "") -> str:
+    """That one knows the token, good for this connection alone; `binding` is what a tunnel is known by."""
+    text = f"tls-{side} {version} {binding}" if binding else f"{side} {version}"
+    signed = f"{text} {servers} {clients}".encode(errors="backslashreplace")
+    return hmac.new(token.encode(), signed, hashlib.sha256).hexdigest()
 
 
 def is_proof(given: str, expected: str) -> bool:
@@ -113,6 +126,22 @@ def unframe_handshake(kind: type[H], buffer: bytearray) -> H | None:
     """The part of the handshake that comes next, once it is there."""
     fields = _unpack(buffer, MOST_FROM_STRANGERS)
     return None if fields is None else decode(kind, fields, kind.__name__.lower())
+
+
+def unframe_challenge(buffer: bytearray) -> Challenge | TlsChallenge | None:
+    """What a server says first."""
+    fields = _unpack(buffer, MOST_FROM_STRANGERS)
+    if fields is None:
+        return None
+    return decode(TlsChallenge if "tls" in fields else Challenge, fields, "challenge")
+
+
+def unframe_response(buffer: bytearray) -> Response | Refused | None:
+    """What a client answers to a challenge."""
+    fields = _unpack(buffer, MOST_FROM_STRANGERS)
+    if fields is None:
+        return None
+    return decode(Refused if "why" in fields else Response, fields, "response")
 
 
 def unframe_verdict(buffer: bytearray) -> Welcome | Refused | None:

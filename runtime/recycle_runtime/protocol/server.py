@@ -12,12 +12,14 @@ import socket
 import time
 from typing import Protocol
 
+from recycle_runtime.protocol.access import Token, access_of
 from recycle_runtime.protocol.codec import ProtocolError, WireError
 from recycle_runtime.protocol.framing import (
     Challenge,
     Refused,
     Response,
     Session,
+    TlsChallenge,
     Welcome,
     ask_now_and_then,
     frame_handshake,
@@ -25,9 +27,10 @@ from recycle_runtime.protocol.framing import (
     new_nonce,
     other_version,
     proof,
-    unframe_handshake,
+    unframe_response,
 )
 from recycle_runtime.protocol.messages import VERSION, Message
+from recycle_runtime.protocol.tls import Certificate, Tunnel
 
 _log = logging.getLogger(__name__)
 
@@ -36,6 +39,8 @@ _MOST_STRANGERS = 256
 _STRANGERS_FOR_EACH = 16
 """The same in jobs with many clients, for each of these."""
 _MOST_WAITING_TO_BE_SENT = 1 << 29
+_TLS_HANDSHAKE = 22
+"""The first byte of what a client says in TLS; that of a frame is 0."""
 
 
 class Connection:
@@ -45,6 +50,8 @@ class Connection:
         self._server, self.socket = server, sock
         self.incoming, self.outgoing = bytearray(), bytearray()
         self.nonce = new_nonce()
+        self.tunnel: Tunnel | None = None
+        """From the first byte of it on, if the server wants everything encrypted."""
         self.session: Session | None = None
         """From the moment on at which the client has proved itself."""
         self.is_open = True
@@ -64,7 +71,17 @@ class Connection:
 
     def send_bytes(self, data: bytes) -> None:
         if self.is_open:
-            self.outgoing += data
+            self.outgoing += data if self.tunnel is None else self.tunnel.say(data)
+            self._server.flush(self)
+
+    def hear(self, data: bytes) -> None:
+        """Take in what has arrived; ProtocolError if it should be TLS and is not."""
+        if self.tunnel is None:
+            self.incoming += data
+            return
+        self.incoming += self.tunnel.hear(data)
+        if owed := self.tunnel.owed():
+            self.outgoing += owed
             self._server.flush(self)
 
     def close(self) -> None:
@@ -91,9 +108,17 @@ class Served(Protocol):
 class Server:
     """Listens, and calls back; everything happens in `turn`."""
 
-    def __init__(self, host: str, port: int, token: str, served: Served, listener: int | None = None) -> None:
-        """`listener` is a socket that listens there already, if there is one."""
-        self._token, self._served = token, served
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        token: Token,
+        served: Served,
+        listener: int | None = None,
+        certificate: Certificate | None = None,
+    ) -> None:
+        """`listener` is a socket that listens there already; with a certificate everything is encrypted."""
+        self._access, self._served, self._certificate = access_of(token), served, certificate
         self._selector = selectors.DefaultSelector()
         if listener is None:
             self._listener = socket.create_server((host, port), backlog=1024)
@@ -183,7 +208,10 @@ class Server:
         self._strangers[connection] = None
         if len(self._strangers) > self._most_strangers():
             self.drop(next(iter(self._strangers)))
-        connection.send_bytes(frame_handshake(Challenge(VERSION, connection.nonce)))
+        if self._certificate is None:
+            connection.send_bytes(frame_handshake(Challenge(VERSION, connection.nonce)))
+        else:
+            connection.send_bytes(frame_handshake(TlsChallenge(VERSION, connection.nonce, tls=True)))
 
     def read(self, connection: Connection) -> bool:
         """Deliver a part of what has arrived; False if there is nothing."""
@@ -196,8 +224,10 @@ class Server:
         if not data:
             self.drop(connection)
             return False
-        connection.incoming += data
         try:
+            if self._certificate is not None and connection.tunnel is None and data[0] == _TLS_HANDSHAKE:
+                connection.tunnel = self._certificate.tunnel()
+            connection.hear(data)
             self._deliver(connection)
         except WireError as error:
             who = "a client" if connection.is_known else "a stranger"
@@ -213,9 +243,14 @@ class Server:
                     return
                 self._served.message(connection, message)
             else:
-                response = unframe_handshake(Response, connection.incoming)
+                response = unframe_response(connection.incoming)
                 if response is None:
                     return
+                if isinstance(response, Refused):
+                    # Whatever a stranger writes stands in the log as one line.
+                    raise ProtocolError(f"it refuses, and says {response.why!a}")
+                if self._certificate is not None and connection.tunnel is None:
+                    raise ProtocolError("it does not speak TLS")
                 self._introduce(connection, response)
 
     def _introduce(self, connection: Connection, response: Response) -> None:
@@ -223,13 +258,17 @@ class Server:
             why = other_version(VERSION, response.version)
             connection.send_bytes(frame_handshake(Refused(why)))
             raise ProtocolError(other_version(response.version, VERSION))
-        expected = proof(self._token, "client", VERSION, connection.nonce, response.nonce)
-        if not is_proof(response.proof, expected):
+        nonces = connection.nonce, response.nonce
+        binding = "" if connection.tunnel is None else connection.tunnel.binding
+        for token in self._access.tokens():
+            if is_proof(response.proof, proof(token, "client", VERSION, *nonces, binding)):
+                break
+        else:
             raise ProtocolError("it does not know the token")
         del self._strangers[connection]
-        answer = Welcome(proof(self._token, "server", VERSION, connection.nonce, response.nonce))
+        answer = Welcome(proof(token, "server", VERSION, *nonces, binding))
         connection.send_bytes(frame_handshake(answer))
-        connection.session = Session(self._token, "server", connection.nonce, response.nonce)
+        connection.session = Session(token, "server", *nonces)
 
     def _most_strangers(self) -> int:
         """All processes of a large job may come at the same moment, once their agents are there."""

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
+from recycle_runtime.protocol.access import Token
 from recycle_runtime.protocol.channel import Channel
 from recycle_runtime.protocol.messages import Message
 
@@ -90,7 +91,7 @@ class Surroundings(Protocol):
 
     def signal(self) -> Signal: ...
 
-    async def connect(self, host: str, port: int, token: str) -> Line:
+    async def connect(self, host: str, port: int, token: Token) -> Line:
         """WireError if there is no coordinator, or another one."""
         ...
 
@@ -135,7 +136,7 @@ class Machine:
     def signal(self) -> Signal:
         return _Signal()
 
-    async def connect(self, host: str, port: int, token: str) -> Line:
+    async def connect(self, host: str, port: int, token: Token) -> Line:
         return ChannelLine(Channel(host, port, token))
 
 

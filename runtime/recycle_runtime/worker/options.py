@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from recycle_runtime.plan.worker_ids import Worker
+from recycle_runtime.protocol.access import Token
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class ProcessOptions:
 
     host: str
     port: int
-    token: str
+    token: Token
     worker: WorkerOptions
     save: str | None
     checkpoint: str | None = None

@@ -7,9 +7,8 @@ How much may arrive is bounded before any of it is read.
 
 import hmac
 import io
-import secrets
 import struct
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -17,6 +16,8 @@ import torch
 import torch.distributed as dist
 
 from recycle_runtime.execution.chunk import Chunk
+from recycle_runtime.protocol.access import Token, access_of
+from recycle_runtime.protocol.mutual_proof import common_key, meeting, new_nonce, offer
 from recycle_runtime.transport.gloo import meet
 from recycle_runtime.weights.tensor_bytes import bytes_of
 
@@ -27,7 +28,6 @@ _MOST_BESIDE = 64 << 20
 """Bytes beside them, for the smallest chunks."""
 _NO_MORE = -1
 """In place of the size of a message."""
-_NONCE_BYTES = 32
 _HEAD_NUMBERS = 5
 """A size and its signature, as numbers of eight bytes."""
 _CHANGED = "a state arrives that was changed on its way"
@@ -77,24 +77,23 @@ class Pair:
     memory is taken for it, and all of it before anybody reads it.
     """
 
-    def __init__(self, store: dist.Store, name: str, rank: int, timeout: timedelta, token: str) -> None:
+    def __init__(self, store: dist.Store, name: str, rank: int, timeout: timedelta, token: Token) -> None:
         """RuntimeError if the other end does not come, or does not know the token."""
         # The group needs the store for as long as it is there.
         self._store = store
         self._group: Any = meet(dist.PrefixStore(name, store), rank, 2, timeout)
-        self._key = self._prove(name, rank, token.encode())
+        self._key = self._prove(name, rank, access_of(token).tokens())
         self._number = 0
         """Of messages that have been sent or received."""
 
-    def _prove(self, name: str, rank: int, token: bytes) -> bytes:
+    def _prove(self, name: str, rank: int, tokens: Sequence[str]) -> bytes:
         """The key of what follows."""
-        own = secrets.token_bytes(_NONCE_BYTES)
-        others = self._exchange(rank, own)
-        nonces = own + others if rank == 0 else others + own
-        proofs = [hmac.digest(token, f"pair {end} {name} ".encode() + nonces, "sha256") for end in (0, 1)]
-        if not hmac.compare_digest(self._exchange(rank, proofs[rank]), proofs[1 - rank]):
+        own = new_nonce()
+        both = meeting(name, rank, own, self._exchange(rank, own))
+        key = common_key(tokens, rank, both, self._exchange(rank, offer(tokens, rank, both)))
+        if key is None:
             raise RuntimeError(f"what answers for {name} does not know the job's token")
-        return hmac.digest(token, f"pair key {name} ".encode() + nonces, "sha256")
+        return key
 
     def _exchange(self, rank: int, data: bytes) -> bytes:
         """One's own bytes for as many of the other end's."""

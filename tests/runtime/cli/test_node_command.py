@@ -36,8 +36,10 @@ def test_options_are_passed_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     """The command lines are such that the commands accept them, with the values that were given."""
     for name in ("x.plan", "x.py"):
         (tmp_path / name).touch()
+    (tmp_path / "token").write_text("t" * 32)
+    (tmp_path / "token").chmod(0o600)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(TOKEN, "t" * 32)
+    monkeypatch.delenv(TOKEN, raising=False)
     for name, value in (("MASTER_ADDR", "first"), ("NODE_RANK", "1"), ("NNODES", "5")):
         monkeypatch.setenv(name, value)
     seen: list[list[str]] = []
@@ -65,6 +67,7 @@ def test_options_are_passed_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         "3",
     ]
     argv += ["--failed", "0:1", "--failed", "1:1", "--page", "--node-state", "/own"]
+    argv += ["--token-file", "token", "--tls", "--tls-certificate", "c", "--tls-key", "k"]
     assert main(argv) == 7
     coordinator, agent, end = seen
     assert end == ["end"]
@@ -72,7 +75,9 @@ def test_options_are_passed_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     assert (told.steps, told.nodes, told.heartbeat_timeout, told.resume) == (9, 5, 8.0, True)
     assert (told.checkpoint, told.failed, told.page) == ("-kept", ["0:1", "1:1"], "0")
     assert (told.state, told.advertise, told.max_resumes) == ("s/coordinator", "first", 3)
+    assert (told.token_file, told.tls, told.tls_certificate, told.tls_key) == ("token", True, "c", "k")
     told = command_line().parse([*agent, "--coordinator", "first:1"])
+    assert (told.token_file, told.tls) == ("token", True)
     assert (told.program, told.seed, told.heartbeat_timeout, told.state) == ("x.py", 3, 4.0, "/own")
     assert (told.checkpoint, told.workers_per_node, told.script_words) == ("-kept", 2, [])
 

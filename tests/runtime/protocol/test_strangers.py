@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recycle_runtime.protocol import server as server_module
+from recycle_runtime.protocol.access import Access, Token, access_of
 from recycle_runtime.protocol.channel import Channel
 from recycle_runtime.protocol.codec import WireError
 from recycle_runtime.protocol.framing import (
@@ -29,6 +30,7 @@ from recycle_runtime.protocol.framing import (
 from recycle_runtime.protocol.messages import VERSION, Done, GroupBroken, Heartbeat, Message, StoreSet
 from recycle_runtime.protocol.records import MOST_BYTES
 from recycle_runtime.protocol.server import Connection, Server
+from recycle_runtime.protocol.tls import Certificate
 from tests.runtime.protocol.raw_client import RawClient
 
 TOKEN = new_token()
@@ -55,9 +57,10 @@ class Echo:
 class Running:
     """A server in a thread; if the thread dies, `check` says so."""
 
-    def __init__(self) -> None:
+    def __init__(self, token: Token = TOKEN, certificate: Certificate | None = None) -> None:
         self.echo = Echo()
-        self.server = Server("127.0.0.1", 0, TOKEN, self.echo)
+        self.server = Server("127.0.0.1", 0, token, self.echo, certificate=certificate)
+        self._client = access_of(token) if certificate is None else Access(TOKEN, tls=True)
         self.port = self.server.port
         self._over = threading.Event()
         self._error: list[BaseException] = []
@@ -74,7 +77,7 @@ class Running:
     def check(self) -> None:
         """A proper client is served."""
         assert not self._error, self._error
-        client = Channel("127.0.0.1", self.port, TOKEN)
+        client = Channel("127.0.0.1", self.port, self._client)
         client.send(StoreSet("hello", "1"))
         assert client.receive() == StoreSet("hello", "1")
         client.close()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -41,7 +42,6 @@ class Nodes:
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         self._environment = os.environ | {
-            "RECYCLE_TOKEN": new_token(),
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(port),
             "NNODES": "2",
@@ -53,6 +53,11 @@ class Nodes:
         self._command += ["--workers-per-node", "2", "--state", str(self.state), "--plan-ahead", "off"]
         self._command += ["--replan", "off", "--save", str(folder / "saved"), "--restart-workers", "off"]
         self._command += ["--checkpoint", str(folder / "kept")]
+        token = folder / "token"
+        token.touch(0o600)
+        token.write_text(new_token())
+        # A coordinator that is started again has another certificate.
+        self._command += ["--token-file", str(token), *(["--tls"] if shutil.which("openssl") else [])]
         self.nodes: list[subprocess.Popen[str]] = []
 
     def start(self) -> None:

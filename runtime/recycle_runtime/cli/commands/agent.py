@@ -5,7 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from recycle_runtime.cli.options.addresses import add_patience_argument, address_or_file, token
+from recycle_runtime.cli.options.access import access, add_tls_argument, add_token_argument
+from recycle_runtime.cli.options.addresses import add_patience_argument, address_or_file
 from recycle_runtime.cli.options.checkpoints import add_changes_argument
 from recycle_runtime.cli.options.limits import (
     add_debug_argument,
@@ -51,6 +52,8 @@ def add_arguments(parser: Arguments) -> None:
         help="how many worker processes this node has room for",
     )
     parser.add_argument("--state", required=True, metavar="DIR", help="a folder of this node for the agent")
+    add_token_argument(parser)
+    add_tls_argument(parser)
     parser.add_argument("--save", metavar="DIR", help="write the parameters of every worker at the end")
     parser.add_argument(
         "--checkpoint",
@@ -66,7 +69,7 @@ def add_arguments(parser: Arguments) -> None:
 
 
 def run(arguments: Namespace, output: Output) -> int:
-    secret, patience = token(), arguments.coordinator_timeout
+    secret, patience = access(arguments), arguments.coordinator_timeout
     if not 0 < patience < float("inf"):
         raise UsageError(f"--coordinator-timeout must be a number of seconds above 0, got {patience:g}")
     check_ports(arguments.ports)

@@ -4,14 +4,21 @@ import argparse
 import os
 import socket
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from recycle_runtime.checkpoint.manifest import CheckpointError
+from recycle_runtime.cli.options.access import (
+    access,
+    add_certificate_arguments,
+    add_tls_argument,
+    add_token_argument,
+    certificate,
+)
 from recycle_runtime.cli.options.adaptation import adaptation_options, add_adaptation_arguments
-from recycle_runtime.cli.options.addresses import add_address_argument, address, token
+from recycle_runtime.cli.options.addresses import add_address_argument, address
 from recycle_runtime.cli.options.checkpoints import add_checkpoint_arguments, checkpoint_every
 from recycle_runtime.cli.options.limits import (
     add_limit_arguments,
@@ -57,6 +64,9 @@ def add_arguments(parser: Arguments) -> None:
     parser.add_argument(
         "--state", required=True, metavar="DIR", help="a folder for what must outlive this process"
     )
+    add_token_argument(parser)
+    add_tls_argument(parser)
+    add_certificate_arguments(parser)
     add_node_argument(parser, "--heartbeat-timeout")
     add_restart_argument(parser, "on")
     parser.add_argument(
@@ -92,13 +102,14 @@ def run(arguments: Namespace, output: Output) -> int:
     timeout = node_timeout("--heartbeat-timeout", arguments.heartbeat_timeout)
     limits = time_limits(arguments)
     state = Path(arguments.state)
+    own, secret = certificate(arguments), access(arguments)
     options = JobOptions(
         bundle=arguments.bundle,
         steps=ENDLESS if arguments.steps is None else arguments.steps,
         failed=workers_named("--failed", arguments.failed) if arguments.failed else (),
         host=host,
         port=port,
-        token=token(),
+        token=secret,
         state=state,
         hooks=hooks,
         checkpoint=arguments.checkpoint,
@@ -123,8 +134,9 @@ def run(arguments: Namespace, output: Output) -> int:
     listener = _listener(host, port) if arguments.listener is None else arguments.listener
     requests = StopRequests()
     where = published(arguments.advertise or host, _port(listener))
-    with stop_requests(requests), watchers(arguments, bundle, options.token, output) as watching:
-        service, end = _run(options, listener, where, requests, watching)
+    with stop_requests(requests), watchers(arguments, bundle, secret.tokens()[0], output) as watching:
+        serve = partial(Server, certificate=own)
+        service, end = _run(options, serve, listener, where, requests, watching)
     if end.error is None:
         return DONE
     if not service.was_observed:
@@ -139,7 +151,12 @@ def run(arguments: Namespace, output: Output) -> int:
 
 
 def _run(
-    options: JobOptions, listener: int, where: str, requests: StopRequests, watching: Sequence[Take]
+    options: JobOptions,
+    serve: Callable[..., Server],
+    listener: int,
+    where: str,
+    requests: StopRequests,
+    watching: Sequence[Take],
 ) -> tuple[Service, JobEnded]:
     """From the beginning, or from where a coordinator before this one was; how the job has ended."""
     resumes, state = options.max_resumes, options.state
@@ -152,7 +169,7 @@ def _run(
             max_resumes=resumes - number,
         )
         try:
-            service = Service(own, Outside(serve=partial(Server, listener=os.dup(listener))))
+            service = Service(own, Outside(serve=partial(serve, listener=os.dup(listener))))
         except (CheckpointError, FolderTakenError) as error:
             raise UserError(str(error)) from None
         _announce(state, where)

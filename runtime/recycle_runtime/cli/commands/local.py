@@ -7,6 +7,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
+from recycle_runtime.cli.options.access import add_tls_argument
 from recycle_runtime.cli.options.adaptation import adaptation_options, add_adaptation_arguments
 from recycle_runtime.cli.options.checkpoints import (
     add_changes_argument,
@@ -75,6 +76,7 @@ def add_arguments(parser: Arguments) -> None:
     add_limit_arguments(parser)
     add_node_argument(parser, "--node-timeout")
     add_restart_argument(parser, None)
+    add_tls_argument(parser)
     parser.add_argument("--metrics", metavar="FILE", help="write one JSON object per step")
     parser.add_argument(
         "--trace", metavar="FILE", help="write when each op ran, for chrome://tracing or Perfetto"
@@ -131,6 +133,7 @@ def run(arguments: Namespace, output: Output) -> int:
         first_step_timeout=limits.first_step,
         node_timeout=_node_timeout(arguments),
         debug=arguments.debug,
+        tls=arguments.tls,
     )
     show = view(bundle.stages, bundle.pipelines, output.quiet, in_lines=arguments.debug is not None)
     requests = StopRequests()

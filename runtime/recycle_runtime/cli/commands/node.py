@@ -5,8 +5,16 @@ from argparse import Namespace
 from collections.abc import Iterable
 from pathlib import Path
 
+from recycle_runtime.cli.options.access import (
+    SERVER_OPTIONS,
+    access,
+    add_certificate_arguments,
+    add_tls_argument,
+    add_token_argument,
+    check_certificate,
+)
 from recycle_runtime.cli.options.adaptation import add_adaptation_arguments
-from recycle_runtime.cli.options.addresses import add_patience_argument, token
+from recycle_runtime.cli.options.addresses import add_patience_argument
 from recycle_runtime.cli.options.checkpoints import add_changes_argument, add_checkpoint_arguments
 from recycle_runtime.cli.options.limits import (
     add_heartbeat_argument,
@@ -32,7 +40,7 @@ from recycle_runtime.launcher.engines import EngineError, find_place
 from recycle_runtime.launcher.kept_process import SupervisorError
 from recycle_runtime.launcher.node import Node
 
-_BOTH = ("--instruction-timeout", "--first-step-timeout", "--checkpoint")
+_BOTH = ("--instruction-timeout", "--first-step-timeout", "--checkpoint", "--token-file", "--tls")
 _COORDINATOR = (
     "--steps",
     "--failed",
@@ -50,6 +58,7 @@ _COORDINATOR = (
     "--recut",
     "--page",
     "--tensorboard",
+    *SERVER_OPTIONS,
 )
 _AGENT = (
     "--program",
@@ -100,6 +109,9 @@ def add_arguments(parser: Arguments) -> None:
     parser.add_argument(
         "--nodes", type=int, metavar="N", help="how many nodes there will be (default: what the engine says)"
     )
+    add_token_argument(parser)
+    add_tls_argument(parser)
+    add_certificate_arguments(parser)
     add_patience_argument(parser)
     parser.add_argument("--save", metavar="DIR", help="write the parameters of every worker at the end")
     add_checkpoint_arguments(parser)
@@ -116,7 +128,8 @@ def add_arguments(parser: Arguments) -> None:
 
 
 def run(arguments: Namespace, output: Output) -> int:
-    token()
+    access(arguments)
+    check_certificate(arguments)
     try:
         place = find_place(os.environ, arguments.port, _parent())
     except EngineError as error:

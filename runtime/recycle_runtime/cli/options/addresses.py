@@ -1,15 +1,12 @@
-"""Options: how the processes of a job find each other, and the token that they share."""
+"""Options: how the processes of a job find each other."""
 
-import os
 import time
 from pathlib import Path
 
 from recycle_runtime.cli.output import UsageError, UserError
 from recycle_runtime.cli.parser import Arguments
 from recycle_runtime.protocol.address import parse_address
-from recycle_runtime.protocol.framing import TOKEN
 
-_SHORTEST = 16
 _LOOK_EVERY = 0.2
 _PATIENCE = 600.0
 
@@ -54,14 +51,3 @@ def address_or_file(option: str, text: str, seconds: float) -> tuple[tuple[str, 
         if time.monotonic() > deadline:
             raise UserError(f"{option} {text}: no coordinator has left its address there in {seconds:g} s")
         time.sleep(_LOOK_EVERY)
-
-
-def token() -> str:
-    """The job's secret."""
-    found = os.environ.get(TOKEN, "")
-    if len(found) < _SHORTEST:
-        raise UsageError(
-            f"{TOKEN} must be set to the job's token, a secret of {_SHORTEST} letters or more that all its "
-            "processes share"
-        )
-    return found

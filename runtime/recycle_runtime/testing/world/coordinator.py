@@ -10,6 +10,7 @@ from recycle_runtime.coordinator.outside import Outside
 from recycle_runtime.coordinator.plans import Planner, Request
 from recycle_runtime.coordinator.service import JobOptions, Service
 from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.protocol.access import Token
 from recycle_runtime.protocol.codec import ProtocolError
 from recycle_runtime.protocol.messages import Message, Observe
 from recycle_runtime.protocol.server import Served
@@ -217,7 +218,7 @@ class CoordinatorProcess:
         self.service.message(cast(Any, watcher), Observe(rows))
         self._turn()
 
-    def _serve(self, host: str, port: int, token: str, served: Served) -> Any:
+    def _serve(self, host: str, port: int, token: Token, served: Served) -> Any:
         self.is_listening = True
         return self
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, NoReturn
 
 from recycle_runtime.agent.process_signs import Signs
+from recycle_runtime.protocol.access import Token, access_of
 from recycle_runtime.protocol.codec import WireError
 from recycle_runtime.protocol.heartbeat_board import Board, Line
 from recycle_runtime.protocol.messages import Member
@@ -69,8 +70,8 @@ class SimulatedProcess(LoopProcess):
     def signal(self) -> SimulatedSignal:
         return SimulatedSignal(self)
 
-    async def connect(self, host: str, port: int, token: str) -> SimulatedLine:
-        return await self.kernel.connect(self, token)
+    async def connect(self, host: str, port: int, token: Token) -> SimulatedLine:
+        return await self.kernel.connect(self, access_of(token).tokens()[0])
 
     def ends(self) -> Ends:
         """Which nodes do not answer this process; only one that is in a group looks."""
