@@ -1,0 +1,5 @@
+"""Engines that start a job from Python: each in a package of its own, which alone imports the engine.
+
+ray     coordinator and agents as actors
+torchx  a component for its schedulers
+"""

@@ -1,0 +1,96 @@
+"""What the user asks for, as the command lines of coordinator and agents.
+
+The options are those of `recycle-run node`, with underscores, and its parser checks them: what a job can be
+told is written down once.
+"""
+
+import io
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stderr
+from pathlib import Path
+
+from recycle_runtime.cli.commands.node import agent_words, coordinator_words
+from recycle_runtime.cli.main import parse_arguments
+from recycle_runtime.cli.options.script import script_or_program
+from recycle_runtime.cli.output import UserError
+from recycle_runtime.files import sentence
+from recycle_runtime.plan.bundle import Bundle, BundleError
+
+_FOLDERS = ("state", "checkpoint", "save", "tensorboard")
+"""On file systems that nodes share; a relative one would mean another place in each process."""
+_NOT_HERE = ("port", "nodes")
+
+
+class RayJobError(RuntimeError):
+    """The job cannot begin, or has not ended well, in one sentence."""
+
+
+class JobWords:
+    """Command lines for a job on so many nodes."""
+
+    def __init__(
+        self, plan: str, script: Sequence[str], options: Mapping[str, object], nodes: int | None
+    ) -> None:
+        """RayJobError if the job makes no sense."""
+        arguments = _parse([plan, *_words(options), *script])
+        try:
+            script_or_program(arguments)
+            bundle = Bundle.read(plan)
+        except (UserError, BundleError) as error:
+            raise RayJobError(f"{plan}: {error}" if isinstance(error, BundleError) else str(error)) from None
+        except OSError as error:
+            raise RayJobError(sentence(error)) from None
+        self._arguments = arguments
+        self.workers_per_node: int = arguments.workers_per_node
+        self.device: str = arguments.device
+        self.node_state: str | None = arguments.node_state
+        self.nodes = _nodes(bundle, self.workers_per_node, nodes)
+
+    def coordinator(self, host: str) -> list[str]:
+        """Of one that listens at this host, but for the socket."""
+        return coordinator_words(self._arguments, host, self.nodes)
+
+    def agent(self, state: str) -> list[str]:
+        """Of one with this folder, but for where the coordinator is."""
+        return agent_words(self._arguments, state)
+
+
+def _words(options: Mapping[str, object]) -> list[str]:
+    words: list[str] = []
+    for name, value in options.items():
+        if name in _NOT_HERE:
+            raise RayJobError(f"{name} is no option here: Ray places the coordinator, and it takes any port")
+        option = f"--{name.replace('_', '-')}"
+        if value is None or value is False:
+            continue
+        if name in _FOLDERS:
+            value = Path(str(value)).absolute()
+        words.append(option if value is True else f"{option}={value}")
+    return words
+
+
+def _parse(words: list[str]) -> Namespace:
+    said = io.StringIO()
+    try:
+        with redirect_stderr(said):
+            return parse_arguments(["node", *words])
+    except SystemExit:
+        *_, last = said.getvalue().strip().splitlines()
+        raise RayJobError(last.removeprefix("recycle-run node: error: ")) from None
+
+
+def _nodes(bundle: Bundle, workers_per_node: int, asked: int | None) -> int:
+    """As many as are asked for, else as few as will do."""
+    if workers_per_node < bundle.tensor:
+        raise RayJobError(
+            f"workers_per_node {workers_per_node} is too few: the {bundle.tensor} tensor-parallel ranks of a "
+            "worker share a node"
+        )
+    needed = -(-bundle.stages * bundle.pipelines // (workers_per_node // bundle.tensor))
+    if asked is not None and asked < needed:
+        raise RayJobError(
+            f"nodes {asked} with workers_per_node {workers_per_node} is too few: the job takes {needed} such "
+            "nodes"
+        )
+    return needed if asked is None else asked
