@@ -139,7 +139,7 @@ def run(folder: Path) -> None:
             )
             apart = [1000 * (later - one) for one, later in pairwise(ends)][LEFT_OUT:]
             off = max(
-                abs(step.loss - one) / one
+                abs(step.loss_or_nan - one) / one
                 for step, one in zip(result.steps[: len(alone)], alone, strict=True)
             )
             step = mean(apart)

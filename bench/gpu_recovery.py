@@ -76,7 +76,7 @@ def _losses(folder: Path, faults: tuple[str, ...] = (), returns: tuple[str, ...]
     options = RunOptions(plan, PROGRAM, SERIES_STEPS, device="cuda", faults=faults, returns=returns)
     steps = run_local(options, lambda message: None).steps
     assert [step.step for step in steps] == list(range(SERIES_STEPS)), "steps were skipped or counted twice"
-    return [step.loss for step in steps]
+    return [step.loss_or_nan for step in steps]
 
 
 def _one_run(folder: Path, kind: str, place: str, periods: list[float]) -> None:

@@ -103,7 +103,7 @@ def _run(
     for row in result.recoveries:
         if faults and row.causes != ("start",):
             print(f"  step {row.step}: {', '.join(row.causes)}: pause {row.total:.3f} s")
-    return [step.loss for step in result.steps], ends
+    return [step.loss_or_nan for step in result.steps], ends
 
 
 def main() -> None:

@@ -68,6 +68,8 @@ class Remembered(NamedTuple):
     """Who was given its state while they trained, and may have it by now; with their cells."""
     move: str | None = None
     """The layout to which layers were on their way."""
+    moves: int = 0
+    """How often layers have begun to travel."""
     layer_bytes: tuple[int, ...] = ()
     """Of the state of each layer, once they were known."""
     evaluated: tuple[Evaluated, ...] = ()
@@ -159,6 +161,7 @@ def read(path: str | Path) -> Remembered | None:
         layer_bytes=layer_bytes,
         made_for=made_for,
         fitted=fitted,
+        moves=sum(row.get("move") is not None for row in lines),
         restore=restore,
         first_step=step,
         first_item=item,

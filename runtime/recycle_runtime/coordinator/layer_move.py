@@ -36,6 +36,8 @@ class LayerMove:
     """Of each worker, after it."""
     missing: set[Member] = field(default_factory=set[Member])
     """Processes whose layers have not arrived."""
+    number: int = 0
+    """In the job; one that was given up is never confused with the next."""
     began: float = 0.0
     arrived: float = 0.0
     """When the last layers were there; 0 until then."""
@@ -45,9 +47,9 @@ class LayerMove:
     def __post_init__(self) -> None:
         self.cells = cells_of(self.recut.stages)
 
-    def begin(self, tensor: int, now: float) -> None:
+    def begin(self, number: int, tensor: int, now: float) -> None:
         """Every rank of a worker takes what the same rank of another has."""
-        self.began = now
+        self.number, self.began = number, now
         joiners = {transfer.joiner for transfer in self.recut.transfers}
         self.missing = {Member(worker, rank) for worker in joiners for rank in range(tensor)}
         if not self.missing:
@@ -87,7 +89,7 @@ class LayerMove:
                 if transfer.joiner == member.worker
             ]
             if gives or takes:
-                found[member] = MoveLayers(generation, tuple(gives), tuple(takes))
+                found[member] = MoveLayers(generation, self.number, tuple(gives), tuple(takes))
         return found
 
     def obstacle(self, reports: Mapping[Member, Report]) -> str | None:

@@ -1,6 +1,5 @@
 """What is measured of a job: its steps, and how long each change took. Standard library only."""
 
-import math
 from dataclasses import dataclass, field
 
 from recycle_runtime.protocol.messages import Member, Recovered, StepDone, StepRow
@@ -10,7 +9,9 @@ class StepRows:
     """Rows come out in order, each once: when all processes of a generation have reported, or it has ended.
 
     The loss of a step is the sum of what the workers of the last stage add to it. They say it before
-    anybody can make the step, so that a step which counts has its loss whoever dies.
+    anybody can make the step, so that a step which counts has its loss whoever dies. A step that a generation
+    begins with is made anew, unless all but those who had made it fail before they have undone it: then it
+    counts as it was made first.
     """
 
     def __init__(self, first: int = 0) -> None:
@@ -21,6 +22,8 @@ class StepRows:
         """By those who have made the step."""
         self._losses: dict[int, dict[Member, float]] = {}
         self._rates: dict[int, float] = {}
+        self._earlier: dict[int, StepRow] = {}
+        """Steps that may have been made in a generation before this one, and are made again."""
         self._members: frozenset[Member] = frozenset()
         self._live, self._plan = 0, ""
 
@@ -37,6 +40,7 @@ class StepRows:
         `with_loss` are the members whose shares make up the loss.
         """
         rows = [self._row() for _ in range(self.next, step)]
+        self._earlier |= {row.step: row for row in map(self._made, self._losses) if row.loss is not None}
         self._said.clear()
         self._losses.clear()
         self._rates.clear()
@@ -70,21 +74,27 @@ class StepRows:
 
     def _row(self) -> StepRow:
         step, self.next = self.next, self.next + 1
-        losses = self._losses.pop(step, {})
-        shares = [losses.get(member, math.nan) for member in sorted(self._with_loss)]
-        said = self._said.pop(step, {})
+        row, earlier = self._made(step), self._earlier.pop(step, None)
+        for told in (self._losses, self._said, self._rates):
+            told.pop(step, None)
+        return earlier if earlier is not None and row.loss is None else row
+
+    def _made(self, step: int) -> StepRow:
+        """What is known of a step of this generation."""
+        losses, said = self._losses.get(step, {}), self._said.get(step, {})
+        is_known = self._with_loss <= losses.keys()
         # The ranks of a worker load the same samples.
         loaded = [done for member, done in said.items() if member.tp_rank == 0]
         return StepRow(
             step,
-            sum(shares),
+            sum(losses[member] for member in sorted(self._with_loss)) if is_known else None,
             max((done.seconds for done in said.values()), default=0.0),
             self._live,
             self._plan,
             max((done.data_wait for done in said.values()), default=0.0),
             samples=sum(done.samples for done in loaded),
             tokens=sum(done.tokens for done in loaded),
-            learning_rate=self._rates.pop(step, None),
+            learning_rate=self._rates.get(step),
         )
 
 

@@ -6,7 +6,6 @@ the state machine; what that orders is carried out here. Standard library only.
 """
 
 import logging
-import math
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -316,7 +315,7 @@ class Service:
         state = ScriptState.read(Path(folder) / begins.checkpoint)
         if state is None:
             # Made by a run with a program file: the loss of its last step is not known here.
-            state = ScriptState(b"", StepRow(begins.step - 1, math.nan, 0.0, 0, ""))
+            state = ScriptState(b"", StepRow(begins.step - 1, None, 0.0, 0, ""))
         self._job.scripts.resume(begins.step, *state)
 
     @property
@@ -833,7 +832,7 @@ class Service:
         self._connections.publish(row)
         self._adaptation.row(row)
         logs.note(step=row.step)
-        _LOGGER.debug("step %d: loss %.6f, %.3f s, %d workers", row.step, row.loss, row.seconds, row.live)
+        _LOGGER.debug("step %d: loss %s, %.3f s, %d workers", row.step, row.loss, row.seconds, row.live)
 
     def _tell_evaluation(self, order: TellEvaluation) -> None:
         result = order.result

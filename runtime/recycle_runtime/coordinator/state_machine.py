@@ -207,6 +207,8 @@ class StateMachine:
         """Layers that are on their way to another cut."""
         self._recut: LayerMove | None = None
         """The move that the generation to come is the end of."""
+        self._moves_begun = 0
+        """In the whole job."""
         self._unfinished: str | None = None
         """The layout to which layers were on their way when the coordinator before this one ended."""
         self._fruitless = 0
@@ -367,7 +369,7 @@ class StateMachine:
         self.checkpoints.train(sorted(members), self._stages())
         self.scripts.begin(state.next_row, members, self._with_loss(members))
         self.saves.begin(self.number, members, self._stages())
-        self._unfinished = state.move
+        self._unfinished, self._moves_begun = state.move, state.moves
 
     def remember_end(self, error: str | None) -> None:
         """The job had ended when the coordinator before this one did."""
@@ -786,7 +788,8 @@ class StateMachine:
         if not self.is_settled:
             return
         move = self.move = event.move
-        move.begin(self._tensor, self._now)
+        self._moves_begun += 1
+        move.begin(self._moves_begun, self._tensor, self._now)
         self._orders.append(BeginMove(move))
         self._tell_movers()
         if not move.missing:
@@ -799,7 +802,7 @@ class StateMachine:
 
     def _layers_arrived(self, member: Member, message: LayersArrived) -> None:
         move = self.move
-        if move is None or not self._is_current(member, message.generation):
+        if move is None or move.number != message.move or not self._is_current(member, message.generation):
             return
         if move.arrive(member, message.copied.size, self._now):
             self._stop_at_boundary(f"re-cut to {move.layout}")
@@ -808,7 +811,11 @@ class StateMachine:
                 self._say_where_to_stop(outside)
 
     def _layers_lost(self, member: Member, message: LayersLost) -> None:
-        if self.move is not None and self._is_current(member, message.generation):
+        move = self.move
+        if move is None or move.number != message.move:
+            # Of a move that has been given up: its donors send no more.
+            return
+        if self._is_current(member, message.generation):
             self._give_up_move(f"{name_of(member.worker)} has not got its layers: {message.why}")
 
     def _give_up_move(self, why: str) -> None:

@@ -52,9 +52,14 @@ def summary(recoveries: list[Recovered], made: Sequence[int], wanted: int, first
 
 def _tell(message: ToObserver, out: TextIO) -> None:
     if isinstance(message, StepRow):
-        print(f"step {message.step:5}  loss {message.loss:.6f}  {message.seconds:.3f} s", file=out)
+        print(f"step {message.step:5}  loss {loss_text(message.loss)}  {message.seconds:.3f} s", file=out)
     elif (words := _words(message)) is not None:
         print(f"-- {words}", file=out)
+
+
+def loss_text(loss: float | None) -> str:
+    """Of a step; a share of it may have died with a worker."""
+    return "not known" if loss is None else f"{loss:.6f}"
 
 
 def event_of(message: ToObserver) -> str | None:
@@ -113,7 +118,7 @@ class _Table:
         if self._row is None:
             return "no step yet"
         row = self._row
-        return f"step {row.step}  loss {row.loss:.6f}  {row.seconds:.3f} s  plan {row.plan}"
+        return f"step {row.step}  loss {loss_text(row.loss)}  {row.seconds:.3f} s  plan {row.plan}"
 
     def _cell(self, pipeline: int, stage: int) -> str:
         return _ALIVE if (pipeline, stage) in self._places else _GONE

@@ -82,7 +82,7 @@ class MetricsFile:
 
 def _row(message: StepRow, event: str | None) -> dict[str, Any]:
     row: dict[str, Any] = {"step": message.step, "loss": _finite(message.loss)}
-    if not math.isfinite(message.loss):
+    if message.loss is not None and not math.isfinite(message.loss):
         row["not_finite"] = str(message.loss)
     row |= {"learning_rate": message.learning_rate, "gradient_norm": None, "skipped": None}
     row |= {

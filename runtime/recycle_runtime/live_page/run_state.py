@@ -150,7 +150,7 @@ class RunState:
         self._steps.append(
             {
                 "step": message.step,
-                "loss": message.loss if math.isfinite(message.loss) else None,
+                "loss": _finite(message.loss),
                 "seconds": round(message.seconds, 6),
                 "planned": self._planned,
                 "data_wait": round(message.data_wait, 6),
@@ -165,8 +165,7 @@ class RunState:
     def _settle(self, message: StepSettled) -> None:
         for row in reversed(self._steps):
             if row["step"] == message.step:
-                norm = message.norm
-                row["gradient_norm"] = norm if norm is not None and math.isfinite(norm) else None
+                row["gradient_norm"] = _finite(message.norm)
                 row["skipped"] = message.is_skipped
                 self.skipped += message.is_skipped
                 return
@@ -195,3 +194,7 @@ class RunState:
 
     def _event(self, text: str) -> None:
         self._events.append({"at": round(self._now() - self._began, 3), "text": text})
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

@@ -12,6 +12,7 @@ small letters (`AtBoundary` is `at_boundary`). docs/protocol.md shows who says w
     store request, and its answer    StoreRequest, StoreAnswer, on a connection of their own
 """
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -195,6 +196,7 @@ class LayersArrived:
     """The layers that I was to take are here, and as new as those of the workers that sent them."""
 
     generation: Natural
+    move: Natural
     copied: Copied
 
 
@@ -203,6 +205,7 @@ class LayersLost:
     """The layers that I was to take will not come."""
 
     generation: Natural
+    move: Natural
     why: str
 
 
@@ -531,6 +534,8 @@ class MoveLayers:
     """Give layers to others and take layers from others, while you train."""
 
     generation: Natural
+    move: Natural
+    """Its number in the job; a generation may see several, between the same workers."""
     gives: tuple[LayersToMove, ...]
     takes: tuple[LayersToMove, ...]
 
@@ -749,8 +754,8 @@ class StepRow:
     """A step of the whole job."""
 
     step: Natural
-    loss: float
-    """NaN if a share of it died with a worker."""
+    loss: float | None
+    """None if a share of it died with a worker; NaN is what training came to."""
     seconds: float
     """Of the worker that took longest."""
     live: Natural
@@ -765,6 +770,11 @@ class StepRow:
     """The same."""
     learning_rate: float | None = None
     """Of the first group of the last chunk; None if not known."""
+
+    @property
+    def loss_or_nan(self) -> float:
+        """For whoever computes with it: NaN if it is not known."""
+        return math.nan if self.loss is None else self.loss
 
 
 @dataclass(frozen=True, slots=True)

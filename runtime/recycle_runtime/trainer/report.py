@@ -20,8 +20,9 @@ class Report:
 
     @property
     def loss(self) -> float:
-        """The mean over all micro-batches of the step."""
-        return self._row.loss
+        """The mean over all micro-batches of the step; NaN if nobody knows any more, for a worker has failed
+        while there was no coordinator."""
+        return self._row.loss_or_nan
 
     @property
     def seconds(self) -> float:

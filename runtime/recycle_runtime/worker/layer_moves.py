@@ -31,7 +31,7 @@ class LayerMoves:
         self._equipment = equipment
         self._donors: list[LayerDonor] = []
         self._joiner: LayerJoiner | None = None
-        self._generation = 0
+        self._generation = self._move = 0
         self._has_arrived = False
         self._lock = threading.Lock()
 
@@ -51,10 +51,10 @@ class LayerMoves:
         self.drop()
         if isinstance(order, DropLayers):
             return
-        self._generation = order.generation
+        self._generation, self._move = order.generation, order.move
         connections.opens_more()
         for given in order.gives:
-            name = self._name(order.generation, worker, given.worker, given)
+            name = self._name(order, worker, given.worker, given)
             numbers = range(given.first, given.last)
             donor = LayerDonor(
                 chunks, numbers, self._equipment.surroundings, self._meet, name, self._hook("give")
@@ -67,7 +67,7 @@ class LayerMoves:
             )
             joiner.begin(
                 self._meet,
-                lambda taken: self._name(order.generation, taken.worker, worker, taken),
+                lambda taken: self._name(order, taken.worker, worker, taken),
                 self._hook("take"),
                 partial(self._tell, joiner),
             )
@@ -120,19 +120,19 @@ class LayerMoves:
             equipment, least = self._equipment, joiner.least_applied
             if joiner.error is not None:
                 self._has_arrived = True
-                equipment.link.say(LayersLost(self._generation, joiner.error[:_LONGEST]))
+                equipment.link.say(LayersLost(self._generation, self._move, joiner.error[:_LONGEST]))
             elif least is not None and least >= equipment.link.step - 1:
                 self._has_arrived = True
-                equipment.link.say(LayersArrived(self._generation, joiner.copied()))
+                equipment.link.say(LayersArrived(self._generation, self._move, joiner.copied()))
 
     async def _meet(self, name: str, rank: int) -> StatePair:
         # A connection of its own: a wait at the store blocks other requests on its connection.
         return await self._equipment.engine.pair(await self._equipment.engine.meeting_place(), name, rank)
 
-    def _name(self, generation: int, donor: Worker, joiner: Worker, layers: LayersToMove) -> str:
-        """Where in the store the two ends meet."""
+    def _name(self, order: MoveLayers, donor: Worker, joiner: Worker, layers: LayersToMove) -> str:
+        """Where in the store the two ends meet; nobody finds what is left there of another move."""
         ends = f"{worker_text(donor)}/{worker_text(joiner)}"
-        return f"g{generation}/layers/{ends}/{layers.first}/{self._equipment.tp_rank}"
+        return f"g{order.generation}/layers/{order.move}/{ends}/{layers.first}/{self._equipment.tp_rank}"
 
     def _hook(self, moment: Any) -> Callable[[], None]:
         return lambda: self._equipment.hooks.at(moment, self._equipment.link.step)

@@ -22,6 +22,7 @@ from recycle_runtime.protocol.messages import (
     Holding,
     Join,
     Leave,
+    LossShare,
     Message,
     MoveLayers,
     Recall,
@@ -83,7 +84,7 @@ class Link:
         self._orders: Queue[ToWorker | Wake | None] = self._around.queue()
         self._has_wake = False
         """Whether one is on its way."""
-        self._steps: deque[StepDone] = deque(maxlen=_REMEMBERED)
+        self._steps: deque[LossShare | StepDone] = deque(maxlen=_REMEMBERED)
         self._line: Line | None = None
 
     async def open(self) -> None:
@@ -93,7 +94,7 @@ class Link:
 
     def say(self, message: FromWorker) -> None:
         """To the coordinator, or dropped while it is away: it asks again when it is back."""
-        if isinstance(message, StepDone):
+        if isinstance(message, LossShare | StepDone):
             self._steps.append(message)
         with suppress(WireError):
             if self._line is not None:

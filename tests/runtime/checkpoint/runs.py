@@ -57,7 +57,7 @@ def run(bundle: str, program: str, steps: int, **options: Any) -> tuple[RunResul
 
 
 def losses(result: RunResult) -> dict[int, float]:
-    return {step.step: step.loss for step in result.steps}
+    return {step.step: step.loss_or_nan for step in result.steps}
 
 
 def saved(folder: Path) -> dict[str, State]:

@@ -58,7 +58,7 @@ def test_the_coordinator_dies_in_a_run_that_went_on(stopped: Stopped, tmp_path: 
     with supervised(job) as supervisor:
         for message in supervisor.news():
             if isinstance(message, StepRow):
-                found[message.step] = message.loss
+                found[message.step] = message.loss_or_nan
             elif isinstance(message, JobEnded):
                 assert message.error is None
             elif isinstance(message, JobEvent) and message.text.startswith("checkpoint") and not killed:

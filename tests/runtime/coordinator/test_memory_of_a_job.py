@@ -92,6 +92,19 @@ def test_a_joiner_may_be_all_that_is_left_of_a_stage() -> None:
     assert next(order for order in orders if isinstance(order, BeginGeneration)).step == 5
 
 
+def test_moves_of_layers_are_counted(tmp_path: Path) -> None:
+    """Over all generations, so that none has the number of another."""
+    journal = Journal(tmp_path / "journal")
+    for generation, layout in enumerate(("4x3,2x2", "3x2,3x2"), 1):
+        journal.write(generation=generation, step=0, places=[[0, 0]])
+        journal.write(move=layout)
+        journal.write(move=None)
+    journal.close()
+    found = read(tmp_path / "journal")
+    assert found is not None
+    assert (found.move, found.moves) == (None, 2)
+
+
 @given(cut=st.integers(0, 10_000))
 def test_a_line_cut_short_counts_for_nothing(tmp_path_factory: Any, cut: int) -> None:
     path: Path = tmp_path_factory.mktemp("journal") / "journal"

@@ -69,11 +69,14 @@ def check(world: World) -> None:
 def check_losses(world: World) -> None:
     """Every worker of the last stage adds one."""
     for row in world.rows:
+        assert row.loss is not None
         assert 1.0 <= row.loss <= world.book.pipelines
 
 
 @settings(max_examples=150)
 @given(st.integers(0, 2**32), st.integers(1, 3), st.integers(2, 3), st.integers(0, 12))
+# Whoever should make a step again fails, and it counts as it was made before.
+@example(300, 1, 3, 2)
 def test_workers_come_and_go(seed: int, stages: int, pipelines: int, events: int) -> None:
     world = World(seed, stages, pipelines, STEPS)
     disturb(world, events, ("kill", "kill", "start"))
@@ -131,7 +134,7 @@ def test_the_cut_changes_and_the_coordinator_starts_again(seed: int, pipelines: 
 
 def test_the_model_changes_its_cut() -> None:
     """And gives some of these changes up; else the tests above would say nothing."""
-    worlds = [World(seed, 2, 3, STEPS, CUTS) for seed in range(10)]
+    worlds = [World(seed, 2, 3, STEPS, CUTS) for seed in range(12)]
     for world in worlds:
         disturb(world, 6, ("kill", "start"))
         world.run_to_the_end()

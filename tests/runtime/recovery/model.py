@@ -49,6 +49,7 @@ from recycle_runtime.protocol.messages import (
     Holding,
     Join,
     LayersArrived,
+    LayersLost,
     LayersToMove,
     Leave,
     LeftGroup,
@@ -64,7 +65,16 @@ from recycle_runtime.protocol.messages import (
 from tests.runtime.recovery.plans_for_tests import fake_bundle, fewest
 
 Spoken = (
-    LeftGroup | LossShare | StepDone | Began | Holding | AtBoundary | CaughtUp | GroupBroken | LayersArrived
+    LeftGroup
+    | LossShare
+    | StepDone
+    | Began
+    | Holding
+    | AtBoundary
+    | CaughtUp
+    | GroupBroken
+    | LayersArrived
+    | LayersLost
 )
 """What the processes of this model say once they have joined."""
 
@@ -78,7 +88,7 @@ class Process:
         self.incoming: deque[ToWorker] = deque()
         self.outgoing: deque[Join | Spoken] = deque()
         self.orders: deque[ToWorker] = deque()
-        self.made: list[StepDone] = []
+        self.made: list[LossShare | StepDone] = []
         self.asked = self.generation = self.step = 0
         self.applied: int | None = 0
         self.is_fresh = True
@@ -94,13 +104,15 @@ class Process:
         self.layers: range | None = None
         """That it holds; None for those it was built with."""
         self.layer_order: MoveLayers | DropLayers | None = None
+        self.move = 0
+        """The move that it takes part in, by its number; 0 if in none."""
         self.takes: tuple[LayersToMove, ...] = ()
         self.taken: int | None = None
         """Steps that the layers have seen that it takes, once they are there."""
         self.say(self._hello())
 
     def say(self, message: Join | Spoken) -> None:
-        if isinstance(message, StepDone):
+        if isinstance(message, LossShare | StepDone):
             self.made.append(message)
         if self.is_connected:
             self.outgoing.append(message)
@@ -157,12 +169,20 @@ class Process:
         order, self.layer_order = self.layer_order, None
         if order is not None and order.generation == generation:
             self.taken = None
-            self.takes = order.takes if isinstance(order, MoveLayers) else ()
+            self.takes, self.move = (order.takes, order.move) if isinstance(order, MoveLayers) else ((), 0)
         elif self.takes and self.taken is None and self.world.chance.random() < 0.3:
-            donors = [self.world.processes.get(taken.worker) for taken in self.takes]
-            if all(donor is not None and donor.generation == generation for donor in donors):
-                self.taken = self.made_steps
-                self.say(LayersArrived(generation, Copied(1, 1.0)))
+            self._take_layers(generation)
+
+    def _take_layers(self, generation: int) -> None:
+        """They arrive once the donors take part in the same move, and never if one is in the next."""
+        donors = [self.world.processes.get(taken.worker) for taken in self.takes]
+        moves = [donor.move for donor in donors if donor is not None and donor.generation == generation]
+        if moves == [self.move] * len(donors):
+            self.taken = self.made_steps
+            self.say(LayersArrived(generation, self.move, Copied(1, 1.0)))
+        elif any(move > self.move for move in moves):
+            self.takes = ()
+            self.say(LayersLost(generation, self.move, "the donor sends no more"))
 
     def break_connection(self) -> None:
         """Whatever is on its way is dropped."""
@@ -238,7 +258,7 @@ class Process:
             assert here >= set(wanted), f"{self.member} lacks layers of {wanted}"
             if self.is_fresh:
                 self.applied = order.step
-        self.layers, self.takes, self.taken = wanted, (), None
+        self.layers, self.takes, self.taken, self.move = wanted, (), None, 0
 
     def _finish_step(self) -> bool:
         group = self.world.groups[self.generation]
@@ -309,6 +329,7 @@ class World:
         self.given_up = 0
         self.running: dict[int, tuple[RunningPlan, dict[Worker, Worker], dict[Worker, Worker]]] = {}
         self.move: str | None = None
+        self.moves_begun = 0
         self.rows: list[StepRow] = []
         self.generations: list[int] = []
         self.written: dict[int, tuple[Worker, ...]] = {}
@@ -395,6 +416,7 @@ class World:
                 self.running[number] = plan, dict(cells), dict(joiners)
             case BeginMove(move):
                 self.move = move.layout
+                self.moves_begun += 1
             case EndMove(_, why):
                 self.move = None
                 self.recuts += why is None
@@ -412,9 +434,20 @@ class World:
             number = self.generations[-1]
             places = self.written[number]
             plan, cells, joiners = self.running[number]
-            state = Remembered(number, 0, places, len(self.rows), (), plan=plan, cells=cells, move=self.move)
+            state = Remembered(
+                number,
+                0,
+                places,
+                len(self.rows),
+                (),
+                plan=plan,
+                cells=cells,
+                move=self.move,
+                moves=self.moves_begun,
+                joiners=joiners,
+            )
             self.move = None
-            self.coordinator.remember(state._replace(joiners=joiners))
+            self.coordinator.remember(state)
             self.returning = {Member(place, 0) for place in (*places, *joiners)}
 
     def start(self, place: Worker) -> None:

@@ -48,7 +48,7 @@ class News:
         if isinstance(message, JobEvent) and message.text.startswith(_OWN_ACCORD):
             self.events.append(message.text)
         elif isinstance(message, StepRow):
-            self.losses.append(message.loss)
+            self.losses.append(message.loss_or_nan)
             self.plans.append(message.plan)
         if self._is_enough(self):
             raise Enough
@@ -75,7 +75,7 @@ def run_and_check(folder: Path, options: RunOptions, stages: int, microbatches: 
     result = run_local(options, news)
     assert [step.step for step in result.steps] == list(range(options.steps))
     alone = train_alone(MLP, stages, 3 * microbatches, options.steps)
-    losses = [step.loss for step in result.steps]
+    losses = [step.loss_or_nan for step in result.steps]
     for pipeline, stage in saved_places(folder):
         path = folder / f"worker-{pipeline}-{stage}-0.pt"
         check(alone, losses, torch.load(path, weights_only=True)["model"], stage)

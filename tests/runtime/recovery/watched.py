@@ -136,7 +136,7 @@ def check(folder: Path, outcome: Outcome, alone: Alone) -> None:
     said = (folder / "stderr").read_text(errors="replace")[-5_000:]
     assert outcome.error is None, said
     assert [row.step for row in outcome.rows] == list(range(steps)), said
-    losses = [row.loss for row in outcome.rows]
+    losses = [row.loss_or_nan for row in outcome.rows]
     assert not any(map(math.isnan, losses))
     assert losses == pytest.approx(alone.losses, rel=1e-9)
     assert outcome.generations == sorted(set(outcome.generations))

@@ -182,4 +182,18 @@ def test_a_share_that_nobody_knows_makes_no_number() -> None:
     rows.begin(0, members((0, 0), (1, 0)), 2, "0", members((0, 0), (1, 0)))
     rows.add(Member((0, 0), 0), done(0, 0.25, 1.0))
     (row,) = rows.begin(1, members((0, 0)), 1, "1")
-    assert row.loss != row.loss
+    assert row.loss is None
+
+
+def test_a_step_that_is_not_made_again_counts_as_it_was_made() -> None:
+    """One of two has made it and should undo it; the other fails before it has."""
+    one, two, both = Member((0, 0), 0), Member((1, 0), 0), members((0, 0), (1, 0))
+    rows = StepRows()
+    rows.begin(0, both, 2, "0", both)
+    rows.add_loss(one, 0, 0.25)
+    rows.add_loss(two, 0, 0.5)
+    rows.add(one, done(0, 0.25, 1.0))
+    assert rows.begin(0, both, 2, "1", both) == []
+    rows.add_loss(two, 0, 0.5)
+    (row,) = rows.begin(1, members((0, 0)), 1, "1", members((0, 0)))
+    assert row == StepRow(0, 0.75, 1.0, 2, "0")

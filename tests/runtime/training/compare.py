@@ -57,7 +57,7 @@ def check_on_processes(folder: Path, job: JobSpec, failed: Failed, program: str 
     """Over gloo; what was saved, slices put together, is what one process has computed."""
     alone = train_alone(program, job.stages, job.pipelines * job.microbatches, STEPS)
     options = RunOptions(plan_file(folder, job, failed), program, STEPS, tuple(failed), save=str(folder))
-    losses = [step.loss for step in run_local(options).steps]
+    losses = [step.loss_or_nan for step in run_local(options).steps]
     saved = sorted(folder.glob("worker-*-0.pt"))
     assert len(saved) == job.pipelines * job.stages - len(failed)
     for path in saved:

@@ -43,7 +43,7 @@ from recycle_runtime.cli.options.training import (
 from recycle_runtime.cli.output import DONE, INPUT_ERROR, NO_PLAN, Output, UsageError, UserError
 from recycle_runtime.cli.parser import Arguments
 from recycle_runtime.cli.signals import StopRequests, interrupts_ignored, stop_requests
-from recycle_runtime.launcher.live_view import summary, view
+from recycle_runtime.launcher.live_view import loss_text, summary, view
 from recycle_runtime.launcher.local import (
     RunError,
     RunOptions,
@@ -200,9 +200,8 @@ def _report(options: RunOptions, result: RunResult, output: Output) -> None:
         output.data(f"{options.script[0]} has ended without a step\n")
         return
     last = result.steps[-1]
-    output.data(
-        f"{len(result.steps)} steps, {last.live} workers, plan {last.plan}, last loss {last.loss:.6f}\n"
-    )
+    loss = loss_text(last.loss)
+    output.data(f"{len(made)} steps, {last.live} workers, plan {last.plan}, last loss {loss}\n")
 
 
 def _about_generation(generation: Generation) -> dict[str, Any]:
