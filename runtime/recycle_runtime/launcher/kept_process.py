@@ -90,5 +90,8 @@ class KeptProcess:
 def _stand_apart(ignores: tuple[int, ...]) -> None:
     """In a new process: a group of its own, which may write to the terminal from the background."""
     os.setpgid(0, 0)
+    # A shell has whatever it starts in the background ignore it; to this process it is how its parent asks
+    # for an end.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     for number in (signal.SIGTTOU, *ignores):
         signal.signal(number, signal.SIG_IGN)

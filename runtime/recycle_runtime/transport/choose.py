@@ -24,6 +24,7 @@ from recycle_runtime.transport.cuda_ipc import CudaIpcTransport, CudaSharedDevic
 from recycle_runtime.transport.gloo import GlooTransport
 from recycle_runtime.transport.interface import Grid, Transport
 from recycle_runtime.transport.nccl import channels_of, join_over_nccl, set_environment
+from recycle_runtime.transport.peer_proof import Prove
 
 _NAME = "first"
 """Of the group, in its store."""
@@ -62,19 +63,21 @@ def connect(
     device: torch.device,
     timeout: timedelta,
     standstill: float | None = None,
+    prove: Prove | None = None,
 ) -> Transport:
     """Join the other workers: over gloo on CPU, over NCCL between GPUs, on the device where all share one.
 
-    There, that all wait for each other is noticed after `standstill` seconds.
+    There, that all wait for each other is noticed after `standstill` seconds. With `prove`, processes prove
+    to each other that they belong to the job.
     """
     common = (store, _NAME, grid, worker, tp_rank, timeout)
     if device.type == "cpu":
-        return GlooTransport(*common, neighbours_of(stream, worker, grid.pipelines))
+        return GlooTransport(*common, neighbours_of(stream, worker, grid.pipelines), prove)
     rank = grid.rank(worker, tp_rank)
     if choose_way(store, _NAME, rank, grid.size, place_of(device), timeout) is Way.NCCL:
-        return join_over_nccl(*common, device, stream)
+        return join_over_nccl(*common, device, stream, prove)
     waiting = most_waiting(stream, grid.pipelines)
-    return CudaIpcTransport(*common, CudaSharedDevice(device), waiting, standstill)
+    return CudaIpcTransport(*common, CudaSharedDevice(device), waiting, standstill, prove)
 
 
 def neighbours_of(stream: Sequence[Instruction], worker: Worker, pipelines: int) -> list[Worker]:

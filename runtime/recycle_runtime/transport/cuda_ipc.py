@@ -43,6 +43,7 @@ from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.transport.gloo import GlooTransport
 from recycle_runtime.transport.interface import Arrival, Grid, Pending, TensorSpec
 from recycle_runtime.transport.messages import InOrder, packed_size, pieces
+from recycle_runtime.transport.peer_proof import Prove
 from recycle_runtime.transport.standstill import Standstill
 
 _FOLDER = Path("/dev/shm")
@@ -325,9 +326,10 @@ class CudaIpcTransport:
         device: SharedDevice,
         waiting: Mapping[Worker, int],
         standstill: float | None = None,
+        prove: Prove | None = None,
     ) -> None:
         """`standstill`: seconds for which all processes may wait for each other; None for any."""
-        self._gloo = GlooTransport(store, name, grid, worker, tp_rank, timeout)
+        self._gloo = GlooTransport(store, name, grid, worker, tp_rank, timeout, prove=prove)
         self.tensor_group: Any = self._gloo.tensor_group
         self._store, self._name = _store_of(store, name), name
         self._grid, self._tp_rank, self._timeout = grid, tp_rank, timeout

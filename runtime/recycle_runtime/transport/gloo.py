@@ -20,7 +20,8 @@ import torch.distributed as dist
 
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.transport.interface import Arrival, Grid, Pending, TensorSpec
-from recycle_runtime.transport.sparse_group import make_group
+from recycle_runtime.transport.peer_proof import Prove
+from recycle_runtime.transport.sparse_group import make_group, met_by
 from recycle_runtime.transport.user_group import user_group
 
 _lock = threading.Lock()
@@ -153,19 +154,31 @@ class GlooTransport:
         tp_rank: int,
         timeout: timedelta,
         neighbours: Iterable[Worker] = (),
+        prove: Prove | None = None,
     ) -> None:
-        """Messages go to and come from neighbours, who name this worker among theirs."""
+        """Messages go to and come from neighbours, who name this worker among theirs.
+
+        With `prove`, those that are connected prove to each other that they belong to the job.
+        """
         self._grid, self._tp_rank = grid, tp_rank
         me = grid.rank(worker, tp_rank)
 
-        def part(label: str, ranks: list[int]) -> tuple[dist.Store, int, int, timedelta]:
-            return dist.PrefixStore(f"{name}/{label}", store), ranks.index(me), len(ranks), timeout
+        def part(label: str, ranks: list[int], others: Collection[int] | None = ()) -> Any:
+            """All processes make their groups in the same order; without `others`, each meets each."""
+            inner, rank, size = dist.PrefixStore(f"{name}/{label}", store), ranks.index(me), len(ranks)
+            if others is None:
+                made, met = meet(inner, rank, size, timeout), [each for each in range(size) if each != rank]
+            else:
+                made = meet_neighbours(inner, rank, size, timeout, others)
+                met = met_by(rank, size, others)
+            if prove is not None:
+                prove(made, f"{name}/{label}", rank, met)
+            return made
 
-        # All processes make their groups in the same order.
         others = [grid.rank(neighbour, tp_rank) for neighbour in neighbours]
-        self._all: Any = meet_neighbours(*part("all", list(range(grid.size))), others)
+        self._all: Any = part("all", list(range(grid.size)), others)
         self._holders: dict[int, Any] = {
-            chunk: meet_neighbours(*part(f"holders/{chunk}/{tp_rank}", grid.holder_ranks(chunk, tp_rank)))
+            chunk: part(f"holders/{chunk}/{tp_rank}", grid.holder_ranks(chunk, tp_rank))
             for chunk in grid.sums_of(worker)
         }
         """Of each chunk of this worker, those that hold it."""
@@ -173,7 +186,7 @@ class GlooTransport:
         """The processes of this worker, None if there is only this one."""
         if grid.tensor > 1:
             # What the user's program does in it is not known.
-            made = meet(*part(f"tensor/{worker[0]}/{worker[1]}", grid.tensor_ranks(worker)))
+            made = part(f"tensor/{worker[0]}/{worker[1]}", grid.tensor_ranks(worker), None)
             self.tensor_group = user_group(made, _GLOO, ("cpu", "cuda"))
         self._sent: dict[_Departure, None] = {}
 

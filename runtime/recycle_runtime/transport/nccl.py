@@ -39,6 +39,7 @@ from recycle_runtime.plan.worker_ids import Worker, numbered_worker
 from recycle_runtime.transport.gloo import GlooTransport
 from recycle_runtime.transport.interface import Arrival, Grid, Pending, TensorSpec
 from recycle_runtime.transport.messages import InOrder, packed_size, pieces, spans
+from recycle_runtime.transport.peer_proof import Prove
 from recycle_runtime.transport.user_group import user_group
 
 
@@ -166,11 +167,12 @@ class NcclTransport:
         stream: Sequence[Instruction],
         groups: Groups,
         compute: ComputeStream,
+        prove: Prove | None = None,
     ) -> None:
         self._grid, self._worker, self._tp_rank = grid, worker, tp_rank
         self._groups, self._compute = groups, compute
         self._store = dist.PrefixStore(f"{name}/nccl", store)
-        self._gloo = GlooTransport(store, name, grid, worker, tp_rank, timeout)
+        self._gloo = GlooTransport(store, name, grid, worker, tp_rank, timeout, prove=prove)
         self._made: list[Any] = []
         self._holders = {
             chunk: self._join(f"holders/{chunk}/{tp_rank}", grid.holder_ranks(chunk, tp_rank))
@@ -314,6 +316,7 @@ def join_over_nccl(
     timeout: timedelta,
     device: torch.device,
     stream: Sequence[Instruction],
+    prove: Prove | None = None,
 ) -> NcclTransport:
     """The transport of a worker that has this GPU to itself."""
     if not dist.is_nccl_available():
@@ -331,7 +334,7 @@ def join_over_nccl(
         )
     groups = NcclGroups(device, timeout, channels)
     return NcclTransport(
-        store, name, grid, worker, tp_rank, timeout, stream, groups, CudaComputeStream(device)
+        store, name, grid, worker, tp_rank, timeout, stream, groups, CudaComputeStream(device), prove
     )
 
 

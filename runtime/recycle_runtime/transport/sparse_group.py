@@ -24,9 +24,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from recycle_runtime.transport.listeners import Listener, read_listeners, unreachable
+
 _gloo: Any = dist.ProcessGroupGloo
 _HELLO = 1
 """A tag: messages between workers have another."""
+_CONNECTING = "connecting"
+"""In what gloo says when it could not connect."""
 _INTERFACES = "GLOO_SOCKET_IFNAME"
 _FIRST = "0"
 """The folder in which gloo's first context leaves addresses, by rank."""
@@ -43,13 +47,18 @@ def make_group(
     options._timeout, options._devices, options._threads = timeout, devices, 2 * len(devices)
     group: Any = _gloo(store, rank, size, options)
     others = met_by(rank, size, neighbours)
-    _read_addresses(store, rank, others)
+    listeners = _read_addresses(store, rank, others)
     hello, answers = torch.zeros(1), [torch.zeros(1) for _ in others]
     works: list[Any] = []
-    for other, answer in zip(others, answers, strict=True):
-        works += [group.send([hello], other, _HELLO), group.recv([answer], other, _HELLO)]
-    for work in works:
-        work.wait()
+    try:
+        for other, answer in zip(others, answers, strict=True):
+            works += [group.send([hello], other, _HELLO), group.recv([answer], other, _HELLO)]
+        for work in works:
+            work.wait()
+    except RuntimeError as error:
+        if _CONNECTING in str(error) and (why := unreachable(listeners)) is not None:
+            raise RuntimeError(why) from error
+        raise
     return group
 
 
@@ -93,9 +102,9 @@ def _order(rank: int, other: int, size: int) -> tuple[int, int, int]:
     return distance, (first // distance) % 2, first
 
 
-def _read_addresses(store: dist.Store, rank: int, others: list[int]) -> None:
+def _read_addresses(store: dist.Store, rank: int, others: list[int]) -> list[Listener]:
     """All at once, so that gloo need not ask for one after the other."""
     if not others or not store.check([f"{_FIRST}/{rank}"]):
         # This torch leaves them elsewhere, and asks for itself.
-        return
-    store.multi_get([f"{_FIRST}/{other}" for other in others])
+        return []
+    return read_listeners(store.multi_get([f"{_FIRST}/{other}" for other in others]))

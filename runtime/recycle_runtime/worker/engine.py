@@ -27,6 +27,7 @@ from recycle_runtime.protocol.remote_store import RemoteStore
 from recycle_runtime.protocol.surroundings import ChannelLine, Line, Surroundings
 from recycle_runtime.transport.choose import connect
 from recycle_runtime.transport.guarded import GuardedTransport, Waits
+from recycle_runtime.transport.peer_proof import prover
 from recycle_runtime.transport.sockets import Ends, keep, look
 from recycle_runtime.worker.connections import GroupConnections
 from recycle_runtime.worker.held_chunks import HeldChunks
@@ -259,7 +260,7 @@ class TorchEngine:
         own = _of_group(store, number)
         standstill = self.options.worker.standstill
         place = (role.grid, role.worker, self.tp_rank, role.stream, self.device)
-        return connect(own, *place, self.timeout, standstill)
+        return connect(own, *place, self.timeout, standstill, prover(self.options.token, number))
 
     def guarded(self, transport: Any, waits: Waits) -> GuardedTransport:
         return GuardedTransport(transport, waits)
