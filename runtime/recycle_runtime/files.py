@@ -88,13 +88,15 @@ class FolderTakenError(OSError):
     """Another process has this folder, in one sentence."""
 
 
-def take_folder(folder: Path, who: str) -> int:
+def take_folder(folder: Path, who: str, *, takes_over: bool = False) -> int:
     """Keep a folder for this process, until it ends or closes what this returns.
 
     Processes that it forks have no part in it: one that is started after its death may take the folder. `who`
-    is what takes it, such as `agent`.
+    is what takes it, such as `agent`. `takes_over`: from one who has no right to it any more.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    if takes_over:
+        (folder / "lock").unlink(missing_ok=True)
     handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -113,11 +115,11 @@ _locked: dict[tuple[int, int], int] = {}
 """Folders of checkpoints that this process has, by device and number."""
 
 
-def lock_checkpoints(folder: Path) -> None:
+def lock_checkpoints(folder: Path, *, takes_over: bool = False) -> None:
     """Keep a folder of checkpoints for this process until it ends; it may ask again.
 
     Nothing is written, so that it works on a full disk too. Where the file system has no such locks, nothing
-    is locked.
+    is locked. `takes_over`: whoever has it may be one who has no right to it any more.
     """
     folder.mkdir(parents=True, exist_ok=True)
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -128,6 +130,8 @@ def lock_checkpoints(folder: Path) -> None:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(handle)
+        if takes_over:
+            return
         raise FolderTakenError(
             f"--checkpoint {folder} is in use by another job, and each would delete the other's checkpoints: "
             "name another folder"

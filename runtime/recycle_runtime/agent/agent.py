@@ -21,7 +21,7 @@ from recycle_runtime.agent.watch import Clock, Ended, Limits, Watch
 from recycle_runtime.files import take_folder
 from recycle_runtime.program.user_frames import frames_text, user_frames
 from recycle_runtime.protocol.access import Token
-from recycle_runtime.protocol.address import address_now
+from recycle_runtime.protocol.address import address_now, term_now
 from recycle_runtime.protocol.codec import MismatchError, ProtocolError, UnreachableError, WireError
 from recycle_runtime.protocol.heartbeat_board import Board
 from recycle_runtime.protocol.identity import node_number, process_number
@@ -47,6 +47,7 @@ _ASK_TO_LEAVE = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 _LOOK_EVERY = 0.1
 _HEARTBEAT_EVERY = 0.5
 _RETRY_EVERY = 0.1
+_FOLLOW_EVERY = 2.0
 _REFUSED_FOR = 30.0
 _TELL_AFTER = 5.0
 _GRACE = 5.0
@@ -106,7 +107,11 @@ class Agent:
         self._leaves_at = float("inf")
         self._stays_until = 0.0
         """As long as the job ends in order."""
-        self._looked = self._heartbeat_at = 0.0
+        self._looked = self._heartbeat_at = self._followed = 0.0
+        self._where = options.host, options.port
+        """At which the coordinator was found."""
+        self._term = 0
+        """The newest of a coordinator of which this agent knows."""
         self._adopt()
         self._line: Line | None = None
 
@@ -141,6 +146,9 @@ class Agent:
             for ended in self._watch.ended(ready):
                 self._tell_end(ended)
             self._look(self._around.now())
+            if self._has_moved(self._around.now()):
+                line.close()
+                line = self._line = await self._connect()
 
     def _leave(self, number: int, _: object) -> None:
         """A signal asks this process to go. Whoever ends a whole job may tell all its processes at once, as
@@ -188,6 +196,13 @@ class Agent:
         if now - self._heartbeat_at > _HEARTBEAT_EVERY:
             self._heartbeat_at = now
             self._say(Heartbeat())
+
+    def _has_moved(self, now: float) -> bool:
+        """Whether another coordinator has taken over: one that is paused does not close its connections."""
+        if self._options.address_file is None or self._is_over or now - self._followed < _FOLLOW_EVERY:
+            return False
+        self._followed = now
+        return address_now(self._options) != self._where
 
     def _tell_end(self, ended: Ended) -> None:
         member = self._table.remove(ended.line)
@@ -278,8 +293,10 @@ class Agent:
         refused, is_told = 0.0, False
         while True:
             try:
-                line = await self._around.connect(*address_now(options), options.token)
-                line.send(AgentJoin(self._name, options.workers_per_node, self._running()))
+                self._where = address_now(options)
+                self._term = max(self._term, term_now(options))
+                line = await self._around.connect(*self._where, options.token)
+                line.send(AgentJoin(self._name, options.workers_per_node, self._running(), self._term))
                 while self._untold:
                     line.send(self._untold[0])
                     del self._untold[0]

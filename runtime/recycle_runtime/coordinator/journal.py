@@ -7,12 +7,13 @@ lines wait in memory, and the job goes on.
 
 import json
 import logging
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
-from recycle_runtime.files import reason
+from recycle_runtime.files import reason, write_whole
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.plan_book import Assignment, Fitted, PlanBook
 from recycle_runtime.protocol.codec import decode, encode
@@ -198,9 +199,14 @@ def _take_off_cut_line(path: Path) -> None:
     """What comes after the last end of a line; nothing has been done because of it."""
     if not path.is_file():
         return
-    with path.open("rb+") as file:
-        text = file.read()
-        file.truncate(text.rfind(b"\n") + 1)
+    text = path.read_bytes()
+    # A new file: a coordinator before this one that still lives, paused, does not write to it any more.
+    whole = text.rfind(b"\n") + 1
+    try:
+        write_whole(path, text[:whole])
+    except OSError:
+        # No room for that on the disk.
+        os.truncate(path, whole)
 
 
 def _plan(places: tuple[Worker, ...], fields: dict[str, Any]) -> RunningPlan | None:

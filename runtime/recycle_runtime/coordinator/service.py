@@ -185,6 +185,8 @@ class JobOptions:
     """Whether failed workers are started again where there is room."""
     nodes: int | None = None
     """How many there will be, if that is known: they get equally many workers."""
+    takes_over: bool = False
+    """Whether a coordinator before this one may still hold locks; see `leadership`."""
 
 
 class Service:
@@ -197,7 +199,7 @@ class Service:
         self._clock = AttentiveClock(outside.clock)
         now = self._clock.now()
         bundle = outside.read_bundle(options.bundle)
-        self._lock = take_folder(options.state, "coordinator")
+        self._lock = take_folder(options.state, "coordinator", takes_over=options.takes_over)
         self._book, self._tensor = PlanBook(bundle), bundle.tensor
         self._journal_path = options.state / "journal.jsonl"
         remembered = read(self._journal_path)
@@ -206,7 +208,7 @@ class Service:
         self._checkpoint_files: CheckpointFiles | None = None
         if options.checkpoint is not None:
             # Two jobs would delete each other's.
-            lock_checkpoints(Path(options.checkpoint))
+            lock_checkpoints(Path(options.checkpoint), takes_over=options.takes_over)
             checkpoints = open_checkpoints(
                 options.checkpoint, bundle, options.steps, options.every, remembered, self._journal,
                 resume=options.resume,

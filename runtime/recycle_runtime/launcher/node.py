@@ -1,4 +1,7 @@
-"""One node of a job: an agent, and on the first node the coordinator, both started again when they die.
+"""One node of a job: an agent and a coordinator, both started again when they die.
+
+The coordinator of the first node begins. Those of other nodes stand by, and take over when it is gone, if all
+nodes share the folder of its state (see `coordinator.leadership`). Where they do not, they wait for ever.
 
 However this process ends, the others do too: see `lifeline`. An engine that ends a job may tell all its
 processes at once. The coordinator does not hear that, only this process, which passes it on: twice would
@@ -11,9 +14,12 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
+from recycle_runtime.coordinator.leadership import newest_term
 from recycle_runtime.launcher.engines import Place
 from recycle_runtime.launcher.kept_process import KeptProcess
+from recycle_runtime.protocol.address import own_address_towards
 from recycle_runtime.protocol.lifeline import Lifeline
 
 _BACKLOG = 1024
@@ -25,17 +31,23 @@ _EVERYWHERE = "0.0.0.0"
 class Node:
     """Its processes."""
 
-    def __init__(self, place: Place, coordinator: Sequence[str], agent: Sequence[str]) -> None:
-        """The command lines lack where the coordinator is. OSError if its port is taken."""
-        host = f"[{place.host}]" if ":" in place.host else place.host
-        address = f"{host}:{place.port}"
+    def __init__(
+        self, place: Place, coordinator: Sequence[str], agent: Sequence[str], shared: Path | None = None
+    ) -> None:
+        """The command lines lack where the coordinator is; `shared` is the folder in which coordinators take
+        over from each other, if they may. OSError if the port of the first one is taken."""
+        self._place, self._shared = place, shared
         self._lifeline = Lifeline()
         self._listener: socket.socket | None = None
         self._coordinator: KeptProcess | None = None
-        if place.is_first:
+        if place.is_first or shared is not None:
             # It belongs to this process: nobody else can have the port while the coordinator restarts.
-            listener = self._listener = listen(place.host, place.port)
-            words = [*coordinator, "--listen", address, "--listener", str(listener.fileno())]
+            own = place.host if place.is_first else own_address_towards(place.host, place.port) or _EVERYWHERE
+            listener = self._listener = _listen_beside(own, place)
+            port = listener.getsockname()[1]
+            words = [*coordinator, "--listen", _address(own, port), "--listener", str(listener.fileno())]
+            words += ["--advertise", own]
+            words += [] if shared is None else ["--candidate", str(place.node)]
             self._coordinator = KeptProcess(
                 "coordinator",
                 lambda: words,
@@ -44,9 +56,9 @@ class Node:
                 keeps=(listener.fileno(),),
                 ignores=(signal.SIGTERM, signal.SIGHUP),
             )
-        self._agent = KeptProcess(
-            "agent", lambda: [agent[0], agent[1], "--coordinator", address, *agent[2:]], {}, self._lifeline
-        )
+        where = ["--coordinator", _address(place.host, place.port)]
+        where += [] if shared is None else ["--address-file", str(shared / "address")]
+        self._agent = KeptProcess("agent", lambda: [*agent[:2], *where, *agent[2:]], {}, self._lifeline)
         self._is_told = False
 
     def run(self, stop: Callable[[], int | None]) -> int:
@@ -80,8 +92,9 @@ class Node:
         if status is not None:
             self._agent.end(_AGENT_SECONDS)
             return status
-        # An agent that was not sent away has said what is wrong with this node.
-        return agent or None
+        # An agent that was not sent away has said what is wrong with this node. One that was knows that the
+        # job is over, and there is nothing to stand by for.
+        return None if agent == 0 and self._leads() else agent
 
     def _status(self, kept: KeptProcess) -> int | None:
         """Nobody starts again once the end is wanted."""
@@ -91,12 +104,43 @@ class Node:
         return status if status is None or status >= 0 else 128 - status
 
     def _tell(self) -> None:
-        """The first node ends the job, with a last checkpoint if it keeps any; another one leaves it."""
+        """The node that coordinates ends the job, with a last checkpoint if it keeps any; others leave it."""
         self._is_told = True
-        if self._coordinator is not None:
+        if self._coordinator is not None and self._leads():
             self._coordinator.process.send_signal(signal.SIGINT)
-        else:
-            self._agent.process.send_signal(signal.SIGTERM)
+            return
+        if self._coordinator is not None:
+            self._coordinator.process.kill()
+            self._coordinator.process.wait()
+            self._coordinator = None
+        self._agent.process.send_signal(signal.SIGTERM)
+
+    def _leads(self) -> bool:
+        """Whether the coordinator of this node does, for all that the folder says."""
+        if self._shared is None:
+            return True
+        try:
+            term = newest_term(self._shared)
+        except OSError:
+            term = None
+        return self._place.is_first if term is None else term.candidate == self._place.node
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _listen_beside(host: str, place: Place) -> socket.socket:
+    """At the job's port, so that a firewall lets it through; only one of several nodes on a machine can."""
+    if place.is_first:
+        return listen(host, place.port)
+    try:
+        is_free = all(where[0] != host for *_, where in socket.getaddrinfo(place.host, place.port))
+        return listen(host, place.port if is_free else 0)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+    return listen(host, 0)
 
 
 def listen(host: str, port: int) -> socket.socket:

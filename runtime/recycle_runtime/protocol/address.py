@@ -2,7 +2,8 @@
 
 A coordinator that is started again may be elsewhere. So whoever knocks asks each time: a name is looked up
 with every connection, and the file in which the coordinator leaves its address, if there is one, is read
-again.
+again. Where several coordinators take turns, it also says the term of the one that is there: see
+`coordinator.leadership`.
 """
 
 import ipaddress
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Protocol
 
 _ANYWHERE = ("", "0.0.0.0", "::")
+_TERM = " term "
+_LONGEST_TERM = 16
 _FAR_AWAY = ("192.0.2.1", 9)
 """No packet is sent there: the system is only asked from where it would be."""
 
@@ -30,7 +33,7 @@ class Knows(Protocol):
 
 def parse_address(text: str, least: int = 1) -> tuple[str, int] | None:
     """`10.0.0.1:29500`, `node7:29500` or `[fd00::1]:29500`; None if it is nothing like that."""
-    host, _, port = text.strip().rpartition(":")
+    host, _, port = text.partition(_TERM)[0].strip().rpartition(":")
     if not host or not (port.isascii() and port.isdigit()) or not least <= int(port) < 1 << 16:
         return None
     return host.strip("[]"), int(port)
@@ -47,21 +50,40 @@ def address_now(options: Knows) -> tuple[str, int]:
     return found or (options.host, options.port)
 
 
-def published(host: str, port: int) -> str:
+def term_now(options: Knows) -> int:
+    """Of the coordinator that is there; 0 if nobody says."""
+    if options.address_file is None:
+        return 0
+    try:
+        term = Path(options.address_file).read_text(encoding="utf-8").partition(_TERM)[2].strip()
+    except (OSError, UnicodeDecodeError):
+        return 0
+    return int(term) if term.isascii() and term.isdigit() and len(term) < _LONGEST_TERM else 0
+
+
+def published(host: str, port: int, term: int = 0) -> str:
     """An address at which others reach who listens here: never one that means every interface."""
     if host in _ANYWHERE:
         host = _own_address()
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return f"{where}{_TERM}{term}\n" if term else where
+
+
+def own_address_towards(host: str, port: int) -> str | None:
+    """From which this machine would reach that one; None if it would not."""
+    try:
+        family, *_, where = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(where)
+            return str(probe.getsockname()[0])
+    except OSError:
+        return None
 
 
 def _own_address() -> str:
     """From which this machine would reach others; its name, or loopback, if it has no network."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(_FAR_AWAY)
-            return str(probe.getsockname()[0])
-        except OSError:
-            pass
+    if (found := own_address_towards(*_FAR_AWAY)) is not None:
+        return found
     try:
         found = socket.gethostbyname(socket.gethostname())
     except OSError:

@@ -21,7 +21,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar, cast, get_args
 from recycle_runtime.plan.chrome_trace import Event
 from recycle_runtime.protocol.codec import Natural, ProtocolError, decode, encode
 
-VERSION: Final = 5
+VERSION: Final = 6
 """Of what is said here; both ends of a connection must have the same."""
 
 # Values that messages carry.
@@ -659,6 +659,8 @@ class AgentJoin:
     """Of the agent, so that it is known again when its connection is a new one."""
     processes: Natural
     running: tuple[RunningProcess, ...]
+    term: Natural = 0
+    """The newest of which it knows; a coordinator of an older one must not lead it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ from recycle_runtime.protocol.surroundings import Line, Machine, Queue, Surround
 from recycle_runtime.worker.requests import Requests
 
 _KNOCK_EVERY = 0.1
+_FOLLOW_EVERY = 2.0
 _BREAK_EVERY = 0.1
 _STUCK_SECONDS = 2.0
 """Seconds after which a thread that has not left broken connections was not woken by them."""
@@ -59,10 +60,13 @@ class Link:
         hello: Callable[["Link"], Join],
         patience: float,
         surroundings: Surroundings | None = None,
+        address: Callable[[], object] | None = None,
     ) -> None:
-        """`hello` is what to say first on every connection; nothing is said before `open`."""
+        """`hello` is what to say first on every connection; nothing is said before `open`. `address` is where
+        the coordinator is, if that may change while the connection stands."""
         self._connect, self._hello, self._patience = connect, hello, patience
         self._around = surroundings or Machine()
+        self._address, self._where = address, None if address is None else address()
         self.asked = 0
         """The newest generation; a worker in an older one has to leave it."""
         self.hold_at: int | None = None
@@ -86,11 +90,14 @@ class Link:
         """Whether one is on its way."""
         self._steps: deque[LossShare | StepDone] = deque(maxlen=_REMEMBERED)
         self._line: Line | None = None
+        self._is_closed = False
 
     async def open(self) -> None:
         """Say who this is, and listen from now on; WireError if there is no coordinator for long."""
         line = await self._found()
         self._around.start(lambda: self._listen(line), "link")
+        if self._address is not None:
+            self._around.start(self._follow, "address")
 
     def say(self, message: FromWorker) -> None:
         """To the coordinator, or dropped while it is away: it asks again when it is back."""
@@ -125,6 +132,7 @@ class Link:
         self._steps = deque(kept, maxlen=_REMEMBERED)
 
     def close(self) -> None:
+        self._is_closed = True
         if self._line is not None:
             self._line.close()
 
@@ -199,10 +207,20 @@ class Link:
         if isinstance(message, Leave):
             self._break_off()
 
+    async def _follow(self) -> None:
+        """A coordinator that was replaced may be paused: its connections stand, and nothing comes of them."""
+        assert self._address is not None
+        while not self._is_closed:
+            await self._around.sleep(_FOLLOW_EVERY)
+            if self._address() != self._where and self._line is not None:
+                self._line.close()
+
     async def _found(self) -> Line:
         """A line to the coordinator, which may be on its way back."""
         deadline = self._around.now() + self._patience
         while True:
+            if self._address is not None:
+                self._where = self._address()
             try:
                 line = self._line = await self._connect()
                 line.send(self._hello(self))

@@ -20,6 +20,7 @@ from recycle_runtime.files import sentence, writing_whole
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.worker_ids import Worker, worker_text
 from recycle_runtime.program.loading import Program, load_program
+from recycle_runtime.protocol.address import address_now
 from recycle_runtime.protocol.codec import WireError
 from recycle_runtime.protocol.identity import process_number
 from recycle_runtime.protocol.messages import (
@@ -118,7 +119,8 @@ class WorkerProcess:
         """Of this worker's tensor-parallel ranks, if there are several."""
         self._store: MeetingPlace | None = None
         """Groups keep only the half of a store that is not Python, and need the other too."""
-        self.link = Link(self._connect, self._hello, options.patience, self._around)
+        address = None if options.address_file is None else partial(address_now, options)
+        self.link = Link(self._connect, self._hello, options.patience, self._around, address)
         self._has_script = requests is not None
         self._requests = requests or Requests()
         self._requests.attach(self.link.say, self.link.wake)

@@ -5,7 +5,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module, util
 from pathlib import Path
@@ -18,44 +18,40 @@ from recycle_compiler.cli.main import main
 Recyclec = Callable[..., tuple[int, str, str]]
 ODD = """a 'b' "c" $(touch injected) `touch injected` ; touch injected # ü\\.py"""
 RECYCLE_RUN = """#!/bin/bash
-[ "${#RECYCLE_TOKEN}" = 64 ] || touch no-token
-printf '%s\\0' "$@" > new.$$
-mv new.$$ called.$$
-[ "$SLURM_NODEID" = 0 ] && exit 3
+printf '%s\\0' "$@" > called.$1
+[ "$1" = coordinator ] && exit 3
 exit 0
 """
-"""What it was called with; the job ends with the status of the first node."""
-SRUN = """#!/bin/bash
-trap : TERM
-while [[ $1 == --* ]]; do shift; done
-for id in 0 1; do
-  SLURM_NODEID=$id "${@:1:4}" "$PWD/own$id" "${@:6}" &
-done
-until wait; do :; done
-while [ "$(jobs -r)" ]; do /bin/sleep 0.05; done
-exit 1
+"""What it was called with; the job ends with the status of the coordinator."""
+SBATCH = """#!/bin/bash
+number=$(($(ls submitted.* 2>/dev/null | wc -l) + 6))
+printf '%s\\0' "$@" > submitted.$number
+echo "$number;cluster"
 """
-"""Here, as two nodes with a folder of their own each; one of them is said to have failed."""
+SCANCEL = """#!/bin/bash
+echo "$@" >> cancelled
+"""
 ENDS_IN_ORDER = """#!/bin/bash
 ending=
 trap ending=1 TERM
 touch began.$$
-if [ "$SLURM_NODEID" = 1 ]; then
-  until [ "$(ls saved.* 2>/dev/null)" ]; do /bin/sleep 0.05; done
-  exit 0
-fi
 until [ "$ending" ]; do /bin/sleep 0.05; done
 /bin/sleep 0.3
 touch saved.$$
 exit 143
 """
-"""A first node that takes a last checkpoint when it is told to end, and another that stays as long."""
+"""One that takes a last checkpoint when it is told to end."""
 DIES_ONCE = """#!/bin/bash
-echo "$SLURM_NODEID" >> lives
-[ "$SLURM_NODEID" = 0 ] || [ "$(grep -c 1 lives)" = 2 ] || kill -KILL $$
+echo "$1" >> lives
+[ "$(wc -l < lives)" = 2 ] || kill -KILL $$
 exit 0
 """
-STUBS = {"recycle-run": RECYCLE_RUN, "srun": SRUN, "sleep": "#!/bin/bash\n"}
+STUBS = {
+    "recycle-run": RECYCLE_RUN,
+    "sbatch": SBATCH,
+    "scancel": SCANCEL,
+    "sleep": "#!/bin/bash\n",
+}
 
 
 @pytest.fixture(scope="module")
@@ -76,10 +72,10 @@ def launch(recyclec: Recyclec, system: str, plan: str, *more: str, program: str 
 
 def test_the_numbers_come_from_the_bundle(bundle: str, recyclec: Recyclec) -> None:
     script = launch(recyclec, "slurm", bundle, "--workers-per-node", "5")
-    lines = ["--job-name=figure3", "--nodes=3", "--gpus-per-node=5", "--no-kill"]
-    for line in (*lines, "--open-mode=append", "--signal=TERM@120"):
-        assert f"\n#SBATCH {line}\n" in script
-    assert "--kill-on-bad-exit=0" in script
+    assert "\nname=figure3\nnodes=3\n" in script
+    agents = "--nodes=1 --ntasks=1 --cpus-per-task=5 --mem=20G --signal=B:TERM@120 --gpus-per-task=5"
+    assert f"\nagents=({agents})\n" in script
+    assert "\nboth=(--requeue --open-mode=append --export=ALL --parsable)\n" in script
     manifest = launch(recyclec, "kubernetes", bundle, "--workers-per-node", "5")
     assert "\n  completions: 3\n" in manifest
     assert 'limits: {"nvidia.com/gpu": "5"}' in manifest
@@ -98,7 +94,7 @@ def test_no_gpus_without_cuda(bundle: str, recyclec: Recyclec) -> None:
     for system in ("slurm", "kubernetes"):
         text = launch(recyclec, system, bundle, "--device", "cpu")
         assert "gpu" not in text
-        assert "checkpoint" not in text
+        assert "--checkpoint" not in text
 
 
 @pytest.mark.parametrize("checkpoint", [None, "-kept $HOME $(touch injected)"])
@@ -110,17 +106,63 @@ def test_the_script_runs_what_was_asked_for(
     script = tmp_path / "job.sh"
     script.write_text(launch(recyclec, "slurm", plan, "--nodes", "2", *options, program=ODD))
     subprocess.run(["bash", "-n", str(script)], check=True)
-    calls = _calls(script)
+    folder, coordinator, agent = _calls(script)
     assert not (tmp_path / "injected").exists()
-    assert not (tmp_path / "no-token").exists()
+    assert len((folder / "token").read_text()) == 64
     kept = [] if checkpoint is None else ["--checkpoint", f"./{checkpoint}"]
-    assert (tmp_path / "own0").stat().st_mode & 0o777 == 0o700
-    (port,) = {call[call.index("--port") + 1] for call in calls}
-    assert 20_000 <= int(port) < 30_000
-    node = ["node", plan, "--program", ODD, "--steps", "50", "--port", port, "--nodes", "2"]
-    node += ["--workers-per-node", "8", "--device", "cuda", "--state", "figure3.7.0.state"]
-    node += ["--node-state", "/tmp/figure3.7.0.node", *kept, *(["--resume"] if kept else [])]
-    assert calls == [node, node]
+    state = f"{folder}/coordinator"
+    assert coordinator == [
+        *("coordinator", plan, "--steps", "50", "--listen", "0.0.0.0:0", "--nodes", "2", "--state", state),
+        *("--candidate", "0", "--token-file", f"{folder}/token", *kept, *(["--resume"] if kept else [])),
+    ]
+    assert agent == [
+        *("agent", plan, "--program", ODD, "--coordinator", f"{state}/address"),
+        *("--coordinator-timeout", "3600", "--workers-per-node", "8", "--device", "cuda"),
+        *("--state", "/tmp/figure3.7.1.node", "--token-file", f"{folder}/token", *kept),
+    ]
+
+
+def test_what_is_submitted(bundle: str, recyclec: Recyclec, tmp_path: Path) -> None:
+    """A coordinator, and agents that come after it; options of the caller come last, and so count."""
+    script = tmp_path / "job.sh"
+    script.write_text(launch(recyclec, "slurm", bundle, "--nodes", "2", "--device", "cpu"))
+    folder, *_ = _calls(script, "--partition=x", "--mem=1G")
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert (folder / "token").stat().st_mode & 0o777 == 0o600
+    assert (folder / "over").read_text() == "3\n"
+    assert (folder / "agents").read_text() == "7\n"
+    assert (tmp_path / "cancelled").read_text() == "--state=PENDING 7\n"
+    first, second = (_words(tmp_path / f"submitted.{number}") for number in (6, 7))
+    both = ["--requeue", "--open-mode=append", "--export=ALL", "--parsable"]
+    assert first == [
+        *("--job-name=figure3-coordinator", f"--output={folder}/coordinator.log", *both),
+        *("--ntasks=1", "--cpus-per-task=1", "--mem=2G", "--signal=B:TERM@180", "--partition=x", "--mem=1G"),
+        *(str(script), "coordinator", str(folder), "--partition=x", "--mem=1G"),
+    ]
+    assert second == [
+        *("--job-name=figure3", "--array=0-1", "--dependency=after:6", f"--output={folder}/agent-%a.log"),
+        *(*both, "--nodes=1", "--ntasks=1", "--cpus-per-task=8", "--mem=32G", "--signal=B:TERM@120"),
+        *("--partition=x", "--mem=1G", str(script), "agent", str(folder)),
+    ]
+
+
+def test_a_coordinator_that_was_requeued_after_its_end(
+    bundle: str, recyclec: Recyclec, tmp_path: Path
+) -> None:
+    """It begins again, with other agents; those of before have nothing to do."""
+    script = tmp_path / "job.sh"
+    script.write_text(launch(recyclec, "slurm", bundle, "--nodes", "2"))
+    folder, *_ = _calls(script, "--partition=x")
+    environment = _environment(tmp_path) | {"SLURM_RESTART_COUNT": "1"}
+    (tmp_path / "called.agent").unlink()
+    for role, code in (("agent", 0), ("coordinator", 3)):
+        words = ["bash", str(script), role, str(folder), "--partition=x"]
+        (folder / "coordinator").mkdir(exist_ok=True)
+        assert subprocess.run(words, cwd=tmp_path, env=environment, timeout=120).returncode == code
+    assert not (tmp_path / "called.agent").exists()
+    assert (folder / "coordinator.before-1").is_dir()
+    assert _words(tmp_path / "submitted.8")[-4:] == ["--partition=x", str(script), "agent", str(folder)]
+    assert (folder / "agents").read_text() == "8\n"
 
 
 def test_a_script_with_its_arguments(bundle: str, recyclec: Recyclec, tmp_path: Path) -> None:
@@ -135,11 +177,11 @@ def test_a_script_with_its_arguments(bundle: str, recyclec: Recyclec, tmp_path: 
     script = tmp_path / "job.sh"
     script.write_text(text)
     subprocess.run(["bash", "-n", str(script)], check=True)
-    first, second = _calls(script)
+    _, coordinator, agent = _calls(script)
     assert not (tmp_path / "injected").exists()
-    assert "--steps" not in first and "--program" not in first
-    assert first == second and first[:3] == ["node", bundle, "--port"]
-    assert first[-len(words) - 3 :] == ["--checkpoint", "kept", "--resume", *words]
+    assert coordinator[:3] == ["coordinator", bundle, "--listen"]
+    assert agent[:3] == ["agent", bundle, "--coordinator"]
+    assert agent[-len(words) - 2 :] == ["--checkpoint", "kept", *words]
     code, text, _ = recyclec("launch", "kubernetes", bundle, *words)
     assert code == 0
     command = text[text.index('- "agent"') : text.rindex("resources:")]
@@ -165,49 +207,74 @@ def test_what_to_train_is_said_once(bundle: str, recyclec: Recyclec, words: list
 
 
 def test_the_script_waits_for_a_last_checkpoint(bundle: str, recyclec: Recyclec, tmp_path: Path) -> None:
-    """All processes are told to end at once, as Slurm does; a node that ends then is left alone."""
+    """Slurm tells all processes of the job to end, or only the script."""
     script = tmp_path / "job.sh"
-    script.write_text(launch(recyclec, "slurm", bundle, "--nodes", "2", "--checkpoint", "kept"))
-    commands = _commands(
-        tmp_path, STUBS | {"recycle-run": ENDS_IN_ORDER, "sleep": "#!/bin/bash\n/bin/sleep 0.1\n"}
-    )
-    child = subprocess.Popen(["bash", str(script)], cwd=tmp_path, env=commands, process_group=0)
-    try:
-        while len(list(tmp_path.glob("began.*"))) < 2:
-            assert child.poll() is None
-        os.killpg(child.pid, signal.SIGTERM)
-        assert child.wait(120) == 143
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)
-    assert len(list(tmp_path.glob("saved.*"))) == 1
-    assert len(list(tmp_path.glob("began.*"))) == 2
+    script.write_text(launch(recyclec, "slurm", bundle, "--checkpoint", "kept"))
+    environment = _submitted(script)
+    (tmp_path / "bin" / "recycle-run").write_text(ENDS_IN_ORDER)
+    (tmp_path / "bin" / "sleep").write_text("#!/bin/bash\n/bin/sleep 0.1\n")
+    for count, tells in enumerate((os.killpg, os.kill), 1):
+        words = ["bash", str(script), "agent", str(_folder(tmp_path))]
+        child = subprocess.Popen(words, cwd=tmp_path, env=environment, process_group=0)
+        try:
+            while len(list(tmp_path.glob("began.*"))) < count:
+                assert child.poll() is None
+            tells(child.pid, signal.SIGTERM)
+            assert child.wait(120) == 143
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+        assert len(list(tmp_path.glob("saved.*"))) == len(list(tmp_path.glob("began.*"))) == count
 
 
-def test_a_node_that_was_killed_starts_again(bundle: str, recyclec: Recyclec, tmp_path: Path) -> None:
+def test_what_was_killed_starts_again(bundle: str, recyclec: Recyclec, tmp_path: Path) -> None:
     script = tmp_path / "job.sh"
     script.write_text(launch(recyclec, "slurm", bundle, "--nodes", "2"))
-    commands = _commands(tmp_path, STUBS | {"recycle-run": DIES_ONCE})
-    assert subprocess.run(["bash", str(script)], cwd=tmp_path, env=commands, timeout=120).returncode == 0
-    assert sorted((tmp_path / "lives").read_text().split()) == ["0", "1", "1"]
+    environment = _submitted(script)
+    (tmp_path / "bin" / "recycle-run").write_text(DIES_ONCE)
+    words = ["bash", str(script), "coordinator", str(_folder(tmp_path))]
+    assert subprocess.run(words, cwd=tmp_path, env=environment, timeout=120).returncode == 0
+    assert (tmp_path / "lives").read_text().split() == ["coordinator"] * 2
 
 
-def _commands(folder: Path, stubs: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a cluster of two nodes that is played by stubs."""
-    commands = folder / "bin"
+def _environment(folder: Path) -> dict[str, str]:
+    """Of a job, in a cluster that is played by stubs."""
+    path = f"{folder / 'bin'}:{os.environ['PATH']}"
+    return {"PATH": path, "SLURM_JOB_ID": "6", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "1"}
+
+
+def _folder(folder: Path) -> Path:
+    """Of the job that was submitted there."""
+    (found,) = (path for path in folder.glob("figure3.*") if path.is_dir())
+    return found
+
+
+def _submitted(script: Path, *options: str) -> dict[str, str]:
+    """Submit it; the environment of its jobs."""
+    commands = script.parent / "bin"
     commands.mkdir()
-    for name, text in stubs.items():
+    for name, text in STUBS.items():
         (commands / name).write_text(text)
         (commands / name).chmod(0o755)
-    return {"PATH": f"{commands}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
+    environment = _environment(script.parent)
+    subprocess.run(
+        ["bash", str(script), *options], cwd=script.parent, env=environment, check=True, timeout=120
+    )
+    return environment
 
 
-def _calls(script: Path) -> list[list[str]]:
-    """What the script calls `recycle-run` with, on a cluster of two nodes that is played by stubs."""
-    environment = _commands(script.parent, STUBS)
-    done = subprocess.run(["bash", str(script)], cwd=script.parent, env=environment, check=False, timeout=120)
-    assert done.returncode == 3
-    return [path.read_text().split("\0")[:-1] for path in script.parent.glob("called.*")]
+def _words(path: Path) -> list[str]:
+    return path.read_text().split("\0")[:-1]
+
+
+def _calls(script: Path, *options: str) -> tuple[Path, list[str], list[str]]:
+    """The folder of a job that is submitted, and what its coordinator and agents are called with."""
+    environment, folder = _submitted(script, *options), _folder(script.parent)
+    for role, code in (("agent", 0), ("coordinator", 3)):
+        words = ["bash", str(script), role, str(folder), *options]
+        done = subprocess.run(words, cwd=script.parent, env=environment, timeout=120)
+        assert done.returncode == code
+    return folder, _words(script.parent / "called.coordinator"), _words(script.parent / "called.agent")
 
 
 def test_the_manifest_holds_what_was_asked_for(bundle: str, recyclec: Recyclec, tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ OF_OTHERS = {
     "--advertise": "the same",
     "--record": "for `local --trace`",
     "--debug": "a node has no terminal",
+    "--candidate": "its number is that of the node",
+    "--address-file": "not for users",
     "--listener": "not for users",
     "--fault": "not for users",
     "--rejoin": "not for users",
@@ -45,7 +47,8 @@ def test_options_are_passed_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     seen: list[list[str]] = []
 
     class Recorded:
-        def __init__(self, place: object, coordinator: list[str], agent: list[str]) -> None:
+        def __init__(self, place: object, coordinator: list[str], agent: list[str], shared: Path) -> None:
+            assert shared == Path("s/coordinator")
             seen.extend((coordinator, agent))
 
         def run(self, stop: object) -> int:

@@ -1,5 +1,6 @@
 """`recycle-run agent`: starts and monitors the worker processes of one node."""
 
+import argparse
 from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
@@ -43,6 +44,8 @@ def add_arguments(parser: Arguments) -> None:
         help="where the coordinator listens, or the path, with a slash in it, of a file that says so and is "
         "read again whenever the connection breaks: `address` in the coordinator's --state",
     )
+    # Where a coordinator that takes over leaves its address, if that is not where the first one is.
+    parser.add_argument("--address-file", help=argparse.SUPPRESS)
     add_patience_argument(parser)
     parser.add_argument(
         "--workers-per-node",
@@ -74,6 +77,7 @@ def run(arguments: Namespace, output: Output) -> int:
         raise UsageError(f"--coordinator-timeout must be a number of seconds above 0, got {patience:g}")
     check_ports(arguments.ports)
     (host, port), address_file = address_or_file("--coordinator", arguments.coordinator, patience)
+    address_file = address_file or arguments.address_file
     limits = time_limits(arguments)
     debugged = None if arguments.debug is None else workers_named("--debug", [arguments.debug])[0]
     if arguments.workers_per_node < 1:

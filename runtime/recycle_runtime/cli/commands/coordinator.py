@@ -24,7 +24,9 @@ from recycle_runtime.cli.options.limits import (
     add_limit_arguments,
     add_node_argument,
     add_restart_argument,
+    add_takeover_argument,
     node_timeout,
+    takeover_timeout,
     time_limits,
 )
 from recycle_runtime.cli.options.pages import Take, add_page_arguments, check_pages, watchers
@@ -41,16 +43,19 @@ from recycle_runtime.cli.options.training import (
 from recycle_runtime.cli.output import DONE, INPUT_ERROR, NO_PLAN, Output, UsageError, UserError
 from recycle_runtime.cli.parser import Arguments
 from recycle_runtime.cli.signals import StopRequests, stop_requests
+from recycle_runtime.coordinator.fence import Fence, stand_by
 from recycle_runtime.coordinator.hooks import Hooks
+from recycle_runtime.coordinator.leadership import Candidacy, Leadership
 from recycle_runtime.coordinator.outside import Outside
 from recycle_runtime.coordinator.patience import Patience
 from recycle_runtime.coordinator.service import JobOptions, Service
 from recycle_runtime.coordinator.state_machine import ENDLESS
 from recycle_runtime.files import FolderTakenError
 from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.protocol.access import Token
 from recycle_runtime.protocol.address import published
 from recycle_runtime.protocol.messages import JobEnded
-from recycle_runtime.protocol.server import Server
+from recycle_runtime.protocol.server import Served, Server
 
 _BACKLOG = 1024
 _START_SECONDS = 300.0
@@ -67,6 +72,14 @@ def add_arguments(parser: Arguments) -> None:
     add_token_argument(parser)
     add_tls_argument(parser)
     add_certificate_arguments(parser)
+    parser.add_argument(
+        "--candidate",
+        type=int,
+        metavar="N",
+        help="this is one of several coordinators, numbered from 0, that share --state: the first begins, "
+        "and when it is gone another takes over",
+    )
+    add_takeover_argument(parser)
     add_node_argument(parser, "--heartbeat-timeout")
     add_restart_argument(parser, "on")
     parser.add_argument(
@@ -96,6 +109,25 @@ def add_arguments(parser: Arguments) -> None:
 
 
 def run(arguments: Namespace, output: Output) -> int:
+    if arguments.candidate is None:
+        return _coordinate(arguments, output, None)
+    if arguments.candidate < 0:
+        raise UsageError(f"--candidate must be 0 or more, got {arguments.candidate}")
+    lease = takeover_timeout(arguments)
+    leadership, requests = Leadership(Path(arguments.state), arguments.candidate, lease), StopRequests()
+    with stop_requests(requests):
+        found = stand_by(leadership, lambda: requests.number is not None)
+    if found is not Candidacy.LEADS:
+        return DONE if found is Candidacy.OVER or requests.number is None else 128 + requests.number
+    fence = Fence(leadership, lease)
+    fence.keep()
+    status = _coordinate(arguments, output, fence)
+    fence.end()
+    return status
+
+
+def _coordinate(arguments: Namespace, output: Output, fence: Fence | None) -> int:
+    """Until the job has ended; the exit status."""
     host, port = address("--listen", arguments.listen, least=0)
     check_pages(arguments)
     hooks = _hooks(arguments)
@@ -126,6 +158,7 @@ def run(arguments: Namespace, output: Output) -> int:
         patience=Patience.beside(limits.instruction, limits.first_step),
         # A worker arrives when its script makes its trainer, which may come after much else.
         start_seconds=max(_START_SECONDS, limits.first_step if arguments.steps is None else 0.0),
+        takes_over=fence is not None,
     )
     bundle = Bundle.read(arguments.bundle)
     allow_connections(bundle.pipelines * bundle.stages * bundle.tensor)
@@ -133,10 +166,12 @@ def run(arguments: Namespace, output: Output) -> int:
     # The parent process may keep the socket for the same reason.
     listener = _listener(host, port) if arguments.listener is None else arguments.listener
     requests = StopRequests()
-    where = published(arguments.advertise or host, _port(listener))
-    with stop_requests(requests), watchers(arguments, bundle, secret.tokens()[0], output) as watching:
-        serve = partial(Server, certificate=own)
-        service, end = _run(options, serve, listener, where, requests, watching)
+    where = published(arguments.advertise or host, _port(listener), 0 if fence is None else fence.term)
+    # Slurm may tell a whole job, and the script that started this process too.
+    stopping = stop_requests(requests, patient=fence is not None)
+    with stopping, watchers(arguments, bundle, secret.tokens()[0], output) as watching:
+        serve = partial(_serve, partial(Server, certificate=own), fence)
+        service, end = _run(options, serve, listener, where, requests, watching, fence)
     if end.error is None:
         return DONE
     if not service.was_observed:
@@ -157,6 +192,7 @@ def _run(
     where: str,
     requests: StopRequests,
     watching: Sequence[Take],
+    fence: Fence | None,
 ) -> tuple[Service, JobEnded]:
     """From the beginning, or from where a coordinator before this one was; how the job has ended."""
     resumes, state = options.max_resumes, options.state
@@ -172,6 +208,8 @@ def _run(
             service = Service(own, Outside(serve=partial(serve, listener=os.dup(listener))))
         except (CheckpointError, FolderTakenError) as error:
             raise UserError(str(error)) from None
+        if fence is not None:
+            fence.check()
         _announce(state, where)
         for take in watching:
             service.watch(take)
@@ -181,6 +219,19 @@ def _run(
         # A coordinator that is started again from here on begins there.
         _folder(state, number + 1).mkdir()
     raise AssertionError("a job goes on no more often than it may")
+
+
+def _serve(
+    serve: Callable[..., Server],
+    fence: Fence | None,
+    host: str,
+    port: int,
+    token: Token,
+    served: Served,
+    **options: int,
+) -> Server:
+    """A coordinator that may be replaced hears nothing but through its fence."""
+    return serve(host, port, token, served if fence is None else fence.around(served), **options)
 
 
 def _folder(state: Path, resumes: int) -> Path:

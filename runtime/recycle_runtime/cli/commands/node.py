@@ -21,6 +21,8 @@ from recycle_runtime.cli.options.limits import (
     add_limit_arguments,
     add_node_argument,
     add_restart_argument,
+    add_takeover_argument,
+    takeover_timeout,
 )
 from recycle_runtime.cli.options.pages import add_page_arguments
 from recycle_runtime.cli.options.resources import add_ports_argument
@@ -59,6 +61,7 @@ _COORDINATOR = (
     "--page",
     "--tensorboard",
     *SERVER_OPTIONS,
+    "--takeover-timeout",
 )
 _AGENT = (
     "--program",
@@ -119,6 +122,7 @@ def add_arguments(parser: Arguments) -> None:
     add_ports_argument(parser)
     add_heartbeat_argument(parser)
     add_node_argument(parser, "--node-timeout")
+    add_takeover_argument(parser, "; 0: none does")
     add_restart_argument(parser, "on")
     add_limit_arguments(parser)
     add_peer_check_argument(parser)
@@ -136,11 +140,14 @@ def run(arguments: Namespace, output: Output) -> int:
         raise UsageError(str(error)) from None
     Path(arguments.bundle).open("rb").close()
     check_script(arguments)
+    takes_over = arguments.takeover_timeout != 0 and takeover_timeout(arguments) > 0
     requests = StopRequests()
     with stop_requests(requests, patient=True):
         nodes = place.nodes if arguments.nodes is None else arguments.nodes
         state = arguments.node_state or str(Path(arguments.state) / f"node-{place.node}")
-        node = Node(place, coordinator_words(arguments, place.host, nodes), agent_words(arguments, state))
+        shared = Path(arguments.state) / "coordinator" if takes_over else None
+        words = coordinator_words(arguments, place.host, nodes)
+        node = Node(place, words, agent_words(arguments, state), shared)
         try:
             return node.run(lambda: requests.number)
         except SupervisorError as error:

@@ -7,11 +7,13 @@ from typing import NamedTuple
 from recycle_runtime.cli.output import UsageError
 from recycle_runtime.cli.parser import Arguments
 
-HEARTBEAT, INSTRUCTION, FIRST_STEP, NODE = 1.5, 60.0, 1800.0, 3.0
+HEARTBEAT, INSTRUCTION, FIRST_STEP, NODE, TAKEOVER = 1.5, 60.0, 1800.0, 3.0, 10.0
 ENDLESS = 7 * 86400.0
 """While somebody looks around in a debugger."""
 _SHORTEST_NODE = 1.0
 """Agents send a heartbeat twice a second."""
+_SHORTEST_TAKEOVER = 2.0
+"""What a file system and a loaded machine can keep to."""
 
 
 class TimeLimits(NamedTuple):
@@ -78,6 +80,18 @@ def add_restart_argument(parser: Arguments, default: str | None) -> None:
     )
 
 
+def add_takeover_argument(parser: Arguments, also: str = "") -> None:
+    """For coordinators of which one takes over from another."""
+    parser.add_argument(
+        "--takeover-timeout",
+        type=float,
+        default=TAKEOVER,
+        metavar="SECONDS",
+        help="another coordinator takes over from one that has left no sign of life in the shared --state "
+        f"for this long{also} (default: {TAKEOVER:g})",
+    )
+
+
 def add_debug_argument(parser: Arguments) -> None:
     """Which worker has the terminal."""
     parser.add_argument(
@@ -98,6 +112,14 @@ def time_limits(arguments: Namespace) -> TimeLimits:
             option = f"--{name.replace('_', '-')}-timeout"
             raise UsageError(f"{option} must be a number of seconds above 0, got {seconds:g}")
     return limits
+
+
+def takeover_timeout(arguments: Namespace) -> float:
+    """UsageError when it is shorter than coordinators can keep to."""
+    seconds = arguments.takeover_timeout
+    if not _SHORTEST_TAKEOVER <= seconds < float("inf"):
+        raise UsageError(f"--takeover-timeout must be at least {_SHORTEST_TAKEOVER:g} s, got {seconds:g}")
+    return seconds
 
 
 def node_timeout(option: str, seconds: float) -> float:
