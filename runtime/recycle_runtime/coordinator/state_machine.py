@@ -484,6 +484,9 @@ class StateMachine:
 
     def _began(self, member: Member, message: Began) -> None:
         """It runs the first instruction of a generation."""
+        if member in self.roster and self.roster.entries[member].generation == message.generation:
+            # What it was given for that counts, even if all have been asked to leave again.
+            self.roster.entries[member].is_outdated = False
         if not self._is_current(member, message.generation):
             return
         entry = self.roster.entries[member]

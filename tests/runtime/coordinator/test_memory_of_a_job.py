@@ -10,12 +10,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recycle_runtime.coordinator.agents import Agents
-from recycle_runtime.coordinator.events import BeginGeneration, Returned, Said, Send, WorkerFailed
+from recycle_runtime.coordinator.events import (
+    AllReturned,
+    BeginGeneration,
+    Joined,
+    Returned,
+    Said,
+    Send,
+    WorkerFailed,
+)
 from recycle_runtime.coordinator.journal import Journal, Remembered, read, rows_since
 from recycle_runtime.coordinator.state_machine import Phase, StateMachine
 from recycle_runtime.plan.plan_book import PlanBook
 from recycle_runtime.protocol.messages import (
     AgentJoin,
+    AtBoundary,
+    Began,
+    Go,
     InjectedFault,
     KillProcess,
     Leave,
@@ -90,6 +101,28 @@ def test_a_joiner_may_be_all_that_is_left_of_a_stage() -> None:
     for member in (here[0], here[2], late):
         orders = job.handle(Said(member, LeftGroup(4, Report(5, is_fresh=False))), 4.0)
     assert next(order for order in orders if isinstance(order, BeginGeneration)).step == 5
+
+
+def test_what_a_joiner_was_given_counts_though_all_are_asked_to_leave_again() -> None:
+    """It has come back with an old state, joins, catches up, and its donor fails before it has been heard."""
+    book = PlanBook(fake_bundle(1, 2, [[], [(1, 0)]]))
+    job = StateMachine(book, 1, 30, set(book.grid), 0.0)
+    donor, joiner = Member((0, 0), 0), Member((1, 0), 0)
+    job.remember(Remembered(3, 4, (donor.worker,), 5, ()))
+    job.handle(Returned(donor, is_training=True, asked=3), 1.0)
+    job.handle(AllReturned(), 1.0)
+    job.handle(Joined(joiner, has_trained=True, asked=0, generation=1), 2.0)
+    job.handle(Said(joiner, LeftGroup(3, Report(2, is_fresh=False))), 2.0)
+    job.handle(Said(donor, AtBoundary(7)), 3.0)
+    job.handle(Said(donor, LeftGroup(4, Report(7, is_fresh=False))), 3.0)
+    orders = job.handle(Said(joiner, LeftGroup(4, Report(2, is_fresh=False))), 3.0)
+    assert [
+        order.message.donor for order in orders if isinstance(order, Send) and isinstance(order.message, Go)
+    ]
+    job.handle(WorkerFailed(donor.worker, "was killed"), 4.0)
+    job.handle(Said(joiner, Began(4, 0, None)), 4.0)
+    orders = job.handle(Said(joiner, LeftGroup(5, Report(8, is_fresh=False))), 4.0)
+    assert [order.step for order in orders if isinstance(order, BeginGeneration)] == [8]
 
 
 def test_moves_of_layers_are_counted(tmp_path: Path) -> None:

@@ -99,6 +99,8 @@ class Process:
         self.is_in_step = False
         self.is_joining = False
         """It makes steps with the others, and has no state to apply them to yet."""
+        self.donor: Worker | None = None
+        """Who gives it that."""
         self.made_steps = 0
         """Up to now, whether or not it has a state."""
         self.layers: range | None = None
@@ -150,7 +152,7 @@ class Process:
             return self._finish_step()
         if self.is_waiting:
             return self._wait_at_boundary()
-        if self.is_joining and self.world.chance.random() < 0.1:
+        if self.is_joining and self._is_given() and self.world.chance.random() < 0.1:
             self.is_joining, self.applied = False, self.made_steps
             self.say(CaughtUp(self.generation))
         self._move_layers(self.generation)
@@ -163,6 +165,11 @@ class Process:
             self.is_in_step = True
             self.say(LossShare(self.step, 1.0))
         return True
+
+    def _is_given(self) -> bool:
+        """Whether its donor is there."""
+        donor = None if self.donor is None else self.world.processes.get(self.donor)
+        return donor is not None and donor.is_training and donor.generation == self.generation
 
     def _move_layers(self, generation: int) -> None:
         """Between two steps: begin or end, or see that the layers have arrived."""
@@ -233,7 +240,7 @@ class Process:
             self.applied = None
         elif self.applied == step + 1:
             self.applied = step
-        self.made_steps, self.is_joining = step, order.donor is not None
+        self.made_steps, self.donor, self.is_joining = step, order.donor, order.donor is not None
         assert self.is_joining or self.applied == step, f"{self.member} has {self.applied} steps, not {step}"
         self.is_fresh = False
         self.made = [row for row in self.made if row.step < step]
