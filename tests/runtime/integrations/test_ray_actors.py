@@ -9,7 +9,7 @@ import pytest
 
 from recycle_runtime.integrations.ray import actors
 from recycle_runtime.integrations.ray.actors import AgentActor, AgentReport, CoordinatorActor
-from recycle_runtime.integrations.ray.options import JobWords
+from recycle_runtime.integrations.words import JobWords
 from recycle_runtime.launcher.kept_process import SupervisorError
 
 

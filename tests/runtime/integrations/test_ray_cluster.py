@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from recycle_runtime.integrations.ray import RayJob, RayJobError, start
+from recycle_runtime.integrations.ray import JobError, RayJob, start
 from tests.runtime.recovery.watched import TINY
 from tests.runtime.training.alone import train_alone
 from tests.runtime.training.compare import changed
@@ -113,7 +113,7 @@ def test_a_job_is_stopped_with_a_checkpoint_and_resumed(tmp_path: Path, square: 
     job = start(square, state=tmp_path / "first", **wanted)
     turn_steps(job, 5)
     job.stop()
-    with pytest.raises(RayJobError, match="resume=True"):
+    with pytest.raises(JobError, match="resume=True"):
         job.wait()
     made = len(job.result.steps)
     assert made < 60

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from recycle_runtime.integrations.ray import RayJob, RayJobError, job, start
+from recycle_runtime.integrations.ray import JobError, RayJob, job, start
 from recycle_runtime.integrations.ray.actors import AgentReport, CoordinatorActor, CoordinatorReport
 from recycle_runtime.integrations.ray.calls import AwayError, DeadError
 from recycle_runtime.protocol.messages import CheckpointPath, JobEnded, StepRow
@@ -130,9 +130,7 @@ def test_a_job_that_is_stopped(square: str) -> None:
     calls = FakeCalls([[told(), told(), told(ended, status=130)]], [[OVER], [OVER]])
     one = begun(square, calls)
     one.stop()
-    with pytest.raises(
-        RayJobError, match=r"^stopped; kept/step-2 has the first 2 steps: .* with resume=True$"
-    ):
+    with pytest.raises(JobError, match=r"^stopped; kept/step-2 has the first 2 steps: .* with resume=True$"):
         one.wait()
     assert calls.actors[0].asked[-1] == (0, True)
 
@@ -170,7 +168,7 @@ def test_how_a_job_fails(
     square: str, coordinators: list[list[Any]], agents: list[list[Any]], words: str
 ) -> None:
     calls = FakeCalls(coordinators, agents)
-    with pytest.raises(RayJobError, match=words):
+    with pytest.raises(JobError, match=words):
         begun(square, calls).wait()
     assert all(each.is_killed for each in calls.actors)
 
@@ -193,16 +191,16 @@ def test_steps_that_are_made_again_count(square: str) -> None:
     ],
 )
 def test_what_makes_no_sense(square: str, options: dict[str, Any], words: str) -> None:
-    with pytest.raises(RayJobError, match=words):
+    with pytest.raises(JobError, match=words):
         begun(square, FakeCalls([], []), **options)
 
 
 def test_a_plan_that_is_none(tmp_path: Any) -> None:
-    with pytest.raises(RayJobError, match=r"missing\.plan: "):
+    with pytest.raises(JobError, match=r"missing\.plan: "):
         begun(str(tmp_path / "missing.plan"), FakeCalls([], []))
     other = tmp_path / "x.plan"
     other.write_text("hello")
-    with pytest.raises(RayJobError, match="not a bundle"):
+    with pytest.raises(JobError, match="not a bundle"):
         begun(str(other), FakeCalls([], []))
 
 

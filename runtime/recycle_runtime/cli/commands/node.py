@@ -156,11 +156,12 @@ def run(arguments: Namespace, output: Output) -> int:
             node.end()
 
 
-def coordinator_words(arguments: Namespace, host: str, nodes: int | None) -> list[str]:
-    """The command line of the coordinator, which others reach at this host, but for where it listens."""
+def coordinator_words(arguments: Namespace, host: str | None, nodes: int | None) -> list[str]:
+    """The command line of the coordinator, but for where it listens; others reach it at this host."""
     words = ["coordinator", arguments.bundle, "--state", str(Path(arguments.state) / "coordinator")]
     words += [] if nodes is None else ["--nodes", str(nodes)]
-    words += ["--heartbeat-timeout", str(arguments.node_timeout), "--advertise", host]
+    words += ["--heartbeat-timeout", str(arguments.node_timeout)]
+    words += [] if host is None else ["--advertise", host]
     return [*words, *_words(arguments, (*_BOTH, *_COORDINATOR))]
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from recycle_runtime.integrations.ray.calls import own_address
-from recycle_runtime.integrations.ray.options import JobWords
+from recycle_runtime.integrations.words import JobWords
 from recycle_runtime.launcher.kept_process import KeptProcess, SupervisorError
 from recycle_runtime.launcher.node import listen
 from recycle_runtime.protocol.address import published

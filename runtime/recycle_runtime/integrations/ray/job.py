@@ -17,7 +17,7 @@ from recycle_runtime.integrations.ray.actors import (
     CoordinatorReport,
 )
 from recycle_runtime.integrations.ray.calls import AwayError, Calls, DeadError, RayCalls
-from recycle_runtime.integrations.ray.options import JobWords, RayJobError
+from recycle_runtime.integrations.words import JobError, JobWords
 from recycle_runtime.protocol.framing import TOKEN, new_token
 from recycle_runtime.protocol.messages import JobEnded, Recovered, StepRow, ToObserver
 
@@ -142,7 +142,7 @@ class RayJob:
         self._stops = True
 
     def turn(self) -> None:
-        """Hear what there is and look after all actors; RayJobError when the job cannot go on."""
+        """Hear what there is and look after all actors; JobError when the job cannot go on."""
         self._hear_coordinator()
         if self.is_over:
             return
@@ -150,7 +150,7 @@ class RayJob:
             self._hear_agents()
 
     def wait(self) -> Result:
-        """Until the job is over; RayJobError if that is too early. Nothing of it is left then.
+        """Until the job is over; JobError if that is too early. Nothing of it is left then.
 
         Ctrl-C ends it in order, a second one at once.
         """
@@ -163,7 +163,7 @@ class RayJob:
         finally:
             self.end()
         if (error := self._error()) is not None:
-            raise RayJobError(error)
+            raise JobError(error)
         return self.result
 
     def _run(self) -> None:
@@ -192,7 +192,7 @@ class RayJob:
                 self._last = report
                 return
         if self._coordinator.error is not None:
-            raise RayJobError(f"the coordinator cannot be started: {self._coordinator.error}")
+            raise JobError(f"the coordinator cannot be started: {self._coordinator.error}")
         steps = self.result.steps
         self._coordinator.ask(steps[-1].step + 1 if steps else 0, self._stops)
 
@@ -207,7 +207,7 @@ class RayJob:
                 agent.ask(self._address)
         if len(self._left) == len(self._agents) and all(left.status for left in self._left.values()):
             *_, last = self._left.values()
-            raise RayJobError(f"no node is left: {last.error}")
+            raise JobError(f"no node is left: {last.error}")
 
     def _take(self, message: ToObserver) -> None:
         if isinstance(message, JobEnded):
@@ -240,7 +240,7 @@ def start(
     calls: Calls | None = None,
     **options: object,
 ) -> RayJob:
-    """Begin a job on the Ray cluster that this driver is connected to; RayJobError if it makes no sense.
+    """Begin a job on the Ray cluster that this driver is connected to; JobError if it makes no sense.
 
     `script` is your script with its arguments, in place of `program=FILE`. `options` are those of
     `recycle-run node`, with underscores: `workers_per_node=4, state="/shared/state", resume=True`.

@@ -22,7 +22,7 @@ _FOLDERS = ("state", "checkpoint", "save", "tensorboard")
 _NOT_HERE = ("port", "nodes")
 
 
-class RayJobError(RuntimeError):
+class JobError(RuntimeError):
     """The job cannot begin, or has not ended well, in one sentence."""
 
 
@@ -30,25 +30,30 @@ class JobWords:
     """Command lines for a job on so many nodes."""
 
     def __init__(
-        self, plan: str, script: Sequence[str], options: Mapping[str, object], nodes: int | None
+        self,
+        plan: str,
+        script: Sequence[str],
+        options: Mapping[str, object],
+        nodes: int | None = None,
+        more: Sequence[str] = (),
     ) -> None:
-        """RayJobError if the job makes no sense."""
-        arguments = _parse([plan, *_words(options), *script])
+        """`more` are options as they stand on a command line. JobError if the job makes no sense."""
+        arguments = _parse([plan, *_words(options), *more, *script])
         try:
             script_or_program(arguments)
             bundle = Bundle.read(plan)
         except (UserError, BundleError) as error:
-            raise RayJobError(f"{plan}: {error}" if isinstance(error, BundleError) else str(error)) from None
+            raise JobError(f"{plan}: {error}" if isinstance(error, BundleError) else str(error)) from None
         except OSError as error:
-            raise RayJobError(sentence(error)) from None
+            raise JobError(sentence(error)) from None
         self._arguments = arguments
         self.workers_per_node: int = arguments.workers_per_node
         self.device: str = arguments.device
         self.node_state: str | None = arguments.node_state
         self.nodes = _nodes(bundle, self.workers_per_node, nodes)
 
-    def coordinator(self, host: str) -> list[str]:
-        """Of one that listens at this host, but for the socket."""
+    def coordinator(self, host: str | None) -> list[str]:
+        """Of one that others reach at this host, but for where it listens."""
         return coordinator_words(self._arguments, host, self.nodes)
 
     def agent(self, state: str) -> list[str]:
@@ -60,7 +65,7 @@ def _words(options: Mapping[str, object]) -> list[str]:
     words: list[str] = []
     for name, value in options.items():
         if name in _NOT_HERE:
-            raise RayJobError(f"{name} is no option here: Ray places the coordinator, and it takes any port")
+            raise JobError(f"{name} is no option here")
         option = f"--{name.replace('_', '-')}"
         if value is None or value is False:
             continue
@@ -77,19 +82,19 @@ def _parse(words: list[str]) -> Namespace:
             return parse_arguments(["node", *words])
     except SystemExit:
         *_, last = said.getvalue().strip().splitlines()
-        raise RayJobError(last.removeprefix("recycle-run node: error: ")) from None
+        raise JobError(last.removeprefix("recycle-run node: error: ")) from None
 
 
 def _nodes(bundle: Bundle, workers_per_node: int, asked: int | None) -> int:
     """As many as are asked for, else as few as will do."""
     if workers_per_node < bundle.tensor:
-        raise RayJobError(
+        raise JobError(
             f"workers_per_node {workers_per_node} is too few: the {bundle.tensor} tensor-parallel ranks of a "
             "worker share a node"
         )
     needed = -(-bundle.stages * bundle.pipelines // (workers_per_node // bundle.tensor))
     if asked is not None and asked < needed:
-        raise RayJobError(
+        raise JobError(
             f"nodes {asked} with workers_per_node {workers_per_node} is too few: the job takes {needed} such "
             "nodes"
         )
