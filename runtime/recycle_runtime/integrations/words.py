@@ -16,9 +16,10 @@ from recycle_runtime.cli.options.script import script_or_program
 from recycle_runtime.cli.output import UserError
 from recycle_runtime.files import sentence
 from recycle_runtime.plan.bundle import Bundle, BundleError
+from recycle_runtime.protocol.access import Access
 
-_FOLDERS = ("state", "checkpoint", "save", "tensorboard")
-"""On file systems that nodes share; a relative one would mean another place in each process."""
+_SHARED = ("state", "checkpoint", "save", "tensorboard", "token_file", "tls_certificate", "tls_key")
+"""Paths that nodes share; a relative one would mean another place in each process."""
 _NOT_HERE = ("port", "nodes")
 
 
@@ -50,7 +51,12 @@ class JobWords:
         self.workers_per_node: int = arguments.workers_per_node
         self.device: str = arguments.device
         self.node_state: str | None = arguments.node_state
+        self.has_token_file: bool = arguments.token_file is not None
         self.nodes = _nodes(bundle, self.workers_per_node, nodes)
+
+    def access(self, token: str) -> Access:
+        """With this token, unless one stands in a file; TokenFileError if that is not as it should be."""
+        return Access(token, self._arguments.token_file, tls=self._arguments.tls)
 
     def coordinator(self, host: str | None) -> list[str]:
         """Of one that others reach at this host, but for where it listens."""
@@ -69,7 +75,7 @@ def _words(options: Mapping[str, object]) -> list[str]:
         option = f"--{name.replace('_', '-')}"
         if value is None or value is False:
             continue
-        if name in _FOLDERS:
+        if name in _SHARED:
             value = Path(str(value)).absolute()
         words.append(option if value is True else f"{option}={value}")
     return words

@@ -76,6 +76,7 @@ def test_a_coordinator_and_agents(square: str) -> None:
     assert component(square, options="--device cuda").roles[1].resource.gpu == 2
     assert coordinator.env == agent.env and len(agent.env["RECYCLE_TOKEN"]) >= 32
     assert component(square).roles[0].env != agent.env
+    assert component(square, options="--token-file /t").roles[0].env == {}
 
 
 @needs_torchx

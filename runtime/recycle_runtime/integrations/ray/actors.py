@@ -5,7 +5,7 @@ nothing of the job is left where it was. An actor does nothing by itself but in 
 again and again, and which never waits long.
 """
 
-import select
+import selectors
 import shutil
 import tempfile
 import time
@@ -48,7 +48,7 @@ class CoordinatorActor:
 
     def __init__(self, words: JobWords, token: str, host: str | None = None) -> None:
         host = own_address() if host is None else host
-        self._token = token
+        self._access = words.access(token)
         self._listener = listen(host, 0)
         self._port = int(self._listener.getsockname()[1])
         self._address = published(host, self._port)
@@ -83,12 +83,12 @@ class CoordinatorActor:
         news: list[ToObserver] = []
         try:
             if self._channel is None and not self._is_over and self._kept.process.poll() is None:
-                self._channel = Channel(self._here, self._port, self._token, timeout=_OBSERVED_WITHIN)
+                self._channel = Channel(self._here, self._port, self._access, timeout=_OBSERVED_WITHIN)
                 self._channel.send(Observe(first))
             if stops and self._channel is not None and self._channel is not self._asked_to_stop:
                 self._asked_to_stop = self._channel
                 self._channel.send(StopJob(_STOPPED))
-            while self._channel is not None and select.select([self._channel], [], [], 0.0)[0]:
+            while self._channel is not None and _has_news(self._channel):
                 self._channel.fill()
                 while (message := self._channel.waiting()) is not None:
                     if isinstance(message, ToObserver):
@@ -171,3 +171,9 @@ class AgentActor:
         command = [*self._command[:2], "--coordinator", str(self._file), *self._command[2:]]
         self._started = now
         self._kept = KeptProcess("agent", lambda: command, {TOKEN: self._token}, self._lifeline)
+
+
+def _has_news(channel: Channel) -> bool:
+    with selectors.DefaultSelector() as selector:
+        selector.register(channel, selectors.EVENT_READ)
+        return bool(selector.select(0.0))

@@ -58,8 +58,9 @@ def job(  # pyright: ignore[reportUnknownParameterType]
     """
     wanted = {"program": program, "steps": steps, "state": state, "workers_per_node": workers_per_node}
     words = JobWords(plan, script, wanted, nodes, shlex.split(options))
-    # Whoever can read the app's description at the scheduler can read it.
-    variables = {TOKEN: os.environ.get(TOKEN) or new_token(), **(env or {})}
+    # Whoever can read the app's description at the scheduler can read a token in it.
+    token = {} if words.has_token_file else {TOKEN: os.environ.get(TOKEN) or new_token()}
+    variables = {**token, **(env or {})}
     gpus = (workers_per_node if words.device == "cuda" else 0) if gpu < 0 else gpu
     common = {
         "image": image,
