@@ -11,6 +11,7 @@ import socket
 from pathlib import Path
 from typing import Protocol
 
+_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _ANYWHERE = ("", "0.0.0.0", "::")
 _TERM = " term "
 _LONGEST_TERM = 16
@@ -48,6 +49,15 @@ def address_now(options: Knows) -> tuple[str, int]:
     except (OSError, UnicodeDecodeError):
         found = None
     return found or (options.host, options.port)
+
+
+def port_range(path: Path = _RANGE) -> tuple[int, int] | None:
+    """Ports that the system gives to processes that ask for none, the first and the last of them."""
+    try:
+        first, last = map(int, path.read_text(encoding="ascii").split())
+    except (OSError, ValueError):
+        return None
+    return first, last
 
 
 def term_now(options: Knows) -> int:

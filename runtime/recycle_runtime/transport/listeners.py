@@ -8,8 +8,9 @@ import socket
 import struct
 import time
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import NamedTuple
+
+from recycle_runtime.protocol.address import port_range
 
 _LENGTH = struct.Struct("@Q")
 _FAMILY = struct.Struct("@H")
@@ -18,7 +19,6 @@ _PORT_AT = 2
 _IPV4_AT, _IPV6_AT = 4, 8
 _TRY_SECONDS = 1.0
 _ALL_SECONDS = 3.0
-_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 class Listener(NamedTuple):
@@ -48,15 +48,6 @@ def listener_of(data: bytes) -> Listener | None:
     except (struct.error, ValueError, OverflowError):
         pass
     return None
-
-
-def port_range(path: Path = _RANGE) -> tuple[int, int] | None:
-    """Ports that the system gives to processes that ask for none, the first and the last of them."""
-    try:
-        first, last = map(int, path.read_text(encoding="ascii").split())
-    except (OSError, ValueError):
-        return None
-    return first, last
 
 
 def unreachable(listeners: Iterable[Listener]) -> str | None:

@@ -7,7 +7,7 @@ import pytest
 
 from recycle_runtime.cli.options.addresses import address_or_file
 from recycle_runtime.cli.output import UsageError, UserError
-from recycle_runtime.protocol.address import address_now, parse_address, published
+from recycle_runtime.protocol.address import address_now, parse_address, port_range, published
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,13 @@ def test_addresses() -> None:
         None
     ] * 6
     assert parse_address("node7:0", least=0) == ("node7", 0)
+
+
+def test_ports_that_the_system_gives_out(tmp_path: Path) -> None:
+    (tmp_path / "range").write_text("30000\t31000\n")
+    assert port_range(tmp_path / "range") == (30000, 31000)
+    assert port_range(tmp_path / "missing") is None
+    assert port_range() is not None
 
 
 def test_a_file_is_read_again(tmp_path: Path) -> None:

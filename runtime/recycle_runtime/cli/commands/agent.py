@@ -26,6 +26,7 @@ from recycle_runtime.cli.options.training import (
 )
 from recycle_runtime.cli.output import Output, UsageError, UserError
 from recycle_runtime.cli.parser import Arguments
+from recycle_runtime.protocol.address import port_range
 
 if TYPE_CHECKING:
     from recycle_runtime.execution.hooks import Hooks
@@ -75,7 +76,7 @@ def run(arguments: Namespace, output: Output) -> int:
     secret, patience = access(arguments), arguments.coordinator_timeout
     if not 0 < patience < float("inf"):
         raise UsageError(f"--coordinator-timeout must be a number of seconds above 0, got {patience:g}")
-    check_ports(arguments.ports)
+    check_ports(arguments.ports, port_range())
     (host, port), address_file = address_or_file("--coordinator", arguments.coordinator, patience)
     address_file = address_file or arguments.address_file
     limits = time_limits(arguments)

@@ -1,14 +1,12 @@
 """What the system has to allow: open files, and ports in a range."""
 
 import resource
-from pathlib import Path
 
 from recycle_runtime.cli.output import UsageError, UserError
 from recycle_runtime.cli.parser import Arguments
 
 _BESIDE = 128
 """Files of a process beside its connections."""
-_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def allow_connections(processes: int, most: int | None = None) -> None:
@@ -38,19 +36,19 @@ def add_ports_argument(parser: Arguments) -> None:
     )
 
 
-def check_ports(text: str | None, path: Path = _RANGE) -> None:
-    """UserError if the system could give a worker a port outside the range that was asked for."""
+def check_ports(text: str | None, given_out: tuple[int, int] | None) -> None:
+    """UserError if the system, which gives out these, could give a worker one that is not asked for."""
     if text is None:
         return
     first, _, last = text.partition("-")
     if not (first.isdigit() and last.isdigit() and 0 < int(first) <= int(last) < 1 << 16):
         raise UsageError(f"--ports must be like 30000-31000, got {text!r}")
-    try:
-        least, largest = map(int, path.read_text(encoding="ascii").split())
-    except (OSError, ValueError):
-        raise UserError(f"--ports {text}: {path} cannot be read") from None
+    if given_out is None:
+        raise UserError(f"--ports {text}: this system does not say which ports it gives out")
+    least, largest = given_out
     if least < int(first) or largest > int(last):
         raise UserError(
-            f"--ports {text}: this system gives out ports {least}-{largest}; "
-            f"set them with `sysctl -w net.ipv4.ip_local_port_range='{first} {last}'`"
+            f"--ports {text}: workers listen on ports that the system gives out, here {least}-{largest}; "
+            f"hold it to yours as root with `sysctl -w net.ipv4.ip_local_port_range='{first} {last}'`, in a "
+            "pod with securityContext.sysctls"
         )
