@@ -3,10 +3,15 @@
 A real coordinator, in a process of its own, against simulated processes on loopback: agents for eight workers
 each, and workers that say and ask for what real ones do, over connections of their own, but train nothing.
 All arrive and meet; make a few steps; one worker is killed; the others leave, report, are told to go on, and
-meet again. CPU seconds are the coordinator's, from the kernel; bytes are those of all its connections.
+meet again. CPU seconds are those of the coordinator's process alone, from the kernel's clock of it, so that
+little depends on what else runs; bytes are those of all its connections.
+
+All simulated processes share one, so everything takes longer than it would: heartbeats are left out while
+something is measured, and what they cost is measured by itself.
 """
 
 import argparse
+import math
 import os
 import resource
 import selectors
@@ -15,11 +20,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+from bench.report import Section
 from recycle_compiler.backends.bundle import bundle_bytes
 from recycle_compiler.frontend.load import parse_job_text
 from recycle_compiler.planner.compile import compile_job
@@ -52,7 +58,6 @@ from recycle_runtime.protocol.messages import (
     Report,
     StartProcess,
     StepDone,
-    StoreDone,
     StoreGather,
     StoreOpen,
     StoreRefusal,
@@ -63,10 +68,13 @@ from recycle_runtime.transport.choose import neighbours_of
 from recycle_runtime.transport.interface import Grid, grid_of
 from recycle_runtime.transport.sparse_group import met_by
 
+TITLE = "The coordinator at size"
 SIZES = (256, 512, 1024, 2048, 4096)
 STAGES = 32
 PER_NODE = 8
 STEPS = 4
+REST = 4.0
+"""Seconds of heartbeats and nothing else."""
 _ADDRESS = "A" * 208
 """As long as gloo's, in base64."""
 _PATIENCE = 600.0
@@ -92,7 +100,9 @@ class Figures(NamedTuple):
     """From there until all train."""
     step: float
     """Of one step of all."""
-    loss_to_go: float
+    rest: float
+    """Of a second in which nothing happens: heartbeats of all agents, twice, and a look at everybody."""
+    failure_to_go: float
     """From the end of a worker until all others are told to go on."""
     second_meeting: float
     through: float
@@ -195,7 +205,6 @@ class Worker:
     def _hear(self, message: Message) -> None:
         match message:
             case Leave(generation):
-                self._leave_store()
                 self.has_begun = False
                 report = Report(self.step, is_fresh=self.step == 0)
                 self.line.send(LeftGroup(generation, report))
@@ -210,7 +219,8 @@ class Worker:
         """As it was told to; all begin when all were told, so that both can be measured apart."""
         assert self._order is not None
         self._asked = self._fleet.meetings(self._order)
-        self._store = Client(self._fleet.loop, self._answered, StoreOpen())
+        if self._store is None:
+            self._store = Client(self._fleet.loop, self._answered, StoreOpen())
         self._meet()
 
     def _meet(self) -> None:
@@ -227,12 +237,11 @@ class Worker:
         """When its connection to the store stands."""
         assert self._store is not None
         self._store.send(StoreSet(self._asked[0][0], _ADDRESS))
+        self._store.send(StoreGather(self._asked[0][1]))
 
     def _answered(self, message: Message) -> None:
         assert self._store is not None
         match message:
-            case StoreDone():
-                self._store.send(StoreGather(self._asked[0][1]))
             case StoreValues():
                 del self._asked[0]
                 self._meet()
@@ -249,10 +258,7 @@ class Worker:
         self.step += 1
 
     def end(self) -> None:
-        self._leave_store()
         self.line.close()
-
-    def _leave_store(self) -> None:
         if self._store is not None:
             self._store.close()
             self._store = None
@@ -273,6 +279,7 @@ class Fleet:
         self.told = self.met = 0
         self.waiting: list[Worker] = []
         loop.often = self._often
+        self.has_heartbeats = False
         self._heartbeat_at = 0.0
         self._grid = 0, Grid((), 1, 0)
 
@@ -327,7 +334,7 @@ class Fleet:
             else:
                 self.waiting.append(worker)
         now = time.monotonic()
-        if now - self._heartbeat_at > 0.5:
+        if self.has_heartbeats and now - self._heartbeat_at > 0.5:
             self._heartbeat_at = now
             for agent in self.agents:
                 if agent.stands:
@@ -350,8 +357,9 @@ class Coordinator:
         self.address = host, int(port)
 
     def cpu(self) -> float:
-        """Seconds so far."""
-        return int(Path(f"/proc/{self._process.pid}/schedstat").read_text().split()[0]) / 1e9
+        """Seconds so far, of all its threads and of no process that it has started."""
+        # As clock_getcpuclockid() makes it.
+        return time.clock_gettime((~self._process.pid << 3) | 2)
 
     def memory(self) -> float:
         """The most it has held, in bytes."""
@@ -391,6 +399,10 @@ def _measure(size: int, coordinator: Coordinator, fleet: Fleet) -> Figures:
             worker.make_step()
     _settle(loop, coordinator)
     cpu.append(coordinator.cpu())
+    fleet.has_heartbeats = True
+    _pass(loop, REST)
+    fleet.has_heartbeats = False
+    cpu.append(coordinator.cpu())
     # On the stage for which there is a plan, so that nobody waits for one.
     (failed,) = fleet.bundle.plans[1].failed
     lost = fleet.workers.pop(Member((0, failed[1]), 0))
@@ -407,36 +419,76 @@ def _measure(size: int, coordinator: Coordinator, fleet: Fleet) -> Figures:
     _settle(loop, coordinator)
     cpu.append(coordinator.cpu())
     through, memory = (loop.bytes - sent) / 1e6, coordinator.memory() / 1e6
-    arrive, meeting, steps, go, again = (later - earlier for earlier, later in pairwise(cpu))
-    return Figures(size, arrive, meeting, steps / STEPS, go, again, through, memory, wall)
+    arrive, meeting, steps, rest, go, again = (later - earlier for earlier, later in pairwise(cpu))
+    return Figures(size, arrive, meeting, steps / STEPS, rest / REST, go, again, through, memory, wall)
 
 
 def _settle(loop: Loop, coordinator: Coordinator) -> None:
     """Until the coordinator has dealt with everything: it uses next to no processor time any more."""
     while True:
-        before, until = coordinator.cpu(), time.monotonic() + 0.5
-        loop.until(lambda until=until: time.monotonic() > until, "half a second")
-        if coordinator.cpu() - before < 0.05:
+        before = coordinator.cpu()
+        _pass(loop, 0.5)
+        if coordinator.cpu() - before < 0.02:
             return
+
+
+def _pass(loop: Loop, seconds: float) -> None:
+    until = time.monotonic() + seconds
+    loop.until(lambda: time.monotonic() > until, "some time")
+
+
+def exponent(sizes: Sequence[int], figures: Sequence[float]) -> float:
+    """Of the power of N that fits best: least squares of logarithms."""
+    across, up = [math.log(size) for size in sizes], [math.log(figure) for figure in figures]
+    middle, height = sum(across) / len(across), sum(up) / len(up)
+    products = sum((x - middle) * (y - height) for x, y in zip(across, up, strict=True))
+    return products / sum((x - middle) ** 2 for x in across)
+
+
+def section(sizes: Sequence[int] = SIZES) -> Section:
+    """One row for each size, and one for how each figure grows."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    found: list[Figures] = []
+    for size in sizes:
+        with tempfile.TemporaryDirectory() as folder:
+            found.append(measure(size, Path(folder)))
+        print("  ".join(_cells(found[-1])), flush=True)
+    words = (
+        f"A real coordinator against simulated processes on loopback, {STAGES} stages, {PER_NODE} workers a "
+        "node; one worker fails. CPU seconds of the coordinator's process alone: till all are told to begin, "
+        "the meeting, until all train; a step of all; a second of rest, with two heartbeats of every node; "
+        'from the end of a worker until all others are told to go on ("go"); the meeting after that, and '
+        "the megabytes through it. Then the most that it held, and the seconds by the clock from the end "
+        "of the worker until all others train, most of which the simulated processes take: they share one."
+    )
+    rows = [_cells(one) for one in found]
+    if len(found) > 1:
+        powers = [exponent(sizes, column) for column in list(zip(*found, strict=True))[1:]]
+        n_log_n = exponent(sizes, [size * math.log(size) for size in sizes])
+        rows.append(("grows as N to the", *(f"{power:.2f}" for power in powers)))
+        words += f" The last row is the power of N that fits best; for N log N it would be {n_log_n:.2f}."
+    return Section(
+        title=TITLE,
+        command="python -m bench.control_plane",
+        words=words,
+        columns=(
+            "processes", "all arrive", "meeting", "a step", "a second of rest", 'failure to "go"',
+            "meeting after it", "MB through it", "MB held", "clock",
+        ),
+        rows=tuple(rows),
+    )  # fmt: skip
+
+
+def _cells(figures: Figures) -> tuple[str, ...]:
+    size, *seconds, through, memory, wall = figures
+    return f"{size:,}", *(f"{each:.3f}" for each in seconds), f"{through:.1f}", f"{memory:.0f}", f"{wall:.1f}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="what a coordinator costs at size")
     parser.add_argument("sizes", nargs="*", type=int, default=SIZES, metavar="SIZE")
-    sizes = parser.parse_args().sizes
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    print("| processes | arrive | meet | step | loss to go | meet again | MB through | MB held | wall s |")
-    print("|" + "---:|" * len(Figures._fields))
-    for size in sizes:
-        with tempfile.TemporaryDirectory() as folder:
-            found = measure(size, Path(folder))
-        print(
-            "| "
-            + " | ".join(f"{value:,.3g}" if number else f"{value:,}" for number, value in enumerate(found))
-            + " |",
-            flush=True,
-        )
+    print(section(parser.parse_args().sizes).text())
 
 
 if __name__ == "__main__":

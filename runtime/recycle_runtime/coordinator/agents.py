@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Protocol
 
 from recycle_runtime.plan.assembly import Worker
-from recycle_runtime.plan.node_layout import NodeLoad, best_with_room, first_with_room
+from recycle_runtime.plan.node_layout import NodeLoad, best_with_room
 from recycle_runtime.protocol.messages import (
     AgentJoin,
     InjectedFault,
@@ -48,9 +48,12 @@ class Agents:
         """`share` is how many workers a node gets when the job begins, if that is less than its room."""
         self._tensor, self._patience, self._share = tensor, heartbeat_timeout, share
         self._agents: dict[Sends, _Agent] = {}
+        self._named: dict[str, Sends] = {}
         self._shunned: set[str] = set()
         """Names of agents that other nodes do not reach."""
         self._looked = now
+        self._roomy: dict[Sends, _Agent] | None = None
+        """Those that may have room, in the order in which they came; None: to be found out."""
         self._known: Counter[Member] = Counter()
         """On how many nodes a process of this name runs: more than one while an old one is on its way out."""
 
@@ -61,13 +64,15 @@ class Agents:
         """
         agent = _Agent(message.processes, message.name, now)
         agent.pids = {running.member: running.pid for running in message.running}
-        before = [other for other, known in self._agents.items() if agent.name and known.name == agent.name]
-        for other in before:
-            self._forget(self._agents.pop(other).pids)
+        before = self._named.get(agent.name) if agent.name else None
+        if before is not None:
+            self.leave(before)
         self._known.update(agent.pids.keys())
         agent.is_shunned = bool(agent.name) and agent.name in self._shunned
-        self._agents[connection] = agent
-        return before[0] if before else None
+        self._agents[connection], self._named[agent.name] = agent, connection
+        if self._roomy is not None:
+            self._roomy[connection] = agent
+        return before
 
     def heard(self, connection: Sends, now: float) -> None:
         """It lives."""
@@ -132,6 +137,9 @@ class Agents:
         agent = self._agents.pop(connection, None)
         if agent is None:
             return []
+        if self._named.get(agent.name) is connection:
+            del self._named[agent.name]
+        self._roomy = None
         self._forget(agent.pids)
         return list(agent.pids)
 
@@ -142,10 +150,10 @@ class Agents:
         """Have a worker started on the first node with room; False if it runs, or no node has room."""
         if self.runs(worker):
             return False
-        nodes = self._open_nodes()
-        most = float("inf") if self._share is None else self._share * self._tensor
-        free = (int(min(agent.room, most)) - len(agent.pids) for _, agent in nodes)
-        return self._start_on(nodes, first_with_room(free, self._tensor), worker, faults) is not None
+        node = self._first_with_room()
+        if node is not None:
+            self._start_on(*node, worker, faults)
+        return node is not None
 
     def replace(
         self, worker: Worker, faults: tuple[InjectedFault, ...], avoided: Collection[str]
@@ -165,7 +173,8 @@ class Agents:
             )
             for _, agent in nodes
         )
-        return self._start_on(nodes, best_with_room(loads, worker, self._tensor), worker, faults)
+        best = best_with_room(loads, worker, self._tensor)
+        return None if best is None else self._start_on(*nodes[best], worker, faults)
 
     def names(self) -> list[str]:
         return [agent.name for agent in self._agents.values()]
@@ -180,7 +189,7 @@ class Agents:
 
     def share_no_more(self) -> None:
         """Nodes get as many workers as they have room for."""
-        self._share = None
+        self._share = self._roomy = None
 
     def name_of(self, connection: Sends) -> str:
         """Of the node, as the log names it."""
@@ -197,19 +206,28 @@ class Agents:
         """Whether any process of it does, on whichever node."""
         return any(self.has(Member(worker, rank)) for rank in range(self._tensor))
 
+    def _free(self, agent: _Agent) -> int:
+        """Processes for which it has room when the job begins."""
+        most = agent.room if self._share is None else min(agent.room, self._share * self._tensor)
+        return most - len(agent.pids)
+
+    def _first_with_room(self) -> "tuple[Sends, _Agent] | None":
+        """In the order of their arrival; those that are full are looked at once, not for every worker."""
+        if self._roomy is None:
+            self._roomy = dict(self._open_nodes())
+        while self._roomy:
+            connection, agent = next(iter(self._roomy.items()))
+            if self._free(agent) >= self._tensor and not agent.is_shunned:
+                return connection, agent
+            del self._roomy[connection]
+        return None
+
     def _open_nodes(self) -> "list[tuple[Sends, _Agent]]":
         return [entry for entry in self._agents.items() if not entry[1].is_shunned]
 
     def _start_on(
-        self,
-        nodes: "list[tuple[Sends, _Agent]]",
-        number: int | None,
-        worker: Worker,
-        faults: tuple[InjectedFault, ...],
-    ) -> str | None:
-        if number is None:
-            return None
-        connection, agent = nodes[number]
+        self, connection: Sends, agent: _Agent, worker: Worker, faults: tuple[InjectedFault, ...]
+    ) -> str:
         for rank in range(self._tensor):
             agent.pids[Member(worker, rank)] = 0
             self._known[Member(worker, rank)] += 1
@@ -226,6 +244,7 @@ class Agents:
         agent = self._agents.get(connection)
         if agent is None or agent.pids.pop(member, None) is None:
             return False
+        self._roomy = None
         self._forget((member,))
         return True
 

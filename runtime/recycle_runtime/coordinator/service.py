@@ -511,7 +511,7 @@ class Service:
 
     def _join(self, connection: Connection, message: Join) -> None:
         member, pid = message.member, message.pid
-        if member.worker not in self._book.grid or member.tp_rank >= self._tensor:
+        if not self._book.has(member.worker) or member.tp_rank >= self._tensor:
             raise ProtocolError(f"the job has no worker {name_of(member.worker)} with rank {member.tp_rank}")
         is_same = member in self._job.roster and self._connections.pid_of(member) == pid
         if not is_same and member not in self._returning and (member in self._job.roster or self._end):

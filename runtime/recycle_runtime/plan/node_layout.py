@@ -26,11 +26,6 @@ def placement_order(workers: Iterable[Worker]) -> list[Worker]:
     return sorted(workers)
 
 
-def first_with_room(free: Iterable[int], ranks: int) -> int | None:
-    """The first node on which so many processes are free; None if there is none."""
-    return next((node for node, processes in enumerate(free) if processes >= ranks), None)
-
-
 class NodeLoad(NamedTuple):
     """A node on which a worker may be started again."""
 

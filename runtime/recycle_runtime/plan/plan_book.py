@@ -62,6 +62,10 @@ class PlanBook:
         self.cut = bundle.cut
         """How many layers each stage has; empty when the job is not in layers."""
         self.stages, self.pipelines = bundle.stages, bundle.pipelines
+        self.grid: tuple[Worker, ...] = tuple(
+            (pipeline, stage) for stage in range(self.stages) for pipeline in range(self.pipelines)
+        )
+        """All workers that the job could have."""
         self.loss_stage = bundle.chunk_stages[-1]
         """Whose workers hold the last chunk of the model."""
         self.units = bundle.pipelines * bundle.microbatches
@@ -97,10 +101,9 @@ class PlanBook:
         """The book of the family that a bundle is in."""
         return next(book for book in self.family if number in book._numbers)
 
-    @property
-    def grid(self) -> list[Worker]:
-        """All workers that the job could have."""
-        return [(pipeline, stage) for stage in range(self.stages) for pipeline in range(self.pipelines)]
+    def has(self, worker: Worker) -> bool:
+        """Whether the grid does."""
+        return 0 <= worker[0] < self.pipelines and 0 <= worker[1] < self.stages
 
     def add(self, bundle: Bundle, made_for: Fitted | None = None) -> int:
         """Its number. One that was made for certain workers is used while it is the one that is `fitted`.

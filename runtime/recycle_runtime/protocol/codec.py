@@ -8,8 +8,10 @@ checked against the annotations: a field too many or too few, another type, or a
 import base64
 import binascii
 import dataclasses
+import operator
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from functools import cache
 from typing import (
     Annotated,
@@ -28,8 +30,9 @@ _LARGEST: Final = (1 << 63) - 1
 _SHOWN: Final = 60
 
 T = TypeVar("T")
-Decoder = Callable[[object, str], Any]
-"""Takes a value of JSON and the name of the field that it stands in."""
+Decoder = Callable[[object], Any]
+"""Takes a value of JSON; _MisfitError if it is none of its type."""
+Encoder = Callable[[Any], Any]
 
 
 class WireError(ConnectionError):
@@ -48,6 +51,17 @@ class ProtocolError(WireError):
     """What the other end has said makes no sense; a sentence says why."""
 
 
+class _MisfitError(Exception):
+    """A value is not of its type. Where it stands is found out on the way up, since few ever fail."""
+
+    def __init__(self, says: str, path: str = "") -> None:
+        super().__init__(says, path)
+        self.says, self.path = says, path
+
+    def within(self, place: str) -> "_MisfitError":
+        return _MisfitError(self.says, f"{place}{self.path}")
+
+
 class Range(NamedTuple):
     """The least and the largest number that a field may have, written `Annotated[int, Range(0, 9)]`."""
 
@@ -61,30 +75,46 @@ Natural = Annotated[int, Range(0, _LARGEST)]
 
 def encode(value: object) -> Any:
     """What `json.dumps` takes."""
-    if type(value) in _AS_THEY_ARE:
-        return value
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode("ascii")
-    if isinstance(value, list | tuple):
-        return [encode(item) for item in cast("list[object]", value)]
-    if isinstance(value, Mapping):
-        return {key: encode(item) for key, item in cast("Mapping[str, object]", value).items()}
-    if dataclasses.is_dataclass(value):
-        return {name: encode(getattr(value, name)) for name in _names(type(value))}
-    raise TypeError(f"{value!r} cannot be sent")
+    kind = type(value)
+    return value if kind in _AS_THEY_ARE else _encoder(kind)(value)
 
 
 _AS_THEY_ARE: Final = frozenset({str, int, float, bool, type(None)})
 
 
 @cache
-def _names(kind: type[Any]) -> tuple[str, ...]:
-    return tuple(each.name for each in dataclasses.fields(kind))
+def _encoder(kind: type[Any]) -> Encoder:
+    if issubclass(kind, bytes):
+        return lambda value: base64.b64encode(value).decode("ascii")
+    if issubclass(kind, list | tuple):
+        return lambda value: [
+            item if type(item) in _AS_THEY_ARE else encode(item) for item in cast("list[object]", value)
+        ]
+    if issubclass(kind, Mapping):
+        return lambda value: {key: encode(item) for key, item in cast("Mapping[str, object]", value).items()}
+    if dataclasses.is_dataclass(kind):
+        return _encoder_of_fields(tuple(each.name for each in dataclasses.fields(kind)))
+    if issubclass(kind, str | int | float):
+        return lambda value: value
+    raise TypeError(f"{kind.__name__} cannot be sent")
+
+
+def _encoder_of_fields(names: tuple[str, ...]) -> Encoder:
+    if len(names) < 2:
+        return lambda value: {name: encode(getattr(value, name)) for name in names}
+    all_of = operator.attrgetter(*names)
+    return lambda value: {
+        name: item if type(item) in _AS_THEY_ARE else encode(item)
+        for name, item in zip(names, all_of(value), strict=True)
+    }
 
 
 def decode(kind: type[T], value: object, name: str = "value") -> T:
     """A value of this type, or ProtocolError."""
-    return cast(T, _decoder(kind)(value, name))
+    try:
+        return cast(T, _decoder(kind)(value))
+    except _MisfitError as error:
+        raise ProtocolError(f"{name}{error.path} {error.says}") from None
 
 
 @cache
@@ -116,99 +146,121 @@ def _dataclass(kind: type[Any]) -> Decoder:
     hints = get_type_hints(kind, include_extras=True)
     decoders = {each.name: _decoder(hints[each.name]) for each in dataclasses.fields(kind)}
 
-    def decode_fields(value: object, name: str) -> object:
+    def decode_fields(value: object) -> object:
         if not isinstance(value, dict):
-            raise _wrong(value, name, "an object")
+            raise _wrong(value, "an object")
         fields = cast("dict[str, object]", value)
-        if missing := decoders.keys() - fields.keys():
-            raise ProtocolError(f"{name} has no field {', '.join(sorted(missing))}")
-        if surplus := fields.keys() - decoders.keys():
-            raise ProtocolError(f"{name} has an unknown field: {_shown(', '.join(sorted(surplus)))}")
-        return kind(**{key: decoder(fields[key], f"{name}.{key}") for key, decoder in decoders.items()})
+        if fields.keys() != decoders.keys():
+            raise _other_fields(fields.keys(), decoders.keys())
+        found: list[Any] = []
+        try:
+            for key, decoder in decoders.items():
+                found.append(decoder(fields[key]))
+        except _MisfitError as error:
+            raise error.within(f".{list(decoders)[len(found)]}") from None
+        return kind(*found)
 
     return decode_fields
+
+
+def _other_fields(given: AbstractSet[str], wanted: AbstractSet[str]) -> _MisfitError:
+    if missing := wanted - given:
+        return _MisfitError(f"has no field {', '.join(sorted(missing))}")
+    return _MisfitError(f"has an unknown field: {_shown(', '.join(sorted(given - wanted)))}")
 
 
 def _named_tuple(kind: type[Any]) -> Decoder:
     hints = get_type_hints(kind, include_extras=True)
     fixed = _fixed([_decoder(hints[each]) for each in kind._fields])
-    return lambda value, name: kind(*fixed(value, name))
+    return lambda value: kind(*fixed(value))
 
 
 def _fixed(decoders: list[Decoder]) -> Decoder:
-    def decode_items(value: object, name: str) -> tuple[Any, ...]:
-        items = _list(value, name)
+    def decode_items(value: object) -> tuple[Any, ...]:
+        items = _list(value)
         if len(items) != len(decoders):
-            raise ProtocolError(f"{name} has {len(items)} values, not {len(decoders)}")
-        pairs = zip(decoders, items, strict=True)
-        return tuple(decoder(item, f"{name}[{at}]") for at, (decoder, item) in enumerate(pairs))
+            raise _MisfitError(f"has {len(items)} values, not {len(decoders)}")
+        return _decoded(zip(decoders, items, strict=True))
 
     return decode_items
 
 
 def _sequence(decoder: Decoder) -> Decoder:
-    return lambda value, name: tuple(
-        decoder(item, f"{name}[{at}]") for at, item in enumerate(_list(value, name))
-    )
+    return lambda value: _decoded((decoder, item) for item in _list(value))
+
+
+def _decoded(pairs: Iterable[tuple[Decoder, object]]) -> tuple[Any, ...]:
+    found: list[Any] = []
+    try:
+        for decoder, item in pairs:
+            found.append(decoder(item))
+    except _MisfitError as error:
+        raise error.within(f"[{len(found)}]") from None
+    return tuple(found)
 
 
 def _mapping(decoder: Decoder) -> Decoder:
-    def decode_items(value: object, name: str) -> dict[str, Any]:
+    def decode_items(value: object) -> dict[str, Any]:
         if not isinstance(value, dict):
-            raise _wrong(value, name, "an object")
-        fields = cast("dict[str, object]", value)
-        return {key: decoder(item, f"{name}[{_shown(key)}]") for key, item in fields.items()}
+            raise _wrong(value, "an object")
+        found: dict[str, Any] = {}
+        for key, item in cast("dict[str, object]", value).items():
+            try:
+                found[key] = decoder(item)
+            except _MisfitError as error:
+                raise error.within(f"[{_shown(key)}]") from None
+        return found
 
     return decode_items
 
 
 def _optional(decoder_of: Any) -> Decoder:
     decoder = _decoder(decoder_of)
-    return lambda value, name: None if value is None else decoder(value, name)
+    return lambda value: None if value is None else decoder(value)
 
 
 def _in_range(allowed: Range) -> Decoder:
-    def decode_number(value: object, name: str) -> int:
+    least, largest = allowed
+
+    def decode_number(value: object) -> int:
         # A bool is an int to Python, and none to anybody else.
         if isinstance(value, bool) or not isinstance(value, int):
-            raise _wrong(value, name, "a whole number")
-        if not allowed.least <= value <= allowed.largest:
-            raise ProtocolError(
-                f"{name} is {_shown(str(value))}, not from {allowed.least} to {allowed.largest}"
-            )
+            raise _wrong(value, "a whole number")
+        if not least <= value <= largest:
+            raise _MisfitError(f"is {_shown(str(value))}, not from {least} to {largest}")
         return value
 
     return decode_number
 
 
-def _float(value: object, name: str) -> float:
+def _float(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _wrong(value, name, "a number")
+        raise _wrong(value, "a number")
     try:
         return float(value)
     except OverflowError:
-        raise ProtocolError(f"{name} is too large for a number") from None
+        raise _MisfitError("is too large for a number") from None
 
 
-def _bool(value: object, name: str) -> bool:
+def _bool(value: object) -> bool:
     if not isinstance(value, bool):
-        raise _wrong(value, name, "true or false")
+        raise _wrong(value, "true or false")
     return value
 
 
-def _str(value: object, name: str) -> str:
+def _str(value: object) -> str:
     if not isinstance(value, str):
-        raise _wrong(value, name, "a text")
+        raise _wrong(value, "a text")
     return value
 
 
-def _bytes(value: object, name: str) -> bytes:
+def _bytes(value: object) -> bytes:
     if not isinstance(value, str):
-        raise _wrong(value, name, "bytes in base64")
+        raise _wrong(value, "bytes in base64")
     try:
         return base64.b64decode(value, validate=True)
     except (binascii.Error, ValueError):
-        raise _wrong(value, name, "bytes in base64") from None
+        raise _wrong(value, "bytes in base64") from None
 
 
 _PLAIN: Final[Mapping[Any, Decoder]] = {
@@ -220,14 +272,14 @@ _PLAIN: Final[Mapping[Any, Decoder]] = {
 }
 
 
-def _list(value: object, name: str) -> list[object]:
+def _list(value: object) -> list[object]:
     if not isinstance(value, list):
-        raise _wrong(value, name, "an array")
+        raise _wrong(value, "an array")
     return cast("list[object]", value)
 
 
-def _wrong(value: object, name: str, wanted: str) -> ProtocolError:
-    return ProtocolError(f"{name} is {_shown(repr(value))}, not {wanted}")
+def _wrong(value: object, wanted: str) -> _MisfitError:
+    return _MisfitError(f"is {_shown(repr(value))}, not {wanted}")
 
 
 def _shown(text: str) -> str:

@@ -28,12 +28,15 @@ from typing import Final, TypeVar, cast
 
 from recycle_runtime.protocol.codec import Natural, ProtocolError, decode, encode
 from recycle_runtime.protocol.messages import VERSION, Message, from_fields, to_fields
-from recycle_runtime.protocol.records import RecordReader, RecordWriter, record_key
+from recycle_runtime.protocol.records import RECORD_BYTES, RecordReader, RecordWriter, record_key
 
 MOST_FROM_STRANGERS: Final = 512
 VANISHED_AFTER: Final = 10.0
 """Seconds without an answer after which a client gives its connection up."""
 _LENGTH: Final = struct.Struct(">I")
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"))
+_last: "tuple[Message | None, bytes]" = None, b""
+"""What was said last on any connection, and its text."""
 
 TOKEN: Final = "RECYCLE_TOKEN"
 """The environment variable that holds the job's secret; arguments are visible to every user of a machine."""
@@ -110,7 +113,7 @@ class Session:
 
     def frame(self, message: Message) -> bytes:
         """A message as it travels; messages are to be sent in the order in which they come from here."""
-        return self._writer.write(_text(to_fields(message)))
+        return self._writer.write(_text_of(message))
 
     def unframe(self, buffer: bytearray) -> Message | None:
         """Take the first whole message out of what has arrived; None while there is none."""
@@ -189,8 +192,19 @@ def _unpack(buffer: bytearray, most: int) -> dict[str, object] | None:
     return _fields(text)
 
 
+def _text_of(message: Message) -> bytes:
+    """What goes to many is said to one after the other: its text is made once, and signed for each."""
+    global _last
+    said, text = _last
+    if said is not message:
+        text = _text(to_fields(message))
+        if len(text) <= RECORD_BYTES:
+            _last = message, text
+    return text
+
+
 def _text(fields: Mapping[str, object]) -> bytes:
-    return json.dumps(fields, separators=(",", ":")).encode()
+    return _ENCODER.encode(fields).encode()
 
 
 def _fields(text: bytes) -> dict[str, object]:

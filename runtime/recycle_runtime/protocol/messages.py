@@ -864,7 +864,7 @@ class StoreOpen:
 
 @dataclass(frozen=True, slots=True)
 class StoreSet:
-    """Keep this value."""
+    """Keep this value. Not answered: what follows on this connection finds it there."""
 
     key: str
     value: str
@@ -913,11 +913,6 @@ class StoreRemove:
     """Forget this key."""
 
     key: str
-
-
-@dataclass(frozen=True, slots=True)
-class StoreDone:
-    """A value is set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -1050,7 +1045,7 @@ ToObserver = (
     Hello | Starting | StepRow | StepSettled | Generation | Recovered | JobEvent | WorkerTrace | JobEnded
 )
 StoreRequest = StoreSet | StoreGet | StoreGather | StoreSee | StoreCheck | StoreAdd | StoreRemove
-StoreAnswer = StoreDone | StoreValue | StoreValues | StoreFolder | StoreNumber | StoreRefusal
+StoreAnswer = StoreValue | StoreValues | StoreFolder | StoreNumber | StoreRefusal
 Message = (
     FromWorker
     | ToWorker
@@ -1083,7 +1078,8 @@ def from_fields(fields: Mapping[str, object]) -> Message:
     name = fields.get("type")
     if not isinstance(name, str) or name not in KINDS:
         raise ProtocolError(f"there is no message of type {str(name)[:40]!r}")
-    rest = {key: value for key, value in fields.items() if key != "type"}
+    rest = dict(fields)
+    del rest["type"]
     return decode(KINDS[name], rest, name)
 
 

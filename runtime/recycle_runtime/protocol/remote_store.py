@@ -19,7 +19,6 @@ from recycle_runtime.protocol.messages import (
     StoreAdd,
     StoreAnswer,
     StoreCheck,
-    StoreDone,
     StoreFolder,
     StoreGather,
     StoreGet,
@@ -56,10 +55,13 @@ class RemoteStore(dist.Store):  # pyright: ignore[reportUntypedBaseClass]
         self._gathered: dict[str, str] = {}
         """What the last request for several keys gave."""
         self._last_set = ""
+        self._is_asking = False
+        """Whether an answer is on its way, or will never come."""
         channel.send(StoreOpen())
 
     def set(self, key: str, value: str | bytes) -> None:
-        self._ask(StoreSet(key, _packed(value)), StoreDone)
+        # Not answered: what is asked for next on this connection comes after it.
+        self._channel.send(StoreSet(key, _packed(value)))
         self._last_set = key
 
     def get(self, key: str) -> bytes:
@@ -94,6 +96,13 @@ class RemoteStore(dist.Store):  # pyright: ignore[reportUntypedBaseClass]
     def set_timeout(self, timeout: timedelta) -> None:
         """Waiting ends when the coordinator says so."""
 
+    def renew(self) -> bool:
+        """Whether another group, with other keys, can meet here; False while an answer is on its way."""
+        if self._is_asking:
+            return False
+        self._told, self._known, self._gathered, self._last_set = {}, {}, {}, ""
+        return True
+
     def close(self) -> None:
         self._channel.close()
 
@@ -119,8 +128,10 @@ class RemoteStore(dist.Store):  # pyright: ignore[reportUntypedBaseClass]
 
     def _ask(self, request: StoreRequest, wanted: type[A]) -> A:
         with self._one_at_a_time:
+            self._is_asking = True
             self._channel.send(request)
             answer = self._channel.receive()
+            self._is_asking = False
         if isinstance(answer, StoreRefusal):
             raise StoreError(answer.why)
         if not isinstance(answer, wanted):

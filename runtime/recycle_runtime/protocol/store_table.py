@@ -1,8 +1,8 @@
 """Keys and values, and who waits for them: the coordinator's side of the store. Standard library only.
 
-A request is answered at once or, when it waits for keys, as soon as they are there. Keys that begin with
-`g7/` belong to generation 7: they are dropped when the next one begins, and a wait for one of them is
-told so instead of being left waiting. Values are base64 texts, as they travel.
+A request is answered at once or, when it waits for keys, as soon as they are there; one that sets a value
+is not answered. Keys that begin with `g7/` belong to generation 7: they are dropped when the next one begins,
+and a wait for one of them is told so instead of being left waiting. Values are base64 texts, as they travel.
 
 A process that meets others asks where they are. If it knows whom it will meet it names them all at once; if
 not, there is a request that is answered with all that lies in the same folder, `g7/all` for `g7/all/3`, and
@@ -17,7 +17,6 @@ from recycle_runtime.protocol.messages import (
     StoreAdd,
     StoreAnswer,
     StoreCheck,
-    StoreDone,
     StoreFolder,
     StoreGather,
     StoreGet,
@@ -60,11 +59,10 @@ class StoreTable:
         self._oldest = 0
 
     def request(self, message: StoreRequest, answer: Answer) -> None:
-        """Answer it, at once or when the key that it waits for is there."""
+        """Answer it, at once or when the key that it waits for is there; what is set needs no answer."""
         match message:
             case StoreSet(key, value):
                 self._put(key, value)
-                answer(StoreDone())
             case StoreGet() | StoreSee() | StoreGather():
                 self._serve(_Waiting(message, answer))
             case StoreCheck(keys):
@@ -77,10 +75,9 @@ class StoreTable:
     def begin(self, generation: int) -> None:
         """Everything of the generations before this one is history."""
         self._oldest = generation
-        self._values = {key: value for key, value in self._values.items() if not self._is_history(key)}
-        self._folders = {
-            name: keys for name, keys in self._folders.items() if not self._is_history(f"{name}/")
-        }
+        for folder in [name for name in self._folders if self._is_history(f"{name}/")]:
+            for key in self._folders.pop(folder):
+                self._values.pop(key, None)
         waiting, self._waiting = self._waiting, {}
         self._lacks.clear()
         for entries in waiting.values():

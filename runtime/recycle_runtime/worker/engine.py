@@ -45,6 +45,10 @@ class MeetingPlace(Protocol):
         """As soon as it is there."""
         ...
 
+    def renew(self) -> bool:
+        """Whether the next group can meet here too: nobody waits for an answer any more."""
+        ...
+
 
 class Connections(Protocol):
     """What a group has opened: see `connections.GroupConnections`."""
@@ -326,6 +330,10 @@ class _Store:
 
     async def get(self, key: str) -> bytes:
         return self.inner.get(key)
+
+    def renew(self) -> bool:
+        self._own.clear()
+        return self.inner.renew()
 
 
 class _Session:

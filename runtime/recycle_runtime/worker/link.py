@@ -91,6 +91,8 @@ class Link:
         self._steps: deque[LossShare | StepDone] = deque(maxlen=_REMEMBERED)
         self._line: Line | None = None
         self._is_closed = False
+        self.lines = 0
+        """How many there have been; a coordinator that came back has a new one."""
 
     async def open(self) -> None:
         """Say who this is, and listen from now on; WireError if there is no coordinator for long."""
@@ -224,6 +226,7 @@ class Link:
             try:
                 line = self._line = await self._connect()
                 line.send(self._hello(self))
+                self.lines += 1
                 return line
             except WireError:
                 if self._around.now() >= deadline:

@@ -119,6 +119,8 @@ class WorkerProcess:
         """Of this worker's tensor-parallel ranks, if there are several."""
         self._store: MeetingPlace | None = None
         """Groups keep only the half of a store that is not Python, and need the other too."""
+        self._store_line = 0
+        """Of the lines to the coordinator, the one beside which it was opened."""
         address = None if options.address_file is None else partial(address_now, options)
         self.link = Link(self._connect, self._hello, options.patience, self._around, address)
         self._has_script = requests is not None
@@ -267,7 +269,7 @@ class WorkerProcess:
         """Go to the step that all continue from, and meet the other workers."""
         bundle = await self._bundle(order.bundle)
         self._peers.begin(order)
-        self._store = await self._equipment.engine.meeting_place()
+        self._store = await self._meeting_place()
         has_donor = order.copy_from is not None or order.donor is not None
         if self._chunks is not None:
             self._chunks = self._under_cut(self._chunks, bundle, order, has_donor=has_donor)
@@ -300,6 +302,14 @@ class WorkerProcess:
             self.link.say(parameters_of(self._program, self._chunks.layers))
         self.link.say(self._began(generation, order, self._chunks, copied))
         return generation
+
+    async def _meeting_place(self) -> MeetingPlace:
+        """That of the last group, where it can be used again: new connections cost the coordinator most."""
+        line = self.link.lines
+        if self._store is not None and self._store_line == line and self._store.renew():
+            return self._store
+        self._store_line = line
+        return await self._equipment.engine.meeting_place()
 
     def _began(self, generation: Generation, order: Go, chunks: HeldChunks, copied: Copied | None) -> Began:
         saves = self._options.save is not None
