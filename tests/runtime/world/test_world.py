@@ -188,7 +188,7 @@ def _impatient_return(patch: pytest.MonkeyPatch) -> None:
         (_rows_of_anybody, range(60)),
         (_anybody_is_let_in, range(60)),
         (_end_is_forgotten, [33]),
-        (_impatient_return, [1103]),
+        (_impatient_return, [23]),
     ],
 )
 def test_a_planted_fault_is_found(
