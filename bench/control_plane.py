@@ -54,10 +54,13 @@ from recycle_runtime.protocol.messages import (
     LossShare,
     Member,
     Message,
+    Observe,
     ProcessEnded,
+    Recovered,
     Report,
     StartProcess,
     StepDone,
+    StepRow,
     StoreGather,
     StoreOpen,
     StoreRefusal,
@@ -109,6 +112,8 @@ class Figures(NamedTuple):
     """Bytes through the coordinator in the second meeting, 1e6."""
     memory: float
     """The most it held, 1e6 bytes."""
+    files: int
+    """That it had open in the end."""
     wall: float
     """Seconds from the end of the worker until all others train."""
 
@@ -194,7 +199,6 @@ class Worker:
     def __init__(self, fleet: "Fleet", member: Member) -> None:
         self._fleet, self.member, self.pid = fleet, member, 1 + len(fleet.workers)
         self.generation = 0
-        self.has_begun = False
         self.step = 0
         self._store: Client | None = None
         self._asked: list[tuple[str, tuple[str, ...]]] = []
@@ -205,7 +209,6 @@ class Worker:
     def _hear(self, message: Message) -> None:
         match message:
             case Leave(generation):
-                self.has_begun = False
                 report = Report(self.step, is_fresh=self.step == 0)
                 self.line.send(LeftGroup(generation, report))
             case Go():
@@ -227,8 +230,6 @@ class Worker:
         """The next group, or the end of the meeting."""
         if not self._asked:
             assert self._order is not None
-            self.has_begun = True
-            self._fleet.met += 1
             self.line.send(Began(self._order.generation, 1 << 20, None))
             return
         self._fleet.waiting.append(self)
@@ -276,9 +277,12 @@ class Fleet:
         self.workers: dict[Member, Worker] = {}
         self.agents: list[Client] = []
         self.nodes: dict[Member, Client] = {}
-        self.told = self.met = 0
+        self.told = 0
         self.waiting: list[Worker] = []
         loop.often = self._often
+        self.begun = self.row = -1
+        """As observers hear: the last generation that all have begun, and the last step that all made."""
+        self.observer = Client(loop, self._observe, Observe(None))
         self.has_heartbeats = False
         self._heartbeat_at = 0.0
         self._grid = 0, Grid((), 1, 0)
@@ -298,9 +302,21 @@ class Fleet:
                 # Real ones try again when too many come at the same moment.
                 self.loop.until(lambda: all(each.stands for each in self.agents), "agents are let in")
 
-    def go(self) -> None:
+    def _observe(self, message: Message) -> None:
+        match message:
+            case Recovered():
+                self.begun = message.generation
+            case StepRow():
+                self.row = message.step
+            case _:
+                pass
+
+    def meet(self) -> None:
+        """Until the coordinator knows that all train."""
         for worker in self.workers.values():
             worker.go()
+        (generation,) = {worker.generation for worker in self.workers.values()}
+        self.loop.until(lambda: self.begun == generation, "all train")
 
     def meetings(self, order: Go) -> list[tuple[str, tuple[str, ...]]]:
         """Of each group: where this process leaves its address, and those that it reads."""
@@ -366,6 +382,9 @@ class Coordinator:
         lines = Path(f"/proc/{self._process.pid}/status").read_text().splitlines()
         return 1024 * next(float(line.split()[1]) for line in lines if line.startswith("VmHWM"))
 
+    def files(self) -> int:
+        return len(os.listdir(f"/proc/{self._process.pid}/fd"))
+
     def end(self) -> None:
         self._process.kill()
         self._process.wait()
@@ -388,16 +407,13 @@ def _measure(size: int, coordinator: Coordinator, fleet: Fleet) -> Figures:
     loop, cpu = fleet.loop, [coordinator.cpu()]
     fleet.start(size // PER_NODE)
     loop.until(lambda: fleet.told == size, "all are told to begin")
-    _settle(loop, coordinator)
     cpu.append(coordinator.cpu())
-    fleet.go()
-    loop.until(lambda: fleet.met == size, "all train")
-    _settle(loop, coordinator)
+    fleet.meet()
     cpu.append(coordinator.cpu())
     for _ in range(STEPS):
         for worker in fleet.workers.values():
             worker.make_step()
-    _settle(loop, coordinator)
+    loop.until(lambda: fleet.row == STEPS - 1, "all have made their steps")
     cpu.append(coordinator.cpu())
     fleet.has_heartbeats = True
     _pass(loop, REST)
@@ -406,30 +422,19 @@ def _measure(size: int, coordinator: Coordinator, fleet: Fleet) -> Figures:
     # On the stage for which there is a plan, so that nobody waits for one.
     (failed,) = fleet.bundle.plans[1].failed
     lost = fleet.workers.pop(Member((0, failed[1]), 0))
-    fleet.told = fleet.met = 0
+    fleet.told = 0
     began = time.monotonic()
     lost.end()
     fleet.nodes[lost.member].send(ProcessEnded(lost.member, lost.pid, "was killed by signal 9", 0))
     loop.until(lambda: fleet.told == size - 1, "all others are told to go on")
     cpu.append(coordinator.cpu())
     sent = loop.bytes
-    fleet.go()
-    loop.until(lambda: fleet.met == size - 1, "all others train")
+    fleet.meet()
     wall = time.monotonic() - began
-    _settle(loop, coordinator)
     cpu.append(coordinator.cpu())
-    through, memory = (loop.bytes - sent) / 1e6, coordinator.memory() / 1e6
+    through, memory, files = (loop.bytes - sent) / 1e6, coordinator.memory() / 1e6, coordinator.files()
     arrive, meeting, steps, rest, go, again = (later - earlier for earlier, later in pairwise(cpu))
-    return Figures(size, arrive, meeting, steps / STEPS, rest / REST, go, again, through, memory, wall)
-
-
-def _settle(loop: Loop, coordinator: Coordinator) -> None:
-    """Until the coordinator has dealt with everything: it uses next to no processor time any more."""
-    while True:
-        before = coordinator.cpu()
-        _pass(loop, 0.5)
-        if coordinator.cpu() - before < 0.02:
-            return
+    return Figures(size, arrive, meeting, steps / STEPS, rest / REST, go, again, through, memory, files, wall)
 
 
 def _pass(loop: Loop, seconds: float) -> None:
@@ -459,8 +464,9 @@ def section(sizes: Sequence[int] = SIZES) -> Section:
         "node; one worker fails. CPU seconds of the coordinator's process alone: till all are told to begin, "
         "the meeting, until all train; a step of all; a second of rest, with two heartbeats of every node; "
         'from the end of a worker until all others are told to go on ("go"); the meeting after that, and '
-        "the megabytes through it. Then the most that it held, and the seconds by the clock from the end "
-        "of the worker until all others train, most of which the simulated processes take: they share one."
+        "the megabytes through it. Then the most that it held, the files it had open, and the seconds by "
+        "the clock from the end of the worker until all others train, most of which the simulated processes "
+        "take: they share one."
     )
     rows = [_cells(one) for one in found]
     if len(found) > 1:
@@ -474,15 +480,16 @@ def section(sizes: Sequence[int] = SIZES) -> Section:
         words=words,
         columns=(
             "processes", "all arrive", "meeting", "a step", "a second of rest", 'failure to "go"',
-            "meeting after it", "MB through it", "MB held", "clock",
+            "meeting after it", "MB through it", "MB held", "files open", "clock",
         ),
         rows=tuple(rows),
     )  # fmt: skip
 
 
 def _cells(figures: Figures) -> tuple[str, ...]:
-    size, *seconds, through, memory, wall = figures
-    return f"{size:,}", *(f"{each:.3f}" for each in seconds), f"{through:.1f}", f"{memory:.0f}", f"{wall:.1f}"
+    size, *seconds, through, memory, files, wall = figures
+    cpu = (f"{each:.3f}" for each in seconds)
+    return f"{size:,}", *cpu, f"{through:.1f}", f"{memory:.0f}", f"{files:,}", f"{wall:.1f}"
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from bench import (
     agreement,
     beside_torch,
+    control_plane,
     cuts,
     engine_beside_runs,
     fault_free,
@@ -42,6 +43,7 @@ MODULES = (
     interpreter_cost,
     recovery,
     slow_worker,
+    control_plane,
     start_up,
 )
 """In the order of the page."""
