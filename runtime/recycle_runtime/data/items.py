@@ -1,6 +1,7 @@
 """One micro-batch: what it must be, what it looks like, and how a plan takes a part of it."""
 
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -60,11 +61,25 @@ class Item(NamedTuple):
     @property
     def is_as_drawn(self) -> bool:
         """Whether nobody has changed it in place."""
+        inputs, target = self.pair
+        if type(inputs) is torch.Tensor and type(target) is torch.Tensor:
+            return self.versions == _versions_of_two(inputs, target)
         return self.versions == _versions(self.pair)
 
     def part(self, part: int, parts: int) -> tuple[Any, Any]:
         """Input and target of a part; of the whole, where it cannot be split."""
         return self.pair if parts == 1 or not self.look.is_divided(parts) else _part(self.pair, part, parts)
+
+
+def plain_item(drawn: Any) -> Item | None:
+    """What nearly all micro-batches are, two tensors: the same as `checked` at a tenth of the time."""
+    if type(drawn) is not tuple or len(cast(tuple[Any, ...], drawn)) != 2:
+        return None
+    inputs, target = cast(tuple[Any, Any], drawn)
+    if type(inputs) is not torch.Tensor or type(target) is not torch.Tensor:
+        return None
+    look = _look_of_two(inputs.dtype, inputs.shape, target.shape)
+    return Item((inputs, target), look, _versions_of_two(inputs, target))
 
 
 def checked(path: Path, drawn: Any, where: str) -> Item:
@@ -97,9 +112,21 @@ def shape_signature(inputs: Any) -> str:
     """Types and shapes of a tensor or several, the same text on every worker."""
     names = [f"{name}:" for name in cast(dict[str, Any], inputs)] if isinstance(inputs, dict) else repeat("")
     return " ".join(
-        f"{name}{str(part.dtype).removeprefix('torch.')}[{','.join(map(str, part.shape))}]"
+        f"{name}{_signature(part.dtype, part.shape)}"
         for name, part in zip(names, _parts(inputs), strict=False)
     )
+
+
+@lru_cache(256)
+def _look_of_two(dtype: torch.dtype, shape: torch.Size, target: torch.Size) -> Look:
+    """Of an input of this type and shape, with a target of that shape."""
+    counts = {sizes[0] if sizes else 0 for sizes in (shape, target)}
+    samples = counts.pop() if len(counts) == 1 and 0 not in counts else None
+    return Look(_signature(dtype, shape), samples)
+
+
+def _signature(dtype: torch.dtype, shape: torch.Size) -> str:
+    return f"{str(dtype).removeprefix('torch.')}[{','.join(map(str, shape))}]"
 
 
 def _samples(item: Any) -> int | None:
@@ -152,3 +179,9 @@ def _describe(value: Any) -> str:
 def _versions(value: Any) -> tuple[int, ...]:
     tensors = (leaf for leaf in _leaves(value) if isinstance(leaf, torch.Tensor))
     return tuple(tensor._version for tensor in tensors if not tensor.is_inference())
+
+
+def _versions_of_two(one: torch.Tensor, other: torch.Tensor) -> tuple[int, ...]:
+    if one.is_inference() or other.is_inference():
+        return _versions((one, other))
+    return one._version, other._version

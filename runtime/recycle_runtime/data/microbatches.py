@@ -52,12 +52,16 @@ class MicroBatches:
         self._program, self._seed, self._per_step = program, seed, per_step
         self._lock = threading.Lock()
         self._given: list[_Given] = []
-        """In the order of their steps."""
+        """In the order of their steps; other threads look at it: the list is replaced, and never changed."""
         self._looks: dict[tuple[int, int], Look] = {}
         """Of micro-batches that were not drawn here, by step and index."""
         self._counts: set[int | None] = set()
         """Of samples in the micro-batches drawn so far."""
         self._waited = 0.0
+        self._read_of: tuple[int, list[_Given]] | None = None
+        """The step that was read from last, and what was given then."""
+        self._read_items: dict[int, Item] = {}
+        """What was read of it, by index."""
         self._position: tuple[int, Any] | None = None
         """Where to begin, if that was told."""
         self.on_wait: Callable[[int, int], None] | None = None
@@ -69,6 +73,7 @@ class MicroBatches:
     def count_from(self, first_step: int, first_item: int) -> None:
         """Steps begin with this one, and it begins with this item."""
         self._first_step, self._first_item = first_step, first_item
+        self._read_of = None
 
     def use(self, source: Any, from_step: int) -> None:
         """Take the micro-batches of this step and later ones from here, whatever the program defines.
@@ -115,6 +120,7 @@ class MicroBatches:
         of the next step too."""
         self._looks = {place: look for place, look in self._looks.items() if place[0] >= step - 1}
         self._drop_readers(step)
+        self._read_of = None
         if not indices:
             # Nothing is opened that is not read: a script may not have given its data yet.
             return
@@ -124,8 +130,8 @@ class MicroBatches:
         reader.mark(self._number(step, 0))
         reader.mark(self._number(step + 1, 0))
         steps = (step,) if self.ends_at is not None and step + 1 >= self.ends_at else (step, step + 1)
-        wanted = [(each, index) for each in steps for index in indices if self._reader(each) is reader]
-        reader.expect([self._number(each, index) for each, index in wanted])
+        from_here = [each for each in steps if self._reader(each) is reader]
+        reader.expect([self._number(each, index) for each in from_here for index in indices])
 
     def look(self, step: int, index: int) -> Look:
         """What a micro-batch looks like; it is drawn if nobody has told."""
@@ -192,6 +198,7 @@ class MicroBatches:
         """Go on from where another worker, or an earlier run, stood when this step began."""
         number, reader = self._number(step, 0), self._opened(step)
         self._position = number, position
+        self._read_of = None
         if reader is not None:
             reader.go_to(number, position)
 
@@ -210,6 +217,15 @@ class MicroBatches:
             given.reader.close()
 
     def _read(self, step: int, index: int) -> Item:
+        """Asked for several times for every micro-batch."""
+        given = self._given
+        if self._read_of is None or self._read_of[0] != step or self._read_of[1] is not given:
+            self._read_of, self._read_items = (step, given), {}
+        if (item := self._read_items.get(index)) is None:
+            item = self._read_items[index] = self._read_anew(step, index)
+        return item
+
+    def _read_anew(self, step: int, index: int) -> Item:
         number, reader = self._number(step, index), self._reader(step)
         reader.forget(self._oldest(step))
         began = time.monotonic_ns()
@@ -228,8 +244,10 @@ class MicroBatches:
 
     def _opened(self, step: int) -> Reader | None:
         """What the micro-batches of a step are read from, if anything of it has been asked for."""
-        with self._lock:
-            return next((given.reader for given in reversed(self._given) if given.from_step <= step), None)
+        for given in reversed(self._given):
+            if given.from_step <= step:
+                return given.reader
+        return None
 
     def _reader(self, step: int) -> Reader:
         found = self._opened(step)
@@ -245,7 +263,7 @@ class MicroBatches:
                 number, position = self._position
                 found.go_to(number, position)
             with self._lock:
-                self._given.insert(0, _Given(self._first_step, given, found))
+                self._given = [_Given(self._first_step, given, found), *self._given]
         return found
 
     def _drop_readers(self, step: int) -> None:

@@ -35,10 +35,10 @@ class _States(NamedTuple):
 
     @classmethod
     def now(cls) -> "_States":
-        return cls(torch.get_rng_state(), random.getstate(), _numpy_now())
+        return cls(torch.default_generator.get_state(), random.getstate(), _numpy_now())
 
     def restore(self) -> None:
-        torch.set_rng_state(self.torch)
+        torch.default_generator.set_state(self.torch)
         random.setstate(self.python)
         _numpy_restore(self.numpy)
 

@@ -2,13 +2,14 @@
 
 import copy
 import logging
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from recycle_runtime.data.ahead import DrawnAhead
-from recycle_runtime.data.items import Item, checked
+from recycle_runtime.data.items import Item, checked, plain_item
 from recycle_runtime.data.private_random import PrivateRandom, item_seed, seeded
 from recycle_runtime.data.processes import ProcessBackstage
 from recycle_runtime.data.sources import Indexed, Source, Stream
@@ -16,6 +17,8 @@ from recycle_runtime.program.errors import ProgramError, blame
 
 _log = logging.getLogger(__name__)
 _END: Any = object()
+_QUICK = 0.001
+"""Seconds; to change the generators of a process for others and back takes a tenth of it."""
 
 
 class Reader(Protocol):
@@ -118,7 +121,11 @@ class IndexedReader:
 
 
 class StreamReader:
-    """Draws everything from the first, or from where it was told to go; keeps what was drawn last."""
+    """Draws everything from the first, or from where it was told to go; keeps what was drawn last.
+
+    Once it draws, it goes on to the end of the step as long as that is quick: what costs most may be to put
+    random numbers of its own in the place of the model's.
+    """
 
     def __init__(self, path: Path, source: Stream, seed: int, per_step: int) -> None:
         self._path, self._source, self._seed, self._per_step = path, source, seed, per_step
@@ -135,13 +142,11 @@ class StreamReader:
             # The place nearest before it, or the very first.
             nearest = max((each for each in self._positions if each <= number), default=0)
             self._begin(nearest, self._positions.get(nearest, self._origin))
-        while self._next <= number:
-            self._advance()
+        self._advance(number)
         return self._recent[number - self._next]
 
     def approach(self, number: int) -> None:
-        while self._next < number:
-            self._advance()
+        self._advance(number - 1)
 
     def expect(self, numbers: Sequence[int]) -> None:
         """It is drawn when it is asked for: what draws it may share random numbers with the model."""
@@ -150,6 +155,8 @@ class StreamReader:
         return self._next - len(self._recent) <= number < self._next
 
     def forget(self, before: int) -> None:
+        if before == self._oldest:
+            return
         self._oldest = before
         self._positions = {number: each for number, each in self._positions.items() if number >= before}
         self._drop()
@@ -180,6 +187,8 @@ class StreamReader:
         self._epoch = 0
         self._next = number
         self._recent: deque[Item] = deque()
+        self._failed: ProgramError | None = None
+        """What is wrong with the next one, if that was found before anybody asked for it."""
         self._iterator: Iterator[Any] = iter(())
         load = self._source.load
         if load is not None:
@@ -200,16 +209,39 @@ class StreamReader:
             self._marks.discard(self._next)
             self._positions[self._next] = self._where()
 
-    def _advance(self) -> None:
-        where = self._source.called(self._next)
+    def _advance(self, number: int) -> None:
+        """Draw this one and all before it."""
+        if self._next > number:
+            return
         if self._source.load is None:
             with self._random.drawing():
-                drawn = self._draw(where)
-        else:
+                self._draw_to(number)
+            return
+        while self._next <= number:
             # Nothing goes on from one item to the next but what its state says.
             with seeded(item_seed(self._seed, self._next)):
-                drawn = self._draw(where)
-        self._recent.append(checked(self._path, drawn, where))
+                self._draw_next()
+
+    def _draw_to(self, number: int) -> None:
+        """And on to the next step, if that is known and quick."""
+        step_ends = min((mark for mark in self._marks if mark > number), default=0)
+        began = time.perf_counter()
+        while self._next <= number:
+            self._draw_next()
+        while self._next < step_ends and time.perf_counter() - began < _QUICK:
+            try:
+                self._draw_next()
+            except ProgramError as error:
+                self._failed = error
+                return
+
+    def _draw_next(self) -> None:
+        if self._failed is not None:
+            failed, self._failed = self._failed, None
+            raise failed
+        drawn = self._draw()
+        item = plain_item(drawn) or checked(self._path, drawn, self._source.called(self._next))
+        self._recent.append(item)
         self._next += 1
         self._drop()
         self._keep_position()
@@ -218,14 +250,17 @@ class StreamReader:
         while self._recent and self._next - len(self._recent) < self._oldest:
             self._recent.popleft()
 
-    def _draw(self, where: str) -> Any:
-        with blame(self._path, where):
+    def _draw(self) -> Any:
+        try:
             drawn = next(self._iterator, _END)
             if drawn is _END:
                 self._announce()
                 self._iterator = self._source.begin()
                 self._epoch += 1
                 drawn = next(self._iterator, _END)
+        except (Exception, SystemExit):
+            with blame(self._path, self._source.called(self._next)):
+                raise
         if drawn is _END:
             first = self._epoch == 1
             raise ProgramError(

@@ -28,6 +28,7 @@ from recycle_runtime.plan.isa import Opcode
 from recycle_runtime.program.cutting import Stage
 from recycle_runtime.program.layers import chunk_layers, filled_stage, layers_of, seed_of
 from recycle_runtime.program.loading import Program
+from recycle_runtime.program.precision import Precision
 from recycle_runtime.program.ties import parameter_called, take_values
 from recycle_runtime.protocol.messages import Report, Sums
 from recycle_runtime.transport.interface import TensorSpec
@@ -188,13 +189,18 @@ class Chunk:
         """Of one micro-batch, by its number among all of the step."""
         self.random.begin(step, index)
         precision = self.program.precision
+        if precision is Precision.AS_BUILT:
+            return self._computed(inputs)
         if self.is_first:
             inputs = [precision.entering(tensor) for tensor in inputs]
         with precision.computing(self.setting.device):
-            if not self.program.is_layered:
-                self.random.enter(self.number)
-                return self.module(*inputs)
-            return self.module(*(as_computed(tensor) for tensor in inputs))
+            return self._computed(inputs)
+
+    def _computed(self, inputs: Sequence[torch.Tensor]) -> Any:
+        if not self.program.is_layered:
+            self.random.enter(self.number)
+            return self.module(*inputs)
+        return self.module(*(as_computed(tensor) for tensor in inputs))
 
     @property
     def drawn_from(self) -> list[int]:
@@ -203,6 +209,8 @@ class Chunk:
 
     def loss(self, output: Any, target: Any) -> torch.Tensor:
         """Of one micro-batch."""
+        if self.program.precision is Precision.AS_BUILT:
+            return self.program.loss(output, target)
         with self.program.precision.computing(self.setting.device):
             return self.program.loss(output, target)
 

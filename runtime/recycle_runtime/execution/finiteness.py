@@ -1,7 +1,8 @@
 """Which numbers of a step were the first that are not finite: looked at only if the step cannot stand.
 
 For every micro-batch the sum of what a chunk gives on is kept, on its device. It is not finite if one of the
-numbers is not, and nobody waits for it unless the norm of the gradients is not finite either.
+numbers is not, and nobody waits for it unless the norm of the gradients is not finite either. What the host
+has anyway is not even added up until then.
 """
 
 from collections.abc import Iterable
@@ -15,7 +16,7 @@ _KEPT = 2
 
 
 class Finiteness:
-    """Sums of what this worker has computed, by step."""
+    """Sums of what this worker has computed, by step; or what to sum, where that costs no memory."""
 
     def __init__(self) -> None:
         self._steps: dict[int, list[tuple[str, int, torch.Tensor]]] = {}
@@ -27,14 +28,29 @@ class Finiteness:
         for old in sorted(self._steps)[:-_KEPT]:
             del self._steps[old]
 
-    def note(self, step: int, what: str, microbatch: int, tensors: Iterable[torch.Tensor]) -> None:
-        """What was computed for a micro-batch."""
+    def note(
+        self,
+        step: int,
+        what: str,
+        microbatch: int,
+        tensors: Iterable[torch.Tensor],
+        *,
+        stays: bool = False,
+    ) -> None:
+        """What was computed for a micro-batch. `stays`: its data, of which the host keeps as many steps."""
+        at = self._steps.setdefault(step, [])
         for tensor in tensors:
             if tensor.is_floating_point():
-                at = self._steps.setdefault(step, [])
-                at.append((what, microbatch, tensor.detach().sum(dtype=torch.float32)))
+                value = tensor if stays and tensor.is_cpu else _sum(tensor.detach())
+                at.append((what, microbatch, value))
 
     def found(self, step: int) -> tuple[NotFinite, ...]:
         """What was not finite in a step, in the order in which it was computed; waits for the device."""
         sums = self._steps.get(step, ())
-        return tuple(NotFinite(what, number) for what, number, total in sums if not bool(total.isfinite()))
+        return tuple(
+            NotFinite(what, number) for what, number, total in sums if not bool(_sum(total).isfinite())
+        )
+
+
+def _sum(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.sum(dtype=torch.float32)

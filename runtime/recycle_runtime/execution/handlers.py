@@ -13,7 +13,6 @@ the next, is handed over here and reaches no transport.
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -44,6 +43,11 @@ class Steps(Protocol):
 
     def validate(self) -> None: ...
 
+    @property
+    def meets_all(self) -> bool:
+        """Whether nobody steps before all workers are done, even without a barrier."""
+        ...
+
 
 class JobShape(Protocol):
     """Of the job: how many of each."""
@@ -57,12 +61,14 @@ class JobShape(Protocol):
 class Buffer:
     """What a buffer holds: one micro-batch of one chunk."""
 
-    __slots__ = ("gradients", "graph", "inputs", "outputs", "sent", "target", "work")
+    __slots__ = ("gradients", "graph", "inputs", "outputs", "sent", "share", "target", "work")
 
     def __init__(self) -> None:
         self.inputs: tuple[torch.Tensor, ...] = ()
         self.target: Any = None
         self.outputs: tuple[torch.Tensor, ...] = ()
+        self.share: float | None = None
+        """What its loss counts in the mean over the step, unless it has been multiplied by that already."""
         self.sent: Pending | None = None
         """The outputs, on their way to the next chunk."""
         self.gradients: list[torch.Tensor] = []
@@ -115,6 +121,10 @@ class Handlers:
         """Into how many the plan splits every micro-batch."""
         self._buffers: dict[int, Buffer] = {}
         self._inboxes: dict[int, Arrival] = {}
+        self._signatures: dict[int, str] = {}
+        """Of the micro-batches of this step, as far as anybody has asked."""
+        self._first_gradients: dict[tuple[torch.dtype, float], torch.Tensor] = {}
+        """Backward begins with one of these: shares of a loss in the mean over the step."""
         self._deliveries: dict[_Delivery, list[torch.Tensor]] = {}
         """What one chunk of this worker has sent to another, until it is used."""
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=device)
@@ -158,6 +168,7 @@ class Handlers:
         self._step = step
         self.finiteness.begin(step)
         self.samples = self.tokens = 0
+        self._signatures = {}
         self.drop()
         for graphs in self._graphs.values():
             graphs.between_steps()
@@ -203,7 +214,7 @@ class Handlers:
         if chunk.is_first:
             self._tell_looks(chunk)
             buffer.inputs = tuple(moved)
-            self._note(instruction, "data", buffer.inputs)
+            self._note(instruction, "data", buffer.inputs, stays=True)
             self._count(buffer.inputs[0])
 
     def recv_activation(self, instruction: Instruction) -> None:
@@ -234,24 +245,31 @@ class Handlers:
         buffer.graph = self._graph_for(instruction, buffer)
         if buffer.graph is not None:
             buffer.graph.forward(buffer.inputs, buffer.target, self._now, self._index(instruction))
-            buffer.outputs = buffer.graph.outputs
+            buffer.outputs, buffer.share = buffer.graph.outputs, None
         else:
-            graphs = self._graphs.get(chunk.number)
-            with nullcontext() if graphs is None else graphs.watching():
-                buffer.outputs = self._computed(chunk, instruction, buffer)
+            buffer.outputs = self._computed(chunk, instruction, buffer)
         buffer.target = None
         self._note(instruction, "loss" if chunk.is_last else "forward", buffer.outputs)
         if chunk.is_last:
-            self._add_loss(buffer.outputs[0].detach())
+            self._add_loss(buffer.outputs[0].detach(), 1.0 if buffer.share is None else buffer.share)
         else:
             self._shapes[chunk.number].show(self._signature(instruction), buffer.outputs)
 
     def _computed(self, chunk: Chunk, instruction: Instruction, buffer: Buffer) -> tuple[torch.Tensor, ...]:
         """The outputs of a forward: the loss, where the chunk is the last."""
+        graphs = self._graphs.get(chunk.number)
+        if graphs is not None:
+            with graphs.watching():
+                return self._eagerly(chunk, instruction, buffer)
+        return self._eagerly(chunk, instruction, buffer)
+
+    def _eagerly(self, chunk: Chunk, instruction: Instruction, buffer: Buffer) -> tuple[torch.Tensor, ...]:
         output = chunk.forward(buffer.inputs, self._now, self._index(instruction))
         if not chunk.is_last:
             return as_tuple(output)
-        return (chunk.loss(output, buffer.target) * self._loss_share(chunk, instruction),)
+        # The mean over the step has its place where backward begins: that is no work at all.
+        buffer.share = self._loss_share(chunk, instruction)
+        return (chunk.loss(output, buffer.target),)
 
     def _graph_for(self, instruction: Instruction, buffer: Buffer) -> GraphedWork | None:
         graphs = self._graphs.get(instruction.chunk)
@@ -265,8 +283,8 @@ class Handlers:
         )
         return graphs.find(instruction.buffer, look)
 
-    def _add_loss(self, loss: torch.Tensor) -> None:
-        self._loss_sum += loss
+    def _add_loss(self, loss: torch.Tensor, share: float = 1.0) -> None:
+        self._loss_sum.add_(loss, alpha=share)
         self._losses += 1
         if self._losses == self._losses_of_step:
             # Whoever asks for the loss waits for this forward and not for what comes after it.
@@ -320,13 +338,15 @@ class Handlers:
         else:
             chunk.split.backward(outputs, gradients)
             self._keep_gradients(buffer, chunk)
-        self._note(instruction, "backward", buffer.gradients)
         if chunk.is_first:
             # Nothing has to be sent any more.
             del self._buffers[instruction.buffer]
+        else:
+            self._note(instruction, "backward", buffer.gradients)
 
     def barrier(self, _: Instruction) -> None:
-        self._transport.barrier()
+        if not self._steps.meets_all:
+            self._transport.barrier()
 
     def reduce(self, instruction: Instruction) -> None:
         if not self._steps.reduce(instruction.chunk):
@@ -360,12 +380,18 @@ class Handlers:
         """The outputs of a forward, taken out of their buffer, and the gradients that have come for them."""
         outputs, buffer.outputs = buffer.outputs, ()
         if self._chunks[instruction.chunk].is_last:
-            return outputs, [None]
+            return outputs, [None if buffer.share is None else self._first_gradient(outputs[0], buffer.share)]
         arrived = iter(self._inboxes.pop(instruction.inbox).wait())
         if buffer.sent is not None:
             buffer.sent.wait()
             buffer.sent = None
         return outputs, [next(arrived) if output.is_floating_point() else None for output in outputs]
+
+    def _first_gradient(self, loss: torch.Tensor, share: float) -> torch.Tensor:
+        key = loss.dtype, share
+        if key not in self._first_gradients:
+            self._first_gradients[key] = torch.full_like(loss, share, requires_grad=False)
+        return self._first_gradients[key]
 
     def _keep_gradients(self, buffer: Buffer, chunk: Chunk) -> None:
         """What has to be sent on; the inputs are not needed any more."""
@@ -378,6 +404,12 @@ class Handlers:
         return numbered_worker(instruction.neighbour, self._job.pipelines)
 
     def _signature(self, instruction: Instruction) -> str:
+        index = self._index(instruction)
+        if (known := self._signatures.get(index)) is None:
+            known = self._signatures[index] = self._find_signature(instruction)
+        return known
+
+    def _find_signature(self, instruction: Instruction) -> str:
         place, data = self._place(instruction), self._chunks[instruction.chunk].data
         whole = place[0]
         if self._looks is not None and whole not in self._loads and not data.is_known(self._now, whole):
@@ -404,8 +436,10 @@ class Handlers:
             return self._share
         return self._share * chunk.data.weight(self._now, *self._place(instruction))
 
-    def _note(self, instruction: Instruction, what: str, tensors: Sequence[torch.Tensor]) -> None:
-        self.finiteness.note(self._now, what, self._index(instruction), tensors)
+    def _note(
+        self, instruction: Instruction, what: str, tensors: Sequence[torch.Tensor], *, stays: bool = False
+    ) -> None:
+        self.finiteness.note(self._now, what, self._index(instruction), tensors, stays=stays)
 
     def _count(self, inputs: torch.Tensor) -> None:
         """Samples lie along the first dimension; whole numbers in rows are tokens."""

@@ -71,7 +71,9 @@ class Session:
             chunk.split.defer_weights(splits)
             chunk.split.fuse_weights(device.type == "cuda")
         answers_for = {number: role.grid.holders(number)[0] == role.worker for number in chunks}
-        self.steps = WorkerSteps(chunks, self.transport, answers_for, role.grid.tied_sum)
+        self.steps = WorkerSteps(
+            chunks, self.transport, answers_for, role.grid.tied_sum, has_peers=role.grid.has_peers
+        )
         shapes = {
             number: Shapes(store, number, chunk.tp_rank, chunk.arriving) for number, chunk in chunks.items()
         }

@@ -26,10 +26,14 @@ class WorkerSteps:
         transport: Transport,
         answers_for: Mapping[int, bool],
         tied_sum: int | None = None,
+        *,
+        has_peers: bool = True,
     ) -> None:
         """`answers_for` says of each chunk whether this worker adds its gradients to the norm, `tied_sum` is
-        the number of the sum over the holders of all tied chunks."""
+        the number of the sum over the holders of all tied chunks, `has_peers` whether any worker of the group
+        sums gradients with others."""
         self._chunks, self._transport, self._tied_sum = chunks, transport, tied_sum
+        self._has_peers = has_peers
         self._due: list[int] = []
         """Chunks that wait for the norm before they are stepped."""
         for number, chunk in chunks.items():
@@ -47,6 +51,14 @@ class WorkerSteps:
         tied = None if self._tied_sum is None else partial(start, self._tied_sum)
         self._chunks[chunk].stepper.reduce(partial(start, chunk), tied)
         return True
+
+    @property
+    def meets_all(self) -> bool:
+        """Whether all workers wait for the norm before anybody steps, and for nothing else before that: then
+        a barrier would be a second wait for the same. What peers wait for counts as work of a reduction, so
+        theirs stays."""
+        options = (stepper.options for stepper in self._steppers)
+        return not self._has_peers and all(each.validate and not each.staggered for each in options)
 
     def step(self, chunk: int) -> None:
         """At once, or with those of the worker's other chunks when the norm has to be known first."""

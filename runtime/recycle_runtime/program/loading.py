@@ -381,7 +381,7 @@ class Program:
                 f"got one of shape {tuple(value.shape)}",
                 "take the mean over the micro-batch",
             )
-        return value.reshape(())
+        return value.reshape(()) if value.dim() else value
 
     def microbatch(self, index: int) -> Any:
         """One micro-batch; what the user's code raises is left as it is, for the caller to place."""

@@ -129,6 +129,11 @@ class Grid:
         """Of the same tensor-parallel process of each of them."""
         return [self.rank(worker, tp_rank) for worker in self.holders(chunk)]
 
+    @property
+    def has_peers(self) -> bool:
+        """Whether any worker sums gradients with others."""
+        return any(len(self.holders(number)) > 1 for number in range(self.sums))
+
     def sums_of(self, worker: Worker) -> list[int]:
         """Those that a worker takes part in: of its chunks, and of tied ones if it holds such."""
         return [number for number, stages in enumerate(self._stages_of_sums) if worker[1] in stages]

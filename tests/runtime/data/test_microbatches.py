@@ -11,8 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recycle_runtime.data import microbatches
-from recycle_runtime.data.items import shape_signature
+from recycle_runtime.data import microbatches, reading
+from recycle_runtime.data.items import checked, plain_item, shape_signature
 from recycle_runtime.data.microbatches import MicroBatches
 from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.program.loading import Program
@@ -135,6 +135,55 @@ def test_an_error_of_the_iterator_names_the_micro_batch() -> None:
     data = MicroBatches(program(batches), 0, 4)
     with pytest.raises(ProgramError, match=r"micro-batch 1 of batches\(0\): OSError: the disk is gone"):
         data.item(0, 3)
+
+
+def test_what_is_quick_is_drawn_to_the_end_of_the_step_and_not_beyond(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reading, "_QUICK", 3600.0)
+    source, drawn = counting()
+    data = MicroBatches(source, 0, 3)
+    for step in range(3):
+        data.expect(step, [0, 2])
+        assert data.item(step, 0)[1] == 3 * step
+        assert drawn == list(range(3 * step + 3))
+        assert data.item(step, 2)[1] == 3 * step + 2
+
+
+def test_what_takes_long_is_drawn_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "_QUICK", 0.0)
+    source, drawn = counting()
+    data = MicroBatches(source, 0, 3)
+    data.expect(0, [0, 1, 2])
+    data.item(0, 0)
+    assert drawn == [0]
+
+
+def test_what_is_wrong_with_a_micro_batch_is_said_when_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reading, "_QUICK", 3600.0)
+
+    def batches(_: int) -> Iterator[Any]:
+        yield torch.zeros(1), 0
+        yield torch.zeros(1), 1
+        raise OSError("the disk is gone")
+
+    data = MicroBatches(program(batches), 0, 4)
+    data.expect(0, [0, 1, 2, 3])
+    assert [data.item(0, index)[1] for index in (0, 1)] == [0, 1]
+    with pytest.raises(ProgramError, match=r"micro-batch 2 of batches\(0\): OSError: the disk is gone"):
+        data.item(0, 2)
+
+
+@pytest.mark.parametrize("target", [torch.zeros(3, 2), torch.zeros(2), torch.tensor(1), torch.zeros(0, 2)])
+@pytest.mark.parametrize("value", [torch.zeros(3), torch.zeros((), dtype=torch.int64), torch.zeros(0, 4)])
+def test_two_tensors_are_checked_quickly_with_the_same_result(
+    value: torch.Tensor, target: torch.Tensor
+) -> None:
+    value.add_(0)
+    assert plain_item((value, target)) == checked(Path("made_here.py"), (value, target), "item")
+    assert plain_item([value, target]) is plain_item((value, 3)) is plain_item((value,)) is None
 
 
 def test_what_the_model_draws_does_not_change_the_data_nor_the_other_way_round() -> None:

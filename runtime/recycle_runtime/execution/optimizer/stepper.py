@@ -288,7 +288,9 @@ class Stepper:
             self.optimizer.step()
             if self.options.keeps_undo and isinstance(self.undo, LayerUndo):
                 self.undo.save_ahead()
-        self._options_after = copied_options(self.optimizer)
+        if self.options.staggered:
+            # Looked at only if this step is undone by a late verdict.
+            self._options_after = copied_options(self.optimizer)
 
     def _leave_out(self) -> None:
         if self.options.keeps_undo:

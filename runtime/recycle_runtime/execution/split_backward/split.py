@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import is_parametrized
 
+from recycle_runtime.execution.split_backward.autograd_engine import run_backward
 from recycle_runtime.execution.split_backward.deferred import Hooked, Owner, Unit, has_hooks, run_hooks
 from recycle_runtime.execution.split_backward.general import Call, GeneralUnit
 from recycle_runtime.execution.split_backward.layers import (
@@ -257,7 +258,7 @@ class Split:
         """All gradients at once; those of weights are still added in place."""
         pairs = [(o, g) for o, g in zip(outputs, gradients, strict=True) if o.requires_grad]
         if pairs:
-            torch.autograd.backward([output for output, _ in pairs], [gradient for _, gradient in pairs])
+            run_backward([output for output, _ in pairs], [gradient for _, gradient in pairs])
 
     def remove(self) -> None:
         """Give the modules their own forward back, for good."""
