@@ -9,7 +9,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from recycle_compiler.launch.layout import Layout
 
-TEMPLATES = {"slurm": "slurm.sh.j2", "kubernetes": "kubernetes.yaml.j2"}
+TEMPLATES = {"slurm": "slurm.sh.j2", "kubernetes": "kubernetes.yaml.j2", "jobset": "jobset.yaml.j2"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,8 @@ _LONGEST_NAME = 40
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _IMAGE = "recycle:latest"
 _WORKERS_PER_NODE = 8
-SYSTEMS = ("slurm", "kubernetes")
+SYSTEMS = ("slurm", "kubernetes", "jobset")
+_CONTAINERS = ("kubernetes", "jobset")
 
 
 def add_arguments(parser: Arguments) -> None:
@@ -54,7 +55,7 @@ def add_arguments(parser: Arguments) -> None:
     )
     parser.add_argument("--name", metavar="NAME", help="name on the cluster (default: the job's)")
     parser.add_argument(
-        "--image", metavar="IMAGE", help=f"container image, for kubernetes (default: {_IMAGE})"
+        "--image", metavar="IMAGE", help=f"container image, for kubernetes and jobset (default: {_IMAGE})"
     )
     add_output_argument(parser)
 
@@ -111,9 +112,9 @@ def _check(arguments: Namespace, script: tuple[str, ...]) -> None:
             f"--name must be up to {_LONGEST_NAME} small letters, digits and dashes, a letter first and no "
             f"dash last, got {name!r}"
         )
-    if arguments.system != "kubernetes" and arguments.image is not None:
-        raise UsageError("--image is for kubernetes only")
-    if arguments.system == "kubernetes" and not (arguments.checkpoint or "/").startswith("/"):
+    if arguments.system not in _CONTAINERS and arguments.image is not None:
+        raise UsageError("--image is for kubernetes and jobset only")
+    if arguments.system in _CONTAINERS and not (arguments.checkpoint or "/").startswith("/"):
         raise UsageError(
             f"--checkpoint must begin with / here, as the containers see it, got {arguments.checkpoint!r}"
         )

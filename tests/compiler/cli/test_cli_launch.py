@@ -82,7 +82,7 @@ def test_the_numbers_come_from_the_bundle(bundle: str, recyclec: Recyclec) -> No
 
 
 def test_the_same_job_gives_the_same_text(bundle: str, recyclec: Recyclec, tmp_path: Path) -> None:
-    for system in ("slurm", "kubernetes"):
+    for system in ("slurm", "kubernetes", "jobset"):
         target = tmp_path / system
         first = launch(recyclec, system, bundle, "--workers-per-node", "2")
         argv = ("launch", system, bundle, "--program", "train.py", "--steps", "50", "--workers-per-node", "2")
@@ -91,7 +91,7 @@ def test_the_same_job_gives_the_same_text(bundle: str, recyclec: Recyclec, tmp_p
 
 
 def test_no_gpus_without_cuda(bundle: str, recyclec: Recyclec) -> None:
-    for system in ("slurm", "kubernetes"):
+    for system in ("slurm", "kubernetes", "jobset"):
         text = launch(recyclec, system, bundle, "--device", "cpu")
         assert "gpu" not in text
         assert "--checkpoint" not in text
@@ -341,8 +341,9 @@ def _outline(text: str) -> dict[str, Any]:
         (["kubernetes", "--name", "x" * 41], "--name must be up to 40 small letters"),
         (["slurm", "--name", "x\n#SBATCH"], "--name must be up to 40 small letters"),
         (["slurm", "--checkpoint", "a\nb"], "--checkpoint must be text without line ends and the like"),
-        (["slurm", "--image", "x"], "--image is for kubernetes only"),
+        (["slurm", "--image", "x"], "--image is for kubernetes and jobset only"),
         (["kubernetes", "--checkpoint", "kept"], "--checkpoint must begin with / here"),
+        (["jobset", "--checkpoint", "kept"], "--checkpoint must begin with / here"),
     ],
 )
 def test_what_cannot_be_meant(argv: list[str], words: str, bundle: str, recyclec: Recyclec) -> None:
