@@ -17,6 +17,7 @@ from bench.beside_torch import (
     profiled_job,
     table,
 )
+from bench.control_plane import exponent
 from bench.interpreter_cost import CASES, per_instruction
 from bench.models import MODELS, gpt_text
 from bench.report import ROOT, job_path
@@ -130,3 +131,9 @@ def test_streams_run_as_often_as_asked() -> None:
 def test_the_cases_and_the_sections_are_there() -> None:
     assert all(job_path(case.job).exists() for case in CASES)
     assert {"beside_torch", "interpreter_cost"} <= set(SECTIONS)
+
+
+def test_how_a_figure_grows() -> None:
+    sizes = (256, 512, 1024, 2048, 4096)
+    assert exponent(sizes, [3.0 * size for size in sizes]) == pytest.approx(1.0)
+    assert exponent(sizes, [0.1 * size**2 for size in sizes]) == pytest.approx(2.0)

@@ -259,6 +259,8 @@ class Service:
         self._deadline = now + options.start_seconds
         """For those who are waited for."""
         self._returns_by = now + _LAST_RETURN_SECONDS
+        self._moved_in: dict[Worker, Worker] = {}
+        """By place: who had another before and has taken it."""
         self._doubtful: dict[Member, tuple[str, float]] = {}
         """Processes without which the job would end and which have no connection: how they were lost, and
         until when they are waited for."""
@@ -560,7 +562,8 @@ class Service:
         self._happen(Said(member, message))
 
     def _failed(self, member: Member, message: Failed) -> None:
-        if self._end is None and not message.is_hopeless:
+        is_the_end = message.is_hopeless or self._job.phase is Phase.FORMING
+        if self._end is None and not is_the_end:
             self._tell(f"{name_of(member.worker)} failed: {message.why.partition(chr(10))[0]}")
         self._happen(Said(member, message))
 
@@ -772,8 +775,14 @@ class Service:
             node = self._agents.replace(worker, self._hooks.faults(worker), ())
             if node is not None:
                 self._refill.started(worker, node, now)
-                self._hooks.started(worker)
                 self._tell(f"{name_of(worker)} is restarted")
+            elif worker in self._moved_in and self._agents.runs(worker):
+                mover = name_of(self._moved_in[worker])
+                self._tell(f"{name_of(worker)} is not restarted: {mover} has taken its place")
+            else:
+                continue
+            self._moved_in.pop(worker, None)
+            self._hooks.started(worker)
 
     def _give_up_missing_members(self, now: float) -> None:
         missing_workers = {member.worker for member in self._returning}
@@ -823,6 +832,7 @@ class Service:
         self._connections.hang_up(order.member)
 
     def _rename(self, order: Rename) -> None:
+        self._moved_in[order.target.worker] = order.member.worker
         self._connections.rename(order.member, order.target)
         self._agents.rename(order.member, order.target)
         self._adaptation.moved(order.member.worker, order.target.worker)

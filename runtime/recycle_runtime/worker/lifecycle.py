@@ -128,7 +128,8 @@ class Life:
         try:
             process = self._joined()
         except WireError:
-            _log.error("%s", why)
+            # The job is over: another worker has told the same, or the coordinator what ended it.
+            _log.info("ends: %s", why)
             return 1
         if process.has_ranks and isinstance(error, StreamError):
             why = f"rank {process.tp_rank} of {why}"

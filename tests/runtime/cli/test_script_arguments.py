@@ -7,6 +7,7 @@ import pytest
 from recycle_runtime.cli.main import main, parse_arguments
 from recycle_runtime.cli.options.script import check_script, note_options_of_script
 from recycle_runtime.cli.output import Output, UsageError
+from recycle_runtime.plan.bundle import MAGIC
 
 
 @pytest.mark.parametrize(
@@ -35,6 +36,14 @@ def test_either_a_script_or_a_program(tmp_path: Path) -> None:
     for words in (["local", "a.plan"], ["local", "a.plan", "--program", str(script), str(script)]):
         with pytest.raises(UsageError, match="either a script"):
             check_script(parse_arguments(words))
+
+
+def test_a_plan_is_no_script(tmp_path: Path) -> None:
+    plan = tmp_path / "a.plan"
+    plan.write_bytes(MAGIC)
+    for words in (["--page", str(plan)], ["--program", str(plan)]):
+        with pytest.raises(UsageError, match=r"a\.plan is a plan, and stands where the program should"):
+            check_script(parse_arguments(["local", str(plan), *words]))
 
 
 def test_steps_of_a_script_are_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -103,6 +103,20 @@ def test_an_avoided_node_is_better_than_none() -> None:
     assert (first.started, second.started) == ([(1, 0)], [(0, 0)])
 
 
+def test_room_that_comes_back_is_used() -> None:
+    agents, first, second = two_nodes(1)
+    assert agents.start((0, 0), ()) and agents.start((0, 1), ())
+    assert not agents.start((1, 0), ())
+    agents.gone(first, Member((0, 0), 0))
+    assert agents.start((1, 0), ())
+    assert agents.leave(first) == [Member((1, 0), 0)]
+    assert not agents.start((1, 1), ())
+    third = Node()
+    agents.arrive(third, AgentJoin("three/3", 1, ()), 0.0)
+    assert agents.start((1, 1), ())
+    assert (first.started, second.started, third.started) == ([(0, 0), (1, 0)], [(0, 1)], [(1, 1)])
+
+
 def test_nodes_get_equally_many_workers_when_their_number_is_known() -> None:
     agents, first, second = Agents(1, share=2), Node(), Node()
     for name, node in (("one/1", first), ("two/2", second)):

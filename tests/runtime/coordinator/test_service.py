@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from recycle_compiler.backends.bundle import bundle_bytes
 from recycle_compiler.frontend.load import parse_job_text
 from recycle_compiler.planner.compile import compile_job
+from recycle_runtime.coordinator.events import Rename
 from recycle_runtime.coordinator.service import JobOptions, Service
 from recycle_runtime.protocol.channel import Channel
 from recycle_runtime.protocol.codec import ProtocolError, WireError
@@ -20,17 +21,23 @@ from recycle_runtime.protocol.framing import Session, new_token
 from recycle_runtime.protocol.messages import (
     AgentJoin,
     BundleRequest,
+    Failed,
     FromWorker,
     Heartbeat,
     Hello,
+    JobEnded,
+    JobEvent,
     Join,
     Leave,
     Member,
     Message,
     Observe,
+    RunningProcess,
     StoreGet,
     StoreOpen,
+    ToObserver,
 )
+from recycle_runtime.testing.timetable import PlannedReturn, Timetable
 from tests.runtime.coordinator.fake_job import HEAVY
 from tests.runtime.protocol.raw_client import RawClient
 from tests.runtime.protocol.test_messages import ANY_MESSAGE, some
@@ -195,3 +202,46 @@ def test_any_messages_in_any_order(
     finally:
         service._server.close()
         service._journal.close()
+
+
+@pytest.fixture
+def alone(running: Running, tmp_path: Path) -> Generator[Any]:
+    """A coordinator without connections, of which one worker should return at once."""
+    hooks = Timetable(returns=(PlannedReturn((1, 0), 0),))
+    made: Any = Service(
+        JobOptions(running.plan, 10, (), "127.0.0.1", 0, TOKEN, tmp_path / "state", hooks=hooks)
+    )
+    yield made
+    made._server.close()
+    made._journal.close()
+
+
+def events(told: list[ToObserver]) -> list[str]:
+    return [message.text for message in told if isinstance(message, JobEvent)]
+
+
+def test_that_a_place_is_taken_is_told_once(alone: Any) -> None:
+    told: list[ToObserver] = []
+    alone.watch(told.append)
+    alone.message(Line(), AgentJoin("node/1", 1, (RunningProcess(Member((0, 0), 0), 7),)))
+    alone.tick()
+    assert events(told) == [], "there is no room"
+    alone._rename(Rename(Member((0, 0), 0), Member((1, 0), 0)))
+    for _ in range(3):
+        alone._ticked = float("-inf")
+        alone.tick()
+    assert events(told) == ["1:0 is not restarted: 0:0 has taken its place"]
+
+
+def test_what_is_wrong_with_a_program_is_told_once(alone: Any) -> None:
+    told: list[ToObserver] = []
+    alone.watch(told.append)
+    lines = [Line(), Line()]
+    for number, line in enumerate(lines):
+        alone.message(line, Join(Member((0, number), 0), 7 + number, 0, 0, is_training=False))
+    for line in lines:
+        alone.message(line, Failed(0, "worker 0:0: empty.py: it defines nothing", False, False))
+    assert events(told) == []
+    assert [message.error for message in told if isinstance(message, JobEnded)] == [
+        "worker 0:0: empty.py: it defines nothing"
+    ]

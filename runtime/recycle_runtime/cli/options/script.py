@@ -17,6 +17,7 @@ from typing import Any
 
 from recycle_runtime.cli.output import Output, UsageError
 from recycle_runtime.cli.parser import Arguments
+from recycle_runtime.plan.bundle import MAGIC
 
 
 def add_script_arguments(parser: Arguments, before: int = 1) -> None:
@@ -37,7 +38,11 @@ def add_script_arguments(parser: Arguments, before: int = 1) -> None:
 def check_script(arguments: Namespace) -> tuple[str, ...]:
     """The script and its arguments, nothing if there is a program; UsageError unless there is one of both."""
     script = script_or_program(arguments)
-    Path(script[0] if script else arguments.program).open("rb").close()
+    name = script[0] if script else arguments.program
+    with Path(name).open("rb") as file:
+        if file.read(len(MAGIC)) == MAGIC:
+            wanted = "a script to run, after all options, or --program FILE"
+            raise UsageError(f"{name} is a plan, and stands where the program should: give {wanted}")
     return script
 
 
