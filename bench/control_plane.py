@@ -82,7 +82,7 @@ _ADDRESS = "A" * 208
 """As long as gloo's, in base64."""
 _PATIENCE = 600.0
 _AT_ONCE = 64
-"""Agents that arrive together."""
+"""Connections that are made together."""
 _JOB = """\
 job size {{
   parallel {{ pipeline = {stages}  data = {pipelines} }}
@@ -313,8 +313,13 @@ class Fleet:
 
     def meet(self) -> None:
         """Until the coordinator knows that all train."""
-        for worker in self.workers.values():
-            worker.go()
+        workers = list(self.workers.values())
+        for first in range(0, len(workers), _AT_ONCE):
+            some = workers[first : first + _AT_ONCE]
+            for worker in some:
+                worker.go()
+            # All share one process: those that have to wait for their turn too long would be strangers.
+            self.loop.until(lambda some=some: all(worker.store_stands for worker in some), "all are let in")
         (generation,) = {worker.generation for worker in self.workers.values()}
         self.loop.until(lambda: self.begun == generation, "all train")
 

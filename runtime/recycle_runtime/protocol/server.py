@@ -36,6 +36,8 @@ _log = logging.getLogger(__name__)
 
 _PATIENCE = 30.0
 _MOST_STRANGERS = 256
+_MOST_ACCEPTED = 64
+"""Connections taken in one turn."""
 _STRANGERS_FOR_EACH = 16
 """The same in jobs with many clients, for each of these."""
 _MOST_WAITING_TO_BE_SENT = 1 << 29
@@ -142,7 +144,7 @@ class Server:
         """Wait for something at most so long, and deal with it."""
         for key, ready in self._selector.select(seconds):
             if key.fileobj is self._listener:
-                self._accept()
+                self._accept_some()
             elif isinstance(key.data, Connection):
                 if ready & selectors.EVENT_READ:
                     self.read(key.data)
@@ -194,11 +196,16 @@ class Server:
         self._listener.close()
         self._selector.close()
 
-    def _accept(self) -> None:
-        try:
-            sock, _ = self._listener.accept()
-        except OSError:
-            return
+    def _accept_some(self) -> None:
+        """Those who wait; not all at once, so that others are heard in between."""
+        for _ in range(_MOST_ACCEPTED):
+            try:
+                sock, _ = self._listener.accept()
+            except OSError:
+                return
+            self._accept(sock)
+
+    def _accept(self, sock: socket.socket) -> None:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # Long: whom the coordinator cannot reach may look for it meanwhile, and comes with a new connection.
