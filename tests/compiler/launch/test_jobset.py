@@ -3,6 +3,7 @@
 There is no cluster here: what the shape, the schemas and these tests say is all that is known.
 """
 
+from copy import deepcopy
 from importlib import import_module
 from typing import Any
 
@@ -62,13 +63,13 @@ def test_the_shape_refuses_what_is_wrong() -> None:
         (("metadata", "name"), "a" * 42, "is no DNS label"),
         (("spec", "failurePolicy", "rules", 0, "name"), "a-b", "a-b is no name for a rule"),
     ):
-        jobset = manifest()[-1]
+        jobset = deepcopy(ALL[0][-1])
         at: Any = jobset
         for step in path[:-1]:
             at = at[step]
         at[path[-1]] = value
         assert any(words in each for each in problems(jobset)), path
-    jobset = manifest()[-1]
+    jobset = deepcopy(ALL[0][-1])
     del jobset["spec"]["replicatedJobs"][0]["template"]
     assert problems(jobset) == ["JobSet.spec.replicatedJobs[0].template is missing"]
 
@@ -88,12 +89,11 @@ def test_the_schemas_of_kubernetes_accept_its_jobs(version: str) -> None:
             assert validate(part, version, strict=True) == version
 
 
-@pytest.mark.parametrize(("device", "checkpoint"), [("cuda", "/kept"), ("cpu", None)])
-def test_its_jobs_are_those_of_the_plain_manifest(device: str, checkpoint: str | None) -> None:
+def test_its_jobs_are_those_of_the_plain_manifest() -> None:
     """But for the coordinator's name, and for what JobSet wants to be indexed."""
-    parts = manifest("kubernetes", device=device, checkpoint=checkpoint)
+    parts = manifest("kubernetes")
     coordinator, agents = (part["spec"] for part in parts if part["kind"] == "Job")
-    found = jobs_of(manifest(device=device, checkpoint=checkpoint))
+    found = jobs_of(ALL[0])
     assert found["coordinator"] == coordinator | {
         "completionMode": "Indexed",
         "completions": 1,
@@ -107,8 +107,8 @@ def test_its_jobs_are_those_of_the_plain_manifest(device: str, checkpoint: str |
 
 
 def test_a_lost_agent_restarts_nobody_else() -> None:
-    spec = manifest()[-1]["spec"]
-    agents = jobs_of(manifest())["agents"]
+    spec = ALL[0][-1]["spec"]
+    agents = jobs_of(ALL[0])["agents"]
     # Its own Job replaces a pod, and as good as never fails.
     assert agents["backoffLimit"] >= 1000 and "podFailurePolicy" not in agents
     assert agents["template"]["spec"]["restartPolicy"] == "OnFailure"
@@ -117,16 +117,16 @@ def test_a_lost_agent_restarts_nobody_else() -> None:
 
 
 def test_the_job_is_over_when_the_coordinator_is() -> None:
-    spec = manifest()[-1]["spec"]
+    spec = ALL[0][-1]["spec"]
     assert spec["successPolicy"] == {"operator": "All", "targetReplicatedJobs": ["coordinator"]}
-    (container,) = jobs_of(manifest())["agents"]["template"]["spec"]["containers"]
+    (container,) = jobs_of(ALL[0])["agents"]["template"]["spec"]["containers"]
     host = f"job-coordinator-0-0.{spec['network']['subdomain']}"
     assert f"{host}:29500" in container["command"]
     assert spec["network"]["enableDNSHostnames"] is True
 
 
 def test_budgets_select_its_pods() -> None:
-    parts = manifest()
+    parts = ALL[0]
     for budget, job in zip(parts[1:3], ("coordinator", "agents"), strict=True):
         labels = jobs_of(parts)[job]["template"]["metadata"]["labels"]
         assert budget["spec"]["selector"]["matchLabels"] == labels
