@@ -148,7 +148,7 @@ class Leadership:
         except FileExistsError:
             return Candidacy.WAITS
         with suppress(OSError):
-            # For others on this host, who need not wait when this process dies.
+            # For the process that comes after this one here, which need not wait.
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._handle = handle
         self._term = Term(number, self._candidate, socket.gethostname(), self._boot)
@@ -166,8 +166,8 @@ class Leadership:
         os.fsync(self._handle)
 
     def _has_died(self, term: Term) -> bool:
-        """Whether its process ran on this host, which knows that it runs no more."""
-        if not term.boot or term.boot != self._boot:
+        """Whether it was this candidate's own, on this host, which knows that its process runs no more."""
+        if term.candidate != self._candidate or not term.boot or term.boot != self._boot:
             return False
         try:
             handle = os.open(_path(self._folder, term.number), os.O_RDWR | os.O_CLOEXEC)

@@ -126,8 +126,10 @@ def test_a_dead_one_on_the_same_host_is_not_waited_for(hosts: Hosts) -> None:
     again, _ = hosts.candidate(0, "here")
     assert again.look() is Candidacy.WAITS, "it lives"
     os.close(first._handle)  # pyright: ignore[reportPrivateUsage]
-    elsewhere, _ = hosts.candidate(1, "there")
+    elsewhere, _ = hosts.candidate(0, "there")
     assert elsewhere.look() is Candidacy.WAITS, "locks of another host say nothing"
+    beside, _ = hosts.candidate(1, "here")
+    assert beside.look() is Candidacy.WAITS, "it will be back"
     assert again.look() is Candidacy.LEADS
     assert again.number == 2
 
