@@ -118,7 +118,7 @@ def test_the_script_runs_what_was_asked_for(
     assert agent == [
         *("agent", plan, "--program", ODD, "--coordinator", f"{state}/address"),
         *("--coordinator-timeout", "3600", "--workers-per-node", "8", "--device", "cuda"),
-        *("--state", "/tmp/figure3.7.1.node", "--token-file", f"{folder}/token", *kept),
+        *("--state", f"/tmp/{folder.name}.1.node", "--token-file", f"{folder}/token", *kept),
     ]
 
 
@@ -240,7 +240,8 @@ def test_what_was_killed_starts_again(bundle: str, recyclec: Recyclec, tmp_path:
 def _environment(folder: Path) -> dict[str, str]:
     """Of a job, in a cluster that is played by stubs."""
     path = f"{folder / 'bin'}:{os.environ['PATH']}"
-    return {"PATH": path, "SLURM_JOB_ID": "6", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "1"}
+    names = {"SLURM_JOB_ID": "6", "SLURM_ARRAY_TASK_ID": "1"}
+    return names | {"PATH": path, "SLURMD_NODENAME": "localhost"}
 
 
 def _folder(folder: Path) -> Path:
