@@ -7,6 +7,7 @@ again. Where several coordinators take turns, it also says the term of the one t
 """
 
 import ipaddress
+import os
 import socket
 from pathlib import Path
 from typing import Protocol
@@ -58,6 +59,27 @@ def port_range(path: Path = _RANGE) -> tuple[int, int] | None:
     except (OSError, ValueError):
         return None
     return first, last
+
+
+class FollowedAddress:
+    """By the file, which is read only when it is another one: many processes of a node ask again and again.
+
+    Where the folder is on another machine, what the system knows of the file is as old as the last time that
+    somebody on this node has opened it, which the agent does.
+    """
+
+    def __init__(self, options: Knows) -> None:
+        self._options, self._found = options, address_now(options)
+        self._looks: tuple[int, int] | None = None
+
+    def __call__(self) -> tuple[str, int]:
+        try:
+            status = os.stat(self._options.address_file or "")
+        except OSError:
+            return self._found
+        if (looks := (status.st_ino, status.st_mtime_ns)) != self._looks:
+            self._looks, self._found = looks, address_now(self._options)
+        return self._found
 
 
 def term_now(options: Knows) -> int:

@@ -20,7 +20,7 @@ from recycle_runtime.files import sentence, writing_whole
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.worker_ids import Worker, worker_text
 from recycle_runtime.program.loading import Program, load_program
-from recycle_runtime.protocol.address import address_now
+from recycle_runtime.protocol.address import FollowedAddress
 from recycle_runtime.protocol.codec import WireError
 from recycle_runtime.protocol.identity import process_number
 from recycle_runtime.protocol.messages import (
@@ -121,7 +121,7 @@ class WorkerProcess:
         """Groups keep only the half of a store that is not Python, and need the other too."""
         self._store_line = 0
         """Of the lines to the coordinator, the one beside which it was opened."""
-        address = None if options.address_file is None else partial(address_now, options)
+        address = None if options.address_file is None else FollowedAddress(options)
         self.link = Link(self._connect, self._hello, options.patience, self._around, address)
         self._has_script = requests is not None
         self._requests = requests or Requests()

@@ -7,7 +7,15 @@ import pytest
 
 from recycle_runtime.cli.options.addresses import address_or_file
 from recycle_runtime.cli.output import UsageError, UserError
-from recycle_runtime.protocol.address import address_now, parse_address, port_range, published
+from recycle_runtime.protocol.address import (
+    FollowedAddress,
+    address_now,
+    own_address_towards,
+    parse_address,
+    port_range,
+    published,
+    term_now,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +52,38 @@ def test_a_file_is_read_again(tmp_path: Path) -> None:
     file.write_text("half a wo")
     assert address_now(options) == ("node1", 1)
     assert address_now(Options("node1", 1, None)) == ("node1", 1)
+
+
+def test_an_address_has_a_term_where_coordinators_take_turns(tmp_path: Path) -> None:
+    file = tmp_path / "address"
+    options = Options("node1", 1, str(file))
+    assert term_now(options) == 0
+    file.write_text(published("fd00::1", 80, 12))
+    assert file.read_text() == "[fd00::1]:80 term 12\n"
+    assert address_now(options) == ("fd00::1", 80)
+    assert term_now(options) == 12
+    for text in ("node2:2", "node2:2 term", "node2:2 term x", f"node2:2 term {'9' * 40}"):
+        file.write_text(text)
+        assert term_now(options) == 0
+    assert term_now(Options("node1", 1, None)) == 0
+
+
+def test_an_address_is_followed(tmp_path: Path) -> None:
+    file = tmp_path / "address"
+    followed = FollowedAddress(Options("node1", 1, str(file)))
+    assert followed() == ("node1", 1)
+    for name in ("node2", "node3"):
+        aside = tmp_path / name
+        aside.write_text(f"{name}:2")
+        aside.replace(file)
+        assert followed() == followed() == (name, 2)
+    file.unlink()
+    assert followed() == ("node3", 2), "where it was last"
+
+
+def test_from_where_another_is_reached() -> None:
+    assert own_address_towards("127.0.0.1", 80) == "127.0.0.1"
+    assert own_address_towards("no such host", 80) is None
 
 
 def test_what_is_published_can_be_reached() -> None:

@@ -4,6 +4,8 @@ import queue
 import threading
 from typing import Any
 
+import pytest
+
 from recycle_runtime.protocol.codec import WireError
 from recycle_runtime.protocol.messages import Join, Leave, Member, Message
 from recycle_runtime.protocol.surroundings import completed
@@ -69,3 +71,37 @@ def test_a_coordinator_that_is_away_for_a_moment_is_found() -> None:
 
     completed(Link(found, lambda _: HELLO, SECONDS).open())
     assert len(tries) == 3
+
+
+def test_a_coordinator_that_was_replaced_is_left_although_it_does_not_hang_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("recycle_runtime.worker.link._FOLLOW_EVERY", 0.01)
+    address = ["first"]
+    found: list[str] = []
+    is_elsewhere = threading.Event()
+
+    class Paused(Coordinator):
+        def __init__(self) -> None:
+            super().__init__()
+            self.is_closed = threading.Event()
+
+        async def receive(self) -> Message:
+            assert self.is_closed.wait(SECONDS)
+            raise WireError("closed")
+
+        def close(self) -> None:
+            self.is_closed.set()
+
+    async def connect() -> Any:
+        found.append(address[0])
+        if len(found) == 2:
+            is_elsewhere.set()
+        return Paused()
+
+    link = Link(connect, lambda _: HELLO, SECONDS, address=lambda: address[0])
+    completed(link.open())
+    address[0] = "second"
+    assert is_elsewhere.wait(SECONDS)
+    assert found == ["first", "second"]
+    link.close()
