@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from recycle_runtime.agent.process_table import ProcessTable, Row
+from recycle_runtime.agent.process_table import PROCESSES, ProcessTable, Row
 from recycle_runtime.agent.processes import KernelProcesses, Processes
 from recycle_runtime.agent.watch import Clock, Ended, Limits, Watch
 from recycle_runtime.files import take_folder
@@ -70,6 +70,8 @@ class AgentOptions:
     """Where the coordinator's address stands, if it may change."""
     patience: float = 600.0
     """Seconds to look for a coordinator that is gone."""
+    memory: str = ""
+    """The number of the node's memory: see `node_memory`."""
 
 
 Work = Callable[[Member, int, tuple[InjectedFault, ...], Board], int]
@@ -98,7 +100,7 @@ class Agent:
         self._board = board or Board(options.state / "board", options.workers_per_node)
         clock = Clock(self._around.now)
         self._watch = Watch(self._board, options.limits, clock, processes=self._kernel)
-        self._table = ProcessTable(options.state / "processes.json", options.workers_per_node)
+        self._table = ProcessTable(options.state / PROCESSES, options.workers_per_node)
         self._untold: list[ProcessEnded] = []
         """Ends of processes that the coordinator has not heard of."""
         self._is_over = False
@@ -296,7 +298,8 @@ class Agent:
                 self._where = address_now(options)
                 self._term = max(self._term, term_now(options))
                 line = await self._around.connect(*self._where, options.token)
-                line.send(AgentJoin(self._name, options.workers_per_node, self._running(), self._term))
+                room, memory = options.workers_per_node, options.memory
+                line.send(AgentJoin(self._name, room, self._running(), self._term, memory))
                 while self._untold:
                     line.send(self._untold[0])
                     del self._untold[0]

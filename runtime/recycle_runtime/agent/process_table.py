@@ -12,6 +12,8 @@ from recycle_runtime.files import reason
 from recycle_runtime.protocol.codec import ProtocolError, decode, encode
 from recycle_runtime.protocol.messages import Member
 
+PROCESSES = "processes.json"
+"""In the folder of the agent."""
 _LOGGER = logging.getLogger(__name__)
 
 

@@ -27,18 +27,10 @@ class HostCopy:
         if self._preparing is not None:
             self._preparing.join()
         self._grow(tensors)
-        places, _ = _places(tensors)
-        on_device = _is_on_device(tensors)
-        copies = {name: self._view(places[name], tensor) for name, tensor in tensors.items()}
-        with torch.no_grad():
-            for name, copy in copies.items():
-                copy.copy_(tensors[name], non_blocking=on_device)
-        if on_device:
-            torch.cuda.synchronize()
-        return copies
+        return copied_into(self._memory, tensors)
 
     def _grow(self, tensors: dict[str, torch.Tensor]) -> None:
-        _, size = _places(tensors)
+        size = size_together(tensors)
         if self._memory.numel() < size:
             # From memory that cannot be moved, a GPU copies several times as fast.
             is_pinned = _is_on_device(tensors)
@@ -47,11 +39,30 @@ class HostCopy:
                 # Other memory is there only when it has been written to.
                 self._memory.zero_()
 
-    def _view(self, place: int, tensor: torch.Tensor) -> torch.Tensor:
-        return as_type(self._memory[place : place + size_of(tensor)], tensor.dtype, tensor.shape)
+
+def copied_into(memory: torch.Tensor, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Copies in memory that is large enough; what they were taken from may change once this returns."""
+    places, _ = places_of(tensors)
+    on_device = _is_on_device(tensors)
+    copies = {name: _view(memory, places[name], tensor) for name, tensor in tensors.items()}
+    with torch.no_grad():
+        for name, copy in copies.items():
+            copy.copy_(tensors[name], non_blocking=on_device)
+    if on_device:
+        torch.cuda.synchronize()
+    return copies
 
 
-def _places(tensors: dict[str, torch.Tensor]) -> tuple[dict[str, int], int]:
+def size_together(tensors: dict[str, torch.Tensor]) -> int:
+    """Bytes of memory that their copies take."""
+    return places_of(tensors)[1]
+
+
+def _view(memory: torch.Tensor, place: int, tensor: torch.Tensor) -> torch.Tensor:
+    return as_type(memory[place : place + size_of(tensor)], tensor.dtype, tensor.shape)
+
+
+def places_of(tensors: dict[str, torch.Tensor]) -> tuple[dict[str, int], int]:
     """Where each of them begins, and where the last one ends."""
     places: dict[str, int] = {}
     end = 0

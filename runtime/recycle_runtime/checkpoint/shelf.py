@@ -92,11 +92,24 @@ def is_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
+_COPY = "copy-"
+
+
+def copy_name(step: int, run: int, attempt: int) -> str:
+    """Of a copy of all stages in the memory of nodes."""
+    return f"{_COPY}{step:08}.{run}.{attempt}"
+
+
+def is_copy(name: str) -> bool:
+    """Whether this is the name of a copy in memory, and not of a folder."""
+    return name.startswith(_COPY)
+
+
 class Beginning(NamedTuple):
     """The first step of a run, and what it begins with."""
 
     checkpoint: str | None = None
-    """The name of its folder."""
+    """The name of its folder, or of a copy in memory."""
     step: int = 0
     item: int = 0
     """The number of the first micro-batch in the program's sequence."""

@@ -306,20 +306,25 @@ def read_shard(folder: Path, about: Fields, checksum: int, *, accepts_changes: b
     `accepts_changes`: also if it was made by a program with another source.
     """
     shard = open_shard(folder, checksum)
-    for name, value in about.items():
-        if name != PROGRAM and (other := shard.about.get(name)) != value:
-            raise CheckpointError(f"{folder / SHARD_FILE}: has {name} {other}, and this run has {value}")
+    check_about(folder / SHARD_FILE, shard.about, about)
     if not accepts_changes:
         # Last: what cannot be used in any case says more.
-        _check_program(folder, shard.about.get(PROGRAM), about.get(PROGRAM))
+        check_program(folder, shard.about.get(PROGRAM), about.get(PROGRAM))
     return shard.state()
+
+
+def check_about(source: Path, found: Fields, about: Fields) -> None:
+    """CheckpointError unless a shard says about itself what it must; its program is another matter."""
+    for name, value in about.items():
+        if name != PROGRAM and (other := found.get(name)) != value:
+            raise CheckpointError(f"{source}: has {name} {other}, and this run has {value}")
 
 
 PROGRAM = "program"
 _MOST_NAMED = 8
 
 
-def _check_program(folder: Path, made_by: object, now: object) -> None:
+def check_program(folder: Path, made_by: object, now: object) -> None:
     """Shards of older versions do not say it, nor do programs whose source cannot be read."""
     if not isinstance(made_by, str) or not isinstance(now, str) or not made_by or not now:
         return

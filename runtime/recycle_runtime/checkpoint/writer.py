@@ -5,10 +5,10 @@ the same under every cut, so a run may resume under another.
 """
 
 import threading
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from recycle_runtime.checkpoint.host_copy import HostCopy
 from recycle_runtime.checkpoint.manifest import CheckpointError, Manifest, layer_shard_name, shard_name
@@ -37,7 +37,13 @@ class Shard(NamedTuple):
     tensors: Tensors
 
 
-def copied(chunks: Collection[Chunk], memory: HostCopy) -> list[Shard]:
+class CopyMemory(Protocol):
+    """Where copies of tensors are made."""
+
+    def take(self, tensors: Tensors) -> Tensors: ...
+
+
+def copied(chunks: Collection[Chunk], memory: CopyMemory) -> list[Shard]:
     """The state after as many steps as were applied, all of them settled.
 
     The next step may be under way, as long as its gradients have not been used: buffers that its forwards
@@ -46,8 +52,8 @@ def copied(chunks: Collection[Chunk], memory: HostCopy) -> list[Shard]:
     with ExitStack() as stack:
         for chunk in chunks:
             stack.enter_context(chunk.buffers.as_begun(chunk.applied))
-        shards = list(_taken_apart(chunks))
-        copies = memory.take(_together(shards))
+        shards = list(taken_apart(chunks))
+        copies = memory.take(together(shards))
     return [shard._replace(tensors=_of(shard, copies)) for shard in shards]
 
 
@@ -64,10 +70,25 @@ def restore(chunk: Chunk, checkpoint: Path, step: int, *, accepts_changes: bool 
         about = _about(chunk, layer, step)
         checksum = manifest.shards.get(name, -1)
         states[layer.number] = read_shard(checkpoint / name, about, checksum, accepts_changes=accepts_changes)
+    _load(chunk, states, checkpoint)
+
+
+def needed(chunk: Chunk, step: int) -> dict[str, dict[str, int | str]]:
+    """The shards that a chunk consists of, and what each must say about itself."""
+    return {_name(chunk, layer): _about(chunk, layer, step) for layer in chunk.layers}
+
+
+def restore_from(chunk: Chunk, states: Mapping[str, Any], source: str) -> None:
+    """Become what these shards hold, by name; CheckpointError when they do not fit."""
+    _load(chunk, {layer.number: states[_name(chunk, layer)] for layer in chunk.layers}, Path(source))
+
+
+def _load(chunk: Chunk, states: Mapping[int, Any], source: Path) -> None:
+    """The state of each layer, by its number."""
     chunk.is_whole = False
     for layer in chunk.layers:
         state = states[layer.number]
-        with _blaming(checkpoint / _name(chunk, layer)):
+        with _blaming(source / _name(chunk, layer)):
             layer.load(state)
             chunk.stepper.load_state_dict(state["stepper"])
         chunk.take_data_position(state.get("data") if layer in _ends(chunk) else None)
@@ -85,7 +106,7 @@ def write_layers(
     with ExitStack() as stack:
         for chunk in chunks:
             stack.enter_context(chunk.buffers.as_begun(chunk.applied))
-        for shard in _taken_apart(chunks):
+        for shard in taken_apart(chunks):
             proceed()
             copies = memory.take(shard.tensors)
             written[shard.name] = write_shard(folder / shard.name, shard.about, shard.tree, copies, proceed)
@@ -108,7 +129,7 @@ class BackgroundWriter:
     def prepare(self, chunks: Collection[Chunk]) -> None:
         """A checkpoint is to come; call it once the optimizer has its state."""
         with suppress(CheckpointError):
-            self._memory.prepare(_together(_taken_apart(chunks)))
+            self._memory.prepare(together(taken_apart(chunks)))
 
     def write(self, chunks: Collection[Chunk], step: int, name: str) -> None:
         """The state of these chunks, now, as shards of a checkpoint; their last step is settled."""
@@ -162,7 +183,8 @@ class BackgroundWriter:
         return self._thread is not None and self._thread.is_alive()
 
 
-def _taken_apart(chunks: Collection[Chunk]) -> Iterator[Shard]:
+def taken_apart(chunks: Collection[Chunk]) -> Iterator[Shard]:
+    """The shards of these chunks as they are now, with the tensors themselves."""
     for chunk in chunks:
         data = chunk.data_position()
         for layer in chunk.layers:
@@ -180,7 +202,7 @@ def _ends(chunk: Chunk) -> list[Layer]:
     return [*first, *(chunk.layers[-1:] if chunk.is_last else ())]
 
 
-def _together(shards: Iterable[Shard]) -> Tensors:
+def together(shards: Iterable[Shard]) -> Tensors:
     """The tensors of all of them, under names of their own."""
     return {f"{shard.name}/{name}": tensor for shard in shards for name, tensor in shard.tensors.items()}
 

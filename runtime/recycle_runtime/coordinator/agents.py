@@ -31,8 +31,8 @@ class Sends(Protocol):
 
 
 class _Agent:
-    def __init__(self, room: int, name: str, heard: float) -> None:
-        self.room, self.name, self.heard = room, name, heard
+    def __init__(self, room: int, name: str, heard: float, memory: str = "") -> None:
+        self.room, self.name, self.heard, self.memory = room, name, heard, memory
         self.pids: dict[Member, int] = {}
         """0 until the agent has said it."""
         self.is_shunned = False
@@ -62,7 +62,7 @@ class Agents:
 
         What is returned is the connection that it had before and has given up.
         """
-        agent = _Agent(message.processes, message.name, now)
+        agent = _Agent(message.processes, message.name, now, message.memory)
         agent.pids = {running.member: running.pid for running in message.running}
         before = self._named.get(agent.name) if agent.name else None
         if before is not None:
@@ -182,6 +182,14 @@ class Agents:
     def workers_by_node(self) -> list[set[Worker]]:
         """Who would fail together."""
         return [{member.worker for member in agent.pids} for agent in self._agents.values()]
+
+    def nodes(self) -> dict[Worker, str]:
+        """Where each worker runs."""
+        return {member.worker: agent.name for agent in self._agents.values() for member in agent.pids}
+
+    def memories(self) -> set[str]:
+        """Of all nodes that are there."""
+        return {agent.memory for agent in self._agents.values()}
 
     def has_room(self) -> bool:
         """Whether some node could have a worker started."""

@@ -83,18 +83,24 @@ def open_checkpoints(
     journal: Journal,
     *,
     resume: bool,
+    begins: Beginning | None = None,
 ) -> Checkpoints:
-    """Where a run begins; one that is under way already goes on as its journal has it."""
+    """Where a run begins; one that is under way already goes on as its journal has it.
+
+    `begins`: with a copy in memory, whatever checkpoints there are.
+    """
     shape = shape_of(bundle)
     shelf, newest = Shelf(folder), None
-    if remembered is None:
+    if remembered is None and begins is None:
         begins = beginning(folder, shape, steps, resume=resume, reads_all=True)
         journal.write(begins=[begins.checkpoint, begins.step, begins.item])
         # Of a run whose coordinator was killed, or that ran out of disk.
         for name in shelf.names():
             shelf.drop(name)
     else:
-        begins = Beginning(remembered.restore, remembered.first_step, remembered.first_item)
+        if remembered is not None:
+            begins = Beginning(remembered.restore, remembered.first_step, remembered.first_item)
+        assert begins is not None
         # The coordinator before this one may have completed some.
         for found in shelf.look()[0][:1]:
             newest = CheckpointPath(str(shelf.folder / found.name), found.manifest.step)

@@ -13,7 +13,7 @@ from itertools import count
 from pathlib import PurePath
 
 from recycle_runtime.checkpoint.manifest import Manifest, Shape
-from recycle_runtime.checkpoint.shelf import Beginning, name_of
+from recycle_runtime.checkpoint.shelf import Beginning, is_copy, name_of
 from recycle_runtime.coordinator.events import (
     BeginCheckpoint,
     CompleteCheckpoint,
@@ -136,7 +136,7 @@ class Checkpoints(NoCheckpoints):
         self._folder, self._shape, self._every, self._steps = PurePath(folder), shape, every, steps
         self._names = set(names)
         self.newest = newest
-        if newest is None and begins.checkpoint is not None:
+        if newest is None and begins.checkpoint is not None and not is_copy(begins.checkpoint):
             self.newest = CheckpointPath(str(self._folder / begins.checkpoint), begins.step)
         self._attempt: _Attempt | None = None
         self._passed = max(begins.step, 0 if newest is None else newest.step)

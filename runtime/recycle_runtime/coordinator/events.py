@@ -180,6 +180,13 @@ class CheckpointNotBegun:
 
 
 @dataclass(frozen=True, slots=True)
+class CopyBegun:
+    """A copy in memory is made at this step."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointClosed:
     """The manifest of this checkpoint is on disk, or cannot be written."""
 
@@ -231,6 +238,7 @@ Event = (
     | PlanMade
     | PlanningFailed
     | CheckpointNotBegun
+    | CopyBegun
     | CheckpointClosed
     | SaveBegun
     | SaveClosed

@@ -13,12 +13,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
+from recycle_runtime.coordinator.neighbour_copies import CompleteCopy
 from recycle_runtime.files import reason, write_whole
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.plan_book import Assignment, Fitted, PlanBook
 from recycle_runtime.protocol.codec import decode, encode
 from recycle_runtime.protocol.messages import Evaluated, JobEnded, JobEvent, Saved, StepRow
 
+FILE = "journal.jsonl"
 _AT_RISK = "training continues, and would end if the coordinator did now"
 _LOGGER = logging.getLogger(__name__)
 
@@ -81,6 +83,8 @@ class Remembered(NamedTuple):
     """Folders that were made for it."""
     ended: JobEnded | None = None
     """How the job has ended, if it has."""
+    copied: CompleteCopy | None = None
+    """The copy in memory that counts."""
 
 
 class Journal:
@@ -170,7 +174,30 @@ def read(path: str | Path) -> Remembered | None:
         saved=tuple(decode(Saved, row["saved"]) for row in lines if "saved" in row),
         saving=tuple(str(row["saving"]) for row in lines if "saving" in row),
         ended=next((decode(JobEnded, row["ended"]) for row in lines if "ended" in row), None),
+        copied=_copied(lines),
     )
+
+
+def prepare(folder: Path, copied: CompleteCopy | None) -> None:
+    """A folder for a job that goes on, perhaps from a copy in memory; there as a whole or not at all."""
+    aside = folder.with_name(f"{folder.name}.aside")
+    aside.mkdir(exist_ok=True)
+    if copied is not None:
+        journal = Journal(aside / FILE)
+        journal.write(copied=copied)
+        journal.close()
+    aside.rename(folder)
+
+
+def prepared(path: str | Path) -> CompleteCopy | None:
+    """The copy in memory that a job goes on from which has not begun with it yet."""
+    return _copied(list(_lines(path)))
+
+
+def _copied(lines: list[dict[str, Any]]) -> CompleteCopy | None:
+    """The newest."""
+    found = [row["copied"] for row in lines if "copied" in row]
+    return decode(CompleteCopy, found[-1]) if found else None
 
 
 def worker_of(value: Any) -> Worker:

@@ -16,9 +16,11 @@ from typing import Any, get_args
 from recycle_runtime import logs
 from recycle_runtime.checkpoint.manifest import shape_of
 from recycle_runtime.checkpoint.script_state import ScriptState
+from recycle_runtime.checkpoint.shelf import Beginning, is_copy
 from recycle_runtime.coordinator.adaptation import Adaptation, AdaptationOptions
 from recycle_runtime.coordinator.agents import Agents
 from recycle_runtime.coordinator.checkpoint_files import CheckpointFiles, open_checkpoints
+from recycle_runtime.coordinator.checkpoints import NoCheckpoints
 from recycle_runtime.coordinator.connections import Connections, Kind
 from recycle_runtime.coordinator.events import (
     AllReturned,
@@ -29,6 +31,7 @@ from recycle_runtime.coordinator.events import (
     BeginSave,
     CompleteCheckpoint,
     CompleteSave,
+    CopyBegun,
     DropCheckpoint,
     DropSave,
     EndJob,
@@ -57,9 +60,10 @@ from recycle_runtime.coordinator.events import (
     WorkerStuck,
 )
 from recycle_runtime.coordinator.hooks import Hooks
-from recycle_runtime.coordinator.journal import Remembered, read, rows_since
+from recycle_runtime.coordinator.journal import FILE, Remembered, prepared, read, rows_since
 from recycle_runtime.coordinator.layer_move import LayerMove
 from recycle_runtime.coordinator.membership import name_of
+from recycle_runtime.coordinator.neighbour_copies import CompleteCopy, Group, NeighbourCopies
 from recycle_runtime.coordinator.outside import Outside
 from recycle_runtime.coordinator.patience import AttentiveClock, Patience
 from recycle_runtime.coordinator.peer_digests import CHECK_PEERS
@@ -69,7 +73,7 @@ from recycle_runtime.coordinator.refill import Refill, host_of
 from recycle_runtime.coordinator.replanning import Replanner
 from recycle_runtime.coordinator.save_files import SaveFiles
 from recycle_runtime.coordinator.skipped_steps import MAX_SKIPPED
-from recycle_runtime.coordinator.state_machine import Phase, StateMachine
+from recycle_runtime.coordinator.state_machine import ENDLESS, Phase, StateMachine
 from recycle_runtime.files import lock_checkpoints, take_folder
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.node_layout import even_share, placement_order
@@ -88,6 +92,11 @@ from recycle_runtime.protocol.messages import (
     CheckpointMissed,
     CheckpointPath,
     CheckpointWritten,
+    CopyFailed,
+    CopyHeld,
+    CopyKept,
+    CopyMissed,
+    CopyReply,
     Done,
     End,
     Failed,
@@ -139,6 +148,8 @@ _LAST_RETURN_SECONDS = 30.0
 """The same for those without which the job would end: they look for it so long, and may be cut off."""
 _REMEMBERED_ROWS = 64
 """A script asks for that of the step that it has just made."""
+_SCRIPT_STEPS = 2
+"""Steps after which a script has said what it has kept before, if it ever does."""
 _NODES_SECONDS = 30.0
 """How long the next of the nodes that were announced may take to arrive."""
 _LINGER = 2.0
@@ -183,6 +194,8 @@ class JobOptions:
     """Seconds that a last checkpoint may take when the job is asked to end."""
     restarts_workers: bool = True
     """Whether failed workers are started again where there is room."""
+    neighbour_copies: int = 0
+    """Steps from one copy of every stage in the memory of nodes to the next; 0: none are made."""
     nodes: int | None = None
     """How many there will be, if that is known: they get equally many workers."""
     takes_over: bool = False
@@ -201,17 +214,21 @@ class Service:
         bundle = outside.read_bundle(options.bundle)
         self._lock = take_folder(options.state, "coordinator", takes_over=options.takes_over)
         self._book, self._tensor = PlanBook(bundle), bundle.tensor
-        self._journal_path = options.state / "journal.jsonl"
+        self._journal_path = options.state / FILE
         remembered = read(self._journal_path)
+        copied = prepared(self._journal_path) if remembered is None else remembered.copied
+        begins = _beginning(remembered, copied)
         self._journal = outside.journal(self._journal_path)
-        checkpoints = None
+        if begins is not None and remembered is None:
+            self._journal.write(begins=[begins.checkpoint, begins.step, begins.item])
+        checkpoints = NoCheckpoints(begins)
         self._checkpoint_files: CheckpointFiles | None = None
         if options.checkpoint is not None:
             # Two jobs would delete each other's.
             lock_checkpoints(Path(options.checkpoint), takes_over=options.takes_over)
             checkpoints = open_checkpoints(
                 options.checkpoint, bundle, options.steps, options.every, remembered, self._journal,
-                resume=options.resume,
+                resume=options.resume, begins=begins,
             )  # fmt: skip
             self._checkpoint_files = CheckpointFiles(options.checkpoint, outside.file_thread("checkpoints"))
         expected = set(self._book.grid) - set(options.failed)
@@ -226,7 +243,14 @@ class Service:
             options.patience,
             options.max_skipped,
         )
-        self._resume_scripts()
+        self._copies: NeighbourCopies | None = None
+        if options.neighbour_copies:
+            self._copies = NeighbourCopies(
+                options.neighbour_copies, shape_of(bundle), options.steps, self._job.checkpoints.begins,
+                options.max_resumes, has_scripts=options.steps >= ENDLESS,
+            )  # fmt: skip
+            self._copies.recall(copied)
+        self._resume_scripts(copied)
         self._save_files = SaveFiles(
             options.state / "saves",
             shape_of(bundle),
@@ -270,7 +294,10 @@ class Service:
         """That has led to the generation under way, until that is told."""
         self._end: JobEnded | None = None
         self.goes_on = False
-        """Whether the job has ended only to go on from its newest checkpoint."""
+        """Whether the job has ended only to go on from its newest checkpoint, or from a copy in memory."""
+        self.goes_on_from: CompleteCopy | None = None
+        """That copy."""
+        self._noted_copy = "" if copied is None else copied.name
         self._closes_at = float("inf")
         self._stop: Callable[[], str | None] = lambda: None
         self._has_begun = remembered is not None
@@ -311,12 +338,15 @@ class Service:
         else:
             self._remember(remembered)
 
-    def _resume_scripts(self) -> None:
+    def _resume_scripts(self, copied: CompleteCopy | None) -> None:
         """What the checkpoint that the run begins with holds of them."""
         begins, folder = self._job.checkpoints.begins, self._options.checkpoint
-        if begins.checkpoint is None or folder is None:
+        if begins.checkpoint is None:
             return
-        state = ScriptState.read(Path(folder) / begins.checkpoint)
+        if is_copy(begins.checkpoint):
+            state = None if copied is None or copied.name != begins.checkpoint else copied.script
+        else:
+            state = None if folder is None else ScriptState.read(Path(folder) / begins.checkpoint)
         if state is None:
             # Made by a run with a program file: the loss of its last step is not known here.
             state = ScriptState(b"", StepRow(begins.step - 1, None, 0.0, 0, ""))
@@ -498,6 +528,8 @@ class Service:
             workers.on(reply, lambda member, said: self._happen(Said(member, said)))
         for request in get_args(ScriptRequest):
             workers.on(request, lambda member, said: self._happen(Said(member, said)))
+        for reply in (CopyKept, CopyHeld, CopyMissed, CopyFailed):
+            workers.on(reply, self._hear_copy)
         workers.on(StepDone, self._step_done)
         workers.on(Settled, lambda member, said: self._happen(Said(member, said)))
         workers.on(Began, self._began)
@@ -525,6 +557,7 @@ class Service:
         _LOGGER.info("%s joins from %s", _called(member), connection.address)
         if is_same:
             # The same process, whose connection broke.
+            self._give_copy_up()
             connection.send(Recall(self._job.rows.next))
             self._happen(Reconnected(member, message.generation, message.is_training, message.asked))
         elif member in self._returning and self._end is not None:
@@ -845,6 +878,70 @@ class Service:
         self._adaptation.row(row)
         logs.note(step=row.step)
         _LOGGER.debug("step %d: loss %s, %.3f s, %d workers", row.step, row.loss, row.seconds, row.live)
+        self._copy_if_due()
+
+    # Copies in memory.
+
+    def _copy_if_due(self) -> None:
+        """All workers have made another step."""
+        copies, job = self._copies, self._job
+        if copies is None or job.phase is not Phase.RUNNING:
+            return
+        step = copies.waits_for_scripts
+        if step is not None and (state := job.script_state(step)) is not None:
+            self._carry_out(copies.hear_scripts(state))
+            self._note_copy()
+        elif step is not None and job.rows.next > step + _SCRIPT_STEPS:
+            # They were asked too late.
+            copies.regroup()
+        if (step := copies.progress(job.rows.next)) is not None:
+            self._carry_out(copies.begin(step, self._group()))
+            self._happen(CopyBegun(step))
+
+    def _hear_copy(self, member: Member, message: CopyReply) -> None:
+        if self._copies is not None and self._end is None:
+            self._carry_out(self._copies.hear(member, message, self._group()))
+            self._note_copy()
+
+    def _note_copy(self) -> None:
+        """For a coordinator that is started after this one."""
+        newest = None if self._copies is None else self._copies.newest
+        if newest is not None and newest.name != self._noted_copy:
+            self._noted_copy = newest.name
+            self._journal.write(copied=newest)
+            _LOGGER.debug("%s is complete", newest.name)
+
+    def _give_copy_up(self) -> None:
+        if self._copies is not None:
+            self._copies.regroup()
+
+    def _group(self) -> Group:
+        entries, cells = self._job.roster.entries, self._job.cells
+        stages = {
+            member.worker: stage for member in entries if (stage := cells.stage(member.worker)) is not None
+        }
+        members = [
+            member
+            for member, entry in entries.items()
+            if entry.is_active and not entry.is_joining and member.worker in stages
+        ]
+        return Group(self._job.number, members, stages, self._agents.nodes())
+
+    def _usable_copy(self) -> tuple[CompleteCopy | None, str]:
+        """One that every stage can go on from; or why there is none, in words that end a sentence."""
+        if self._copies is None:
+            return None, ""
+        newest = self._copies.newest
+        if newest is None:
+            return None, "; no copy in memory is complete yet"
+        if self._job.has_bad_copy:
+            return None, "; the copy in memory cannot be used"
+        if missing := newest.missing(self._agents.memories()):
+            return None, f"; of the copy in memory the node that had {missing[0]} is gone"
+        checkpoint = self.newest_checkpoint
+        if checkpoint is not None and checkpoint.step > newest.step:
+            return None, f"; the copy in memory is older, of step {newest.step}"
+        return newest, ""
 
     def _tell_evaluation(self, order: TellEvaluation) -> None:
         result = order.result
@@ -865,6 +962,7 @@ class Service:
 
     def _begin_gathering(self, order: BeginGathering) -> None:
         self._store.begin(order.number)
+        self._give_copy_up()
         logs.note(generation=order.number)
         causes = ", ".join(self._job.recovery.causes)
         _LOGGER.info("regroup for generation %d: %s", order.number, causes)
@@ -872,6 +970,8 @@ class Service:
     def _begin_generation(self, order: BeginGeneration) -> None:
         assignment = order.assignment
         self._store.begin(order.number)
+        # What was ordered before the workers are told to begin is forgotten by them.
+        self._give_copy_up()
         self._adaptation.generation(assignment, order.cells)
         self._recut = order.recut
         workers = sorted(order.cells)
@@ -965,16 +1065,36 @@ class Service:
                 self._carry_out(self._job.handle(closed, self._clock.now()))
         self._end = JobEnded(order.error, order.no_plan, self.newest_checkpoint, self._job.steps)
         self._closes_at = self._clock.now() + (_LINGER_AFTER_ALL if order.error is None else _LINGER)
-        newest = self.newest_checkpoint
-        if order.is_lost and newest is not None and self._options.max_resumes > 0:
-            self.goes_on = True
+        if order.is_lost and self._options.max_resumes > 0 and self._goes_on(str(order.error)):
             self._closes_at = self._clock.now() + _LINGER_TO_GO_ON
-            self._tell(f"{order.error}; the job goes on from {newest.path} with step {newest.step}")
             self._agents.kill_all()
             return
         self._journal.write(ended=self._end)
         _LOGGER.info("the job has ended: %s", order.error or "all steps are made")
         self._connections.publish(self._end)
+
+    def _goes_on(self, error: str) -> bool:
+        """Whether the job can, from the copy in memory or from the newest checkpoint; says so."""
+        copy, why = self._usable_copy()
+        checkpoint = self.newest_checkpoint
+        if copy is not None:
+            self._tell(f"{error}; the job goes on from copies in memory with step {copy.step}")
+        elif checkpoint is not None:
+            self._tell(f"{error}{why}; the job goes on from {checkpoint.path} with step {checkpoint.step}")
+        elif why:
+            self._tell(f"{error}{why}, and there is no checkpoint")
+        self.goes_on, self.goes_on_from = copy is not None or checkpoint is not None, copy
+        return self.goes_on
+
+
+def _beginning(remembered: Remembered | None, copied: CompleteCopy | None) -> Beginning | None:
+    """Where the journal says that this run begins."""
+    if remembered is not None:
+        return Beginning(remembered.restore, remembered.first_step, remembered.first_item)
+    if copied is None:
+        return None
+    words = f"resuming with step {copied.step} from copies in the memory of nodes"
+    return Beginning(copied.name, copied.step, copied.item, words=words)
 
 
 def _called(member: Member) -> str:

@@ -19,6 +19,7 @@ from enum import Enum
 from typing import Any
 
 from recycle_runtime.checkpoint.script_state import ScriptState
+from recycle_runtime.checkpoint.shelf import is_copy
 from recycle_runtime.coordinator.cells import Cells
 from recycle_runtime.coordinator.checkpoints import NoCheckpoints
 from recycle_runtime.coordinator.events import (
@@ -32,6 +33,7 @@ from recycle_runtime.coordinator.events import (
     CheckpointNotBegun,
     CompleteCheckpoint,
     CompleteSave,
+    CopyBegun,
     EndJob,
     EndMove,
     EndWanted,
@@ -186,6 +188,8 @@ class StateMachine:
         """Workers that have not joined yet, in the beginning."""
         self._restore = begins.checkpoint
         """The checkpoint that the run begins with, until every worker has read it."""
+        self.has_bad_copy = False
+        """Whether it is a copy in memory that workers cannot begin with."""
         self._tensor = tensor
         self._now = now
         """As the event under way says."""
@@ -255,6 +259,7 @@ class StateMachine:
             PlanMade: self._plan_made,
             PlanningFailed: self._planning_failed,
             CheckpointNotBegun: self._checkpoint_not_begun,
+            CopyBegun: self._copy_begun,
             CheckpointClosed: self._checkpoint_closed,
             SaveBegun: lambda event: self._save_orders(
                 self.saves.begun(event.attempt, event.path, event.why)
@@ -570,7 +575,8 @@ class StateMachine:
             return
         if self.phase is Phase.FORMING or message.is_hopeless:
             # Nothing has been trained yet: the program or its surroundings are at fault.
-            self._end(message.why)
+            self.has_bad_copy = message.is_hopeless and self._restore is not None and is_copy(self._restore)
+            self._end(message.why, is_lost=self.has_bad_copy)
             return
         others = self._failures.setdefault(message.step, set())
         if not message.is_injected:
@@ -649,7 +655,7 @@ class StateMachine:
         """Those for which everything is there."""
         waiting, self._completing_saves = self._completing_saves, []
         for order in waiting:
-            state = self._script_state(order.step)
+            state = self.script_state(order.step)
             if state is None:
                 self._completing_saves.append(order)
             else:
@@ -1092,11 +1098,11 @@ class StateMachine:
         order = self._completing
         if order is None:
             return
-        if (state := self._script_state(order.manifest.step)) is not None:
+        if (state := self.script_state(order.manifest.step)) is not None:
             self._completing = None
             self._orders.append(replace(order, script=state))
 
-    def _script_state(self, step: int) -> ScriptState | None:
+    def script_state(self, step: int) -> ScriptState | None:
         """What a checkpoint of this step holds of the scripts, if it is known by now."""
         kept, row = self.scripts.kept_before(step), self.scripts.row_of(step - 1)
         if kept is None or row is None:
@@ -1105,6 +1111,11 @@ class StateMachine:
 
     def _checkpoint_reply(self, member: Member, message: CheckpointReply) -> None:
         self._checkpoint(self.checkpoints.hear(member, message))
+
+    def _copy_begun(self, event: CopyBegun) -> None:
+        """It has what the scripts keep, as a checkpoint does."""
+        if self._has_scripts:
+            self._orders += self.scripts.want_kept(event.step)
 
     def _checkpoint_not_begun(self, event: CheckpointNotBegun) -> None:
         self._checkpoint(self.checkpoints.not_begun(event.name, event.why))

@@ -8,9 +8,9 @@ from typing import Literal, Protocol
 
 from recycle_runtime.protocol.messages import InjectedFault
 
-Moment = Literal["leave", "meet", "give", "take", "settle", "evaluate", "save"]
+Moment = Literal["leave", "meet", "give", "take", "settle", "evaluate", "save", "copy"]
 """Outside the stream: leaving a group, meeting the next one, giving state, taking it, stopping at a step,
-evaluating or saving before one."""
+evaluating or saving before one, copying state into the memory of the node."""
 
 
 class FaultReporter(Protocol):

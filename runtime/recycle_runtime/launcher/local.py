@@ -70,6 +70,8 @@ class RunOptions:
     checkpoint_every: int = 100
     """Steps from one checkpoint to the next."""
     max_resumes: int = 0
+    neighbour_copies: int = 0
+    """Steps from one copy of every stage in memory to the next; 0: none are made."""
     accepts_changes: bool = False
     resume: bool = False
     """Go on from the newest checkpoint."""
@@ -142,6 +144,7 @@ def run_local(
             checkpoint_every=options.checkpoint_every,
             resume=options.resume,
             max_resumes=options.max_resumes,
+            neighbour_copies=options.neighbour_copies,
             accepts_changes=options.accepts_changes,
             stop_timeout=options.stop_timeout,
             max_skipped=options.max_skipped,

@@ -65,6 +65,7 @@ class Job:
     checkpoint_every: int = 100
     resume: bool = False
     max_resumes: int = 0
+    neighbour_copies: int = 0
     accepts_changes: bool = False
     stop_timeout: float = 60.0
     max_skipped: int = 20
@@ -212,8 +213,10 @@ class Supervisor:
         if job.checkpoint is not None:
             command += ["--checkpoint", job.checkpoint, "--checkpoint-every", str(job.checkpoint_every)]
             command += ["--resume"] if job.resume else []
-            command += ["--max-resumes", str(job.max_resumes)]
             command += ["--stop-timeout", str(job.stop_timeout)]
+        command += ["--max-resumes", str(job.max_resumes)]
+        if job.neighbour_copies:
+            command += ["--neighbour-copies", str(job.neighbour_copies)]
         for fault in job.faults:
             command += ["--fault", fault]
         for planned in job.returns:

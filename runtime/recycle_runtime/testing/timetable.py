@@ -11,9 +11,18 @@ from recycle_runtime.protocol.messages import InjectedFault
 KINDS = ("kill", "stop", "term", "exception", "exit", "gil", "hang", "socket", "slow", "half-open")
 MIDDLE = -1
 """A position: the instruction in the middle of the stream."""
-MOMENTS = {"leave": -2, "meet": -3, "give": -4, "take": -5, "settle": -6, "evaluate": -7, "save": -8}
+MOMENTS = {
+    "leave": -2,
+    "meet": -3,
+    "give": -4,
+    "take": -5,
+    "settle": -6,
+    "evaluate": -7,
+    "save": -8,
+    "copy": -9,
+}
 """Positions outside streams: leaving a group, meeting the next one, giving state, taking state, stopping at
-a boundary, evaluating at one, saving, for a script or at the end."""
+a boundary, evaluating at one, saving, for a script or at the end, copying state into the node's memory."""
 _EVENT = re.compile(r"(\d{1,9}):(\d{1,9})@(\d{1,9})(?:\.(\d{1,9}|[a-z]+))?", re.ASCII)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from recycle_runtime.checkpoint.manifest import CheckpointError
+from recycle_runtime.checkpoint.shelf import is_copy
 from recycle_runtime.execution.chunk import Chunk
 from recycle_runtime.files import sentence
 from recycle_runtime.protocol.messages import Go, SaveShare
@@ -29,7 +30,7 @@ class WorkerCheckpoints:
             # What is missing should show now, and not when the first one is due.
             self._folder()
         has_donor = order.copy_from is not None or order.donor is not None
-        if order.restore is None or has_donor:
+        if order.restore is None or is_copy(order.restore) or has_donor:
             return
         for chunk in chunks:
             if chunk.is_fresh:

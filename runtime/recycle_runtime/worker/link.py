@@ -17,10 +17,13 @@ from recycle_runtime.protocol.messages import (
     CheckpointOrder,
     DropLayers,
     FromWorker,
+    GiveCopy,
     Go,
     Hold,
+    HoldCopy,
     Holding,
     Join,
+    KeepCopy,
     Leave,
     LossShare,
     Message,
@@ -73,6 +76,10 @@ class Link:
         """The step before which to stop."""
         self.checkpoint: CheckpointOrder | None = None
         """The checkpoint to write a shard of."""
+        self.copy: KeepCopy | None = None
+        """The copy in memory to keep one's shards of."""
+        self.copies: deque[GiveCopy | HoldCopy] = deque()
+        """Copies to give to others and to hold for them; whoever does it takes them away."""
         self.layers: MoveLayers | DropLayers | None = None
         """What to do about layers for another cut; whoever does it takes it away."""
         self.on_leave: Callable[[], None] | None = None
@@ -197,10 +204,16 @@ class Link:
                 self.say(Holding(request, self.step))
             case TakeCheckpoint(step, name):
                 self.checkpoint = CheckpointOrder(step, name)
+            case KeepCopy():
+                self.copy = message
+            case GiveCopy() | HoldCopy():
+                self.copies.append(message)
             case MoveLayers() | DropLayers():
                 self.layers = message
             case Go():
                 self.hold_at, self.checkpoint = message.until, message.checkpoint
+                self.copy = None
+                self.copies.clear()
             case Leave(generation):
                 self.asked = max(self.asked, generation)
             case _:

@@ -5,6 +5,7 @@ from typing import Literal
 
 from recycle_runtime.plan.worker_ids import Worker
 from recycle_runtime.protocol.access import Token
+from recycle_runtime.protocol.node_memory import NodeMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,5 +52,9 @@ class ProcessOptions:
     """Where the coordinator's address stands, if it may change."""
     patience: float = 600.0
     """Seconds to look for a coordinator that is gone."""
+    memory: NodeMemory | None = None
+    """Of its node, for copies that outlive processes."""
+    line: int = 0
+    """Which of the processes of its node it is."""
     is_debugged: bool = False
     """Whether it has the terminal, so that a debugger can be opened where an error is raised."""

@@ -71,6 +71,7 @@ from recycle_runtime.worker.heartbeat import Heartbeat
 from recycle_runtime.worker.held_chunks import HeldChunks
 from recycle_runtime.worker.layer_moves import LayerMoves
 from recycle_runtime.worker.link import Link, Wake
+from recycle_runtime.worker.neighbour_copies import WorkerCopies
 from recycle_runtime.worker.options import ProcessOptions, WorkerOptions
 from recycle_runtime.worker.peer_check import PeerCheck
 from recycle_runtime.worker.reach import ReachReporter
@@ -176,6 +177,7 @@ class WorkerProcess:
             hooks=self._hooks,
         )
         self._checkpoints = WorkerCheckpoints(self._options.checkpoint, self.link, engine)
+        self._copies = WorkerCopies(self._equipment)
         ReachReporter(self._ends, self.link.say, self._around).begin()
         self._layers = LayerMoves(self._equipment)
         if own.tensor == 1:
@@ -274,6 +276,7 @@ class WorkerProcess:
         if self._chunks is not None:
             self._chunks = self._under_cut(self._chunks, bundle, order, has_donor=has_donor)
             self._checkpoints.begin(self._chunks.values(), order)
+            await self._copies.restore(self._chunks.values(), order)
             if has_donor:
                 self._chunks.expect_state()
             else:
@@ -287,6 +290,7 @@ class WorkerProcess:
         if self._chunks is None:
             self._chunks = self._build(bundle, order.role[1])
             self._checkpoints.begin(self._chunks.values(), order)
+            await self._copies.restore(self._chunks.values(), order)
             if not has_donor:
                 self._chunks.stand(order.step, order.sums)
         copied = await generation.begin(self._chunks, transport)
@@ -500,6 +504,7 @@ class WorkerProcess:
 
     def _settled(self, chunks: HeldChunks) -> None:
         self._checkpoints.write_if_due(chunks.values())
+        self._copies.settled(chunks.values())
         self._layers.settled()
         self._peers.settled(chunks)
         self._settled_steps.settled(chunks, self._not_finite)
@@ -511,6 +516,7 @@ class WorkerProcess:
 
     def _move_layers(self, generation: Generation) -> None:
         """Between two steps, if there is something to begin or to end."""
+        self._copies.obey(generation.number, self._worker, generation.connections)
         order, self.link.layers = self.link.layers, None
         if order is not None and order.generation == generation.number and self._chunks is not None:
             self._layers.obey(order, self._worker, self._chunks, generation.connections)

@@ -91,6 +91,8 @@ def run(arguments: Namespace, output: Output) -> int:
 
     from recycle_runtime.agent.agent import Agent, AgentOptions
     from recycle_runtime.agent.preload import preload
+    from recycle_runtime.agent.process_table import PROCESSES, ProcessTable
+    from recycle_runtime.agent.processes import KernelProcesses
     from recycle_runtime.agent.watch import Limits
     from recycle_runtime.coordinator.patience import group_timeout
     from recycle_runtime.files import FolderTakenError
@@ -98,6 +100,7 @@ def run(arguments: Namespace, output: Output) -> int:
     from recycle_runtime.protocol.heartbeat_board import Board
     from recycle_runtime.protocol.identity import node_number
     from recycle_runtime.protocol.messages import InjectedFault, Member
+    from recycle_runtime.protocol.node_memory import note_memory, open_memory
     from recycle_runtime.trainer.program_file import work_with_program
     from recycle_runtime.trainer.script import work_with_script
     from recycle_runtime.transport.choose import local_device
@@ -107,6 +110,10 @@ def run(arguments: Namespace, output: Output) -> int:
     if arguments.device == "cpu":
         # Asking for a GPU here would leave every worker with a broken one.
         check_device(arguments.device)
+    state = Path(arguments.state)
+    table = ProcessTable(state / PROCESSES, arguments.workers_per_node)
+    pids = [row.pid for row in table.written() if KernelProcesses().is_ours(row.pid)]
+    memory = open_memory(state, arguments.workers_per_node, pids)
     told = ProcessOptions(
         host=host,
         port=port,
@@ -132,13 +139,14 @@ def run(arguments: Namespace, output: Output) -> int:
         node=node_number(Path(arguments.state)),
         address_file=address_file,
         patience=patience,
+        memory=memory,
     )
 
     gpus = torch.cuda.device_count() if arguments.device == "cuda" else 1
 
     def life(member: Member, line: int, faults: tuple[InjectedFault, ...], board: Board) -> int:
         device = local_device(line, gpus) if arguments.device == "cuda" else arguments.device
-        mine = replace(told, worker=replace(told.worker, device=device))
+        mine = replace(told, worker=replace(told.worker, device=device), line=line)
         if debugged is not None:
             mine = replace(mine, is_debugged=member.worker == debugged)
             (keep_terminal if mine.is_debugged else pass_breakpoints)()
@@ -156,10 +164,13 @@ def run(arguments: Namespace, output: Output) -> int:
         watched,
         address_file=address_file,
         patience=patience,
+        memory=memory.number,
     )
     preload(checkpoints=arguments.checkpoint is not None)
     try:
-        return Agent(options, life).run()
+        agent = Agent(options, life)
+        note_memory(state, memory)
+        return agent.run()
     except (WireError, FolderTakenError) as error:
         raise UserError(str(error)) from None
 

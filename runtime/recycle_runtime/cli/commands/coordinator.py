@@ -19,7 +19,12 @@ from recycle_runtime.cli.options.access import (
 )
 from recycle_runtime.cli.options.adaptation import adaptation_options, add_adaptation_arguments
 from recycle_runtime.cli.options.addresses import add_address_argument, address
-from recycle_runtime.cli.options.checkpoints import add_checkpoint_arguments, checkpoint_every
+from recycle_runtime.cli.options.checkpoints import (
+    add_checkpoint_arguments,
+    add_copies_argument,
+    checkpoint_every,
+    neighbour_copies,
+)
 from recycle_runtime.cli.options.limits import (
     add_limit_arguments,
     add_node_argument,
@@ -45,6 +50,7 @@ from recycle_runtime.cli.parser import Arguments
 from recycle_runtime.cli.signals import StopRequests, stop_requests
 from recycle_runtime.coordinator.fence import Fence, stand_by
 from recycle_runtime.coordinator.hooks import Hooks
+from recycle_runtime.coordinator.journal import prepare
 from recycle_runtime.coordinator.leadership import Candidacy, Leadership
 from recycle_runtime.coordinator.outside import Outside
 from recycle_runtime.coordinator.patience import Patience
@@ -99,6 +105,7 @@ def add_arguments(parser: Arguments) -> None:
     add_peer_check_argument(parser)
     add_max_skipped_argument(parser)
     add_checkpoint_arguments(parser)
+    add_copies_argument(parser)
     add_adaptation_arguments(parser)
     add_page_arguments(parser)
     # A socket that listens there already, which `local` passes on.
@@ -148,6 +155,7 @@ def _coordinate(arguments: Namespace, output: Output, fence: Fence | None) -> in
         every=checkpoint_every(arguments),
         resume=arguments.resume,
         max_resumes=arguments.max_resumes,
+        neighbour_copies=neighbour_copies(arguments),
         adaptation=adaptation_options(arguments),
         check_peers=checked_peers(arguments),
         max_skipped=max_skipped(arguments),
@@ -217,7 +225,7 @@ def _run(
         if not service.goes_on:
             return service, end
         # A coordinator that is started again from here on begins there.
-        _folder(state, number + 1).mkdir()
+        prepare(_folder(state, number + 1), service.goes_on_from)
     raise AssertionError("a job goes on no more often than it may")
 
 

@@ -12,7 +12,9 @@ from recycle_runtime.cli.options.adaptation import adaptation_options, add_adapt
 from recycle_runtime.cli.options.checkpoints import (
     add_changes_argument,
     add_checkpoint_arguments,
+    add_copies_argument,
     checkpoint_every,
+    neighbour_copies,
 )
 from recycle_runtime.cli.options.faults import add_fault_arguments, injected_faults
 from recycle_runtime.cli.options.limits import (
@@ -68,6 +70,7 @@ def add_arguments(parser: Arguments) -> None:
     add_peer_check_argument(parser)
     add_max_skipped_argument(parser)
     add_checkpoint_arguments(parser)
+    add_copies_argument(parser)
     add_changes_argument(parser)
     add_adaptation_arguments(parser)
     add_fault_arguments(parser)
@@ -123,6 +126,7 @@ def run(arguments: Namespace, output: Output) -> int:
         checkpoint_every=every,
         resume=arguments.resume,
         max_resumes=arguments.max_resumes,
+        neighbour_copies=neighbour_copies(arguments),
         accepts_changes=arguments.accept_changes,
         adaptation=adaptation_options(arguments),
         check_peers=checked_peers(arguments),

@@ -15,7 +15,11 @@ from recycle_runtime.cli.options.access import (
 )
 from recycle_runtime.cli.options.adaptation import add_adaptation_arguments
 from recycle_runtime.cli.options.addresses import add_patience_argument
-from recycle_runtime.cli.options.checkpoints import add_changes_argument, add_checkpoint_arguments
+from recycle_runtime.cli.options.checkpoints import (
+    add_changes_argument,
+    add_checkpoint_arguments,
+    add_copies_argument,
+)
 from recycle_runtime.cli.options.limits import (
     add_heartbeat_argument,
     add_limit_arguments,
@@ -52,6 +56,7 @@ _COORDINATOR = (
     "--checkpoint-every",
     "--resume",
     "--max-resumes",
+    "--neighbour-copies",
     "--stop-timeout",
     "--mtbf",
     "--replan",
@@ -118,6 +123,7 @@ def add_arguments(parser: Arguments) -> None:
     add_patience_argument(parser)
     parser.add_argument("--save", metavar="DIR", help="write the parameters of every worker at the end")
     add_checkpoint_arguments(parser)
+    add_copies_argument(parser)
     add_changes_argument(parser)
     add_ports_argument(parser)
     add_heartbeat_argument(parser)

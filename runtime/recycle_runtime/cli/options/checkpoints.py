@@ -27,8 +27,8 @@ def add_checkpoint_arguments(parser: Arguments) -> None:
         type=int,
         default=RESUMES,
         metavar="N",
-        help="how often the job resumes from its newest checkpoint by itself after every worker of a stage "
-        f"has failed (default: {RESUMES}; 0: it ends)",
+        help="how often the job resumes by itself, from copies in memory or its newest checkpoint, after "
+        f"every worker of a stage has failed (default: {RESUMES}; 0: it ends)",
     )
     parser.add_argument(
         "--stop-timeout",
@@ -38,6 +38,26 @@ def add_checkpoint_arguments(parser: Arguments) -> None:
         help="how long a last checkpoint may take after SIGTERM, SIGHUP or ctrl-C; a second signal ends "
         f"the job at once (default: {STOP:g})",
     )
+
+
+def add_copies_argument(parser: Arguments) -> None:
+    parser.add_argument(
+        "--neighbour-copies",
+        type=int,
+        metavar="K",
+        help="every K steps, copy the state of every stage in the background into the memory of its node and "
+        "of a node of another stage's worker, if there is another node: when every worker of a stage fails, "
+        "the job goes on from there instead of from a checkpoint, up to --max-resumes times (default: no "
+        "copies)",
+    )
+
+
+def neighbour_copies(arguments: Namespace) -> int:
+    """Steps from one copy in memory to the next; 0: none."""
+    every: int | None = arguments.neighbour_copies
+    if every is not None and every < 1:
+        raise UsageError(f"--neighbour-copies must be at least 1, got {every}")
+    return every or 0
 
 
 def add_changes_argument(parser: Arguments) -> None:

@@ -1,0 +1,266 @@
+"""Copies of every stage's state in the memory of nodes: when they are made, who holds them, which one counts.
+
+    keeping   the first peer of each stage copies its state into the memory of its own node, all at one step
+    giving    and sends it to a worker of another stage on another node, if there is one
+    complete  from now on this is the copy that counts; the one before it gives its memory to the next
+
+One copy is under way at a time. Whatever changes the group gives it up, and the next one is begun. The memory
+belongs to nodes, so a copy outlives the processes that made it. Standard library only.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from recycle_runtime.checkpoint.manifest import Shape
+from recycle_runtime.checkpoint.script_state import ScriptState
+from recycle_runtime.checkpoint.shelf import Beginning, copy_name
+from recycle_runtime.coordinator.events import Send, Tell
+from recycle_runtime.plan.recut import size_text
+from recycle_runtime.plan.worker_ids import Worker, worker_text
+from recycle_runtime.protocol.messages import (
+    CopyFailed,
+    CopyHeld,
+    CopyKept,
+    CopyMissed,
+    CopyReply,
+    GiveCopy,
+    HoldCopy,
+    KeepCopy,
+    Member,
+)
+
+_EARLY = 2
+"""Steps after the last that is known to be made by all: no worker should be there yet."""
+_EARLIEST = 64
+_SLOTS = 2
+_COST = "cost"
+"""What has been told once."""
+
+
+class CompleteCopy(NamedTuple):
+    """A copy of all stages at one step."""
+
+    name: str
+    step: int
+    item: int
+    """The number of the first micro-batch that these steps have not used."""
+    slot: int
+    memories: Mapping[str, tuple[str, ...]]
+    """By shard: the nodes that have it, by the number of their memory."""
+    script: ScriptState | None = None
+    """Of a job with scripts: what they keep."""
+
+    def missing(self, memories: Collection[str]) -> list[str]:
+        """Shards that none of these nodes has."""
+        return sorted(
+            shard for shard, found in self.memories.items() if not any(each in memories for each in found)
+        )
+
+
+class Group(NamedTuple):
+    """Who trains."""
+
+    generation: int
+    members: Sequence[Member]
+    """Those that have state: joiners do not."""
+    stages: Mapping[Worker, int]
+    nodes: Mapping[Worker, str]
+
+    def writers(self) -> dict[Member, int]:
+        """One process for every rank of every stage, with its stage."""
+        first: dict[int, Worker] = {}
+        for member in sorted(self.members):
+            first.setdefault(self.stages[member.worker], member.worker)
+        return {
+            member: self.stages[member.worker]
+            for member in sorted(self.members)
+            if member.worker in first.values()
+        }
+
+    def holders(self, writers: Collection[Member]) -> dict[Member, Member]:
+        """Who holds the copy of each writer too: a worker of another stage on another node, each for one."""
+        found: dict[Member, Member] = {}
+        for writer in sorted(writers):
+            free = [member for member in self.members if member not in found.values()]
+            if (holder := self._holder(writer, free)) is not None:
+                found[writer] = holder
+        return found
+
+    def _holder(self, writer: Member, free: Sequence[Member]) -> Member | None:
+        stage, node = self.stages[writer.worker], self.nodes.get(writer.worker)
+        count = max(self.stages.values()) + 1
+        others = [
+            member
+            for member in free
+            if member.tp_rank == writer.tp_rank
+            and self.stages[member.worker] != stage
+            and self.nodes.get(member.worker) != node
+        ]
+        return min(
+            others, key=lambda member: ((self.stages[member.worker] - stage) % count, member), default=None
+        )
+
+
+@dataclass(slots=True)
+class _Attempt:
+    step: int
+    name: str
+    slot: int
+    writers: dict[Member, int]
+    kept: dict[Member, CopyKept] = field(default_factory=dict[Member, CopyKept])
+    holders: dict[Member, Member] = field(default_factory=dict[Member, Member])
+    """By writer: who holds its shards too."""
+    held: dict[Member, CopyHeld] = field(default_factory=dict[Member, CopyHeld])
+    """By holder."""
+    is_stored: bool = False
+    """Whether all of it is where it should be."""
+    script: ScriptState | None = None
+
+
+class NeighbourCopies:
+    """Decides when; keeps count of what is where."""
+
+    def __init__(
+        self, every: int, shape: Shape, steps: int, begins: Beginning, run: int, *, has_scripts: bool = False
+    ) -> None:
+        """`run` tells copies apart that are made before and after the job has gone on from one."""
+        self._every, self._shape, self._steps, self._begins, self._run = every, shape, steps, begins, run
+        self._has_scripts = has_scripts
+        self.newest: CompleteCopy | None = None
+        """The one that counts."""
+        self._attempt: _Attempt | None = None
+        self._attempts = 0
+        self._early = _EARLY
+        self._passed = begins.step
+        self._told: set[str] = set()
+
+    def progress(self, step: int) -> int | None:
+        """All steps before this one have been made by all; the step to make a copy at, if one is due."""
+        if self._attempt is not None:
+            return None
+        least = max(step + self._early, self._passed + 1)
+        due = -(-least // self._every) * self._every
+        return due if due < self._steps else None
+
+    def begin(self, step: int, group: Group) -> list[Send]:
+        """A copy at this step."""
+        name = copy_name(step, self._run, self._attempts)
+        slot = 0 if self.newest is None else (self.newest.slot + 1) % _SLOTS
+        self._attempts += 1
+        self._attempt = _Attempt(step, name, slot, group.writers())
+        keeps = () if self.newest is None else (self.newest.name,)
+        return [Send(writer, KeepCopy(step, name, slot, keeps)) for writer in self._attempt.writers]
+
+    def regroup(self) -> None:
+        """The group changes: what is under way may never be complete."""
+        self._attempt = None
+
+    @property
+    def waits_for_scripts(self) -> int | None:
+        """The step before which it has to be known what the scripts keep."""
+        attempt = self._attempt
+        return None if attempt is None or not self._has_scripts or attempt.script else attempt.step
+
+    def hear_scripts(self, state: ScriptState) -> list[Tell]:
+        """What they keep, at the step of the copy under way."""
+        attempt = self._attempt
+        if attempt is None:
+            return []
+        attempt.script = state
+        return list(self._complete(attempt)) if attempt.is_stored else []
+
+    def hear(self, member: Member, message: CopyReply, group: Group) -> list[Send | Tell]:
+        """What a worker says about the copy under way."""
+        attempt = self._attempt
+        if attempt is None or message.name != attempt.name:
+            return []
+        match message:
+            case CopyFailed(_, why):
+                self._attempt = None
+                return list(self._once(f"no copy of step {attempt.step} in memory: {why}", why))
+            case CopyMissed():
+                self._attempt = None
+                self._early = min(2 * self._early, _EARLIEST)
+                return []
+            case CopyKept():
+                attempt.kept[member] = message
+                return (
+                    list(self._pass_on(attempt, group))
+                    if attempt.kept.keys() >= attempt.writers.keys()
+                    else []
+                )
+            case CopyHeld():
+                attempt.held[member] = message
+                done = attempt.held.keys() >= set(attempt.holders.values())
+                return list(self._stored(attempt)) if done else []
+
+    def recall(self, newest: CompleteCopy | None) -> None:
+        """As the coordinator before this one has left it."""
+        if newest is not None:
+            self.newest, self._passed = newest, max(self._passed, newest.step)
+            self._told.add(_COST)
+
+    # Inside.
+
+    def _pass_on(self, attempt: _Attempt, group: Group) -> Iterator[Send | Tell]:
+        """Every stage has been copied."""
+        shards = [shard for kept in attempt.kept.values() for shard in kept.shards]
+        if sorted(shards) != sorted(self._shape.with_shards(shards).shards):
+            self._attempt = None
+            yield from self._once(
+                "no copy in memory: the workers' shards are not those of a whole model", "shards"
+            )
+            return
+        attempt.holders = group.holders(attempt.writers)
+        if not attempt.holders:
+            yield from self._stored(attempt)
+            return
+        about = (group.generation, attempt.name, attempt.slot)
+        for writer, holder in attempt.holders.items():
+            yield Send(writer, GiveCopy(*about, holder.worker))
+            yield Send(holder, HoldCopy(*about, writer.worker, attempt.kept[writer].size))
+
+    def _stored(self, attempt: _Attempt) -> Iterator[Tell]:
+        attempt.is_stored = True
+        if attempt.script is not None or not self._has_scripts:
+            yield from self._complete(attempt)
+
+    def _complete(self, attempt: _Attempt) -> Iterator[Tell]:
+        memories: dict[str, tuple[str, ...]] = {}
+        for writer, kept in attempt.kept.items():
+            held = attempt.held.get(attempt.holders[writer]) if writer in attempt.holders else None
+            places = (
+                (kept.memory,) if held is None or held.memory == kept.memory else (kept.memory, held.memory)
+            )
+            memories |= dict.fromkeys(kept.shards, places)
+        begins = self._begins
+        item = begins.item + (attempt.step - begins.step) * self._shape.per_step
+        self.newest = CompleteCopy(attempt.name, attempt.step, item, attempt.slot, memories, attempt.script)
+        self._attempt, self._passed = None, attempt.step
+        yield from self._once(_cost(attempt), _COST)
+
+    def _once(self, text: str, kind: str) -> Iterator[Tell]:
+        if kind not in self._told:
+            self._told.add(kind)
+            yield Tell(text)
+
+
+def _cost(attempt: _Attempt) -> str:
+    """What copies take, told with the first one."""
+    kept, held = attempt.kept.values(), attempt.held.values()
+    size = max(each.size for each in kept)
+    pause, seconds = max(each.pause for each in kept), max(each.seconds for each in kept)
+    words = (
+        f"copy of step {attempt.step} in memory: at most {size_text(size)} a stage, two of them kept; "
+        f"training paused for {pause:.3f} s, {seconds:.3f} s beside it"
+    )
+    if not held:
+        return f"{words}; all workers of a stage may fail, but not their node with them"
+    sent = max(each.seconds for each in held)
+    pairs = ", ".join(
+        f"{worker_text(writer.worker)} on {worker_text(holder.worker)}'s"
+        for writer, holder in attempt.holders.items()
+        if writer.tp_rank == 0
+    )
+    return f"{words}, {sent:.3f} s to send it; held on other nodes too: that of {pairs}"

@@ -1,0 +1,314 @@
+"""What a worker process does with copies of state in the memory of nodes: keeps its own, gives and holds
+others', and begins with them after every worker of a stage has failed.
+
+Memory belongs to the node (see `node_memory`), so a copy is there when the process that made it is gone. A
+worker reads what its own node has, and is sent the rest by a worker of a node that has it: all of them tell
+at the store what they have and need, and come to the same conclusion.
+"""
+
+import json
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import torch
+
+from recycle_runtime.checkpoint.manifest import CheckpointError
+from recycle_runtime.checkpoint.shelf import is_copy
+from recycle_runtime.execution.chunk import Chunk
+from recycle_runtime.files import sentence
+from recycle_runtime.plan.worker_ids import Worker, worker_text, workers_in
+from recycle_runtime.protocol.codec import WireError
+from recycle_runtime.protocol.messages import (
+    CopyFailed,
+    CopyHeld,
+    CopyKept,
+    CopyMissed,
+    GiveCopy,
+    Go,
+    HoldCopy,
+    KeepCopy,
+)
+from recycle_runtime.protocol.node_memory import SLOTS, NodeMemory
+from recycle_runtime.protocol.remote_store import StoreError
+from recycle_runtime.protocol.surroundings import Queue
+from recycle_runtime.transport.guarded import guarded_wait
+from recycle_runtime.worker.engine import Connections, MeetingPlace
+from recycle_runtime.worker.generation import Equipment, Interrupted
+from recycle_runtime.worker.state_transfer import StatePair, receive_bytes, send_bytes
+
+_log = logging.getLogger(__name__)
+_LONGEST = 500
+"""Letters of an error that are told."""
+
+
+class CopiesGoneError(CheckpointError):
+    """The memory that had a part of a copy is gone."""
+
+
+class _Offer(NamedTuple):
+    """A piece of a copy that a worker's node has."""
+
+    size: int
+    shards: tuple[str, ...]
+
+
+class WorkerCopies:
+    """Of one worker process; `line` says which files of the node's memory are its own to write."""
+
+    def __init__(self, equipment: Equipment) -> None:
+        self._equipment, self._link = equipment, equipment.link
+        self._memory: NodeMemory | None = equipment.options.memory
+        self._line = equipment.options.line
+        self._begun: tuple[KeepCopy, Any] | None = None
+        """The copy that is to come, and where to."""
+        self._is_busy = False
+
+    # The copy of one's own state.
+
+    def settled(self, chunks: Collection[Chunk]) -> None:
+        """The last step of all these chunks stands: copy them, if it is time."""
+        asked = self._link.copy
+        applied = min(chunk.applied for chunk in chunks)
+        if asked is None or applied == 0:
+            return
+        if applied < asked.step:
+            self._prepare(asked, chunks)
+            return
+        self._link.copy = None
+        if applied > asked.step or any(chunk.applied != applied for chunk in chunks) or self._is_busy:
+            self._link.say(CopyMissed(asked.name))
+            return
+        self._keep(asked, chunks)
+
+    def _prepare(self, asked: KeepCopy, chunks: Collection[Chunk]) -> None:
+        if self._is_busy or (self._begun is not None and self._begun[0] == asked):
+            return
+        from recycle_runtime.checkpoint.writer import taken_apart, together
+
+        with suppress(CheckpointError):
+            tensors = together(taken_apart(chunks))
+            self._shards_for(asked).prepare(tensors)
+
+    def _shards_for(self, asked: KeepCopy) -> Any:
+        from recycle_runtime.checkpoint.memory_shards import MemoryShards
+
+        if self._begun is None or self._begun[0] != asked:
+            if self._memory is None:
+                raise CheckpointError("the agent of this worker has no memory for copies")
+            self._begun = asked, MemoryShards(self._memory.file(self._line, "own", asked.slot % SLOTS))
+        return self._begun[1]
+
+    def _keep(self, asked: KeepCopy, chunks: Collection[Chunk]) -> None:
+        """Training stops for the copy alone."""
+        from recycle_runtime.checkpoint.writer import copied
+
+        now = self._equipment.surroundings.now
+        began = now()
+        try:
+            memory = self._shards_for(asked)
+            shards = copied(chunks, memory)
+        except (CheckpointError, OSError) as error:
+            self._link.say(CopyFailed(asked.name, _words(error)))
+            return
+        finally:
+            self._begun = None
+        self._is_busy = True
+        pause = now() - began
+
+        async def finish() -> None:
+            try:
+                self._equipment.hooks.at("copy", asked.step)
+                size = memory.finish(asked.name, shards)
+                names = tuple(shard.name for shard in shards)
+                self._free_others((asked.name, *asked.keeps))
+                assert self._memory is not None
+                kept = CopyKept(asked.name, self._memory.number, names, size, pause, now() - began - pause)
+                self._link.say(kept)
+            except Exception as error:
+                # Whatever it was, training goes on.
+                self._link.say(CopyFailed(asked.name, _words(error)))
+            finally:
+                shards.clear()
+                self._is_busy = False
+
+        self._equipment.surroundings.start(finish, "copy")
+
+    def _free_others(self, names: Collection[str]) -> None:
+        """What processes of this node have kept before, and nobody needs: such as that of one that failed."""
+        from recycle_runtime.checkpoint.memory_shards import free_others
+
+        assert self._memory is not None
+        own = {self._memory.file(self._line, kind, slot) for kind in ("own", "held") for slot in range(SLOTS)}
+        free_others([file for file in self._memory.files if file not in own], names)
+
+    # Copies of others.
+
+    def obey(self, generation: int, worker: Worker, connections: Connections) -> None:
+        """Between two steps: begin to give or to hold what was asked for."""
+        while self._link.copies:
+            order = self._link.copies.popleft()
+            if order.generation == generation:
+                connections.opens_more()
+                self._pass_on(order, worker)
+
+    def _pass_on(self, order: GiveCopy | HoldCopy, worker: Worker) -> None:
+        ends = (worker, order.worker) if isinstance(order, GiveCopy) else (order.worker, worker)
+        rank = self._equipment.tp_rank
+        name = f"g{order.generation}/copy/{order.name}/{'/'.join(map(worker_text, ends))}/{rank}"
+
+        async def work() -> None:
+            try:
+                if isinstance(order, GiveCopy):
+                    await self._give(order, name)
+                else:
+                    await self._hold(order, name)
+            except (RuntimeError, OSError, WireError) as error:
+                # The other end may be gone; whoever asked deals with that.
+                self._link.say(CopyFailed(order.name, _words(error)))
+
+        self._equipment.surroundings.start(work, "copy")
+
+    async def _give(self, order: GiveCopy, name: str) -> None:
+        from recycle_runtime.checkpoint.memory_shards import pieces_in
+
+        assert self._memory is not None
+        file = self._memory.file(self._line, "own", order.slot % SLOTS)
+        for piece in pieces_in([file], order.name):
+            await send_bytes(piece.data, self._meet, name, lambda: None)
+
+    async def _hold(self, order: HoldCopy, name: str) -> None:
+        from recycle_runtime.checkpoint.memory_shards import read_piece, write_piece
+
+        if self._memory is None:
+            raise CheckpointError("the agent of this worker has no memory for copies")
+        now = self._equipment.surroundings.now
+        began = now()
+        data = await receive_bytes(self._meet, name, lambda: None, order.size)
+        piece = read_piece(data)
+        if piece is None or piece.copy != order.name:
+            raise CheckpointError(f"{order.name}: what was sent is no part of it")
+        write_piece(self._memory.file(self._line, "held", order.slot % SLOTS), data)
+        self._link.say(CopyHeld(order.name, self._memory.number, data.numel(), now() - began))
+
+    async def _meet(self, name: str, rank: int) -> StatePair:
+        # A connection of its own: a wait at the store blocks other requests on its connection.
+        return await self._equipment.engine.pair(await self._equipment.engine.meeting_place(), name, rank)
+
+    # The beginning.
+
+    async def restore(self, chunks: Collection[Chunk], order: Go) -> None:
+        """In the first generations after a stage was lost, chunks as built take over what the copy holds."""
+        if order.restore is None or not is_copy(order.restore):
+            return
+        from recycle_runtime.checkpoint.writer import needed, restore_from
+
+        has_donor = order.copy_from is not None or order.donor is not None
+        fresh = [] if has_donor else [chunk for chunk in chunks if chunk.is_fresh]
+        wanted = {chunk.number: needed(chunk, order.first_step) for chunk in fresh}
+        shards = {shard for each in wanted.values() for shard in each}
+        connections = self._equipment.engine.connections()
+        self._link.on_leave = connections.break_off
+        connections.opens_more()
+        try:
+            if self._link.asked > order.generation:
+                raise Interrupted
+            pieces = await guarded_wait(self._collect(shards, order, order.restore), self._equipment.active)
+        finally:
+            self._link.on_leave = None
+            connections.close()
+        if gone := sorted(shards - _shards_of(pieces)):
+            raise CopiesGoneError(f"{order.restore}: no node has {', '.join(gone)} in memory any more")
+        accepts = self._equipment.options.accepts_changes
+        for chunk in fresh:
+            states = {
+                shard: _holder(pieces, shard).state(shard, about, accepts_changes=accepts)
+                for shard, about in wanted[chunk.number].items()
+            }
+            restore_from(chunk, states, order.restore)
+            _log.info("chunk %d continues with %s from memory", chunk.number, order.restore)
+            if chunk.is_first or chunk.is_last:
+                # What has to be drawn to get there is drawn now, while nobody waits.
+                chunk.data.approach(order.first_step)
+
+    async def _collect(self, shards: set[str], order: Go, name: str) -> list[Any]:
+        """The pieces of a copy that this node has, and those that the shards need beside them."""
+        from recycle_runtime.checkpoint.memory_shards import pieces_in, read_piece
+
+        here = [] if self._memory is None else pieces_in(self._memory.files, name)
+        offers = [_Offer(piece.data.numel(), tuple(piece.names)) for piece in here]
+        store = await self._equipment.engine.meeting_place()
+        told = await self._exchange(store, order, offers, sorted(shards - _shards_of(here)))
+        ways = list(_ways(told))
+        given: list[Queue[None]] = [
+            self._send(here[number].data, self._way(order, giver, taker, number))
+            for giver, taker, number, _ in ways
+            if giver == order.role
+        ]
+        for giver, taker, number, size in ways:
+            if taker == order.role:
+                path = self._way(order, giver, taker, number)
+                data = await receive_bytes(self._meet, path, lambda: None, size)
+                piece = read_piece(data)
+                here += [] if piece is None or piece.copy != name else [piece]
+        for each in given:
+            # What others receive goes over connections that end with this.
+            await each.get(None)
+        return here
+
+    async def _exchange(
+        self, store: MeetingPlace, order: Go, offers: Sequence[_Offer], missing: Sequence[str]
+    ) -> dict[Worker, tuple[list[_Offer], list[str]]]:
+        """What everybody of this rank has and needs, by role."""
+        place = f"g{order.generation}/copies/{self._equipment.tp_rank}"
+        await store.set(f"{place}/{worker_text(order.role)}", json.dumps([offers, missing]))
+        told: dict[Worker, tuple[list[_Offer], list[str]]] = {}
+        for role in sorted(workers_in(order.grid)):
+            found, needs = json.loads(await store.get(f"{place}/{worker_text(role)}"))
+            told[role] = [_Offer(int(size), tuple(names)) for size, names in found], needs
+        return told
+
+    def _send(self, data: torch.Tensor, name: str) -> "Queue[None]":
+        """By a thread, for this process may have to receive at the same time; says when it is over."""
+        around = self._equipment.surroundings
+        is_over: Queue[None] = around.queue()
+
+        async def give() -> None:
+            # Whoever it is for may be gone; the next generation deals with that.
+            with suppress(RuntimeError, WireError, StoreError):
+                await send_bytes(data, self._meet, name, lambda: None)
+            is_over.put(None)
+
+        around.start(give, "copy")
+        return is_over
+
+    def _way(self, order: Go, giver: Worker, taker: Worker, number: int) -> str:
+        ends = f"{worker_text(giver)}/{worker_text(taker)}/{number}"
+        return f"g{order.generation}/pieces/{ends}/{self._equipment.tp_rank}"
+
+
+def _ways(
+    told: Mapping[Worker, tuple[list[_Offer], list[str]]],
+) -> Iterator[tuple[Worker, Worker, int, int]]:
+    """Who gives which of its pieces to whom, and how large that is: the same for all who compute it."""
+    for taker, (_, needs) in told.items():
+        left = set(needs)
+        for giver, (offers, _) in told.items():
+            for number, offer in enumerate(offers):
+                if giver != taker and left & set(offer.shards):
+                    left -= set(offer.shards)
+                    yield giver, taker, number, offer.size
+
+
+def _shards_of(pieces: Collection[Any]) -> set[str]:
+    return {name for piece in pieces for name in piece.names}
+
+
+def _holder(pieces: Sequence[Any], shard: str) -> Any:
+    return next(piece for piece in pieces if shard in piece.names)
+
+
+def _words(error: BaseException) -> str:
+    words = sentence(error) if isinstance(error, OSError) else str(error) or type(error).__name__
+    return words[:_LONGEST]
