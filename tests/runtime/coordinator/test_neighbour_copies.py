@@ -1,0 +1,152 @@
+"""When copies in memory are made, who holds them, and which one counts."""
+
+from recycle_runtime.checkpoint.manifest import Shape
+from recycle_runtime.checkpoint.script_state import ScriptState
+from recycle_runtime.checkpoint.shelf import Beginning, is_copy
+from recycle_runtime.coordinator.events import Send, Tell
+from recycle_runtime.coordinator.neighbour_copies import CompleteCopy, Group, NeighbourCopies
+from recycle_runtime.protocol.codec import decode, encode
+from recycle_runtime.protocol.messages import (
+    CopyFailed,
+    CopyHeld,
+    CopyKept,
+    CopyMissed,
+    GiveCopy,
+    HoldCopy,
+    KeepCopy,
+    Member,
+    StepRow,
+    StepSettled,
+)
+
+SHAPE = Shape(stages=2, pipelines=2, tensor=1, microbatches=3)
+WORKERS = [(pipeline, stage) for pipeline in (0, 1) for stage in (0, 1)]
+FIRST, SECOND = Member((0, 0), 0), Member((0, 1), 0)
+THIRD = Member((1, 1), 0)
+ONE_NODE = {worker: "a" for worker in WORKERS}
+TWO_NODES = {(0, 0): "a", (0, 1): "a", (1, 0): "b", (1, 1): "b"}
+
+
+def group(nodes: dict[tuple[int, int], str] = ONE_NODE) -> Group:
+    members = [Member(worker, 0) for worker in WORKERS]
+    return Group(1, members, {worker: worker[1] for worker in WORKERS}, nodes)
+
+
+def copies(steps: int = 100, *, has_scripts: bool = False) -> NeighbourCopies:
+    return NeighbourCopies(4, SHAPE, steps, Beginning(), 3, has_scripts=has_scripts)
+
+
+def kept(name: str, stage: int, memory: str = "a") -> CopyKept:
+    return CopyKept(name, memory, (f"stage-{stage}-part-0",), 1000, 0.01, 0.02)
+
+
+def begun(found: NeighbourCopies, step: int, nodes: dict[tuple[int, int], str] = ONE_NODE) -> str:
+    orders = found.begin(step, group(nodes))
+    (name,) = {order.message.name for order in orders if isinstance(order.message, KeepCopy)}
+    return name
+
+
+def test_the_first_peer_of_each_stage_copies_in_time() -> None:
+    found = copies()
+    assert found.progress(1) == 4
+    orders = found.begin(4, group())
+    name = "copy-00000004.3.0"
+    assert orders == [Send(FIRST, KeepCopy(4, name, 0, ())), Send(SECOND, KeepCopy(4, name, 0, ()))]
+    assert is_copy(name) and found.progress(3) is None
+
+
+def test_no_worker_may_have_passed_the_step() -> None:
+    found = copies()
+    assert found.progress(3) == 8
+    assert copies(8).progress(3) is None
+
+
+def test_on_one_node_it_counts_when_every_stage_is_copied() -> None:
+    found = copies()
+    name = begun(found, 4)
+    assert found.hear(FIRST, kept(name, 0), group()) == []
+    assert found.newest is None
+    (told,) = found.hear(SECOND, kept(name, 1), group())
+    assert isinstance(told, Tell) and "training paused for 0.010 s" in told.text
+    assert found.newest == CompleteCopy(name, 4, 24, 0, {"stage-0-part-0": ("a",), "stage-1-part-0": ("a",)})
+    assert found.newest.missing({"a"}) == []
+    assert found.newest.missing({"b"}) == ["stage-0-part-0", "stage-1-part-0"]
+
+
+def test_the_next_one_leaves_the_newest_alone() -> None:
+    found = copies()
+    name = begun(found, 4)
+    for stage, member in enumerate((FIRST, SECOND)):
+        found.hear(member, kept(name, stage), group())
+    assert found.progress(5) == 8
+    second, *_ = found.begin(8, group())
+    assert second.message == KeepCopy(8, "copy-00000008.3.1", 1, (name,))
+    found.regroup()
+    assert found.newest is not None and found.newest.name == name
+    third, *_ = found.begin(12, group())
+    assert third.message == KeepCopy(12, "copy-00000012.3.2", 1, (name,))
+
+
+def test_with_several_nodes_another_stage_on_another_node_holds_it() -> None:
+    found, both = copies(), group(TWO_NODES)
+    name = begun(found, 4, TWO_NODES)
+    found.hear(FIRST, kept(name, 0), both)
+    orders = found.hear(SECOND, kept(name, 1), both)
+    holder = Member((1, 0), 0)
+    assert orders == [
+        Send(FIRST, GiveCopy(1, name, 0, (1, 1))),
+        Send(THIRD, HoldCopy(1, name, 0, (0, 0), 1000)),
+        Send(SECOND, GiveCopy(1, name, 0, (1, 0))),
+        Send(holder, HoldCopy(1, name, 0, (0, 1), 1000)),
+    ]
+    assert found.hear(THIRD, CopyHeld(name, "b", 1000, 0.1), both) == [] and found.newest is None
+    (told,) = found.hear(holder, CopyHeld(name, "b", 1000, 0.1), both)
+    assert isinstance(told, Tell) and "that of 0:0 on 1:1's, 0:1 on 1:0's" in told.text
+    assert found.newest is not None
+    # Either node may be lost.
+    assert found.newest.missing({"a"}) == found.newest.missing({"b"}) == []
+
+
+def test_what_cannot_be_complete_is_given_up() -> None:
+    found = copies()
+    name = begun(found, 4)
+    assert found.hear(FIRST, CopyMissed(name), group()) == []
+    # It was told too late, so the next time earlier.
+    assert found.progress(5) == 12
+    name = begun(found, 12)
+    failed = CopyFailed(name, "no memory")
+    assert found.hear(FIRST, failed, group()) == [Tell("no copy of step 12 in memory: no memory")]
+    name = begun(found, 16)
+    assert found.hear(FIRST, CopyFailed(name, "no memory"), group()) == []
+    name = begun(found, 20)
+    found.hear(FIRST, kept(name, 0), group())
+    (told,) = found.hear(SECOND, kept(name, 0), group())
+    assert isinstance(told, Tell) and "not those of a whole model" in told.text
+    assert found.newest is None
+
+
+def test_words_of_an_old_copy_are_left_alone() -> None:
+    found = copies()
+    old = begun(found, 4)
+    found.regroup()
+    begun(found, 8)
+    assert found.hear(FIRST, kept(old, 0), group()) == []
+
+
+def test_with_scripts_it_counts_when_they_have_said_what_they_keep() -> None:
+    found = copies(has_scripts=True)
+    name = begun(found, 4)
+    assert found.waits_for_scripts == 4
+    for stage, member in enumerate((FIRST, SECOND)):
+        found.hear(member, kept(name, stage), group())
+    assert found.newest is None
+    state = ScriptState(
+        b"kept", StepRow(3, 0.5, 0.1, 4, "0 0"), StepSettled(3, 1.0, is_skipped=False), ((0, 0),)
+    )
+    found.hear_scripts(state)
+    assert found.newest is not None and found.newest.script == state
+    # A coordinator that is started again reads it from its journal.
+    assert decode(CompleteCopy, encode(found.newest)) == found.newest
+    again = copies(has_scripts=True)
+    again.recall(found.newest)
+    assert again.newest == found.newest
