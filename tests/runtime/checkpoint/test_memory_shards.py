@@ -43,7 +43,10 @@ def keep(file: int, name: str, state: Any, shard: str = "layer-0-part-0") -> int
     return memory.finish(name, [taken._replace(tensors=own)])
 
 
-STATE = {"weight": torch.arange(6.0, dtype=torch.float64).view(2, 3), "steps": [1, None, {"x": (2.5, "y")}]}
+STATE: dict[str, Any] = {
+    "weight": torch.arange(6.0, dtype=torch.float64).view(2, 3),
+    "steps": [1, None, {"x": (2.5, "y")}],
+}
 
 
 def test_what_is_kept_comes_back(files: tuple[int, ...]) -> None:

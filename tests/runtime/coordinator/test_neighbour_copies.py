@@ -68,9 +68,10 @@ def test_on_one_node_it_counts_when_every_stage_is_copied() -> None:
     assert found.newest is None
     (told,) = found.hear(SECOND, kept(name, 1), group())
     assert isinstance(told, Tell) and "training paused for 0.010 s" in told.text
-    assert found.newest == CompleteCopy(name, 4, 24, 0, {"stage-0-part-0": ("a",), "stage-1-part-0": ("a",)})
-    assert found.newest.missing({"a"}) == []
-    assert found.newest.missing({"b"}) == ["stage-0-part-0", "stage-1-part-0"]
+    newest = CompleteCopy(name, 4, 24, 0, {"stage-0-part-0": ("a",), "stage-1-part-0": ("a",)})
+    assert found.newest == newest
+    assert newest.missing({"a"}) == []
+    assert newest.missing({"b"}) == ["stage-0-part-0", "stage-1-part-0"]
 
 
 def test_the_next_one_leaves_the_newest_alone() -> None:
