@@ -46,10 +46,12 @@ _LARGEST = 1 << 25
 
 
 class MemoryShards:
-    """The shards of one process in one file of its node's memory, while they are written."""
+    """The shards of one process in one file of its node's memory; the same memory is used for each copy."""
 
     def __init__(self, descriptor: int) -> None:
         self._file = descriptor
+        self._map: mmap.mmap | None = None
+        """Kept: to see the memory of a file for the first time takes longer than to copy into it."""
         self._room: threading.Thread | None = None
         self._end = _BEGIN
 
@@ -67,9 +69,11 @@ class MemoryShards:
         fcntl.lockf(self._file, fcntl.LOCK_EX)
         self._end = _BEGIN + size_together(tensors)
         self._make_room(self._end)
-        memory = torch.frombuffer(mmap.mmap(self._file, self._end), dtype=torch.uint8)
+        if self._map is None or len(self._map) < self._end:
+            self._map = mmap.mmap(self._file, self._end)
+        memory = torch.frombuffer(self._map, dtype=torch.uint8)
         memory[:_BEGIN].zero_()
-        return copied_into(memory[_BEGIN:], tensors)
+        return copied_into(memory[_BEGIN : self._end], tensors)
 
     def finish(self, name: str, shards: list[Shard]) -> int:
         """Describe the copies that `take` has made for these shards; bytes that the whole takes."""

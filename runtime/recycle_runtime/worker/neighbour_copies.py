@@ -61,8 +61,10 @@ class WorkerCopies:
         self._equipment, self._link = equipment, equipment.link
         self._memory: NodeMemory | None = equipment.options.memory
         self._line = equipment.options.line
-        self._begun: tuple[KeepCopy, Any] | None = None
-        """The copy that is to come, and where to."""
+        self._prepared: KeepCopy | None = None
+        """The copy that is to come, once there is memory for it."""
+        self._places: dict[int, Any] = {}
+        """Where copies go, by slot."""
         self._is_busy = False
 
     # The copy of one's own state.
@@ -83,8 +85,9 @@ class WorkerCopies:
         self._keep(asked, chunks)
 
     def _prepare(self, asked: KeepCopy, chunks: Collection[Chunk]) -> None:
-        if self._is_busy or (self._begun is not None and self._begun[0] == asked):
+        if self._is_busy or self._prepared == asked:
             return
+        self._prepared = asked
         from recycle_runtime.checkpoint.writer import taken_apart, together
 
         with suppress(CheckpointError):
@@ -94,11 +97,12 @@ class WorkerCopies:
     def _shards_for(self, asked: KeepCopy) -> Any:
         from recycle_runtime.checkpoint.memory_shards import MemoryShards
 
-        if self._begun is None or self._begun[0] != asked:
-            if self._memory is None:
-                raise CheckpointError("the agent of this worker has no memory for copies")
-            self._begun = asked, MemoryShards(self._memory.file(self._line, "own", asked.slot % SLOTS))
-        return self._begun[1]
+        slot = asked.slot % SLOTS
+        if self._memory is None:
+            raise CheckpointError("the agent of this worker has no memory for copies")
+        if slot not in self._places:
+            self._places[slot] = MemoryShards(self._memory.file(self._line, "own", slot))
+        return self._places[slot]
 
     def _keep(self, asked: KeepCopy, chunks: Collection[Chunk]) -> None:
         """Training stops for the copy alone."""
@@ -112,8 +116,6 @@ class WorkerCopies:
         except (CheckpointError, OSError) as error:
             self._link.say(CopyFailed(asked.name, _words(error)))
             return
-        finally:
-            self._begun = None
         self._is_busy = True
         pause = now() - began
 
