@@ -466,7 +466,7 @@ def section(sizes: Sequence[int] = SIZES) -> Section:
         print("  ".join(_cells(found[-1])), flush=True)
     words = (
         f"A real coordinator against simulated processes on loopback, {STAGES} stages, {PER_NODE} workers a "
-        "node; one worker fails. CPU seconds of the coordinator's process alone: till all are told to begin, "
+        "node; one worker fails. CPU seconds of the coordinator's process alone: till all are told to begin; "
         "the meeting, until all train; a step of all; a second of rest, with two heartbeats of every node; "
         'from the end of a worker until all others are told to go on ("go"); the meeting after that, and '
         "the megabytes through it. Then the most that it held, the files it had open, and the seconds by "
@@ -478,7 +478,11 @@ def section(sizes: Sequence[int] = SIZES) -> Section:
         powers = [exponent(sizes, column) for column in list(zip(*found, strict=True))[1:]]
         n_log_n = exponent(sizes, [size * math.log(size) for size in sizes])
         rows.append(("grows as N to the", *(f"{power:.2f}" for power in powers)))
-        words += f" The last row is the power of N that fits best; for N log N it would be {n_log_n:.2f}."
+        both = exponent(sizes, [size * math.log(size * size / STAGES) for size in sizes])
+        words += (
+            f" The last row is the power of N that fits best; for N log N it would be {n_log_n:.2f}, and for "
+            f"N log N + N log (N / {STAGES}), the two groups that every process meets, {both:.2f}."
+        )
     return Section(
         title=TITLE,
         command="python -m bench.control_plane",
