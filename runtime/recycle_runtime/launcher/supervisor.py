@@ -28,7 +28,8 @@ from recycle_runtime.protocol.framing import TOKEN, new_token
 from recycle_runtime.protocol.lifeline import Lifeline
 from recycle_runtime.protocol.messages import JobEnded, Message, Observe, StepRow, StopJob, ToObserver
 
-_LISTENS_WITHIN = 30.0
+_LISTENS_WITHIN = 300.0
+"""Seconds; one that ends is not waited for, and a busy machine or a slow disk may take this long."""
 _OBSERVED_WITHIN = 2.0
 _HERE = "127.0.0.1"
 _BACKLOG = 1024

@@ -158,7 +158,7 @@ def test_a_coordinator_that_was_requeued_after_its_end(
     for role, code in (("agent", 0), ("coordinator", 3)):
         words = ["bash", str(script), role, str(folder), "--partition=x"]
         (folder / "coordinator").mkdir(exist_ok=True)
-        assert subprocess.run(words, cwd=tmp_path, env=environment, timeout=120).returncode == code
+        assert subprocess.run(words, cwd=tmp_path, env=environment, timeout=300).returncode == code
     assert not (tmp_path / "called.agent").exists()
     assert (folder / "coordinator.before-1").is_dir()
     assert _words(tmp_path / "submitted.8")[-4:] == ["--partition=x", str(script), "agent", str(folder)]
@@ -220,7 +220,7 @@ def test_the_script_waits_for_a_last_checkpoint(bundle: str, recyclec: Recyclec,
             while len(list(tmp_path.glob("began.*"))) < count:
                 assert child.poll() is None
             tells(child.pid, signal.SIGTERM)
-            assert child.wait(120) == 143
+            assert child.wait(300) == 143
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
@@ -235,7 +235,7 @@ def test_what_was_killed_starts_again(bundle: str, recyclec: Recyclec, tmp_path:
     environment = _submitted(script)
     (tmp_path / "bin" / "recycle-run").write_text(DIES_ONCE)
     words = ["bash", str(script), "coordinator", str(_folder(tmp_path))]
-    assert subprocess.run(words, cwd=tmp_path, env=environment, timeout=120).returncode == 0
+    assert subprocess.run(words, cwd=tmp_path, env=environment, timeout=300).returncode == 0
     assert (tmp_path / "lives").read_text().split() == ["coordinator"] * 2
 
 
@@ -261,7 +261,7 @@ def _submitted(script: Path, *options: str) -> dict[str, str]:
         (commands / name).chmod(0o755)
     environment = _environment(script.parent)
     subprocess.run(
-        ["bash", str(script), *options], cwd=script.parent, env=environment, check=True, timeout=120
+        ["bash", str(script), *options], cwd=script.parent, env=environment, check=True, timeout=300
     )
     return environment
 
@@ -275,7 +275,7 @@ def _calls(script: Path, *options: str) -> tuple[Path, list[str], list[str]]:
     environment, folder = _submitted(script, *options), _folder(script.parent)
     for role, code in (("agent", 0), ("coordinator", 3)):
         words = ["bash", str(script), role, str(folder), *options]
-        done = subprocess.run(words, cwd=script.parent, env=environment, timeout=120)
+        done = subprocess.run(words, cwd=script.parent, env=environment, timeout=300)
         assert done.returncode == code
     return folder, _words(script.parent / "called.coordinator"), _words(script.parent / "called.agent")
 

@@ -46,7 +46,7 @@ def served() -> Generator[Playground]:
 def ask(
     server: Playground, method: str = "GET", path: str = "/", body: bytes | None = None, **headers: str
 ) -> tuple[int, dict[str, str], bytes]:
-    connection = HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+    connection = HTTPConnection("127.0.0.1", server.server_port, timeout=300)
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     connection.request(method, path, body, named)
     response = connection.getresponse()

@@ -24,7 +24,7 @@ def served() -> Iterator[tuple[str, int]]:
 
 
 def ask(served: tuple[str, int], path: str, **headers: str) -> http.client.HTTPResponse:
-    connection = http.client.HTTPConnection(*served, timeout=30)
+    connection = http.client.HTTPConnection(*served, timeout=120)
     connection.request("GET", path, headers=headers)
     return connection.getresponse()
 
@@ -77,7 +77,7 @@ def test_a_name_of_another_site_is_refused(served: tuple[str, int]) -> None:
 
 
 def test_nothing_can_be_changed(served: tuple[str, int]) -> None:
-    connection = http.client.HTTPConnection(*served, timeout=30)
+    connection = http.client.HTTPConnection(*served, timeout=120)
     connection.request("POST", "/", body=b"x", headers={"Authorization": f"Bearer {TOKEN}"})
     assert connection.getresponse().status == 501
 
@@ -90,7 +90,7 @@ def test_garbage_does_not_end_it(served: tuple[str, int]) -> None:
         b"GET / HTTP/9.9\r\n\r\n",
         b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n",
     ):
-        with socket.create_connection(served, timeout=30) as line:
+        with socket.create_connection(served, timeout=120) as line:
             line.sendall(text)
     assert ask(served, "/metrics", Authorization=f"Bearer {TOKEN}").status == 200
 

@@ -178,7 +178,7 @@ def _run(command: list[str]) -> None:
 
 def _child_of(pid: int) -> int:
     """The process that another has made in its new namespaces."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         try:
             children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()

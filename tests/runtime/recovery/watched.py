@@ -34,8 +34,8 @@ PROGRAMS = Path(__file__).resolve().parent / "programs"
 TINY = str(PROGRAMS / "tiny.py")
 BUFFERS_AND_DROPOUT = str(PROGRAMS / "buffers_and_dropout.py")
 
-_STILL = 60.0
-"""Seconds without any news after which a run counts as hung; start-up on a busy machine takes half of it."""
+_STILL = 300.0
+"""Seconds without any news after which a run counts as hung; start-up on a busy machine takes a third."""
 
 Drive = Callable[[Supervisor, ToObserver], None]
 """Called with all news of a run, to inject faults from outside."""
@@ -214,7 +214,7 @@ def processes_of(path: Path) -> list[int]:
 
 
 def _check_nothing_is_left(state: Path, said: str) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while (left := processes_of(state)) and time.monotonic() < deadline:
         time.sleep(0.05)
     for pid in left:

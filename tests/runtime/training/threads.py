@@ -15,7 +15,7 @@ from recycle_runtime.transport.interface import Arrival, Grid, Pending, TensorSp
 from recycle_runtime.worker.fixed_plan import FixedPlanWorker
 from recycle_runtime.worker.options import WorkerOptions
 
-_PATIENCE = 30.0
+_PATIENCE = 300.0
 
 
 class _Sum:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-PATIENCE = 30.0
+PATIENCE = 120.0
 
 
 class Message:

@@ -21,7 +21,7 @@ from tests.runtime.transport.workers import in_threads
 FIRST, SECOND = (0, 0), (0, 1)
 GRID = Grid([FIRST, SECOND], 1, 1)
 SLOTS = 3
-PATIENCE = timedelta(seconds=20)
+PATIENCE = timedelta(seconds=120)
 Talk = Callable[[Any, Any], None]
 
 

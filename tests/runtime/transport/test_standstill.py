@@ -17,7 +17,7 @@ from tests.runtime.transport.workers import in_threads
 SECONDS = 0.3
 WORKERS = [(0, 0), (0, 1), (0, 2)]
 GRID = Grid(WORKERS, 1, 1, (0, 1, 2))
-PATIENCE = timedelta(seconds=30)
+PATIENCE = timedelta(seconds=120)
 
 
 def test_all_wait() -> None:

@@ -30,7 +30,7 @@ class Summation:
             self._is_complete.set()
 
     def total(self) -> torch.Tensor:
-        assert self._is_complete.wait(60), "a member never came"
+        assert self._is_complete.wait(300), "a member never came"
         total = self._parts[0].clone()
         for member in range(1, self._size):
             total += self._parts[member]
