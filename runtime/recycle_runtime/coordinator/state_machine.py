@@ -698,7 +698,9 @@ class StateMachine:
             return
         empty = self._empty_stages()
         if empty and self.phase is not Phase.FORMING:
-            said = f" ({event.reason})" if event.reason else ""
+            # While others leave their group because of a failure, that is why this one fails too.
+            earlier = self.recovery.reason if self.phase is Phase.GATHERING else ""
+            said = f" ({reason})" if (reason := event.reason or earlier) else ""
             self._end(f"every worker of stage {empty[0]} has failed: {cause}{said}", is_lost=True)
         elif self.phase is Phase.FORMING and not self.expected and not self.roster.entries:
             said = f" ({event.reason})" if event.reason else ""

@@ -48,6 +48,7 @@ def fail(*_):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "said"),
     [
@@ -57,7 +58,7 @@ def fail(*_):
 )
 def test_a_rank_that_fails_is_named(tmp_path: Path, how: str, said: str) -> None:
     program = compare.changed(tmp_path, SLICED, FAILS.format(how=how))
-    options = RunOptions(compare.plan_file(tmp_path, job(), []), program, 3)
+    options = RunOptions(compare.plan_file(tmp_path, job(), []), program, 3, first_step_timeout=300.0)
     # Both workers of the stage fail; whether the second does before the job has to end is a matter of time.
     with pytest.raises((RunError, NoPlanError), match=r"rank 1 of worker [01]:1[, ].*" + said):
         run_local(options)
