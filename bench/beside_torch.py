@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,8 +19,12 @@ from bench.measure import RECYCLEC, run
 from bench.models import MICROBATCHES, MODELS, Model
 from bench.report import Section, job_path
 from bench.turns import PROCESSES, Pair, Setting, Turn, TurnError, share, take_turns
-from recycle_compiler.backends.bundle import read_streams
+from recycle_compiler.backends.bundle import read_streams, write_bundle
 from recycle_compiler.backends.torch_csv import torch_csv
+from recycle_compiler.frontend import load_job
+from recycle_compiler.ir.failure import failure_set
+from recycle_compiler.ir.job import JobSpec, Techniques
+from recycle_compiler.planner.compile import plan_failed
 from recycle_runtime.plan.bundle import Bundle
 
 TITLE = "Steps beside torch.distributed.pipelining"
@@ -38,23 +43,26 @@ class Contestant(NamedTuple):
     """A function of bench/contestants.py."""
     file: str
     """What is run, of the files of `compile_plans`."""
-    beside: str = ""
-    """The one of ours that it is compared with."""
+    beside: tuple[str, ...] = ()
+    """Those of ours that it is compared with."""
 
 
-ONE_F_ONE_B, ZERO_BUBBLE = "1F1B", "zero-bubble"
+ONE_F_ONE_B, ZERO_BUBBLE, ZERO_BUBBLE_V = "1F1B", "zero-bubble", "zero-bubble V"
+V = (0, 1, 1, 0)
+"""Which worker holds each chunk: a micro-batch goes down and up again."""
 CONTESTANTS = (
     Contestant(ONE_F_ONE_B, "ours", "1f1b.plan"),
     Contestant(ZERO_BUBBLE, "ours", "zero-bubble.plan"),
-    Contestant("Schedule1F1B", "torch_1f1b", "", ONE_F_ONE_B),
-    Contestant("ScheduleInterleavedZeroBubble", "torch_interleaved_zero_bubble", "", ZERO_BUBBLE),
-    Contestant("ScheduleZBVZeroBubble", "torch_zbv", "", ZERO_BUBBLE),
-    Contestant("our zero-bubble plan as CSV", "torch_csv", "zero-bubble.csv", ZERO_BUBBLE),
+    Contestant(ZERO_BUBBLE_V, "ours", "zero-bubble-v.plan"),
+    Contestant("Schedule1F1B", "torch_1f1b", "", (ONE_F_ONE_B,)),
+    Contestant("ScheduleInterleavedZeroBubble", "torch_interleaved_zero_bubble", "", (ZERO_BUBBLE,)),
+    Contestant("ScheduleZBVZeroBubble", "torch_zbv", "", (ZERO_BUBBLE, ZERO_BUBBLE_V)),
+    Contestant("our zero-bubble plan as CSV", "torch_csv", "zero-bubble.csv", (ZERO_BUBBLE,)),
 )
 
 
 def section(models: Sequence[Model] = MODELS) -> Section:
-    """One row for each model and each of torch's schedules."""
+    """Rows for each model and each of torch's schedules."""
     return Section(
         title=TITLE,
         command="python -m bench.beside_torch",
@@ -65,8 +73,9 @@ def section(models: Sequence[Model] = MODELS) -> Section:
             "has two numbers on each stage, so that only the work around it is left. Ours runs 1F1B with a "
             "barrier (bench/jobs/beside-torch.job, techniques none) and a zero-bubble plan in the same "
             "memory (decouple and stagger), for the GPT made with times that `recycle-run profile` has "
-            "measured. ScheduleZBVZeroBubble has two stages on each process. All contestants take turns "
-            "of a few steps; times are medians over turns, a ratio is the median of the ratios within a "
+            "measured. ScheduleZBVZeroBubble has two stages on each process, and so has `zero-bubble V`, a "
+            "plan for chunks that lie on the workers as 0, 1, 1, 0. All contestants take turns of a few "
+            "steps; times are medians over turns, a ratio is the median of the ratios within a "
             "round, CPU is of both processes. Losses agree."
         ),
         columns=(
@@ -78,13 +87,11 @@ def section(models: Sequence[Model] = MODELS) -> Section:
 
 
 def table(model: str, turns: dict[str, list[Turn]]) -> list[tuple[str, ...]]:
-    """A row for each of torch's contestants, with ours beside it."""
+    """A row for each of torch's contestants with each of ours beside it."""
     rows: list[tuple[str, ...]] = []
-    for one in CONTESTANTS:
-        if one.beside:
-            theirs, ours = turns[one.name], turns[one.beside]
-            ratio = share([turn.seconds for turn in ours], [turn.seconds for turn in theirs])
-            rows.append((model, one.name, *_medians(theirs), one.beside, *_medians(ours), f"{ratio:.3f}"))
+    for theirs, ours in ((one.name, name) for one in CONTESTANTS for name in one.beside):
+        ratio = share([turn.seconds for turn in turns[ours]], [turn.seconds for turn in turns[theirs]])
+        rows.append((model, theirs, *_medians(turns[theirs]), ours, *_medians(turns[ours]), f"{ratio:.3f}"))
     return rows
 
 
@@ -128,14 +135,48 @@ def started(works: Sequence[tuple[str, Path]], program: Path) -> Generator[list[
 def compile_plans(folder: Path, program: Path, profiled: bool) -> None:
     """Ours, and the zero-bubble one as torch reads it."""
     job, plan = job_path("beside-torch"), folder / "zero-bubble.plan"
+    in_four = folder / "in-four.job"
     run([RECYCLEC, "compile", job, "--techniques", "none", "-o", folder / "1f1b.plan"])
     if profiled:
-        profile, job = folder / "profile.json", folder / "profiled.job"
-        run([RECYCLE_RUN, "profile", "--program", program, "--stages", str(PROCESSES), "-o", profile])
-        job.write_text(profiled_job(profile.name, profile.read_text(encoding="utf-8")), encoding="utf-8")
+        job = folder / "profiled.job"
+        job.write_text(_profile(program, folder / "profile.json", PROCESSES), encoding="utf-8")
+        in_four.write_text(_profile(program, folder / "in-four.json", len(V)), encoding="utf-8")
+    else:
+        in_four.write_text(cut_in_four(job.read_text(encoding="utf-8")), encoding="utf-8")
     run([RECYCLEC, "compile", job, "--techniques", "decouple,stagger", "-o", plan])
     schedule = torch_csv(read_streams(Bundle.read(str(plan)), 0))
     (folder / "zero-bubble.csv").write_text(schedule, encoding="utf-8")
+    with_chunks = plan_failed(in_v(load_job(str(in_four)).spec), failure_set([]))
+    write_bundle(folder / "zero-bubble-v.plan", source="", plans=[with_chunks])
+
+
+def _profile(program: Path, profile: Path, stages: int) -> str:
+    """Measures the stages of a program; the job with their times."""
+    run([RECYCLE_RUN, "profile", "--program", program, "--stages", str(stages), "-o", profile])
+    return profiled_job(profile.name, profile.read_text(encoding="utf-8"))
+
+
+def cut_in_four(job: str) -> str:
+    """The same job with twice as many stages of the same times."""
+    assert "pipeline = 2 " in job, "the job says in another way that it has two stages"
+    return job.replace("pipeline = 2 ", "pipeline = 4 ")
+
+
+def in_v(job: JobSpec) -> JobSpec:
+    """A job of four stages as one of two, whose workers hold two chunks each in the memory of 1F1B."""
+    of_stage = [
+        sum(amount for amount, stage in zip(job.activation, V, strict=True) if stage == each)
+        for each in range(PROCESSES)
+    ]
+    return replace(
+        job,
+        stages=PROCESSES,
+        chunk_stages=V,
+        # What a worker hands to itself takes no time.
+        transfer=(job.transfer[0], 0, job.transfer[2]),
+        capacity=tuple(PROCESSES * amount for amount in of_stage),
+        techniques=Techniques(adaptive=False, decouple=True, stagger=True),
+    )
 
 
 def profiled_job(name: str, profile: str) -> str:

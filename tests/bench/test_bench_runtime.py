@@ -14,6 +14,8 @@ from bench.beside_torch import (
     ONE_F_ONE_B,
     ZERO_BUBBLE,
     check_losses,
+    cut_in_four,
+    in_v,
     profiled_job,
     table,
 )
@@ -39,7 +41,8 @@ def test_a_row_for_each_schedule_of_torch() -> None:
     turns = {one.name: [turn(0.2, 0.3), turn(0.4, 0.5), turn(0.6, 0.7)] for one in CONTESTANTS}
     turns[ZERO_BUBBLE] = [turn(0.1, 0.2), turn(0.3, 0.4), turn(0.6, 0.6)]
     rows = table("64", turns)
-    assert [row[1] for row in rows] == [one.name for one in CONTESTANTS if one.beside]
+    expected = [(one.name, name) for one in CONTESTANTS for name in one.beside]
+    assert [(row[1], row[4]) for row in rows] == expected
     assert rows[0] == ("64", "Schedule1F1B", "400.0", "500.0", ONE_F_ONE_B, "400.0", "500.0", "1.000")
     assert rows[1][2:] == ("400.0", "500.0", ZERO_BUBBLE, "300.0", "400.0", "0.750")
 
@@ -99,6 +102,16 @@ def test_the_plan_without_techniques_is_one_f_one_b() -> None:
     first, second = torch_csv(plain).splitlines()
     assert first == "0F0,0F1," + ",".join(f"0B{number},0F{number + 2}" for number in range(6)) + ",0B6,0B7"
     assert second == ",".join(f"1F{number},1B{number}" for number in range(8))
+
+
+def test_a_job_in_a_v_has_two_chunks_on_a_worker_and_the_memory_of_one_f_one_b(tmp_path: Path) -> None:
+    path = tmp_path / "four.job"
+    path.write_text(cut_in_four(job_path("beside-torch").read_text(encoding="utf-8")))
+    four = load_job(str(path)).spec
+    job = in_v(four)
+    assert not list(job.verify())
+    assert (job.stages, job.chunk_stages, job.microbatches) == (2, (0, 1, 1, 0), 8)
+    assert job.capacity == (4 * four.activation[0],) * 2
 
 
 def test_profiled_jobs_have_the_memory_of_one_f_one_b(tmp_path: Path) -> None:
