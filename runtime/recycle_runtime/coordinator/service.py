@@ -888,7 +888,9 @@ class Service:
         if copies is None or job.phase is not Phase.RUNNING:
             return
         step = copies.waits_for_scripts
-        if step is not None and (state := job.script_state(step)) is not None:
+        state = None if step is None else job.script_state(step)
+        # What became of the last step is known one step later.
+        if step is not None and state is not None and (state.settled or job.rows.next > step + 1):
             self._carry_out(copies.hear_scripts(state))
             self._note_copy()
         elif step is not None and job.rows.next > step + _SCRIPT_STEPS:
