@@ -24,10 +24,15 @@ def check_sound(folder: Path, manifest: Manifest) -> None:
     """CheckpointError for the first shard that is not as it was written; reads all of them."""
     names = manifest.shape.shards
     with ThreadPoolExecutor(_THREADS) as threads:
-        list(threads.map(_check, [folder / name for name in names], map(manifest.shards.__getitem__, names)))
+        list(
+            threads.map(
+                check_shard, [folder / name for name in names], map(manifest.shards.__getitem__, names)
+            )
+        )
 
 
-def _check(shard: Path, checksum: int) -> None:
+def check_shard(shard: Path, checksum: int) -> None:
+    """CheckpointError unless it is as it was written; the manifest has the checksum."""
     found, actual = read_sealed(shard / SHARD_FILE, SHARD_KIND)
     if actual != checksum:
         raise CheckpointError(f"{shard / SHARD_FILE}: not the one that the manifest was written for")

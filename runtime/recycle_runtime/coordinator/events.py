@@ -6,6 +6,7 @@ carries them out. Standard library only.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from recycle_runtime.checkpoint.manifest import Manifest
 from recycle_runtime.checkpoint.script_state import ScriptState
@@ -51,8 +52,6 @@ class Joined:
     """Whether it holds something from before, which counts for nothing now."""
     asked: int = 0
     """The newest generation that it has heard of, from another coordinator perhaps."""
-    generation: int = 0
-    """The last one that it was in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +62,8 @@ class Returned:
     is_training: bool
     """In the generation of the journal."""
     asked: int
+    saves: bool = False
+    """Whether it writes its parameters when the job ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,8 @@ class Reconnected:
     is_training: bool
     asked: int
     """The newest generation that it has heard of, from another coordinator perhaps."""
+    saves: bool = False
+    """Whether it writes its parameters when the job ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,6 +327,23 @@ class BeginGeneration:
     """The same for workers that get their state while those train."""
 
 
+class LastSave(NamedTuple):
+    """All steps are made, and workers write their parameters."""
+
+    steps: int
+    saving: tuple[tuple[Member, int | None], ...]
+    """Processes that should, with their stages."""
+    error: str | None
+    """What has gone wrong by then."""
+
+
+@dataclass(frozen=True, slots=True)
+class BeginLastSave:
+    """All steps are made, and workers write their parameters: write that down before any is told."""
+
+    last_save: LastSave
+
+
 @dataclass(frozen=True, slots=True)
 class BeginMove:
     """Layers begin to travel: write it down before any process is told."""
@@ -441,6 +461,7 @@ Order = (
     | Tell
     | BeginGathering
     | BeginGeneration
+    | BeginLastSave
     | BeginMove
     | EndMove
     | FinishRecovery

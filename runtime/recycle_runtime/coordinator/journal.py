@@ -13,12 +13,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
+from recycle_runtime.coordinator.events import LastSave
 from recycle_runtime.coordinator.neighbour_copies import CompleteCopy
 from recycle_runtime.files import reason, write_whole
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.plan_book import Assignment, Fitted, PlanBook
 from recycle_runtime.protocol.codec import decode, encode
-from recycle_runtime.protocol.messages import Evaluated, JobEnded, JobEvent, Saved, StepRow
+from recycle_runtime.protocol.messages import Evaluated, JobEnded, JobEvent, Member, Saved, StepRow
 
 FILE = "journal.jsonl"
 _AT_RISK = "training continues, and would end if the coordinator did now"
@@ -81,6 +82,10 @@ class Remembered(NamedTuple):
     """What scripts have saved."""
     saving: tuple[str, ...] = ()
     """Folders that were made for it."""
+    last_save: LastSave | None = None
+    """What was under way when all steps were made."""
+    done: tuple[tuple[Member, str | None], ...] = ()
+    """Who has written its parameters, or why it could not."""
     ended: JobEnded | None = None
     """How the job has ended, if it has."""
     copied: CompleteCopy | None = None
@@ -173,6 +178,8 @@ def read(path: str | Path) -> Remembered | None:
         evaluated=tuple(decode(Evaluated, row["evaluated"]) for row in lines if "evaluated" in row),
         saved=tuple(decode(Saved, row["saved"]) for row in lines if "saved" in row),
         saving=tuple(str(row["saving"]) for row in lines if "saving" in row),
+        last_save=next((decode(LastSave, row["last_save"]) for row in lines if "last_save" in row), None),
+        done=tuple((decode(Member, row["done"]), row["error"]) for row in lines if "done" in row),
         ended=next((decode(JobEnded, row["ended"]) for row in lines if "ended" in row), None),
         copied=_copied(lines),
     )

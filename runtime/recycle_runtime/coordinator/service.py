@@ -27,6 +27,7 @@ from recycle_runtime.coordinator.events import (
     BeginCheckpoint,
     BeginGathering,
     BeginGeneration,
+    BeginLastSave,
     BeginMove,
     BeginSave,
     CompleteCheckpoint,
@@ -82,6 +83,7 @@ from recycle_runtime.plan.recut import size_text
 from recycle_runtime.protocol.access import Token
 from recycle_runtime.protocol.codec import ProtocolError
 from recycle_runtime.protocol.messages import (
+    ENDED_WELL,
     AgentJoin,
     AtBoundary,
     Began,
@@ -317,6 +319,7 @@ class Service:
             Tell: lambda order: self._tell(order.text),
             BeginGathering: self._begin_gathering,
             BeginGeneration: self._begin_generation,
+            BeginLastSave: lambda order: self._journal.write(last_save=order.last_save),
             BeginMove: self._begin_move,
             EndMove: self._end_move,
             FinishRecovery: self._finish_recovery,
@@ -442,7 +445,10 @@ class Service:
         self._adaptation.generation(self._job.assignment, cells)
         workers = (*remembered.places, *remembered.joiners)
         self._returning = {Member(worker, rank) for worker in workers for rank in range(self._tensor)}
+        self._returning -= {member for member, _ in remembered.done}
         self._deadline = self._clock.now() + _RETURN_SECONDS
+        if remembered.last_save is not None:
+            self._job.remember_last_save(remembered.last_save, remembered.done)
         if remembered.ended is not None:
             # Whoever has not heard of it comes back for it.
             self._end, self._closes_at = remembered.ended, self._deadline
@@ -559,17 +565,17 @@ class Service:
             # The same process, whose connection broke.
             self._give_copy_up()
             connection.send(Recall(self._job.rows.next))
-            self._happen(Reconnected(member, message.generation, message.is_training, message.asked))
+            self._happen(_reconnected(message))
         elif member in self._returning and self._end is not None:
-            self._happen(Reconnected(member, message.generation, message.is_training, message.asked))
+            self._happen(_reconnected(message))
         elif member in self._returning:
             # One that never heard of the last generation is none of those who train in it.
             is_training = message.is_training and message.generation == self._job.number
             connection.send(Recall(self._job.rows.next))
-            self._happen(Returned(member, is_training, message.asked))
+            self._happen(Returned(member, is_training, message.asked, message.saves))
             self._is_back(member)
         else:
-            self._happen(Joined(member, message.generation > 0, message.asked, message.generation))
+            self._happen(Joined(member, message.generation > 0, message.asked))
 
     def _is_back(self, member: Member) -> None:
         """Or known to have failed."""
@@ -580,6 +586,12 @@ class Service:
 
     def _done(self, member: Member, message: Done) -> None:
         self._connections.finish(member)
+        self._hear_last_words(member, message)
+
+    def _hear_last_words(self, member: Member, message: Done) -> None:
+        """They are said once: a coordinator that comes after this one has to know them."""
+        if self._job.phase is Phase.SAVING:
+            self._journal.write(done=member, error=message.error)
         self._happen(Said(member, message))
 
     def _step_done(self, member: Member, message: StepDone) -> None:
@@ -681,7 +693,10 @@ class Service:
             name = name_of(member.worker)
             name = name if self._tensor == 1 else f"rank {member.tp_rank} of worker {name}"
             failed = WorkerFailed(member.worker, f"{name} {message.how}", fault_at)
-            if message.stuck_in is not None and fault_at is None:
+            if message.how == ENDED_WELL and self._job.phase is Phase.SAVING:
+                # What it has said may not have been heard, if a coordinator ended meanwhile.
+                self._hear_last_words(member, Done(None))
+            elif message.stuck_in is not None and fault_at is None:
                 where = f":\n{message.where}" if message.where else ""
                 self._happen(WorkerStuck(failed, message.stuck_in, f"worker {failed.cause}{where}"))
             else:
@@ -863,6 +878,9 @@ class Service:
         _LOGGER.info("%s", order.why, extra={"worker": name_of(order.member.worker)})
         self._agents.kill(order.member)
         self._connections.hang_up(order.member)
+        if order.member in self._returning:
+            # If it comes back all the same, it is as new.
+            self._is_back(order.member)
 
     def _rename(self, order: Rename) -> None:
         self._moved_in[order.target.worker] = order.member.worker
@@ -1097,6 +1115,10 @@ def _beginning(remembered: Remembered | None, copied: CompleteCopy | None) -> Be
         return None
     words = f"resuming with step {copied.step} from copies in the memory of nodes"
     return Beginning(copied.name, copied.step, copied.item, words=words)
+
+
+def _reconnected(message: Join) -> Reconnected:
+    return Reconnected(message.member, message.generation, message.is_training, message.asked, message.saves)
 
 
 def _called(member: Member) -> str:

@@ -27,6 +27,7 @@ from recycle_runtime.coordinator.events import (
     BeginCheckpoint,
     BeginGathering,
     BeginGeneration,
+    BeginLastSave,
     BeginMove,
     BeginSave,
     CheckpointClosed,
@@ -42,6 +43,7 @@ from recycle_runtime.coordinator.events import (
     FinishRecovery,
     GivenUp,
     Joined,
+    LastSave,
     MovesWanted,
     Order,
     PlanMade,
@@ -135,7 +137,7 @@ from recycle_runtime.protocol.messages import (
 
 ENDLESS = 1 << 62
 """Steps of a job whose scripts say when it ends."""
-_WHILE_SAVING = (Said, WorkerFailed, Reconnected, CheckpointClosed, TimePassed, GivenUp)
+_WHILE_SAVING = (Said, WorkerFailed, Returned, Reconnected, CheckpointClosed, TimePassed, GivenUp)
 """Events that still matter when all steps are made."""
 _MOST_FRUITLESS = 5
 """Generations in a row that end without a step or a failure; after more of them something else is wrong."""
@@ -381,15 +383,21 @@ class StateMachine:
         self.phase, self._error = Phase.ENDED, error
         self.checkpoints.stop()
 
+    def remember_last_save(self, last: LastSave, done: Iterable[tuple[Member, str | None]]) -> None:
+        """All steps were made when the coordinator before this one ended; these have said how it went."""
+        self.phase, self.steps, self._error = Phase.SAVING, last.steps, last.error
+        self._saving, self._asked_at = dict(last.saving), self._now
+        self.checkpoints.stop()
+        for member, error in done:
+            self._note_saved(member, error)
+
     # Who comes.
 
     def _joined(self, event: Joined) -> None:
         member = event.member
         if member in self.roster:
             return
-        # One that joined in the last generation of the coordinator before this one holds what others hold.
-        was_joining = self._remembered is not None and event.generation == self._remembered
-        self.roster.join(member).is_outdated = event.has_trained and not was_joining
+        self.roster.join(member).is_outdated = event.has_trained
         if self.roster.is_whole(member.worker):
             self.expected.discard(member.worker)
         self._newest = max(self._newest, event.asked)
@@ -409,9 +417,12 @@ class StateMachine:
             self._send(member, Leave(self.number))
 
     def _returned(self, event: Returned) -> None:
+        self.roster.entries[event.member].saves = event.saves
         self._newest = max(self._newest, event.asked)
         if self.phase in _CHANGING:
             self._ask_to_leave(event.member, event.asked)
+        elif self.phase is Phase.SAVING:
+            self._send(event.member, End(ok=True))
         elif self.phase is not Phase.RUNNING:
             self._send(event.member, Leave(self.number))
         elif event.is_training and event.asked <= self.number:
@@ -440,6 +451,8 @@ class StateMachine:
     def _reconnected(self, event: Reconnected) -> None:
         member = event.member
         self.checkpoints.drop(member)
+        if member in self.roster:
+            self.roster.entries[member].saves = event.saves
         self._newest = max(self._newest, event.asked)
         if self.phase in (Phase.SAVING, Phase.ENDED):
             self._send(member, End(self.phase is Phase.SAVING or self._error is None))
@@ -459,6 +472,8 @@ class StateMachine:
         if member not in self.roster:
             return
         entry = self.roster.entries[member]
+        if message.generation < entry.generation:
+            return
         entry.report = Report(None, is_fresh=False) if entry.is_outdated else message.report
         entry.generation, entry.is_leaving = message.generation, False
         if self.phase is Phase.RUNNING:
@@ -744,6 +759,10 @@ class StateMachine:
     def _time_passed(self, event: TimePassed) -> None:
         if self._ends_because is not None and self._now > self._ends_by:
             self._end(f"{self._ends_because} (there was no time for a last checkpoint)")
+            return
+        if self.phase is Phase.SAVING and not self._saving:
+            # The coordinator before this one had heard the last of them.
+            self._end(self._error, ok=True)
             return
         if self.phase is Phase.SAVING and self._now - self._asked_at > self._patience.first_step:
             names = ", ".join(name_of(member.worker) for member in sorted(self._saving))
@@ -1168,18 +1187,21 @@ class StateMachine:
             return
         self.phase, self._asked_at = Phase.SAVING, self._now
         self.checkpoints.stop()
+        self._orders.append(BeginLastSave(LastSave(self.steps, tuple(self._saving.items()), self._error)))
         for member in self.roster.entries:
             self._send(member, End(ok=True))
 
     def _done(self, member: Member, message: Done) -> None:
-        if self.phase is not Phase.SAVING or member not in self._saving:
-            return
-        stage = self._saving.pop(member)
-        if message.error is None:
+        if self.phase is Phase.SAVING and member in self._saving:
+            self._note_saved(member, message.error)
+            self._end_if_saved()
+
+    def _note_saved(self, member: Member, error: str | None) -> None:
+        stage = self._saving.pop(member, None)
+        if error is None:
             self._saved.add(stage)
         else:
-            self._error = self._error or f"worker {name_of(member.worker)}: {message.error}"
-        self._end_if_saved()
+            self._error = self._error or f"worker {name_of(member.worker)}: {error}"
 
     def _lost_while_saving(self, worker: Worker, cause: str) -> None:
         """Its peers have the same parameters, if it has any."""

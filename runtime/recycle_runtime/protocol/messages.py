@@ -147,6 +147,8 @@ class Join:
     asked: Natural
     """The newest one that it has heard of."""
     is_training: bool
+    saves: bool = False
+    """Whether it writes its parameters when the job ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -743,6 +745,10 @@ class AgentJoin:
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
     """I live."""
+
+
+ENDED_WELL = "ended with status 0"
+"""How a worker process ends that has done all that it should."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -20,6 +21,7 @@ from recycle_runtime.execution.op_times import OpTimes
 from recycle_runtime.execution.session import Role, Session, StepReport
 from recycle_runtime.execution.tracing import Tracer
 from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.plan.worker_ids import Worker
 from recycle_runtime.program.loading import Program
 from recycle_runtime.protocol.address import address_now
 from recycle_runtime.protocol.messages import CheckpointReply, NotFinite
@@ -32,7 +34,8 @@ from recycle_runtime.transport.sockets import Ends, keep, look
 from recycle_runtime.worker.connections import GroupConnections
 from recycle_runtime.worker.held_chunks import HeldChunks
 from recycle_runtime.worker.layer_transfer import built_layers
-from recycle_runtime.worker.options import ProcessOptions
+from recycle_runtime.worker.options import ProcessOptions, WorkerOptions
+from recycle_runtime.worker.saved_state import save_state
 from recycle_runtime.worker.state_transfer import Pair, StatePair
 
 
@@ -197,6 +200,10 @@ class Engine(Protocol):
         """Become what the checkpoint holds; CheckpointError when it does not fit."""
         ...
 
+    async def save(self, folder: Path, worker: Worker, options: WorkerOptions, chunks: HeldChunks) -> None:
+        """Write parameters to the folder of `--save`; OSError if that cannot be done."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class TorchEngine:
@@ -300,6 +307,9 @@ class TorchEngine:
         from recycle_runtime.checkpoint.writer import restore
 
         restore(chunk, checkpoint, step, accepts_changes=self.options.accepts_changes)
+
+    async def save(self, folder: Path, worker: Worker, options: WorkerOptions, chunks: HeldChunks) -> None:
+        save_state(folder, worker, options, chunks)
 
 
 async def connect_to_coordinator(options: ProcessOptions, surroundings: Surroundings) -> Line:

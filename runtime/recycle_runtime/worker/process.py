@@ -1,13 +1,9 @@
 """What a worker process does with its life: report, train, leave, report again."""
 
-import errno
-import json
 import logging
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-
-import torch
 
 from recycle_runtime import logs
 from recycle_runtime.execution.chunk import chunks_of
@@ -16,7 +12,7 @@ from recycle_runtime.execution.interpreter import StreamError
 from recycle_runtime.execution.op_times import OpTimes
 from recycle_runtime.execution.parameter_looks import parameters_of
 from recycle_runtime.execution.tracing import Tracer
-from recycle_runtime.files import sentence, writing_whole
+from recycle_runtime.files import sentence
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.worker_ids import Worker, worker_text
 from recycle_runtime.program.loading import Program, load_program
@@ -72,7 +68,7 @@ from recycle_runtime.worker.held_chunks import HeldChunks
 from recycle_runtime.worker.layer_moves import LayerMoves
 from recycle_runtime.worker.link import Link, Wake
 from recycle_runtime.worker.neighbour_copies import WorkerCopies
-from recycle_runtime.worker.options import ProcessOptions, WorkerOptions
+from recycle_runtime.worker.options import ProcessOptions
 from recycle_runtime.worker.peer_check import PeerCheck
 from recycle_runtime.worker.reach import ReachReporter
 from recycle_runtime.worker.requests import Evaluation, Next, Requests, Save
@@ -224,9 +220,9 @@ class WorkerProcess:
                 case Go() as order if order.generation >= self.link.asked:
                     end = await self._train(order)
                     if end is not None:
-                        return self._end(end)
+                        return await self._end(end)
                 case End() as order:
-                    return self._end(order)
+                    return await self._end(order)
                 case _:
                     # What other threads act on, or an order that a newer one has overtaken.
                     pass
@@ -468,26 +464,27 @@ class WorkerProcess:
             assert order is not None
             return order
 
-    def _end(self, order: End) -> int:
+    async def _end(self, order: End) -> int:
         tracer, error = self._equipment.engine.tracer, None
         if order.ok:
             # A slow disk is not hanging; the coordinator has a limit for it.
             with self._heartbeat.waiting():
-                error = self._save()
+                error = await self._save()
             if tracer is not None and self._tp_rank == 0:
                 self.link.say(Trace(tuple(tracer.events)))
         self.link.say(Done(error))
         self._heartbeat.end()
         return 0 if order.ok and error is None else 1
 
-    def _save(self) -> str | None:
+    async def _save(self) -> str | None:
         """What was asked for at the end, if anything; why that could not be done."""
         chunks = self._chunks
         if self._options.save is None or chunks is None or not chunks.is_part_of_run:
             return None
         self._hooks.at("save", self.link.step)
         try:
-            save_state(Path(self._options.save), self._worker, self._started_as, chunks)
+            folder = Path(self._options.save)
+            await self._equipment.engine.save(folder, self._worker, self._started_as, chunks)
         except OSError as error:
             return sentence(error)
         return None
@@ -571,18 +568,5 @@ class WorkerProcess:
             generation=link.generation,
             asked=link.asked,
             is_training=generation is not None and generation.is_training,
+            saves=self._options.save is not None,
         )
-
-
-def save_state(folder: Path, worker: Worker, options: WorkerOptions, chunks: HeldChunks) -> None:
-    """Write the parameters of a worker to the folder of `--save`."""
-    name = f"worker-{worker[0]}-{worker[1]}-{options.tp_rank}.pt"
-    stepped = {layer.title: layer.stepped for layer in chunks.layers if layer.stepped is not None}
-    moving = {name: each.moving.state_dict() for name, each in stepped.items() if not each.moving.is_empty}
-    saved = {"options": json.dumps(asdict(options)), "model": chunks.state_dict(), "moving": moving}
-    with writing_whole(folder / name) as file:
-        try:
-            torch.save(saved, file)
-        except RuntimeError as error:
-            # Torch wraps what the system says, and hides it.
-            raise OSError(errno.EIO, str(error.__context__ or error)) from error

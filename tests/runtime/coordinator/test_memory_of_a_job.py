@@ -13,7 +13,10 @@ from recycle_runtime.coordinator.agents import Agents
 from recycle_runtime.coordinator.events import (
     AllReturned,
     BeginGeneration,
+    BeginLastSave,
+    EndJob,
     Joined,
+    LastSave,
     Returned,
     Said,
     Send,
@@ -26,6 +29,8 @@ from recycle_runtime.protocol.messages import (
     AgentJoin,
     AtBoundary,
     Began,
+    Done,
+    End,
     Go,
     InjectedFault,
     KillProcess,
@@ -111,7 +116,7 @@ def test_what_a_joiner_was_given_counts_though_all_are_asked_to_leave_again() ->
     job.remember(Remembered(3, 4, (donor.worker,), 5, ()))
     job.handle(Returned(donor, is_training=True, asked=3), 1.0)
     job.handle(AllReturned(), 1.0)
-    job.handle(Joined(joiner, has_trained=True, asked=0, generation=1), 2.0)
+    job.handle(Joined(joiner, has_trained=True, asked=0), 2.0)
     job.handle(Said(joiner, LeftGroup(3, Report(2, is_fresh=False))), 2.0)
     job.handle(Said(donor, AtBoundary(7)), 3.0)
     job.handle(Said(donor, LeftGroup(4, Report(7, is_fresh=False))), 3.0)
@@ -136,6 +141,43 @@ def test_moves_of_layers_are_counted(tmp_path: Path) -> None:
     found = read(tmp_path / "journal")
     assert found is not None
     assert (found.move, found.moves) == (None, 2)
+
+
+def test_a_restarted_coordinator_waits_for_what_is_being_saved(tmp_path: Path) -> None:
+    """One worker had said that it was done, another has ended well since, a third is still at it."""
+    members = [Member((pipeline, 0), 0) for pipeline in range(3)]
+    journal = Journal(tmp_path / "journal")
+    journal.write(generation=1, step=0, places=[member.worker for member in members])
+    journal.write(last_save=LastSave(7, tuple((member, 0) for member in members), None))
+    journal.write(done=members[0], error=None)
+    journal.close()
+    remembered = read(tmp_path / "journal")
+    assert remembered is not None and remembered.last_save is not None
+    assert remembered.done == ((members[0], None),)
+    book = PlanBook(fake_bundle(1, 3, [[]]))
+    job = StateMachine(book, 1, 30, set(book.grid), 0.0)
+    job.remember(remembered)
+    job.remember_last_save(remembered.last_save, remembered.done)
+    assert job.handle(Returned(members[2], is_training=False, asked=1), 1.0) == [
+        Send(members[2], End(ok=True))
+    ]
+    assert job.handle(Said(members[1], Done(None)), 2.0) == []
+    orders = job.handle(Said(members[2], Done("the disk is full")), 3.0)
+    assert [order.error for order in orders if isinstance(order, EndJob)] == ["worker 2:0: the disk is full"]
+    assert job.steps == 7
+
+
+def test_whether_a_worker_saves_is_known_again_after_a_restart() -> None:
+    """Found by the simulated world: the job ended well before anything was saved."""
+    book = PlanBook(fake_bundle(1, 2, [[]]))
+    job = StateMachine(book, 1, 5, set(book.grid), 0.0)
+    job.remember(Remembered(1, 0, ((0, 0), (1, 0)), 5, ()))
+    members = list(job.roster.members())
+    for member in members:
+        job.handle(Returned(member, is_training=True, asked=1, saves=True), 1.0)
+    for member in members:
+        orders = job.handle(Said(member, AtBoundary(5)), 2.0)
+    assert job.phase is Phase.SAVING and any(isinstance(order, BeginLastSave) for order in orders)
 
 
 @given(cut=st.integers(0, 10_000))

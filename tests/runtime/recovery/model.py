@@ -488,7 +488,7 @@ class World:
             self.order(member, recall)
             self.happen(Reconnected(member, generation, message.is_training, message.asked))
         else:
-            self.happen(Joined(member, generation > 0, message.asked, generation))
+            self.happen(Joined(member, generation > 0, message.asked))
 
     def _returned(self, member: Member) -> None:
         self.returning.discard(member)

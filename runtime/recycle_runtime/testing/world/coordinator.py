@@ -12,12 +12,23 @@ from recycle_runtime.coordinator.service import JobOptions, Service
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.protocol.access import Token
 from recycle_runtime.protocol.codec import ProtocolError
-from recycle_runtime.protocol.messages import Message, Observe
+from recycle_runtime.protocol.messages import (
+    Began,
+    CaughtUp,
+    GroupBroken,
+    LayersArrived,
+    LeftGroup,
+    Message,
+    Observe,
+    PeerDigest,
+)
 from recycle_runtime.protocol.server import Served
 from recycle_runtime.testing.world.network import SERVER_GIVES_UP, End, Pipe
 from recycle_runtime.testing.world.processes import SimulatedProcess
 
 _TURN = 0.05
+ABOUT_A_GENERATION = (Began, CaughtUp, GroupBroken, LayersArrived, LeftGroup, PeerDigest)
+"""Messages that say what they are about, so that it does not matter when they are heard, or how often."""
 
 
 class Killed(BaseException):
@@ -46,6 +57,15 @@ class ServerConnection:
 
     def _arrived(self, message: Message) -> None:
         self._host.hears(self, message)
+        if isinstance(message, ABOUT_A_GENERATION) and self.pipe is not None:
+            self._echo(message, self.pipe.one.process)
+
+    def _echo(self, message: Message, client: Any) -> None:
+        """Another thread of the same process says the same, much later."""
+        loop = self._host.process.loop
+        if client.echoes_until > loop.now:
+            later = loop.now + client.echo_seconds
+            loop.at(later, self._host.process, self._host.hears, self, message)
 
     def _broken(self) -> None:
         self._host.connections.pop(self, None)
@@ -256,7 +276,8 @@ class CoordinatorProcess:
 
     def _turn(self) -> None:
         if self.service.is_over:
-            self.service.dismiss()
+            if not self.service.goes_on:
+                self.service.dismiss()
             self.service.close()
             self.process.exit()
             self._died(self, None)

@@ -8,7 +8,16 @@ from typing import Any, NamedTuple, cast
 
 import torch
 
-from recycle_runtime.checkpoint.manifest import SHARD_FILE, CheckpointError, Manifest, layer_shard_name
+from recycle_runtime.checkpoint.manifest import (
+    SHARD_FILE,
+    SHARD_KIND,
+    TENSORS_FILE,
+    CheckpointError,
+    Manifest,
+    layer_shard_name,
+    write_sealed,
+)
+from recycle_runtime.checkpoint.soundness import check_shard
 from recycle_runtime.execution.chunk import Chunk, Setting, chunks_of
 from recycle_runtime.execution.interpreter import RunAgain, StreamError
 from recycle_runtime.execution.layer import Layer
@@ -59,6 +68,7 @@ from recycle_runtime.transport.guarded import Waits
 from recycle_runtime.transport.sockets import Ends
 from recycle_runtime.worker.engine import Building, Counts, MeetingPlace
 from recycle_runtime.worker.held_chunks import HeldChunks
+from recycle_runtime.worker.options import WorkerOptions
 from recycle_runtime.worker.state_transfer import StatePair
 
 _CPU = torch.device("cpu")
@@ -223,14 +233,20 @@ class NumberEngine:
         if manifest.step != step:
             raise CheckpointError(f"{checkpoint}: of step {manifest.step}, not {step}")
         for layer in chunk.layers:
-            name = layer_shard_name(layer.number, 0)
-            text = (checkpoint / name / SHARD_FILE).read_text()
-            if zlib.crc32(text.encode()) != manifest.shards[name]:
-                raise CheckpointError(f"{checkpoint / name}: damaged: the checksum does not match")
-            fields = json.loads(text)
+            folder = checkpoint / layer_shard_name(layer.number, 0)
+            check_shard(folder, manifest.shards[folder.name])
+            fields = json.loads((folder / TENSORS_FILE).read_text())
             layer.load(fields)
             chunk.stepper.load_state_dict(fields["stepper"])
         chunk.is_whole, chunk.is_fresh = True, False
+
+    async def save(self, folder: Path, worker: Worker, options: WorkerOptions, chunks: HeldChunks) -> None:
+        node = self._process.node
+        await self._process.sleep(20 * node.disk_seconds)
+        if node.is_disk_full:
+            raise OSError(28, "No space left on device")
+        values = {layer.number: layer.state()["value"] for layer in chunks.layers}
+        (folder / f"worker-{worker[0]}-{worker[1]}.json").write_text(json.dumps(values))
 
 
 class NumberWriter:
@@ -267,15 +283,21 @@ class NumberWriter:
             try:
                 if node.is_disk_full:
                     raise OSError(28, "No space left on device")
-                folder.mkdir()
-                (folder / SHARD_FILE).write_text(text)
+                written[shard] = _write_shard(folder, text)
             except OSError as error:
                 self._is_busy = False
                 self._say(CheckpointFailed(name, str(error)))
                 return
-            written[shard] = zlib.crc32(text.encode())
         self._is_busy = False
         self._say(CheckpointWritten(name, written, 0))
+
+
+def _write_shard(folder: Path, text: str) -> int:
+    """As the real one writes it; its checksum."""
+    folder.mkdir()
+    (folder / TENSORS_FILE).write_text(text)
+    tensors = {"state": {"offset": 0, "size": len(text), "crc32": zlib.crc32(text.encode())}}
+    return write_sealed(folder / SHARD_FILE, SHARD_KIND, {"tensors": tensors})
 
 
 class _Held:
@@ -476,8 +498,9 @@ class NumberSession:
             if chunk.stepper.phase is Phase.UNSETTLED and norm.under_way is not None:
                 await norm.under_way.arrive()
 
-    async def _compute(self) -> None:
-        await self._process.sleep(_OP_SECONDS * self._process.node.slowness)
+    def _compute(self) -> Pending:
+        process = self._process
+        return process.loop.sleep(process, _OP_SECONDS * process.node.slowness)
 
     def _layers(self, chunk: int) -> Any:
         return self._chunks[chunk].layers

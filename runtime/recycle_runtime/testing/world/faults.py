@@ -9,6 +9,7 @@ from recycle_runtime.testing.world.world import Fault, World
 
 @dataclass(frozen=True, slots=True)
 class KillWorker(Fault):
+    is_clean = True
     worker: Worker = (0, 0)
 
     def happen(self, world: World) -> None:
@@ -66,7 +67,28 @@ class CutLine(Fault):
 
 
 @dataclass(frozen=True, slots=True)
+class Echo(Fault):
+    """What a worker process says about a generation is said again, as by a thread that wakes up too late."""
+
+    is_clean = True
+    worker: Worker = (0, 0)
+    later: float = 0.0
+
+    def happen(self, world: World) -> None:
+        if (process := world.worker_process(self.worker)) is not None:
+            process.echoes_until, process.echo_seconds = world.loop.now + self.seconds, self.later
+
+    @property
+    def words(self) -> str:
+        return (
+            f"for {self.seconds:.2f} s what worker {worker_text(self.worker)} says about a generation is "
+            f"said again {self.later:.2f} s later"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class KillAgent(Fault):
+    is_clean = True
     node: int = 0
 
     def happen(self, world: World) -> None:
@@ -111,6 +133,7 @@ class StopNode(Fault):
 class LoseNode(Fault):
     """It loses power: nothing is closed, nobody is told."""
 
+    is_clean = True
     node: int = 0
 
     def happen(self, world: World) -> None:
@@ -124,6 +147,8 @@ class LoseNode(Fault):
 
 @dataclass(frozen=True, slots=True)
 class NewNode(Fault):
+    is_clean = True
+
     def happen(self, world: World) -> None:
         world.add_node()
 
@@ -149,6 +174,8 @@ class Partition(Fault):
 
 @dataclass(frozen=True, slots=True)
 class KillCoordinator(Fault):
+    is_clean = True
+
     def happen(self, world: World) -> None:
         world.kill_coordinator(self.seconds)
 
@@ -161,6 +188,7 @@ class KillCoordinator(Fault):
 class KillCoordinatorAtSend(Fault):
     """Between two messages that belong together."""
 
+    is_clean = True
     sends: int = 0
 
     def happen(self, world: World) -> None:
@@ -178,6 +206,7 @@ class KillCoordinatorAtSend(Fault):
 class TearJournal(Fault):
     """The coordinator is killed in the middle of a line of its journal."""
 
+    is_clean = True
     writes: int = 0
 
     def happen(self, world: World) -> None:
@@ -189,6 +218,18 @@ class TearJournal(Fault):
             f"the coordinator is killed in the middle of the line of its journal that comes after "
             f"{self.writes} more, and started again after {self.seconds:.2f} s"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class MoveCoordinator(Fault):
+    """It is on another node from now on, and is reached under the same name."""
+
+    def happen(self, world: World) -> None:
+        world.move_coordinator(self.seconds)
+
+    @property
+    def words(self) -> str:
+        return f"the coordinator's node loses power, and another has it after {self.seconds:.2f} s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +247,7 @@ class StopCoordinator(Fault):
 class FullDisk(Fault):
     """Of a node; checkpoints cannot be written there."""
 
+    is_clean = True
     node: int = 0
 
     def happen(self, world: World) -> None:
@@ -259,6 +301,7 @@ class ClockJump(Fault):
 class Stranger(Fault):
     """Somebody without the token connects, and says what a worker would."""
 
+    is_clean = True
     worker: Worker = (0, 0)
 
     def happen(self, world: World) -> None:
@@ -294,12 +337,13 @@ class FaultMaker:
         worker, node = chance.choice(self._workers), chance.randrange(self._nodes)
         any_node = chance.randrange(-1, self._nodes)
         short = chance.choice((0.0, 0.05, 0.3, 1.0, 2.0)) * chance.random()
-        long = chance.choice((0.2, 1.0, 3.0, 8.0)) * (0.5 + chance.random())
+        long = chance.choice((0.2, 1.0, 3.0, 4.0, 8.0)) * (0.5 + chance.random())
         kinds: list[tuple[int, Fault]] = [
             (6, KillWorker(at, worker=worker)),
             (2, StopWorker(at, long, worker=worker)),
             (2, ForgetfulWorker(at, worker=worker)),
             (3, CutLine(at, worker=worker)),
+            (2, Echo(at, 4 * long, worker=worker, later=4 * chance.random())),
             (2, KillAgent(at, short, node=node)),
             (1, StopAgent(at, long, node=node)),
             (1, StopNode(at, long, node=node)),
@@ -309,6 +353,7 @@ class FaultMaker:
             (3, KillCoordinator(at, short)),
             (2, KillCoordinatorAtSend(at, short, sends=chance.randrange(12))),
             (2, TearJournal(at, short, writes=chance.randrange(3))),
+            (1, MoveCoordinator(at, short)),
             (1, StopCoordinator(at, min(long, 4.0))),
             (1, FullDisk(at, long, node=any_node if self._wild else node)),
             (1, SlowNode(at, long, node=any_node, factor=chance.uniform(2, 20))),

@@ -9,11 +9,7 @@ import queue
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import suppress
-from struct import Struct
 from typing import Any
-from zlib import crc32
-
-_EVENT = Struct("<di")
 
 
 class TaskEnded(BaseException):
@@ -142,39 +138,53 @@ class Loop:
         """That have happened."""
         self.digest = 0
         """Of when each happened, and to whom."""
+        self.is_halted = False
+        """Whether nothing more should happen."""
         self._heap: list[tuple[float, int, LoopProcess | None, Callable[..., None], tuple[Any, ...]]] = []
+        self._soon: deque[tuple[LoopProcess | None, Callable[..., None], tuple[Any, ...]]] = deque()
+        """What happens before time goes on."""
         self._scheduled = 0
 
     def at(
         self, time: float, process: LoopProcess | None, call: Callable[..., None], *arguments: Any
     ) -> None:
         self._scheduled += 1
-        heapq.heappush(self._heap, (max(time, self.now), self._scheduled, process, call, arguments))
+        if time < self.now:
+            time = self.now
+        heapq.heappush(self._heap, (time, self._scheduled, process, call, arguments))
 
     def soon(self, process: LoopProcess | None, call: Callable[..., None], *arguments: Any) -> None:
-        self._scheduled += 1
-        heapq.heappush(self._heap, (self.now, self._scheduled, process, call, arguments))
+        self._soon.append((process, call, arguments))
 
     def sleep(self, process: LoopProcess, seconds: float) -> Pending:
         pending = Pending()
         self.at(self.now + seconds, process, pending.give)
         return pending
 
-    def turn(self) -> bool:
-        """The next event; False if there is none."""
-        if not self._heap:
-            return False
-        self.now, _, process, call, arguments = heapq.heappop(self._heap)
-        if process is not None:
-            if not process.is_alive:
-                return True
-            if process.is_stopped:
-                process.deferred.append((call, arguments))
-                return True
-        self.events += 1
-        number = 0 if process is None else process.number
-        self.digest = crc32(_EVENT.pack(self.now, number), self.digest)
-        call(*arguments)
+    def turn(self, most: int) -> bool:
+        """The next events, so many; False if there is none, or nothing more should happen."""
+        heap, soon, pop = self._heap, self._soon, heapq.heappop
+        for _ in range(most):
+            if soon:
+                process, call, arguments = soon.popleft()
+            elif heap:
+                self.now, _, process, call, arguments = pop(heap)
+            else:
+                return False
+            number = 0
+            if process is not None:
+                if not process.is_alive:
+                    continue
+                if process.is_stopped:
+                    process.deferred.append((call, arguments))
+                    continue
+                number = process.number
+            self.events += 1
+            # Of numbers alone, so the same in every process.
+            self.digest = hash((self.digest, self.now, number))
+            call(*arguments)
+            if self.is_halted:
+                return False
         return True
 
 

@@ -48,8 +48,9 @@ class Network:
         return one is other or (one.is_on and other.is_on and frozenset((one, other)) not in self._cut)
 
     def delay(self, one: Node, other: Node) -> float:
-        seconds = self.latency + self.jitter * self.chance.random()
-        if self.chance.random() < 0.01:
+        drawn = self.chance.random()
+        seconds = self.latency + self.jitter * drawn
+        if drawn > 0.99:
             # Sent again.
             seconds += 0.2 * self.chance.random()
         return seconds * max(one.slowness, other.slowness)
@@ -141,7 +142,8 @@ class Pipe:
         to = self.other if end is self.one else self.one
         network = self._network
         loop = network.loop
-        end.last = max(end.last + 1e-9, loop.now + network.delay(end.node, to.node))
+        at, least = loop.now + network.delay(end.node, to.node), end.last + 1e-9
+        end.last = at if at > least else least
         loop.at(end.last, to.process, self._deliver, to, message)
 
     def _deliver(self, to: End, message: Any) -> None:

@@ -42,6 +42,8 @@ class SimulatedProcess(LoopProcess):
         self.how = "ended with status 0"
         self.lines: list[SimulatedLine] = []
         self.on_end: list[Callable[[], None]] = []
+        self.echoes_until = self.echo_seconds = 0.0
+        """Until when what it says is heard twice, and how much later."""
         self.is_forgetful = False
         """Its transport does not tell who waits that a connection broke."""
 
@@ -107,6 +109,8 @@ class Kernel:
         self.nodes: list[Node] = []
         self.processes: list[SimulatedProcess] = []
         self.accept: Accept = lambda process, token: None
+        self.on_kill: Callable[[SimulatedProcess], None] = lambda process: None
+        """Called when an agent kills a process."""
         self.coordinators_node: Node | None = None
         self._descriptors = 100
 
@@ -167,6 +171,7 @@ class NodeProcesses:
     def signal(self, descriptor: int, number: signal.Signals) -> None:
         process = self._watched.get(descriptor)
         if process is not None and process.is_alive and number == signal.SIGKILL:
+            self._kernel.on_kill(process)
             process.exit("was killed by signal 9")
 
     def close(self, descriptor: int) -> None:

@@ -29,7 +29,7 @@ def scenario(seed: int, jobs: Sequence[WorldJob]) -> Scenario:
     workers = list(bundle.workers(0))
     room = chance.choice((1, 2, 2, 3))
     nodes = -(-len(workers) // room) + chance.choice((0, 0, 1))
-    steps = chance.choice((6, 12, 20, 30))
+    steps = chance.choice((6, 12, 30, 60))
     wild = chance.random() < 0.3
     faults = FaultMaker(chance, workers, nodes, wild=wild).make()
     return Scenario(
@@ -43,6 +43,9 @@ def scenario(seed: int, jobs: Sequence[WorldJob]) -> Scenario:
         wild=wild,
         checkpoints=chance.choice((0, 3, 5)),
         recut=chance.choice(("off", "auto", "always")) if job.recuts else "off",
+        saves=chance.random() < 0.4,
+        resumes=chance.choice((0, 1, 2)) if wild else 0,
+        is_resumed=wild,
         plans=job.plans,
         skipped=frozenset(chance.sample(range(steps), chance.choice((0, 0, 1, 2)))),
     )

@@ -31,6 +31,8 @@ def _smaller(scenario: Scenario) -> Iterator[Scenario]:
         yield replace(scenario, faults=scenario.faults[:place] + scenario.faults[place + 1 :])
     if scenario.skipped:
         yield replace(scenario, skipped=frozenset())
+    if scenario.saves:
+        yield replace(scenario, saves=False)
     if scenario.checkpoints:
         yield replace(scenario, checkpoints=0)
     if scenario.recut != "off":
@@ -46,6 +48,7 @@ def told(scenario: Scenario, outcome: Outcome) -> str:
         f"seed {scenario.seed}: {bundle.pipelines} x {bundle.stages} workers on {scenario.nodes} nodes with "
         f"room for {scenario.room} each, {scenario.steps} steps"
         + (f", a checkpoint every {scenario.checkpoints}" if scenario.checkpoints else "")
+        + (", saved at the end" if scenario.saves else "")
         + (f", re-cut {scenario.recut}" if scenario.recut != "off" else "")
         + (f", not finite in {sorted(scenario.skipped)}" if scenario.skipped else ""),
         *outcome.story,

@@ -7,6 +7,7 @@ the job ends in bounded time once nothing goes wrong any more; well, if a worker
 nobody is left running after it
 """
 
+import json
 import random
 import shutil
 import tempfile
@@ -16,12 +17,14 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from recycle_runtime.agent.agent import Agent, AgentOptions
 from recycle_runtime.agent.watch import Limits
+from recycle_runtime.checkpoint.manifest import SHARD_FILE, TENSORS_FILE
+from recycle_runtime.checkpoint.shelf import Shelf
 from recycle_runtime.coordinator.adaptation import AdaptationOptions
 from recycle_runtime.coordinator.patience import Patience
 from recycle_runtime.coordinator.plans import Request
@@ -30,7 +33,7 @@ from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.worker_ids import Worker, worker_text
 from recycle_runtime.program.loading import Program
 from recycle_runtime.protocol.codec import WireError
-from recycle_runtime.protocol.messages import JobEnded, JobEvent, Member, Message, Recovered, StepRow
+from recycle_runtime.protocol.messages import Hello, JobEnded, JobEvent, Member, Message, Recovered, StepRow
 from recycle_runtime.testing.world.arithmetic import Reference
 from recycle_runtime.testing.world.coordinator import CoordinatorProcess, Disk, Killed, Watcher
 from recycle_runtime.testing.world.engine import Job, NumberEngine
@@ -51,12 +54,16 @@ _QUIET_SECONDS = 900.0
 _LEAVING_SECONDS = 120.0
 """After its end, within which every process has to."""
 _MOST_EVENTS = 2_000_000
+_AT_A_TIME = 64
+"""Events from one look at the clock to the next."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault(ABC):
     """Something that happens at a moment, `seconds` long if it passes."""
 
+    is_clean: ClassVar[bool] = False
+    """Whether nobody can take a worker that is well for one that is not."""
     at: float
     seconds: float = 0.0
 
@@ -88,6 +95,12 @@ class Scenario:
     recut: str = "off"
     skipped: frozenset[int] = frozenset()
     """Steps with a gradient that is not finite."""
+    saves: bool = False
+    """Whether workers write their parameters at the end."""
+    resumes: int = 0
+    """How often the job may go on from its newest checkpoint by itself."""
+    is_resumed: bool = False
+    """Whether a user resumes it once it has ended with an error."""
     plans: Callable[[Request], bytes | None] = field(default=lambda _: None)
     """Plans on demand."""
 
@@ -102,6 +115,8 @@ class Outcome:
         self.has_ended = False
         self.rows = 0
         self.recoveries = 0
+        self.resumes = 0
+        """How often it went on from a checkpoint."""
         self.events = 0
         self.seconds = 0.0
         """Of simulated time."""
@@ -167,6 +182,7 @@ class World:
         self.kernel = Kernel(self.loop, self.network, self._crashed)
         self.kernel.accept = self._accept
         self.kernel.join = self._join
+        self.kernel.on_kill = self._killed_by_agent
         self.folder = Path(tempfile.mkdtemp(prefix="world-", dir=_fast_folder()))
         self._node = self.kernel.coordinators_node = Node("10.0.1.0")
         self.kernel.nodes.append(self._node)
@@ -185,6 +201,16 @@ class World:
         self._over_at = 0.0
         self._strangers = 0
         self._had_full_disk = False
+        self._is_clean = True
+        """Whether no fault so far could make a worker look lost that is not."""
+        self._runs = 0
+        """How often the job was resumed, by itself or by a user."""
+        self._may_go_back = False
+        """Whether the coordinator that comes next begins with a checkpoint."""
+        self._is_with_user = False
+        """Whether a user has resumed the job; nothing goes wrong from then on."""
+        self._saved = self.folder / "saved"
+        self._saved.mkdir()
 
     def run(self) -> Outcome:
         """To the end, or to the first thing that should not happen."""
@@ -209,14 +235,16 @@ class World:
 
     def _go_on(self) -> None:
         loop, outcome = self.loop, self.outcome
-        while not outcome.wrong and loop.turn():
+        while loop.turn(_AT_A_TIME) and not outcome.wrong:
             if loop.events >= _MOST_EVENTS:
                 self.note_wrong(f"no end after {loop.events} events, {loop.now:.0f} s")
             elif not self.is_over:
                 if loop.now > self._last_fault + _QUIET_SECONDS:
                     self.note_wrong(f"no end {_QUIET_SECONDS:.0f} s after the last fault: {self._where()}")
             elif not any(process.is_alive for process in self.kernel.processes):
-                return
+                if not self._can_be_resumed():
+                    return
+                self._resume()
             elif loop.now > self._over_at + _LEAVING_SECONDS:
                 left = ", ".join(p.name for p in self.kernel.processes if p.is_alive)
                 self.note_wrong(f"left running {_LEAVING_SECONDS:.0f} s after the end: {left}")
@@ -231,6 +259,7 @@ class World:
     def note_wrong(self, what: str) -> None:
         self.tell(f"WRONG: {what}")
         self.outcome.wrong.append(what)
+        self.loop.is_halted = True
 
     def tell(self, what: str) -> None:
         self.outcome.story.append(f"{self.loop.now:10.4f}  {what}")
@@ -240,8 +269,9 @@ class World:
         self.note_wrong(f"{process.name} raised {type(error).__name__}: {error}\n{where}")
 
     def _let_happen(self, fault: Fault) -> None:
-        if not self.is_over:
+        if not self.is_over and not self._is_with_user:
             self.tell(fault.words)
+            self._is_clean &= fault.is_clean
             fault.happen(self)
 
     def later(self, seconds: float, call: Callable[..., None], *arguments: Any) -> None:
@@ -260,7 +290,10 @@ class World:
             host="",
             port=0,
             token=TOKEN,
-            state=self.folder / "coordinator",
+            state=self.folder / f"coordinator-{self._runs}",
+            resume=self._runs > 0,
+            max_resumes=0 if self._is_with_user else scenario.resumes - self._runs,
+            heartbeat_timeout=2.0,
             start_seconds=120.0,
             checkpoint=str(self.folder / "checkpoints") if scenario.checkpoints else None,
             every=scenario.checkpoints or 100,
@@ -285,7 +318,10 @@ class World:
             self.coordinator = coordinator
 
     def _coordinator_died(self, coordinator: CoordinatorProcess, error: BaseException | None) -> None:
-        if error is None and self.outcome.has_ended:
+        if error is None and coordinator.service.goes_on:
+            self._begin_with_checkpoint()
+            self.start_coordinator()
+        elif error is None and self.outcome.has_ended:
             self._finish()
         elif isinstance(error, OSError) and self._node.is_disk_full:
             self.tell(f"the coordinator ends: {error}")
@@ -297,6 +333,46 @@ class World:
             if isinstance(error, Killed):
                 self.tell("the coordinator is killed in the middle of it")
             self.later(self._back_after, self.start_coordinator)
+
+    def _begin_with_checkpoint(self) -> None:
+        """The next coordinator does; a newest checkpoint that is torn is none."""
+        self._runs += 1
+        self.outcome.resumes += 1
+        self._may_go_back = True
+        folder, chance = self.folder / "checkpoints", self.chance
+        found, _ = Shelf(folder).look()
+        if len(found) > 1 and chance.random() < 0.5:
+            shard = folder / found[0].name / chance.choice(sorted(found[0].manifest.shards))
+            torn = shard / chance.choice((SHARD_FILE, TENSORS_FILE))
+            torn.write_bytes(torn.read_bytes()[:-3])
+            self.tell(f"a shard of {found[0].name} turns out to be torn")
+
+    def _can_be_resumed(self) -> bool:
+        is_wanted = self.scenario.is_resumed and not self._is_with_user and self.outcome.error is not None
+        return is_wanted and bool(Shelf(self.folder / "checkpoints").look()[0])
+
+    def _resume(self) -> None:
+        """By a user, on other nodes, when all processes are gone."""
+        self.tell("a user resumes the job")
+        self.is_over, self._is_with_user = False, True
+        self.outcome.has_ended, self.outcome.error = False, None
+        self._disk.writes_until_torn = None
+        self._last_fault = self.loop.now
+        self._move_to_another_node()
+        self._begin_with_checkpoint()
+        self.start_coordinator()
+        for _ in range(self.scenario.nodes):
+            self.add_node()
+
+    def _move_to_another_node(self) -> None:
+        self._node = self.kernel.coordinators_node = Node(f"10.0.1.{len(self.kernel.nodes)}")
+        self.kernel.nodes.append(self._node)
+
+    def move_coordinator(self, back_after: float) -> None:
+        """Its node loses power; what it has written down is read on another."""
+        self.network.switch_off(self._node)
+        self.kill_coordinator(back_after)
+        self._move_to_another_node()
 
     def _finish(self) -> None:
         self.is_over, self._over_at = True, self.loop.now
@@ -332,6 +408,8 @@ class World:
     def _told(self, message: Message) -> None:
         """To observers."""
         match message:
+            case Hello():
+                self._hear_hello(message)
             case StepRow():
                 self._hear_row(message)
             case JobEnded():
@@ -349,6 +427,15 @@ class World:
             case _:
                 pass
 
+    def _hear_hello(self, hello: Hello) -> None:
+        """Steps are lost when a job begins with a checkpoint, and never otherwise."""
+        rows = self.outcome.rows
+        if self._may_go_back and hello.next <= rows:
+            self.outcome.rows = hello.next
+        elif hello.next < rows:
+            self.note_wrong(f"a coordinator begins with step {hello.next}, and {rows} steps were told")
+        self._may_go_back = False
+
     def _hear_row(self, row: StepRow) -> None:
         expected = self.outcome.rows
         if row.step != expected:
@@ -365,7 +452,9 @@ class World:
                     f"the job has ended well after {self.outcome.rows} of {self.scenario.steps} steps"
                 )
             self._check_states()
-        elif not self.scenario.wild and not (self._had_full_disk and "no checkpoint of step" in ended.error):
+            if self.scenario.saves:
+                self._check_saved()
+        elif self._is_with_user or not (self.scenario.wild or self._is_for_want_of_disk(ended.error)):
             self.note_wrong(f"the job has ended though a worker of every stage was left: {ended.error}")
 
     def _check_states(self) -> None:
@@ -377,6 +466,29 @@ class World:
                     found = int(layer.state()["value"])
                     if chunks.applied == self.scenario.steps and found != expected[layer.number]:
                         self.note_wrong(f"{process.name} ends with {found} in layer {layer.number}")
+
+    def _is_for_want_of_disk(self, error: str) -> bool:
+        return self._had_full_disk and ("no checkpoint of step" in error or "no space left" in error.lower())
+
+    def _check_saved(self) -> None:
+        """Every layer is there, as it should be."""
+        expected = self.job.reference.state(self.scenario.steps)
+        saved: dict[int, int] = {}
+        for path in sorted(self._saved.iterdir()):
+            saved |= {int(layer): value for layer, value in json.loads(path.read_text()).items()}
+        if saved != dict(enumerate(expected)):
+            self.note_wrong(f"{saved} are saved, and should be {expected}")
+
+    def _killed_by_agent(self, process: SimulatedProcess) -> None:
+        """As the coordinator, or the agent itself, wants it."""
+        service = None if self.coordinator is None else self.coordinator.service
+        is_ending = (
+            self.is_over
+            or self.outcome.has_ended
+            or (service is not None and (service.goes_on or service.ended is not None))
+        )
+        if self._is_clean and not is_ending:
+            self.note_wrong(f"{process.name} is well, and is killed by its agent")
 
     # Nodes and workers.
 
@@ -397,7 +509,8 @@ class World:
             scenario.path, "", 0, member.worker, 0, scenario.steps, 0, "cpu", trace=False, timeout=600.0
         )
         folder = str(self.folder / "checkpoints") if scenario.checkpoints else None
-        options = ProcessOptions("", 0, TOKEN, told, save=None, checkpoint=folder, node=node.number + 1)
+        saved = str(self._saved) if scenario.saves else None
+        options = ProcessOptions("", 0, TOKEN, told, save=saved, checkpoint=folder, node=node.number + 1)
         seconds = self.chance.uniform(0.1, 1.0)
 
         async def live() -> None:

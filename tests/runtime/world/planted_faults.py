@@ -1,0 +1,145 @@
+"""Faults that are planted in the product, to see that worlds find them."""
+
+from collections.abc import Callable
+
+import pytest
+
+from recycle_runtime.coordinator import regrouping, state_machine
+from recycle_runtime.coordinator.journal import Journal
+from recycle_runtime.coordinator.membership import Entry, Roster
+from recycle_runtime.coordinator.metrics import StepRows
+from recycle_runtime.coordinator.service import Service
+from recycle_runtime.coordinator.state_machine import Phase, StateMachine
+from recycle_runtime.execution.chunk import Chunk
+from recycle_runtime.protocol.messages import Leave, Member, Report, StepDone, ToWorker
+from recycle_runtime.testing.world.world import TOKEN, World
+from recycle_runtime.worker.link import Link
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def count_steps_twice(patch: pytest.MonkeyPatch) -> None:
+    """A step that is broken off behind its optimizer is made again by who made it."""
+    patch.setattr(Chunk, "stand", _stand_without_undo)
+
+
+def _stand_without_undo(self: Chunk, step: int, sums: object) -> None:
+    self.stepper.progress = self.stepper.progress._replace(steps=step)
+    self.stepper.discard()
+    self.is_fresh = False
+
+
+def forget_rows(patch: pytest.MonkeyPatch) -> None:
+    """Rows are told and not written down."""
+    real = Journal.write
+
+    def write(self: Journal, **fields: object) -> None:
+        if "row" not in fields:
+            real(self, **fields)
+
+    patch.setattr(Journal, "write", write)
+
+
+def take_the_newest_step(patch: pytest.MonkeyPatch) -> None:
+    """All continue where the first of them stands, and not where the last does."""
+    real = regrouping.stand
+
+    def stand(reports: dict[object, Report], *rest: object) -> object:
+        found = real(reports, *rest)  # type: ignore[arg-type]
+        applied = [each.applied for each in reports.values() if each.applied is not None]
+        return found._replace(step=max(applied), undo=frozenset()) if hasattr(found, "step") else found
+
+    patch.setattr(state_machine, "stand", stand)
+
+
+def old_reports(patch: pytest.MonkeyPatch) -> None:
+    """What a worker has reported for a generation that was given up counts for the next one."""
+
+    def have_reported(self: Roster, generation: int) -> bool:
+        return all(self.entries[member].report is not None for member in self.members())
+
+    patch.setattr(Roster, "have_reported", have_reported)
+
+
+def fresh_counts(patch: pytest.MonkeyPatch) -> None:
+    """A process that has just been built counts as one that was trained."""
+    real = regrouping.stand
+
+    def stand(reports: dict[object, Report], *rest: object) -> object:
+        step = max((each.applied or 0 for each in reports.values()), default=0)
+        trained = {
+            member: Report(step, is_fresh=False) if each.is_fresh else each
+            for member, each in reports.items()
+        }
+        return real(trained, *rest)  # type: ignore[arg-type]
+
+    patch.setattr(state_machine, "stand", stand)
+
+
+def rows_of_anybody(patch: pytest.MonkeyPatch) -> None:
+    """A step counts when the first worker has made it."""
+    real = StepRows.add
+
+    def add(self: StepRows, member: object, done: StepDone) -> object:
+        self._members = frozenset({member})  # type: ignore  # pyright: ignore
+        return real(self, member, done)  # type: ignore[arg-type]
+
+    patch.setattr(StepRows, "add", add)
+
+
+def anybody_is_let_in(patch: pytest.MonkeyPatch) -> None:
+    """A stranger need not know the token."""
+    real = World._accept  # pyright: ignore[reportPrivateUsage]
+    patch.setattr(World, "_accept", lambda self, process, token: real(self, process, TOKEN))  # pyright: ignore
+
+
+def end_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """Found once: a coordinator that comes back does not know that the job has ended."""
+    real = Journal.write
+
+    def write(self: Journal, **fields: object) -> None:
+        if "ended" not in fields:
+            real(self, **fields)
+
+    patch.setattr(Journal, "write", write)
+
+
+def impatient_return(patch: pytest.MonkeyPatch) -> None:
+    """Found once: the last workers of a stage are given up as soon as any."""
+    patch.setattr(Service, "_can_go_on_without", lambda self, workers: True)  # pyright: ignore
+
+
+def old_messages_count(patch: pytest.MonkeyPatch) -> None:
+    """What was said about an old generation counts for the one that runs."""
+
+    def is_current(self: StateMachine, member: Member, generation: int) -> bool:
+        return member in self.roster and self.phase is Phase.RUNNING
+
+    patch.setattr(StateMachine, "_is_current", is_current)
+
+
+def generations_are_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """Generations after the first are not written down."""
+    real = Journal.write
+
+    def write(self: Journal, **fields: object) -> None:
+        if fields.get("generation", 1) == 1:
+            real(self, **fields)
+
+    patch.setattr(Journal, "write", write)
+
+
+def nobody_leaves(patch: pytest.MonkeyPatch) -> None:
+    """A worker in a group does not hear an order to leave it."""
+    real = Link._take_order  # pyright: ignore[reportPrivateUsage]
+
+    def take(self: Link, message: ToWorker) -> None:
+        if not (isinstance(message, Leave) and self.on_leave is not None):
+            real(self, message)
+
+    patch.setattr(Link, "_take_order", take)
+
+
+def given_up_counts(patch: pytest.MonkeyPatch) -> None:
+    """A worker that was given up and comes back keeps its state."""
+    patch.setattr(Entry, "is_outdated", property(lambda _: False, lambda _, value: None), raising=False)
