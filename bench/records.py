@@ -1,18 +1,26 @@
-"""What it costs to sign and count every message; `python -m bench.records`.
+"""What it costs to sign and count every message, and to encrypt it; `python -m bench.records`.
 
-Messages of several sizes are written and read on one thread: whole, and then the records alone around as
-many bytes. Microseconds of CPU a message, best of several rounds, both ends together.
+Messages of several sizes are written and read on one thread: whole, the records alone around as many bytes,
+and TLS alone around these. Then connections to a server on another thread, with and without TLS, and what two
+workers do to prove the token to each other. Microseconds of CPU, best of several rounds, both ends together.
 """
 
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from recycle_runtime.protocol import mutual_proof
+from recycle_runtime.protocol.access import Access
+from recycle_runtime.protocol.channel import Channel
 from recycle_runtime.protocol.framing import Session, new_nonce, new_token
 from recycle_runtime.protocol.messages import BundleData, Heartbeat, Message, StoreSet
 from recycle_runtime.protocol.records import RecordReader, RecordWriter, record_key
+from recycle_runtime.protocol.server import Connection, Server
+from recycle_runtime.protocol.tls import Certificate, client_tunnel, make_certificate
 
 ROUNDS = 7
+CONNECTIONS = 100
 CASES: tuple[tuple[str, Message, int], ...] = (
     ("heartbeat", Heartbeat(), 5_000),
     ("store entry of 200 bytes", StoreSet("group/7/0/1", "a" * 200), 5_000),
@@ -44,6 +52,62 @@ def records(size: int) -> Callable[[], None]:
     return once
 
 
+def tunnel(certificate: Certificate, size: int) -> Callable[[], None]:
+    """TLS alone, around as many bytes."""
+    server, client, data = certificate.tunnel(), client_tunnel(), b"a" * size
+    server.hear(client.begin())
+    client.hear(server.owed())
+    server.hear(client.owed())
+
+    def once() -> None:
+        assert len(server.hear(client.say(data))) == size
+
+    return once
+
+
+def proofs() -> Callable[[], None]:
+    """Of two workers that meet."""
+    tokens = [new_token()]
+
+    def once() -> None:
+        nonces = mutual_proof.new_nonce(), mutual_proof.new_nonce()
+        ends = [mutual_proof.meeting("group 0 1", end, nonces[end], nonces[1 - end]) for end in (0, 1)]
+        offers = [mutual_proof.offer(tokens, end, ends[end]) for end in (0, 1)]
+        for end in (0, 1):
+            assert mutual_proof.common_key(tokens, end, ends[end], offers[1 - end]) is not None
+
+    return once
+
+
+class Nobody:
+    """Hears nothing."""
+
+    def message(self, connection: Connection, message: Message) -> None: ...
+
+    def closed(self, connection: Connection) -> None: ...
+
+    def tick(self) -> None: ...
+
+
+def connections(certificate: Certificate | None) -> float:
+    """Microseconds of a connection that both ends have proved."""
+    token = new_token()
+    server = Server("127.0.0.1", 0, token, Nobody(), certificate=certificate)
+    access, over = Access(token, tls=certificate is not None), threading.Event()
+
+    def serve() -> None:
+        while not over.is_set():
+            server.turn(0.05)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    found = microseconds(lambda: Channel("127.0.0.1", server.port, access).close(), CONNECTIONS)
+    over.set()
+    thread.join()
+    server.close()
+    return found
+
+
 def microseconds(once: Callable[[], None], times: int) -> float:
     """Of CPU, for one."""
     best = float("inf")
@@ -56,11 +120,16 @@ def microseconds(once: Callable[[], None], times: int) -> float:
 
 
 def main() -> None:
-    print(f"{'':<28}{'message':>12}{'records':>12}   microseconds of CPU, both ends")
+    certificate = make_certificate()
+    print(f"{'':<28}{'message':>12}{'records':>12}{'TLS':>12}   microseconds of CPU, both ends")
     for name, message, times in CASES:
         size = len(Session(new_token(), "client", "", "").frame(message)) - 20
         row = microseconds(whole(message), times), microseconds(records(size), times)
-        print(f"{name:<28}{row[0]:>12.1f}{row[1]:>12.1f}")
+        print(
+            f"{name:<28}{row[0]:>12.1f}{row[1]:>12.1f}{microseconds(tunnel(certificate, size), times):>12.1f}"
+        )
+    print(f"{'connection':<28}{connections(None):>12.0f}{'':>12}{connections(certificate):>12.0f}   with TLS")
+    print(f"{'two workers meet':<28}{microseconds(proofs(), 1_000):>12.1f}{'':>12}{'':>12}   proofs alone")
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ class Launch:
     layout: Layout
     checkpoint: str | None = None
     image: str = ""
+    tls: bool = False
 
 
 def render(system: str, launch: Launch) -> str:

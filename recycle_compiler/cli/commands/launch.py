@@ -8,6 +8,7 @@ from recycle_compiler.cli.options.files import add_output_argument
 from recycle_compiler.cli.values import one_of, positive
 from recycle_compiler.launch.layout import Layout, LayoutError, lay_out
 from recycle_compiler.launch.render import Launch, render
+from recycle_runtime.cli.options.access import add_tls_argument
 from recycle_runtime.cli.options.script import (
     add_script_arguments,
     note_options_of_script,
@@ -57,6 +58,7 @@ def add_arguments(parser: Arguments) -> None:
     parser.add_argument(
         "--image", metavar="IMAGE", help=f"container image, for kubernetes and jobset (default: {_IMAGE})"
     )
+    add_tls_argument(parser)
     add_output_argument(parser)
 
 
@@ -83,6 +85,7 @@ def run(arguments: Namespace, output: Output) -> int:
         layout=layout,
         checkpoint=arguments.checkpoint,
         image=arguments.image or _IMAGE,
+        tls=arguments.tls,
     )
     output.deliver(render(arguments.system, launch), arguments.out)
     _say_what_a_node_takes_along(layout, output)

@@ -90,6 +90,13 @@ def test_the_same_job_gives_the_same_text(bundle: str, recyclec: Recyclec, tmp_p
         assert target.read_text() == first
 
 
+def test_tls_is_for_coordinator_and_agents(bundle: str, recyclec: Recyclec) -> None:
+    for system, word in (("slurm", " --tls"), ("kubernetes", '            - "--tls"\n')):
+        plain, encrypted = (launch(recyclec, system, bundle, *more) for more in ((), ("--tls",)))
+        assert word not in plain
+        assert encrypted.count(word) == 2 and encrypted.replace(word, "") == plain
+
+
 def test_no_gpus_without_cuda(bundle: str, recyclec: Recyclec) -> None:
     for system in ("slurm", "kubernetes", "jobset"):
         text = launch(recyclec, system, bundle, "--device", "cpu")
