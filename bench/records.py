@@ -89,15 +89,18 @@ class Nobody:
     def tick(self) -> None: ...
 
 
-def connections(certificate: Certificate | None) -> float:
-    """Microseconds of a connection that both ends have proved."""
+def connections(certificate: Certificate | None) -> tuple[float, float]:
+    """Microseconds of a connection that both ends have proved; of both ends, and on average of the server."""
     token = new_token()
     server = Server("127.0.0.1", 0, token, Nobody(), certificate=certificate)
     access, over = Access(token, tls=certificate is not None), threading.Event()
+    served = 0.0
 
     def serve() -> None:
+        nonlocal served
         while not over.is_set():
             server.turn(0.05)
+        served = time.thread_time()
 
     thread = threading.Thread(target=serve)
     thread.start()
@@ -105,7 +108,7 @@ def connections(certificate: Certificate | None) -> float:
     over.set()
     thread.join()
     server.close()
-    return found
+    return found, 1e6 * served / (ROUNDS * CONNECTIONS)
 
 
 def microseconds(once: Callable[[], None], times: int) -> float:
@@ -124,11 +127,11 @@ def main() -> None:
     print(f"{'':<28}{'message':>12}{'records':>12}{'TLS':>12}   microseconds of CPU, both ends")
     for name, message, times in CASES:
         size = len(Session(new_token(), "client", "", "").frame(message)) - 20
-        row = microseconds(whole(message), times), microseconds(records(size), times)
-        print(
-            f"{name:<28}{row[0]:>12.1f}{row[1]:>12.1f}{microseconds(tunnel(certificate, size), times):>12.1f}"
-        )
-    print(f"{'connection':<28}{connections(None):>12.0f}{'':>12}{connections(certificate):>12.0f}   with TLS")
+        parts = (whole(message), records(size), tunnel(certificate, size))
+        print(f"{name:<28}" + "".join(f"{microseconds(part, times):>12.1f}" for part in parts))
+    (plain, plain_server), (encrypted, server) = connections(None), connections(certificate)
+    print(f"{'connection':<28}{plain:>12.0f}{'':>12}{encrypted:>12.0f}   without and with TLS")
+    print(f"{'  of which the server':<28}{plain_server:>12.0f}{'':>12}{server:>12.0f}")
     print(f"{'two workers meet':<28}{microseconds(proofs(), 1_000):>12.1f}{'':>12}{'':>12}   proofs alone")
 
 
