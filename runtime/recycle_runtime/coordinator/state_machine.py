@@ -218,6 +218,7 @@ class StateMachine:
         self._unfinished: str | None = None
         """The layout to which layers were on their way when the coordinator before this one ended."""
         self._fruitless = 0
+        self._first_reason = ""
         self._failures: dict[int, set[Member]] = {}
         """By step: whose own work has failed in it."""
         self._stuck: dict[int, set[Worker]] = {}
@@ -917,9 +918,15 @@ class StateMachine:
 
     def _regroup_fruitlessly(self, member: Member, why: str) -> None:
         """No worker has failed, and yet they cannot continue; the number of times is limited."""
+        if not self._fruitless:
+            # What follows may be nothing but the consequence.
+            self._first_reason = f"{name_of(member.worker)}: {why}"
         self._fruitless += 1
         if self._fruitless > _MOST_FRUITLESS:
-            self._end(f"the workers could not talk to each other {self._fruitless} times in a row: {why}")
+            self._end(
+                f"the workers could not talk to each other {self._fruitless} times in a row; at first "
+                f"{self._first_reason}"
+            )
         else:
             self._regroup(f"{name_of(member.worker)} lost its connection to the group")
 

@@ -18,7 +18,9 @@ _PORT = struct.Struct(">H")
 _PORT_AT = 2
 _IPV4_AT, _IPV6_AT = 4, 8
 _TRY_SECONDS = 1.0
-_ALL_SECONDS = 3.0
+_PATIENCE = 2.0
+"""Seconds: whoever refuses may be on its way, and the next attempt of a group follows at once."""
+_AGAIN_EVERY = 0.2
 
 
 class Listener(NamedTuple):
@@ -51,16 +53,21 @@ def listener_of(data: bytes) -> Listener | None:
 
 
 def unreachable(listeners: Iterable[Listener]) -> str | None:
-    """A sentence about the first that refuses a connection or does not answer; None if all accept one."""
-    give_up = time.monotonic() + _ALL_SECONDS
+    """A sentence about one that refuses connections or does not answer, for a while; None if all accept."""
+    give_up = time.monotonic() + _PATIENCE
     for listener in listeners:
-        left = give_up - time.monotonic()
-        if left <= 0:
-            return None
-        try:
-            socket.create_connection(listener[1:], min(left, _TRY_SECONDS)).close()
-        except OSError as error:
-            return _sentence(listener, error)
+        while (error := _error_at(listener)) is not None:
+            if time.monotonic() > give_up:
+                return _sentence(listener, error)
+            time.sleep(_AGAIN_EVERY)
+    return None
+
+
+def _error_at(listener: Listener) -> OSError | None:
+    try:
+        socket.create_connection(listener[1:], _TRY_SECONDS).close()
+    except OSError as error:
+        return error
     return None
 
 

@@ -29,7 +29,7 @@ from recycle_runtime.transport.listeners import Listener, read_listeners, unreac
 _gloo: Any = dist.ProcessGroupGloo
 _HELLO = 1
 """A tag: messages between workers have another."""
-_CONNECTING = "connecting"
+_CONNECTING = "connect"
 """In what gloo says when it could not connect."""
 _INTERFACES = "GLOO_SOCKET_IFNAME"
 _FIRST = "0"

@@ -71,6 +71,10 @@ class NamespaceNode:
         self._within(["ip", "address", "add", f"{self.address}/24", "dev", "eth0"])
         self._within(["ip", "link", "set", "eth0", "up"])
 
+    def reject(self, other: "NamespaceNode") -> None:
+        """Connections from here to there fail at once, as with a firewall that says so."""
+        self._within(["ip", "route", "add", "prohibit", f"{other.address}/32"])
+
     def start(self, command: Sequence[str], environment: dict[str, str], out: IO[bytes] | int) -> None:
         entry = ["nsenter", "--target", str(self.first), "--net", "--pid", "--uts", "--mount", "--"]
         wired = {"GLOO_SOCKET_IFNAME": "eth0"} | environment

@@ -3,6 +3,7 @@
 How long it took from the fault to the next step is printed; `pytest -s` shows it.
 """
 
+import re
 import time
 from collections.abc import Generator
 from pathlib import Path
@@ -175,6 +176,21 @@ def test_two_nodes_never_reach_each_other(fresh: Cluster) -> None:
     job = fresh.job
     job.until(lambda: job.live() == 4, "four workers")
     job.finish_and_check()
+
+
+@pytest.mark.slow
+def test_a_firewall_that_rejects_is_named(fresh: Cluster) -> None:
+    """With host, port and what to open, in place of gloo's words."""
+    one, other = fresh.nodes[:2]
+    one.reject(other)
+    other.reject(one)
+    job = fresh.job
+    job.until(lambda: job.is_over, "the end")
+    error = job.outcome.error or ""
+    assert re.search(
+        r"a worker on node[01] at 10\.77\.0\.[23]:\d+ cannot be reached: permission denied", error
+    )
+    assert "net.ipv4.ip_local_port_range" in error
 
 
 @pytest.mark.slow

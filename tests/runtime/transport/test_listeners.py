@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
+from recycle_runtime.transport import listeners
 from recycle_runtime.transport.gloo import meet_neighbours
 from recycle_runtime.transport.listeners import (
     Listener,
@@ -19,6 +20,11 @@ from recycle_runtime.transport.listeners import (
 from recycle_runtime.transport.sparse_group import make_group
 
 SHORT = timedelta(seconds=10)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listeners, "_PATIENCE", 0.0)
 
 
 def closed_port() -> int:
