@@ -95,7 +95,7 @@ def test_a_rare_planted_fault_is_found(
 def test_whoever_waits_for_layers_hears_that_the_boundary_has_moved(jobs: list[WorldJob]) -> None:
     """Found once: one worker had begun the next step, and another waited for its layers before it."""
     story = replace(
-        scenario(152, jobs[:1]),
+        scenario(184, jobs[:1]),
         faults=(KillWorker(2.5, worker=(1, 0)),),
         recut="always",
         steps=20,
