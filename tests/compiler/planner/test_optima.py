@@ -1,6 +1,7 @@
 """2,000 small random jobs against optima that an exact solver has proven (bench/reference/make_optima.py).
 
-Every plan passes the verifier, no bound exceeds the optimum, and plans are as good as promised.
+250 of them are planned in every run of the tests, the others with the slow ones. Every plan passes the
+verifier, no bound exceeds the optimum, and plans are as good as promised.
 """
 
 from pathlib import Path
@@ -29,7 +30,9 @@ def planned(entry: Optimum) -> Claims:
     return program.claims
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize(
+    "part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, PARTS))]
+)
 def test_plans_against_proven_optima(part: int) -> None:
     entries = [entry for entry in load_optima(OPTIMA) if entry.seed % PARTS == part]
     settled = close = 0

@@ -65,6 +65,8 @@ MISJUDGED = {
 }
 """Here a quick plan is not enough to tell which counts are best."""
 JOBS = {**EVEN, **UNEVEN, **MISJUDGED}
+SLOW = ("three stages, little memory", "a slow middle", "transfers", "two failures")
+"""Jobs with most ways to place failures, or with the longest way to a plan."""
 
 
 def best_placements(job: JobSpec) -> dict[int, tuple[int, list[Counts]]]:
@@ -82,7 +84,9 @@ def best_placements(job: JobSpec) -> dict[int, tuple[int, list[Counts]]]:
     }
 
 
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in JOBS]
+)
 def test_no_other_placement_gives_a_better_plan(name: str) -> None:
     job = JOBS[name]
     best = best_placements(job)
