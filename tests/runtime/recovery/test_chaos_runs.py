@@ -21,6 +21,7 @@ def survive(folder: Path, bundle: str, program: str, seed: int, events: int, ste
     check(folder / "run", outcome, alone)
 
 
+@pytest.mark.slow
 def test_twenty_events(tmp_path: Path, wide: str) -> None:
     survive(tmp_path, wide, TINY, seed=1, events=20, steps=150)
 

@@ -51,6 +51,7 @@ def test_a_failure_and_a_return(tmp_path: Path, notes: Path) -> None:
     assert 2 * steps * PER_STEP <= len(together) <= 2 * steps * PER_STEP + 4 * PER_STEP
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_draws_nothing_of_the_past(tmp_path: Path, notes: Path) -> None:
     bundle = plans(tmp_path / "two.plan", unit_job(2, 2, 2))
     steps = 8
@@ -69,6 +70,7 @@ def test_a_run_that_goes_on_draws_nothing_of_the_past(tmp_path: Path, notes: Pat
     assert all(row.data_wait >= 0 for row in ended.steps)
 
 
+@pytest.mark.slow
 def test_a_stream_stands_where_others_stood(tmp_path: Path, notes: Path) -> None:
     """Both where a worker comes back and where a run goes on: hardly anything of the past is drawn."""
     program = str(PROGRAMS / "streamed.py")

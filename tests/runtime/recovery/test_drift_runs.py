@@ -82,6 +82,7 @@ def run_and_check(folder: Path, options: RunOptions, stages: int, microbatches: 
     return news.events
 
 
+@pytest.mark.slow
 def test_the_running_example_moves_a_worker_to_the_stage_that_needs_it(tmp_path: Path) -> None:
     options = RunOptions(
         bundle(tmp_path, RUNNING_EXAMPLE, 6),
@@ -97,10 +98,8 @@ def test_the_running_example_moves_a_worker_to_the_stage_that_needs_it(tmp_path:
     assert saved_places(tmp_path) == grid - {(0, 0)}
 
 
-@pytest.mark.parametrize(
-    ("mtbf", "end"),
-    [(0.001, " expected: not moved"), pytest.param(3600.0, " expected: moved", marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("mtbf", "end"), [(0.001, " expected: not moved"), (3600.0, " expected: moved")])
 def test_a_small_gain_pays_only_if_changes_are_rare(mtbf: float, end: str, tmp_path: Path) -> None:
     news = News(lambda news: bool(news.events))
     options = RunOptions(
@@ -140,6 +139,7 @@ def test_a_death_in_the_middle_of_a_move_loses_nothing(
     assert len(saved_places(tmp_path)) == 4
 
 
+@pytest.mark.slow
 def test_a_worker_that_becomes_slow_has_less_to_do(tmp_path: Path) -> None:
     def is_enough(news: News) -> bool:
         taken = [event for event in news.events if event.endswith("taken, with a lighter load")]

@@ -77,7 +77,7 @@ def test_some_steps_are_not_finite(tmp_path: Path, square: str, capfd: pytest.Ca
     assert all(row["gradient_norm"] > 0 for row in rows[2:])
 
 
-@pytest.mark.parametrize("limit", ["4", "20"])
+@pytest.mark.parametrize("limit", ["4", pytest.param("20", marks=pytest.mark.slow)])
 def test_no_step_is_finite(
     tmp_path: Path, square: str, capfd: pytest.CaptureFixture[str], limit: str
 ) -> None:

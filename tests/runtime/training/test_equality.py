@@ -15,7 +15,9 @@ FAILED: list[Failed] = [[], [(1, 2)], [(1, 2), (0, 0)], [(1, 2), (0, 0), (2, 2)]
 TECHNIQUES = [Techniques(bool(n & 1), bool(n & 2), bool(n & 4)) for n in range(8)]
 
 
-@pytest.mark.parametrize("failed", FAILED)
+@pytest.mark.parametrize(
+    "failed", [*(pytest.param(failed, marks=pytest.mark.slow) for failed in FAILED[:-1]), FAILED[-1]]
+)
 def test_running_example_on_processes(tmp_path: Path, failed: Failed) -> None:
     check_on_processes(tmp_path, figure3((4, 3, 2, 1)), failed)
 

@@ -21,7 +21,9 @@ def job(techniques: Techniques = ALL) -> JobSpec:
 
 
 @pytest.mark.parametrize("failed", [[], [(1, 0)]], ids=str)
-@pytest.mark.parametrize("clip", [0.05, 5.0, 1000.0])
+@pytest.mark.parametrize(
+    "clip", [pytest.param(0.05, marks=pytest.mark.slow), 5.0, pytest.param(1000.0, marks=pytest.mark.slow)]
+)
 def test_sliced_layers(tmp_path: Path, failed: compare.Failed, clip: float) -> None:
     """Steps that must all be made again, some of them, and none."""
     program = compare.changed(tmp_path, SLICED, f"CLIP_NORM = {clip}")
@@ -29,7 +31,9 @@ def test_sliced_layers(tmp_path: Path, failed: compare.Failed, clip: float) -> N
 
 
 @pytest.mark.parametrize("failed", [[], [(0, 1)]], ids=str)
-@pytest.mark.parametrize("techniques", [ALL, Techniques(True, False, False)], ids=str)
+@pytest.mark.parametrize(
+    "techniques", [ALL, pytest.param(Techniques(True, False, False), marks=pytest.mark.slow)], ids=str
+)
 def test_collectives_on_every_way(tmp_path: Path, failed: compare.Failed, techniques: Techniques) -> None:
     compare.check_on_processes(tmp_path, job(techniques), failed, OWN_COLLECTIVES)
 

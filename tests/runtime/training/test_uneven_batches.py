@@ -22,7 +22,7 @@ def test_running_example(tmp_path: Path, failed: Failed, clip: float | None) -> 
     check_in_threads(tmp_path, figure3((4, 3, 2, 1)), failed, program)
 
 
-@pytest.mark.parametrize("failed", [[], [(1, 0)]])
+@pytest.mark.parametrize("failed", [pytest.param([], marks=pytest.mark.slow), [(1, 0)]])
 def test_on_processes(tmp_path: Path, failed: Failed) -> None:
     check_on_processes(tmp_path, unit_job(2, 2, 5, (2, 1)), failed, UNEVEN)
 
