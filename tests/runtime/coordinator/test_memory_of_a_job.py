@@ -175,8 +175,7 @@ def test_whether_a_worker_saves_is_known_again_after_a_restart() -> None:
     members = list(job.roster.members())
     for member in members:
         job.handle(Returned(member, is_training=True, asked=1, saves=True), 1.0)
-    for member in members:
-        orders = job.handle(Said(member, AtBoundary(5)), 2.0)
+    orders = [order for member in members for order in job.handle(Said(member, AtBoundary(5)), 2.0)]
     assert job.phase is Phase.SAVING and any(isinstance(order, BeginLastSave) for order in orders)
 
 
