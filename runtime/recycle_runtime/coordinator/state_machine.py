@@ -456,7 +456,9 @@ class StateMachine:
             self.roster.entries[member].saves = event.saves
         self._newest = max(self._newest, event.asked)
         if self.phase in (Phase.SAVING, Phase.ENDED):
-            self._send(member, End(self.phase is Phase.SAVING or self._error is None))
+            is_well = self.phase is Phase.SAVING or self._error is None
+            is_outdated = member in self.roster and self.roster.entries[member].is_outdated
+            self._send(member, End(is_well and not is_outdated))
         elif self.phase in _CHANGING:
             self._ask_to_leave(member, event.asked)
         elif self.phase is not Phase.RUNNING or not self.roster.entries[member].is_active:
@@ -1195,8 +1197,9 @@ class StateMachine:
         self.phase, self._asked_at = Phase.SAVING, self._now
         self.checkpoints.stop()
         self._orders.append(BeginLastSave(LastSave(self.steps, tuple(self._saving.items()), self._error)))
-        for member in self.roster.entries:
-            self._send(member, End(ok=True))
+        for member, entry in self.roster.entries.items():
+            # One that was given up and has come back would save what it had then.
+            self._send(member, End(ok=not entry.is_outdated))
 
     def _done(self, member: Member, message: Done) -> None:
         if self.phase is Phase.SAVING and member in self._saving:
@@ -1242,8 +1245,8 @@ class StateMachine:
         self.checkpoints.stop()
         # First, so that it is written down: who has heard of it is gone when a coordinator comes back.
         self._orders.append(EndJob(error, no_plan, is_lost))
-        for member in () if is_told else self.roster.entries:
-            self._send(member, End(ok or error is None))
+        for member, entry in () if is_told else self.roster.entries.items():
+            self._send(member, End((ok or error is None) and not entry.is_outdated))
 
     def _send(self, member: Member, message: ToWorker) -> None:
         self._orders.append(Send(member, message))
