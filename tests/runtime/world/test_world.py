@@ -147,6 +147,30 @@ def test_a_coordinator_that_is_killed_after_the_end_does_not_end_the_job_again(
     assert World(story).run().wrong
 
 
+@pytest.mark.parametrize(("resumes", "is_resumed"), [(1, False), (0, True)])
+def test_a_job_that_has_lost_a_stage_goes_on_from_its_newest_intact_checkpoint(
+    jobs: list[WorldJob], resumes: int, is_resumed: bool
+) -> None:
+    """By itself, or by a user on other nodes; in some of these worlds the newest one is torn."""
+    for seed in range(4):
+        story = replace(
+            scenario(seed, jobs[2:]),
+            faults=(KillWorker(1.9, worker=(0, 1)), KillWorker(1.9, worker=(1, 1))),
+            steps=40,
+            nodes=2,
+            room=2,
+            wild=True,
+            checkpoints=3,
+            skipped=frozenset(),
+            saves=True,
+            resumes=resumes,
+            is_resumed=is_resumed,
+        )
+        outcome = World(story).run()
+        assert not outcome.wrong and outcome.error is None, told(story, outcome)
+        assert outcome.resumes == 1
+
+
 def test_nobody_is_given_up_for_a_peer_that_may_be_gone(jobs: list[WorldJob]) -> None:
     """Found once: a worker and its agent have no connection for a moment; its only peer is on a node that has
     just lost power, and is missed a second later."""

@@ -235,19 +235,23 @@ class World:
 
     def _go_on(self) -> None:
         loop, outcome = self.loop, self.outcome
-        while loop.turn(_AT_A_TIME) and not outcome.wrong:
-            if loop.events >= _MOST_EVENTS:
-                self.note_wrong(f"no end after {loop.events} events, {loop.now:.0f} s")
-            elif not self.is_over:
-                if loop.now > self._last_fault + _QUIET_SECONDS:
-                    self.note_wrong(f"no end {_QUIET_SECONDS:.0f} s after the last fault: {self._where()}")
-            elif not any(process.is_alive for process in self.kernel.processes):
+        while True:
+            has_more = loop.turn(_AT_A_TIME)
+            if outcome.wrong:
+                return
+            if self.is_over and not any(process.is_alive for process in self.kernel.processes):
                 if not self._can_be_resumed():
                     return
                 self._resume()
-            elif loop.now > self._over_at + _LEAVING_SECONDS:
+            elif not has_more:
+                self.note_wrong(f"nothing happens any more: {self._where()}")
+            elif loop.events >= _MOST_EVENTS:
+                self.note_wrong(f"no end after {loop.events} events, {loop.now:.0f} s")
+            elif self.is_over and loop.now > self._over_at + _LEAVING_SECONDS:
                 left = ", ".join(p.name for p in self.kernel.processes if p.is_alive)
                 self.note_wrong(f"left running {_LEAVING_SECONDS:.0f} s after the end: {left}")
+            elif not self.is_over and loop.now > self._last_fault + _QUIET_SECONDS:
+                self.note_wrong(f"no end {_QUIET_SECONDS:.0f} s after the last fault: {self._where()}")
 
     def _where(self) -> str:
         if self.coordinator is None or not self.coordinator.process.is_alive:
@@ -349,7 +353,9 @@ class World:
 
     def _can_be_resumed(self) -> bool:
         is_wanted = self.scenario.is_resumed and not self._is_with_user and self.outcome.error is not None
-        return is_wanted and bool(Shelf(self.folder / "checkpoints").look()[0])
+        found = Shelf(self.folder / "checkpoints").look()[0] if is_wanted else []
+        # One of all steps leaves nothing to resume, and is refused.
+        return bool(found) and found[0].manifest.step < self.scenario.steps
 
     def _resume(self) -> None:
         """By a user, on other nodes, when all processes are gone."""
