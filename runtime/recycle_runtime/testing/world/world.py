@@ -469,7 +469,7 @@ class World:
             if process.is_alive and (chunks := worker.held_chunks) is not None and chunks.is_part_of_run:
                 expected = self.job.reference.state(chunks.applied)
                 for layer in chunks.layers:
-                    found = int(layer.state()["value"])
+                    found = layer.state()["value"]
                     if chunks.applied == self.scenario.steps and found != expected[layer.number]:
                         self.note_wrong(f"{process.name} ends with {found} in layer {layer.number}")
 
