@@ -135,16 +135,20 @@ def train_in_threads(
             workers[worker].train(reports.append)
         except BaseException as error:
             errors.append(error)
+            everybody.abort()
+        finally:
+            ended.put(worker)
 
     # Initial parameters come from random numbers that all threads share, so stages are built one by one.
     building, everybody = threading.Lock(), threading.Barrier(len(bundle.workers(plan)))
+    ended: queue.SimpleQueue[Worker] = queue.SimpleQueue()
     threads = [threading.Thread(target=work, args=(worker,), daemon=True) for worker in bundle.workers(plan)]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join(2 * _PATIENCE)
-    if errors:
-        raise errors[0]
-    assert not any(thread.is_alive() for thread in threads), "some workers hang"
+    for _ in threads:
+        ended.get(timeout=2 * _PATIENCE)
+        # Others may wait for the one that has failed, and nobody waits for them.
+        if errors:
+            raise errors[0]
     losses = [sum(row.loss or 0.0 for row in reports if row.step == step) for step in range(steps)]
     return losses, workers
