@@ -16,6 +16,7 @@ from recycle_runtime.worker.fixed_plan import FixedPlanWorker
 from recycle_runtime.worker.options import WorkerOptions
 
 _PATIENCE = 300.0
+_PATIENCE_AFTER_ERROR = 10.0
 
 
 class _Sum:
@@ -147,8 +148,13 @@ def train_in_threads(
         thread.start()
     for _ in threads:
         ended.get(timeout=2 * _PATIENCE)
-        # Others may wait for the one that has failed, and nobody waits for them.
         if errors:
-            raise errors[0]
+            break
+    for thread in threads:
+        # Random numbers are shared, so nobody may still build when the next test begins; whoever waits for
+        # one that has failed may go on doing so.
+        thread.join(_PATIENCE_AFTER_ERROR)
+    if errors:
+        raise errors[0]
     losses = [sum(row.loss or 0.0 for row in reports if row.step == step) for step in range(steps)]
     return losses, workers
