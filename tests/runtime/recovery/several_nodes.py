@@ -14,6 +14,7 @@ from recycle_runtime.protocol.framing import new_token
 from recycle_runtime.protocol.heartbeat_board import Board
 from recycle_runtime.protocol.messages import JobEnded, Message, StepRow, ToObserver, from_fields
 from tests.runtime.recovery.nodes import Node
+from tests.runtime.recovery.programs.paces import PACE, PACED
 from tests.runtime.recovery.watched import TINY, Outcome, check
 from tests.runtime.training.alone import train_alone
 from tests.runtime.training.compare import changed
@@ -22,19 +23,6 @@ WORKERS_PER_NODE = 2
 _PORT = 29517
 _STILL = 300.0
 """Seconds without a step after which a run counts as hung; longer than anybody waits for anybody."""
-_PACE = "PACE_OF_TESTS"
-_PACED = """
-import os, time
-
-_loss = loss
-
-def loss(output, target):
-    try:
-        time.sleep(float(Path(os.environ["PACE_OF_TESTS"]).read_text() or 0))
-    except (KeyError, FileNotFoundError, ValueError):
-        pass
-    return _loss(output, target)
-"""
 
 
 class SeveralNodes:
@@ -51,7 +39,7 @@ class SeveralNodes:
     ) -> None:
         self._folder, self._bundle, self._steps = folder, bundle, steps
         self._address, self._port = coordinator.address, port
-        self.program = changed(folder, TINY, _PACED)
+        self.program = changed(folder, TINY, PACED)
         self._pace = folder / "pace"
         self._set_pace(0.03)
         self._slower = {steps * 3 // 4: 0.3, steps * 7 // 8: 2.0}
@@ -59,7 +47,7 @@ class SeveralNodes:
         self._is_finishing = False
         self._environment = {
             "RECYCLE_TOKEN": new_token(),
-            _PACE: str(self._pace),
+            PACE: str(self._pace),
             "PYTHONPATH": str(Path(__file__).resolve().parents[3]),
         }
         (folder / "saved").mkdir()

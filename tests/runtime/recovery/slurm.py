@@ -17,6 +17,7 @@ import pytest
 
 from recycle_compiler.cli.main import main
 from tests.runtime.recovery.nodes import NamespaceNode, Switch, why_no_namespaces
+from tests.runtime.recovery.programs.paces import PACE, PACED
 from tests.runtime.recovery.watched import TINY
 from tests.runtime.training.alone import train_alone
 from tests.runtime.training.compare import changed
@@ -47,18 +48,6 @@ MpiDefault=none
 SchedulerParameters=sched_min_interval=0,bf_interval=1,batch_sched_delay=0
 {nodes}
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
-"""
-_PACED = """
-import os, time
-
-_loss = loss
-
-def loss(output, target):
-    try:
-        time.sleep(float(Path(os.environ["PACE_OF_TESTS"]).read_text() or 0))
-    except (KeyError, FileNotFoundError, ValueError):
-        pass
-    return _loss(output, target)
 """
 
 
@@ -165,13 +154,13 @@ class SubmittedJob:
         self._slurm = slurm
         self._pace = folder / "pace"
         self.set_pace(pace)
-        program = changed(folder, TINY, _PACED)
+        program = changed(folder, TINY, PACED)
         script = folder / "job.sh"
         words = ["launch", "slurm", bundle, "--program", program, "--steps", str(steps), "--device", "cpu"]
         words += ["--workers-per-node", "2", "--checkpoint", str(folder / "kept"), "--name", "tiny"]
         assert main(["--quiet", *words, "-o", str(script)]) == 0
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        surroundings = {"PATH": path, "PACE_OF_TESTS": str(self._pace), "GLOO_SOCKET_IFNAME": "eth0"}
+        surroundings = {"PATH": path, PACE: str(self._pace), "GLOO_SOCKET_IFNAME": "eth0"}
         slurm.call("bash", str(script), *options, **surroundings)
         (self.run,) = slurm_folders(folder)
         self._agents = (self.run / "agents").read_text().strip()

@@ -16,20 +16,12 @@ import torch
 
 from recycle_runtime.agent.process_table import ProcessTable
 from recycle_runtime.protocol.framing import new_token
+from tests.runtime.recovery.programs.paces import SLOW
 from tests.runtime.recovery.watched import TINY
 from tests.runtime.training.alone import train_alone
 from tests.runtime.training.compare import changed
 
 _STEPS = 120
-_SLOW = """
-import time
-
-_loss = loss
-
-def loss(output, target):
-    time.sleep(0.05)
-    return _loss(output, target)
-"""
 _PATIENCE = 300.0
 
 
@@ -49,7 +41,7 @@ class Nodes:
             "PYTHONPATH": str(Path(__file__).resolve().parents[3] / "runtime"),
         }
         self._command = [sys.executable, "-m", "recycle_runtime.cli", "node", bundle]
-        self._command += ["--program", changed(folder, TINY, _SLOW), "--steps", str(_STEPS)]
+        self._command += ["--program", changed(folder, TINY, SLOW), "--steps", str(_STEPS)]
         self._command += ["--workers-per-node", "2", "--state", str(self.state), "--plan-ahead", "off"]
         self._command += ["--replan", "off", "--save", str(folder / "saved"), "--restart-workers", "off"]
         self._command += ["--checkpoint", str(folder / "kept")]

@@ -14,20 +14,12 @@ import pytest
 
 from recycle_runtime.coordinator.leadership import newest_term
 from recycle_runtime.protocol.framing import new_token
+from tests.runtime.recovery.programs.paces import SLOW
 from tests.runtime.recovery.watched import TINY
 from tests.runtime.training.alone import train_alone
 from tests.runtime.training.compare import changed
 
 _STEPS = 400
-_SLOW = """
-import time
-
-_loss = loss
-
-def loss(output, target):
-    time.sleep(0.05)
-    return _loss(output, target)
-"""
 _PATIENCE = 300.0
 
 
@@ -47,7 +39,7 @@ class Job:
             "PYTHONPATH": str(Path(__file__).resolve().parents[3] / "runtime"),
         }
         self._command = [sys.executable, "-m", "recycle_runtime.cli", "node", bundle]
-        self._command += ["--program", changed(folder, TINY, _SLOW), "--steps", str(_STEPS)]
+        self._command += ["--program", changed(folder, TINY, SLOW), "--steps", str(_STEPS)]
         self._command += ["--workers-per-node", "2", "--state", str(folder / "state"), "--plan-ahead", "off"]
         self._command += ["--replan", "off", "--checkpoint", str(folder / "kept"), "--takeover-timeout", "4"]
         self.nodes: dict[int, subprocess.Popen[bytes]] = {}

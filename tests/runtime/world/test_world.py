@@ -5,13 +5,14 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from recycle_runtime.testing.world.faults import CutLine, KillAgent, KillCoordinator, KillWorker, LoseNode
 from recycle_runtime.testing.world.scenarios import WorldJob, scenario
 from recycle_runtime.testing.world.shrinking import shrunk, told
-from recycle_runtime.testing.world.world import World
+from recycle_runtime.testing.world.world import Scenario, World
 from tests.runtime.world import planted_faults as planted
 from tests.runtime.world.jobs import world_jobs
 
@@ -92,17 +93,22 @@ def test_a_rare_planted_fault_is_found(
     assert _is_found(plant, jobs, monkeypatch, 150), plant.__doc__
 
 
+def _quiet(seed: int, jobs: list[WorldJob], **changes: Any) -> Scenario:
+    """Two nodes of two workers, on which nothing happens but what is said."""
+    ordinary: dict[str, Any] = {"nodes": 2, "room": 2, "wild": False, "skipped": frozenset()}
+    return replace(scenario(seed, jobs), **(ordinary | changes))
+
+
 def test_whoever_waits_for_layers_hears_that_the_boundary_has_moved(jobs: list[WorldJob]) -> None:
     """Found once: one worker had begun the next step, and another waited for its layers before it."""
-    story = replace(
-        scenario(184, jobs[:1]),
+    story = _quiet(
+        184,
+        jobs[:1],
         faults=(KillWorker(2.5, worker=(1, 0)),),
         recut="always",
         steps=20,
-        wild=False,
         nodes=6,
         room=1,
-        skipped=frozenset(),
     )
     outcome = World(story).run()
     assert not outcome.wrong, told(story, outcome)
@@ -110,15 +116,12 @@ def test_whoever_waits_for_layers_hears_that_the_boundary_has_moved(jobs: list[W
 
 def test_a_coordinator_that_starts_again_knows_that_workers_save(jobs: list[WorldJob]) -> None:
     """Found once: it ended the job well, and nobody had saved anything."""
-    story = replace(
-        scenario(11, jobs[2:]),
+    story = _quiet(
+        11,
+        jobs[2:],
         faults=(KillCoordinator(2.0, 0.3),),
         steps=12,
-        nodes=2,
-        room=2,
-        wild=False,
         checkpoints=0,
-        skipped=frozenset(),
         saves=True,
     )
     for at in (2.0, 2.6, 2.7, 2.8):
@@ -130,15 +133,12 @@ def test_a_coordinator_that_starts_again_knows_that_workers_save(jobs: list[Worl
 def test_a_coordinator_that_is_killed_after_the_end_does_not_end_the_job_again(
     jobs: list[WorldJob], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    quiet = replace(
-        scenario(7, jobs[2:]),
+    quiet = _quiet(
+        7,
+        jobs[2:],
         faults=(),
         steps=6,
-        nodes=2,
-        room=2,
         checkpoints=0,
-        skipped=frozenset(),
-        wild=False,
     )
     (ended,) = (line for line in World(quiet).run().story if "the job has ended" in line)
     story = replace(quiet, faults=(KillCoordinator(float(ended.split()[0]) + 0.001, 0.3),))
@@ -174,15 +174,14 @@ def test_a_job_that_has_lost_a_stage_goes_on_from_its_newest_intact_checkpoint(
 def test_nobody_is_given_up_for_a_peer_that_may_be_gone(jobs: list[WorldJob]) -> None:
     """Found once: a worker and its agent have no connection for a moment; its only peer is on a node that has
     just lost power, and is missed a second later."""
-    story = replace(
-        scenario(7, jobs[2:]),
+    story = _quiet(
+        7,
+        jobs[2:],
         faults=(LoseNode(2.0, node=3), KillAgent(3.9, 1.0, node=1), CutLine(3.95, worker=(0, 1))),
         steps=30,
         nodes=4,
         room=1,
-        wild=False,
         checkpoints=0,
-        skipped=frozenset(),
     )
     outcome = World(story).run()
     assert not outcome.wrong and outcome.error is None, told(story, outcome)
