@@ -4,6 +4,8 @@ import argparse
 from collections.abc import Callable, Sequence
 
 TECHNIQUES = ("adaptive", "decouple", "stagger")
+_DIGITS = 9
+"""Of a number; nothing that is counted here comes near it."""
 
 
 def one_of(words: Sequence[str]) -> Callable[[str], str]:
@@ -24,7 +26,12 @@ def positive(word: str) -> int:
 
 
 def _number(word: str, least: int) -> int:
-    if not (word.isascii() and word.isdigit()) or len(word) > 9 or int(word) < least:
+    is_number = word.isascii() and word.isdigit()
+    if is_number and len(word) > _DIGITS:
+        raise argparse.ArgumentTypeError(
+            f"must be a whole number of at least {least} and of at most {_DIGITS} digits, got {len(word)}"
+        )
+    if not is_number or int(word) < least:
         raise argparse.ArgumentTypeError(f"must be a whole number of at least {least}, got {word}")
     return int(word)
 

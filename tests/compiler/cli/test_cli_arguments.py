@@ -25,7 +25,7 @@ def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
         ),
         (["show", "x.plan", "--failures", "-1"], "--failures: must be a whole number of at least 0, got -1"),
         (["show", "x.plan", "--failures", "two"], "must be a whole number of at least 0, got two"),
-        (["show", "x.plan", "--failures", "9" * 5000], "must be a whole number of at least 0"),
+        (["show", "x.plan", "--failures", "9" * 5000], "at least 0 and of at most 9 digits, got 5000"),
         (["show", "x.plan", "--failures", "1", "--failed", "0:0"], "not allowed with argument"),
         (
             ["show", "x.plan", "--failed", "1"],

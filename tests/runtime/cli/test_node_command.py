@@ -85,6 +85,14 @@ def test_options_are_passed_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     assert (told.checkpoint, told.workers_per_node, told.script_words) == ("-kept", 2, [])
 
 
+@pytest.mark.parametrize(("seconds", "words"), [("0", []), ("4", ["--takeover-timeout=4.0"])])
+def test_a_coordinator_hears_of_taking_over_where_nodes_do(seconds: str, words: list[str]) -> None:
+    argv = ["node", "x.plan", "--program", "x.py", "--steps", "9", "--workers-per-node", "2", "--state", "s"]
+    arguments = command_line().parse([*argv, "--takeover-timeout", seconds])
+    told = node.coordinator_words(arguments, "first", 5)
+    assert [word for word in told if word.startswith("--takeover")] == words
+
+
 @pytest.mark.parametrize(
     ("environment", "code", "words"),
     [

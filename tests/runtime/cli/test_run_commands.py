@@ -52,6 +52,24 @@ def test_worker_refuses_a_store(plan: str, store: str, capsys: pytest.CaptureFix
     assert "--store must be like" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("seconds", ["nan", "-1", "0"])
+def test_a_coordinator_refuses_a_time_limit_of_nothing(
+    plan: str, tmp_path: Path, seconds: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [
+        "coordinator",
+        plan,
+        "--listen",
+        "127.0.0.1:0",
+        "--steps",
+        "1",
+        "--state",
+        str(tmp_path / "state"),
+    ]
+    assert main([*words, "--takeover-timeout", seconds]) == 2
+    assert "--takeover-timeout must be at least" in capsys.readouterr().err
+
+
 def test_an_empty_bundle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     empty = tmp_path / "empty.plan"
     empty.touch()

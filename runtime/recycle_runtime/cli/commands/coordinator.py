@@ -116,11 +116,11 @@ def add_arguments(parser: Arguments) -> None:
 
 
 def run(arguments: Namespace, output: Output) -> int:
+    lease = takeover_timeout(arguments)
     if arguments.candidate is None:
         return _coordinate(arguments, output, None)
     if arguments.candidate < 0:
         raise UsageError(f"--candidate must be 0 or more, got {arguments.candidate}")
-    lease = takeover_timeout(arguments)
     leadership, requests = Leadership(Path(arguments.state), arguments.candidate, lease), StopRequests()
     with stop_requests(requests):
         found = stand_by(leadership, lambda: requests.number is not None)

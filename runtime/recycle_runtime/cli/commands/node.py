@@ -66,7 +66,6 @@ _COORDINATOR = (
     "--page",
     "--tensorboard",
     *SERVER_OPTIONS,
-    "--takeover-timeout",
 )
 _AGENT = (
     "--program",
@@ -146,7 +145,7 @@ def run(arguments: Namespace, output: Output) -> int:
         raise UsageError(str(error)) from None
     Path(arguments.bundle).open("rb").close()
     check_script(arguments)
-    takes_over = arguments.takeover_timeout != 0 and takeover_timeout(arguments) > 0
+    takes_over = _takes_over(arguments)
     requests = StopRequests()
     with stop_requests(requests, patient=True):
         nodes = place.nodes if arguments.nodes is None else arguments.nodes
@@ -168,7 +167,12 @@ def coordinator_words(arguments: Namespace, host: str | None, nodes: int | None)
     words += [] if nodes is None else ["--nodes", str(nodes)]
     words += ["--heartbeat-timeout", str(arguments.node_timeout)]
     words += [] if host is None else ["--advertise", host]
-    return [*words, *_words(arguments, (*_BOTH, *_COORDINATOR))]
+    takeover = ("--takeover-timeout",) if _takes_over(arguments) else ()
+    return [*words, *_words(arguments, (*_BOTH, *_COORDINATOR, *takeover))]
+
+
+def _takes_over(arguments: Namespace) -> bool:
+    return arguments.takeover_timeout != 0 and takeover_timeout(arguments) > 0
 
 
 def agent_words(arguments: Namespace, state: str) -> list[str]:
