@@ -5,7 +5,8 @@
 
 The first table has the bytes that are held between two steps, for each parameter. The second has what a step
 holds beyond that: what the plan counts (micro-batches that a buffer holds, with the bytes that a profile has
-measured), what is found to be held before any instruction, and the peak, with what ops need while they run.
+measured), what is found to be held before any instruction, the peak, with what ops need while they run, and
+what torch keeps reserved of the device for it: with CUDA graphs, their memory is reserved and not allocated.
 """
 
 import argparse
@@ -55,6 +56,8 @@ class Use(NamedTuple):
     held: int
     """The most before any instruction."""
     peak: int
+    reserved: int
+    """After it."""
 
 
 class Worker:
@@ -97,10 +100,12 @@ class Worker:
         rest = _allocated()
         self._held.clear()
         if torch.cuda.is_available():
+            torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
         self._session.run(STEPS)
         peak = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
-        return Use(planned(self.stream, saved, kept), max(self._held) - rest, peak - rest)
+        reserved = torch.cuda.memory_reserved() if torch.cuda.is_available() else 0
+        return Use(planned(self.stream, saved, kept), max(self._held) - rest, peak - rest, reserved - rest)
 
 
 def planned(stream: Sequence[Instruction], saved: int, kept: int) -> int:
@@ -146,7 +151,7 @@ def tables(folder: Path, program: str, device: torch.device) -> list[str]:
     _clear()
     costs = profile(load_program(path), Options(stages=1, device=device.type, repeat=2)).stages[0]
     _clear()
-    uses = ["", "| MiB of a step | planned | held | peak |", "|---|---:|---:|---:|"]
+    uses = ["", "| MiB of a step | planned | held | peak | reserved |", "|---|---:|---:|---:|---:|"]
     ways: list[tuple[Graphs, UndoMemory]] = [("off", "device"), ("off", "host"), ("on", "device")]
     for number, name in enumerate(PLANS):
         for graphs, undo in ways if device.type == "cuda" else ways[:2]:

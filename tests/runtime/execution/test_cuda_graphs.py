@@ -128,6 +128,42 @@ def test_weights_that_are_cast_once_a_step(tmp_path: Path, plan: str) -> None:
     assert replayed[0] == pytest.approx(plain[0], rel=1e-2)
 
 
+CHECKPOINTED = PROGRAM.replace(
+    "return value + torch.tanh(self.linear(self.norm(value)))",
+    "return value + checkpoint(self.inside, value, use_reentrant=False)\n"
+    "    def inside(self, value):\n"
+    "        return torch.tanh(self.linear(self.norm(value)))",
+).replace("from torch import nn", "from torch import nn\nfrom torch.utils.checkpoint import checkpoint")
+
+
+@pytest.mark.parametrize("plan", ["one-worker.plan", "one-worker-decoupled.plan"])
+def test_what_is_computed_again_in_the_backward(tmp_path: Path, plan: str) -> None:
+    replayed = trained(tmp_path, plan, "auto", program=CHECKPOINTED)
+    same(replayed, trained(tmp_path, plan, "off", program=CHECKPOINTED))
+    assert replayed[1].graphs, replayed[1].cannot_capture
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plan", ["one-worker.plan", "one-worker-decoupled.plan"])
+def test_layers_that_are_compiled(tmp_path: Path, plan: str) -> None:
+    program = PROGRAM.replace(
+        'return [(f"blocks.{{n}}", Block().double()) for n in range(3)]',
+        "found = [(f'blocks.{{n}}', Block().double()) for n in range(3)]\n"
+        "    for name, layer in found:\n"
+        "        layer.compile()\n"
+        "    return found",
+    )
+    try:
+        launched = trained(tmp_path, plan, "off", program=program)
+    except Exception as error:
+        if "compiler" in str(error).lower() or "triton" in str(error).lower():
+            pytest.skip(f"nothing can be compiled here: {error}")
+        raise
+    replayed = trained(tmp_path, plan, "auto", program=program)
+    assert replayed[0] == pytest.approx(launched[0], rel=1e-10)
+    assert replayed[1].graphs, replayed[1].cannot_capture
+
+
 @pytest.mark.parametrize(
     ("extra", "words"),
     [
