@@ -71,7 +71,6 @@ def _measure(size: int) -> None:
             plainly,
         )
         cells = "   ".join(f"{each:{width}.3f}" for each, width in zip(times, (8, 7, 8, 6, 7), strict=True))
-        cells = "   ".join(f"{each:{width}.3f}" for each, width in zip(times, (8, 7, 8, 6, 7), strict=True))
         print(f"{size:9}   {copy:4}   {cells}   {held:8.0f}")
     for file in memory.files:
         os.close(file)
