@@ -834,7 +834,7 @@ class Service:
 
     def _give_up_missing_members(self, now: float) -> None:
         missing_workers = {member.worker for member in self._returning}
-        if missing_workers and now < self._returns_by and not self._can_go_on_without(missing_workers):
+        if missing_workers and now < self._returns_by and not self._can_go_on_without(self._uncertain(now)):
             self._deadline = now + _TURN
         elif self._returning:
             missing, self._returning = sorted(self._returning), set()
@@ -863,9 +863,10 @@ class Service:
                 self._fail(member, "is on a node without a heartbeat")
 
     def _can_go_on_without(self, workers: set[Worker]) -> bool:
-        """Whether every stage has a worker left."""
+        """Whether every stage has a worker left; one that may never come back to this coordinator is none."""
         job = self._job
-        holders = (worker for worker in job.roster.whole() if worker not in workers and job.has_state(worker))
+        without = workers | {member.worker for member in self._returning}
+        holders = (worker for worker in job.roster.whole() if worker not in without and job.has_state(worker))
         return len({job.cells.stage(worker) for worker in holders} - {None}) == job.book.stages
 
     # Orders.

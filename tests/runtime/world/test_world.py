@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 
-from recycle_runtime.testing.world.faults import CutLine, KillAgent, KillCoordinator, KillWorker, LoseNode
+from recycle_runtime.testing.world.faults import (
+    CutLine,
+    KillAgent,
+    KillCoordinator,
+    KillWorker,
+    LoseNode,
+    Partition,
+)
 from recycle_runtime.testing.world.scenarios import WorldJob, scenario
 from recycle_runtime.testing.world.shrinking import shrunk, told
 from recycle_runtime.testing.world.world import Scenario, World
@@ -178,6 +185,22 @@ def test_nobody_is_given_up_for_a_peer_that_may_be_gone(jobs: list[WorldJob]) ->
         7,
         jobs[2:],
         faults=(LoseNode(2.0, node=3), KillAgent(3.9, 1.0, node=1), CutLine(3.95, worker=(0, 1))),
+        steps=30,
+        nodes=4,
+        room=1,
+        checkpoints=0,
+    )
+    outcome = World(story).run()
+    assert not outcome.wrong and outcome.error is None, told(story, outcome)
+
+
+def test_nobody_is_given_up_for_a_peer_that_has_not_come_back(jobs: list[WorldJob]) -> None:
+    """Found once: a node loses power and the coordinator starts again, so it does not know of that yet; then
+    the peer's node does not reach it for a moment."""
+    story = _quiet(
+        7,
+        jobs[2:],
+        faults=(LoseNode(2.0, node=2), KillCoordinator(2.01, 0.02), Partition(4.8, 3.3, pairs=((-1, 3),))),
         steps=30,
         nodes=4,
         room=1,
