@@ -40,6 +40,7 @@ from recycle_runtime.protocol.messages import (
     RunningProcess,
     StartProcess,
 )
+from recycle_runtime.protocol.parent import end_with_parent
 from recycle_runtime.protocol.surroundings import Line, Machine, Surroundings, completed
 
 _LOGGER = logging.getLogger(__name__)
@@ -72,6 +73,8 @@ class AgentOptions:
     """Seconds to look for a coordinator that is gone."""
     memory: str = ""
     """The number of the node's memory: see `node_memory`."""
+    ends_workers: bool = False
+    """Whether workers end when the agent does, however it does; otherwise they wait for the next one."""
 
 
 Work = Callable[[Member, int, tuple[InjectedFault, ...], Board], int]
@@ -240,15 +243,21 @@ class Agent:
         self._board.clear(line)
         sys.stdout.flush()
         sys.stderr.flush()
-        pid = self._kernel.start(lambda: self._become_worker(member, line, faults), member, line)
+        agent = os.getpid()
+        pid = self._kernel.start(lambda: self._become_worker(member, line, faults, agent), member, line)
         _LOGGER.info("process %d: starts as tensor-parallel rank %d", pid, member.tp_rank, extra=_of(member))
         self._watch.add(line, pid)
         self._table.add(Row(member, line, pid))
 
-    def _become_worker(self, member: Member, line: int, faults: tuple[InjectedFault, ...]) -> None:
+    def _become_worker(
+        self, member: Member, line: int, faults: tuple[InjectedFault, ...], agent: int
+    ) -> None:
         status = 1
         try:
             hold_on()
+            if self._options.ends_workers:
+                # No handler and no held interpreter lock is in the way of this one.
+                end_with_parent(signal.SIGKILL, agent)
             # Such a signal may reach all processes of a job; it is for the first of them to end the others.
             for number in _ASK_TO_LEAVE:
                 signal.signal(number, _stay if number == signal.SIGTERM else signal.SIG_IGN)
@@ -274,6 +283,9 @@ class Agent:
                 self._watch.add(row.line, row.pid)
                 self._table.add(row)
                 _LOGGER.info("process %d: adopted", row.pid, extra=_of(row.member))
+                if self._options.ends_workers:
+                    # It would outlive this agent.
+                    self._watch.kill(row.line, "its agent has ended")
             else:
                 number = process_number(self._node, row.pid)
                 self._untold.append(ProcessEnded(row.member, number, "ended while its agent was down", 0))

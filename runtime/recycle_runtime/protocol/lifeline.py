@@ -35,6 +35,12 @@ class Lifeline:
         self._writer = self.reader = -1
 
 
+def is_held() -> bool:
+    """Whether this process was started by one that others hold on to."""
+    number = os.environ.get(FROM_PARENT, "")
+    return number.isdigit() and os.path.exists(f"/proc/self/fd/{number}")
+
+
 def hold_on() -> None:
     """Be killed when the job's first process ends, if there is one; to be called again after a fork."""
     number = os.environ.get(FROM_PARENT, "")

@@ -85,6 +85,16 @@ def test_options_are_passed_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     assert (told.checkpoint, told.workers_per_node, told.script_words) == ("-kept", 2, [])
 
 
+def test_whoever_ends_with_its_parent_is_told() -> None:
+    argv = ["node", "x.plan", "--program", "x.py", "--steps", "9", "--workers-per-node", "2", "--state", "s"]
+    for more, told in (([], False), (["--end-with-parent"], True)):
+        arguments = command_line().parse([*argv, *more])
+        agent = command_line().parse([*node.agent_words(arguments, "s"), "--coordinator", "first:1"])
+        words = node.coordinator_words(arguments, "first", 5)
+        coordinator = command_line().parse([*words, "--listen", "first:1"])
+        assert (agent.end_with_parent, coordinator.end_with_parent) == (told, told)
+
+
 @pytest.mark.parametrize(("seconds", "words"), [("0", []), ("4", ["--takeover-timeout=4.0"])])
 def test_a_coordinator_hears_of_taking_over_where_nodes_do(seconds: str, words: list[str]) -> None:
     argv = ["node", "x.plan", "--program", "x.py", "--steps", "9", "--workers-per-node", "2", "--state", "s"]

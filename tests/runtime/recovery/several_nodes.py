@@ -89,8 +89,8 @@ class SeveralNodes:
     def port(self) -> int:
         return int((self.state / "address").read_text().rpartition(":")[2])
 
-    def add(self, node: Node) -> None:
-        """An agent on it."""
+    def add(self, node: Node, *options: str, through: Sequence[str] = ()) -> None:
+        """An agent on it, started by the command `through`."""
         self._nodes.append(node)
         command = ["agent", self._bundle, "--program", self.program]
         command += [
@@ -103,7 +103,7 @@ class SeveralNodes:
             *self._checkpoint,
         ]
         command += ["--state", str(self._folder / node.name), "--save", str(self._folder / "saved")]
-        self._start(node, command)
+        self._start(node, [*command, *options], through)
 
     def step(self) -> int:
         """Steps that have been told."""
@@ -236,8 +236,9 @@ class SeveralNodes:
         aside.write_text(str(seconds))
         aside.replace(self._pace)
 
-    def _start(self, node: Node, command: Sequence[str]) -> None:
-        node.start([sys.executable, "-m", "recycle_runtime.cli", *command], self._environment, self._stderr)
+    def _start(self, node: Node, command: Sequence[str], through: Sequence[str] = ()) -> None:
+        words = [*through, sys.executable, "-m", "recycle_runtime.cli", *command]
+        node.start(words, self._environment, self._stderr)
 
     def _wait_for(self, is_so: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + _STILL

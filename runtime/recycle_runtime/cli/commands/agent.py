@@ -15,6 +15,7 @@ from recycle_runtime.cli.options.limits import (
     add_limit_arguments,
     time_limits,
 )
+from recycle_runtime.cli.options.parent import add_parent_argument, heed_parent
 from recycle_runtime.cli.options.resources import add_ports_argument, check_ports
 from recycle_runtime.cli.options.script import add_script_arguments, check_script
 from recycle_runtime.cli.options.training import (
@@ -67,12 +68,14 @@ def add_arguments(parser: Arguments) -> None:
     add_changes_argument(parser)
     parser.add_argument("--record", action="store_true", help="record when each op runs, for `local --trace`")
     add_ports_argument(parser)
+    add_parent_argument(parser, "; workers end when the agent does, in place of waiting for the next one")
     add_heartbeat_argument(parser)
     add_debug_argument(parser)
     add_limit_arguments(parser)
 
 
 def run(arguments: Namespace, output: Output) -> int:
+    heed_parent(arguments)
     secret, patience = access(arguments), arguments.coordinator_timeout
     if not 0 < patience < float("inf"):
         raise UsageError(f"--coordinator-timeout must be a number of seconds above 0, got {patience:g}")
@@ -165,6 +168,7 @@ def run(arguments: Namespace, output: Output) -> int:
         address_file=address_file,
         patience=patience,
         memory=memory.number,
+        ends_workers=arguments.end_with_parent,
     )
     preload(checkpoints=arguments.checkpoint is not None)
     try:

@@ -35,6 +35,7 @@ from recycle_runtime.cli.options.limits import (
     time_limits,
 )
 from recycle_runtime.cli.options.pages import Take, add_page_arguments, check_pages, watchers
+from recycle_runtime.cli.options.parent import add_parent_argument, heed_parent
 from recycle_runtime.cli.options.resources import allow_connections
 from recycle_runtime.cli.options.training import (
     add_max_skipped_argument,
@@ -101,6 +102,7 @@ def add_arguments(parser: Arguments) -> None:
         help="how many nodes there will be: each gets the same number of workers, so that the failure of one "
         "takes as few peers as possible (default: nodes are filled in the order in which they connect)",
     )
+    add_parent_argument(parser)
     add_limit_arguments(parser)
     add_peer_check_argument(parser)
     add_max_skipped_argument(parser)
@@ -116,6 +118,7 @@ def add_arguments(parser: Arguments) -> None:
 
 
 def run(arguments: Namespace, output: Output) -> int:
+    heed_parent(arguments)
     lease = takeover_timeout(arguments)
     if arguments.candidate is None:
         return _coordinate(arguments, output, None)

@@ -29,6 +29,7 @@ from recycle_runtime.cli.options.limits import (
     takeover_timeout,
 )
 from recycle_runtime.cli.options.pages import add_page_arguments
+from recycle_runtime.cli.options.parent import add_parent_argument, heed_parent
 from recycle_runtime.cli.options.resources import add_ports_argument
 from recycle_runtime.cli.options.script import add_script_arguments, check_script
 from recycle_runtime.cli.options.training import (
@@ -46,7 +47,14 @@ from recycle_runtime.launcher.engines import EngineError, find_place
 from recycle_runtime.launcher.kept_process import SupervisorError
 from recycle_runtime.launcher.node import Node
 
-_BOTH = ("--instruction-timeout", "--first-step-timeout", "--checkpoint", "--token-file", "--tls")
+_BOTH = (
+    "--instruction-timeout",
+    "--first-step-timeout",
+    "--checkpoint",
+    "--token-file",
+    "--tls",
+    "--end-with-parent",
+)
 _COORDINATOR = (
     "--steps",
     "--failed",
@@ -125,6 +133,7 @@ def add_arguments(parser: Arguments) -> None:
     add_copies_argument(parser)
     add_changes_argument(parser)
     add_ports_argument(parser)
+    add_parent_argument(parser, "; workers end when their agent does, in place of waiting for the next one")
     add_heartbeat_argument(parser)
     add_node_argument(parser, "--node-timeout")
     add_takeover_argument(parser, "; 0: none does")
@@ -137,6 +146,7 @@ def add_arguments(parser: Arguments) -> None:
 
 
 def run(arguments: Namespace, output: Output) -> int:
+    heed_parent(arguments)
     access(arguments)
     check_certificate(arguments)
     try:

@@ -1,0 +1,109 @@
+"""Processes that get a signal when the one that started them ends: with real ones."""
+
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+
+from recycle_runtime.protocol import parent
+from recycle_runtime.protocol.lifeline import FROM_PARENT, Lifeline, is_held
+from recycle_runtime.protocol.parent import end_with_parent
+
+
+def child(life: Callable[[], None]) -> int:
+    pid = os.fork()
+    if pid == 0:
+        try:
+            life()
+        finally:
+            os._exit(7)
+    return pid
+
+
+class Family:
+    """A parent and its child, which says that it is ready and then does as it is told."""
+
+    def __init__(self, then: Callable[[], None]) -> None:
+        told, tell = os.pipe()
+
+        def grandchild(its_parent: int) -> None:
+            end_with_parent(signal.SIGKILL, its_parent)
+            os.write(tell, os.getpid().to_bytes(4, "little"))
+            then()
+
+        def life() -> None:
+            own = os.getpid()
+            child(lambda: grandchild(own))
+            time.sleep(600)
+
+        self.first = child(life)
+        self._second = os.pidfd_open(int.from_bytes(os.read(told, 4), "little"))
+        for descriptor in (told, tell):
+            os.close(descriptor)
+
+    def second_lives(self) -> bool:
+        try:
+            signal.pidfd_send_signal(self._second, 0)
+        except ProcessLookupError:
+            return False
+        return True
+
+    def end_first(self) -> None:
+        os.kill(self.first, signal.SIGKILL)
+        os.waitpid(self.first, 0)
+
+    def until_second_is_gone(self) -> None:
+        while self.second_lives():
+            time.sleep(0.01)
+        os.close(self._second)
+
+
+def hold_the_interpreter() -> None:
+    ctypes.PyDLL(None).sleep(600)
+
+
+@pytest.mark.parametrize("then", [lambda: time.sleep(600), hold_the_interpreter])
+def test_the_child_ends_with_its_parent(then: Callable[[], None]) -> None:
+    family = Family(then)
+    assert family.second_lives()
+    family.end_first()
+    family.until_second_is_gone()
+
+
+def test_where_the_kernel_does_not_do_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parent, "_LOOK_EVERY", 0.01)
+    monkeypatch.setattr(parent, "_ask_kernel", lambda number: False)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    family = Family(lambda: time.sleep(600))
+    assert family.second_lives()
+    family.end_first()
+    family.until_second_is_gone()
+
+
+def test_a_parent_that_has_ended_before() -> None:
+    gone = child(lambda: None)
+    os.waitpid(gone, 0)
+    late = child(lambda: end_with_parent(signal.SIGKILL, gone))
+    assert os.waitstatus_to_exitcode(os.waitpid(late, 0)[1]) == -signal.SIGKILL
+
+
+def test_a_system_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str | None) -> object:
+        raise OSError
+
+    monkeypatch.setattr(ctypes, "CDLL", absent)
+    assert not parent._ask_kernel(signal.SIGKILL)  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: object())  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    assert not parent._ask_kernel(signal.SIGKILL)  # pyright: ignore[reportPrivateUsage]
+
+
+def test_a_process_with_a_lifeline_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    lifeline = Lifeline()
+    monkeypatch.delenv(FROM_PARENT, raising=False)
+    assert not is_held()
+    monkeypatch.setenv(FROM_PARENT, lifeline.environment[FROM_PARENT])
+    assert is_held()
+    lifeline.cut()
+    assert not is_held()
