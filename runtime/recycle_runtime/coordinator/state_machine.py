@@ -134,6 +134,7 @@ from recycle_runtime.protocol.messages import (
     StepRow,
     ToWorker,
 )
+from recycle_runtime.protocol.store_table import REGROUPING
 
 ENDLESS = 1 << 62
 """Steps of a job whose scripts say when it ends."""
@@ -578,7 +579,13 @@ class StateMachine:
             self._end(difference)
 
     def _group_broken(self, member: Member, message: GroupBroken) -> None:
-        if self._is_current(member, message.generation):
+        if not self._is_current(member, message.generation):
+            return
+        if REGROUPING in message.why:
+            # A coordinator that refuses has another generation to begin. The one before this one has refused,
+            # and ended before it could write that down.
+            self._regroup("the coordinator restarted")
+        else:
             self._regroup_fruitlessly(member, message.why)
 
     def _failed(self, member: Member, message: Failed) -> None:

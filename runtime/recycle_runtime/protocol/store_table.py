@@ -31,6 +31,8 @@ from recycle_runtime.protocol.messages import (
 )
 
 Answer = Callable[[StoreAnswer], None]
+REGROUPING = "the workers are being grouped anew"
+"""Why a wait for a key of a generation that is over has ended."""
 _DIGITS = 20
 
 
@@ -120,7 +122,7 @@ class StoreTable:
         """Now, or when the keys are there."""
         keys, answer = entry.keys, entry.answer
         if any(self._is_history(key) for key in keys[:1]):
-            answer(StoreRefusal("the workers are being grouped anew"))
+            answer(StoreRefusal(REGROUPING))
             return
         for number in range(entry.seen, len(keys)):
             if keys[number] not in self._values:

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from recycle_runtime.plan.isa import Instruction
 from recycle_runtime.plan.message_counts import most_waiting
 from recycle_runtime.plan.worker_ids import Worker
+from recycle_runtime.protocol.remote_store import StoreError
 from recycle_runtime.transport.cuda_ipc import CudaIpcTransport, CudaSharedDevice
 from recycle_runtime.transport.gloo import GlooTransport
 from recycle_runtime.transport.interface import Grid, Transport
@@ -149,6 +150,9 @@ def _all_places(store: dist.Store, size: int, timeout: timedelta) -> list[Place]
         left = max(give_up - time.monotonic(), 0.001)
         try:
             store.wait([str(rank)], timedelta(seconds=left))
+        except StoreError:
+            # The workers are being regrouped, and nobody is late.
+            raise
         except RuntimeError:
             missing = [str(other) for other in range(size) if not store.check([str(other)])]
             raise PlacementError(

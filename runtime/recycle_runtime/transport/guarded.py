@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 import torch
+import torch.distributed as dist
 
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.transport.interface import Arrival, Pending, TensorSpec, Transport
@@ -13,6 +14,14 @@ _Result = TypeVar("_Result")
 
 class PeerError(RuntimeError):
     """Another process is gone or unreachable; nothing is known to be wrong here."""
+
+
+def is_of_others(error: BaseException | None) -> bool:
+    """Whether a collective may have raised it because another process has left.
+
+    Gloo raises plain RuntimeErrors and NCCL its own; others that derive from these say what is wrong here.
+    """
+    return type(error) is RuntimeError or isinstance(error, dist.DistBackendError)
 
 
 class Waits(Protocol):

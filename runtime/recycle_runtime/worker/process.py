@@ -50,7 +50,7 @@ from recycle_runtime.protocol.messages import (
 from recycle_runtime.protocol.remote_store import StoreError
 from recycle_runtime.protocol.surroundings import Line, Machine, Surroundings, completed
 from recycle_runtime.transport.choose import device_of
-from recycle_runtime.transport.guarded import PeerError
+from recycle_runtime.transport.guarded import PeerError, is_of_others
 from recycle_runtime.transport.sockets import Ends
 from recycle_runtime.transport.user_group import StandingGroup
 from recycle_runtime.worker.checkpoints import WorkerCheckpoints
@@ -252,7 +252,7 @@ class WorkerProcess:
 
     async def _is_another_ranks_fault(self, cause: BaseException | None) -> bool:
         """A collective of the program that failed because a worker left: an order to leave comes soon."""
-        if self._tensor_group is None or type(cause) is not RuntimeError:
+        if self._tensor_group is None or not is_of_others(cause):
             return False
         deadline = self._around.now() + _RANKS_SECONDS
         while self.link.asked <= self.link.generation and self._around.now() < deadline:

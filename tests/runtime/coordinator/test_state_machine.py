@@ -1,9 +1,14 @@
 """Whatever order things happen in: no deadlock, no step missing or counted twice, generations only grow."""
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from recycle_runtime.coordinator.events import Said
+from recycle_runtime.coordinator.state_machine import Phase
 from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.protocol.messages import GroupBroken
+from recycle_runtime.protocol.store_table import REGROUPING
 from tests.runtime.recovery.model import World
 
 STEPS = 12
@@ -140,3 +145,24 @@ def test_the_model_changes_its_cut() -> None:
         world.run_to_the_end()
     assert sum(world.recuts for world in worlds) > 10
     assert sum(world.given_up for world in worlds) > 1
+
+
+@pytest.mark.parametrize(("why", "is_over"), [(REGROUPING, False), ("connection reset", True)])
+def test_a_refusal_of_the_coordinator_before_does_not_count_as_a_failed_meeting(
+    why: str, is_over: bool
+) -> None:
+    """That one was about to regroup. This one knows of the generation alone, and regroups as often as it
+    must."""
+    world = World(7, 2, 2, STEPS)
+    for _ in range(10):
+        while not (world.is_over or world.coordinator.phase is Phase.RUNNING):
+            world.chance.choice(world.moves())()
+        member = next(iter(world.processes.values())).member
+        if not world.is_over:
+            world.happen(Said(member, GroupBroken(world.coordinator.number, why)))
+    assert world.is_over == is_over
+    if is_over:
+        assert world.error is not None and "could not talk to each other" in world.error
+    else:
+        world.run_to_the_end()
+        check(world)

@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 import torch.distributed as dist
 
+from recycle_runtime.protocol.remote_store import StoreError
 from recycle_runtime.transport.choose import Place, PlacementError, Way, choose_way, decide, local_device
 from tests.runtime.transport.workers import in_threads
 
@@ -73,6 +74,21 @@ def test_processes_that_never_come_are_named() -> None:
     store.set("first/places/1", '["a", "GPU-1"]')
     with pytest.raises(PlacementError, match=r"2 of 4 processes .*: ranks 2, 3"):
         choose_way(store, "first", 0, 4, Place("a", "GPU-0"), timedelta(milliseconds=20))
+
+
+class Refusing(dist.Store):
+    """As the coordinator's, when the workers are being regrouped."""
+
+    def set(self, key: str, value: str | bytes) -> None: ...
+
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
+        raise StoreError("refused")
+
+
+def test_a_refusal_is_nobodys_delay() -> None:
+    store = Refusing()
+    with pytest.raises(StoreError, match="refused"):
+        choose_way(store, "first", 0, 4, Place("a", "GPU-0"), SECOND * 30)
 
 
 def test_gpus_go_round() -> None:
