@@ -51,7 +51,7 @@ def slow_workers(words: str) -> tuple[tuple[tuple[int, int], float], ...]:
     found: dict[tuple[int, int], float] = {}
     for word in words.split(","):
         worker, _, factor = word.partition("=")
-        if not factor.replace(".", "", 1).isdecimal() or not factor.isascii() or not 0 < float(factor) <= 1e6:
+        if not _is_factor(factor):
             raise argparse.ArgumentTypeError(
                 f"must be like 1:2=2.5, with a plain factor above 0 and up to 1000000, got {word!r}"
             )
@@ -59,6 +59,22 @@ def slow_workers(words: str) -> tuple[tuple[tuple[int, int], float], ...]:
             raise argparse.ArgumentTypeError(f"names worker {worker.strip()} twice")
         found[_worker(worker)] = float(factor)
     return tuple(sorted(found.items()))
+
+
+class Factors(tuple[float, ...]):
+    """Of slow workers without names."""
+
+    __slots__ = ()
+
+
+def slow_workers_or_factors(words: str) -> tuple[tuple[tuple[int, int], float], ...] | Factors:
+    """`1:2=3,0:1=2`, or `3,2` where workers have no names."""
+    factors = words.split(",")
+    return Factors(map(float, factors)) if all(map(_is_factor, factors)) else slow_workers(words)
+
+
+def _is_factor(word: str) -> bool:
+    return word.isascii() and word.replace(".", "", 1).isdecimal() and 0 < float(word) <= 1e6
 
 
 def _worker(word: str) -> tuple[int, int]:

@@ -138,8 +138,11 @@ def _periods(job: JobSpec, of: _Ranges, workers: Ints, share: Ints, units: int) 
     return np.where(_holdable(of, units) < 1, FAR, period)
 
 
-def layout_period(job: JobSpec, layout: Layout) -> int:
-    """Such bounds for one layout: all its transfers, tails through every earlier stage, crowds in them."""
+def layout_period(job: JobSpec, layout: Layout, shares: tuple[int, ...] = ()) -> int:
+    """Such bounds for one layout: all its transfers, tails through every earlier stage, crowds in them.
+
+    `shares` are the micro-batches of the busiest worker of each stage; without them all workers have as many.
+    """
     costs = job.layer_costs
     assert costs is not None, "a job in layers"
     first, end = (np.array(side, dtype=np.int64) for side in zip(*layout.ranges, strict=True))
@@ -154,12 +157,12 @@ def layout_period(job: JobSpec, layout: Layout) -> int:
     of = replace(of, trip=of.trip + 2 * (transfer.sum() - np.cumsum(transfer)[:, None]))
     down, up = (np.cumsum(step + transfer)[:, None] - step - transfer for step in (of.forward, of.backward))
     finish = _finish(of, workers)
+    share = np.array(shares, dtype=np.int64)[:, None] if shares else -(-units // workers)
     if not job.techniques.stagger:
-        busy, to_last = _busy(of, -(-units // workers), units)
+        busy, to_last = _busy(of, share, units)
         tails = down[1:] + to_last[1:] + up[1:] + of.weight[0]
         return int(max((down + busy).max(), tails.max(initial=0)) + finish.max())
 
-    share = -(-units // workers)
     crowd = units - workers * (share - 1)
     # [stage, earlier]: the way up to an earlier stage and what is left to do there; what a crowd adds to it.
     after = down + up - (down + up).T + (of.weight + finish).T

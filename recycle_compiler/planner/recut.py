@@ -12,7 +12,7 @@ The job's own cut is a candidate always. A layout for more failures serves for f
 standby, so that one failure fewer is never slower.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import gcd
 from typing import NamedTuple
@@ -236,6 +236,11 @@ def _ops(job: JobSpec, layout: Layout) -> int:
     return 3 * job.pipelines * job.microbatches * layout.stages
 
 
+def is_large(job: JobSpec, layout: Layout) -> bool:
+    """Whether a quick plan says as much as a whole one about which layout is better."""
+    return _ops(job, layout) > _LARGE
+
+
 Least = dict[int, int]
 """What no plan of any cut goes below, for each way to split micro-batches that has a cut at all."""
 
@@ -433,8 +438,11 @@ def _by_bound(entry: tuple[int, Layout]) -> tuple[int, int, str]:
     return entry[0], entry[1].stages, str(entry[1])
 
 
-def neighbours(layout: Layout, job: JobSpec) -> list[Layout]:
-    """Layouts that differ by one layer moved over a border, or by one worker moved to another stage."""
+def neighbours(layout: Layout, job: JobSpec, changing: Collection[int] | None = None) -> list[Layout]:
+    """Layouts that differ by one layer moved over a border, or by one worker moved to another stage.
+
+    If some stages are named, workers move from or to these only.
+    """
     found: list[Layout] = []
     layers, workers = layout.layers, layout.workers
     for stage in range(layout.stages - 1):
@@ -444,6 +452,8 @@ def neighbours(layout: Layout, job: JobSpec) -> list[Layout]:
     units = job.pipelines * job.microbatches
     for here in range(layout.stages):
         for there in range(layout.stages):
+            if changing is not None and here not in changing and there not in changing:
+                continue
             if here != there and workers[here] > job.redundancy and workers[there] < units:
                 found.append(Layout(layers, _shifted(workers, here, there)))
     return found

@@ -101,6 +101,11 @@ def slow_step(schedule: Schedule, slow: SlowWorkers) -> int:
     return timed.period
 
 
+def quick_slow_step(job: JobSpec, failed: FailureSet, slow: SlowWorkers, deadline: Deadline) -> int:
+    """Ticks of a step of a quick plan in which slow workers have what they have time for; of normal names."""
+    return _Search(job, failed, slow, Effort(), deadline).quick()
+
+
 Shares = tuple[int | None, ...]
 """Of each slow worker; None for what it has time for."""
 
@@ -132,6 +137,10 @@ class _Search:
         nothing = self._with(self._ideal, 0)
         if chosen != nothing and self._try(nothing) * 100 <= self._try(chosen) * _CLOSE:
             yield self._planned(nothing)
+
+    def quick(self) -> int:
+        """A step with the ideal shares."""
+        return self._try(self._ideal)
 
     @property
     def _ideal(self) -> Shares:

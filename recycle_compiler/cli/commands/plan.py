@@ -2,17 +2,20 @@
 
 With `--slow`, workers that are slower than their peers have fewer micro-batches. With `--layout`, layers are
 cut into other stages; workers are then rank:stage of that layout, and so are those that failed; `--split`
-splits every micro-batch in two. With `--workers`, the cut is chosen: the fastest for so many workers.
+splits every micro-batch in two. With `--workers`, the cut is chosen: the fastest for so many workers; if some
+of them are slow, they may get fewer layers too, and the plan says where they stand.
 """
 
+import json
 from argparse import Namespace
+from collections.abc import Iterable
+from fractions import Fraction
 from pathlib import Path
 
 from recycle_compiler.backends.bundle import write_bundle
 from recycle_compiler.cli.options.files import add_job_argument
 from recycle_compiler.cli.options.layouts import NOT_IN_LAYERS, derived_job, layout_argument, missing_of
 from recycle_compiler.cli.options.planning import (
-    add_slow_argument,
     add_techniques_argument,
     load_for,
     planning,
@@ -21,7 +24,7 @@ from recycle_compiler.cli.options.planning import (
 )
 from recycle_compiler.cli.options.plans import check_survivors, check_workers
 from recycle_compiler.cli.options.views import add_view_arguments, deliver_view
-from recycle_compiler.cli.values import positive, workers
+from recycle_compiler.cli.values import Factors, positive, slow_workers_or_factors, workers
 from recycle_compiler.ir.failure import FailureSet, failure_set
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.layout import Layout, halved
@@ -29,6 +32,7 @@ from recycle_compiler.ir.streams import Streams
 from recycle_compiler.ir.units import percent, plural, time_text, unit_name
 from recycle_compiler.planner.compile import plan_failed, plan_slow
 from recycle_compiler.planner.recut import fastest_recut, why_own_cut
+from recycle_compiler.planner.slow_layouts import slow_recut
 from recycle_compiler.planner.slow_workers import SlowPlan
 from recycle_compiler.scheduling.budget import Deadline
 from recycle_compiler.scheduling.slow_workers import SlowWorkers, slow_workers
@@ -67,7 +71,20 @@ def add_arguments(parser: Arguments) -> None:
         help="plan a job in layers under the fastest cut for N workers; a .plan file also has the plan that "
         "covers one failure more on any stage",
     )
-    add_slow_argument(parser, "; they get fewer micro-batches")
+    parser.add_argument(
+        "--slow",
+        type=slow_workers_or_factors,
+        default=(),
+        metavar="P:S=X,P:S=X",
+        help="workers whose ops take X times as long; they get fewer micro-batches. With --workers factors "
+        "alone, as 3,1.5: so many of them are slow, and the cut is chosen for that",
+    )
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="with --slow and -o FILE.plan: print the layout, the step time and where slow workers stand as "
+        "JSON, with times in ticks",
+    )
     add_techniques_argument(parser)
     add_view_arguments(parser, file_note="; FILE.plan is a bundle of this one plan")
 
@@ -87,6 +104,8 @@ def run(arguments: Namespace, output: Output) -> int:
         _check_split(job, loaded.name)
     if arguments.workers is None:
         plans = [_plan(arguments, job, loaded.name, output)]
+    elif arguments.slow:
+        plans = [_fastest_for_slow(arguments, job, loaded.name, output)]
     else:
         plans = _fastest(arguments, job, loaded.name, output)
     claims = plans[0].claims
@@ -103,15 +122,31 @@ def run(arguments: Namespace, output: Output) -> int:
 
 
 def _check_usage(arguments: Namespace) -> None:
-    others = [name for name in ("failed", "slow", "layout") if getattr(arguments, name)]
+    others = [name for name in ("failed", "layout") if getattr(arguments, name)]
     if arguments.workers is not None and others:
         raise UsageError(f"--workers chooses the cut and who works: leave out --{others[0]}")
+    _check_slow_usage(arguments)
     if arguments.failed is None and not arguments.slow and not arguments.layout and not arguments.workers:
         raise UsageError("the following arguments are required: --failed, --slow, --layout or --workers")
     if arguments.split and not (arguments.layout or arguments.workers):
         raise UsageError(
             "--split goes with --layout or --workers: under its own cut a job keeps its micro-batches whole"
         )
+
+
+def _check_slow_usage(arguments: Namespace) -> None:
+    is_nameless = isinstance(arguments.slow, Factors)
+    if arguments.slow and arguments.workers is not None and not is_nameless:
+        raise UsageError(
+            "--workers chooses where workers stand: give --slow factors without names, as in --slow 3,1.5"
+        )
+    workers: int | None = arguments.workers
+    if is_nameless and workers is None:
+        raise UsageError("--slow must name the workers, as in --slow 1:2=3, unless --workers chooses the cut")
+    if workers is not None and len(arguments.slow) >= workers:
+        raise UsageError(f"--slow has {len(arguments.slow)} factors: not all of --workers can be slow")
+    if arguments.json and not (arguments.slow and (arguments.out or "").endswith(".plan")):
+        raise UsageError("--json goes with --slow and -o FILE.plan")
 
 
 def _plan(arguments: Namespace, job: JobSpec, path: str, output: Output) -> Streams:
@@ -130,27 +165,48 @@ def _plan(arguments: Namespace, job: JobSpec, path: str, output: Output) -> Stre
         if not slow:
             return plan_failed(job, failed)
         found = plan_slow(job, failed, slow)
-    output.say(_with_slow(found, slow))
+    _tell_slow(found, slow, layout, arguments, output)
     return found.streams
+
+
+def _tell_slow(
+    found: SlowPlan, slow: SlowWorkers, layout: Layout | None, arguments: Namespace, output: Output
+) -> None:
+    """What came of it, for people and for programs."""
+    output.say(_with_slow(found, slow))
+    if arguments.json:
+        each = [
+            {"worker": list(one.worker), "factor": float(one.factor), "microbatches": share}
+            for one, share in zip(slow, found.shares, strict=True)
+        ]
+        under = None if layout is None else str(layout)
+        output.data(json.dumps({"layout": under, "step_ticks": found.step, "slow": each}) + "\n")
+
+
+def _fastest_for_slow(arguments: Namespace, job: JobSpec, path: str, output: Output) -> Streams:
+    """Of the fastest cut for so many workers of which some are slow."""
+    _check_recut(arguments, job, path)
+    factors = [
+        one.factor for one in slow_workers(((0, index), by) for index, by in enumerate(arguments.slow))
+    ]
+    _check_factors(((f"of factor {float(by):g}", by) for by in factors), job)
+    deadline = Deadline(job.solver.time_limit_ns)
+    with planning(job):
+        found = slow_recut(job, arguments.workers, factors, deadline, split=arguments.split)
+    if found is None:
+        raise _cannot_hold(job, arguments.workers, ", with no more slow ones on a stage than others")
+    output.say(f"the fastest cut found for {plural(arguments.workers, 'worker')} is {found.layout}")
+    _tell_slow(found.plan, found.slow, found.layout, arguments, output)
+    return found.plan.streams
 
 
 def _fastest(arguments: Namespace, job: JobSpec, path: str, output: Output) -> list[Streams]:
     """Of the fastest cut for so many workers: for all of them, and for one failure more on any stage."""
     workers: int = arguments.workers
-    if job.layer_costs is None:
-        raise UserError(f"{path}: {NOT_IN_LAYERS}")
-    if why := why_own_cut(job):
-        raise UserError(f"no other cut for {job.name}: {why}", NO_PLAN)
-    if workers > job.workers:
-        raise UsageError(f"--workers must be at most {job.workers}, the workers of the job, got {workers}")
+    _check_recut(arguments, job, path)
     found = fastest_recut(job, workers, Deadline(job.solver.time_limit_ns), split=arguments.split)
     if found is None:
-        layers = plural(job.layer_costs.count, "layer")
-        raise UserError(
-            f"no plan for {job.name}: {plural(workers, 'worker')} cannot hold {layers}, each on "
-            f"{job.redundancy} of them",
-            NO_PLAN,
-        )
+        raise _cannot_hold(job, workers)
     recut, least = found
     period, bound = (f"{time_text(job, ticks)} {unit_name(job)}" for ticks in (recut.claims.period, least))
     output.say(
@@ -158,6 +214,27 @@ def _fastest(arguments: Namespace, job: JobSpec, path: str, output: Output) -> l
         f"none of any cut takes less than {bound}"
     )
     return list(recut.plans)
+
+
+def _check_recut(arguments: Namespace, job: JobSpec, path: str) -> None:
+    """Whether there is a cut to choose for so many workers."""
+    workers: int = arguments.workers
+    if job.layer_costs is None:
+        raise UserError(f"{path}: {NOT_IN_LAYERS}")
+    if why := why_own_cut(job):
+        raise UserError(f"no other cut for {job.name}: {why}", NO_PLAN)
+    if workers > job.workers:
+        raise UsageError(f"--workers must be at most {job.workers}, the workers of the job, got {workers}")
+
+
+def _cannot_hold(job: JobSpec, workers: int, note: str = "") -> UserError:
+    assert job.layer_costs is not None, "a job in layers"
+    layers = plural(job.layer_costs.count, "layer")
+    return UserError(
+        f"no plan for {job.name}: {plural(workers, 'worker')} cannot hold {layers}, each on "
+        f"{job.redundancy} of them{note}",
+        NO_PLAN,
+    )
 
 
 def _check_split(job: JobSpec, path: str) -> None:
@@ -172,15 +249,20 @@ def _check_slow(slow: SlowWorkers, failed: FailureSet, job: JobSpec) -> None:
     check_workers(failure_set(one.worker for one in slow), job.pipelines, job.stages)
     if gone := [one.worker for one in slow if one.worker in failed]:
         raise UsageError(f"worker {gone[0]} cannot be slow: --failed counts it as failed")
-    longest = max(*job.forward, *job.backward_input, *job.backward_weight, *job.optimizer)
-    work = 8 * longest * job.pipelines * job.microbatches * job.stages
-    if wild := [one for one in slow if one.factor * work > _LARGEST]:
-        raise UsageError(f"worker {wild[0].worker} is so slow that its times are too large to plan")
+    _check_factors(((str(one.worker), one.factor) for one in slow), job)
     if slow and not job.techniques.adaptive:
         raise UserError(
             f"worker {slow[0].worker} cannot have less to do: without the technique `adaptive` "
             "every micro-batch stays in its pipeline; add it, or leave out --slow"
         )
+
+
+def _check_factors(factors: Iterable[tuple[str, Fraction]], job: JobSpec) -> None:
+    """Each with the name of its worker."""
+    longest = max(*job.forward, *job.backward_input, *job.backward_weight, *job.optimizer)
+    work = 8 * longest * job.pipelines * job.microbatches * job.stages
+    if wild := [name for name, factor in factors if factor * work > _LARGEST]:
+        raise UsageError(f"worker {wild[0]} is so slow that its times are too large to plan")
 
 
 def _with_slow(found: SlowPlan, slow: SlowWorkers) -> str:

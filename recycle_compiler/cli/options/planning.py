@@ -27,14 +27,14 @@ def add_techniques_argument(parser: Arguments) -> None:
     )
 
 
-def add_slow_argument(parser: Arguments, note: str = "") -> None:
+def add_slow_argument(parser: Arguments) -> None:
     """Workers that are slower than their peers."""
     parser.add_argument(
         "--slow",
         type=slow_workers,
         default=(),
         metavar="P:S=X,P:S=X",
-        help=f"workers whose ops take X times as long{note}",
+        help="workers whose ops take X times as long",
     )
 
 

@@ -71,3 +71,55 @@ def test_words_that_are_not_understood(
         recyclec("plan", small_job, *options)
     assert stop.value.code == 2
     assert "error:" in capsys.readouterr().err
+
+
+LAYERED = """job layered {
+  parallel { pipeline = 2  data = 3 }
+  batch    { microbatches = 4 }
+  layers   { count = 8  unit = slot  forward = 1  backward_input = 1  backward_weight = 1 }
+}
+"""
+
+
+@pytest.fixture
+def layered(tmp_path: Path) -> str:
+    path = tmp_path / "layered.job"
+    path.write_text(LAYERED)
+    return str(path)
+
+
+def test_a_slow_worker_may_get_fewer_layers(layered: str, recyclec: Recyclec, tmp_path: Path) -> None:
+    path = str(tmp_path / "slow.plan")
+    code, data, words = recyclec("plan", layered, "--workers", "6", "--slow", "3", "-o", path, "--json")
+    said = json.loads(data)
+    (slow,) = said["slow"]
+    assert (code, slow["factor"]) == (0, 3.0)
+    assert f"the fastest cut found for 6 workers is {said['layout']}\n" in words
+    assert recyclec("verify", path)[0] == 0
+    code, data, _ = recyclec("show", path)
+    assert code == 0 and f"layers x workers of each stage: {said['layout'].replace(',', ' ')}\n" in data
+    name = "{}:{}".format(*slow["worker"])
+    code, data, _ = recyclec("retime", path, "--times", layered, "--slow", f"{name}=3", "--json")
+    assert json.loads(data)["step_ticks"] == said["step_ticks"]
+    own = recyclec("plan", layered, "--slow", "0:0=3", "-o", path, "--json")[1]
+    assert json.loads(own)["layout"] is None
+    assert said["step_ticks"] < json.loads(own)["step_ticks"]
+
+
+@pytest.mark.parametrize(
+    ("options", "exit_code", "sentence"),
+    [
+        (["--workers", "6", "--slow", "0:1=3"], 2, "give --slow factors without names, as in --slow 3,1.5"),
+        (["--slow", "3"], 2, "--slow must name the workers, as in --slow 1:2=3"),
+        (["--workers", "2", "--slow", "3,2"], 2, "--slow has 2 factors: not all of --workers can be slow"),
+        (["--workers", "6", "--slow", "3,3,3,3"], 3, "with no more slow ones on a stage than others"),
+        (["--workers", "6", "--slow", "3", "--json"], 2, "--json goes with --slow and -o FILE.plan"),
+        (["--workers", "6", "--slow", "2", "--techniques", "none"], 3, "no other cut for layered"),
+    ],
+)
+def test_slow_workers_for_whom_no_cut_can_be_chosen(
+    options: list[str], exit_code: int, sentence: str, layered: str, recyclec: Recyclec
+) -> None:
+    code, data, words = recyclec("plan", layered, *options)
+    assert (code, data) == (exit_code, "")
+    assert sentence in words and words.count("\n") == 1
