@@ -4,6 +4,7 @@ The manifest is written last: without it there is no checkpoint. Like every othe
 it is a sealed JSON file: whole or not there, with a checksum of its content.
 """
 
+import hashlib
 import json
 import os
 import stat
@@ -21,6 +22,10 @@ VERSION = 2
 """Shards by layer; those of version 1 are by stage, and read as ever."""
 _LARGEST = 1 << 25
 """Bytes of a description; one of 100,000 shards, or of a shard with as many tensors, has less."""
+
+
+ACCEPT = "--accept-changes resumes from it all the same"
+"""How a refusal ends that a user may overrule."""
 
 
 class CheckpointError(RuntimeError):
@@ -133,6 +138,37 @@ def shape_of(bundle: Bundle) -> Shape:
     return Shape(chunks, bundle.pipelines, bundle.tensor, bundle.microbatches, sum(bundle.cut))
 
 
+_DIGITS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The job and the world that a checkpoint comes from; of their program and data, shards know."""
+
+    job: str
+    """The digest of the job with every number resolved."""
+    cut: tuple[int, ...]
+    """Layers of each chunk; empty where the job gives whole stages only."""
+    workers: int
+    """Who trained when it was made."""
+
+    @staticmethod
+    def read(found: Any) -> "Origin | None":
+        """ValueError if there is something else."""
+        if found is None:
+            return None
+        job, cut, workers = (found[field.name] for field in fields(Origin))
+        if not isinstance(job, str) or not all(type(each) is int and each >= 0 for each in (*cut, workers)):
+            raise ValueError(found)
+        return Origin(job, tuple(cut), workers)
+
+
+def origin_of(bundle: Bundle) -> Origin:
+    """Of a job with these plans, while nobody has failed."""
+    job = hashlib.sha256(bundle.job_text.encode()).hexdigest()[:_DIGITS]
+    return Origin(job, bundle.cut, bundle.pipelines * bundle.stages)
+
+
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """Everything beside the parameters."""
@@ -145,6 +181,8 @@ class Manifest:
     shape: Shape
     shards: dict[str, int]
     """The checksum of every shard's own description."""
+    origin: Origin | None = None
+    """None in checkpoints of older versions."""
 
     def write(self, folder: Path) -> None:
         """The checkpoint is complete once this returns."""
@@ -167,7 +205,11 @@ class Manifest:
         names = tuple(field.name for field in fields(Shape))
         if not _are_counts(known, names) or len(known) != len(names):
             raise CheckpointError(f"{path}: damaged: it does not say how many stages there are")
-        manifest = Manifest(found["step"], found["items"], found["seed"], Shape(**known), shards)
+        try:
+            origin = Origin.read(found.get("origin"))
+        except (KeyError, TypeError, ValueError):
+            raise CheckpointError(f"{path}: damaged: it does not say what it comes from") from None
+        manifest = Manifest(found["step"], found["items"], found["seed"], Shape(**known), shards, origin)
         # Before the names are made: there may be said to be any number of them.
         if len(manifest.shards) != manifest.shape.shard_count:
             raise CheckpointError(f"{path}: damaged: it does not name every stage or layer")

@@ -111,7 +111,7 @@ class Piece(NamedTuple):
         if not isinstance(says, dict) or not isinstance(described, dict):
             raise _damaged(self.copy, name)
         told, source = cast(Fields, says), Path(self.copy) / name
-        check_about(source, told, about)
+        check_about(source, told, about, accepts_changes=accepts_changes)
         if not accepts_changes:
             check_program(source, told.get(PROGRAM), about.get(PROGRAM))
         rows = cast(dict[str, Any], described).items()

@@ -8,14 +8,24 @@ Every try has a folder of its own, so files are never overwritten. A folder with
 no checkpoint, and goes when the next one is complete.
 """
 
+import logging
 import re
 import shutil
 from pathlib import Path
 from typing import NamedTuple
 
-from recycle_runtime.checkpoint.manifest import FILE, CheckpointError, Manifest, Shape, sync_folder
+from recycle_runtime.checkpoint.manifest import (
+    ACCEPT,
+    FILE,
+    CheckpointError,
+    Manifest,
+    Origin,
+    Shape,
+    sync_folder,
+)
 from recycle_runtime.checkpoint.soundness import check_sound
 
+_LOGGER = logging.getLogger(__name__)
 _NAME = re.compile(r"step-(\d{8,18})(?:\.(\d{1,9}))?", re.ASCII)
 KEPT = 2
 """Complete checkpoints that are not deleted."""
@@ -120,11 +130,19 @@ class Beginning(NamedTuple):
 
 
 def beginning(
-    folder: str | Path, shape: Shape, steps: int, *, resume: bool, reads_all: bool = False
+    folder: str | Path,
+    shape: Shape,
+    steps: int,
+    *,
+    resume: bool,
+    reads_all: bool = False,
+    origin: Origin | None = None,
+    accepts_changes: bool = False,
 ) -> Beginning:
     """CheckpointError when the folder's checkpoints are not what this run can go on from.
 
     `reads_all`: where there is a choice, the newest one is taken of which every byte is as it was written.
+    `origin`: of this run. `accepts_changes`: also where its steps take other data.
     """
     found, damaged = Shelf(folder).look()
     if not resume:
@@ -139,12 +157,49 @@ def beginning(
             raise CheckpointError(damaged[0])
         return Beginning(words=f"{folder} has no complete checkpoint: starting with the first step")
     newest = _newest_sound(Path(folder), found, damaged) if reads_all and len(found) > 1 else found[0]
-    _check(Path(folder) / newest.name, newest, shape, steps)
-    manifest = newest.manifest
-    words = f"resuming with step {manifest.step} from {Path(folder) / newest.name}"
+    path, manifest = Path(folder) / newest.name, newest.manifest
+    _check(path, newest, shape, steps)
+    if manifest.origin is None:
+        _LOGGER.info("%s: made by an older version, which does not say by which job, and on what data", path)
+    elif not accepts_changes:
+        _check_data_order(path, manifest.shape, shape)
+    words = f"resuming with step {manifest.step} from {path}"
+    if origin is not None and manifest.origin is not None and manifest.origin != origin:
+        words += _differences(manifest.shape, manifest.origin, shape, origin)
     if damaged:
         words += f" (not used: {damaged[0]})"
     return Beginning(newest.name, manifest.step, manifest.items, manifest.seed, words)
+
+
+def _check_data_order(path: Path, made: Shape, now: Shape) -> None:
+    """Other pipelines, or another cut, make the same steps as long as these take as many micro-batches."""
+    if made.per_step != now.per_step:
+        raise CheckpointError(
+            f"{path}: its steps have taken {_per_step(made)}, and those of this job take {_per_step(now)}: "
+            f"{ACCEPT}"
+        )
+
+
+def _per_step(shape: Shape) -> str:
+    return f"{shape.per_step} micro-batches ({shape.pipelines} x {shape.microbatches})"
+
+
+def _differences(made: Shape, before: Origin, now: Shape, after: Origin) -> str:
+    """What is not as it was, in words that end a sentence; that job and layers fit is known."""
+    rows = (
+        ("pipelines", str(made.pipelines), str(now.pipelines)),
+        ("stages", str(made.stages), str(now.stages)),
+        ("cut", _cut(before), _cut(after)),
+        ("micro-batches in a step", str(made.per_step), str(now.per_step)),
+        ("workers", str(before.workers), str(after.workers)),
+        ("job", before.job, after.job),
+    )
+    told = [f"{what} {old} then, {new} now" for what, old, new in rows if old != new]
+    return f" ({'; '.join(told)})"
+
+
+def _cut(origin: Origin) -> str:
+    return "+".join(map(str, origin.cut)) or "of the program"
 
 
 def _newest_sound(folder: Path, found: list[Complete], damaged: list[str]) -> Complete:

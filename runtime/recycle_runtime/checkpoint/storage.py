@@ -29,6 +29,7 @@ from torch.futures import Future
 
 from recycle_runtime.checkpoint.dcp_reader import TensorReader
 from recycle_runtime.checkpoint.manifest import (
+    ACCEPT,
     SHARD_FILE,
     SHARD_KIND,
     TENSORS_FILE,
@@ -37,7 +38,7 @@ from recycle_runtime.checkpoint.manifest import (
     sync_folder,
     write_sealed,
 )
-from recycle_runtime.program.source_digest import changed_parts
+from recycle_runtime.program.source_digest import changed_parts, short_digest
 from recycle_runtime.weights.tensor_bytes import bytes_of, size_of
 
 Tensors = dict[str, torch.Tensor]
@@ -306,21 +307,28 @@ def read_shard(folder: Path, about: Fields, checksum: int, *, accepts_changes: b
     `accepts_changes`: also if it was made by a program with another source.
     """
     shard = open_shard(folder, checksum)
-    check_about(folder / SHARD_FILE, shard.about, about)
+    check_about(folder / SHARD_FILE, shard.about, about, accepts_changes=accepts_changes)
     if not accepts_changes:
         # Last: what cannot be used in any case says more.
         check_program(folder, shard.about.get(PROGRAM), about.get(PROGRAM))
     return shard.state()
 
 
-def check_about(source: Path, found: Fields, about: Fields) -> None:
+def check_about(source: Path, found: Fields, about: Fields, *, accepts_changes: bool = False) -> None:
     """CheckpointError unless a shard says about itself what it must; its program is another matter."""
     for name, value in about.items():
-        if name != PROGRAM and (other := found.get(name)) != value:
+        if name == PROGRAM or (other := found.get(name)) == value:
+            continue
+        if name != SEED:
             raise CheckpointError(f"{source}: has {name} {other}, and this run has {value}")
+        if not accepts_changes:
+            raise CheckpointError(f"{source}: has {name} {other}, and this run has {value}: {ACCEPT}")
 
 
 PROGRAM = "program"
+SEED = "seed"
+EPOCH = "epoch"
+"""Micro-batches of the program's data in an epoch, where that is known."""
 _MOST_NAMED = 8
 
 
@@ -331,8 +339,8 @@ def check_program(folder: Path, made_by: object, now: object) -> None:
     if changed := changed_parts(made_by, now):
         named = ", ".join(changed[:_MOST_NAMED]) + (", ..." if len(changed) > _MOST_NAMED else "")
         raise CheckpointError(
-            f"{folder.parent}: made by a program with another source ({named} changed): "
-            "--accept-changes resumes from it all the same"
+            f"{folder.parent}: made by a program with another source ({named} changed; source "
+            f"{short_digest(made_by)} then, {short_digest(now)} now): {ACCEPT}"
         )
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 from recycle_runtime.checkpoint.host_copy import HostCopy
 from recycle_runtime.checkpoint.manifest import CheckpointError, Manifest, layer_shard_name, shard_name
 from recycle_runtime.checkpoint.shelf import is_name
-from recycle_runtime.checkpoint.storage import PROGRAM, Tensors, read_shard, take_apart, write_shard
+from recycle_runtime.checkpoint.storage import EPOCH, PROGRAM, Tensors, read_shard, take_apart, write_shard
 from recycle_runtime.execution.chunk import Chunk
 from recycle_runtime.execution.layer import Layer
 from recycle_runtime.protocol.messages import (
@@ -71,6 +71,15 @@ def restore(chunk: Chunk, checkpoint: Path, step: int, *, accepts_changes: bool 
         checksum = manifest.shards.get(name, -1)
         states[layer.number] = read_shard(checkpoint / name, about, checksum, accepts_changes=accepts_changes)
     _load(chunk, states, checkpoint)
+    if not accepts_changes:
+        _expect_data(chunk, states, str(checkpoint))
+
+
+def _expect_data(chunk: Chunk, states: Mapping[int, Any], source: str) -> None:
+    """As long as that which the checkpoint was made with, where that is known."""
+    for layer in _ends(chunk):
+        if isinstance(epoch := states[layer.number].get(EPOCH), int):
+            chunk.data.must_have(epoch, source)
 
 
 def needed(chunk: Chunk, step: int) -> dict[str, dict[str, int | str]]:
@@ -191,6 +200,8 @@ def taken_apart(chunks: Collection[Chunk]) -> Iterator[Shard]:
             state = {**layer.state(), "stepper": chunk.stepper.state_dict()}
             if data is not None and layer in _ends(chunk):
                 state["data"] = data
+            if layer in _ends(chunk) and (epoch := chunk.data.epoch(chunk.applied)) is not None:
+                state[EPOCH] = epoch
             tree, tensors = take_apart(state)
             yield Shard(_name(chunk, layer), _about(chunk, layer, chunk.applied), tree, tensors)
 

@@ -5,7 +5,7 @@ Standard library only.
 
 from concurrent.futures import Future
 
-from recycle_runtime.checkpoint.manifest import Manifest, shape_of
+from recycle_runtime.checkpoint.manifest import Manifest, origin_of, shape_of
 from recycle_runtime.checkpoint.script_state import ScriptState
 from recycle_runtime.checkpoint.shelf import Beginning, Shelf, beginning
 from recycle_runtime.coordinator.checkpoints import Checkpoints
@@ -84,15 +84,19 @@ def open_checkpoints(
     *,
     resume: bool,
     begins: Beginning | None = None,
+    accepts_changes: bool = False,
 ) -> Checkpoints:
     """Where a run begins; one that is under way already goes on as its journal has it.
 
     `begins`: with a copy in memory, whatever checkpoints there are.
     """
-    shape = shape_of(bundle)
+    shape, origin = shape_of(bundle), origin_of(bundle)
     shelf, newest = Shelf(folder), None
     if remembered is None and begins is None:
-        begins = beginning(folder, shape, steps, resume=resume, reads_all=True)
+        begins = beginning(
+            folder, shape, steps, resume=resume, reads_all=True, origin=origin,
+            accepts_changes=accepts_changes,
+        )  # fmt: skip
         journal.write(begins=[begins.checkpoint, begins.step, begins.item])
         # Of a run whose coordinator was killed, or that ran out of disk.
         for name in shelf.names():
@@ -104,4 +108,4 @@ def open_checkpoints(
         # The coordinator before this one may have completed some.
         for found in shelf.look()[0][:1]:
             newest = CheckpointPath(str(shelf.folder / found.name), found.manifest.step)
-    return Checkpoints(folder, shape, every, steps, begins, shelf.names(), newest)
+    return Checkpoints(folder, shape, every, steps, begins, shelf.names(), newest, origin)

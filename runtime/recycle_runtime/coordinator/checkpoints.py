@@ -8,11 +8,11 @@ to touch: see `checkpoint_files`. Standard library only.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import PurePath
 
-from recycle_runtime.checkpoint.manifest import Manifest, Shape
+from recycle_runtime.checkpoint.manifest import Manifest, Origin, Shape
 from recycle_runtime.checkpoint.shelf import Beginning, is_copy, name_of
 from recycle_runtime.coordinator.events import (
     BeginCheckpoint,
@@ -130,9 +130,11 @@ class Checkpoints(NoCheckpoints):
         begins: Beginning,
         names: Collection[str] = (),
         newest: CheckpointPath | None = None,
+        origin: Origin | None = None,
     ) -> None:
         """`names` are those that the folder has already; `newest` may be from another coordinator."""
         super().__init__(begins)
+        self._origin = origin
         self._folder, self._shape, self._every, self._steps = PurePath(folder), shape, every, steps
         self._names = set(names)
         self.newest = newest
@@ -161,6 +163,8 @@ class Checkpoints(NoCheckpoints):
         for member in sorted(members):
             first.setdefault(stages[member.worker], member.worker)
         self._writers = frozenset(member for member in members if member.worker in first.values())
+        if self._origin is not None:
+            self._origin = replace(self._origin, workers=len({member.worker for member in members}))
 
     def regroup(self, step: int, members: Sequence[Member], stages: Mapping[Worker, int]) -> list[Order]:
         self.train(members, stages)
@@ -272,5 +276,5 @@ class Checkpoints(NoCheckpoints):
             return self._give_up(attempt, "the workers' shards are not those of a whole model")
         attempt.is_closing = True
         items = self.begins.item + (attempt.step - self.begins.step) * shape.per_step
-        manifest = Manifest(attempt.step, items, seed, shape, dict(attempt.shards))
+        manifest = Manifest(attempt.step, items, seed, shape, dict(attempt.shards), self._origin)
         return [CompleteCheckpoint(attempt.name, manifest)]

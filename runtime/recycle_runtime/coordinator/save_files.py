@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from itertools import count
 from pathlib import Path
 
-from recycle_runtime.checkpoint.manifest import CheckpointError, Manifest, Shape
+from recycle_runtime.checkpoint.manifest import CheckpointError, Manifest, Origin, Shape
 from recycle_runtime.checkpoint.shelf import Beginning, Shelf, name_of
 from recycle_runtime.coordinator.events import BeginSave, CompleteSave, SaveBegun, SaveClosed
 from recycle_runtime.coordinator.file_thread import FileThread, RealFileThread
@@ -28,9 +28,10 @@ class SaveFiles:
         begins: Beginning,
         checkpoints: str | None = None,
         thread: FileThread | None = None,
+        origin: Origin | None = None,
     ) -> None:
         """`own` is where things go that a script wants for a moment only; `checkpoints` the job's own."""
-        self._own, self._shape, self._begins = own, shape, begins
+        self._own, self._shape, self._begins, self._origin = own, shape, begins, origin
         self._taken = None if checkpoints is None else Path(checkpoints).resolve()
         self._thread = thread or RealFileThread("saves")
         self._closing: list[tuple[int, Future[None]]] = []
@@ -63,7 +64,7 @@ class SaveFiles:
         if order.script is not None:
             order.script.write(path)
         items = self._begins.item + (order.step - self._begins.step) * shape.per_step
-        manifest = Manifest(order.step, items, order.seed, shape, dict(order.shards))
+        manifest = Manifest(order.step, items, order.seed, shape, dict(order.shards), self._origin)
         Shelf(path.parent).complete(path.name, manifest)
 
     def drop(self, path: str) -> None:

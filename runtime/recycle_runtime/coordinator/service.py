@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from recycle_runtime import logs
-from recycle_runtime.checkpoint.manifest import shape_of
+from recycle_runtime.checkpoint.manifest import origin_of, shape_of
 from recycle_runtime.checkpoint.script_state import ScriptState
 from recycle_runtime.checkpoint.shelf import Beginning, is_copy
 from recycle_runtime.coordinator.adaptation import Adaptation, AdaptationOptions
@@ -182,6 +182,8 @@ class JobOptions:
     """Steps from one checkpoint to the next."""
     resume: bool = False
     """Begin with the newest checkpoint."""
+    accepts_changes: bool = False
+    """Also with one whose steps have taken other data than those of this job would."""
     max_resumes: int = 0
     """How often the job may go on from its newest checkpoint by itself."""
     adaptation: AdaptationOptions = field(default_factory=AdaptationOptions)
@@ -230,7 +232,7 @@ class Service:
             lock_checkpoints(Path(options.checkpoint), takes_over=options.takes_over)
             checkpoints = open_checkpoints(
                 options.checkpoint, bundle, options.steps, options.every, remembered, self._journal,
-                resume=options.resume, begins=begins,
+                resume=options.resume, begins=begins, accepts_changes=options.accepts_changes,
             )  # fmt: skip
             self._checkpoint_files = CheckpointFiles(options.checkpoint, outside.file_thread("checkpoints"))
         expected = set(self._book.grid) - set(options.failed)
@@ -259,6 +261,7 @@ class Service:
             self._job.checkpoints.begins,
             options.checkpoint,
             outside.file_thread("saves"),
+            origin_of(bundle),
         )
         self._opening = self._job.checkpoints.begins.words
         """For the first observer."""
@@ -385,6 +388,11 @@ class Service:
     def ended(self) -> JobEnded | None:
         """How the job has."""
         return self._end
+
+    @property
+    def job(self) -> StateMachine:
+        """To be read."""
+        return self._job
 
     @property
     def standing(self) -> str:

@@ -476,7 +476,8 @@ class StateMachine:
         if member not in self.roster:
             return
         entry = self.roster.entries[member]
-        if message.generation < entry.generation:
+        if message.generation < max(entry.generation, self.number):
+            # It has been asked again since, and whether it has left for that is not known.
             return
         entry.report = Report(None, is_fresh=False) if entry.is_outdated else message.report
         entry.generation, entry.is_leaving = message.generation, False

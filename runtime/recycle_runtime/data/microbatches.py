@@ -28,6 +28,12 @@ from recycle_runtime.data.sources import Indexed, Stream, as_source, source_of
 from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.program.loading import Program
 
+_ACCEPT = "--accept-changes resumes from it all the same"
+
+
+class OtherDataError(ProgramError):
+    """Not the data that the run was begun with."""
+
 
 class _Given(NamedTuple):
     """A source, and the first step that uses it."""
@@ -64,6 +70,8 @@ class MicroBatches:
         """What was read of it, by index."""
         self._position: tuple[int, Any] | None = None
         """Where to begin, if that was told."""
+        self._made_with: tuple[str, int] | None = None
+        """What the run goes on from, and the micro-batches in an epoch of its data, until data is opened."""
         self.on_wait: Callable[[int, int], None] | None = None
         """Called with the beginning and the end of every wait, in nanoseconds of the monotonic clock."""
         self.ends_at: int | None = None
@@ -96,6 +104,7 @@ class MicroBatches:
         """As the user gave it."""
         made = as_source(self._program.path, source, "the data", self._seed)
         reader = reader_of(self._program.path, made, self._seed, self._per_step)
+        self._check_epoch(reader)
         if self._position is not None and not self._given:
             reader.go_to(*self._position)
         return reader
@@ -202,11 +211,32 @@ class MicroBatches:
         if reader is not None:
             reader.go_to(number, position)
 
+    def epoch(self, step: int) -> int | None:
+        """Micro-batches in an epoch of the data that a step is read from, if that is known by now."""
+        reader = self._opened(step)
+        return None if reader is None else reader.epoch
+
+    def must_have(self, epoch: int, source: str) -> None:
+        """The data to come has so many micro-batches in an epoch, as that had which `source` was made with;
+        OtherDataError when other data is opened, unless it does not say."""
+        self._made_with = source, epoch
+
+    def _check_epoch(self, reader: Reader) -> None:
+        made_with, self._made_with = self._made_with, None
+        if made_with is not None and reader.epoch not in (None, made_with[1]):
+            reader.close()
+            raise OtherDataError(
+                f"{made_with[0]}: made with data of {made_with[1]} micro-batches in an epoch, and that of "
+                f"this run has {reader.epoch}: {_ACCEPT}"
+            )
+
     def approach(self, step: int) -> None:
         """Draw what has to be drawn before the first micro-batch of a step can be, if the program says what.
 
         A script gives its data only when it asks for a step.
         """
+        if self._made_with is not None and not self._program.data_comes_later:
+            self._reader(step)
         if self._program.gives_data == "batches":
             self._reader(step).forget(self._oldest(step))
             self._reader(step).approach(self._number(step, 0))
@@ -259,6 +289,7 @@ class MicroBatches:
             else:
                 source = source_of(self._program, self._seed)
             found = reader_of(self._program.path, source, self._seed, self._per_step)
+            self._check_epoch(found)
             if self._position is not None:
                 number, position = self._position
                 found.go_to(number, position)

@@ -54,6 +54,11 @@ class Reader(Protocol):
         """The next item is this one."""
         ...
 
+    @property
+    def epoch(self) -> int | None:
+        """Micro-batches of an epoch, where that is known."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -111,6 +116,10 @@ class IndexedReader:
 
     def go_to(self, number: int, position: Any) -> None:
         """Every place is reached at once."""
+
+    @property
+    def epoch(self) -> int | None:
+        return self._source.epoch
 
     def close(self) -> None:
         self._ahead.close()
@@ -178,6 +187,10 @@ class StreamReader:
     def go_to(self, number: int, position: Any) -> None:
         if self._source.load is not None and position is not None:
             self._begin(number, position)
+
+    @property
+    def epoch(self) -> int | None:
+        return None
 
     def close(self) -> None:
         """It ends when nothing refers to it."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from recycle_runtime.checkpoint.manifest import CheckpointError, shape_of
+from recycle_runtime.checkpoint.manifest import ACCEPT, CheckpointError, shape_of
 from recycle_runtime.checkpoint.shelf import beginning
 from recycle_runtime.coordinator.adaptation import AdaptationOptions
 from recycle_runtime.coordinator.peer_digests import CHECK_PEERS
@@ -183,11 +183,14 @@ def check_beginning(bundle: Bundle, options: RunOptions) -> None:
     shape = shape_of(bundle)
     try:
         steps = ENDLESS if options.steps is None else options.steps
-        begins = beginning(options.checkpoint, shape, steps, resume=options.resume)
-        if not options.script and begins.seed not in (None, options.seed):
+        begins = beginning(
+            options.checkpoint, shape, steps, resume=options.resume, accepts_changes=options.accepts_changes
+        )
+        is_other_seed = not options.script and begins.seed not in (None, options.seed)
+        if is_other_seed and not options.accepts_changes:
             raise CheckpointError(
                 f"{Path(options.checkpoint) / str(begins.checkpoint)}: made with --seed {begins.seed}, "
-                f"and this run has --seed {options.seed}"
+                f"and this run has --seed {options.seed}: {ACCEPT}"
             )
     except CheckpointError as error:
         raise RunError(str(error)) from None

@@ -214,6 +214,7 @@ class Supervisor:
         if job.checkpoint is not None:
             command += ["--checkpoint", job.checkpoint, "--checkpoint-every", str(job.checkpoint_every)]
             command += ["--resume"] if job.resume else []
+            command += ["--accept-changes"] if job.accepts_changes else []
             command += ["--stop-timeout", str(job.stop_timeout)]
         command += ["--max-resumes", str(job.max_resumes)]
         if job.neighbour_copies:

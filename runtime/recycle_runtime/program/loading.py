@@ -296,6 +296,8 @@ class Program:
         self.weights: Weights | None = weights(path, names)
         self.gives_data = check_one_of(path, DATA, names)
         """Which of `DATA` it defines."""
+        self.data_comes_later = False
+        """Whether nothing is known of its data before the first step: a script gives it then."""
         self._functions: dict[str, Callable[..., Any]] = {
             name: names[name] for name in (*NEEDED, self.gives, self.gives_data)
         }

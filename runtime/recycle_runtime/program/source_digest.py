@@ -1,6 +1,7 @@
 """What a program's source says, in a line that tells which part of it has changed. Standard library only.
 
-Comments, blank lines and the way it is laid out do not count. What it imports is not looked at.
+Each definition of the program's file has a digest, and so has each of the user's own modules that it imports,
+as a whole. Comments, docstrings of modules, blank lines and the way it is laid out do not count.
 """
 
 import ast
@@ -8,22 +9,26 @@ import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from recycle_runtime.program.local_modules import local_modules, parsed
+
 _DIGITS = 12
+_SHORT = 8
 _REST = "other statements"
 _ODD = str.maketrans({" ": "_", "=": "_"})
+_KNOWS_MODULES = ".modules"
+"""In lines of versions that look at modules; no definition is called so."""
 
 
 def source_digest(path: Path) -> str:
-    """`name=digest` for each definition of a file, by name; nothing if it cannot be read."""
-    try:
-        tree = ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError, RecursionError):
+    """`name=digest` for each definition of a file and each module that it imports, by name; nothing if the
+    file cannot be read."""
+    tree = parsed(path)
+    if tree is None:
         return ""
-    parts: dict[str, str] = {}
-    for node in tree.body:
-        for name in _names(node):
-            parts[name] = parts.get(name, "") + ast.dump(node)
-    return " ".join(f"{name.translate(_ODD)}={_digest(text)}" for name, text in sorted(parts.items()))
+    modules = local_modules(path)
+    texts = {name: _text(module) for name, module in modules.items()} | _definitions(tree)
+    words = [f"{name.translate(_ODD)}={_digest(text)}" for name, text in sorted(texts.items())]
+    return " ".join([f"{_KNOWS_MODULES}={len(modules)}", *words])
 
 
 def changed_parts(before: str, after: str) -> list[str]:
@@ -31,8 +36,30 @@ def changed_parts(before: str, after: str) -> list[str]:
     first, second = (
         dict(word.split("=", 1) for word in line.split() if "=" in word) for line in (before, after)
     )
-    changed = (name for name in first.keys() | second.keys() if first.get(name) != second.get(name))
+    names = first.keys() | second.keys()
+    if not (_KNOWS_MODULES in first and _KNOWS_MODULES in second):
+        # One of them is of a version that has looked at the program's file alone.
+        names = {name for name in names if "." not in name}
+    changed = (name for name in names - {_KNOWS_MODULES} if first.get(name) != second.get(name))
     return sorted(_REST if name == _REST.translate(_ODD) else name for name in changed)
+
+
+def short_digest(line: str) -> str:
+    """Of such a line as a whole, for people to compare."""
+    return _digest(line)[:_SHORT]
+
+
+def _definitions(tree: ast.Module) -> dict[str, str]:
+    parts: dict[str, str] = {}
+    for node in tree.body:
+        for name in _names(node):
+            parts[name] = parts.get(name, "") + ast.dump(node)
+    return parts
+
+
+def _text(tree: ast.Module) -> str:
+    """All that is defined in a module, in its order."""
+    return "".join(ast.dump(node) for node in tree.body if any(_names(node)))
 
 
 def _digest(text: str) -> str:

@@ -103,7 +103,9 @@ class Trainer:
         """How many there were before a step."""
         self._saves: dict[int, int] = {}
         self._kept = Kept()
-        self._context.life.start(Program(self._context.script, names), seed)
+        program = Program(self._context.script, names)
+        program.data_comes_later = True
+        self._context.life.start(program, seed)
 
     @property
     def is_main(self) -> bool:

@@ -1,10 +1,12 @@
 """What a worker process does with checkpoints: begins with one, and writes its shards when asked."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 from recycle_runtime.checkpoint.manifest import CheckpointError
 from recycle_runtime.checkpoint.shelf import is_copy
+from recycle_runtime.data.microbatches import OtherDataError
 from recycle_runtime.execution.chunk import Chunk
 from recycle_runtime.files import sentence
 from recycle_runtime.protocol.messages import Go, SaveShare
@@ -37,7 +39,8 @@ class WorkerCheckpoints:
                 self._engine.restore(chunk, self._folder() / order.restore, order.first_step)
                 if chunk.is_first or chunk.is_last:
                     # What has to be drawn to get there is drawn now, while nobody waits.
-                    chunk.data.approach(order.first_step)
+                    with as_checkpoint_error():
+                        chunk.data.approach(order.first_step)
 
     def write_if_due(self, chunks: Collection[Chunk]) -> None:
         """The last step of all these chunks is settled: those that the worker works on."""
@@ -69,3 +72,12 @@ class WorkerCheckpoints:
         if self._told is None:
             raise CheckpointError("--checkpoint is missing: the agent of this worker was started without it")
         return Path(self._told)
+
+
+@contextmanager
+def as_checkpoint_error() -> Generator[None]:
+    """Other data than a checkpoint was made with: nobody can go on with that."""
+    try:
+        yield
+    except OtherDataError as error:
+        raise CheckpointError(str(error)) from None

@@ -53,7 +53,7 @@ from recycle_runtime.transport.choose import device_of
 from recycle_runtime.transport.guarded import PeerError, is_of_others
 from recycle_runtime.transport.sockets import Ends
 from recycle_runtime.transport.user_group import StandingGroup
-from recycle_runtime.worker.checkpoints import WorkerCheckpoints
+from recycle_runtime.worker.checkpoints import WorkerCheckpoints, as_checkpoint_error
 from recycle_runtime.worker.engine import (
     Building,
     Connections,
@@ -382,7 +382,8 @@ class WorkerProcess:
         """What the script gives for this step, if there is a script that does."""
         data = self._requests.data(step)
         if data is not None and self._chunks is not None:
-            self._chunks.data.use(data, step)
+            with as_checkpoint_error():
+                self._chunks.data.use(data, step)
 
     async def _write_shards(self, generation: Generation, step: int, path: str | None) -> SaveShare | None:
         """For the script, which waits; None where others write."""

@@ -1,4 +1,4 @@
-"""A checkpoint knows by which program it was made."""
+"""A checkpoint knows by which program it was made, on what data, in which order."""
 
 from pathlib import Path
 
@@ -7,9 +7,11 @@ import torch
 
 from recycle_runtime.checkpoint.manifest import CheckpointError, Manifest, shape_of
 from recycle_runtime.checkpoint.writer import restore, write_layers
+from recycle_runtime.data.microbatches import OtherDataError
 from recycle_runtime.execution.chunk import Chunk, build_chunks
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.program.loading import load_program
+from recycle_runtime.program.source_digest import changed_parts, source_digest
 from tests.runtime.checkpoint.runs import JOB, plans, with_dropout
 
 
@@ -25,13 +27,64 @@ def chunks_of(folder: Path, more: str = "") -> list[Chunk]:
 def test_another_source_of_equal_shapes_is_refused(tmp_path: Path) -> None:
     """It was resumed from in silence."""
     chunks = chunks_of(tmp_path)
-    shape = shape_of(Bundle.read(tmp_path / "job.plan"))
-    checkpoint = tmp_path / "step-00000000"
-    checkpoint.mkdir()
-    written = write_layers(chunks, checkpoint)
-    Manifest(0, 0, 0, shape.with_shards(written), written).write(checkpoint)
+    checkpoint = written(tmp_path, chunks)
     (same, *_), (other, *_) = chunks_of(tmp_path / "same"), chunks_of(tmp_path / "other", "CLIP_NORM = 5.0\n")
     restore(same, checkpoint, 0)
-    with pytest.raises(CheckpointError, match=r"another source \(CLIP_NORM changed\): --accept-changes"):
+    said = r"another source \(CLIP_NORM changed; source \w{8} then, \w{8} now\): --accept-changes"
+    with pytest.raises(CheckpointError, match=said):
         restore(other, checkpoint, 0)
     restore(other, checkpoint, 0, accepts_changes=True)
+
+
+def test_a_module_beside_it_that_has_changed_is_named(tmp_path: Path) -> None:
+    """What the program imports is part of its source."""
+    package = tmp_path / "models_of_this_test"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "blocks.py").write_text("WIDTH = 4\n")
+    imports = "from models_of_this_test.blocks import WIDTH\n"
+    before = source_digest(Path(with_dropout(tmp_path, imports)))
+    (package / "blocks.py").write_text("# As before.\nWIDTH = 4\n")
+    assert source_digest(Path(with_dropout(tmp_path, imports))) == before
+    (package / "blocks.py").write_text("WIDTH = 5\n")
+    after = source_digest(Path(with_dropout(tmp_path, imports)))
+    assert changed_parts(before, after) == ["models_of_this_test/blocks.py"]
+    # Lines of older versions know nothing of modules.
+    older = " ".join(word for word in before.split() if "." not in word)
+    assert changed_parts(older, after) == []
+
+
+DATA = """
+del batches
+_SAMPLES = [(torch.ones(2, WIDTH, dtype=torch.float64),) * 2] * {length}
+data = lambda seed: _SAMPLES
+"""
+
+
+def written(folder: Path, chunks: list[Chunk]) -> Path:
+    """A checkpoint of these, as they are."""
+    shape = shape_of(Bundle.read(folder / "job.plan"))
+    checkpoint = folder / "step-00000000"
+    checkpoint.mkdir()
+    shards = write_layers(chunks, checkpoint)
+    Manifest(0, 0, 0, shape.with_shards(shards), shards).write(checkpoint)
+    return checkpoint
+
+
+def test_data_of_another_length_is_refused(tmp_path: Path) -> None:
+    chunks = chunks_of(tmp_path, DATA.format(length=30))
+    for chunk in chunks:
+        chunk.data.item(0, 0)
+    checkpoint = written(tmp_path, chunks)
+    (same, *_) = chunks_of(tmp_path / "same", DATA.format(length=30))
+    restore(same, checkpoint, 0)
+    same.data.approach(0)
+    # The source that makes it may be the same, and read a file.
+    other = chunks_of(tmp_path / "other", DATA.format(length=30))[0]
+    restore(other, checkpoint, 0)
+    said = r"step-00000000: made with data of 30 micro-batches in an epoch, and .* has 29: --accept-changes"
+    with pytest.raises(OtherDataError, match=said):
+        other.data.use([(torch.ones(2), torch.ones(2))] * 29, 0)
+    (accepted, *_) = chunks_of(tmp_path / "accepted", DATA.format(length=29))
+    restore(accepted, checkpoint, 0, accepts_changes=True)
+    accepted.data.item(0, 0)

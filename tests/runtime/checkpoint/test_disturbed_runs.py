@@ -32,6 +32,7 @@ def test_a_worker_joins_a_run_with_steps_of_another_size(stopped: Stopped, tmp_p
         checkpoint=str(tmp_path / "kept"),
         checkpoint_every=30,
         resume=True,
+        accepts_changes=True,
         faults=("kill=0:1@7",),
         returns=("0:1@9",),
     )
@@ -52,6 +53,7 @@ def test_the_coordinator_dies_in_a_run_that_went_on(stopped: Stopped, tmp_path: 
         checkpoint=str(tmp_path / "kept"),
         checkpoint_every=4,
         resume=True,
+        accepts_changes=True,
     )
     found: dict[int, float] = {}
     killed = False

@@ -29,7 +29,11 @@ def kept(tmp_path: Path) -> Path:
         ("--checkpoint-every 5", 2, "--checkpoint-every needs --checkpoint DIR"),
         ("--checkpoint KEPT --checkpoint-every 0", 2, "--checkpoint-every must be at least 1, got 0"),
         ("--checkpoint KEPT", 1, "there is a checkpoint of step 5 already: resume from it with --resume"),
-        ("--checkpoint KEPT --resume", 1, "made with --seed 3, and this run has --seed 0"),
+        (
+            "--checkpoint KEPT --resume",
+            1,
+            "made with --seed 3, and this run has --seed 0: --accept-",
+        ),
         ("--checkpoint PLAN/kept", 1, "not a directory"),
     ],
 )

@@ -46,6 +46,7 @@ def test_other_pipelines_and_micro_batches(stopped: Stopped, tmp_path: Path) -> 
         checkpoint=str(tmp_path / "kept"),
         checkpoint_every=1,
         resume=True,
+        accepts_changes=True,
     )
     expected, states = train_in_turns(program, JOB.stages, [(5, 4), (2, 3)])
     assert losses(resumed) == pytest.approx({5: expected[5], 6: expected[6]}, rel=1e-12)
@@ -81,6 +82,6 @@ def test_every_peer_of_a_stage_has_failed(stopped: Stopped, tmp_path: Path) -> N
     assert f"; {newest} has the first {step} steps: resume from it with `recycle-run local {bundle} " in said
     assert said.endswith(f"--steps 40 --checkpoint {kept} --resume --checkpoint-every 2`")
     fewer = plans(tmp_path / "fewer.plan", FEWER)
-    resumed, _ = run(fewer, program, step + 1, checkpoint=kept, resume=True)
+    resumed, _ = run(fewer, program, step + 1, checkpoint=kept, resume=True, accepts_changes=True)
     expected, _ = train_in_turns(program, JOB.stages, [(step, 4), (1, 3)])
     assert losses(resumed) == pytest.approx({step: expected[step]}, rel=1e-12)

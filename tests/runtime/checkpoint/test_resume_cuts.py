@@ -67,7 +67,10 @@ def test_other_micro_batches_too(kept: tuple[Path, str], tmp_path: Path) -> None
     folder, program = kept
     shutil.copytree(folder, tmp_path / "kept")
     bundle = plans(tmp_path / "other.plan", replace(unit_job(3, 1, 3), cut=(2, 2, 6)))
-    resumed, _ = run(bundle, program, 7, checkpoint=str(tmp_path / "kept"), resume=True)
+    options: dict[str, Any] = {"checkpoint": str(tmp_path / "kept"), "resume": True}
+    with pytest.raises(RunError, match=r"have taken 4 micro-batches .* take 3 .*: --accept-changes"):
+        run(bundle, program, 7, **options)
+    resumed, _ = run(bundle, program, 7, **options, accepts_changes=True)
     expected, _ = train_in_turns(program, 1, [(5, 4), (2, 3)])
     assert losses(resumed) == pytest.approx({5: expected[5], 6: expected[6]}, rel=1e-12)
 

@@ -1,11 +1,12 @@
 """The folder of checkpoints: which of them are complete, where a run begins, what is deleted."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from recycle_runtime.checkpoint.manifest import CheckpointError, Manifest, Shape, shard_name
+from recycle_runtime.checkpoint.manifest import CheckpointError, Manifest, Origin, Shape, shard_name
 from recycle_runtime.checkpoint.shelf import Beginning, Shelf, beginning, is_name, name_of
 
 SHAPE = Shape(stages=2, pipelines=3, tensor=1, microbatches=4)
@@ -163,3 +164,35 @@ def test_a_manifest_of_any_size(tmp_path: Path) -> None:
         file.truncate(1 << 26)
     found, damaged = Shelf(tmp_path).look()
     assert found == [] and "not a file of a checkpoint" in damaged[0]
+
+
+def test_steps_that_take_other_data_are_refused(tmp_path: Path) -> None:
+    """Other pipelines are not, as long as steps take as many micro-batches; what differs is told."""
+    before = Origin("aaaa", (2, 1), 6)
+    folder = tmp_path / complete(Shelf(tmp_path), 5)
+    replace(manifest(5), origin=before).write(folder)
+    assert Manifest.read(folder).origin == before
+    now, after = replace(SHAPE, pipelines=1, microbatches=12), Origin("bbbb", (2, 1), 2)
+    begins = beginning(tmp_path, now, 9, resume=True, origin=after)
+    assert begins.words.endswith(
+        "step-00000005 (pipelines 3 then, 1 now; workers 6 then, 2 now; job aaaa then, bbbb now)"
+    )
+    fewer = replace(SHAPE, pipelines=1)
+    said = (
+        r"step-00000005: its steps have taken 12 micro-batches \(3 x 4\), and those of this job take 4 "
+        r"micro-batches \(1 x 4\): --accept-changes resumes from it all the same"
+    )
+    with pytest.raises(CheckpointError, match=said):
+        beginning(tmp_path, fewer, 9, resume=True, origin=after)
+    assert beginning(tmp_path, fewer, 9, resume=True, origin=after, accepts_changes=True).item == 60
+
+
+def test_a_checkpoint_of_an_older_version_is_resumed_with_a_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    complete(Shelf(tmp_path), 5)
+    caplog.set_level("INFO", "recycle_runtime.checkpoint.shelf")
+    fewer = replace(SHAPE, pipelines=1)
+    assert beginning(tmp_path, fewer, 9, resume=True, origin=Origin("a", (), 2)).step == 5
+    (line,) = caplog.messages
+    assert "made by an older version" in line

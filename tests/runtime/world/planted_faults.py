@@ -1,9 +1,11 @@
 """Faults that are planted in the product, to see that worlds find them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
 
+from recycle_runtime.checkpoint import writer
 from recycle_runtime.coordinator import regrouping, state_machine
 from recycle_runtime.coordinator.journal import Journal
 from recycle_runtime.coordinator.membership import Entry, Roster
@@ -11,7 +13,7 @@ from recycle_runtime.coordinator.metrics import StepRows
 from recycle_runtime.coordinator.service import Service
 from recycle_runtime.coordinator.state_machine import Phase, StateMachine
 from recycle_runtime.execution.chunk import Chunk
-from recycle_runtime.protocol.messages import Leave, Member, Report, StepDone, ToWorker
+from recycle_runtime.protocol.messages import Leave, LeftGroup, Member, Report, StepDone, ToWorker
 from recycle_runtime.testing.world.world import TOKEN, World
 from recycle_runtime.worker.link import Link
 
@@ -116,6 +118,29 @@ def old_messages_count(patch: pytest.MonkeyPatch) -> None:
         return member in self.roster and self.phase is Phase.RUNNING
 
     patch.setattr(StateMachine, "_is_current", is_current)
+
+
+def any_report_counts(patch: pytest.MonkeyPatch) -> None:
+    """A report for a generation that was given up is taken for one that its worker has left."""
+
+    def left(self: StateMachine, member: Member, message: LeftGroup) -> None:
+        if member in self.roster and message.generation < self.number:
+            self.roster.entries[member].is_leaving = False
+        real(self, member, message)
+
+    real = StateMachine._left_group  # pyright: ignore[reportPrivateUsage]
+    patch.setattr(StateMachine, "_left_group", left)
+
+
+def old_copies_count(patch: pytest.MonkeyPatch) -> None:
+    """What is read from a copy in memory is not the state of its step."""
+    real = writer.restore_from
+
+    def restore_from(chunk: Chunk, states: Mapping[str, Any], source: str) -> None:
+        older = {name: {**state, "value": state["value"] + 1} for name, state in states.items()}
+        real(chunk, older, source)
+
+    patch.setattr(writer, "restore_from", restore_from)
 
 
 def generations_are_forgotten(patch: pytest.MonkeyPatch) -> None:

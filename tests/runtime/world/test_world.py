@@ -15,11 +15,12 @@ from recycle_runtime.testing.world.faults import (
     KillCoordinator,
     KillWorker,
     LoseNode,
+    NewNode,
     Partition,
 )
 from recycle_runtime.testing.world.scenarios import WorldJob, scenario
 from recycle_runtime.testing.world.shrinking import shrunk, told
-from recycle_runtime.testing.world.world import Scenario, World
+from recycle_runtime.testing.world.world import Fault, Scenario, World
 from tests.runtime.world import planted_faults as planted
 from tests.runtime.world.jobs import world_jobs
 
@@ -74,7 +75,13 @@ def _is_found(plant: planted.Plant, jobs: list[WorldJob], patch: pytest.MonkeyPa
 
 @pytest.mark.parametrize(
     "plant",
-    [planted.count_steps_twice, planted.forget_rows, planted.old_reports, planted.nobody_leaves],
+    [
+        planted.count_steps_twice,
+        planted.forget_rows,
+        planted.old_reports,
+        planted.nobody_leaves,
+        planted.old_messages_count,
+    ],
 )
 def test_a_planted_fault_is_found(
     jobs: list[WorldJob], monkeypatch: pytest.MonkeyPatch, plant: planted.Plant
@@ -178,6 +185,40 @@ def test_a_job_that_has_lost_a_stage_goes_on_from_its_newest_intact_checkpoint(
         assert outcome.resumes == 1
 
 
+def _with_copies(jobs: list[WorldJob], *faults: Fault) -> Scenario:
+    """Four nodes of one worker, a copy of every stage in memory every four steps, and no checkpoints."""
+    story = _quiet(
+        1, jobs[2:], faults=faults, steps=40, nodes=4, room=1, wild=True, checkpoints=0, saves=True
+    )
+    return replace(story, resumes=1, is_resumed=False, copies=4, echoes=0.0)
+
+
+def test_a_job_that_has_lost_a_stage_goes_on_from_copies_in_memory(jobs: list[WorldJob]) -> None:
+    """It equals a plain loop from there on, as every settled step does."""
+    story = _with_copies(jobs, KillWorker(1.9, worker=(0, 1)), KillWorker(1.9, worker=(1, 1)))
+    outcome = World(story).run()
+    assert not outcome.wrong and outcome.error is None and outcome.resumes == 1, told(story, outcome)
+
+
+def test_copies_outlive_the_nodes_of_a_stage(jobs: list[WorldJob]) -> None:
+    """Two of these pairs of nodes have all workers of a stage; others hold copies of it."""
+    resumes = 0
+    for one, other in ((0, 2), (0, 3), (1, 2), (1, 3)):
+        lost = LoseNode(1.9, node=one), LoseNode(1.9, node=other)
+        story = _with_copies(jobs, *lost, NewNode(2.0), NewNode(2.0))
+        outcome = World(story).run()
+        assert not outcome.wrong and outcome.error is None, told(story, outcome)
+        resumes += outcome.resumes
+    assert resumes == 2
+
+
+def test_a_copy_of_another_step_is_noticed(jobs: list[WorldJob], monkeypatch: pytest.MonkeyPatch) -> None:
+    story = _with_copies(jobs, KillWorker(1.9, worker=(0, 1)), KillWorker(1.9, worker=(1, 1)))
+    planted.old_copies_count(monkeypatch)
+    (wrong,) = World(story).run().wrong
+    assert "in a plain loop" in wrong, wrong
+
+
 def test_nobody_is_given_up_for_a_peer_that_may_be_gone(jobs: list[WorldJob]) -> None:
     """Found once: a worker and its agent have no connection for a moment; its only peer is on a node that has
     just lost power, and is missed a second later."""
@@ -208,6 +249,18 @@ def test_nobody_is_given_up_for_a_peer_that_has_not_come_back(jobs: list[WorldJo
     )
     outcome = World(story).run()
     assert not outcome.wrong and outcome.error is None, told(story, outcome)
+
+
+def test_a_report_that_is_said_again_does_not_count(
+    jobs: list[WorldJob], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found once: a worker that had been asked to leave again counted as one that had left, and was not given
+    up if it never did."""
+    story = _quiet(7, jobs[2:], faults=(KillWorker(1.2, worker=(0, 0)),), steps=12, checkpoints=0, echoes=0.2)
+    assert not World(story).run().wrong
+    planted.any_report_counts(monkeypatch)
+    (wrong,) = World(story).run().wrong
+    assert wrong.startswith("LeftGroup about generation 1 is said again in generation 2, and counts: ")
 
 
 def test_a_story_is_told_in_few_words(jobs: list[WorldJob], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from recycle_runtime.cli.options.access import (
 from recycle_runtime.cli.options.adaptation import adaptation_options, add_adaptation_arguments
 from recycle_runtime.cli.options.addresses import add_address_argument, address
 from recycle_runtime.cli.options.checkpoints import (
+    add_changes_argument,
     add_checkpoint_arguments,
     add_copies_argument,
     checkpoint_every,
@@ -107,6 +108,7 @@ def add_arguments(parser: Arguments) -> None:
     add_peer_check_argument(parser)
     add_max_skipped_argument(parser)
     add_checkpoint_arguments(parser)
+    add_changes_argument(parser)
     add_copies_argument(parser)
     add_adaptation_arguments(parser)
     add_page_arguments(parser)
@@ -157,6 +159,7 @@ def _coordinate(arguments: Namespace, output: Output, fence: Fence | None) -> in
         checkpoint=arguments.checkpoint,
         every=checkpoint_every(arguments),
         resume=arguments.resume,
+        accepts_changes=arguments.accept_changes,
         max_resumes=arguments.max_resumes,
         neighbour_copies=neighbour_copies(arguments),
         adaptation=adaptation_options(arguments),

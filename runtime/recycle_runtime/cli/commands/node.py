@@ -51,6 +51,7 @@ _BOTH = (
     "--instruction-timeout",
     "--first-step-timeout",
     "--checkpoint",
+    "--accept-changes",
     "--token-file",
     "--tls",
     "--end-with-parent",
@@ -85,7 +86,6 @@ _AGENT = (
     "--workers-per-node",
     "--heartbeat-timeout",
     "--save",
-    "--accept-changes",
     "--ports",
 )
 

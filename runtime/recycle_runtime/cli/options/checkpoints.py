@@ -64,7 +64,8 @@ def add_changes_argument(parser: Arguments) -> None:
     parser.add_argument(
         "--accept-changes",
         action="store_true",
-        help="resume although the source of the program has changed since the checkpoint was made",
+        help="resume although the source of the program, the length of its data, the seed or the number of "
+        "micro-batches in a step has changed since the checkpoint was made",
     )
 
 

@@ -127,6 +127,10 @@ class _Nothing:
 
     def begin(self, step: int) -> None: ...
 
+    @contextmanager
+    def as_begun(self, step: int) -> Generator[None]:
+        yield
+
     def remove(self) -> None: ...
 
 
@@ -335,6 +339,8 @@ class NumberData:
 
     def position(self, step: int) -> None:
         return None
+
+    epoch = position
 
 
 class NumberChunk(Chunk):

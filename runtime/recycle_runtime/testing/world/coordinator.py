@@ -31,6 +31,12 @@ ABOUT_A_GENERATION = (Began, CaughtUp, GroupBroken, LayersArrived, LeftGroup, Pe
 """Messages that say what they are about, so that it does not matter when they are heard, or how often."""
 
 
+_ECHOES = 30
+"""How often the same is said again, at most."""
+_PASSING = ("_now", "roster", "rows", "recovery")
+"""Of a state machine: what tells nothing, or is told in other words."""
+
+
 class Killed(BaseException):
     """The process ends in the middle of what it does."""
 
@@ -62,10 +68,13 @@ class ServerConnection:
 
     def _echo(self, message: Message, client: Any) -> None:
         """Another thread of the same process says the same, much later."""
+        has_echo = client.echoes_until > self._host.process.loop.now
+        if seconds := client.echo_seconds if has_echo else self._host.echoes:
+            self.say_later(message, seconds, _ECHOES)
+
+    def say_later(self, message: Message, seconds: float, times: int) -> None:
         loop = self._host.process.loop
-        if client.echoes_until > loop.now:
-            later = loop.now + client.echo_seconds
-            loop.at(later, self._host.process, self._host.hears, self, message)
+        loop.at(loop.now + seconds, self._host.process, self._host.hears_again, self, message, seconds, times)
 
     def _broken(self) -> None:
         self._host.connections.pop(self, None)
@@ -213,12 +222,16 @@ class CoordinatorProcess:
         plans: Callable[[Request], bytes | None],
         watcher: Watcher,
         rows: int,
+        echoes: float,
         note_wrong: Callable[[str], None],
         died: Callable[["CoordinatorProcess", BaseException | None], None],
     ) -> None:
+        """`echoes`: how much later processes say again what they say about a generation; 0: they do not."""
+        self.echoes = echoes
         self.process, self._note_wrong, self._died = process, note_wrong, died
         self.connections: dict[ServerConnection, None] = {}
         self.sends_until_killed: int | None = None
+        self._sent = 0
         self.is_listening = False
         outside = Outside(
             clock=process.now,
@@ -264,6 +277,38 @@ class CoordinatorProcess:
         if connection in self.connections:
             self._guarded(self._hear, connection, message)
 
+    def hears_again(self, connection: ServerConnection, message: Any, seconds: float, times: int) -> None:
+        """What was said before, again and again until another generation runs.
+
+        About one that was given up it changes nothing, and leads to nothing.
+        """
+        job = self.service.job
+        if connection not in self.connections or self.service.ended is not None:
+            return
+        if message.generation >= job.number:
+            self.hears(connection, message)
+            if times > 1:
+                connection.say_later(message, seconds, times - 1)
+            return
+        before = self._seen()
+        self.hears(connection, message)
+        after = self._seen() if self.process.is_alive else before
+        changed = [name for name, value in after.items() if value != before.get(name)]
+        if changed:
+            said = ", ".join(f"{name} was {before.get(name)} and is {after[name]}" for name in changed)
+            self._note_wrong(
+                f"{type(message).__name__} about generation {message.generation} is said again in generation "
+                f"{job.number}, and counts: {said}"
+            )
+
+    def _seen(self) -> dict[str, str]:
+        """All that the job knows, and how much has come of it."""
+        job = self.service.job
+        found = {name: repr(value) for name, value in vars(job).items() if name not in _PASSING}
+        found |= {f"{member}": repr(vars(entry)) for member, entry in job.roster.entries.items()}
+        parts = {"rows": vars(job.rows), "recovery": job.recovery, "sent": self._sent}
+        return found | {name: repr(part) for name, part in parts.items()}
+
     def _hear(self, connection: ServerConnection, message: Message) -> None:
         try:
             self.service.message(cast(Any, connection), message)
@@ -288,6 +333,7 @@ class CoordinatorProcess:
 
     def about_to_send(self) -> None:
         """A process may end between two messages that belong together."""
+        self._sent += 1
         if self.sends_until_killed is not None:
             self.sends_until_killed -= 1
             if self.sends_until_killed < 0:

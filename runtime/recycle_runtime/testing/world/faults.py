@@ -82,7 +82,7 @@ class Echo(Fault):
     def words(self) -> str:
         return (
             f"for {self.seconds:.2f} s what worker {worker_text(self.worker)} says about a generation is "
-            f"said again {self.later:.2f} s later"
+            f"said again every {self.later:.2f} s, until another generation runs"
         )
 
 
@@ -343,7 +343,7 @@ class FaultMaker:
             (2, StopWorker(at, long, worker=worker)),
             (2, ForgetfulWorker(at, worker=worker)),
             (3, CutLine(at, worker=worker)),
-            (2, Echo(at, 4 * long, worker=worker, later=4 * chance.random())),
+            (2, Echo(at, 4 * long, worker=worker, later=0.05 + chance.random())),
             (2, KillAgent(at, short, node=node)),
             (1, StopAgent(at, long, node=node)),
             (1, StopNode(at, long, node=node)),

@@ -43,7 +43,7 @@ class SimulatedProcess(LoopProcess):
         self.lines: list[SimulatedLine] = []
         self.on_end: list[Callable[[], None]] = []
         self.echoes_until = self.echo_seconds = 0.0
-        """Until when what it says is heard twice, and how much later."""
+        """Until when what it says is heard more than once, and how much later."""
         self.is_forgetful = False
         """Its transport does not tell who waits that a connection broke."""
 

@@ -48,4 +48,6 @@ def scenario(seed: int, jobs: Sequence[WorldJob]) -> Scenario:
         is_resumed=wild,
         plans=job.plans,
         skipped=frozenset(chance.sample(range(steps), chance.choice((0, 0, 1, 2)))),
+        echoes=chance.choice((0.0, 0.0, 0.0, 0.2, 0.7)),
+        copies=chance.choice((0, 0, 3, 5)),
     )

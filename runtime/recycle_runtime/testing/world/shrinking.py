@@ -31,6 +31,10 @@ def _smaller(scenario: Scenario) -> Iterator[Scenario]:
         yield replace(scenario, faults=scenario.faults[:place] + scenario.faults[place + 1 :])
     if scenario.skipped:
         yield replace(scenario, skipped=frozenset())
+    if scenario.copies:
+        yield replace(scenario, copies=0)
+    if scenario.echoes:
+        yield replace(scenario, echoes=0.0)
     if scenario.saves:
         yield replace(scenario, saves=False)
     if scenario.checkpoints:
@@ -48,8 +52,10 @@ def told(scenario: Scenario, outcome: Outcome) -> str:
         f"seed {scenario.seed}: {bundle.pipelines} x {bundle.stages} workers on {scenario.nodes} nodes with "
         f"room for {scenario.room} each, {scenario.steps} steps"
         + (f", a checkpoint every {scenario.checkpoints}" if scenario.checkpoints else "")
+        + (f", a copy in memory every {scenario.copies}" if scenario.copies else "")
         + (", saved at the end" if scenario.saves else "")
         + (f", re-cut {scenario.recut}" if scenario.recut != "off" else "")
+        + (f", all said again {scenario.echoes:.1f} s later" if scenario.echoes else "")
         + (f", not finite in {sorted(scenario.skipped)}" if scenario.skipped else ""),
         *outcome.story,
     ]

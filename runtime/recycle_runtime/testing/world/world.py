@@ -8,6 +8,7 @@ nobody is left running after it
 """
 
 import json
+import os
 import random
 import shutil
 import tempfile
@@ -26,6 +27,8 @@ from recycle_runtime.agent.watch import Limits
 from recycle_runtime.checkpoint.manifest import SHARD_FILE, TENSORS_FILE
 from recycle_runtime.checkpoint.shelf import Shelf
 from recycle_runtime.coordinator.adaptation import AdaptationOptions
+from recycle_runtime.coordinator.journal import prepare
+from recycle_runtime.coordinator.neighbour_copies import CompleteCopy
 from recycle_runtime.coordinator.patience import Patience
 from recycle_runtime.coordinator.plans import Request
 from recycle_runtime.coordinator.service import JobOptions
@@ -34,6 +37,7 @@ from recycle_runtime.plan.worker_ids import Worker, worker_text
 from recycle_runtime.program.loading import Program
 from recycle_runtime.protocol.codec import WireError
 from recycle_runtime.protocol.messages import Hello, JobEnded, JobEvent, Member, Message, Recovered, StepRow
+from recycle_runtime.protocol.node_memory import SLOTS, NodeMemory
 from recycle_runtime.testing.world.arithmetic import Reference
 from recycle_runtime.testing.world.coordinator import CoordinatorProcess, Disk, Killed, Watcher
 from recycle_runtime.testing.world.engine import Job, NumberEngine
@@ -103,6 +107,10 @@ class Scenario:
     """Whether a user resumes it once it has ended with an error."""
     plans: Callable[[Request], bytes | None] = field(default=lambda _: None)
     """Plans on demand."""
+    copies: int = 0
+    """Steps from one copy of every stage in the memory of nodes to the next; 0: none are made."""
+    echoes: float = 0.0
+    """Seconds after which workers say again what they say about a generation; 0: they do not."""
 
 
 class Outcome:
@@ -134,6 +142,8 @@ class WorldNode:
         self.state = world.folder / f"node-{number}"
         self.state.mkdir()
         (self.state / "number").write_text(str(number + 1))
+        self.memory: NodeMemory | None = None
+        """For copies of stages, in worlds that make some."""
         self.agent: SimulatedProcess | None = None
         self._agents = 0
         self._lock = -1
@@ -144,7 +154,11 @@ class WorldNode:
             return
         self._agents += 1
         process = self.agent = world.kernel.process(f"agent {self.number}", self.node, TOKEN)
-        options = AgentOptions("", 0, TOKEN, world.scenario.room, self.state, _LIMITS, patience=30.0)
+        self._open_memory()
+        options = AgentOptions(
+            "", 0, TOKEN, world.scenario.room, self.state, _LIMITS, patience=30.0,
+            memory="" if self.memory is None else self.memory.number,
+        )  # fmt: skip
         kernel = NodeProcesses(process, self._start_worker)
         name = f"node-{self.number}/{self._agents}"
         agent = Agent(options, _never_called, process, kernel, self.board, name)
@@ -160,6 +174,21 @@ class WorldNode:
 
         process.on_end.append(agent.let_go)
         process.start(live)
+
+    def _open_memory(self) -> None:
+        """That of the agent before this one, as long as a worker process had it; or new memory."""
+        world = self._world
+        is_kept = self.memory is not None and world.processes_on(self.number, but=self.agent)
+        if world.scenario.copies and not is_kept:
+            self.close_memory()
+            count = world.scenario.room * 2 * SLOTS
+            files = tuple(os.memfd_create("world") for _ in range(count))
+            self.memory = NodeMemory(f"{self.number}.{self._agents}", files)
+
+    def close_memory(self) -> None:
+        for file in () if self.memory is None else self.memory.files:
+            os.close(file)
+        self.memory = None
 
     def kill_agent(self, back_after: float) -> None:
         if self.agent is not None and self.agent.is_alive:
@@ -206,7 +235,9 @@ class World:
         self._runs = 0
         """How often the job was resumed, by itself or by a user."""
         self._may_go_back = False
-        """Whether the coordinator that comes next begins with a checkpoint."""
+        """Whether the coordinator that comes next begins with a checkpoint, or with a copy in memory."""
+        self._goes_back_to: int | None = None
+        """The step of that copy."""
         self._is_with_user = False
         """Whether a user has resumed the job; nothing goes wrong from then on."""
         self._saved = self.folder / "saved"
@@ -221,6 +252,8 @@ class World:
             for process in self.kernel.processes:
                 process.on_end.clear()
                 process.exit()
+            for node in self.nodes:
+                node.close_memory()
             shutil.rmtree(self.folder, ignore_errors=True)
         outcome = self.outcome
         outcome.events, outcome.seconds, outcome.digest = self.loop.events, self.loop.now, self.loop.digest
@@ -294,7 +327,7 @@ class World:
             host="",
             port=0,
             token=TOKEN,
-            state=self.folder / f"coordinator-{self._runs}",
+            state=self._coordinators_folder,
             resume=self._runs > 0,
             max_resumes=0 if self._is_with_user else scenario.resumes - self._runs,
             heartbeat_timeout=2.0,
@@ -302,6 +335,7 @@ class World:
             checkpoint=str(self.folder / "checkpoints") if scenario.checkpoints else None,
             every=scenario.checkpoints or 100,
             adaptation=AdaptationOptions(replan=None, recut=scenario.recut),
+            neighbour_copies=scenario.copies,
             check_peers=3,
             patience=_PATIENCE,
         )
@@ -315,6 +349,7 @@ class World:
             scenario.plans,
             Watcher(self._told),
             self.outcome.rows,
+            scenario.echoes,
             self.note_wrong,
             self._coordinator_died,
         )
@@ -323,7 +358,7 @@ class World:
 
     def _coordinator_died(self, coordinator: CoordinatorProcess, error: BaseException | None) -> None:
         if error is None and coordinator.service.goes_on:
-            self._begin_with_checkpoint()
+            self._begin_with(coordinator.service.goes_on_from)
             self.start_coordinator()
         elif error is None and self.outcome.has_ended:
             self._finish()
@@ -338,11 +373,21 @@ class World:
                 self.tell("the coordinator is killed in the middle of it")
             self.later(self._back_after, self.start_coordinator)
 
-    def _begin_with_checkpoint(self) -> None:
-        """The next coordinator does; a newest checkpoint that is torn is none."""
+    def _begin_with(self, copy: CompleteCopy | None) -> None:
+        """The next coordinator does, or with the newest checkpoint; one that is torn is none."""
         self._runs += 1
         self.outcome.resumes += 1
         self._may_go_back = True
+        self._goes_back_to = None if copy is None else copy.step
+        prepare(self._coordinators_folder, copy)
+        if copy is None:
+            self._tear_newest()
+
+    @property
+    def _coordinators_folder(self) -> Path:
+        return self.folder / f"coordinator-{self._runs}"
+
+    def _tear_newest(self) -> None:
         folder, chance = self.folder / "checkpoints", self.chance
         found, _ = Shelf(folder).look()
         if len(found) > 1 and chance.random() < 0.5:
@@ -365,7 +410,7 @@ class World:
         self._disk.writes_until_torn = None
         self._last_fault = self.loop.now
         self._move_to_another_node()
-        self._begin_with_checkpoint()
+        self._begin_with(None)
         self.start_coordinator()
         for _ in range(self.scenario.nodes):
             self.add_node()
@@ -436,7 +481,9 @@ class World:
     def _hear_hello(self, hello: Hello) -> None:
         """Steps are lost when a job begins with a checkpoint, and never otherwise."""
         rows = self.outcome.rows
-        if self._may_go_back and hello.next <= rows:
+        if self._may_go_back and self._goes_back_to not in (None, hello.next):
+            self.note_wrong(f"a job goes on with step {hello.next} from a copy of step {self._goes_back_to}")
+        elif self._may_go_back and hello.next <= rows:
             self.outcome.rows = hello.next
         elif hello.next < rows:
             self.note_wrong(f"a coordinator begins with step {hello.next}, and {rows} steps were told")
@@ -516,7 +563,10 @@ class World:
         )
         folder = str(self.folder / "checkpoints") if scenario.checkpoints else None
         saved = str(self._saved) if scenario.saves else None
-        options = ProcessOptions("", 0, TOKEN, told, save=saved, checkpoint=folder, node=node.number + 1)
+        options = ProcessOptions(
+            "", 0, TOKEN, told, save=saved, checkpoint=folder, node=node.number + 1, memory=node.memory,
+            line=line,
+        )  # fmt: skip
         seconds = self.chance.uniform(0.1, 1.0)
 
         async def live() -> None:
@@ -554,9 +604,9 @@ class World:
         found = [p for p, one in self._workers.items() if p.is_alive and one.worker == worker]
         return found[-1] if found else None
 
-    def processes_on(self, number: int) -> list[SimulatedProcess]:
+    def processes_on(self, number: int, but: SimulatedProcess | None = None) -> list[SimulatedProcess]:
         node = self.nodes[number].node
-        return [process for process in self.kernel.processes if process.is_alive and process.node is node]
+        return [one for one in self.kernel.processes if one.is_alive and one.node is node and one is not but]
 
     def may_lose(self, worker: Worker) -> bool:
         """Whether the job can go on without it, for all that is known outside."""
