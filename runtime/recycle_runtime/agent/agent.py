@@ -25,6 +25,7 @@ from recycle_runtime.protocol.address import address_now, term_now
 from recycle_runtime.protocol.codec import MismatchError, ProtocolError, UnreachableError, WireError
 from recycle_runtime.protocol.heartbeat_board import Board
 from recycle_runtime.protocol.identity import node_number, process_number
+from recycle_runtime.protocol.job_over import is_over_beside
 from recycle_runtime.protocol.lifeline import hold_on
 from recycle_runtime.protocol.messages import (
     AgentJoin,
@@ -75,6 +76,10 @@ class AgentOptions:
     """The number of the node's memory: see `node_memory`."""
     ends_workers: bool = False
     """Whether workers end when the agent does, however it does; otherwise they wait for the next one."""
+
+
+class JobOverError(WireError):
+    """There is nobody to connect to, and nothing to do."""
 
 
 Work = Callable[[Member, int, tuple[InjectedFault, ...], Board], int]
@@ -302,7 +307,8 @@ class Agent:
                 self._untold.append(message)
 
     async def _connect(self) -> Line:
-        """WireError when the coordinator has not answered for long, or has answered and refused."""
+        """WireError when the coordinator has not answered for long, or has answered and refused, or is not
+        there because the job has ended."""
         options, began = self._options, self._around.now()
         refused, is_told = 0.0, False
         while True:
@@ -318,6 +324,8 @@ class Agent:
                 return line
             except WireError as error:
                 now = self._around.now()
+                if isinstance(error, UnreachableError) and is_over_beside(options.address_file):
+                    raise JobOverError("the job has ended, and no coordinator is there any more") from None
                 # Whoever listens and refuses may be on its way out, or will refuse for ever.
                 refused = 0.0 if isinstance(error, UnreachableError) else refused or now
                 is_refused = bool(refused) and now - refused > _REFUSED_FOR

@@ -118,6 +118,11 @@ class Agents:
             connection.send(JobEnding(seconds))
 
     @property
+    def count(self) -> int:
+        """Of nodes that are connected."""
+        return len(self._agents)
+
+    @property
     def has_processes(self) -> bool:
         return any(agent.pids for agent in self._agents.values())
 

@@ -154,6 +154,8 @@ _SCRIPT_STEPS = 2
 """Steps after which a script has said what it has kept before, if it ever does."""
 _NODES_SECONDS = 30.0
 """How long the next of the nodes that were announced may take to arrive."""
+_AGENTS_SECONDS = 60.0
+"""For the agents of a job that had ended before it was started again: they load torch before they ask."""
 _LINGER = 2.0
 _LINGER_TO_GO_ON = 15.0
 """For all workers to be gone, before the job goes on from a checkpoint."""
@@ -204,6 +206,8 @@ class JobOptions:
     """How many there will be, if that is known: they get equally many workers."""
     takes_over: bool = False
     """Whether a coordinator before this one may still hold locks; see `leadership`."""
+    is_over: bool = False
+    """Whether a job in this folder had ended, and its agents had been told; see `job_over`."""
 
 
 class Service:
@@ -304,6 +308,8 @@ class Service:
         """That copy."""
         self._noted_copy = "" if copied is None else copied.name
         self._closes_at = float("inf")
+        self._agents_awaited = 0
+        """How many should hear of the end before this coordinator leaves."""
         self._stop: Callable[[], str | None] = lambda: None
         self._has_begun = remembered is not None
         """Whether a generation has been ordered."""
@@ -385,6 +391,11 @@ class Service:
         self._agents.dismiss()
 
     @property
+    def had_ended(self) -> bool:
+        """Whether the job was over, and everybody had been told, before this coordinator was started."""
+        return self._options.is_over and self._agents_awaited > 0
+
+    @property
     def ended(self) -> JobEnded | None:
         """How the job has."""
         return self._end
@@ -406,7 +417,7 @@ class Service:
         if self._end is None:
             return False
         is_left = self._agents.has_processes if self.goes_on else self._connections.has_members
-        is_awaited = is_left or bool(self._returning)
+        is_awaited = is_left or bool(self._returning) or self._agents_awaited > self._agents.count
         return not is_awaited or self._clock.now() >= self._closes_at
 
     def close(self) -> None:
@@ -461,9 +472,21 @@ class Service:
             # Whoever has not heard of it comes back for it.
             self._end, self._closes_at = remembered.ended, self._deadline
             self._job.remember_end(self._end.error)
+            if self._options.is_over:
+                self._await_agents()
         self._hooks.resume(remembered.next_row, remembered.places)
         logs.note(generation=remembered.generation, step=remembered.next_row)
         _LOGGER.info("restarted: %d processes are expected back", len(self._returning))
+
+    def _await_agents(self) -> None:
+        """The job was over for good, and somebody has started it once more: its agents are sent away."""
+        self._returning.clear()
+        if self._options.nodes is not None and not self._options.takes_over:
+            self._agents_awaited = self._options.nodes
+            self._closes_at = self._clock.now() + _AGENTS_SECONDS
+        else:
+            # Where coordinators share a folder, agents look there.
+            self._agents_awaited = 1
 
     # Events.
 

@@ -101,6 +101,7 @@ def test_nodes_come_and_go_and_the_coordinator_moves(tmp_path: Path, square: str
 
 
 def test_a_job_is_stopped_with_a_checkpoint_and_resumed(tmp_path: Path, square: str, cluster: Any) -> None:
+    """Over TLS."""
     set_pace(tmp_path, 0.3)
     cluster.add_node(num_cpus=4, resources={"control": 1})
     wanted: dict[str, Any] = {
@@ -109,6 +110,7 @@ def test_a_job_is_stopped_with_a_checkpoint_and_resumed(tmp_path: Path, square: 
         "workers_per_node": 4,
         "checkpoint": tmp_path / "kept",
         "coordinator_options": _CONTROL,
+        "tls": True,
     }
     job = start(square, state=tmp_path / "first", **wanted)
     turn_steps(job, 5)

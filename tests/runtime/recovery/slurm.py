@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -148,16 +148,23 @@ class SubmittedJob:
     """A job of two pipelines and two stages on two nodes, as `recyclec launch slurm` writes it."""
 
     def __init__(
-        self, slurm: Slurm, folder: Path, bundle: str, steps: int, *options: str, pace: float
+        self,
+        slurm: Slurm,
+        folder: Path,
+        bundle: str,
+        steps: int,
+        *options: str,
+        pace: float,
+        launch: Sequence[str] = (),
     ) -> None:
-        """`pace` is as for `set_pace`."""
+        """`pace` is as for `set_pace`, `launch` are more options of `recyclec launch`."""
         self._slurm = slurm
         self._pace = folder / "pace"
         self.set_pace(pace)
         program = changed(folder, TINY, PACED)
         script = folder / "job.sh"
         words = ["launch", "slurm", bundle, "--program", program, "--steps", str(steps), "--device", "cpu"]
-        words += ["--workers-per-node", "2", "--checkpoint", str(folder / "kept"), "--name", "tiny"]
+        words += ["--workers-per-node", "2", "--checkpoint", str(folder / "kept"), "--name", "tiny", *launch]
         assert main(["--quiet", *words, "-o", str(script)]) == 0
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         surroundings = {"PATH": path, PACE: str(self._pace), "GLOO_SOCKET_IFNAME": "eth0"}

@@ -62,7 +62,9 @@ def test_a_worker_and_two_nodes_are_lost(slurm: Slurm, tmp_path: Path, square: s
 def test_the_coordinator_is_requeued_and_a_time_limit_comes(
     slurm: Slurm, tmp_path: Path, square: str
 ) -> None:
-    job = SubmittedJob(slurm, tmp_path, square, 100_000, "--time=4", pace=0.05)
+    """Over TLS."""
+    job = SubmittedJob(slurm, tmp_path, square, 100_000, "--time=4", pace=0.05, launch=["--tls"])
+    assert (tmp_path / "job.sh").read_text().count("--tls") == 2
     job.until_steps(10, 4)
     slurm.call("scontrol", "requeue", job.coordinator)
     # Told to end, it takes a checkpoint; then it starts anew, with other agents and another time limit.

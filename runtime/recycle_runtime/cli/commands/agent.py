@@ -25,7 +25,7 @@ from recycle_runtime.cli.options.training import (
     check_device,
     workers_named,
 )
-from recycle_runtime.cli.output import Output, UsageError, UserError
+from recycle_runtime.cli.output import DONE, Output, UsageError, UserError
 from recycle_runtime.cli.parser import Arguments
 from recycle_runtime.protocol.address import port_range
 
@@ -92,7 +92,7 @@ def run(arguments: Namespace, output: Output) -> int:
         Path(arguments.checkpoint).mkdir(parents=True, exist_ok=True)
     import torch
 
-    from recycle_runtime.agent.agent import Agent, AgentOptions
+    from recycle_runtime.agent.agent import Agent, AgentOptions, JobOverError
     from recycle_runtime.agent.preload import preload
     from recycle_runtime.agent.process_table import PROCESSES, ProcessTable
     from recycle_runtime.agent.processes import KernelProcesses
@@ -175,6 +175,9 @@ def run(arguments: Namespace, output: Output) -> int:
         agent = Agent(options, life)
         note_memory(state, memory)
         return agent.run()
+    except JobOverError as error:
+        output.say(str(error))
+        return DONE
     except (WireError, FolderTakenError) as error:
         raise UserError(str(error)) from None
 

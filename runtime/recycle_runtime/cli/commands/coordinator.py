@@ -62,6 +62,7 @@ from recycle_runtime.files import FolderTakenError
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.protocol.access import Token
 from recycle_runtime.protocol.address import published
+from recycle_runtime.protocol.job_over import is_over, mark_over, unmark_over
 from recycle_runtime.protocol.messages import JobEnded
 from recycle_runtime.protocol.server import Served, Server
 
@@ -173,6 +174,7 @@ def _coordinate(arguments: Namespace, output: Output, fence: Fence | None) -> in
         # A worker arrives when its script makes its trainer, which may come after much else.
         start_seconds=max(_START_SECONDS, limits.first_step if arguments.steps is None else 0.0),
         takes_over=fence is not None,
+        is_over=is_over(state),
     )
     bundle = Bundle.read(arguments.bundle)
     allow_connections(bundle.pipelines * bundle.stages * bundle.tensor)
@@ -185,15 +187,12 @@ def _coordinate(arguments: Namespace, output: Output, fence: Fence | None) -> in
     stopping = stop_requests(requests, patient=fence is not None)
     with stopping, watchers(arguments, bundle, secret.tokens()[0], output) as watching:
         serve = partial(_serve, partial(Server, certificate=own), fence)
-        service, end = _run(options, serve, listener, where, requests, watching, fence)
+        service, end = _run(options, serve, listener, where, requests, watching, fence, output)
+    mark_over(state)
     if end.error is None:
-        return DONE
-    if not service.was_observed:
-        how = ""
-        if end.checkpoint is not None:
-            path, step = end.checkpoint
-            how = f"; {path} has the first {step} steps: resume from it with --resume"
-        output.error(end.error + how)
+        return INPUT_ERROR if service.had_ended and _wants_more(options, end) else DONE
+    if not (service.was_observed or service.had_ended):
+        output.error(f"{end.error}{_kept(end)}")
     if requests.number is not None:
         return 128 + requests.number
     return NO_PLAN if end.no_plan else INPUT_ERROR
@@ -207,6 +206,7 @@ def _run(
     requests: StopRequests,
     watching: Sequence[Take],
     fence: Fence | None,
+    output: Output,
 ) -> tuple[Service, JobEnded]:
     """From the beginning, or from where a coordinator before this one was; how the job has ended."""
     resumes, state = options.max_resumes, options.state
@@ -225,6 +225,10 @@ def _run(
         if fence is not None:
             fence.check()
         _announce(state, where)
+        if service.had_ended:
+            _say_over(options, service.ended, output)
+        else:
+            unmark_over(state)
         for take in watching:
             service.watch(take)
         end = service.run(requests.why)
@@ -233,6 +237,35 @@ def _run(
         # A coordinator that is started again from here on begins there.
         prepare(_folder(state, number + 1), service.goes_on_from)
     raise AssertionError("a job goes on no more often than it may")
+
+
+def _say_over(options: JobOptions, end: JobEnded | None, output: Output) -> None:
+    """A job is started in the folder of one that has ended: nothing is trained."""
+    assert end is not None
+    before = f"the job in {options.state}"
+    if end.error is not None:
+        again = f"{_kept(end)} and" if end.checkpoint is not None else "; start it again with"
+        output.error(f"{before} has ended: {end.error}{again} another --state")
+    elif _wants_more(options, end):
+        words = f"{before} is finished after {end.steps} steps, and {options.steps} are asked for"
+        output.error(f"{words}: resume from its checkpoint with --resume and another --state")
+    else:
+        output.say(
+            f"{before} is finished: all {end.steps} steps are made; for another job use another --state, and "
+            "for more --steps of this one --resume too"
+        )
+
+
+def _kept(end: JobEnded) -> str:
+    """What a job that has failed has left."""
+    if end.checkpoint is None:
+        return ""
+    path, step = end.checkpoint
+    return f"; {path} has the first {step} steps: resume from it with --resume"
+
+
+def _wants_more(options: JobOptions, end: JobEnded) -> bool:
+    return end.error is None and end.steps < options.steps < ENDLESS
 
 
 def _serve(

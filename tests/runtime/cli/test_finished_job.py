@@ -1,0 +1,131 @@
+"""A coordinator, or an agent, that is started in the folder of a job that has ended."""
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from recycle_runtime.agent.agent import Agent, AgentOptions, JobOverError
+from recycle_runtime.agent.watch import Limits
+from recycle_runtime.cli.main import main
+from recycle_runtime.coordinator.journal import FILE, Journal
+from recycle_runtime.protocol.address import parse_address
+from recycle_runtime.protocol.channel import Channel
+from recycle_runtime.protocol.framing import TOKEN, new_token
+from recycle_runtime.protocol.heartbeat_board import Board
+from recycle_runtime.protocol.job_over import is_over, mark_over
+from recycle_runtime.protocol.messages import (
+    AgentJoin,
+    CheckpointPath,
+    InjectedFault,
+    JobEnded,
+    JobOver,
+    Member,
+)
+
+ENDS = {
+    "well": JobEnded(None, no_plan=False, checkpoint=None, steps=9),
+    "badly": JobEnded("the loss is not finite", no_plan=False, checkpoint=None),
+    "with a checkpoint": JobEnded(
+        "terminated", no_plan=False, checkpoint=CheckpointPath("kept/step-00000004", 4)
+    ),
+}
+
+
+def write_end(folder: Path, end: JobEnded) -> None:
+    """As a coordinator leaves it."""
+    folder.mkdir()
+    journal = Journal(folder / FILE)
+    journal.write(generation=1, step=0, places=[(0, 0), (0, 1), (1, 0), (1, 1)])
+    journal.write(ended=end)
+    journal.close()
+
+
+def send_agents(folder: Path, count: int, token: str) -> list[object]:
+    """So many come, when there is a coordinator; what each hears first."""
+    while (where := parse_address(_text(folder / "address"))) is None:
+        time.sleep(0.01)
+    lines = [Channel(*where, token) for _ in range(count)]
+    for number, line in enumerate(lines):
+        line.send(AgentJoin(f"node{number}", 2, ()))
+    heard: list[object] = [line.receive() for line in lines]
+    for line in lines:
+        line.close()
+    return heard
+
+
+def _text(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
+@pytest.mark.parametrize(
+    ("ended", "steps", "code", "words"),
+    [
+        ("well", 9, 0, "is finished: all 9 steps are made; for another job use another --state"),
+        ("well", 20, 1, "is finished after 9 steps, and 20 are asked for: resume from its checkpoint with"),
+        ("badly", 9, 1, "has ended: the loss is not finite; start it again with another --state"),
+        (
+            "with a checkpoint",
+            9,
+            1,
+            "has ended: terminated; kept/step-00000004 has the first 4 steps: resume from it with --resume",
+        ),
+    ],
+)
+def test_a_coordinator_says_so_and_sends_all_agents_away(
+    ended: str,
+    steps: int,
+    code: int,
+    words: str,
+    tmp_path: Path,
+    square: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    token = new_token()
+    monkeypatch.setenv(TOKEN, token)
+    write_end(tmp_path / "state", ENDS[ended])
+    mark_over(tmp_path / "state")
+    argv = ["coordinator", square, "--steps", str(steps), "--listen", "127.0.0.1:0", "--nodes", "2"]
+    argv += ["--state", str(tmp_path / "state"), "--plan-ahead", "off", "--replan", "off"]
+    codes: list[int] = []
+    thread = threading.Thread(target=lambda: codes.append(main(argv)))
+    thread.start()
+    # It would wait a minute for them.
+    assert send_agents(tmp_path / "state", 2, token) == [JobOver(), JobOver()]
+    thread.join()
+    assert codes == [code]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words in line
+    assert is_over(tmp_path / "state")
+
+
+def test_a_coordinator_that_ended_before_it_had_told_everybody_says_nothing(
+    tmp_path: Path, square: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(TOKEN, new_token())
+    monkeypatch.setattr("recycle_runtime.coordinator.service._RETURN_SECONDS", 0.0)
+    write_end(tmp_path / "state", ENDS["well"])
+    argv = ["coordinator", square, "--steps", "9", "--listen", "127.0.0.1:0", "--nodes", "2"]
+    argv += ["--state", str(tmp_path / "state"), "--plan-ahead", "off", "--replan", "off"]
+    assert main(argv) == 0
+    assert capsys.readouterr().err == ""
+    assert is_over(tmp_path / "state")
+
+
+def idle(member: Member, line: int, faults: tuple[InjectedFault, ...], board: Board) -> int:
+    return 0
+
+
+def test_an_agent_that_comes_later_does_not_wait(tmp_path: Path) -> None:
+    mark_over(tmp_path)
+    address = tmp_path / "address"
+    # Nobody listens at a port of the discard service on this machine.
+    address.write_text("127.0.0.1:9")
+    options = AgentOptions(
+        "127.0.0.1", 9, new_token(), 2, tmp_path / "node", Limits(), address_file=str(address)
+    )
+    agent = Agent(options, idle)
+    with pytest.raises(JobOverError, match="the job has ended"):
+        agent.run()
