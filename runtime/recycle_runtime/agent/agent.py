@@ -41,7 +41,7 @@ from recycle_runtime.protocol.messages import (
     RunningProcess,
     StartProcess,
 )
-from recycle_runtime.protocol.parent import end_with_parent
+from recycle_runtime.protocol.parent import die_with_parent
 from recycle_runtime.protocol.surroundings import Line, Machine, Surroundings, completed
 
 _LOGGER = logging.getLogger(__name__)
@@ -262,7 +262,7 @@ class Agent:
             hold_on()
             if self._options.ends_workers:
                 # No handler and no held interpreter lock is in the way of this one.
-                end_with_parent(signal.SIGKILL, agent)
+                die_with_parent(agent)
             # Such a signal may reach all processes of a job; it is for the first of them to end the others.
             for number in _ASK_TO_LEAVE:
                 signal.signal(number, _stay if number == signal.SIGTERM else signal.SIG_IGN)

@@ -7,6 +7,7 @@ import shlex
 import socket
 import subprocess
 import sys
+import time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,14 @@ import pytest
 
 from recycle_runtime.cli.main import parse_arguments
 from recycle_runtime.integrations.words import JobError
-from tests.runtime.recovery.watched import TINY
+from tests.runtime.recovery.watched import TINY, processes_of
 from tests.runtime.training.alone import train_alone
 
 HAS_TORCHX = find_spec("torchx") is not None
 needs_torchx = pytest.mark.skipif(
     not HAS_TORCHX, reason="torchx is not installed: pip install 'recyclec[torchx]'"
 )
+_PATIENCE = 300.0
 _PACKAGE = "recycle_runtime.integrations.torchx"
 
 
@@ -93,27 +95,61 @@ def test_what_makes_no_sense(square: str, options: dict[str, Any], why: str) -> 
         component(square, **options)
 
 
-@needs_torchx
-@pytest.mark.slow
-def test_a_whole_run_on_this_machine(tmp_path: Path, square: str) -> None:
-    command = tmp_path / "recycle-run"
+def torchx_run(folder: Path, square: str, steps: int, options: str = "") -> "subprocess.Popen[str]":
+    """A job of two agents on this machine."""
+    command = folder / "recycle-run"
     command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m recycle_runtime.cli "$@"\n')
     command.chmod(0o755)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     where = subprocess.run([sys.executable, "-m", _PACKAGE], capture_output=True, text=True, check=True)
     words = ["run", "--wait", "--scheduler", "local_cwd", where.stdout.strip(), "--plan", square]
-    words += ["--program", TINY, "--steps", "20", "--workers_per_node", "2", "--port", str(port)]
-    words += ["--state", str(tmp_path / "state"), "--options", "--plan-ahead off --replan off"]
-    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "GLOO_SOCKET_IFNAME": "lo"}
-    torchx = [sys.executable, "-c", "from torchx.cli.main import main; main()", *words]
+    words += ["--program", TINY, "--steps", str(steps), "--workers_per_node", "2", "--port", str(port)]
+    words += ["--state", str(folder / "state"), "--options", f"--plan-ahead off --replan off {options}"]
+    environment = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}", "GLOO_SOCKET_IFNAME": "lo"}
+    return subprocess.Popen(
+        [sys.executable, "-c", "from torchx.cli.main import main; main()", *words],
+        env=environment,
+        cwd=folder,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def journal_of(folder: Path) -> list[dict[str, Any]]:
+    path = folder / "state" / "coordinator" / "journal.jsonl"
+    return [json.loads(line) for line in path.read_text().rpartition("\n")[0].splitlines()]
+
+
+@needs_torchx
+@pytest.mark.slow
+def test_a_whole_run_on_this_machine(tmp_path: Path, square: str) -> None:
     # The second time all steps are made, and agents are sent away: they would wait for ten minutes.
     for _ in range(2):
-        done = subprocess.run(
-            torchx, env=environment, cwd=tmp_path, timeout=300, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        assert "SUCCEEDED" in done.stderr
-    journal = (tmp_path / "state" / "coordinator" / "journal.jsonl").read_text().splitlines()
-    losses = [line["told"]["loss"] for line in map(json.loads, journal) if "told" in line]
+        torchx = torchx_run(tmp_path, square, 20)
+        _, said = torchx.communicate(timeout=_PATIENCE)
+        assert torchx.returncode == 0, said
+        assert "SUCCEEDED" in said
+    losses = [line["told"]["loss"] for line in journal_of(tmp_path) if "told" in line]
     assert losses == pytest.approx(train_alone(TINY, 2, 4, 20).losses, rel=1e-9)
+
+
+@needs_torchx
+@pytest.mark.slow
+def test_torchx_is_killed_and_its_roles_end_in_order(tmp_path: Path, square: str) -> None:
+    torchx = torchx_run(tmp_path, square, 1_000_000, f"--end-with-parent --checkpoint {tmp_path}/kept")
+    journal = tmp_path / "state" / "coordinator" / "journal.jsonl"
+    deadline = time.monotonic() + _PATIENCE
+    while not (journal.exists() and '"told"' in journal.read_text()):
+        assert torchx.poll() is None and time.monotonic() < deadline
+        time.sleep(0.1)
+    torchx.kill()
+    torchx.communicate()
+    while processes_of(tmp_path / "state"):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    ended = journal_of(tmp_path)[-1]["ended"]
+    made = sum("told" in line for line in journal_of(tmp_path))
+    assert ended["error"] == "terminated"
+    assert ended["checkpoint"] == [str(tmp_path / "kept" / f"step-{made:08d}"), made]

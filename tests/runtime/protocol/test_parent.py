@@ -3,6 +3,7 @@
 import ctypes
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 
@@ -10,7 +11,7 @@ import pytest
 
 from recycle_runtime.protocol import parent
 from recycle_runtime.protocol.lifeline import FROM_PARENT, Lifeline, is_held
-from recycle_runtime.protocol.parent import end_with_parent
+from recycle_runtime.protocol.parent import die_with_parent, end_with_parent
 
 
 def child(life: Callable[[], None]) -> int:
@@ -30,7 +31,7 @@ class Family:
         told, tell = os.pipe()
 
         def grandchild(its_parent: int) -> None:
-            end_with_parent(signal.SIGKILL, its_parent)
+            die_with_parent(its_parent)
             os.write(tell, os.getpid().to_bytes(4, "little"))
             then()
 
@@ -61,6 +62,10 @@ class Family:
         os.close(self._second)
 
 
+def refused(number: signal.Signals) -> bool:
+    return False
+
+
 def hold_the_interpreter() -> None:
     ctypes.PyDLL(None).sleep(600)
 
@@ -75,7 +80,7 @@ def test_the_child_ends_with_its_parent(then: Callable[[], None]) -> None:
 
 def test_where_the_kernel_does_not_do_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parent, "_LOOK_EVERY", 0.01)
-    monkeypatch.setattr(parent, "_ask_kernel", lambda number: False)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    monkeypatch.setattr(parent, "_ask_kernel", refused)
     family = Family(lambda: time.sleep(600))
     assert family.second_lives()
     family.end_first()
@@ -85,8 +90,55 @@ def test_where_the_kernel_does_not_do_it(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_parent_that_has_ended_before() -> None:
     gone = child(lambda: None)
     os.waitpid(gone, 0)
-    late = child(lambda: end_with_parent(signal.SIGKILL, gone))
+    late = child(lambda: die_with_parent(gone))
     assert os.waitstatus_to_exitcode(os.waitpid(late, 0)[1]) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("asks_kernel", [True, False])
+def test_another_thread_of_the_parent_may_end(asks_kernel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The child is asked to end when the last of them has, and once."""
+    if not asks_kernel:
+        monkeypatch.setattr(parent, "_LOOK_EVERY", 0.01)
+        monkeypatch.setattr(parent, "_ask_kernel", refused)
+    heard, say = os.pipe()
+    told, tell = os.pipe()
+
+    def note(number: int, frame: object) -> None:
+        os.write(say, b"T")
+
+    def grandchild(ready: int) -> None:
+        signal.signal(signal.SIGTERM, note)
+        end_with_parent(signal.SIGTERM)
+        os.write(ready, os.getpid().to_bytes(4, "little"))
+        while True:
+            signal.pause()
+
+    def start(found: list[bytes]) -> None:
+        is_ready, ready = os.pipe()
+        child(lambda: grandchild(ready))
+        found.append(os.read(is_ready, 4))
+
+    def life() -> None:
+        found: list[bytes] = []
+        starting = threading.Thread(target=start, args=(found,))
+        starting.start()
+        starting.join()
+        # For the kernel it ends a little later than for Python.
+        while len(os.listdir("/proc/self/task")) > 1:
+            time.sleep(0.01)
+        os.write(tell, found[0])
+        time.sleep(600)
+
+    first = child(life)
+    second = os.pidfd_open(int.from_bytes(os.read(told, 4), "little"))
+    os.kill(first, signal.SIGKILL)
+    os.waitpid(first, 0)
+    assert os.read(heard, 1) == b"T"
+    signal.pidfd_send_signal(second, signal.SIGKILL)
+    os.close(say)
+    assert os.read(heard, 100) == b""
+    for descriptor in (heard, told, tell, second):
+        os.close(descriptor)
 
 
 def test_a_system_without_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,6 @@ def add_parent_argument(parser: Arguments, also: str = "") -> None:
 
 def heed_parent(arguments: Namespace) -> None:
     """From now on, if it was asked for."""
-    # Whoever holds a lifeline ends with its parent anyway, and whichever thread of that has started it.
+    # Whoever holds a lifeline ends with its parent anyway.
     if arguments.end_with_parent and not is_held():
         end_with_parent(signal.SIGTERM)
