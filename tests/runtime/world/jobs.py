@@ -1,5 +1,6 @@
 """The jobs of simulated worlds, and a planner for them: the compiler, in this process."""
 
+from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
@@ -24,16 +25,24 @@ def two_by_two() -> JobSpec:
     return layered_job(layer_costs((1000,) * 4), (2, 2), 2, 2)
 
 
+def with_ranks() -> JobSpec:
+    """The same with two tensor-parallel ranks for each worker."""
+    return replace(two_by_two(), tensor=2)
+
+
 def world_jobs(folder: Path) -> list[WorldJob]:
-    """Bundles of three kinds: with plans of two cuts, with barriers, and with nothing but its first plan."""
+    """Bundles of four kinds: with plans of two cuts, with barriers, with nothing but its first plan, and the
+    same with tensor-parallel ranks."""
     cuts = {_FIVE: [(1, 0), (0, 1), (1, 1), (2, 0), (0, 2)][:3]}
     own = write_bundle(folder / "cuts.plan", three_by_two(), cuts, _ALL)
     barrier = write_bundle(folder / "barrier.plan", three_by_two(barrier=True), cuts, _ALL)
     small = write_bundle(folder / "small.plan", two_by_two(), {}, [(0, 0)])
+    ranks = write_bundle(folder / "ranks.plan", with_ranks(), {}, [(0, 0)])
     return [
         WorldJob(own, Bundle.read(own), True, _planner(three_by_two())),
         WorldJob(barrier, Bundle.read(barrier), True, _planner(three_by_two(barrier=True))),
         WorldJob(small, Bundle.read(small), False, _planner(two_by_two())),
+        WorldJob(ranks, Bundle.read(ranks), False, _planner(with_ranks())),
     ]
 
 

@@ -143,6 +143,15 @@ def old_copies_count(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(writer, "restore_from", restore_from)
 
 
+def donors_of_any_rank(patch: pytest.MonkeyPatch) -> None:
+    """Who joins gets the state of a peer's first rank, whichever it is itself."""
+
+    def donor(member: Member, holders: Mapping[Member, int]) -> Member | None:
+        return min((other for other in holders if other.worker[1] == member.worker[1]), default=None)
+
+    patch.setattr(regrouping, "_donor", donor)
+
+
 def generations_are_forgotten(patch: pytest.MonkeyPatch) -> None:
     """Generations after the first are not written down."""
     real = Journal.write

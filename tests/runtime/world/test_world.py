@@ -132,7 +132,7 @@ def test_a_coordinator_that_starts_again_knows_that_workers_save(jobs: list[Worl
     """Found once: it ended the job well, and nobody had saved anything."""
     story = _quiet(
         11,
-        jobs[2:],
+        jobs[2:3],
         faults=(KillCoordinator(2.0, 0.3),),
         steps=12,
         checkpoints=0,
@@ -149,7 +149,7 @@ def test_a_coordinator_that_is_killed_after_the_end_does_not_end_the_job_again(
 ) -> None:
     quiet = _quiet(
         7,
-        jobs[2:],
+        jobs[2:3],
         faults=(),
         steps=6,
         checkpoints=0,
@@ -168,7 +168,7 @@ def test_a_job_that_has_lost_a_stage_goes_on_from_its_newest_intact_checkpoint(
     """By itself, or by a user on other nodes; in some of these worlds the newest one is torn."""
     for seed in range(4):
         story = replace(
-            scenario(seed, jobs[2:]),
+            scenario(seed, jobs[2:3]),
             faults=(KillWorker(1.9, worker=(0, 1)), KillWorker(1.9, worker=(1, 1))),
             steps=40,
             nodes=2,
@@ -188,7 +188,7 @@ def test_a_job_that_has_lost_a_stage_goes_on_from_its_newest_intact_checkpoint(
 def _with_copies(jobs: list[WorldJob], *faults: Fault) -> Scenario:
     """Four nodes of one worker, a copy of every stage in memory every four steps, and no checkpoints."""
     story = _quiet(
-        1, jobs[2:], faults=faults, steps=40, nodes=4, room=1, wild=True, checkpoints=0, saves=True
+        1, jobs[2:3], faults=faults, steps=40, nodes=4, room=1, wild=True, checkpoints=0, saves=True
     )
     return replace(story, resumes=1, is_resumed=False, copies=4, echoes=0.0)
 
@@ -219,12 +219,24 @@ def test_a_copy_of_another_step_is_noticed(jobs: list[WorldJob], monkeypatch: py
     assert "in a plain loop" in wrong, wrong
 
 
+def test_a_worker_is_all_its_ranks(jobs: list[WorldJob], monkeypatch: pytest.MonkeyPatch) -> None:
+    """One is killed: the others go with it, and each of the next ones gets the state of its own rank."""
+    story = _quiet(
+        1, jobs[3:], faults=(KillWorker(1.9, worker=(0, 1)),), steps=40, nodes=4, copies=4, checkpoints=5
+    )
+    outcome = World(story).run()
+    assert not outcome.wrong and outcome.error is None, told(story, outcome)
+    assert "0:1 joins" in told(story, outcome)
+    planted.donors_of_any_rank(monkeypatch)
+    assert World(story).run().wrong
+
+
 def test_nobody_is_given_up_for_a_peer_that_may_be_gone(jobs: list[WorldJob]) -> None:
     """Found once: a worker and its agent have no connection for a moment; its only peer is on a node that has
     just lost power, and is missed a second later."""
     story = _quiet(
         7,
-        jobs[2:],
+        jobs[2:3],
         faults=(LoseNode(2.0, node=3), KillAgent(3.9, 1.0, node=1), CutLine(3.95, worker=(0, 1))),
         steps=30,
         nodes=4,
@@ -240,7 +252,7 @@ def test_nobody_is_given_up_for_a_peer_that_has_not_come_back(jobs: list[WorldJo
     the peer's node does not reach it for a moment."""
     story = _quiet(
         7,
-        jobs[2:],
+        jobs[2:3],
         faults=(LoseNode(2.0, node=2), KillCoordinator(2.01, 0.02), Partition(4.8, 3.3, pairs=((-1, 3),))),
         steps=30,
         nodes=4,
@@ -256,7 +268,9 @@ def test_a_report_that_is_said_again_does_not_count(
 ) -> None:
     """Found once: a worker that had been asked to leave again counted as one that had left, and was not given
     up if it never did."""
-    story = _quiet(7, jobs[2:], faults=(KillWorker(1.2, worker=(0, 0)),), steps=12, checkpoints=0, echoes=0.2)
+    story = _quiet(
+        7, jobs[2:3], faults=(KillWorker(1.2, worker=(0, 0)),), steps=12, checkpoints=0, echoes=0.2
+    )
     assert not World(story).run().wrong
     planted.any_report_counts(monkeypatch)
     (wrong,) = World(story).run().wrong

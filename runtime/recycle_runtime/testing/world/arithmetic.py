@@ -1,9 +1,10 @@
 """Training with whole numbers: what a layer does to a micro-batch, and what must come of it.
 
-A layer is one number. A forward mixes the input with it, a backward gives a gradient that depends on the
-micro-batch, on everything that it has passed through and on the step; an optimizer subtracts the sum. Whoever
-leaves out a micro-batch, counts one twice, or begins with another state ends with other numbers. `Chunk`,
-`Stepper` and what is built on them are the real ones; what they do with tensors is done here.
+A layer is one number on each tensor-parallel rank, and what counts is their sum. A forward mixes the input
+with it, a backward gives a gradient that depends on the micro-batch, on everything that it has passed through
+and on the step; an optimizer subtracts the sum. Whoever leaves out a micro-batch, counts one twice, or begins
+with another state ends with other numbers. `Chunk`, `Stepper` and what is built on them are the real ones;
+what they do with tensors is done here.
 """
 
 import math
@@ -23,9 +24,9 @@ from recycle_runtime.plan.isa import Opcode
 _PRIME = 1_000_003
 
 
-def first_value(layer: int) -> int:
+def first_value(layer: int, rank: int = 0) -> int:
     """Of a layer that has not been trained."""
-    return 1000 + 17 * layer
+    return 1000 + 17 * layer + 5 * rank
 
 
 def data_of(step: int, microbatch: int) -> int:
@@ -33,6 +34,7 @@ def data_of(step: int, microbatch: int) -> int:
 
 
 def forward(value: int, activation: int) -> int:
+    """`value` is the sum over ranks."""
     return (activation * 31 + value) % _PRIME
 
 
@@ -40,8 +42,8 @@ def backward(value: int, gradient: int) -> int:
     return (gradient * 13 + value + 1) % _PRIME
 
 
-def weight_gradient(activation: int, gradient: int) -> int:
-    return (activation + 17 * gradient) % 1000 + 1
+def weight_gradient(activation: int, gradient: int, rank: int = 0) -> int:
+    return (activation + 17 * gradient + 3 * rank) % 1000 + 1
 
 
 def loss_of(output: int) -> int:
@@ -51,24 +53,28 @@ def loss_of(output: int) -> int:
 class Reference:
     """The same job in a plain loop: the state before each step, and the loss of each."""
 
-    def __init__(self, layers: int, per_step: int, skipped: frozenset[int]) -> None:
-        self._per_step, self.skipped = per_step, skipped
-        self._states = [tuple(first_value(layer) for layer in range(layers))]
+    def __init__(self, layers: int, per_step: int, skipped: frozenset[int], ranks: int = 1) -> None:
+        self._per_step, self.skipped, self.ranks = per_step, skipped, ranks
+        self._states = [
+            tuple(tuple(first_value(layer, rank) for layer in range(layers)) for rank in range(ranks))
+        ]
+        """Before each step: by rank, the number of every layer."""
         self._losses: list[float] = []
 
-    def state(self, step: int) -> tuple[int, ...]:
+    def state(self, step: int, rank: int = 0) -> tuple[int, ...]:
         """Before this step."""
         while len(self._states) <= step:
             self._make_step()
-        return self._states[step]
+        return self._states[step][rank]
 
     def loss(self, step: int) -> float:
         self.state(step + 1)
         return self._losses[step]
 
     def _make_step(self) -> None:
-        step, values = len(self._states) - 1, self._states[-1]
-        sums, loss = [0] * len(values), 0
+        step, ranks = len(self._states) - 1, self._states[-1]
+        values = [sum(column) for column in zip(*ranks, strict=True)]
+        sums, loss = [[0] * len(values) for _ in ranks], 0
         for microbatch in range(self._per_step):
             activations = [data_of(step, microbatch)]
             for value in values:
@@ -76,10 +82,14 @@ class Reference:
             loss += loss_of(activations[-1])
             gradient = 1
             for number in reversed(range(len(values))):
-                sums[number] += weight_gradient(activations[number], gradient)
+                for rank, own in enumerate(sums):
+                    own[number] += weight_gradient(activations[number], gradient, rank)
                 gradient = backward(values[number], gradient)
-        made = values if step in self.skipped else tuple(v - g for v, g in zip(values, sums, strict=True))
-        self._states.append(made)
+        made = tuple(
+            tuple(v - g for v, g in zip(own, changes, strict=True))
+            for own, changes in zip(ranks, sums, strict=True)
+        )
+        self._states.append(ranks if step in self.skipped else made)
         self._losses.append(float(loss))
 
 
@@ -172,10 +182,10 @@ class NumberLayer:
     module = _Nothing()
     untrained: tuple[str, ...] = ()
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, rank: int = 0) -> None:
         self.number, self.name = number, f"layers.{number}"
         self.title = self.name
-        self.weight = Number(first_value(number))
+        self.weight = Number(first_value(number, rank))
         self.parameters = [self.weight]
         self.parameter_names = [f"{self.name}.weight"]
         self.stepped = LayerStep(self.weight)

@@ -119,8 +119,8 @@ class NumberEngine:
     device = _CPU
     tracer = None
 
-    def __init__(self, process: SimulatedProcess, job: Job) -> None:
-        self._process, self._job = process, job
+    def __init__(self, process: SimulatedProcess, job: Job, tp_rank: int = 0) -> None:
+        self._process, self._job, self._rank = process, job, tp_rank
         self._connections = GroupConnections()
         self.session_now: NumberSession | None = None
 
@@ -137,19 +137,19 @@ class NumberEngine:
         return self._job.bundle
 
     def build(self, program: Program, bundle: Bundle, stage: int, built: Building) -> HeldChunks:
-        setting = Setting(program, built.seed, _CPU)
+        setting = Setting(program, built.seed, _CPU, self._rank, built.group)
         data = NumberData()
         made: dict[int, Chunk] = {}
         first = 0
         for number, layers in enumerate(bundle.cut):
             if number in chunks_of(bundle, stage):
-                here = [NumberLayer(layer) for layer in range(first, first + layers)]
+                here = [NumberLayer(layer, self._rank) for layer in range(first, first + layers)]
                 made[number] = NumberChunk(setting, bundle, number, here, data)
             first += layers
         return HeldChunks(made)
 
     def layers(self, setting: Setting, first: int, last: int) -> list[Layer]:
-        return cast("list[Layer]", [NumberLayer(number) for number in range(first, last)])
+        return cast("list[Layer]", [NumberLayer(number, self._rank) for number in range(first, last)])
 
     async def connect(self) -> Line:
         return await self._process.connect("", 0, self._process.token)
@@ -167,18 +167,27 @@ class NumberEngine:
         process, grid, connections = self._process, role.grid, self._connections
         port, listener = self._job.ports.listen(process, process.node)
         connections.add(listener)
-        mine = grid.workers.index(role.worker)
+        mine = grid.rank(role.worker, self._rank)
         await store.set(f"g{number}/all/{mine}", str(port))
         wires: dict[Worker, Wire] = {}
-        for rank, worker in enumerate(grid.workers):
-            if rank == mine:
+        ranks: dict[int, Wire] = {}
+        far: list[Wire] = []
+        for place in range(grid.size):
+            if place == mine:
                 continue
-            place = int(await store.get(f"g{number}/all/{rank}"))
-            wires[worker] = await self._wire(listener, place, rank, mine)
-        transport = GroupTransport(grid, role.worker, wires)
-        for wire in wires.values():
+            told = int(await store.get(f"g{number}/all/{place}"))
+            wire = await self._wire(listener, told, place, mine)
+            worker, rank = grid.workers[place // grid.tensor], place % grid.tensor
+            if worker == role.worker:
+                # A collective of the user's program: whoever waits there is always told.
+                ranks[rank] = wire
+                continue
             wire.is_forgetful = process.is_forgetful
-        return transport
+            if rank == self._rank:
+                wires[worker] = wire
+            else:
+                far.append(wire)
+        return GroupTransport(grid, role.worker, wires, ranks, far)
 
     async def _wire(self, listener: Listener, place: int, rank: int, mine: int) -> Wire:
         """Of two processes the one with the lower rank connects."""
@@ -233,7 +242,7 @@ class NumberEngine:
         if manifest.step != step:
             raise CheckpointError(f"{checkpoint}: of step {manifest.step}, not {step}")
         for layer in chunk.layers:
-            folder = checkpoint / layer_shard_name(layer.number, 0)
+            folder = checkpoint / layer_shard_name(layer.number, self._rank)
             check_shard(folder, manifest.shards[folder.name])
             fields = json.loads((folder / TENSORS_FILE).read_text())
             layer.load(fields)
@@ -246,7 +255,8 @@ class NumberEngine:
         if node.is_disk_full:
             raise OSError(28, "No space left on device")
         values = {layer.number: layer.state()["value"] for layer in chunks.layers}
-        (folder / f"worker-{worker[0]}-{worker[1]}.json").write_text(json.dumps(values))
+        name = f"worker-{worker[0]}-{worker[1]}-{self._rank}.json"
+        (folder / name).write_text(json.dumps({"rank": self._rank, "values": values}))
 
 
 class NumberWriter:
@@ -265,7 +275,7 @@ class NumberWriter:
             self._say(CheckpointMissed(name))
             return
         texts = {
-            layer_shard_name(layer.number, 0): json.dumps(
+            layer_shard_name(layer.number, chunk.tp_rank): json.dumps(
                 {**layer.state(), "stepper": chunk.stepper.state_dict()}
             )
             for chunk in chunks
@@ -303,13 +313,15 @@ def _write_shard(folder: Path, text: str) -> int:
 class _Held:
     """A micro-batch in a buffer."""
 
-    __slots__ = ("gradient", "inputs", "output", "work")
+    __slots__ = ("gradient", "inputs", "output", "values", "work")
 
     def __init__(self) -> None:
         self.inputs: list[int] = []
         self.output = 0
         self.gradient = 0
         self.work: list[int] = []
+        self.values: list[int] = []
+        """Of the layers that it passes, summed over ranks."""
 
 
 class _Sums:
@@ -343,6 +355,8 @@ class NumberSession:
         self.loads: list[int] = []
         self.counts = Counts(0, 0)
         self._step = 0
+        self._ranks = role.grid.tensor
+        self._rank = next(iter(chunks.values())).tp_rank
         self._loss = 0.0
         self._has_loss = any(chunk.is_last for chunk in chunks.values())
         self._buffers: dict[int, _Held] = {}
@@ -421,9 +435,10 @@ class NumberSession:
         else:
             value = data_of(self._step, self._index(instruction))
         await self._compute()
-        for layer in self._layers(instruction.chunk):
+        held.values = await self._values(instruction.chunk)
+        for weight in held.values:
             held.inputs.append(value)
-            value = forward(layer.weight.value, value)
+            value = forward(weight, value)
         held.output = value
         if self._chunks[instruction.chunk].is_last:
             self._loss += loss_of(value)
@@ -443,12 +458,19 @@ class NumberSession:
         if instruction.inbox != NONE:
             gradient = await self._transport.waited(self._inboxes.pop(instruction.inbox))
         await self._compute()
-        layers = self._layers(instruction.chunk)
-        held.work = [0] * len(layers)
-        for place in reversed(range(len(layers))):
-            held.work[place] = weight_gradient(held.inputs[place], gradient)
-            gradient = backward(layers[place].weight.value, gradient)
+        values = held.values if self._ranks == 1 else await self._values(instruction.chunk)
+        held.work = [0] * len(values)
+        for place in reversed(range(len(values))):
+            held.work[place] = weight_gradient(held.inputs[place], gradient, self._rank)
+            gradient = backward(values[place], gradient)
         held.gradient = gradient
+
+    async def _values(self, chunk: int) -> list[int]:
+        """Of the layers of a chunk, summed over the ranks of this worker."""
+        own = [layer.weight.value for layer in self._layers(chunk)]
+        if self._ranks == 1:
+            return own
+        return [sum(column) for column in zip(*await self._transport.gather(own), strict=True)]
 
     async def _backward_weight(self, instruction: Instruction) -> None:
         await self._compute()
@@ -516,7 +538,7 @@ class NumberSession:
         for chunk in self._chunks.values():
             if not chunk.is_part_of_run or chunk.stepper.phase not in _BETWEEN_STEPS:
                 continue
-            expected = self._job.reference.state(chunk.applied)
+            expected = self._job.reference.state(chunk.applied, self._rank)
             for layer in self._layers(chunk.number):
                 if layer.weight.value != expected[layer.number]:
                     self._job.note_wrong(

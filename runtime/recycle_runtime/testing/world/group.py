@@ -159,11 +159,11 @@ class GroupSum:
         self._group, self._key, self._own = group, key, own
 
     async def arrive(self) -> None:
-        for wire in self._group.wires.values():
+        for wire in self._group.everybody:
             await self._group.waited(wire.wait_for(self._key))
 
     def total(self) -> Totals:
-        shares = [self._own, *(wire.sums[self._key] for wire in self._group.wires.values())]
+        shares = [self._own, *(wire.sums[self._key] for wire in self._group.everybody)]
         return Totals(sum(each.squares for each in shares), sum(each.not_finite for each in shares))
 
 
@@ -172,8 +172,13 @@ class GroupTransport:
 
     tensor_group = None
 
-    def __init__(self, grid: Grid, worker: Worker, wires: dict[Worker, Wire]) -> None:
-        self.grid, self.worker, self.wires = grid, worker, wires
+    def __init__(
+        self, grid: Grid, worker: Worker, wires: dict[Worker, Wire], ranks: dict[int, Wire], far: list[Wire]
+    ) -> None:
+        """`wires` go to this rank of other workers, `ranks` to the others of this one, `far` to the rest."""
+        self.grid, self.worker, self.wires, self._ranks = grid, worker, wires, ranks
+        self.everybody = [*wires.values(), *ranks.values(), *far]
+        self._gathers = 0
         self.waits: Waits | None = None
         self._sums = 0
         self._peer_sums: dict[int, int] = {}
@@ -199,10 +204,20 @@ class GroupTransport:
     def receive(self, worker: Worker) -> Pending:
         return self.wires[worker].receive()
 
+    async def gather(self, own: Sequence[int]) -> list[Sequence[int]]:
+        """What every rank of this worker has: a collective of the user's program, which nobody guards."""
+        self._gathers += 1
+        key = "gather", self._gathers
+        for wire in self._ranks.values():
+            wire.send(key, tuple(own))
+        for wire in self._ranks.values():
+            await wire.wait_for(key)
+        return [own, *(wire.sums.pop(key) for wire in self._ranks.values())]
+
     def start_sum(self, own: Totals) -> GroupSum:
         self._sums += 1
         key = "norm", self._sums
-        self._post(self.wires.values(), key, own)
+        self._post(self.everybody, key, own)
         return GroupSum(self, key, own)
 
     async def peer_sums(self, chunk: int, sums: Sequence[float]) -> list[Sequence[float]]:
@@ -218,16 +233,16 @@ class GroupTransport:
     async def barrier(self) -> None:
         self._barriers += 1
         key = "barrier", self._barriers
-        self._post(self.wires.values(), key, None)
-        for wire in self.wires.values():
+        self._post(self.everybody, key, None)
+        for wire in self.everybody:
             await self.waited(wire.wait_for(key))
 
     def abort(self) -> None:
-        for wire in self.wires.values():
+        for wire in self.everybody:
             wire.broken("the group is broken off")
 
     def close(self) -> None:
-        for wire in self.wires.values():
+        for wire in self.everybody:
             wire.close()
 
 

@@ -38,7 +38,7 @@ def scenario(seed: int, jobs: Sequence[WorldJob]) -> Scenario:
         path=job.path,
         steps=steps,
         nodes=nodes,
-        room=room,
+        room=room * bundle.tensor,
         faults=faults,
         wild=wild,
         checkpoints=chance.choice((0, 3, 5)),

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
+from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.testing.world.world import Outcome, Scenario, World
 
 _MOST_RUNS = 200
@@ -49,8 +50,8 @@ def told(scenario: Scenario, outcome: Outcome) -> str:
     """In words: the job, what goes wrong with the machines, and what comes of it."""
     bundle = scenario.bundle
     lines = [
-        f"seed {scenario.seed}: {bundle.pipelines} x {bundle.stages} workers on {scenario.nodes} nodes with "
-        f"room for {scenario.room} each, {scenario.steps} steps"
+        f"seed {scenario.seed}: {bundle.pipelines} x {bundle.stages} workers{_ranks(bundle)} on "
+        f"{scenario.nodes} nodes with room for {scenario.room} each, {scenario.steps} steps"
         + (f", a checkpoint every {scenario.checkpoints}" if scenario.checkpoints else "")
         + (f", a copy in memory every {scenario.copies}" if scenario.copies else "")
         + (", saved at the end" if scenario.saves else "")
@@ -60,3 +61,7 @@ def told(scenario: Scenario, outcome: Outcome) -> str:
         *outcome.story,
     ]
     return "\n".join(lines)
+
+
+def _ranks(bundle: Bundle) -> str:
+    return f" of {bundle.tensor} ranks" if bundle.tensor > 1 else ""

@@ -224,7 +224,7 @@ class World:
         self._program = _program()
         bundle = scenario.bundle
         per_step = bundle.pipelines * bundle.microbatches
-        reference = Reference(sum(bundle.cut), per_step, scenario.skipped)
+        reference = Reference(sum(bundle.cut), per_step, scenario.skipped, bundle.tensor)
         self.job = Job(bundle, scenario.path, reference, Ports(self.network), self.note_wrong)
         self._last_fault = max((fault.at + fault.seconds for fault in scenario.faults), default=0.0)
         self._over_at = 0.0
@@ -514,7 +514,7 @@ class World:
         """Of whoever is there at the end, and part of the run."""
         for process, worker in self._workers.items():
             if process.is_alive and (chunks := worker.held_chunks) is not None and chunks.is_part_of_run:
-                expected = self.job.reference.state(chunks.applied)
+                expected = self.job.reference.state(chunks.applied, worker.tp_rank)
                 for layer in chunks.layers:
                     found = layer.state()["value"]
                     if chunks.applied == self.scenario.steps and found != expected[layer.number]:
@@ -525,12 +525,14 @@ class World:
 
     def _check_saved(self) -> None:
         """Every layer is there, as it should be."""
-        expected = self.job.reference.state(self.scenario.steps)
-        saved: dict[int, int] = {}
+        saved: dict[int, dict[int, int]] = {rank: {} for rank in range(self.scenario.bundle.tensor)}
         for path in sorted(self._saved.iterdir()):
-            saved |= {int(layer): value for layer, value in json.loads(path.read_text()).items()}
-        if saved != dict(enumerate(expected)):
-            self.note_wrong(f"{saved} are saved, and should be {expected}")
+            found = json.loads(path.read_text())
+            saved[found["rank"]] |= {int(layer): value for layer, value in found["values"].items()}
+        for rank, values in saved.items():
+            expected = self.job.reference.state(self.scenario.steps, rank)
+            if values != dict(enumerate(expected)):
+                self.note_wrong(f"{values} are saved of rank {rank}, and should be {expected}")
 
     def _killed_by_agent(self, process: SimulatedProcess) -> None:
         """As the coordinator, or the agent itself, wants it."""
@@ -540,8 +542,18 @@ class World:
             or self.outcome.has_ended
             or (service is not None and (service.goes_on or service.ended is not None))
         )
-        if self._is_clean and not is_ending:
+        if self._is_clean and not is_ending and not self._has_lost_a_rank(process):
             self.note_wrong(f"{process.name} is well, and is killed by its agent")
+
+    def _has_lost_a_rank(self, process: SimulatedProcess) -> bool:
+        """Whether another process of the same worker has ended: then none of them is of use."""
+        worker = self._workers.get(process)
+        if worker is None or self.scenario.bundle.tensor == 1:
+            return self.scenario.bundle.tensor > 1
+        return any(
+            one.worker == worker.worker and not other.is_alive and other.node is process.node
+            for other, one in self._workers.items()
+        )
 
     # Nodes and workers.
 
@@ -557,6 +569,7 @@ class World:
     def start_worker(self, node: WorldNode, member: Member, line: int) -> SimulatedProcess:
         scenario = self.scenario
         name = f"worker {worker_text(member.worker)}"
+        name += f" rank {member.tp_rank}" if scenario.bundle.tensor > 1 else ""
         process = self.kernel.process(name, node.node, TOKEN)
         told = WorkerOptions(
             scenario.path, "", 0, member.worker, 0, scenario.steps, 0, "cpu", trace=False, timeout=600.0
@@ -572,8 +585,10 @@ class World:
         async def live() -> None:
             heartbeat = Heartbeat(node.board, line, process)
             await process.sleep(seconds)
-            engine = NumberEngine(process, self.job)
-            worker = WorkerProcess(options, member.worker, 0, heartbeat, surroundings=process, engine=engine)
+            engine = NumberEngine(process, self.job, member.tp_rank)
+            worker = WorkerProcess(
+                options, member.worker, member.tp_rank, heartbeat, surroundings=process, engine=engine
+            )
             self._workers[process] = worker
 
             async def take_over(seconds: float) -> None:
@@ -621,13 +636,17 @@ class World:
         """Every layer is held by somebody else who is well, and takes part."""
         if self.scenario.wild:
             return True
-        kept: set[int] = set()
+        ranks: dict[tuple[Worker, int], set[int]] = {}
+        """Who of each worker has a layer."""
         for process, worker in self._workers.items():
             chunks = worker.held_chunks
             is_well = process.is_alive and not process.is_stopped and process.node.is_on
             if is_well and worker.worker not in lost and chunks is not None and chunks.is_part_of_run:
-                kept |= {layer.number for layer in chunks.layers}
-        return kept == set(range(sum(self.scenario.bundle.cut)))
+                for layer in chunks.layers:
+                    ranks.setdefault((worker.worker, layer.number), set()).add(worker.tp_rank)
+        bundle = self.scenario.bundle
+        kept = {layer for (_, layer), found in ranks.items() if len(found) == bundle.tensor}
+        return kept == set(range(sum(bundle.cut)))
 
     # What faults do.
 
