@@ -9,4 +9,5 @@ guarded      a transport whose failures are those of talking, and which shows wh
 sockets      connections that another thread can break off
 messages     slots of memory that messages travel through
 user_group   a process group for the program's own collectives
+ending_work  what the program waits for in it, which ends when the group is given up
 """

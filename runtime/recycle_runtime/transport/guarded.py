@@ -1,5 +1,6 @@
 """A transport whose errors are PeerErrors, and which shows when it waits."""
 
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -52,6 +53,8 @@ class GuardedTransport:
     def __init__(self, inner: Transport, waits: Waits) -> None:
         self._inner, self._waits = inner, waits
         self.tensor_group: Any = inner.tensor_group
+        self.given_up = threading.Event()
+        """Set when the group is left, or to be left: what the program waits for in it will not come."""
 
     def send(self, worker: Worker, tensors: Sequence[torch.Tensor]) -> Pending | None:
         return self._started(lambda: self._inner.send(worker, tensors))
@@ -73,11 +76,13 @@ class GuardedTransport:
 
     def abort(self) -> None:
         """End what waits, from any thread, if the inner transport can; sockets are the caller's business."""
+        self.given_up.set()
         abort: Callable[[], None] | None = getattr(self._inner, "abort", None)
         if abort is not None:
             abort()
 
     def close(self) -> None:
+        self.given_up.set()
         self.tensor_group = None
         self._inner.close()
 

@@ -141,6 +141,7 @@ class Link:
         self._steps = deque(kept, maxlen=_REMEMBERED)
 
     def close(self) -> None:
+        """For good: whoever waits for an order hears that none will come."""
         self._is_closed = True
         if self._line is not None:
             self._line.close()
@@ -236,8 +237,14 @@ class Link:
         while True:
             if self._address is not None:
                 self._where = self._address()
+            if self._is_closed:
+                raise WireError("closed")
             try:
                 line = self._line = await self._connect()
+                if self._is_closed:
+                    # By another thread, which has closed the line before this one.
+                    line.close()
+                    continue
                 line.send(self._hello(self))
                 self.lines += 1
                 return line

@@ -282,7 +282,7 @@ class WorkerProcess:
         transport = await generation.meet()
         if bundle.tensor > 1:
             self._tensor_group = self._tensor_group or StandingGroup(self._tp_rank, bundle.tensor)
-            self._tensor_group.behind = transport.tensor_group
+            self._tensor_group.stand_before(transport.tensor_group, transport.given_up)
         if self._chunks is None:
             self._chunks = self._build(bundle, order.role[1])
             self._checkpoints.begin(self._chunks.values(), order)
@@ -446,7 +446,7 @@ class WorkerProcess:
         self._layers.stop()
         self._close_outside()
         if self._tensor_group is not None:
-            self._tensor_group.behind = None
+            self._tensor_group.stand_alone()
         if generation is None:
             return
         generation.close(is_stuck=is_stuck)

@@ -9,7 +9,7 @@ import pytest
 from recycle_runtime.protocol.codec import WireError
 from recycle_runtime.protocol.messages import Join, Leave, Member, Message
 from recycle_runtime.protocol.surroundings import completed
-from recycle_runtime.worker.link import Link
+from recycle_runtime.worker.link import CoordinatorGoneError, Link
 
 SECONDS = 30.0
 HELLO = Join(Member((0, 0), 0), pid=1, generation=0, asked=0, is_training=False)
@@ -103,5 +103,7 @@ def test_a_coordinator_that_was_replaced_is_left_although_it_does_not_hang_up(
     completed(link.open())
     address[0] = "second"
     assert is_elsewhere.wait(SECONDS)
-    assert found == ["first", "second"]
     link.close()
+    with pytest.raises(CoordinatorGoneError):
+        completed(link.order(SECONDS))
+    assert found == ["first", "second"]

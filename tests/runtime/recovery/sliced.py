@@ -1,0 +1,32 @@
+"""Runs whose workers are two tensor-parallel processes each, and what they must equal."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.runtime.recovery.watched import PROGRAMS, Outcome
+from tests.runtime.training.alone import train_alone
+
+SLICED = str(PROGRAMS / "sliced_layers.py")
+RANKS = 2
+SLICED_ALONG = {"up": 0, "down": 1}
+
+
+def check_slices(folder: Path, outcome: Outcome, steps: int, per_step: int) -> None:
+    """Every step once, with its loss; every rank has its slices of what one process trains."""
+    alone = train_alone(SLICED, 1, per_step, steps, cut=(4,))
+    said = (folder / "stderr").read_text(errors="replace")[-5_000:]
+    assert outcome.error is None, said
+    assert [row.step for row in outcome.rows] == list(range(steps)), said
+    assert [row.loss for row in outcome.rows] == pytest.approx(alone.losses, rel=1e-9), said
+    saved = sorted((folder / "saved").glob("worker-*.pt"))
+    assert len(saved) == RANKS * outcome.rows[-1].live
+    for path in saved:
+        rank = int(path.stem.rpartition("-")[2])
+        state: dict[str, torch.Tensor] = torch.load(path, weights_only=True)["model"]
+        for name, tensor in state.items():
+            expected = alone.states[0][name]
+            if (along := SLICED_ALONG.get(name.rpartition(".")[2])) is not None:
+                expected = expected.chunk(RANKS, along)[rank]
+            torch.testing.assert_close(tensor, expected, rtol=1e-9, atol=1e-9)
