@@ -235,9 +235,9 @@ class StateMachine:
         self._has_recalled = False
         self._error: str | None = None
         self._saving: dict[Member, int | None] = {}
-        """Processes that write their parameters, until they have, with their stages."""
-        self._saved: set[int | None] = set()
-        """Stages whose parameters are on disk."""
+        """Processes that write their parameters, until they have, with their stages; None: they have none."""
+        self._saved: set[tuple[int | None, int]] = set()
+        """Stages whose parameters are on disk, by tensor-parallel rank."""
         self._ends_because: str | None = None
         """Of the user's: at the next boundary, with a last checkpoint."""
         self._ends_by = float("inf")
@@ -1197,8 +1197,11 @@ class StateMachine:
         self._orders += self.skipped.end(self.cells.stage)
         if self.skipped.has_made_none(self.steps - self.checkpoints.begins.step):
             self._error = f"every step was skipped, so nothing was trained; {self.skipped.words}"
-        entries = self.roster.entries.items()
-        self._saving = {member: self.cells.stage(member.worker) for member, entry in entries if entry.saves}
+        for member, entry in self.roster.entries.items():
+            if entry.saves:
+                # One without a state of its stage has nothing to save, and is not counted on.
+                is_counted = entry.is_active and not entry.is_joining and not entry.is_outdated
+                self._saving[member] = self.cells.stage(member.worker) if is_counted else None
         if not self._saving:
             self._end(self._error, ok=True)
             return
@@ -1217,17 +1220,20 @@ class StateMachine:
     def _note_saved(self, member: Member, error: str | None) -> None:
         stage = self._saving.pop(member, None)
         if error is None:
-            self._saved.add(stage)
+            self._saved.add((stage, member.tp_rank))
         else:
             self._error = self._error or f"worker {name_of(member.worker)}: {error}"
 
     def _lost_while_saving(self, worker: Worker, cause: str) -> None:
         """Its peers have the same parameters, if it has any."""
-        lost = [(member, stage) for member, stage in self._saving.items() if member.worker == worker]
-        for member, stage in lost:
-            del self._saving[member]
-            if stage not in self._saved and stage not in self._saving.values():
-                self._error = self._error or f"the parameters of stage {stage} were not saved: {cause}"
+        ranks = [member for member in self._saving if member.worker == worker]
+        lost = {(self._saving.pop(member), member.tp_rank) for member in ranks}
+        lost = {(stage, rank) for stage, rank in lost if stage is not None}
+        gone = lost - self._saved - {(stage, member.tp_rank) for member, stage in self._saving.items()}
+        if gone:
+            self._error = self._error or f"the parameters of stage {min(gone)[0]} were not saved: {cause}"
+        elif lost:
+            self._orders.append(Tell(f"{cause} while it saved its parameters, which its peers save too"))
         self._end_if_saved()
 
     def _end_if_saved(self) -> None:

@@ -56,8 +56,18 @@ def check_in_threads(folder: Path, job: JobSpec, failed: Failed, program: str = 
 def check_on_processes(folder: Path, job: JobSpec, failed: Failed, program: str = MLP) -> Alone:
     """Over gloo; what was saved, slices put together, is what one process has computed."""
     alone = train_alone(program, job.stages, job.pipelines * job.microbatches, STEPS)
-    options = RunOptions(plan_file(folder, job, failed), program, STEPS, tuple(failed), save=str(folder))
-    losses = [step.loss_or_nan for step in run_local(options).steps]
+    options = RunOptions(
+        plan_file(folder, job, failed),
+        program,
+        STEPS,
+        tuple(failed),
+        save=str(folder),
+        heartbeat_timeout=20.0,
+    )
+    result = run_local(options)
+    # A worker that failed on the way would leave a file less, and nothing else would tell.
+    assert [recovery.causes for recovery in result.recoveries[1:]] == []
+    losses = [step.loss_or_nan for step in result.steps]
     saved = sorted(folder.glob("worker-*-0.pt"))
     assert len(saved) == job.pipelines * job.stages - len(failed)
     for path in saved:
