@@ -68,7 +68,8 @@ def section(models: Sequence[Model] = MODELS) -> Section:
         command="python -m bench.beside_torch",
         words=(
             "Milliseconds of a training step in float32 on CPU, two stages in two processes with one "
-            "thread each, over gloo. 64 and 256 are widths of examples/programs/gpt.py (8 blocks, 8 "
+            "thread each, over gloo (ours: up to 64 KiB through a socket of the host, as all of "
+            "`nothing` and 64 are). 64 and 256 are widths of examples/programs/gpt.py (8 blocks, 8 "
             "micro-batches of 4 x 64 letters, AdamW, clipping by the norm of the whole model); `nothing` "
             "has two numbers on each stage, so that only the work around it is left. Ours runs 1F1B with a "
             "barrier (bench/jobs/beside-torch.job, techniques none) and a zero-bubble plan in the same "

@@ -8,13 +8,14 @@ Which shape a micro-batch has is known to the workers that load it, and told to 
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 import torch.distributed as dist
 
 from recycle_runtime.data.items import Look
 from recycle_runtime.plan.worker_ids import Worker, worker_text
+from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.program.named_inputs import as_tuple
 from recycle_runtime.transport.interface import TensorSpec
 
@@ -46,10 +47,17 @@ class Shapes:
         return self._leaving[signature]
 
     def show(self, signature: str, outputs: Sequence[torch.Tensor]) -> None:
-        """A forward has given this; the first of its signature is told to the next chunk."""
-        if signature not in self._leaving:
+        """A forward has given this; the first of its signature is told to the next chunk, and all others must
+        look like it: how long a message is decides which way it goes."""
+        if (known := self._leaving.get(signature)) is None:
             self._leaving[signature] = tuple(map(TensorSpec.of, outputs))
             self._store.set(_key(signature, self._chunk + 1), _pack(self._leaving[signature]))
+        elif [(tensor.shape, tensor.dtype) for tensor in outputs] != list(known):
+            raise ProgramError(
+                f"what chunk {self._chunk} gives on was {_shown(known)} and is "
+                f"{_shown(map(TensorSpec.of, outputs))} now, for inputs of the same shapes",
+                "shapes inside the model may depend on the shapes of a micro-batch, and not on its numbers",
+            )
 
 
 class Looks:
@@ -105,6 +113,10 @@ def _key(signature: str, chunk: int) -> str:
 
 def _look_key(step: int, worker: Worker) -> str:
     return f"{step}/{worker_text(worker)}"
+
+
+def _shown(specs: Iterable[TensorSpec]) -> str:
+    return " ".join(f"{str(spec.dtype).removeprefix('torch.')}{list(spec.shape)}" for spec in specs)
 
 
 def _pack(specs: Specs) -> str:

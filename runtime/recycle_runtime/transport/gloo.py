@@ -20,6 +20,7 @@ import torch.distributed as dist
 
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.transport.interface import Arrival, Grid, Pending, TensorSpec
+from recycle_runtime.transport.near_links import are_small, connect_near, is_small
 from recycle_runtime.transport.peer_proof import Prove
 from recycle_runtime.transport.sparse_group import make_group, met_by
 from recycle_runtime.transport.user_group import user_group
@@ -177,6 +178,8 @@ class GlooTransport:
 
         others = [grid.rank(neighbour, tp_rank) for neighbour in neighbours]
         self._all: Any = part("all", list(range(grid.size)), others)
+        self._near = connect_near(self._all, me, others, timeout)
+        """To those of the neighbours that are on this host, for small messages."""
         self._holders: dict[int, Any] = {
             chunk: part(f"holders/{chunk}/{tp_rank}", grid.holder_ranks(chunk, tp_rank))
             for chunk in grid.sums_of(worker)
@@ -190,14 +193,20 @@ class GlooTransport:
             self.tensor_group = user_group(made, _GLOO, ("cpu", "cuda"))
         self._sent: dict[_Departure, None] = {}
 
-    def send(self, worker: Worker, tensors: Sequence[torch.Tensor]) -> Pending:
+    def send(self, worker: Worker, tensors: Sequence[torch.Tensor]) -> Pending | None:
         rank = self._grid.rank(worker, self._tp_rank)
         whole = [tensor.contiguous() for tensor in tensors]
+        near = self._near.get(rank)
+        if near is not None and are_small(whole):
+            return near.send(whole)
         works = [self._all.send([tensor], rank, _TAG) for tensor in whole]
         return _Departure(self._sent, works, whole)
 
     def receive(self, worker: Worker, specs: Sequence[TensorSpec]) -> Arrival:
         rank = self._grid.rank(worker, self._tp_rank)
+        near = self._near.get(rank)
+        if near is not None and is_small(specs):
+            return near.receive(specs)
         tensors = [torch.empty(spec.shape, dtype=spec.dtype) for spec in specs]
         return _Arrival(tensors, [self._all.recv([tensor], rank, _TAG) for tensor in tensors])
 
@@ -214,8 +223,13 @@ class GlooTransport:
     def flush(self) -> None:
         for departure in list(self._sent):
             departure.wait()
+        for near in self._near.values():
+            near.flush()
 
     def close(self) -> None:
+        for near in self._near.values():
+            near.close()
+        self._near.clear()
         # Whoever waits for this process hears of it when the last reference goes.
         self._sent.clear()
         groups = [self._all, *self._holders.values(), self.tensor_group]
