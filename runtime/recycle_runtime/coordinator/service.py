@@ -311,7 +311,7 @@ class Service:
         self._agents_awaited = 0
         """How many should hear of the end before this coordinator leaves."""
         self._stop: Callable[[], str | None] = lambda: None
-        self._has_begun = remembered is not None
+        self.has_begun = remembered is not None
         """Whether a generation has been ordered."""
         self.was_observed = False
         self._is_ending = False
@@ -1038,9 +1038,9 @@ class Service:
             **({"joiners": sorted(order.joiners.items())} if order.joiners else {}),
         )
         plan = plan_name(self._job.book, assignment)
-        if not self._has_begun:
+        if not self.has_begun:
             self._say_start(f"all {len(workers)} workers are ready: they meet")
-        self._has_begun = True
+        self.has_begun = True
         logs.note(generation=order.number, step=order.step)
         _LOGGER.info(
             "generation %d continues with step %d: %d workers, %d of them standbys, plan %s",

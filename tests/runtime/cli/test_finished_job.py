@@ -114,6 +114,17 @@ def test_a_coordinator_that_ended_before_it_had_told_everybody_says_nothing(
     assert is_over(tmp_path / "state")
 
 
+def test_a_job_that_has_never_begun_may_begin_there(
+    tmp_path: Path, square: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TOKEN, new_token())
+    monkeypatch.setattr("recycle_runtime.cli.commands.coordinator._START_SECONDS", 0.0)
+    argv = ["coordinator", square, "--steps", "9", "--listen", "127.0.0.1:0"]
+    argv += ["--state", str(tmp_path / "state"), "--plan-ahead", "off", "--replan", "off"]
+    assert main(argv) == 1
+    assert not is_over(tmp_path / "state")
+
+
 def idle(member: Member, line: int, faults: tuple[InjectedFault, ...], board: Board) -> int:
     return 0
 

@@ -188,7 +188,9 @@ def _coordinate(arguments: Namespace, output: Output, fence: Fence | None) -> in
     with stopping, watchers(arguments, bundle, secret.tokens()[0], output) as watching:
         serve = partial(_serve, partial(Server, certificate=own), fence)
         service, end = _run(options, serve, listener, where, requests, watching, fence, output)
-    mark_over(state)
+    if service.has_begun:
+        # Otherwise it begins anew when it is started again, once what is wrong is mended.
+        mark_over(state)
     if end.error is None:
         return INPUT_ERROR if service.had_ended and _wants_more(options, end) else DONE
     if not (service.was_observed or service.had_ended):
