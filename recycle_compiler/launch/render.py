@@ -27,6 +27,8 @@ class Launch:
     checkpoint: str | None = None
     image: str = ""
     tls: bool = False
+    neighbour_copies: int = 0
+    """Steps from one copy of every stage in memory to the next; 0: none are made."""
 
 
 def render(system: str, launch: Launch) -> str:

@@ -54,6 +54,13 @@ def add_arguments(parser: Arguments) -> None:
     parser.add_argument(
         "--checkpoint", metavar="DIR", help="save checkpoints in DIR and resume from the newest one"
     )
+    parser.add_argument(
+        "--neighbour-copies",
+        type=positive,
+        metavar="K",
+        help="every K steps, copy the state of every stage into the memory of its node and of another one: "
+        "the job goes on from there when every worker of a stage fails (default: no copies)",
+    )
     parser.add_argument("--name", metavar="NAME", help="name on the cluster (default: the job's)")
     parser.add_argument(
         "--image", metavar="IMAGE", help=f"container image, for kubernetes and jobset (default: {_IMAGE})"
@@ -86,9 +93,10 @@ def run(arguments: Namespace, output: Output) -> int:
         checkpoint=arguments.checkpoint,
         image=arguments.image or _IMAGE,
         tls=arguments.tls,
+        neighbour_copies=arguments.neighbour_copies or 0,
     )
     output.deliver(render(arguments.system, launch), arguments.out)
-    _say_what_a_node_takes_along(layout, output)
+    _say_what_a_node_takes_along(layout, output, has_copies=launch.neighbour_copies > 0)
     return DONE
 
 
@@ -128,12 +136,13 @@ def _plain_name(name: str) -> str:
     return plain if _NAME.fullmatch(plain) else f"job-{plain}".rstrip("-")
 
 
-def _say_what_a_node_takes_along(layout: Layout, output: Output) -> None:
+def _say_what_a_node_takes_along(layout: Layout, output: Output, *, has_copies: bool) -> None:
     """A job survives the failure of a node if every stage has a worker somewhere else."""
     if not (stages := layout.stages_on_one_node()):
         return
     what = f"stage {stages[0]}" if len(stages) == 1 else f"each of the stages {', '.join(map(str, stages))}"
-    hint = "; checkpoints are all that is left then"
+    left = "checkpoints and copies in memory" if has_copies and layout.nodes > 1 else "checkpoints"
+    hint = f"; {left} are all that is left then"
     if most := layout.most_workers_per_node:
         hint = f"; with --workers-per-node {most} or less the job survives the failure of any node"
     output.say(f"note: all workers of {what} are on one node, whose failure ends the job{hint}")

@@ -104,6 +104,23 @@ def test_no_gpus_without_cuda(bundle: str, recyclec: Recyclec) -> None:
         assert "--checkpoint" not in text
 
 
+@pytest.mark.parametrize("options", [(), ("--checkpoint", "/kept")])
+def test_copies_in_memory_are_the_coordinators_affair(
+    bundle: str, recyclec: Recyclec, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    script = tmp_path / "job.sh"
+    script.write_text(launch(recyclec, "slurm", bundle, "--nodes", "2", "--neighbour-copies", "10", *options))
+    _, coordinator, agent = _calls(script)
+    assert coordinator[-2:] == ["--neighbour-copies", "10"]
+    assert "--neighbour-copies" not in agent
+    for system in ("kubernetes", "jobset"):
+        text = launch(recyclec, system, bundle, "--neighbour-copies", "10", *options)
+        words = [line.strip() for line in text.splitlines()]
+        at = words.index('- "--neighbour-copies"')
+        assert words[at + 1] == '- "10"' and words.count('- "--neighbour-copies"') == 1
+        assert words.index('- "coordinator"') < at < words.index('- "agent"')
+
+
 @pytest.mark.parametrize("checkpoint", [None, "-kept $HOME $(touch injected)"])
 def test_the_script_runs_what_was_asked_for(
     bundle: str, recyclec: Recyclec, tmp_path: Path, checkpoint: str | None

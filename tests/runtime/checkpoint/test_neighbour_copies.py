@@ -1,10 +1,14 @@
 """Every worker of a stage fails: the job goes on from copies in memory, and reads nothing from a disk."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.runtime.checkpoint.runs import JOB, losses, plans, run, saved, train_in_turns, with_dropout
+from tests.runtime.recovery.sliced import RANKS, SLICED, check_saved
+from tests.runtime.training.alone import train_alone
+from tests.support.jobs import unit_job
 
 STEPS = 16
 EVERY = 4
@@ -43,3 +47,25 @@ def test_a_stage_is_lost_and_training_goes_on(tmp_path: Path, faults: tuple[str,
         stage = int(name.split("-")[2])
         for key, value in states[stage].items():
             assert state[key].sub(value).abs().max() <= 1e-9
+
+
+@pytest.mark.slow
+def test_every_rank_goes_on_from_its_own_slices(tmp_path: Path) -> None:
+    """Two stages of one worker each, of two tensor-parallel processes; all of one stage fails."""
+    job = replace(unit_job(2, 1, 2), tensor=RANKS)
+    result, events = run(
+        plans(tmp_path / "job.plan", job),
+        SLICED,
+        STEPS,
+        neighbour_copies=EVERY,
+        max_resumes=1,
+        faults=("kill=0:1@11",),
+        save=str(tmp_path),
+        heartbeat_timeout=20.0,
+    )
+    assert "goes on from copies in memory with step" in went_back(events)
+    alone = train_alone(SLICED, 1, job.microbatches, STEPS, cut=(4,))
+    found = losses(result)
+    assert list(found) == list(range(STEPS))
+    assert list(found.values()) == pytest.approx(alone.losses, rel=1e-9)
+    check_saved(tmp_path, job.stages, alone.states[0])

@@ -20,13 +20,18 @@ def check_slices(folder: Path, outcome: Outcome, steps: int, per_step: int) -> N
     assert outcome.error is None, said
     assert [row.step for row in outcome.rows] == list(range(steps)), said
     assert [row.loss for row in outcome.rows] == pytest.approx(alone.losses, rel=1e-9), said
-    saved = sorted((folder / "saved").glob("worker-*.pt"))
-    assert len(saved) == RANKS * outcome.rows[-1].live
+    check_saved(folder / "saved", outcome.rows[-1].live, alone.states[0])
+
+
+def check_saved(folder: Path, workers: int, expected: dict[str, torch.Tensor]) -> None:
+    """Every rank of so many workers has saved its slices."""
+    saved = sorted(folder.glob("worker-*.pt"))
+    assert len(saved) == RANKS * workers
     for path in saved:
         rank = int(path.stem.rpartition("-")[2])
         state: dict[str, torch.Tensor] = torch.load(path, weights_only=True)["model"]
         for name, tensor in state.items():
-            expected = alone.states[0][name]
+            whole = expected[name]
             if (along := SLICED_ALONG.get(name.rpartition(".")[2])) is not None:
-                expected = expected.chunk(RANKS, along)[rank]
-            torch.testing.assert_close(tensor, expected, rtol=1e-9, atol=1e-9)
+                whole = whole.chunk(RANKS, along)[rank]
+            torch.testing.assert_close(tensor, whole, rtol=1e-9, atol=1e-9)

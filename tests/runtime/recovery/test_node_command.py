@@ -28,7 +28,8 @@ _PATIENCE = 300.0
 class Nodes:
     """Two nodes, from outside."""
 
-    def __init__(self, folder: Path, bundle: str) -> None:
+    def __init__(self, folder: Path, bundle: str, copies: int | None = None) -> None:
+        """With checkpoints, or copies in memory every so many steps."""
         self.folder, self.state = folder, folder / "state"
         (folder / "saved").mkdir()
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -44,7 +45,9 @@ class Nodes:
         self._command += ["--program", changed(folder, TINY, SLOW), "--steps", str(_STEPS)]
         self._command += ["--workers-per-node", "2", "--state", str(self.state), "--plan-ahead", "off"]
         self._command += ["--replan", "off", "--save", str(folder / "saved"), "--restart-workers", "off"]
-        self._command += ["--checkpoint", str(folder / "kept")]
+        kept = ["--checkpoint", str(folder / "kept")]
+        in_memory = ["--neighbour-copies", str(copies), "--log-level", "info"]
+        self._command += kept if copies is None else in_memory
         token = folder / "token"
         token.touch(0o600)
         token.write_text(new_token())
@@ -98,6 +101,16 @@ class Nodes:
         path = self.state / f"node-{node}" / "processes.json"
         return [row.pid for row in ProcessTable(path, 2).written()]
 
+    def kill_stage(self, stage: int) -> None:
+        for node in range(2):
+            for row in ProcessTable(self.state / f"node-{node}" / "processes.json", 2).written():
+                if row.member.worker[1] == stage:
+                    os.kill(row.pid, signal.SIGKILL)
+
+    def has_copy(self) -> bool:
+        """Whether a copy is complete, on both nodes."""
+        return '"copied"' in (self.state / "coordinator" / "journal.jsonl").read_text()
+
     def codes(self) -> list[int]:
         return [node.wait(_PATIENCE) for node in self.nodes]
 
@@ -137,6 +150,28 @@ def test_a_worker_an_agent_and_the_coordinator_are_killed(nodes: Nodes) -> None:
     for path in saved:
         state: dict[str, torch.Tensor] = torch.load(path, weights_only=True)["model"]
         torch.testing.assert_close(state, alone.states[int(path.name.split("-")[2])], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.slow
+def test_both_workers_of_a_stage_are_killed(tmp_path: Path, square: str) -> None:
+    """All begin again with what the memory of the nodes has, and nothing is read from a disk."""
+    job = Nodes(tmp_path, square, copies=5)
+    try:
+        job.start()
+        job.until_steps(1)
+        job.until(job.has_copy)
+        job.kill_stage(1)
+        assert job.codes() == [0, 0], job.said()
+        assert "the job goes on from copies in memory with step" in job.said()
+        alone = train_alone(TINY, 2, 4, _STEPS)
+        saved = list((tmp_path / "saved").glob("worker-*.pt"))
+        assert len(saved) == 4
+        for path in saved:
+            state: dict[str, torch.Tensor] = torch.load(path, weights_only=True)["model"]
+            stage = int(path.name.split("-")[2])
+            torch.testing.assert_close(state, alone.states[stage], rtol=1e-9, atol=1e-9)
+    finally:
+        job.end()
 
 
 @pytest.mark.slow
