@@ -79,7 +79,6 @@ def _is_found(plant: planted.Plant, jobs: list[WorldJob], patch: pytest.MonkeyPa
         planted.count_steps_twice,
         planted.forget_rows,
         planted.old_reports,
-        planted.nobody_leaves,
         planted.old_messages_count,
     ],
 )
@@ -93,6 +92,7 @@ def test_a_planted_fault_is_found(
 @pytest.mark.parametrize(
     "plant",
     [
+        planted.nobody_leaves,
         planted.take_the_newest_step,
         planted.fresh_counts,
         planted.rows_of_anybody,

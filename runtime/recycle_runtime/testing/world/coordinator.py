@@ -32,7 +32,7 @@ ABOUT_A_GENERATION = (Began, CaughtUp, GroupBroken, LayersArrived, LeftGroup, Pe
 
 
 _ECHOES = 30
-"""How often the same is said again, at most."""
+"""How often it is looked whether another generation runs by now."""
 _PASSING = ("_now", "roster", "rows", "recovery")
 """Of a state machine: what tells nothing, or is told in other words."""
 
@@ -278,7 +278,7 @@ class CoordinatorProcess:
             self._guarded(self._hear, connection, message)
 
     def hears_again(self, connection: ServerConnection, message: Any, seconds: float, times: int) -> None:
-        """What was said before, again and again until another generation runs.
+        """What was said before: once more, and then in another generation than the one that it is about.
 
         About one that was given up it changes nothing, and leads to nothing.
         """
@@ -286,7 +286,8 @@ class CoordinatorProcess:
         if connection not in self.connections or self.service.ended is not None:
             return
         if message.generation >= job.number:
-            self.hears(connection, message)
+            if times == _ECHOES:
+                self.hears(connection, message)
             if times > 1:
                 connection.say_later(message, seconds, times - 1)
             return

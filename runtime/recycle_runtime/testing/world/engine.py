@@ -435,8 +435,10 @@ class NumberSession:
         else:
             value = data_of(self._step, self._index(instruction))
         await self._compute()
-        held.values = await self._values(instruction.chunk)
-        for weight in held.values:
+        values = held.values = [layer.weight.value for layer in self._layers(instruction.chunk)]
+        if self._ranks > 1:
+            values = held.values = await self._sum_over_ranks(values)
+        for weight in values:
             held.inputs.append(value)
             value = forward(weight, value)
         held.output = value
@@ -458,18 +460,18 @@ class NumberSession:
         if instruction.inbox != NONE:
             gradient = await self._transport.waited(self._inboxes.pop(instruction.inbox))
         await self._compute()
-        values = held.values if self._ranks == 1 else await self._values(instruction.chunk)
+        values = held.values
+        if self._ranks > 1:
+            own = [layer.weight.value for layer in self._layers(instruction.chunk)]
+            values = await self._sum_over_ranks(own)
         held.work = [0] * len(values)
         for place in reversed(range(len(values))):
             held.work[place] = weight_gradient(held.inputs[place], gradient, self._rank)
             gradient = backward(values[place], gradient)
         held.gradient = gradient
 
-    async def _values(self, chunk: int) -> list[int]:
-        """Of the layers of a chunk, summed over the ranks of this worker."""
-        own = [layer.weight.value for layer in self._layers(chunk)]
-        if self._ranks == 1:
-            return own
+    async def _sum_over_ranks(self, own: list[int]) -> list[int]:
+        """What this worker's ranks have of each layer."""
         return [sum(column) for column in zip(*await self._transport.gather(own), strict=True)]
 
     async def _backward_weight(self, instruction: Instruction) -> None:

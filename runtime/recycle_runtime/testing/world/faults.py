@@ -82,7 +82,7 @@ class Echo(Fault):
     def words(self) -> str:
         return (
             f"for {self.seconds:.2f} s what worker {worker_text(self.worker)} says about a generation is "
-            f"said again every {self.later:.2f} s, until another generation runs"
+            f"said again {self.later:.2f} s later, and when another generation runs"
         )
 
 

@@ -7,6 +7,7 @@ the job ends in bounded time once nothing goes wrong any more; well, if a worker
 nobody is left running after it
 """
 
+import gc
 import json
 import os
 import random
@@ -245,6 +246,9 @@ class World:
 
     def run(self) -> Outcome:
         """To the end, or to the first thing that should not happen."""
+        is_collecting = gc.isenabled()
+        # A world makes little that only the collector could free, which looks at all that was ever imported.
+        gc.disable()
         try:
             self._start()
             self._go_on()
@@ -252,6 +256,8 @@ class World:
             for process in self.kernel.processes:
                 process.on_end.clear()
                 process.exit()
+            if is_collecting:
+                gc.enable()
             for node in self.nodes:
                 node.close_memory()
             shutil.rmtree(self.folder, ignore_errors=True)
