@@ -11,6 +11,7 @@ from statistics import median
 
 from recycle_runtime.coordinator.drift import OpTimes, calibrated, measured_times, shift
 from recycle_runtime.coordinator.events import MovesWanted, RecutWanted, StopWanted
+from recycle_runtime.coordinator.layer_move import LayerMove
 from recycle_runtime.coordinator.measured_job import JobText, StageTimes
 from recycle_runtime.coordinator.metrics import Recovery
 from recycle_runtime.coordinator.plans import PlanFiles
@@ -35,7 +36,8 @@ from recycle_runtime.plan.moves import (
     least_moves,
     weigh,
 )
-from recycle_runtime.plan.plan_book import Assignment, Fitted, PlanBook
+from recycle_runtime.plan.plan_book import Assignment, Fitted, PlanBook, workers_of
+from recycle_runtime.plan.recut import layout_text, weigh_recut
 from recycle_runtime.protocol.messages import Began, Copied, JobEvent, Member, StepRow
 
 Wish = StopWanted | MovesWanted | RecutWanted | JobEvent
@@ -151,6 +153,10 @@ class Adaptation:
     def move_ended(self, why: str | None) -> None:
         """Layers have travelled, or will not."""
         self._recutting.ended(why, self._seen)
+        for book in self.book.family:
+            if why is not None and book is not self._here:
+                # It was for workers in cells where they do not come to stand.
+                book.fitted = None
 
     def generation(self, assignment: Assignment, cells: Mapping[Worker, Worker]) -> None:
         """A new generation has been ordered; `cells` are those of its workers."""
@@ -160,7 +166,7 @@ class Adaptation:
         if live != self._live:
             self._patience, self._asked_for = 1, None
         self._live = live
-        self._stand(self.book.with_bundle(assignment.bundle), cells)
+        self._stand(self.book.with_bundle(assignment.bundle), assignment, cells)
         self._recutting.generation()
         for cell in self._idle(assignment):
             # What it will do there is all that it is judged by.
@@ -173,18 +179,20 @@ class Adaptation:
         self._compared_at = -1
         self._weighed = None
 
-    def _stand(self, here: PlanBook, cells: Mapping[Worker, Worker]) -> None:
+    def _stand(self, here: PlanBook, assignment: Assignment, cells: Mapping[Worker, Worker]) -> None:
         """What was measured counts for a worker that stays where it is."""
         if here is not self._here and self._here is not None:
             self.ops.keep(())
             self._slow, self._back_from, self._asked_for = {}, {}, None
-            self._files.forget_slow_workers()
+            self._files.forget_slow_workers(here, assignment.bundle)
         before = {cell: worker for worker, cell in self._cells.items()}
         for worker, cell in cells.items():
             if before.get(cell, worker) != worker:
                 self.ops.forget(cell)
         self.ops.keep(cells.values())
         self._here, self._cells = here, dict(cells)
+        if here.fitted == assignment.bundle:
+            self._slow = dict(here.slow_in(assignment))
 
     def recovered(self, recovery: Recovery, now: float) -> None:
         """Every worker runs in it."""
@@ -205,12 +213,12 @@ class Adaptation:
 
     def turn(self, job: StateMachine, now: float, *, is_planning: bool) -> list[Wish]:
         """Now and then; nothing is begun while a plan for the failures is being made."""
-        if wishes := self._take_offers(job):
+        if wishes := self._take_offers(job, now):
             return wishes
         if not job.is_steady or job.move is not None:
             return []
         wishes: list[Wish] = []
-        if not self._has_slow_workers():
+        if not (self._has_slow_workers() or self._is_made_for_slow_workers(job)):
             # What is better is judged as if all were equally fast.
             seconds = self.rate.seconds(now)
             step = self._step if self._seen >= self._steps_before_moves else 0.0
@@ -233,6 +241,12 @@ class Adaptation:
         if self._compared_at != self._seen:
             self._compared_at, self._has_slow = self._seen, bool(self.ops.slow(self._live, _TOO_SLOW))
         return self._has_slow
+
+    def _is_made_for_slow_workers(self, job: StateMachine) -> bool:
+        """Whether the plan in use is for workers that are still slow, for all that is known."""
+        known = {} if job.assignment is None else job.book.slow_in(job.assignment)
+        factors = (self.ops.factor(cell) for cell in known)
+        return any(factor is None or factor >= _STILL_SLOW for factor in factors)
 
     def _moves(self, job: StateMachine, now: float) -> list[Wish]:
         """Of whole workers; a job that can be cut anew moves layers instead."""
@@ -304,7 +318,9 @@ class Adaptation:
         gone = [cell for cell in book.grid if cell not in self._live]
         text = self._job.with_times(times, planned)
         plan = self._in_use(assignment, {cell: by for cell, by in slow.items() if cell not in idle})
-        self._replanner.ask(text, plan, book, gone, slow, may_be_lighter=self._job.is_adaptive)
+        may_recut = self._job.is_in_layers and self._recutting.can_move_layers
+        source = self._files.first.job_source if may_recut else ""
+        self._replanner.ask(text, plan, book, gone, slow, may_be_lighter=self._job.is_adaptive, source=source)
 
     def _in_use(self, assignment: Assignment, slow: Mapping[Worker, float]) -> InUse:
         """The plan of now; those of other cuts that came with the job have no file of their own yet."""
@@ -340,7 +356,7 @@ class Adaptation:
                 slow.setdefault(worker, self._slow.get(worker, _SLOW))
         return slow
 
-    def _take_offers(self, job: StateMachine) -> list[Wish]:
+    def _take_offers(self, job: StateMachine, now: float) -> list[Wish]:
         offers = self._replanner.made()
         if offers is None and not self._replanner.error:
             return []
@@ -355,12 +371,52 @@ class Adaptation:
         if not job.is_steady or gain <= self.costs.regroup:
             best = None
         offered = offers_text(offers, self._step, least, self._names)
+        recut = next((offer for offer in offers if offer.cut is not None), None)
+        weighed = [] if recut is None else self._weigh_cut(recut, best, job, now)
+        if any(isinstance(wish, RecutWanted) for wish in weighed):
+            return [JobEvent(f"{self._about}: {offered}: {outcome_text(recut)}"), *weighed]
         told = JobEvent(f"{self._about}: {offered}: {outcome_text(best)}")
         if best is None:
             self._patience = min(2 * self._patience, _MOST_PATIENCE)
-            return [told]
+            return [told, *weighed]
         self._use(best, job.book, job.rows.next)
-        return [told, StopWanted("a plan for measured op times")]
+        return [told, *weighed, StopWanted("a plan for measured op times")]
+
+    def _weigh_cut(self, offer: Offer, other: Offer | None, job: StateMachine, now: float) -> list[Wish]:
+        """Another cut for slow workers, if it saves enough beyond the best plan of this one; what is weighed
+        is what it saves beyond that."""
+        least, cut = self._options.replan, offer.cut
+        left = 1 - (other.saving if other is not None else 0.0)
+        saving = 1 - (1 - offer.saving) / left
+        if cut is None or least is None or saving < least or not job.is_settled:
+            return []
+        for path, bundle in cut.plans:
+            self._files.add(path, bundle)
+        slowest = sorted(self._slow, key=lambda cell: (-self._slow[cell], cell))
+        names, counts = self._names, workers_of(offer.bundle)
+        places = {names[cell]: place for cell, (place, _) in zip(slowest, cut.slow, strict=True)}
+        book = next((book for book in self.book.family if book.is_of(offer.bundle)), None)
+        way = None if book is None else self._recutting.way_to(job, book, counts, places)
+        if book is None or way is None:
+            return []
+        weighed = weigh_recut(
+            way,
+            cut.layout,
+            (left, 1 - offer.saving),
+            left * self._step,
+            rate=self.costs.rate,
+            pause=self.costs.regroup,
+            seconds_to_change=self.rate.seconds(now),
+            steps_left=job.steps - job.rows.next,
+        )
+        told = self._recutting.told(weighed)
+        if not self._recutting.is_worth(weighed):
+            return [told]
+        self._patience, self._asked_for = 1, None
+        live = frozenset((rank, stage) for stage, count in enumerate(counts) for rank in range(count))
+        self._files.fit(offer.candidate.path, offer.bundle, Fitted(live, dict(cut.slow)))
+        move = LayerMove(book, way, layout_text(book.cut, counts, book.split), weighed.moving, places)
+        return [told, RecutWanted(move)]
 
     def _use(self, best: Offer, book: PlanBook, now: int) -> None:
         """From the next change on."""

@@ -11,6 +11,8 @@ that is weighed anew.
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from itertools import count
+from types import MappingProxyType
 
 from recycle_runtime.plan.plan_book import PlanBook
 from recycle_runtime.plan.recut import Recut
@@ -32,6 +34,8 @@ class LayerMove:
     layout: str
     seconds: float
     """That it should take."""
+    places: Mapping[Worker, Worker] = field(default_factory=dict[Worker, Worker])
+    """Cells of workers for which the plan has some in mind."""
     cells: dict[Worker, Worker] = field(init=False)
     """Of each worker, after it."""
     missing: set[Member] = field(default_factory=set[Member])
@@ -45,7 +49,7 @@ class LayerMove:
     """Bytes, as the processes count them."""
 
     def __post_init__(self) -> None:
-        self.cells = cells_of(self.recut.stages)
+        self.cells = cells_of(self.recut.stages, self.places)
 
     def begin(self, number: int, tensor: int, now: float) -> None:
         """Every rank of a worker takes what the same rank of another has."""
@@ -109,11 +113,17 @@ class LayerMove:
         return None
 
 
-def cells_of(stages: Mapping[Worker, int]) -> dict[Worker, Worker]:
-    """The cells of a grid, each stage filled from its first pipeline on, in the order of workers."""
-    filled: dict[int, int] = {}
-    cells: dict[Worker, Worker] = {}
+def cells_of(
+    stages: Mapping[Worker, int], places: Mapping[Worker, Worker] = MappingProxyType({})
+) -> dict[Worker, Worker]:
+    """The cells of a grid, each stage filled from its first pipeline on, in the order of workers.
+
+    Some have their `places` already.
+    """
+    taken = set(places.values())
+    cells = dict(places)
     for worker, stage in sorted(stages.items()):
-        cells[worker] = (filled.get(stage, 0), stage)
-        filled[stage] = filled.get(stage, 0) + 1
+        if worker not in places:
+            cells[worker] = next((rank, stage) for rank in count() if (rank, stage) not in taken)
+            taken.add(cells[worker])
     return cells

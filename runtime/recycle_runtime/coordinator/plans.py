@@ -104,9 +104,14 @@ class PlanFiles:
         for book in self._book.family:
             book.standby = frozenset(standby) if book is here else frozenset()
 
-    def forget_slow_workers(self) -> None:
-        """Under another cut all do the same, until it is known who is slow there."""
-        self.unfit()
+    def forget_slow_workers(self, here: PlanBook, bundle: int) -> None:
+        """Under another cut all do the same, until it is known who is slow there, unless the plan that begins
+        was made for those who are."""
+        if here.fitted == bundle:
+            for book in self._book.family:
+                book.fitted = bundle if book is here else None
+        else:
+            self.unfit()
         if any(book.standby for book in self._book.family):
             self.keep_on_standby((), self._book)
 

@@ -13,11 +13,12 @@ from recycle_runtime.coordinator.events import RecutWanted
 from recycle_runtime.coordinator.layer_move import LayerMove
 from recycle_runtime.coordinator.plans import Notes
 from recycle_runtime.coordinator.state_machine import StateMachine
-from recycle_runtime.plan.moves import CostOfMoves, Counts
+from recycle_runtime.plan.moves import CostOfMoves, Counts, Moves
 from recycle_runtime.plan.plan_book import PlanBook
 from recycle_runtime.plan.recut import (
     HoldersGoneError,
     Recut,
+    Weighed,
     layout_text,
     least_bytes,
     weigh_recut,
@@ -71,6 +72,32 @@ class Recutting:
     @property
     def is_considered(self) -> bool:
         return self._is_layered and not self._obstacle()
+
+    @property
+    def can_move_layers(self) -> bool:
+        """Whether layers could travel, also to a cut that the bundle has no plans of."""
+        return self._when != "off" and self._is_layered
+
+    def is_worth(self, weighed: Weighed) -> bool:
+        """Whether it should be made."""
+        return weighed.pays or (self._when == "always" and weighed.saving > 0)
+
+    def told(self, weighed: Weighed) -> JobEvent:
+        """What was weighed, and what comes of it."""
+        if self.is_worth(weighed) and not weighed.pays:
+            return JobEvent(f"{str(weighed).removesuffix('not re-cut')}re-cut, as asked for")
+        return JobEvent(str(weighed))
+
+    def way_to(self, job: StateMachine, book: PlanBook, counts: Counts, places: Moves) -> Recut | None:
+        """To so many workers on each stage of a cut, some of them in certain cells; None if nobody has to
+        move for that, or a layer has no holder."""
+        live = job.roster.whole()
+        settled = {worker: stage for worker, (_, stage) in places.items()}
+        try:
+            way = least_bytes(job.cells.held(live), book.cut, counts, self._layer_bytes, settled=settled)
+        except HoldersGoneError:
+            return None
+        return way if way.transfers else None
 
     def _obstacle(self) -> str:
         if self._when == "off":
@@ -144,8 +171,8 @@ class Recutting:
             seconds_to_change=seconds_to_change,
             steps_left=job.steps - job.rows.next,
         )
-        told = JobEvent(str(weighed))
-        if not (weighed.pays or (self._when == "always" and weighed.saving > 0)):
+        told = self.told(weighed)
+        if not self.is_worth(weighed):
             return [told]
         return [told, RecutWanted(LayerMove(target.book, recut, target.layout, weighed.moving))]
 

@@ -3,17 +3,19 @@
 One request at a time. Each candidate is planned with the measured times and retimed with them, and so is the
 plan in use, so that both are compared under the same conditions. For a worker that is slower than its peers
 there are two more candidates: a plan that gives it less to do, and one that counts it as failed, so that it
-is a standby.
+is a standby. If layers can travel there is a third: a plan of another cut, in which its stage may have fewer
+layers. If that is the best of all, plans for the same cut with the op times of the job are made too: one for
+workers that are equally fast, and one that covers a failure more.
 """
 
 import json
 import os
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from recycle_runtime.coordinator.plans import planned_names, request_for
 from recycle_runtime.files import write_whole
@@ -22,11 +24,12 @@ from recycle_runtime.plan.bundle import Bundle, bundle_alone
 from recycle_runtime.plan.on_demand import (
     OnDemandError,
     Recyclec,
+    cut_for_slow_arguments,
     plan_arguments,
     read_plan,
     retime_arguments,
 )
-from recycle_runtime.plan.plan_book import PlanBook
+from recycle_runtime.plan.plan_book import PlanBook, workers_of
 
 _TICKS = "step_ticks"
 
@@ -43,6 +46,18 @@ class Candidate(NamedTuple):
     standby: tuple[Worker, ...] = ()
     lighter: Mapping[Worker, float] = MappingProxyType({})
     """Those who have less to do, each with how many times longer it takes than its peers."""
+    is_recut: bool = False
+    """Whether the cut is chosen for them; they are still cells of the current one."""
+
+
+class ChosenCut(NamedTuple):
+    """The cut that was chosen for slow workers."""
+
+    layout: str
+    slow: tuple[tuple[Worker, float], ...]
+    """Cells of its grid for slow workers, each with its factor; the slowest first."""
+    plans: tuple[tuple[Path, Bundle], ...] = ()
+    """For workers of equal speed and with the op times of the job; none if there are such plans already."""
 
 
 class InUse(NamedTuple):
@@ -61,6 +76,8 @@ class Offer(NamedTuple):
     bundle: Bundle
     saving: float
     """Of a step as it is now, as a share; less than 0 if it would take longer."""
+    cut: ChosenCut | None = None
+    """Of a candidate that is a re-cut."""
 
 
 class Replanner:
@@ -70,12 +87,17 @@ class Replanner:
         self._folder = folder
         self._count = 0
         self._left: deque[tuple[Candidate | None, list[str]]] = deque()
+        """Commands; they read the job as it was written, if they read from stdin."""
+        self._book: PlanBook | None = None
+        self._cut: ChosenCut | None = None
         self._about: Candidate | None = None
         """Of the process that runs; None for the plan in use."""
         self._process: Recyclec | None = None
         self._ticks: dict[Path | None, float] = {}
         """Of a step: of candidates by their paths, and of the plan in use."""
         self._candidates: list[Candidate] = []
+        self._made_for_cut: list[Path] = []
+        """Plans for workers of equal speed."""
         self.error = ""
         """Why the last request came to nothing."""
 
@@ -92,18 +114,27 @@ class Replanner:
         slow: Mapping[Worker, float],
         *,
         may_be_lighter: bool,
+        source: str = "",
     ) -> None:
-        """Begin: a plan in which all do the same, and if some are `slow`, those for them."""
+        """Begin: a plan in which all do the same, and if some are `slow`, those for them.
+
+        With the text of the job as it was written, a plan of another cut is among these.
+        """
         self.stop()
+        self._book = book
         times = self._folder / "measured.job"
         # Whoever does not find a file for which the disk had no room says so.
         with suppress(OSError):
             write_whole(times, job.encode("utf-8"))
+            write_whole(self._source, source.encode("utf-8"))
         self._candidates = [self._candidate(failed)]
         if slow and may_be_lighter:
             self._candidates.append(self._candidate(failed, lighter=slow))
         if slow:
             self._candidates.append(self._candidate(failed, standby=slow))
+        if slow and may_be_lighter and source.strip():
+            # The last, so that it is known whether it is the best.
+            self._candidates.append(self._candidate(failed, lighter=slow, is_recut=True))
         self._left.append((None, retime_arguments(in_use.path, in_use.failed, str(times), in_use.slow)))
         for candidate in self._candidates:
             self._left += [(candidate, words) for words in _commands(candidate, book, slow, str(times))]
@@ -142,7 +173,31 @@ class Replanner:
             self._without(self._about, str(error))
             return
         if said:
-            self._ticks[self._about and self._about.path] = float(json.loads(said)[_TICKS])
+            answer = json.loads(said)
+            self._ticks[self._about and self._about.path] = float(answer[_TICKS])
+            if self._about is not None and self._about.is_recut:
+                self._choose_cut(self._about, answer)
+
+    def _choose_cut(self, about: Candidate, answer: Mapping[str, Any]) -> None:
+        """If it is the best of all, its cut needs plans for workers of equal speed too."""
+        slow = [(_cell(one["worker"]), float(one["factor"])) for one in answer["slow"]]
+        slow.sort(key=lambda entry: (-entry[1], entry[0]))
+        self._cut = ChosenCut(str(answer["layout"]), tuple(slow))
+        if self._ticks[about.path] > min(self._ticks.values()):
+            return
+        assert self._book is not None
+        bundle = read_plan(about.path)
+        counts = workers_of(bundle)
+        for book in self._book.family:
+            if book.is_of(bundle) and any(known == counts for known, _ in book.layouts()):
+                return
+        more = [(count - 1, stage) for stage, count in enumerate(counts) if count > 1]
+        split = self._book.split == 2
+        for number, failed in enumerate(([], more) if more else ([],)):
+            out = about.path.with_suffix(f".{number}.plan")
+            plan = plan_arguments("-", failed, layout=self._cut.layout, split=split, out=out)
+            self._left.append((about, plan))
+            self._made_for_cut.append(out)
 
     def _give_up(self, why: str) -> None:
         self._left.clear()
@@ -159,6 +214,7 @@ class Replanner:
         self.error = ""
         self._left.clear()
         self._ticks = {}
+        self._cut, self._made_for_cut = None, []
         if self._process is not None:
             self._process.kill()
             self._process = None
@@ -168,29 +224,44 @@ class Replanner:
         failed: Collection[Worker],
         standby: Collection[Worker] = (),
         lighter: Mapping[Worker, float] = MappingProxyType({}),
+        *,
+        is_recut: bool = False,
     ) -> Candidate:
         self._count += 1
         counted = tuple(sorted({*failed, *standby}))
         # Another coordinator of the same job may have left plans here.
         path = self._folder / f"measured-{os.getpid()}-{self._count}.plan"
-        return Candidate(path, counted, tuple(sorted(standby)), lighter)
+        return Candidate(path, counted, tuple(sorted(standby)), lighter, is_recut)
+
+    @property
+    def _source(self) -> Path:
+        """The job as it was written."""
+        return self._folder / "source.job"
 
     def _next(self) -> None:
         self._about, arguments = self._left.popleft()
-        self._process = Recyclec(arguments)
+        self._process = Recyclec(arguments, stdin=self._source if "-" in arguments else None)
 
     def _offers(self) -> list[Offer]:
         now = self._ticks[None]
-        return [
-            Offer(candidate, read_plan(candidate.path), 1 - self._ticks[candidate.path] / now)
-            for candidate in self._candidates
-        ]
+        offers: list[Offer] = []
+        for candidate in self._candidates:
+            cut = self._cut if candidate.is_recut else None
+            if cut is not None:
+                cut = cut._replace(plans=tuple((path, read_plan(path)) for path in self._made_for_cut))
+            saving = 1 - self._ticks[candidate.path] / now
+            offers.append(Offer(candidate, read_plan(candidate.path), saving, cut))
+        return offers
 
 
 def _commands(
     candidate: Candidate, book: PlanBook, slow: Mapping[Worker, float], times: str
 ) -> list[list[str]]:
     """To plan it, and to see how long its step takes with the slow workers that work in it."""
+    if candidate.is_recut:
+        # What is planned says that itself.
+        workers, factors = len(book.grid) - len(candidate.failed), sorted(slow.values(), reverse=True)
+        return [cut_for_slow_arguments(times, workers, factors, split=book.split == 2, out=candidate.path)]
     names = planned_names(book, candidate.failed)
     request = request_for(book, candidate.failed)
     lighter = {names[cell]: by for cell, by in candidate.lighter.items()}
@@ -203,8 +274,11 @@ def _commands(
 
 
 def best_offer(offers: Collection[Offer], least: float) -> Offer | None:
-    """The one that saves most, and the share that is asked for at least; of equals the plainest."""
-    good = [offer for offer in offers if offer.saving >= least]
+    """The one that saves most, and the share that is asked for at least; of equals the plainest.
+
+    Re-cuts are weighed otherwise.
+    """
+    good = [offer for offer in offers if offer.saving >= least and offer.cut is None]
 
     def rank(offer: Offer) -> tuple[float, int, int]:
         return -offer.saving, len(offer.candidate.standby), len(offer.candidate.lighter)
@@ -224,7 +298,7 @@ def why_replan(change: float, most: int, slow: Mapping[Worker, float], known: Co
 
 def offers_text(offers: Collection[Offer], step: float, least: float, names: Mapping[Worker, Worker]) -> str:
     """What each of them would save; `names` lead from cells to workers."""
-    words = [f"{_plan_of(offer.candidate, names)} saves {100 * offer.saving:.1f} %" for offer in offers]
+    words = [f"{_plan_of(offer, names)} saves {100 * offer.saving:.1f} %" for offer in offers]
     return f"{', '.join(words)} of {step:.3g} s a step, {100 * least:.1f} % asked for"
 
 
@@ -232,18 +306,28 @@ def outcome_text(best: Offer | None) -> str:
     """What came of it."""
     if best is None:
         return "not taken"
+    if best.cut is not None:
+        return f"taken, with layout {best.cut.layout}"
     if best.candidate.standby:
         return "taken, with a standby"
     return "taken, with a lighter load" if best.candidate.lighter else "taken"
 
 
-def _plan_of(candidate: Candidate, names: Mapping[Worker, Worker]) -> str:
+def _plan_of(offer: Offer, names: Mapping[Worker, Worker]) -> str:
+    candidate = offer.candidate
+    if offer.cut is not None:
+        return f"layout {offer.cut.layout}"
     who = ", ".join(_name(names.get(cell, cell)) for cell in candidate.standby or candidate.lighter)
     if candidate.standby:
         return f"a plan with {who} on standby"
     if candidate.lighter:
         return f"a plan in which {who} has less to do"
     return "a new plan for all workers"
+
+
+def _cell(numbers: Sequence[int]) -> Worker:
+    rank, stage = map(int, numbers)
+    return rank, stage
 
 
 def _name(worker: Worker) -> str:

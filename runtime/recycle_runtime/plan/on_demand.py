@@ -117,6 +117,14 @@ def cut_arguments(job: str, workers: int, *, split: bool = False, out: Path) -> 
     return ["plan", job, "--workers", str(workers), *(["--split"] if split else []), "-o", str(out)]
 
 
+def cut_for_slow_arguments(
+    job: str, workers: int, factors: Collection[float], *, split: bool = False, out: Path
+) -> list[str]:
+    """For a plan of the fastest cut for so many workers of which some are slow, told as JSON."""
+    slow = ["--slow", ",".join(f"{by:.3f}" for by in factors)]
+    return [*cut_arguments(job, workers, split=split, out=out), *slow, "--json"]
+
+
 def retime_arguments(
     plan: Path, failed: Collection[Worker], job: str, slow: Mapping[Worker, float] = _NOBODY
 ) -> list[str]:

@@ -110,8 +110,8 @@ class PlanBook:
 
         A bundle of another grid goes into the book for that, which is made if need be.
         """
-        if not self._is_of(bundle):
-            if (book := next((book for book in self.family if book._is_of(bundle)), None)) is None:
+        if not self.is_of(bundle):
+            if (book := next((book for book in self.family if book.is_of(bundle)), None)) is None:
                 return PlanBook(bundle, self.family)._numbers[0]
             return book.add(bundle, made_for)
         self.bundles.append(bundle)
@@ -121,7 +121,8 @@ class PlanBook:
             self._made_for[number] = made_for
         return number
 
-    def _is_of(self, bundle: Bundle) -> bool:
+    def is_of(self, bundle: Bundle) -> bool:
+        """Whether its plans are for this grid."""
         units = bundle.pipelines * bundle.microbatches
         return (bundle.cut, bundle.pipelines, units) == (self.cut, self.pipelines, self.units)
 
@@ -251,6 +252,12 @@ def stream_of(bundle: Bundle, plan: int, role: Worker) -> Sequence[Instruction]:
         return bundle.stream(plan, role)
     peer = next(worker for worker in workers if worker[1] == role[1])
     return tuple(step for step in bundle.stream(plan, peer) if step.opcode in _WITHOUT_MICROBATCHES)
+
+
+def workers_of(bundle: Bundle) -> Counts:
+    """On each stage, in its first plan."""
+    failed = _counts(bundle.plans[0].failed, bundle.stages)
+    return tuple(bundle.pipelines - count for count in failed)
 
 
 def _by_stage(worker: Worker) -> tuple[int, int]:

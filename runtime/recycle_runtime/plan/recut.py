@@ -17,6 +17,7 @@ The simulator and the coordinator both decide by what is here. Standard library 
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate, pairwise
+from types import MappingProxyType
 from typing import NamedTuple
 
 from recycle_runtime.plan.worker_ids import Worker
@@ -80,23 +81,30 @@ def least_bytes(
     workers: Sequence[int],
     layer_bytes: Sequence[int],
     last: Collection[Worker] = (),
+    settled: Mapping[Worker, int] = MappingProxyType({}),
 ) -> Recut:
     """The way to the layout with so many layers and workers on each stage that moves the fewest bytes.
 
-    Of workers that hold the same, those in `last` get a place only when all others have one. HoldersGoneError
-    if a layer that has to travel is held by none, ValueError if there are fewer workers than places.
+    Of workers that hold the same, those in `last` get a place only when all others have one; for those who
+    are `settled` it is known which stage they take. HoldersGoneError if a layer that has to travel is held by
+    none, ValueError if there are fewer workers than places.
     """
     if sum(workers) > len(held):
         raise ValueError(f"the layout is for {sum(workers)} workers, there are {len(held)}")
+    left = list(workers)
+    for stage in settled.values():
+        left[stage] -= 1
+    if min(left) < 0:
+        raise ValueError("more workers are settled on a stage than it has places")
     before = list(accumulate(layer_bytes, initial=0))
     wanted = stage_ranges(cut)
     kinds: dict[LayerRange, list[Worker]] = {}
-    for worker in sorted(held, key=lambda worker: (worker in last, worker)):
+    for worker in sorted(held.keys() - settled.keys(), key=lambda worker: (worker in last, worker)):
         kinds.setdefault(held[worker], []).append(worker)
     has = sorted(kinds)
     costs = [[_missing_bytes(one, stage, before) for stage in wanted] for one in has]
-    flow = _least_cost_flow([len(kinds[one]) for one in has], list(workers), costs)
-    stages: dict[Worker, int] = {}
+    flow = _least_cost_flow([len(kinds[one]) for one in has], left, costs)
+    stages: dict[Worker, int] = dict(settled)
     for one, row in zip(has, flow, strict=True):
         queue = iter(kinds[one])
         for stage, count in enumerate(row):

@@ -17,6 +17,7 @@ from recycle_runtime.coordinator.adaptation import Adaptation, AdaptationOptions
 from recycle_runtime.coordinator.events import (
     BeginGeneration,
     EndJob,
+    EndMove,
     Event,
     Fence,
     FinishRecovery,
@@ -102,10 +103,11 @@ class FakeJob:
         options: AdaptationOptions,
         replanner: Replanner | None = None,
         failed: tuple[Worker, ...] = (),
+        bundle: Bundle | None = None,
     ) -> None:
         self.now = 0.0
         self.events: list[str] = []
-        self.book = PlanBook(heavy_bundle())
+        self.book = PlanBook(bundle or heavy_bundle())
         expected = set(self.book.grid) - set(failed)
         self.coordinator = StateMachine(self.book, 1, steps, expected, self.now)
         self.files = PlanFiles("first", self.book, self)
@@ -148,7 +150,7 @@ class FakeJob:
             member, order = self.mail.popleft()
             if member in self.members:
                 self.now += ORDER_SECONDS
-                self._obey(member, self.members[member], order)
+                self.obey(member, self.members[member], order)
         elif self.wanted is not None:
             failed, self.wanted = self.wanted, None
             self.files.add(Path(str(failed)), planned(failed))
@@ -168,13 +170,14 @@ class FakeJob:
             if fake.applied >= fake.hold:
                 self.happen(Said(member, AtBoundary(fake.applied)))
                 continue
-            self.adaptation.measured(member, self._times(member.worker, assignment))
+            self.adaptation.measured(member, self.times(member.worker, assignment))
             fake.applied += 1
-            loss = 0.0 if member.worker[1] == self.book.stages - 1 else None
+            has_loss = self.coordinator.cells.stage(member.worker) == self.coordinator.book.loss_stage
+            loss = 0.0 if has_loss else None
             self.happen(Said(member, StepDone(fake.applied - 1, loss, seconds, 0, {})))
         self._adapt()
 
-    def _times(self, place: Worker, assignment: Assignment) -> dict[str, float]:
+    def times(self, place: Worker, assignment: Assignment) -> dict[str, float]:
         slots = dict.fromkeys("FIW", (1, 3, 3)[place[1]])
         entry = self.book.bundles[assignment.bundle].plans[assignment.plan]
         if assignment.roles[place] in entry.failed:
@@ -183,11 +186,11 @@ class FakeJob:
         work = {kind: count * factor * self.stage_factors.get(place[1], 1.0) for kind, count in slots.items()}
         return {**work, "O": factor, "R": 1e-4}
 
-    def _obey(self, member: Member, fake: FakeMember, order: ToWorker) -> None:
+    def obey(self, member: Member, fake: FakeMember, order: ToWorker) -> None:
         match order:
             case Leave(generation):
                 fake.is_training, fake.generation = False, generation
-                report = Report(fake.applied, fake.is_fresh)
+                report = Report(fake.applied, fake.is_fresh, layers_applied=fake.applied)
                 self.happen(Said(member, LeftGroup(fake.generation, report)))
             case Move():
                 fake.applied, fake.is_fresh = None, False
@@ -213,9 +216,12 @@ class FakeJob:
             assert fake.applied in (step, step + 1), "who goes on stands where it goes on"
         fake.applied, fake.is_fresh, fake.is_training = step, False, True
         fake.hold = order.until
-        began = Began(order.generation, STATE_BYTES, copied)
+        began = self.began(member, order, copied)
         self.adaptation.began(member, began)
         self.happen(Said(member, began))
+
+    def began(self, member: Member, order: Go, copied: Copied | None) -> Began:
+        return Began(order.generation, STATE_BYTES, copied)
 
     # What the service does.
 
@@ -244,6 +250,8 @@ class FakeJob:
                 self.adaptation.row(row)
             case BeginGeneration(_, _, assignment, cells):
                 self.adaptation.generation(assignment, cells)
+            case EndMove(_, why):
+                self.adaptation.move_ended(why)
             case FinishRecovery(recovery):
                 self.adaptation.recovered(recovery, self.now)
             case WantPlan(live):

@@ -31,6 +31,9 @@ class InProcess(Replanner):
         self.may_be_lighter = True
         """Tests may leave that out."""
         self._answer: list[Offer] | None = None
+        self.slow: dict[Worker, float] = {}
+        self.sources: set[str] = set()
+        """What was asked for."""
 
     def ask(
         self,
@@ -41,9 +44,12 @@ class InProcess(Replanner):
         slow: Mapping[Worker, float],
         *,
         may_be_lighter: bool,
+        source: str = "",
     ) -> None:
         assert self.book is not None and self.files is not None
         self.requests += 1
+        self.slow = dict(slow)
+        self.sources.add(source)
         times = parse_job_text(job, "measured.job")
         bundle = self.book.bundles[self.files.paths.index(in_use.path)]
         number = next(n for n, plan in enumerate(bundle.plans) if plan.failed == in_use.failed)

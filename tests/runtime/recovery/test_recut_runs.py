@@ -289,3 +289,45 @@ def test_some_instructions(tmp_path: Path, recuttable: str, worker: str, positio
 @pytest.mark.parametrize("worker", ["0:1", "0:0"])
 def test_each_instruction(tmp_path: Path, recuttable: str, worker: str, position: int) -> None:
     kill_during_the_move(tmp_path, recuttable, worker, position)
+
+
+SLOW = """job slow {
+  parallel { pipeline = 2  data = 2 }
+  batch    { microbatches = 4 }
+  layers   { count = 6  unit = slot  forward = 1  backward_input = 1  backward_weight = 1 }
+}
+"""
+
+
+@pytest.mark.slow
+def test_the_stage_of_a_slow_worker_gets_fewer_layers(tmp_path: Path) -> None:
+    """The bundle has no plans of other cuts: the cut is found and planned while training goes on.
+
+    Then the slow worker is killed.
+    """
+    program = tmp_path / "sleepy.py"
+    slept = (
+        Path(LAYERED)
+        .read_text()
+        .replace("        return self.dropout", "        sleep(0.004)\n        return self.dropout")
+    )
+    program.write_text(slept.replace("import torch\n", "from time import sleep\n\nimport torch\n", 1))
+    bundle = write_bundle(
+        tmp_path / "slow.plan", parse_job_text(SLOW, "slow.job"), {}, [(0, 0), (0, 1), (1, 0)], source=SLOW
+    )
+    steps = 200
+    for attempt in range(MOST_RUNS):
+        here = tmp_path / f"run-{attempt}"
+        outcome = run(
+            here, bundle, str(program), steps, ["slow=0:1@10", f"kill=0:1@{steps - 30}"],
+            adaptation=AdaptationOptions(recut="always", replan_every=5),
+        )  # fmt: skip
+        check_layers(here, outcome, str(program), 8, steps)
+        found = [event for event in outcome.events if ": taken, with layout " in event]
+        if found:
+            layout = found[0].rpartition(" ")[2]
+            assert found[0].startswith("0:1 takes ") and f"layout {layout} saves " in found[0]
+            assert layout in plans_in_order(outcome) and outcome.rows[-1].live == 3
+            return
+        steps *= 3
+    pytest.fail("it has not come to it")
