@@ -178,8 +178,6 @@ class GlooTransport:
 
         others = [grid.rank(neighbour, tp_rank) for neighbour in neighbours]
         self._all: Any = part("all", list(range(grid.size)), others)
-        self._near = connect_near(self._all, me, others, timeout)
-        """To those of the neighbours that are on this host, for small messages."""
         self._holders: dict[int, Any] = {
             chunk: part(f"holders/{chunk}/{tp_rank}", grid.holder_ranks(chunk, tp_rank))
             for chunk in grid.sums_of(worker)
@@ -192,6 +190,8 @@ class GlooTransport:
             made = part(f"tensor/{worker[0]}/{worker[1]}", grid.tensor_ranks(worker), None)
             self.tensor_group = user_group(made, _GLOO, ("cpu", "cuda"))
         self._sent: dict[_Departure, None] = {}
+        self._near = connect_near(self._all, me, others, timeout)
+        """To those of the neighbours that are on this host, for small messages."""
 
     def send(self, worker: Worker, tensors: Sequence[torch.Tensor]) -> Pending | None:
         rank = self._grid.rank(worker, self._tp_rank)
