@@ -44,7 +44,7 @@ import numpy as np
 
 from recycle_compiler.ir.graph import Edges
 from recycle_compiler.scheduling.inner_loops import FAR
-from recycle_compiler.scheduling.pool_bounds import head, pooled_span, ways_from_first
+from recycle_compiler.scheduling.pool_bounds import head, pooled_span, round_trip, ways_from_first
 from recycle_compiler.scheduling.problem import UNLIMITED, Ints, Problem, Tasks
 from recycle_compiler.scheduling.round_bounds import OneWorker, Spans, spans_in_rounds
 
@@ -219,14 +219,6 @@ def _columns(problem: Problem) -> _Columns:
     return _Columns(forward, backward, weight, finish, live, down, way_up)
 
 
-def round_trip(problem: Problem, stage: int) -> int:
-    """From the end of an F on this stage to the earliest start of its backward."""
-    down, way_up = ways_from_first(problem)
-    last = problem.chunks - 1
-    there = down[last] - down[stage] + problem.forward[last] - problem.forward[stage]
-    return there + way_up[last] - way_up[stage] + problem.backward[last] - problem.backward[stage]
-
-
 @lru_cache(maxsize=8)
 def ramp_up(problem: Problem, stage: int, share: int, crowd: int = 1) -> int:
     """Idle time before the first backward of some worker in a crowd with this many micro-batches each."""
@@ -234,10 +226,14 @@ def ramp_up(problem: Problem, stage: int, share: int, crowd: int = 1) -> int:
     trip = round_trip(problem, stage)
     if crowd > 1 and stage + 1 < problem.chunks:
         of, later = _columns(problem), slice(stage + 1, None)
-        # The first backwards of the crowd pass a later stage in rounds.
+        # The first backwards of the crowd pass a later stage in rounds. The last of them finds that stage
+        # busy with the others' F on its way down, and with their backwards on its way up.
         path = of.down[later] - of.down[stage] + of.way_up[later] - of.way_up[stage]
-        rounds = -(-crowd // of.live[later]) * (of.forward[later] + of.backward[later])
-        trip = max(trip, int((path + rounds).max()) - problem.forward[stage] - problem.backward[stage])
+        rounds = -(-crowd // of.live[later])
+        work = path + rounds * (of.forward[later] + of.backward[later])
+        behind = trip + (rounds - 1) * np.maximum(of.forward[later], of.backward[later])
+        here = problem.forward[stage] + problem.backward[stage]
+        trip = max(int(work.max()) - here, int(behind.max()))
     return max(0, trip - fill * problem.forward[stage])
 
 
@@ -295,10 +291,26 @@ def _window(problem: Problem, stage: int, busy: int) -> int:
 
 def _whole(problem: Problem, stage: int, share: int, crowd: int) -> int:
     """All work of the worker and its idle time; without stagger also what lies before it."""
-    ramp = ramp_up(problem, stage, share, crowd)
     drain = max(0, problem.weight[stage] - _slack_at_end(problem, stage, share))
-    idle = ramp + drain if _ends_apart(problem, stage, share) else max(ramp, drain)
-    return _window(problem, stage, idle + _work(problem, stage, share))
+
+    def idle(ramp: int) -> int:
+        return ramp + drain if _ends_apart(problem, stage, share) else max(ramp, drain)
+
+    longest = idle(ramp_up(problem, stage, share, crowd))
+    if not problem.staggered:
+        late = int(_begins_late(problem, stage, crowd).max(initial=0))
+        longest = max(longest, late + idle(ramp_up(problem, stage, share)))
+    return _window(problem, stage, longest + _work(problem, stage, share))
+
+
+def _begins_late(problem: Problem, stage: int, crowd: int) -> Ints:
+    """By how much some worker of the crowd begins later than it could, seen from every earlier stage.
+
+    The first F of each of them passes all stages from there on in rounds.
+    """
+    of = _columns(problem)
+    again = -(-crowd // of.live[:stage]) - 1
+    return np.maximum.accumulate((again * of.forward[:stage])[::-1])[::-1]
 
 
 def _tails(problem: Problem, stage: int, share: int, crowd: int) -> Ints:
@@ -322,7 +334,8 @@ def _tails(problem: Problem, stage: int, share: int, crowd: int) -> Ints:
     held_up[:-1] = np.maximum.accumulate((again * backward)[:0:-1])[::-1]
     early = np.maximum(held_up, again * (backward + weight))
     way_up = of.way_up[stage] - of.way_up[:stage] + weight
-    window = busy + np.maximum(crowded - busy, early) + way_up
+    late = np.maximum(crowded - busy, _begins_late(problem, stage, crowd))
+    window = busy + np.maximum(late, early) + way_up
     if problem.staggered:
         return of.down[stage] - of.down[:stage] + window + of.finish[:stage]
     return of.down[stage] + window + problem.closing

@@ -85,6 +85,14 @@ def up(problem: Problem, stage: int, earlier: int) -> int:
     return way_up[stage] - way_up[earlier] - problem.backward[earlier]
 
 
+def round_trip(problem: Problem, stage: int) -> int:
+    """From the end of an F on this stage to the earliest start of its backward."""
+    down, way_up = ways_from_first(problem)
+    last = problem.chunks - 1
+    there = down[last] - down[stage] + problem.forward[last] - problem.forward[stage]
+    return there + way_up[last] - way_up[stage] + problem.backward[last] - problem.backward[stage]
+
+
 def _at_start(problem: Problem, stage: int) -> _Earliest:
     """Time runs from the start of the stage's first F."""
     here = problem.backward[stage]
@@ -97,6 +105,8 @@ def _at_start(problem: Problem, stage: int) -> _Earliest:
         )
         for later in range(stage + 1, problem.chunks)
     ]
+    trip = problem.forward[stage] + round_trip(problem, stage)
+    ways += _ways_behind(problem, stage, trip)
     backward = _after_ways(problem, backward, ways)
     weight = backward + here
     forward = _when_room(problem, stage, weight)
@@ -131,9 +141,19 @@ def _at_end(problem: Problem, stage: int) -> _Earliest:
         path = up(problem, later, stage) + head(problem, stage, later) - problem.forward[stage]
         ways.append(_Way(later, soonest + here + path, both))
         trip = path + both
+    ways += _ways_behind(problem, stage, soonest + here + trip)
     forward = np.maximum(_after_ways(problem, forward, ways), backward + here + trip)
     weight = _when_deferred(problem, stage, forward + problem.forward[stage])
     return _Earliest(forward, backward, weight)
+
+
+def _ways_behind(problem: Problem, stage: int, trip: int) -> list["_Way"]:
+    """From here on, every stage lets micro-batches pass in rounds on the way down and on the way back.
+
+    Those of the last round make the whole trip, behind the F or the backwards of the others.
+    """
+    steps = np.maximum(problem.forward, problem.backward).tolist()
+    return [_Way(later, trip - steps[later], steps[later]) for later in range(stage, problem.chunks)]
 
 
 class _Way(NamedTuple):

@@ -22,10 +22,11 @@ from typing import NamedTuple
 import numpy as np
 
 from recycle_compiler.scheduling.budget import Deadline, Noise
-from recycle_compiler.scheduling.inner_loops import FAR
+from recycle_compiler.scheduling.flow import flow_cycles, flow_priority
+from recycle_compiler.scheduling.inner_loops import BACKWARD, FAR, WEIGHT
 from recycle_compiler.scheduling.loops import Where
 from recycle_compiler.scheduling.problem import Ints, Problem
-from recycle_compiler.scheduling.rules import NO_LIMIT, Rule, Setting, greedy_priority, rule_of
+from recycle_compiler.scheduling.rules import NO_LIMIT, Rule, Setting, free_rule, greedy_priority, rule_of
 from recycle_compiler.scheduling.timing import Clock, Timed
 
 
@@ -155,6 +156,13 @@ _SPANS = (1, 1, 2, 3, 5, 8)
 """How many chunks are changed together."""
 _ALIGNED = 60
 """Percent of the changes that take in all chunks of a run that has equally many workers."""
+_FLOW_PATIENCES = (0, 50, 100)
+_FLOWS = 2
+"""Rounds that begin with an even flow."""
+_FAR_FLOW = 150
+"""A flow is worth a round if it misses the aim by no more than this percentage of what rules miss."""
+_SHIFTS = (1, 2, 4, 8, 16)
+"""In quarters of a cycle."""
 _IDLE_TRIES = 200
 """Changes in a row that lead to nothing new, before tuning ends."""
 
@@ -175,7 +183,8 @@ class Tuning(NamedTuple):
 class _Tried(NamedTuple):
     placed: Placed
     rule: Rule
-    last_first: bool
+    priority: Ints
+    is_flow: bool = False
 
 
 def tune(clock: Clock, goal: Goal, effort: Tuning, noise: Noise, deadline: Deadline) -> Timed:
@@ -184,7 +193,10 @@ def tune(clock: Clock, goal: Goal, effort: Tuning, noise: Noise, deadline: Deadl
     begins = tuner.settings(effort.settings)
     assert begins, "no rule finds an order that obeys every edge"
     best = begins[0].placed
+    if effort.rounds > 1 and not tuner.is_done(best):
+        begins = _in_turn(begins, tuner.flows(best.period))
     for turn in range(effort.rounds):
+        best = min(best, begins[turn % len(begins)].placed, key=_rank)
         if tuner.is_done(best):
             break
         found = tuner.changes(begins[turn % len(begins)], effort.changes)
@@ -205,6 +217,7 @@ class _Tuner:
         self._deadline = deadline
         self._priorities = [greedy_priority(clock.problem, last_first) for last_first in (False, True)]
         self._runs = _runs(clock.problem)
+        self._cycles = flow_cycles(clock.problem)
 
     def is_done(self, best: Placed) -> bool:
         return best.period <= self._goal.enough or self._deadline.passed()
@@ -214,7 +227,8 @@ class _Tuner:
         found: dict[tuple[int, int], _Tried] = {}
         settings: dict[tuple[int, int], Setting] = {}
         for setting in _next_settings(lambda: settings[min(settings)], most, self._noise):
-            tried = self._try(rule_of(self._clock.problem, setting), setting.last_first)
+            rule = rule_of(self._clock.problem, setting)
+            tried = self._try(rule, self._priorities[setting.last_first])
             if tried is None:
                 continue
             found.setdefault(tried.placed.rank, tried)
@@ -229,14 +243,40 @@ class _Tuner:
         for _ in range(most):
             if self.is_done(best.placed):
                 break
-            tried = self._try(self._changed_chunks(best.rule), best.last_first)
+            tried = self._try(*self._changed(best))
             if tried is not None and tried.placed.rank <= best.placed.rank:
                 best = tried
         return best.placed
 
-    def _try(self, rule: Rule, last_first: bool) -> _Tried | None:
-        placed = placed_by_rule(self._clock, self._priorities[last_first], rule, self._goal)
-        return None if placed is None else _Tried(placed, rule, last_first)
+    def flows(self, period: int) -> list[_Tried]:
+        """Rules that do what an even flow does, best first; none that is far from a period found already."""
+        problem = self._clock.problem
+        tries = (
+            self._try(free_rule(problem, patience), priority, is_flow=True)
+            for priority in (flow_priority(problem, in_turn) for in_turn in (True, False))
+            for patience in _FLOW_PATIENCES
+        )
+        most = self._goal.aim + (period - self._goal.aim) * _FAR_FLOW // 100
+        near = [one for one in tries if one is not None and one.placed.period <= most]
+        return sorted(near, key=lambda tried: tried.placed.rank)
+
+    def _try(self, rule: Rule, priority: Ints, is_flow: bool = False) -> _Tried | None:
+        placed = placed_by_rule(self._clock, priority, rule, self._goal)
+        return None if placed is None else _Tried(placed, rule, priority, is_flow)
+
+    def _changed(self, tried: _Tried) -> tuple[Rule, Ints, bool]:
+        """The rule for some chunks is another one, or in a flow some backwards or W have another time."""
+        if tried.is_flow and self._noise.below(2):
+            return tried.rule, self._shifted(tried.priority), True
+        return self._changed_chunks(tried.rule), tried.priority, tried.is_flow
+
+    def _shifted(self, priority: Ints) -> Ints:
+        noise, chunks = self._noise, self._chunks(max(1, self._clock.problem.chunks // 16))
+        kind = (BACKWARD, WEIGHT)[noise.below(2)]
+        quarters = _SHIFTS[noise.below(len(_SHIFTS))] * (1 - 2 * noise.below(2))
+        shifted = priority.copy()
+        shifted[kind, :, chunks] += self._cycles[chunks] * quarters // 4
+        return shifted
 
     def _changed_chunks(self, rule: Rule) -> Rule:
         """Some chunks next to each other have another value, once or twice."""
@@ -267,6 +307,12 @@ class _Tuner:
             return slice(self._runs[run].start, self._runs[last].stop)
         first = noise.below(self._clock.problem.chunks)
         return slice(first, first + step * _SPANS[noise.below(len(_SPANS))])
+
+
+def _in_turn(settings: list[_Tried], flows: list[_Tried]) -> list[_Tried]:
+    """What rounds begin with: settings, and after each of the first of them a flow."""
+    first = [tried for pair in zip(settings, flows[:_FLOWS], strict=False) for tried in pair]
+    return first + settings[len(first) // 2 :]
 
 
 def _rank(placed: Placed) -> tuple[int, int]:

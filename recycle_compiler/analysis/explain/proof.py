@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.streams import Claims
 from recycle_compiler.ir.units import memory_text, plural, time_text
-from recycle_compiler.scheduling.bounds import Bound, ramp_up, round_trip, stage_bounds
-from recycle_compiler.scheduling.pool_bounds import pooled_idle
+from recycle_compiler.scheduling.bounds import Bound, ramp_up, stage_bounds
+from recycle_compiler.scheduling.pool_bounds import pooled_idle, round_trip
 from recycle_compiler.scheduling.problem import UNLIMITED, Problem
 
 _REASON = re.compile(r"(?P<kind>[\w ]+) of stage (?P<stage>\d+)(?: through stage (?P<first>\d+))?")

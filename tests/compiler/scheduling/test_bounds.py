@@ -2,10 +2,12 @@
 
 import pytest
 
+from recycle_compiler.frontend import parse_job_text
 from recycle_compiler.ir.failure import FailureSet, failure_set, normal_form
 from recycle_compiler.ir.job import Techniques
 from recycle_compiler.planner.compile import plan_failed
-from recycle_compiler.scheduling.bounds import lower_bound, ramp_up, round_trip, stage_bounds
+from recycle_compiler.scheduling.bounds import Bound, lower_bound, ramp_up, stage_bounds
+from recycle_compiler.scheduling.pool_bounds import round_trip
 from tests.support.jobs import ADAPTIVE, ALL, DECOUPLED, NONE, SLOT, figure3, routed_problem, unit_job
 
 FAILED = failure_set([(2, 2)])
@@ -89,3 +91,39 @@ def test_a_plan_that_waits_in_rounds() -> None:
     assert ramp_up(problem, 0, 2, crowd=3) == 3 * SLOT
     assert lower_bound(problem).period == 10 * SLOT
     assert plan_failed(job, failed).claims.period == 10 * SLOT
+
+
+def test_the_last_of_a_crowd_makes_its_whole_trip_behind_the_others() -> None:
+    """One micro-batch for each of three workers of stage 0, which two of stage 1 serve; two stages follow.
+
+    A round trip takes 6 slots. One of the three finds stage 1 busy with the F of another and comes back after
+    7, though stage 1 itself has time enough: 3 of work, 7 idle, one for the optimizer, and a plan does it.
+    """
+    job = unit_job(4, 3, 1, optimizer=1)
+    failed = normal_form((0, 1, 0, 0), 3)
+    problem = routed_problem(job, failed)
+    assert round_trip(problem, 0) == ramp_up(problem, 0, 1) == 6 * SLOT
+    assert ramp_up(problem, 0, 1, crowd=3) == 7 * SLOT
+    assert stage_bounds(problem, 0)[0] == Bound(11 * SLOT, "load of stage 0")
+    assert plan_failed(job, failed).claims.period == 11 * SLOT
+
+
+def test_a_crowd_begins_in_rounds() -> None:
+    """Two micro-batches for each of two workers of stage 2, which one of stage 1 serves.
+
+    The first F of one worker comes 2 slots after that of the other, 4 + 2 after the window of stage 0 opens.
+    Up to its last backward it has 14 slots of work, less 4 that it may leave for W; then come 2 on the way
+    up, a W and an optimizer step. No schedule is shorter.
+    """
+    blocks = """
+        parallel { pipeline = 3  data = 2 }  batch { microbatches = 2 }  memory { capacity = [3, 4, 5] }
+        profile {
+          forward = [2, 2, 3]  backward_input = [1, 1, 2]  backward_weight = [1, 1, 2]
+          optimizer = [1, 2, 1]  activation = 1  kept_for_weight = [1, 1, 1]
+        }
+        """
+    job = parse_job_text(f"job tight {{ {blocks} }}", "tight.job")
+    failed = normal_form((0, 1, 0), 2)
+    through_first = stage_bounds(routed_problem(job, failed), 2)[1]
+    assert through_first == Bound((6 + 10 + 2 + 1 + 1) * SLOT, "tail of stage 2 through stage 0")
+    assert plan_failed(job, failed).claims.period == through_first.period

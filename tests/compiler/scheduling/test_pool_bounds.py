@@ -171,28 +171,6 @@ TIGHT = [
     ),
     (
         """
-        parallel { pipeline = 3  data = 2 }  batch { microbatches = 2 }  memory { capacity = [3, 4, 5] }
-        profile {
-          forward = [2, 2, 3]  backward_input = [1, 1, 2]  backward_weight = [1, 1, 2]
-          optimizer = [1, 2, 1]  activation = 1  kept_for_weight = [1, 1, 1]
-        }
-        """,
-        (0, 1, 0),
-        20,
-    ),
-    (
-        """
-        parallel { pipeline = 3  data = 2 }  batch { microbatches = 3 }  memory { capacity = [16, 16, 17] }
-        profile {
-          forward = [1, 1, 1]  backward_input = [2, 1, 1]  backward_weight = [2, 1, 1]
-          optimizer = [2, 1, 0]  transfer = [1, 2]  activation = 3  kept_for_weight = [0, 0, 2]
-        }
-        """,
-        (0, 1, 0),
-        26,
-    ),
-    (
-        """
         parallel { pipeline = 2  data = 2 }  batch { microbatches = 2 }  memory { capacity = [9, 5] }
         profile {
           forward = [2, 1]  backward_input = [2, 1]  backward_weight = [5, 1]
