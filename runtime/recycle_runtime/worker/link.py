@@ -14,6 +14,7 @@ from contextlib import suppress
 
 from recycle_runtime.protocol.codec import ProtocolError, WireError
 from recycle_runtime.protocol.messages import (
+    CheckpointMissed,
     CheckpointOrder,
     DropLayers,
     FromWorker,
@@ -212,6 +213,9 @@ class Link:
             case MoveLayers() | DropLayers():
                 self.layers = message
             case Go():
+                if self.checkpoint is not None and self.checkpoint != message.checkpoint:
+                    # It was told too late to be written in the generation that is over.
+                    self.say(CheckpointMissed(self.checkpoint.name))
                 self.hold_at, self.checkpoint = message.until, message.checkpoint
                 self.copy = None
                 self.copies.clear()

@@ -2,12 +2,21 @@
 
 import queue
 import threading
+from dataclasses import fields
 from typing import Any
 
 import pytest
 
 from recycle_runtime.protocol.codec import WireError
-from recycle_runtime.protocol.messages import Join, Leave, Member, Message
+from recycle_runtime.protocol.messages import (
+    CheckpointMissed,
+    Go,
+    Join,
+    Leave,
+    Member,
+    Message,
+    TakeCheckpoint,
+)
 from recycle_runtime.protocol.surroundings import completed
 from recycle_runtime.worker.link import CoordinatorGoneError, Link
 
@@ -57,6 +66,29 @@ def test_whoever_trains_in_the_newest_generation_is_left_alone() -> None:
     again = threading.Event()
     link.on_leave = again.set
     assert not again.wait(0.5)
+
+
+def test_a_checkpoint_that_nobody_will_write_is_said_to_be_missed() -> None:
+    """Found once: it was asked for right before a regrouping, behind the step that all went on with; whoever
+    begins anew forgets it, and the coordinator waited for it for ever."""
+
+    class Listening(Coordinator):
+        def __init__(self) -> None:
+            super().__init__()
+            self.heard: queue.SimpleQueue[Message] = queue.SimpleQueue()
+
+        def send(self, message: Message) -> None:
+            self.heard.put(message)
+
+    coordinator: Any = Listening()
+    link = Link(coordinator.found, lambda _: HELLO, SECONDS)
+    completed(link.open())
+    coordinator.messages.put(TakeCheckpoint(30, "step-00000030"))
+    told: dict[str, Any] = dict.fromkeys(field.name for field in fields(Go))
+    coordinator.messages.put(Go(**(told | {"generation": 2, "step": 60, "until": 60})))
+    while not isinstance(said := coordinator.heard.get(timeout=SECONDS), CheckpointMissed):
+        pass
+    assert said == CheckpointMissed("step-00000030") and link.checkpoint is None
 
 
 def test_a_coordinator_that_is_away_for_a_moment_is_found() -> None:

@@ -1,5 +1,6 @@
 """The simulated transport of a group of workers, and pairs of processes that hand over a state."""
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -167,10 +168,17 @@ class GroupSum:
         return Totals(sum(each.squares for each in shares), sum(each.not_finite for each in shares))
 
 
+class RankGroup:
+    """Stands for the process group of a worker's ranks: what goes through it is `GroupTransport.gather`."""
+
+    def name(self) -> str:
+        return "simulated"
+
+
 class GroupTransport:
     """What `transport.interface.Transport` is to tensors, for numbers."""
 
-    tensor_group = None
+    tensor_group = RankGroup()
 
     def __init__(
         self, grid: Grid, worker: Worker, wires: dict[Worker, Wire], ranks: dict[int, Wire], far: list[Wire]
@@ -179,6 +187,8 @@ class GroupTransport:
         self.grid, self.worker, self.wires, self._ranks = grid, worker, wires, ranks
         self.everybody = [*wires.values(), *ranks.values(), *far]
         self._gathers = 0
+        self.given_up = threading.Event()
+        """Nobody waits for it here."""
         self.waits: Waits | None = None
         self._sums = 0
         self._peer_sums: dict[int, int] = {}
