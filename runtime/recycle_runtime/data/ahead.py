@@ -4,10 +4,15 @@ A thread shares the random numbers of its process with the model. So the first i
 that asks, which shows whether drawing uses them; and if a later one does, that is noticed and it is drawn
 again where it is asked for. Data of that kind is drawn without haste in the background only by processes,
 which have random numbers of their own.
+
+Python ends without its background threads, and one that is inside torch then takes the process down with it.
+So they are asked to end, and waited for, before that.
 """
 
+import atexit
 import logging
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, Protocol
@@ -55,6 +60,7 @@ class Ahead:
         self._there: dict[int, Any] = {}
         self._thread: threading.Thread | None = None
         self._broken: BaseException | None = None
+        _all.add(self)
 
     def expect(self, numbers: Sequence[int]) -> None:
         """These are asked for next, in this order; nothing that comes before all of them is."""
@@ -80,9 +86,14 @@ class Ahead:
 
     def close(self) -> None:
         """Draw no more."""
+        self.stop()
+        self._backstage.close()
+
+    def stop(self) -> threading.Thread | None:
+        """Begin with nothing more; the thread that ends when the item under way is drawn, if there is one."""
         with self._changed:
             self._wanted.clear()
-        self._backstage.close()
+            return self._thread
 
     def _is_known(self, number: int) -> bool:
         return number in self._there or number in self._under_way
@@ -118,6 +129,19 @@ class Ahead:
             number = self._wanted.popleft()
             self._under_way.add(number)
             return number
+
+
+_all: "weakref.WeakSet[Ahead]" = weakref.WeakSet()
+_LONGEST_ITEM = 10.0
+"""Seconds that an item under way may take when Python ends."""
+
+
+@atexit.register
+def end_threads() -> None:
+    """Those that draw ahead, before Python ends."""
+    for thread in [ahead.stop() for ahead in list(_all)]:
+        if thread is not None:
+            thread.join(_LONGEST_ITEM)
 
 
 class InThread:
