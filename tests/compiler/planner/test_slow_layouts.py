@@ -53,7 +53,10 @@ def test_the_stage_of_a_slow_worker_has_fewer_layers() -> None:
     assert slow.worker.pipeline == recut.layout.workers[slow.worker.stage] - 1, "the last of its stage"
 
 
-@pytest.mark.parametrize("factors", [(1.5,), (4.0,), (2.0, 2.0)])
+@pytest.mark.parametrize(
+    "factors",
+    [(4.0,), pytest.param((1.5,), marks=pytest.mark.slow), pytest.param((2.0, 2.0), marks=pytest.mark.slow)],
+)
 def test_it_is_an_ordinary_plan_whose_step_a_second_opinion_confirms(factors: tuple[float, ...]) -> None:
     job = layered_job(layer_costs((2000, 1000, 1000, 3000, 1000), optimizer=500, transfer=100), (3, 2), 3, 2)
     recut = found(job, 6, *factors)
@@ -84,6 +87,7 @@ def test_too_few_workers_that_are_not_slow() -> None:
     assert slow_recut(job, 4, [Fraction(2)] * 3, Deadline(_FOREVER)) is None
 
 
+@pytest.mark.slow
 def test_they_are_the_same_every_time() -> None:
     job = layered_job(layer_costs((1000,) * 6), (3, 3), 3, 2)
     first, second = (found(job, 6, 2.5, 1.5) for _ in range(2))
