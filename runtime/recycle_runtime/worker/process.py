@@ -77,6 +77,8 @@ from recycle_runtime.worker.takeover import ActiveThread
 
 _RANKS_SECONDS = 3.0
 """How long to wait for word that another tensor-parallel rank has failed."""
+_AWAY_SECONDS = 30.0
+"""The same where a connection broke, which no program does: the coordinator may be away meanwhile."""
 _SCRIPT_SECONDS = 5.0
 """After which the coordinator is told that the script keeps this process waiting, and again."""
 _LONGEST = 500
@@ -254,7 +256,8 @@ class WorkerProcess:
         """A collective of the program that failed because a worker left: an order to leave comes soon."""
         if self._tensor_group is None or not is_of_others(cause):
             return False
-        deadline = self._around.now() + _RANKS_SECONDS
+        seconds = _AWAY_SECONDS if "connection" in str(cause).lower() else _RANKS_SECONDS
+        deadline = self._around.now() + seconds
         while self.link.asked <= self.link.generation and self._around.now() < deadline:
             await self._around.sleep(0.05)
         return self.link.asked > self.link.generation

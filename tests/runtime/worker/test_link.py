@@ -85,7 +85,8 @@ def test_a_checkpoint_that_nobody_will_write_is_said_to_be_missed() -> None:
     completed(link.open())
     coordinator.messages.put(TakeCheckpoint(30, "step-00000030"))
     told: dict[str, Any] = dict.fromkeys(field.name for field in fields(Go))
-    coordinator.messages.put(Go(**(told | {"generation": 2, "step": 60, "until": 60})))
+    told.update(generation=2, step=60, until=60)
+    coordinator.messages.put(Go(**told))
     while not isinstance(said := coordinator.heard.get(timeout=SECONDS), CheckpointMissed):
         pass
     assert said == CheckpointMissed("step-00000030") and link.checkpoint is None

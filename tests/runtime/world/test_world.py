@@ -15,6 +15,7 @@ from recycle_runtime.testing.world.faults import (
     KillCoordinator,
     KillWorker,
     LoseNode,
+    MoveCoordinator,
     NewNode,
     Partition,
 )
@@ -229,6 +230,17 @@ def test_a_worker_is_all_its_ranks(jobs: list[WorldJob], monkeypatch: pytest.Mon
     assert "0:1 joins" in told(story, outcome)
     planted.donors_of_any_rank(monkeypatch)
     assert World(story).run().wrong
+
+
+def test_ranks_do_not_fail_for_want_of_a_coordinator(jobs: list[WorldJob]) -> None:
+    """Found once: a rank whose collective breaks since another one has left waited 3 s for word of that; then
+    it took the error for its program's, although the coordinator was away."""
+    faults = MoveCoordinator(1.4, 0.03), KillWorker(1.43, worker=(1, 1))
+    for seed in (2, 8):
+        story = _quiet(seed, jobs[3:], faults=faults, steps=12, room=4, checkpoints=0, saves=False)
+        story = replace(story, copies=0, echoes=0.0)
+        outcome = World(story).run()
+        assert not outcome.wrong and outcome.error is None, told(story, outcome)
 
 
 def test_nobody_is_given_up_for_a_peer_that_may_be_gone(jobs: list[WorldJob]) -> None:

@@ -647,12 +647,21 @@ class World:
         for process, worker in self._workers.items():
             chunks = worker.held_chunks
             is_well = process.is_alive and not process.is_stopped and process.node.is_on
+            is_well = is_well and not self._is_given_up(worker.worker)
             if is_well and worker.worker not in lost and chunks is not None and chunks.is_part_of_run:
                 for layer in chunks.layers:
                     ranks.setdefault((worker.worker, layer.number), set()).add(worker.tp_rank)
         bundle = self.scenario.bundle
         kept = {layer for (_, layer), found in ranks.items() if len(found) == bundle.tensor}
         return kept == set(range(sum(bundle.cut)))
+
+    def _is_given_up(self, worker: Worker) -> bool:
+        """Whether the coordinator, if there is one, goes on without it: what it holds does not count."""
+        if self.coordinator is None or not self.coordinator.process.is_alive:
+            return False
+        job = self.coordinator.service.job
+        members = [(member, entry) for member, entry in job.roster.entries.items() if member.worker == worker]
+        return not members or any(entry.is_outdated for _, entry in members)
 
     # What faults do.
 
