@@ -284,12 +284,13 @@ class StreamReader:
         return drawn
 
     def _announce(self) -> None:
-        """Once: an epoch has ended in the middle of a step."""
-        if self._epoch and self._next % self._per_step and not self._announced:
+        """Once: an epoch has ended."""
+        if self._epoch and not self._announced:
             self._announced = True
             _log.info(
-                "%s ended in the middle of a step, before micro-batch %d, and began again",
+                "%s ended%s before micro-batch %d, and began again",
                 self._source.name,
+                " in the middle of a step," if self._next % self._per_step else "",
                 self._next,
             )
 

@@ -1,18 +1,25 @@
 """The file of `--metrics`: one JSON object per line and step, with what happened before it.
 
 Every line is strict JSON: a loss that is not finite is null, and `not_finite` says what it was. What became
-of a step is known one step later, so a row is written then, or when the run ends.
+of a step is known one step later, so a row is written then, or when the run ends. Workers are
+not equally far, so it may also be known before the row is there, of several steps.
 """
 
 import json
 import math
 import os
+from collections import deque
 from pathlib import Path
 from typing import Any, TextIO
 
 from recycle_runtime.files import WriteError, reason
 from recycle_runtime.launcher.live_view import event_of
-from recycle_runtime.protocol.messages import JobEnded, StepRow, StepSettled, ToObserver
+from recycle_runtime.protocol.messages import Hello, JobEnded, StepRow, StepSettled, ToObserver
+
+_ROWS_HELD = 2
+"""What became of a step is told before the second step after it counts, if anybody knows."""
+_KEPT = 16
+"""Steps of which it is known what became of them, and whose rows may still come."""
 
 
 class MetricsFile:
@@ -23,9 +30,12 @@ class MetricsFile:
         self._path = path
         self._file: TextIO | None = None
         self._events: list[str] = []
-        self._row: dict[str, Any] | None = None
-        """The last one, until it is known what became of its step."""
-        self._settled: StepSettled | None = None
+        self._rows: deque[dict[str, Any]] = deque()
+        """The last ones, until it is known what became of their steps."""
+        self._settled: dict[int, StepSettled] = {}
+        """By step; of those whose rows are not written."""
+        self._next = 0
+        """The step of the next row, if the job does not go back."""
         self.error: str | None = None
         """Why rows are missing."""
         if path is not None:
@@ -37,7 +47,7 @@ class MetricsFile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._write()
+        self._write_all()
         if self._file is not None:
             self._file.close()
 
@@ -46,30 +56,39 @@ class MetricsFile:
             return
         match message:
             case StepRow():
-                self._write()
-                self._row = _row(message, "; ".join(self._events) or None)
+                self._rows.append(_row(message, "; ".join(self._events) or None))
                 self._events.clear()
-                self._complete()
+                self._next = message.step + 1
+                self._write_known()
             case StepSettled():
-                # It may come before the row: other workers say when they have made the step.
-                self._settled = message
-                self._complete()
+                self._settled[message.step] = message
+                self._settled.pop(message.step - _KEPT, None)
+                self._write_known()
+            case Hello() if message.next < self._next:
+                # The job has gone back to a copy of its state: later steps are made anew.
+                self._write_all()
+                self._settled.clear()
+                self._next = message.next
             case JobEnded():
-                self._write()
+                self._write_all()
             case _:
                 if (words := event_of(message)) is not None:
                     self._events.append(words)
 
-    def _complete(self) -> None:
-        row, settled = self._row, self._settled
-        if row is None or settled is None or row["step"] != settled.step:
-            return
-        row |= {"gradient_norm": _finite(settled.norm), "skipped": settled.is_skipped}
-        self._write()
+    def _write_known(self) -> None:
+        """Rows in their order, but for those of which more will be known."""
+        while self._rows and (self._rows[0]["step"] in self._settled or len(self._rows) > _ROWS_HELD):
+            self._write(self._rows.popleft())
 
-    def _write(self) -> None:
-        row, self._row = self._row, None
-        if row is None or self._file is None:
+    def _write_all(self) -> None:
+        while self._rows:
+            self._write(self._rows.popleft())
+
+    def _write(self, row: dict[str, Any]) -> None:
+        settled = self._settled.pop(row["step"], None)
+        if settled is not None:
+            row |= {"gradient_norm": _finite(settled.norm), "skipped": settled.is_skipped}
+        if self._file is None:
             return
         try:
             self._file.write(json.dumps(row, allow_nan=False) + "\n")

@@ -194,8 +194,8 @@ class Supervisor:
                 raise SupervisorError(why)
             if path.exists():
                 return path.read_text(encoding="utf-8")
-            if self.coordinator.process.poll() is not None:
-                raise SupervisorError("the coordinator did not start")
+            if (status := self.coordinator.look()) is not None:
+                raise SupervisorError(f"the coordinator did not start: it ended with status {status}")
             time.sleep(0.01)
         raise SupervisorError(f"the coordinator does not listen after {_LISTENS_WITHIN:.0f} s")
 

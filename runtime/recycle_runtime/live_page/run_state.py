@@ -22,6 +22,8 @@ from recycle_runtime.protocol.messages import (
 
 _MOST_STEPS, _MOST_EVENTS = 2000, 200
 """What a page shows; a file of metrics has everything."""
+_MOST_EARLY = 16
+"""Steps of which it is known what became of them before they count."""
 _NANOSECONDS = 1e9
 
 
@@ -43,6 +45,8 @@ class RunState:
         self._planned: float | None = None
         self._why = ""
         self._steps: deque[dict[str, Any]] = deque(maxlen=_MOST_STEPS)
+        self._early: dict[int, StepSettled] = {}
+        """What is known of steps before they count."""
         self._recoveries: deque[dict[str, Any]] = deque(maxlen=_MOST_EVENTS)
         self._events: deque[dict[str, Any]] = deque(maxlen=_MOST_EVENTS)
         self.counted = 0
@@ -161,6 +165,8 @@ class RunState:
                 "plan": message.plan,
             }
         )
+        if (settled := self._early.pop(message.step, None)) is not None:
+            self._settle(settled)
 
     def _settle(self, message: StepSettled) -> None:
         for row in reversed(self._steps):
@@ -169,6 +175,8 @@ class RunState:
                 row["skipped"] = message.is_skipped
                 self.skipped += message.is_skipped
                 return
+        self._early[message.step] = message
+        self._early.pop(message.step - _MOST_EARLY, None)
 
     def _recover(self, message: Recovered) -> None:
         if message.causes == ("start",):

@@ -4,6 +4,7 @@ import copy
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -94,22 +95,24 @@ def evaluation_items(data: Any, microbatches: int | None) -> Items:
         count = len(data) if microbatches is None and hasattr(data, "__len__") else microbatches
         return Items(data.microbatch, _counted(count))
     if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, Mapping):
-        return Items(data.__getitem__, _counted(len(data) if microbatches is None else microbatches))
+        return Items(data.__getitem__, _counted(microbatches, len(data)))
     if isinstance(data, Iterable):
-        drawn: list[Any] = []
-        for item in cast(Iterable[Any], data):
-            if microbatches is not None and len(drawn) == microbatches:
-                break
-            drawn.append(item)
-        return Items(drawn.__getitem__, _counted(len(drawn)))
+        # Not one more than asked for is taken of it.
+        most = None if microbatches is None else max(microbatches, 0)
+        drawn: list[Any] = list(islice(cast(Iterable[Any], data), most))
+        return Items(drawn.__getitem__, _counted(microbatches, len(drawn)))
     if callable(data):
         return Items(data, _counted(microbatches))
     raise ProgramError(f"trainer.evaluate needs micro-batches (input, target), got {type(data).__name__}")
 
 
-def _counted(count: int | None) -> int:
+def _counted(wanted: int | None, there: int | None = None) -> int:
+    """How many to evaluate, of as many as there are if that is known."""
+    count = there if wanted is None else wanted
     if count is None:
         raise ProgramError("trainer.evaluate(data, microbatches=...): how many micro-batches there are")
     if count < 1:
         raise ProgramError("trainer.evaluate was given no micro-batch")
+    if there is not None and there < count:
+        raise ProgramError(f"trainer.evaluate(data, microbatches={count}): the data has {there} of them")
     return count

@@ -7,6 +7,8 @@
 A program that does not define `on_step` has no script: its engine runs free.
 """
 
+import os
+from functools import partial
 from pathlib import Path
 
 from recycle_runtime.execution.hooks import Hooks
@@ -14,7 +16,7 @@ from recycle_runtime.plan.worker_ids import Worker
 from recycle_runtime.program.loading import Program, load_program
 from recycle_runtime.protocol.heartbeat_board import Board
 from recycle_runtime.trainer.report import Report
-from recycle_runtime.trainer.script import outcome, preserved_random
+from recycle_runtime.trainer.script import as_process, outcome, preserved_random
 from recycle_runtime.worker.lifecycle import Life
 from recycle_runtime.worker.options import ProcessOptions
 from recycle_runtime.worker.requests import Requests
@@ -32,6 +34,7 @@ def work_with_program(
     if program.on_step is None:
         return life.train(program)
     requests = life.requests = Requests()
+    os.register_at_fork(after_in_child=requests.leave_to_parent)
     life.start(program, None)
     why = outcome(Path(options.worker.program), worker, lambda: _loop(program, requests))
     if why is not None:
@@ -52,6 +55,7 @@ def _loop(program: Program, requests: Requests) -> None:
         is_made = False
         requests.keep(step + 1, b"")
         requests.forget_rows(step)
-        if program.on_step(Report(step, requests)):
+        report = Report(step, requests)
+        if as_process(program.path, partial(program.on_step, report)):
             return
         step += 1

@@ -1,6 +1,7 @@
 """Runs the user's script in a worker process, as `python SCRIPT ARGS` would, and says what became of it."""
 
 import atexit
+import os
 import random
 import sys
 import traceback
@@ -8,6 +9,7 @@ import types
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn, TypeVar
 
 import torch
 
@@ -21,6 +23,7 @@ from recycle_runtime.worker.options import ProcessOptions
 from recycle_runtime.worker.requests import Requests
 
 _RUNTIME = str(Path(__file__).resolve().parents[1])
+Result = TypeVar("Result")
 
 
 def work_with_script(
@@ -40,10 +43,12 @@ def work_with_script(
     # Every worker builds the same model, also where the script does not say with which random numbers.
     torch.manual_seed(options.worker.seed)
     random.seed(options.worker.seed)
+    os.register_at_fork(after_in_child=requests.leave_to_parent)
     # What the agent has registered is not this process's to end.
     atexit._clear()  # pyright: ignore[reportPrivateUsage]
-    why = outcome(Path(script[0]), worker, lambda: _execute(script))
-    atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
+    path, end = Path(script[0]), atexit._run_exitfuncs  # pyright: ignore[reportPrivateUsage]
+    why = outcome(path, worker, lambda: as_process(path, lambda: _execute(script), end))
+    end()
     if why is None and not inside.has_trainer:
         why = f"{script[0]}: it ended without making a recycle.Trainer, so there is nothing to train"
     if why is not None:
@@ -72,15 +77,57 @@ def outcome(path: Path, worker: Worker, run: Callable[[], None]) -> str | None:
             return None
         return f"{path}: the script of worker {worker_text(worker)} exited with {error.code!r}"
     except ProgramError as error:
-        hint = f"; {error.hint}" if error.hint else ""
-        return f"{place(path, line_of(path, error))}: {str(error).removeprefix(f'{path}: ')}{hint}"
+        return _sentence(path, error)
     except SyntaxError as error:
         return syntax_sentence(path, error)
-    except Exception as error:
+    except KeyboardInterrupt as error:
+        where = place(path, line_of(path, error))
+        return f"{where}: the script of worker {worker_text(worker)} was interrupted (KeyboardInterrupt)"
+    except BaseException as error:
         where = place(path, line_of(path, error))
         head = f"{where}: the script of worker {worker_text(worker)} raised {type(error).__name__}"
         return f"{head}\n{_user_traceback(error)}"
     return None
+
+
+def _sentence(path: Path, error: ProgramError) -> str:
+    hint = f"; {error.hint}" if error.hint else ""
+    return f"{place(path, line_of(path, error))}: {str(error).removeprefix(f'{path}: ')}{hint}"
+
+
+def as_process(path: Path, run: Callable[[], Result], end: Callable[[], object] = lambda: None) -> Result:
+    """Run the user's code in this file; a process that it has forked ends where that code does.
+
+    It is no worker: it has neither the threads of one nor a right to its connections. `end` is called there.
+    """
+    worker = os.getpid()
+    try:
+        result = run()
+    except BaseException as error:
+        if os.getpid() != worker:
+            _exit_forked(path, error, end)
+        raise
+    if os.getpid() != worker:
+        _exit_forked(path, None, end)
+    return result
+
+
+def _exit_forked(path: Path, error: BaseException | None, end: Callable[[], object]) -> NoReturn:
+    """As a process of Python ends, with what it says of an error."""
+    status = 0 if error is None else 1
+    if isinstance(error, SystemExit):
+        status = error.code if isinstance(error.code, int) else int(error.code is not None)
+        if isinstance(error.code, str):
+            print(error.code, file=sys.stderr)
+    elif error is not None:
+        is_ours = isinstance(error, ProgramError)
+        print(_sentence(path, error) if is_ours else _user_traceback(error), file=sys.stderr)
+    try:
+        end()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(status & 0xFF)
 
 
 def _execute(script: Sequence[str]) -> None:

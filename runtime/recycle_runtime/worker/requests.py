@@ -18,6 +18,7 @@ from typing import Any
 
 from recycle_runtime.execution.evaluation import EvaluationData
 from recycle_runtime.plan.worker_ids import Worker, worker_text
+from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.protocol.messages import (
     Evaluated,
     EvaluationRequest,
@@ -83,6 +84,16 @@ class Start:
     """The first step of the run."""
 
 
+class _LeftToParent(threading.Condition):
+    """In place of a condition whose other thread is in another process."""
+
+    def __enter__(self) -> bool:
+        raise ProgramError(
+            "a process that a script has forked cannot use its trainer, nor ask for what a report has not "
+            "said yet: that is for the worker's own process"
+        )
+
+
 class Requests:
     """What a script has asked for, and what has come of it."""
 
@@ -136,6 +147,10 @@ class Requests:
         self._kept: dict[int, bytes] = {}
         """The same, as others have it."""
         self._wanted_kept: int | None = None
+
+    def leave_to_parent(self) -> None:
+        """This process is a copy of the worker's, without its engine: whatever it asks for is refused."""
+        self._changed = _LeftToParent()
 
     def attach(self, say: Callable[[FromWorker], None], wake: Callable[[], None]) -> None:
         """The worker process is there: how it talks to the coordinator, and what wakes a waiting engine."""

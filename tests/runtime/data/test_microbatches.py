@@ -101,6 +101,20 @@ def test_uneven_micro_batches_have_signatures_of_their_own() -> None:
     assert shape_signature(torch.zeros(())) == "float32[]"
 
 
+@pytest.mark.parametrize(
+    ("length", "words"),
+    [(2, "ended before micro-batch 2"), (3, "ended in the middle of a step, before micro-batch 3")],
+)
+def test_an_iterator_that_begins_again_is_told_once(
+    length: int, words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = MicroBatches(program(lambda seed: iter([(torch.zeros(1), 0)] * length)), 3, 2)
+    with caplog.at_level("INFO", logger=reading.__name__):
+        for step in range(6):
+            data.item(step, 1)
+    assert caplog.messages == [f"batches(3) {words}, and began again"]
+
+
 def test_an_empty_iterator_is_an_error_once() -> None:
     with pytest.raises(ProgramError, match=r"^made_here.py: batches\(3\) yields no micro-batch$"):
         MicroBatches(program(lambda seed: iter(())), 3, 1).item(0, 0)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from recycle_runtime.launcher.metrics_file import MetricsFile
-from recycle_runtime.protocol.messages import JobEvent, StepRow, StepSettled
+from recycle_runtime.protocol.messages import Hello, JobEnded, JobEvent, StepRow, StepSettled, ToObserver
 
 
 def refuse(word: str) -> float:
@@ -71,3 +71,39 @@ def test_a_full_disk_is_told_at_the_end() -> None:
         file.take(row(1))
         file.take(row(2))
     assert file.error == "cannot write /dev/full: no space left on device"
+
+
+def norms(path: Path, *news: ToObserver) -> list[tuple[int, float | None]]:
+    """Of the rows that are written when all this has come, and the file is still open."""
+    with MetricsFile(str(path)) as file:
+        for message in news:
+            file.take(message)
+        return [(each["step"], each["gradient_norm"]) for each in rows(path)]
+
+
+def settled(step: int, norm: float | None = None) -> StepSettled:
+    return StepSettled(step, float(step) if norm is None else norm, is_skipped=False)
+
+
+def test_rows_and_what_became_of_steps_come_in_any_order(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    assert norms(path, settled(0), settled(1), row(0), row(1)) == [(0, 0.0), (1, 1.0)]
+    assert norms(path, row(0), row(1), settled(0), settled(1)) == [(0, 0.0), (1, 1.0)]
+    assert norms(path, row(0), row(1), settled(1), settled(0)) == [(0, 0.0), (1, 1.0)]
+    assert norms(path, row(0), settled(1), settled(2), settled(0), row(1)) == [(0, 0.0), (1, 1.0)]
+
+
+def test_a_row_does_not_wait_for_ever(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    assert norms(path, row(0), row(1)) == []
+    assert [each["step"] for each in rows(path)] == [0, 1], "at the end"
+    assert norms(path, row(0), row(1), settled(1), row(2)) == [(0, None), (1, 1.0)]
+    assert norms(path, row(0), row(1), JobEnded(None, False, None, 2)) == [(0, None), (1, None)]
+
+
+def test_a_job_that_went_back_to_a_copy_makes_its_steps_anew(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    before = (row(4), settled(4), row(5), settled(6, 0.25))
+    again = (Hello(9, 5), row(5), settled(5), row(6), settled(6, 0.5))
+    assert norms(path, *before, *again) == [(4, 4.0), (5, None), (5, 5.0), (6, 0.5)]
+    assert norms(path, settled(5), Hello(9, 5), row(5)) == [(5, 5.0)], "only another coordinator"

@@ -74,6 +74,14 @@ def test_what_is_not_finite_is_left_out_so_that_all_is_json() -> None:
     assert state.totals()["steps_skipped_total"] == 1
 
 
+def test_what_became_of_a_step_may_be_known_before_it_counts() -> None:
+    early = (StepSettled(0, 1.5, False), StepSettled(1, math.inf, True))
+    state = state_after(START, *early, row(0), row(1), row(2))
+    found = [(step["gradient_norm"], step["skipped"]) for step in state.snapshot()["steps"]]
+    assert found == [(1.5, False), (None, True), (None, False)]
+    assert state.totals()["steps_skipped_total"] == 1
+
+
 def test_how_it_ended() -> None:
     assert state_after(JobEnded(None, False, None, 20)).snapshot()["phase"] == "ended"
     assert state_after(JobEnded("no plan", True, None)).snapshot()["phase"] == "ended: no plan"

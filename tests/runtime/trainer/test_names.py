@@ -1,0 +1,37 @@
+"""What an evaluation is given, and how many micro-batches of it count."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from recycle_runtime.program.errors import ProgramError
+from recycle_runtime.trainer.names import evaluation_items
+
+THREE = [(float(number), 0) for number in range(3)]
+
+
+def test_as_many_as_there_are_or_as_asked_for() -> None:
+    for data in (THREE, tuple(THREE)):
+        assert evaluation_items(data, None).count == 3
+        assert evaluation_items(data, 2).count == 2
+    assert evaluation_items(iter(THREE), None).count == 3
+    assert evaluation_items(THREE.__getitem__, 3).item(2) == (2.0, 0)
+
+
+@pytest.mark.parametrize("made", [list, iter, tuple])
+def test_fewer_than_asked_for_is_refused(made: Any) -> None:
+    with pytest.raises(ProgramError, match=r"^trainer\.evaluate\(data, microbatches=8\): the data has 3 of"):
+        evaluation_items(made(THREE), 8)
+
+
+@pytest.mark.parametrize(("data", "count"), [(THREE, 0), (iter(THREE), -1), ([], None), (iter([]), None)])
+def test_none_is_refused(data: Any, count: int | None) -> None:
+    with pytest.raises(ProgramError, match="was given no micro-batch"):
+        evaluation_items(data, count)
+
+
+def test_an_iterator_is_not_drawn_from_beyond_what_is_asked_for() -> None:
+    left: Iterator[Any] = iter(THREE)
+    assert evaluation_items(left, 2).count == 2
+    assert list(left) == THREE[2:]
