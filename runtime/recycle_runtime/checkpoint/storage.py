@@ -8,12 +8,14 @@ executed. Other threads of Python run meanwhile.
 """
 
 import inspect
+import logging
 import os
 import shutil
 import sys
 import warnings
 import zlib
 from collections.abc import Callable, Collection
+from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
@@ -42,6 +44,7 @@ from recycle_runtime.program.source_digest import changed_parts, short_digest
 from recycle_runtime.weights.tensor_bytes import bytes_of, size_of
 
 Tensors = dict[str, torch.Tensor]
+_LOGGER = logging.getLogger(__name__)
 
 
 def take_apart(state: Any) -> tuple[Any, Tensors]:
@@ -334,7 +337,10 @@ _MOST_NAMED = 8
 
 def check_program(folder: Path, made_by: object, now: object) -> None:
     """Shards of older versions do not say it, nor do programs whose source cannot be read."""
-    if not isinstance(made_by, str) or not isinstance(now, str) or not made_by or not now:
+    if not isinstance(made_by, str) or not isinstance(now, str):
+        return
+    if not made_by or not now:
+        _tell_unknown(folder.parent)
         return
     if changed := changed_parts(made_by, now):
         named = ", ".join(changed[:_MOST_NAMED]) + (", ..." if len(changed) > _MOST_NAMED else "")
@@ -342,6 +348,16 @@ def check_program(folder: Path, made_by: object, now: object) -> None:
             f"{folder.parent}: made by a program with another source ({named} changed; source "
             f"{short_digest(made_by)} then, {short_digest(now)} now): {ACCEPT}"
         )
+
+
+@cache
+def _tell_unknown(checkpoint: Path) -> None:
+    """Once, not for every shard."""
+    _LOGGER.warning(
+        "%s: the source of its program, or of this one, could not be read: whether it has changed is "
+        "not known",
+        checkpoint,
+    )
 
 
 def _quietly(does: Callable[..., Any], tensors: Tensors, **options: Any) -> None:

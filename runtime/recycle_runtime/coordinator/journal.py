@@ -90,6 +90,12 @@ class Remembered(NamedTuple):
     """How the job has ended, if it has."""
     copied: CompleteCopy | None = None
     """The copy in memory that counts."""
+    job: str = ""
+    """The digest of the job, if it was written down."""
+
+
+class OtherJobError(ValueError):
+    """A folder has the journal of another job, in one sentence."""
 
 
 class Journal:
@@ -145,7 +151,10 @@ def read(path: str | Path) -> Remembered | None:
             places = tuple(worker_of(place) for place in fields["places"])
             found = Remembered(int(fields["generation"]), int(fields["step"]), places, 0, ())
             found = found._replace(
-                plan=_plan(places, fields), cells=_cells(places, fields), joiners=_joiners(fields)
+                plan=_plan(places, fields),
+                cells=_cells(places, fields),
+                joiners=_joiners(fields),
+                job=str(fields.get("job", "")),
             )
         elif "move" in fields and found is not None:
             found = found._replace(move=fields["move"])
@@ -182,6 +191,17 @@ def read(path: str | Path) -> Remembered | None:
         done=tuple((decode(Member, row["done"]), row["error"]) for row in lines if "done" in row),
         ended=next((decode(JobEnded, row["ended"]) for row in lines if "ended" in row), None),
         copied=_copied(lines),
+    )
+
+
+def check_job(folder: Path, remembered: Remembered | None, job: str) -> None:
+    """OtherJobError unless the journal in this folder is of this job; older ones do not say it."""
+    if remembered is None or remembered.job in ("", job):
+        return
+    how = "is under way" if remembered.ended is None else "has ended"
+    raise OtherJobError(
+        f"{folder}: another job {how} there, not that of this plan (job {remembered.job} there, {job} here): "
+        "use another --state for this one"
     )
 
 

@@ -61,7 +61,15 @@ from recycle_runtime.coordinator.events import (
     WorkerStuck,
 )
 from recycle_runtime.coordinator.hooks import Hooks
-from recycle_runtime.coordinator.journal import FILE, Remembered, prepared, read, rows_since
+from recycle_runtime.coordinator.journal import (
+    FILE,
+    OtherJobError,
+    Remembered,
+    check_job,
+    prepared,
+    read,
+    rows_since,
+)
 from recycle_runtime.coordinator.layer_move import LayerMove
 from recycle_runtime.coordinator.membership import name_of
 from recycle_runtime.coordinator.neighbour_copies import CompleteCopy, Group, NeighbourCopies
@@ -224,6 +232,12 @@ class Service:
         self._book, self._tensor = PlanBook(bundle), bundle.tensor
         self._journal_path = options.state / FILE
         remembered = read(self._journal_path)
+        self._job_digest = origin_of(bundle).job
+        try:
+            check_job(options.state, remembered, self._job_digest)
+        except OtherJobError:
+            os.close(self._lock)
+            raise
         copied = prepared(self._journal_path) if remembered is None else remembered.copied
         begins = _beginning(remembered, copied)
         self._journal = outside.journal(self._journal_path)
@@ -260,7 +274,8 @@ class Service:
             self._copies.recall(copied)
         self._resume_scripts(copied)
         self._save_files = SaveFiles(
-            options.state / "saves",
+            # Workers write there, wherever they are.
+            (options.state / "saves").absolute(),
             shape_of(bundle),
             self._job.checkpoints.begins,
             options.checkpoint,
@@ -1032,6 +1047,7 @@ class Service:
             generation=order.number,
             step=order.step,
             places=workers,
+            job=self._job_digest,
             plan=[assignment.bundle, assignment.plan, assignment.standbys, int(assignment.on_purpose)],
             roles=[assignment.roles[cell] for cell in cells],
             **({} if cells == workers else {"cells": cells}),

@@ -5,6 +5,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+from recycle_runtime.program.user_file import absolute
+
 _LONGEST = 300
 
 
@@ -34,7 +36,7 @@ def blame(path: Path, doing: str) -> Generator[None]:
 
 def syntax_sentence(path: Path, error: SyntaxError) -> str:
     """Where Python stopped reading, and why; the file may be one that the program imports."""
-    known = error.filename is None or Path(error.filename) == path.absolute()
+    known = error.filename is None or Path(error.filename) == absolute(path)
     file = path if known else Path(str(error.filename))
     return f"{place(file, error.lineno)}: syntax error: {error.msg}"
 
@@ -46,7 +48,7 @@ def place(path: Path, line: int | None) -> str:
 
 def line_of(path: Path, error: BaseException) -> int | None:
     """The innermost line of the user's file on the way to the error."""
-    own = str(path.absolute())
+    own = str(absolute(path))
     frames = traceback.extract_tb(error.__traceback__)
     return next((frame.lineno for frame in reversed(frames) if frame.filename == own), None)
 

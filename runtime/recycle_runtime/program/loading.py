@@ -35,6 +35,7 @@ executed. Whether it defines what it should is found out before anything is buil
 """
 
 import inspect
+import logging
 import math
 import sys
 import types
@@ -53,6 +54,7 @@ from recycle_runtime.program.named_inputs import as_tuple
 from recycle_runtime.program.precision import Precision, precision_of
 from recycle_runtime.program.source_digest import source_digest
 from recycle_runtime.program.ties import Tie, told_ties
+from recycle_runtime.program.user_file import absolute, note_start
 from recycle_runtime.weights.named import Weights, open_weights
 from recycle_runtime.weights.safetensors import WeightsError
 
@@ -80,6 +82,7 @@ OPTIONAL = {
     "on_step": ("report",),
 }
 """The functions that it may define, and what each is called with."""
+_LOGGER = logging.getLogger(__name__)
 _NAMED = ("named_parameters", "named")
 """What the parameter of `optimizer` is called where it wants names too."""
 
@@ -154,7 +157,7 @@ def weights(path: Path, names: Mapping[str, Any]) -> Weights | None:
             "a file or folder of safetensors, or what torch.save wrote",
         )
     # As the program itself would open it.
-    source = path.absolute().parent / value if isinstance(value, str | Path) else cast(Weights, value)
+    source = absolute(path).parent / value if isinstance(value, str | Path) else cast(Weights, value)
     try:
         return open_weights(source)
     except WeightsError as error:
@@ -170,7 +173,7 @@ def wants_names(function: Callable[..., Any]) -> bool:
 def first_line(path: Path, function: Any) -> int | None:
     """Where a function stands in the user's file."""
     code = getattr(inspect.unwrap(function), "__code__", None)
-    if code is None or code.co_filename != str(path.absolute()):
+    if code is None or code.co_filename != str(absolute(path)):
         return None
     return code.co_firstlineno
 
@@ -307,6 +310,15 @@ class Program:
         """Where a whole model is cut, if the program says so."""
         self.made: dict[Any, Any] = {}
         """What is made of the program once in a process."""
+
+    def tell_unknown_source(self) -> None:
+        """A warning if nothing can be compared when training is resumed."""
+        if not self.source_digest:
+            _LOGGER.warning(
+                "%s: its source cannot be read any more, so that checkpoints do not say which it was, and "
+                "resuming does not find what has changed in it",
+                self.path,
+            )
 
     @property
     def is_layered(self) -> bool:
@@ -469,18 +481,21 @@ class Program:
 def load_program(path: str | Path) -> Program:
     """Run the user's file as a module of its own and check what it defines."""
     shown = Path(path)
+    note_start(shown)
     code = _compile(shown)
     module = types.ModuleType(_private_name(shown))
-    module.__file__ = str(shown.absolute())
+    module.__file__ = str(absolute(shown))
     # As `python FILE` would: the program may import what lies beside it, now or later.
-    folder = str(shown.absolute().parent)
+    folder = str(absolute(shown).parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
     # Classes look their module up by name.
     sys.modules[module.__name__] = module
     with blame(shown, "loading the program"):
         exec(code, module.__dict__)
-    return Program(shown, module.__dict__)
+    program = Program(shown, module.__dict__)
+    program.tell_unknown_source()
+    return program
 
 
 def _compile(path: Path) -> types.CodeType:
@@ -493,7 +508,7 @@ def _compile(path: Path) -> types.CodeType:
     except OSError as error:
         raise ProgramError(f"{path}: cannot read it: {(error.strerror or str(error)).lower()}") from None
     try:
-        return compile(source, str(path.absolute()), "exec")
+        return compile(source, str(absolute(path)), "exec")
     except SyntaxError as error:
         raise ProgramError(syntax_sentence(path, error)) from None
     except ValueError as error:
@@ -502,4 +517,4 @@ def _compile(path: Path) -> types.CodeType:
 
 def _private_name(path: Path) -> str:
     """No name that an import would find, and the same for the same file."""
-    return f"_recycle_program_{path.stem}_{zlib.crc32(str(path.absolute()).encode(errors='replace')):08x}"
+    return f"_recycle_program_{path.stem}_{zlib.crc32(str(absolute(path)).encode(errors='replace')):08x}"

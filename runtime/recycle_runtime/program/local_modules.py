@@ -9,7 +9,10 @@ import ast
 import sys
 import sysconfig
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
+
+from recycle_runtime.program.user_file import absolute, start_of
 
 _MOST = 1000
 """Modules that are looked at."""
@@ -22,7 +25,7 @@ def local_modules(program: Path) -> dict[str, ast.Module]:
     """By their paths from where they are found, such as `models/blocks.py`; the program is not among them."""
     roots = _roots(program)
     found: dict[str, ast.Module] = {}
-    waiting: list[tuple[Path, _Name]] = [(program, ())]
+    waiting: list[tuple[Path, _Name]] = [(absolute(program), ())]
     while waiting and len(found) < _MOST:
         path, package = waiting.pop()
         tree = parsed(path)
@@ -49,9 +52,8 @@ def _roots(program: Path) -> list[Path]:
     """Folders in which modules of the user are looked for, the program's own first."""
     installed = {Path(path).resolve() for path in sysconfig.get_paths().values()}
     own = Path(__file__).resolve().parents[2]
-    roots = [program.absolute().parent]
-    for entry in sys.path:
-        root = Path(entry or ".").absolute()
+    roots = [absolute(program).parent]
+    for root in _search_path(program):
         is_own = not any(part in _INSTALLED for part in root.parts) and root.resolve() not in {
             *installed,
             *(path / "lib-dynload" for path in installed),
@@ -60,6 +62,15 @@ def _roots(program: Path) -> list[Path]:
         if is_own and root.is_dir() and root not in roots:
             roots.append(root)
     return roots
+
+
+def _search_path(program: Path) -> Iterator[Path]:
+    """Relative entries are meant from where the program was started, and from where it has gone since."""
+    bases = [start_of(program)]
+    with suppress(FileNotFoundError):
+        bases.append(Path.cwd())
+    for entry in sys.path:
+        yield from dict.fromkeys(base / entry for base in bases)
 
 
 def _imported(tree: ast.Module, package: _Name) -> Iterator[_Name]:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from recycle_runtime.program.local_modules import local_modules, parsed
+from recycle_runtime.program.user_file import absolute
 
 _DIGITS = 12
 _SHORT = 8
@@ -22,7 +23,7 @@ _KNOWS_MODULES = ".modules"
 def source_digest(path: Path) -> str:
     """`name=digest` for each definition of a file and each module that it imports, by name; nothing if the
     file cannot be read."""
-    tree = parsed(path)
+    tree = parsed(absolute(path))
     if tree is None:
         return ""
     modules = local_modules(path)

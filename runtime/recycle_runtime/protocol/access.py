@@ -30,8 +30,9 @@ class Access:
 
     def __init__(self, token: str = "", token_file: str | None = None, *, tls: bool = False) -> None:
         """TokenFileError if the file is not as it should be."""
-        self._file, self.tls = token_file, tls
         self._known = (token,) if token_file is None else read_tokens(Path(token_file))
+        # It is read again by processes that run the user's code, which may change the working directory.
+        self._file, self.tls = None if token_file is None else Path(token_file).absolute(), tls
         self._is_told = False
 
     def tokens(self) -> tuple[str, ...]:
@@ -39,7 +40,7 @@ class Access:
         if self._file is None:
             return self._known
         try:
-            self._known = read_tokens(Path(self._file))
+            self._known = read_tokens(self._file)
             self._is_told = False
         except TokenFileError as error:
             if not self._is_told:

@@ -16,6 +16,7 @@ import torch
 from recycle_runtime.execution.hooks import Hooks
 from recycle_runtime.plan.worker_ids import Worker, worker_text
 from recycle_runtime.program.errors import ProgramError, line_of, place, syntax_sentence
+from recycle_runtime.program.user_file import note_start
 from recycle_runtime.protocol.heartbeat_board import Board
 from recycle_runtime.trainer import context
 from recycle_runtime.worker.lifecycle import Life
@@ -47,6 +48,7 @@ def work_with_script(
     # What the agent has registered is not this process's to end.
     atexit._clear()  # pyright: ignore[reportPrivateUsage]
     path, end = Path(script[0]), atexit._run_exitfuncs  # pyright: ignore[reportPrivateUsage]
+    note_start(path)
     why = outcome(path, worker, lambda: as_process(path, lambda: _execute(script), end))
     end()
     if why is None and not inside.has_trainer:

@@ -105,6 +105,7 @@ class Trainer:
         self._kept = Kept()
         program = Program(self._context.script, names)
         program.data_comes_later = True
+        program.tell_unknown_source()
         self._context.life.start(program, seed)
 
     @property

@@ -1,5 +1,6 @@
 """A checkpoint knows by which program it was made, on what data, in which order."""
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,20 @@ def test_a_module_beside_it_that_has_changed_is_named(tmp_path: Path) -> None:
     # Lines of older versions know nothing of modules.
     older = " ".join(word for word in before.split() if "." not in word)
     assert changed_parts(older, after) == []
+
+
+def test_a_source_that_is_not_known_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    chunks = chunks_of(tmp_path)
+    for chunk in chunks:
+        chunk.program.source_digest = ""
+    checkpoint = written(tmp_path, chunks)
+    (same, *_) = chunks_of(tmp_path / "same")
+    with caplog.at_level(logging.WARNING, "recycle_runtime"):
+        for _ in range(2):
+            restore(same, checkpoint, 0)
+    # Torch logs much of its own.
+    (told,) = [each.getMessage() for each in caplog.records if each.name.startswith("recycle_runtime")]
+    assert told.startswith(f"{checkpoint}: ") and "whether it has changed is not known" in told
 
 
 DATA = """

@@ -8,8 +8,10 @@ import pytest
 
 from recycle_runtime.agent.agent import Agent, AgentOptions, JobOverError
 from recycle_runtime.agent.watch import Limits
+from recycle_runtime.checkpoint.manifest import origin_of
 from recycle_runtime.cli.main import main
 from recycle_runtime.coordinator.journal import FILE, Journal
+from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.protocol.address import parse_address
 from recycle_runtime.protocol.channel import Channel
 from recycle_runtime.protocol.framing import TOKEN, new_token
@@ -33,12 +35,13 @@ ENDS = {
 }
 
 
-def write_end(folder: Path, end: JobEnded) -> None:
+def write_end(folder: Path, end: JobEnded | None, **of_job: str) -> None:
     """As a coordinator leaves it."""
     folder.mkdir()
     journal = Journal(folder / FILE)
-    journal.write(generation=1, step=0, places=[(0, 0), (0, 1), (1, 0), (1, 1)])
-    journal.write(ended=end)
+    journal.write(generation=1, step=0, places=[(0, 0), (0, 1), (1, 0), (1, 1)], **of_job)
+    if end is not None:
+        journal.write(ended=end)
     journal.close()
 
 
@@ -112,6 +115,45 @@ def test_a_coordinator_that_ended_before_it_had_told_everybody_says_nothing(
     assert main(argv) == 0
     assert capsys.readouterr().err == ""
     assert is_over(tmp_path / "state")
+
+
+@pytest.mark.parametrize(("end", "how"), [(ENDS["well"], "has ended"), (None, "is under way")])
+def test_another_job_is_not_taken_for_this_one(
+    end: JobEnded | None,
+    how: str,
+    tmp_path: Path,
+    square: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It was finished, they said, and nothing was trained."""
+    monkeypatch.setenv(TOKEN, new_token())
+    state, job = tmp_path / "state", origin_of(Bundle.read(square)).job
+    write_end(state, end, job="0" * len(job))
+    if end is not None:
+        mark_over(state)
+    argv = ["coordinator", square, "--steps", "9", "--listen", "127.0.0.1:0", "--state", str(state)]
+    before = (state / FILE).read_bytes()
+    # Twice: whoever is refused does not keep the folder.
+    for _ in range(2):
+        assert main(argv) == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert f"{state}: another job {how} there, not that of this plan (job 000" in line
+        assert line.endswith(f"{job} here): use another --state for this one")
+    assert (state / FILE).read_bytes() == before
+    assert is_over(state) is (end is not None)
+
+
+def test_the_same_job_is_known(
+    tmp_path: Path, square: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(TOKEN, new_token())
+    monkeypatch.setattr("recycle_runtime.coordinator.service._RETURN_SECONDS", 0.0)
+    write_end(tmp_path / "state", ENDS["well"], job=origin_of(Bundle.read(square)).job)
+    argv = ["coordinator", square, "--steps", "9", "--listen", "127.0.0.1:0", "--nodes", "2"]
+    argv += ["--state", str(tmp_path / "state"), "--plan-ahead", "off", "--replan", "off"]
+    assert main(argv) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_a_job_that_has_never_begun_may_begin_there(

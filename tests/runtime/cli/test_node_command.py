@@ -144,3 +144,25 @@ def test_what_is_wrong_is_said_in_one_line(
     said = capsys.readouterr().err
     assert words in said
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["node", "local", "coordinator"])
+def test_a_job_does_not_resume_less_than_never(
+    command: str,
+    square: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, value in {TOKEN: "t" * 32, "MASTER_ADDR": "here", "NODE_RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    program, state = tmp_path / "x.py", ["--state", str(tmp_path / "state")]
+    program.touch()
+    more = {
+        "node": ["--program", str(program), "--workers-per-node", "4", *state],
+        "local": ["--program", str(program)],
+        "coordinator": ["--listen", "127.0.0.1:0", *state],
+    }
+    assert main([command, square, "--steps", "1", "--max-resumes", "-1", *more[command]]) == 2
+    assert capsys.readouterr().err == "recycle-run: error: --max-resumes must be at least 0, got -1\n"
+    assert not (tmp_path / "state").exists()

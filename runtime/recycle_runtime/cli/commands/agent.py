@@ -81,7 +81,7 @@ def run(arguments: Namespace, output: Output) -> int:
         raise UsageError(f"--coordinator-timeout must be a number of seconds above 0, got {patience:g}")
     check_ports(arguments.ports, port_range())
     (host, port), address_file = address_or_file("--coordinator", arguments.coordinator, patience)
-    address_file = address_file or arguments.address_file
+    address_file = _absolute(address_file or arguments.address_file)
     limits = time_limits(arguments)
     debugged = None if arguments.debug is None else workers_named("--debug", [arguments.debug])[0]
     if arguments.workers_per_node < 1:
@@ -113,7 +113,7 @@ def run(arguments: Namespace, output: Output) -> int:
     if arguments.device == "cpu":
         # Asking for a GPU here would leave every worker with a broken one.
         check_device(arguments.device)
-    state = Path(arguments.state)
+    state = Path(arguments.state).absolute()
     table = ProcessTable(state / PROCESSES, arguments.workers_per_node)
     pids = [row.pid for row in table.written() if KernelProcesses().is_ours(row.pid)]
     memory = open_memory(state, arguments.workers_per_node, pids)
@@ -122,7 +122,7 @@ def run(arguments: Namespace, output: Output) -> int:
         port=port,
         token=secret,
         worker=WorkerOptions(
-            bundle=arguments.bundle,
+            bundle=str(Path(arguments.bundle).absolute()),
             program=script[0] if script else arguments.program,
             plan=0,
             worker=(0, 0),
@@ -136,10 +136,10 @@ def run(arguments: Namespace, output: Output) -> int:
             trace=arguments.record,
             timeout=group_timeout(limits.instruction, limits.first_step),
         ),
-        save=arguments.save,
-        checkpoint=arguments.checkpoint,
+        save=_absolute(arguments.save),
+        checkpoint=_absolute(arguments.checkpoint),
         accepts_changes=arguments.accept_changes,
-        node=node_number(Path(arguments.state)),
+        node=node_number(state),
         address_file=address_file,
         patience=patience,
         memory=memory,
@@ -163,7 +163,7 @@ def run(arguments: Namespace, output: Output) -> int:
         port,
         secret,
         arguments.workers_per_node,
-        Path(arguments.state),
+        state,
         watched,
         address_file=address_file,
         patience=patience,
@@ -180,6 +180,11 @@ def run(arguments: Namespace, output: Output) -> int:
         return DONE
     except (WireError, FolderTakenError) as error:
         raise UserError(str(error)) from None
+
+
+def _absolute(path: str | None) -> str | None:
+    """Workers run the user's code, which may change the working directory."""
+    return None if path is None else str(Path(path).absolute())
 
 
 def _hooks(faults: "tuple[InjectedFault, ...]") -> "Hooks | None":

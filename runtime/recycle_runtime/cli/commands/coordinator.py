@@ -52,7 +52,7 @@ from recycle_runtime.cli.parser import Arguments
 from recycle_runtime.cli.signals import StopRequests, stop_requests
 from recycle_runtime.coordinator.fence import Fence, stand_by
 from recycle_runtime.coordinator.hooks import Hooks
-from recycle_runtime.coordinator.journal import prepare
+from recycle_runtime.coordinator.journal import OtherJobError, prepare
 from recycle_runtime.coordinator.leadership import Candidacy, Leadership
 from recycle_runtime.coordinator.outside import Outside
 from recycle_runtime.coordinator.patience import Patience
@@ -222,7 +222,7 @@ def _run(
         )
         try:
             service = Service(own, Outside(serve=partial(serve, listener=os.dup(listener))))
-        except (CheckpointError, FolderTakenError) as error:
+        except (CheckpointError, FolderTakenError, OtherJobError) as error:
             raise UserError(str(error)) from None
         if fence is not None:
             fence.check()

@@ -19,6 +19,7 @@ from recycle_runtime.cli.options.checkpoints import (
     add_changes_argument,
     add_checkpoint_arguments,
     add_copies_argument,
+    checkpoint_every,
 )
 from recycle_runtime.cli.options.limits import (
     add_heartbeat_argument,
@@ -155,6 +156,7 @@ def run(arguments: Namespace, output: Output) -> int:
         raise UsageError(str(error)) from None
     Path(arguments.bundle).open("rb").close()
     check_script(arguments)
+    checkpoint_every(arguments)
     takes_over = _takes_over(arguments)
     requests = StopRequests()
     with stop_requests(requests, patient=True):

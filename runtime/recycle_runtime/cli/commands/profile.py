@@ -56,7 +56,9 @@ def run(arguments: Namespace, output: Output) -> int:
     from recycle_runtime.program.layers import layer_count
     from recycle_runtime.program.loading import load_program
 
-    path = Path(arguments.out)
+    # The program may change the working directory.
+    path = Path(arguments.out).absolute()
+    source = Path(arguments.program).absolute()
     options = Options(
         stages=arguments.stages,
         device=arguments.device,
@@ -73,7 +75,7 @@ def run(arguments: Namespace, output: Output) -> int:
         stages = options.stages or (min(busy + 1, layer_count(program)) if busy else 1)
         with (
             stopping_on_signals(),
-            crowd(arguments.program, stages, options.device, options.seed, busy),
+            crowd(str(source), stages, options.device, options.seed, busy),
         ):
             measured = profile(program, options, lambda piece: output.say(f"measuring {piece}"))
     except ProgramError as error:
@@ -92,7 +94,7 @@ def run(arguments: Namespace, output: Output) -> int:
         output.say(f"two halves of a micro-batch take {over / 10_000:.1f} % longer than the whole")
     elif measured.why_not_split:
         output.say(f"note: micro-batches cannot be split in two: {measured.why_not_split}")
-    output.say(f'wrote {path}: use it with `profile from "{path.name}"`')
+    output.say(f'wrote {arguments.out}: use it with `profile from "{path.name}"`')
     return DONE
 
 

@@ -2,6 +2,7 @@
 
 import json
 from argparse import Namespace
+from pathlib import Path
 from typing import Any
 
 from recycle_runtime import logs
@@ -70,7 +71,7 @@ def run(arguments: Namespace, output: Output) -> int:
     if not 0 <= arguments.tp_rank < bundle.tensor:
         raise UsageError(f"--tp-rank must be from 0 to {bundle.tensor - 1}, got {arguments.tp_rank}")
     options = WorkerOptions(
-        bundle=arguments.bundle,
+        bundle=str(Path(arguments.bundle).absolute()),
         program=arguments.program,
         plan=choice.plan,
         worker=choice.roles[place],
