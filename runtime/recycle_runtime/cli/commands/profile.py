@@ -67,7 +67,7 @@ def run(arguments: Namespace, output: Output) -> int:
         pipelines=arguments.pipelines,
         threads=arguments.threads,
     )
-    check_writable(path)
+    check_writable(Path(arguments.out))
     busy = arguments.busy_workers
     try:
         program = load_program(arguments.program)
