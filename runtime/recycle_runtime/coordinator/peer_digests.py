@@ -50,9 +50,17 @@ class PeerDigests:
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         return (
             f"{worker_text(worker)} and {worker_text(member.worker)} are peers and differ after "
-            f"{said.step} steps, in {', '.join(shown)}{more}; what moves with steps belongs into "
-            "schedule(optimizer) or moves_with_steps(module, optimizer)"
+            f"{said.step} steps, in {', '.join(shown)}{more}; {_hint(said.step)}"
         )
+
+
+def _hint(step: int) -> str:
+    if step == 0:
+        return (
+            "what a model is built with must be the same in all processes: the clock, process ids, the order "
+            "of a set and generators without a seed are not"
+        )
+    return "what moves with steps belongs into schedule(optimizer) or moves_with_steps(module, optimizer)"
 
 
 def _shown(name: str, one: str | None, other: str | None) -> str:

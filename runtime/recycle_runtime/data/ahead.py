@@ -20,7 +20,8 @@ from typing import Any, Protocol
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from recycle_runtime.data.private_random import item_seed, outside_torch, seeded
+from recycle_runtime.data.private_random import item_seed, seeded
+from recycle_runtime.program.host_random import HOST
 
 _log = logging.getLogger(__name__)
 
@@ -161,13 +162,14 @@ class InThread:
         """The thread ends by itself."""
 
     def _drawn(self, number: int) -> Any:
-        before, watch = outside_torch(), _Watch()
-        try:
-            with watch:
-                item = self._get(number)
-        except BaseException as error:
-            return UNSURE if watch.has_drawn else Raised(error)
-        return UNSURE if watch.has_drawn or outside_torch() != before else item
+        watch = _Watch()
+        with HOST.watching() as host:
+            try:
+                with watch:
+                    item = self._get(number)
+            except BaseException as error:
+                item = Raised(error)
+        return UNSURE if watch.has_drawn or host.is_random else item
 
 
 class _DrawsRandomError(RuntimeError):

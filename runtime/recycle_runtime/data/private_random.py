@@ -9,12 +9,13 @@ instead, and its own one back: all is as it was, but that the second of a pair o
 """
 
 import random
-import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
+
+from recycle_runtime.program.host_random import HOST, numpy_random, outside_torch
 
 _NUMPY_SEEDS = 1 << 32
 
@@ -65,6 +66,17 @@ class PrivateRandom:
             shared.restore()
 
 
+@contextmanager
+def preserved() -> Generator[None]:
+    """Whatever is drawn or seeded in here, the shared states are put back after."""
+    shared = _States.now()
+    HOST.part_from(shared.numpy)
+    try:
+        yield
+    finally:
+        shared.restore()
+
+
 class Drawn:
     """What `seeded` has found out when it is over."""
 
@@ -89,51 +101,32 @@ def seeded(seed: int, *, watched: bool = False) -> Generator[Drawn]:
 
 
 def seed_process(seed: int) -> None:
-    """All generators of a process that does nothing but draw data."""
+    """All generators, for good."""
     _seed_all(seed)
-
-
-def outside_torch() -> object:
-    """The states of Python's and numpy's generators, to be compared."""
-    return _comparable(random.getstate(), _numpy_state())
 
 
 def _seen() -> object:
     return torch.get_rng_state().tolist(), outside_torch()  # pyright: ignore[reportUnknownMemberType]
 
 
-def _comparable(python: Any, numpy: Any) -> object:
-    return python, None if numpy is None else (numpy[0], numpy[1].tobytes(), *numpy[2:])
-
-
 def _seed_all(seed: int) -> None:
     torch.default_generator.manual_seed(seed)
     random.seed(seed)
-    if (numpy := _numpy()) is not None:
+    if (numpy := numpy_random()) is not None:
         if hasattr(numpy, "set_bit_generator"):
             numpy.set_bit_generator(numpy.MT19937(0))
         numpy.seed(seed % _NUMPY_SEEDS)
 
 
-def _numpy() -> Any:
-    """The runtime does not need numpy; a program may."""
-    return getattr(sys.modules.get("numpy"), "random", None)
-
-
-def _numpy_state() -> Any:
-    numpy = _numpy()
-    return None if numpy is None else numpy.get_state()
-
-
 def _numpy_now() -> Any:
-    numpy = _numpy()
+    numpy = numpy_random()
     if numpy is None:
         return None
     return numpy.get_bit_generator() if hasattr(numpy, "get_bit_generator") else numpy.get_state()
 
 
 def _numpy_restore(kept: Any) -> None:
-    numpy = _numpy()
+    numpy = numpy_random()
     if numpy is None:
         return
     if not hasattr(numpy, "set_bit_generator"):

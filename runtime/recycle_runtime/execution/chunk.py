@@ -26,6 +26,7 @@ from recycle_runtime.execution.tied import tied_here
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import Opcode
 from recycle_runtime.program.cutting import Stage
+from recycle_runtime.program.host_random import seed_all
 from recycle_runtime.program.layers import chunk_layers, filled_stage, layers_of, seed_of
 from recycle_runtime.program.loading import Program
 from recycle_runtime.program.precision import Precision
@@ -326,7 +327,7 @@ def build_module(
 ) -> torch.nn.Module:
     """A chunk as every worker that holds it starts: the same numbers on each of them."""
     if not program.is_layered:
-        torch.manual_seed(seed_of(seed, chunk))
+        seed_all(seed_of(seed, chunk))
         return filled_stage(program, program.build_stage(chunk, chunks, group))
     numbered = chunk_layers(program, cut, chunk, chunks, seed, group)
     return Stage((layer for _, layer in numbered), spread=True, first=numbered[0][0])

@@ -1,8 +1,12 @@
 """The random numbers of forwards: the same wherever a forward runs, and whenever it is run again.
 
 They depend on seed, step, micro-batch and layer alone, so no cut of the model changes them. Where a program
-gives whole stages, the number of the stage stands for that of the layer. What is computed again in a backward
-(torch.utils.checkpoint) brings the state of the generators along from the middle of its layer.
+gives whole stages, the number of the stage stands for that of the layer. So it is with the generators of
+torch, of Python and of numpy. What is computed again in a backward (torch.utils.checkpoint) brings the state
+of torch's generators along from the middle of its layer, and that of no other.
+
+All of them belong to the process. A layer leaves them where it has stopped to draw: whoever wants others
+between two forwards keeps them (`preserved_random`).
 
 A captured forward has a generator for each of its layers in the place of the device's one: a graph reads seed
 and offset of a generator when it is replayed, so these are given their seeds before.
@@ -14,7 +18,7 @@ from typing import Any
 
 import torch
 
-from recycle_runtime.data.private_random import outside_torch
+from recycle_runtime.program.host_random import HOST
 
 Captured = Mapping[int, Any]
 """A generator for each layer."""
@@ -52,20 +56,21 @@ class ForwardRandom:
         seed = forward_seed(self._seed, *self._moment, layer)
         for generator in self._generators:
             generator.manual_seed(seed)
+        HOST.seed(seed)
         if self._watched is not None:
             self._watched = torch.default_generator.get_state()
 
     @contextmanager
     def watching(self) -> Generator[None]:
         """Around a forward: sees whether it draws numbers on the host."""
-        outside = outside_torch()
         self._watched = torch.default_generator.get_state()
         try:
-            yield
+            with HOST.watching() as host:
+                yield
         finally:
             self._look()
             self._watched = None
-        self.draws_on_host = self.draws_on_host or outside_torch() != outside
+        self.draws_on_host = self.draws_on_host or host.is_random
 
     def generators(self, layers: Sequence[int]) -> Captured:
         """To be drawn from by these layers when they are captured."""

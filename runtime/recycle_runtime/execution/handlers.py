@@ -269,7 +269,10 @@ class Handlers:
             return as_tuple(output)
         # The mean over the step has its place where backward begins: that is no work at all.
         buffer.share = self._loss_share(chunk, instruction)
-        return (chunk.loss(output, buffer.target),)
+        loss = chunk.loss(output, buffer.target)
+        if not loss.requires_grad:
+            chunk.program.refuse_constant_loss()
+        return (loss,)
 
     def _graph_for(self, instruction: Instruction, buffer: Buffer) -> GraphedWork | None:
         graphs = self._graphs.get(instruction.chunk)

@@ -20,6 +20,7 @@ import torch
 from recycle_runtime.program.cutting import Stage, balance, parameter_count
 from recycle_runtime.program.deferred_init import Recipes, recording
 from recycle_runtime.program.errors import ProgramError
+from recycle_runtime.program.host_random import HOST, seed_all
 from recycle_runtime.program.loading import NamedLayer, Program
 from recycle_runtime.program.model_layers import WholeModel
 from recycle_runtime.program.ties import parameter_called, take_values, tie, whole_name
@@ -45,14 +46,14 @@ def build_layers(
         return _filled(program, built)
     if program.gives == "layers":
         # All of them, as the program makes them: each draws where the one before it has left off.
-        torch.manual_seed(seed_of(seed, 0))
+        seed_all(seed_of(seed, 0))
         everything = program.layers(group)
         _check(program, everything)
         program.ties = tie(program, everything)
         return _filled(program, everything[first:last])
     built = []
     for number in range(first, layer_count(program) if last is None else last):
-        torch.manual_seed(seed_of(seed, number))
+        seed_all(seed_of(seed, number))
         built += program.build_layers(number, number + 1, group)
     _check(program, built)
     _begin_as_first(program, seed, built, group)
@@ -68,7 +69,7 @@ def _begin_as_first(program: Program, seed: int, built: list[NamedLayer], group:
         first = parameter_called(built, names[0])
         number = 0
         while first is None and number < layer_count(program):
-            torch.manual_seed(seed_of(seed, number))
+            seed_all(seed_of(seed, number))
             first = parameter_called(program.build_layers(number, number + 1, group), names[0])
             number += 1
         if first is None:
@@ -108,7 +109,7 @@ def _whole_model(program: Program, seed: int) -> WholeModel | None:
         return made
     # Built as it comes, with all its memory: what fills one parameter needs others.
     if (key, seed) not in program.made:
-        torch.manual_seed(seed_of(seed, 0))
+        seed_all(seed_of(seed, 0))
         model = program.model()
         program.made[key, seed] = None if model is None else _outlined(program, model)
     return program.made[key, seed]
@@ -116,6 +117,8 @@ def _whole_model(program: Program, seed: int) -> WholeModel | None:
 
 def _without_memory(program: Program) -> WholeModel | None:
     """None if some of its parameters cannot be filled one by one."""
+    # A number that is written down with what fills a parameter must be the same in all processes.
+    HOST.seed(seed_of(0, 0))
     with warnings.catch_warnings(), recording() as recipes:
         try:
             model = program.model()

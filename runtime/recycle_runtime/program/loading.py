@@ -43,7 +43,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
@@ -396,6 +396,13 @@ class Program:
                 "take the mean over the micro-batch",
             )
         return value.reshape(()) if value.dim() else value
+
+    def refuse_constant_loss(self) -> NoReturn:
+        """One that was computed for a step, and that backward cannot begin with."""
+        raise ProgramError(
+            f"{self._line('loss')}: the loss does not depend on any parameter",
+            "is it detached, or are gradients switched off?",
+        )
 
     def microbatch(self, index: int) -> Any:
         """One micro-batch; what the user's code raises is left as it is, for the caller to place."""

@@ -2,7 +2,6 @@
 
 import atexit
 import os
-import random
 import sys
 import traceback
 import types
@@ -13,6 +12,7 @@ from typing import NoReturn, TypeVar
 
 import torch
 
+from recycle_runtime.data.private_random import preserved, seed_process
 from recycle_runtime.execution.hooks import Hooks
 from recycle_runtime.plan.worker_ids import Worker, worker_text
 from recycle_runtime.program.errors import ProgramError, line_of, place, syntax_sentence
@@ -43,7 +43,7 @@ def work_with_script(
     context.enter(inside)
     # Every worker builds the same model, also where the script does not say with which random numbers.
     torch.manual_seed(options.worker.seed)
-    random.seed(options.worker.seed)
+    seed_process(options.worker.seed)
     os.register_at_fork(after_in_child=requests.leave_to_parent)
     # What the agent has registered is not this process's to end.
     atexit._clear()  # pyright: ignore[reportPrivateUsage]
@@ -62,12 +62,8 @@ def work_with_script(
 @contextmanager
 def preserved_random() -> Generator[None]:
     """What training draws in here changes nothing for the script."""
-    states = torch.get_rng_state(), random.getstate()
-    try:
+    with preserved():
         yield
-    finally:
-        torch.set_rng_state(states[0])
-        random.setstate(states[1])
 
 
 def outcome(path: Path, worker: Worker, run: Callable[[], None]) -> str | None:

@@ -1,5 +1,6 @@
 """Threads that draw ahead, and the end of the process."""
 
+import random
 import subprocess
 import sys
 import threading
@@ -7,7 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from recycle_runtime.data.ahead import Ahead
+from recycle_runtime.data.ahead import UNSURE, Ahead, InThread
+from recycle_runtime.data.private_random import preserved
+from recycle_runtime.program.host_random import HOST
 
 SECONDS = 120.0
 
@@ -71,3 +74,47 @@ def test_a_process_that_draws_ahead_ends_well() -> None:
         command = [sys.executable, "-c", _ENDS_WHILE_IT_DRAWS]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300)
         assert (done.returncode, done.stderr) == (0, "")
+
+
+class Forwards:
+    """Seeds the generators of the process until it is told to stop, as a model does before its layers."""
+
+    def __init__(self) -> None:
+        self.seeded = threading.Semaphore(0)
+        self.may = threading.Semaphore(0)
+        self._is_over = False
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> "Forwards":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over = True
+        self.may.release()
+        self._thread.join()
+
+    def once(self) -> None:
+        """Another one, from any thread."""
+        self.may.release()
+        assert self.seeded.acquire(timeout=SECONDS)
+
+    def _run(self) -> None:
+        while self.may.acquire(timeout=SECONDS) and not self._is_over:
+            HOST.seed(5)
+            self.seeded.release()
+
+
+@pytest.mark.parametrize("is_random", [False, True])
+def test_a_thread_knows_its_own_draws_from_the_seeds_of_forwards(is_random: bool) -> None:
+    with preserved(), Forwards() as forwards:
+
+        def get(number: int) -> int:
+            forwards.once()
+            if is_random:
+                random.random()
+            forwards.once()
+            return number
+
+        items = dict(InThread(get, threading.Lock()).draw(iter(range(3))))
+    assert items == {number: UNSURE if is_random else number for number in range(3)}
