@@ -238,7 +238,7 @@ class _Metered(GlooTransport):
         super().__init__(store, "first", grid, options.worker, 0, timedelta(seconds=PATIENCE))
         self._meter, self._stage = meter, options.worker[1]
 
-    def send(self, worker: Worker, tensors: Sequence[torch.Tensor]) -> Pending:
+    def send(self, worker: Worker, tensors: Sequence[torch.Tensor]) -> Pending | None:
         if worker[1] < self._stage:
             self._meter.sent += [(StorageWeakRef(each.untyped_storage()), _bytes(each)) for each in tensors]
         return super().send(worker, tensors)

@@ -41,12 +41,12 @@ class Job:
         self.files = CheckpointFiles(str(folder))
         self.orders: list[tuple[Member, TakeCheckpoint]] = []
         self.events: list[str] = []
-        newest = [
-            CheckpointPath(str(folder / found.name), found.manifest.step)
-            for found in self.shelf.look()[0][:1]
-        ]
+        newest = next(
+            (CheckpointPath(str(folder / found.name), found.manifest.step) for found in self.shelf.look()[0]),
+            None,
+        )
         self.saving = Checkpoints(
-            str(folder), SHAPE, every, steps, begins or Beginning(), self.shelf.names(), *newest
+            str(folder), SHAPE, every, steps, begins or Beginning(), self.shelf.names(), newest
         )
 
     def regroup(self, step: int, members: list[Member]) -> None:
