@@ -9,16 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from recycle_runtime.protocol.lifeline import FROM_PARENT, Lifeline, hold_on
-
-
-def child(life: Callable[[], None]) -> int:
-    pid = os.fork()
-    if pid == 0:
-        try:
-            life()
-        finally:
-            os._exit(7)
-    return pid
+from tests.runtime.protocol.children import child
 
 
 def started(lifeline: Lifeline, then: Callable[[], None]) -> int:

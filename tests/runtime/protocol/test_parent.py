@@ -12,16 +12,7 @@ import pytest
 from recycle_runtime.protocol import parent
 from recycle_runtime.protocol.lifeline import FROM_PARENT, Lifeline, is_held
 from recycle_runtime.protocol.parent import die_with_parent, end_with_parent
-
-
-def child(life: Callable[[], None]) -> int:
-    pid = os.fork()
-    if pid == 0:
-        try:
-            life()
-        finally:
-            os._exit(7)
-    return pid
+from tests.runtime.protocol.children import child
 
 
 class Family:

@@ -181,16 +181,22 @@ def test_beyond_the_bundle_the_fastest_cut_is_made_on_demand(tmp_path: Path) -> 
     assert plans_in_order(outcome)[-1] == "6x4"
 
 
-@pytest.mark.slow
-def test_a_worker_that_is_slow_under_another_cut_has_less_to_do(tmp_path: Path) -> None:
-    """Both workers hold the whole model then, the one that was named after stage 1 as its second worker."""
-    program = tmp_path / "sleepy.py"
+def _sleepy(folder: Path) -> Path:
+    """The program with layers that take their time, so that a slow worker is told from others."""
+    program = folder / "sleepy.py"
     slept = (
         Path(LAYERED)
         .read_text()
         .replace("        return self.dropout", "        sleep(0.004)\n        return self.dropout")
     )
     program.write_text(slept.replace("import torch\n", "from time import sleep\n\nimport torch\n", 1))
+    return program
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_slow_under_another_cut_has_less_to_do(tmp_path: Path) -> None:
+    """Both workers hold the whole model then, the one that was named after stage 1 as its second worker."""
+    program = _sleepy(tmp_path)
     job = layered_job(layer_costs((1000,) * 6), (4, 2), 1, 8, redundancy=1)
     bundle = write_bundle(tmp_path / "slow.plan", job, {"6x2": [(1,)]}, [(0, 0)])
     found: list[str] = []
@@ -305,13 +311,7 @@ def test_the_stage_of_a_slow_worker_gets_fewer_layers(tmp_path: Path) -> None:
 
     Then the slow worker is killed.
     """
-    program = tmp_path / "sleepy.py"
-    slept = (
-        Path(LAYERED)
-        .read_text()
-        .replace("        return self.dropout", "        sleep(0.004)\n        return self.dropout")
-    )
-    program.write_text(slept.replace("import torch\n", "from time import sleep\n\nimport torch\n", 1))
+    program = _sleepy(tmp_path)
     bundle = write_bundle(
         tmp_path / "slow.plan", parse_job_text(SLOW, "slow.job"), {}, [(0, 0), (0, 1), (1, 0)], source=SLOW
     )

@@ -243,36 +243,27 @@ def test_ranks_do_not_fail_for_want_of_a_coordinator(jobs: list[WorldJob]) -> No
         assert not outcome.wrong and outcome.error is None, told(story, outcome)
 
 
+def _goes_on_one_to_a_node(job: WorldJob, *faults: Fault) -> None:
+    """With one worker on each of four nodes, and nothing but these faults."""
+    story = _quiet(7, [job], faults=faults, steps=30, nodes=4, room=1, checkpoints=0)
+    outcome = World(story).run()
+    assert not outcome.wrong and outcome.error is None, told(story, outcome)
+
+
 def test_nobody_is_given_up_for_a_peer_that_may_be_gone(jobs: list[WorldJob]) -> None:
     """Found once: a worker and its agent have no connection for a moment; its only peer is on a node that has
     just lost power, and is missed a second later."""
-    story = _quiet(
-        7,
-        jobs[2:3],
-        faults=(LoseNode(2.0, node=3), KillAgent(3.9, 1.0, node=1), CutLine(3.95, worker=(0, 1))),
-        steps=30,
-        nodes=4,
-        room=1,
-        checkpoints=0,
+    _goes_on_one_to_a_node(
+        jobs[2], LoseNode(2.0, node=3), KillAgent(3.9, 1.0, node=1), CutLine(3.95, worker=(0, 1))
     )
-    outcome = World(story).run()
-    assert not outcome.wrong and outcome.error is None, told(story, outcome)
 
 
 def test_nobody_is_given_up_for_a_peer_that_has_not_come_back(jobs: list[WorldJob]) -> None:
     """Found once: a node loses power and the coordinator starts again, so it does not know of that yet; then
     the peer's node does not reach it for a moment."""
-    story = _quiet(
-        7,
-        jobs[2:3],
-        faults=(LoseNode(2.0, node=2), KillCoordinator(2.01, 0.02), Partition(4.8, 3.3, pairs=((-1, 3),))),
-        steps=30,
-        nodes=4,
-        room=1,
-        checkpoints=0,
+    _goes_on_one_to_a_node(
+        jobs[2], LoseNode(2.0, node=2), KillCoordinator(2.01, 0.02), Partition(4.8, 3.3, pairs=((-1, 3),))
     )
-    outcome = World(story).run()
-    assert not outcome.wrong and outcome.error is None, told(story, outcome)
 
 
 def test_a_report_that_is_said_again_does_not_count(
