@@ -53,7 +53,8 @@ def slow_workers(words: str) -> tuple[tuple[tuple[int, int], float], ...]:
         worker, _, factor = word.partition("=")
         if not _is_factor(factor):
             raise argparse.ArgumentTypeError(
-                f"must be like 1:2=2.5, with a plain factor above 0 and up to 1000000, got {word!r}"
+                "must be like 1:2=2.5, or like 2.5,3 with --workers, with a plain factor above 0 and up to "
+                f"1000000, got {word!r}"
             )
         if _worker(worker) in found:
             raise argparse.ArgumentTypeError(f"names worker {worker.strip()} twice")
