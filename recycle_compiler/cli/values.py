@@ -53,8 +53,7 @@ def slow_workers(words: str) -> tuple[tuple[tuple[int, int], float], ...]:
         worker, _, factor = word.partition("=")
         if not _is_factor(factor):
             raise argparse.ArgumentTypeError(
-                "must be like 1:2=2.5, or like 2.5,3 with --workers, with a plain factor above 0 and up to "
-                f"1000000, got {word!r}"
+                f"must be like 1:2=2.5, with a plain factor above 0 and up to 1000000, got {word!r}"
             )
         if _worker(worker) in found:
             raise argparse.ArgumentTypeError(f"names worker {worker.strip()} twice")
@@ -71,7 +70,14 @@ class Factors(tuple[float, ...]):
 def slow_workers_or_factors(words: str) -> tuple[tuple[tuple[int, int], float], ...] | Factors:
     """`1:2=3,0:1=2`, or `3,2` where workers have no names."""
     factors = words.split(",")
-    return Factors(map(float, factors)) if all(map(_is_factor, factors)) else slow_workers(words)
+    if all(map(_is_factor, factors)):
+        return Factors(map(float, factors))
+    if "=" not in words:
+        raise argparse.ArgumentTypeError(
+            "must be like 1:2=2.5, or like 2.5,3 with --workers, with plain factors above 0 and up to "
+            f"1000000, got {words!r}"
+        )
+    return slow_workers(words)
 
 
 def _is_factor(word: str) -> bool:
