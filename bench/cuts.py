@@ -5,7 +5,7 @@ cut and counts found, Oobleck's model with pipelines of any depth, and the bound
 relative to fault-free 1F1B of the own cut.
 """
 
-import sys
+import argparse
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -107,15 +107,25 @@ def section(wanted: dict[str, tuple[int, ...]] | None = None) -> Section:
     )
 
 
-def _wanted(arguments: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    if not arguments:
-        return ROWS
-    found: dict[str, tuple[int, ...]] = {}
-    for argument in arguments:
-        name, _, counts = argument.partition(":")
-        found[name] = tuple(map(int, counts.split(","))) if counts else ROWS[name]
-    return found
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "jobs",
+        nargs="*",
+        metavar="JOB[:FAILED,...]",
+        help=f"any of {', '.join(ROWS)}, e.g. {next(iter(ROWS))}:0,2",
+    )
+    arguments = parser.parse_args()
+    wanted: dict[str, tuple[int, ...]] = {}
+    for text in arguments.jobs or ROWS:
+        name, _, counts = text.partition(":")
+        if name not in ROWS or not all(map(str.isdigit, counts.split(",") if counts else ())):
+            parser.error(
+                f"cannot make {text}; there are {', '.join(ROWS)}, and :0,2 after a name takes 0 and 2 failed"
+            )
+        wanted[name] = tuple(map(int, counts.split(","))) if counts else ROWS[name]
+    print(section(wanted).text())
 
 
 if __name__ == "__main__":
-    print(section(_wanted(sys.argv[1:])).text())
+    main()
