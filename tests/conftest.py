@@ -1,6 +1,7 @@
 """What every test may use: goldens, and hypothesis settings that repeat from run to run."""
 
 import difflib
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -11,12 +12,22 @@ from hypothesis import settings
 from recycle_compiler.cli.main import main
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.text import parse_schedule
+from recycle_runtime.logs import LOGGERS
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"
 
 # Slow machines must not fail a property, and the same commit must pass or fail everywhere.
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.load_profile("repeatable")
+
+
+@pytest.fixture(autouse=True)
+def logs_as_at_the_start() -> None:
+    """A command that ran in this process before has sent the lines of both packages elsewhere."""
+    for name in LOGGERS:
+        logger = logging.getLogger(name)
+        logger.propagate = True
+        logger.setLevel(logging.NOTSET)
 
 
 @pytest.fixture

@@ -138,11 +138,13 @@ def beginning(
     reads_all: bool = False,
     origin: Origin | None = None,
     accepts_changes: bool = False,
+    may_be_finished: bool = False,
 ) -> Beginning:
     """CheckpointError when the folder's checkpoints are not what this run can go on from.
 
     `reads_all`: where there is a choice, the newest one is taken of which every byte is as it was written.
-    `origin`: of this run. `accepts_changes`: also where its steps take other data.
+    `origin`: of this run. `accepts_changes`: also where its steps take other data. `may_be_finished`: it may
+    have all steps, and is for what comes after them.
     """
     found, damaged = Shelf(folder).look()
     if not resume:
@@ -158,7 +160,7 @@ def beginning(
         return Beginning(words=f"{folder} has no complete checkpoint: starting with the first step")
     newest = _newest_sound(Path(folder), found, damaged) if reads_all and len(found) > 1 else found[0]
     path, manifest = Path(folder) / newest.name, newest.manifest
-    _check(path, newest, shape, steps)
+    _check(path, newest, shape, steps + may_be_finished)
     if manifest.origin is None:
         _LOGGER.info("%s: made by an older version, which does not say by which job, and on what data", path)
     elif not accepts_changes:

@@ -85,6 +85,7 @@ def open_checkpoints(
     resume: bool,
     begins: Beginning | None = None,
     accepts_changes: bool = False,
+    may_be_finished: bool = False,
 ) -> Checkpoints:
     """Where a run begins; one that is under way already goes on as its journal has it.
 
@@ -95,7 +96,7 @@ def open_checkpoints(
     if remembered is None and begins is None:
         begins = beginning(
             folder, shape, steps, resume=resume, reads_all=True, origin=origin,
-            accepts_changes=accepts_changes,
+            accepts_changes=accepts_changes, may_be_finished=may_be_finished,
         )  # fmt: skip
         journal.write(begins=[begins.checkpoint, begins.step, begins.item])
         # Of a run whose coordinator was killed, or that ran out of disk.

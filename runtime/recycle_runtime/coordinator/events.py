@@ -22,6 +22,7 @@ from recycle_runtime.protocol.messages import (
     Done,
     Evaluated,
     Failed,
+    FirstGradients,
     GroupBroken,
     Holding,
     LayersArrived,
@@ -98,6 +99,7 @@ class Said:
         | Settled
         | Began
         | Parameters
+        | FirstGradients
         | Holding
         | AtBoundary
         | CaughtUp

@@ -1,4 +1,5 @@
-"""What the stages say of their parameters before the first step, and what is wrong with it as a whole.
+"""What the stages say of their parameters before the first step, and of their gradients after it, and what is
+wrong with that as a whole.
 
 Standard library only.
 """
@@ -6,7 +7,8 @@ Standard library only.
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 
-from recycle_runtime.protocol.messages import ParameterLook, Parameters
+from recycle_runtime.protocol.messages import ChunkGradients, FirstGradients, ParameterLook, Parameters
+from recycle_runtime.protocol.trained_chunks import ALL_FROZEN, TrainedChunks
 
 _SHOWN = 8
 
@@ -17,6 +19,7 @@ class ModelParameters:
     def __init__(self, stages: int) -> None:
         self._stages = stages
         self._said: dict[int, Parameters] = {}
+        self._gradients: dict[int, tuple[ChunkGradients, ...]] = {}
 
     def hear(self, stage: int, said: Parameters) -> bool:
         """Whether this was the last that was missing."""
@@ -24,9 +27,18 @@ class ModelParameters:
         self._said[stage] = said
         return not was_whole and len(self._said) == self._stages
 
-    def mistake(self) -> str | None:
-        """Why this model should not be trained."""
-        return self._nothing_trained() or self._copies()
+    def hear_gradients(self, stage: int, said: FirstGradients) -> TrainedChunks | None:
+        """What they come to, with the last stage that was missing."""
+        was_whole = len(self._gradients) == self._stages
+        self._gradients[stage] = said.chunks
+        if was_whole or len(self._gradients) < self._stages:
+            return None
+        chunks = [each for chunks in self._gradients.values() for each in chunks]
+        return TrainedChunks(said.step, chunks, "stage" if len(chunks) == self._stages else "chunk")
+
+    def mistake(self, *, may_be_frozen: bool = False) -> str | None:
+        """Why this model should not be trained; a script may have come to evaluate a frozen one."""
+        return self._nothing_trained(may_be_frozen=may_be_frozen) or self._copies()
 
     def warning(self) -> str | None:
         """What the user may not know."""
@@ -34,10 +46,12 @@ class ModelParameters:
             return None
         return f"warning: the optimizer leaves out {self._named(count)}, which require gradients: {_HINT}"
 
-    def _nothing_trained(self) -> str | None:
+    def _nothing_trained(self, *, may_be_frozen: bool) -> str | None:
         count = sum(said.untrained for said in self._said.values())
-        if not count or any(said.trained for said in self._said.values()):
+        if any(said.trained for said in self._said.values()):
             return None
+        if not count:
+            return None if may_be_frozen else ALL_FROZEN
         return (
             f"the optimizer has no parameter, so nothing would be trained; it leaves out {self._named(count)}"
         )

@@ -111,6 +111,7 @@ from recycle_runtime.protocol.messages import (
     End,
     Failed,
     FaultInjected,
+    FirstGradients,
     Generation,
     GroupBroken,
     Handlers,
@@ -196,6 +197,8 @@ class JobOptions:
     """Also with one whose steps have taken other data than those of this job would."""
     max_resumes: int = 0
     """How often the job may go on from its newest checkpoint by itself."""
+    is_continued: bool = False
+    """Whether it has done so: all steps may be made then, and what is left is to save them."""
     adaptation: AdaptationOptions = field(default_factory=AdaptationOptions)
     check_peers: int = CHECK_PEERS
     """Steps from one comparison of peers to the next; 0: never."""
@@ -251,6 +254,7 @@ class Service:
             checkpoints = open_checkpoints(
                 options.checkpoint, bundle, options.steps, options.every, remembered, self._journal,
                 resume=options.resume, begins=begins, accepts_changes=options.accepts_changes,
+                may_be_finished=options.is_continued,
             )  # fmt: skip
             self._checkpoint_files = CheckpointFiles(options.checkpoint, outside.file_thread("checkpoints"))
         expected = set(self._book.grid) - set(options.failed)
@@ -574,6 +578,7 @@ class Service:
             GroupBroken,
             PeerDigest,
             Parameters,
+            FirstGradients,
         ):
             workers.on(kind, lambda member, said: self._happen(Said(member, said)))
         for reply in (CheckpointWritten, CheckpointMissed, CheckpointFailed):

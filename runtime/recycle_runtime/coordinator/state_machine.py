@@ -103,6 +103,7 @@ from recycle_runtime.protocol.messages import (
     EvaluationRequest,
     EvaluationShare,
     Failed,
+    FirstGradients,
     GroupBroken,
     Handlers,
     Hold,
@@ -279,6 +280,7 @@ class StateMachine:
         members.on(Settled, self._step_settled)
         members.on(Began, self._began)
         members.on(Parameters, self._parameters)
+        members.on(FirstGradients, self._first_gradients)
         members.on(Holding, self._holding)
         members.on(AtBoundary, self._at_boundary)
         members.on(CaughtUp, self._caught_up)
@@ -530,10 +532,21 @@ class StateMachine:
         stage = self.cells.stage(member.worker) if member in self.roster else None
         if stage is None or not self._model.hear(stage, message):
             return
-        if (mistake := self._model.mistake()) is not None:
+        if (mistake := self._model.mistake(may_be_frozen=self._has_scripts)) is not None:
             self._end(mistake)
         elif (warning := self._model.warning()) is not None:
             self._orders.append(Tell(warning))
+
+    def _first_gradients(self, member: Member, message: FirstGradients) -> None:
+        """The same for what they reach."""
+        stage = self.cells.stage(member.worker) if member in self.roster else None
+        reached = None if stage is None else self._model.hear_gradients(stage, message)
+        if reached is None:
+            return
+        if (mistake := reached.mistake()) is not None:
+            self._end(mistake)
+        else:
+            self._orders += map(Tell, reached.warnings())
 
     def _holding(self, member: Member, message: Holding) -> None:
         """If it has passed the step before which to stop, all are told a later one."""

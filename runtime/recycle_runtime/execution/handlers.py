@@ -145,6 +145,8 @@ class Handlers:
         self.finiteness = Finiteness()
         self.samples = self.tokens = 0
         """That were loaded for the step so far."""
+        self.gives_back: dict[int, bool] = {}
+        """Of chunks whose inputs wanted gradients in this step: whether any got one."""
 
     def table(self) -> dict[Opcode, Handler]:
         """The handler of every opcode."""
@@ -169,6 +171,7 @@ class Handlers:
         self.finiteness.begin(step)
         self.samples = self.tokens = 0
         self._signatures = {}
+        self.gives_back = {}
         self.drop()
         for graphs in self._graphs.values():
             graphs.between_steps()
@@ -399,6 +402,8 @@ class Handlers:
     def _keep_gradients(self, buffer: Buffer, chunk: Chunk) -> None:
         """What has to be sent on; the inputs are not needed any more."""
         if not chunk.is_first:
+            arrived = any(tensor.grad is not None for tensor in buffer.inputs)
+            self.gives_back[chunk.number] = arrived or self.gives_back.get(chunk.number, False)
             buffer.gradients = [_gradient(tensor) for tensor in buffer.inputs if tensor.is_floating_point()]
         buffer.inputs = ()
 

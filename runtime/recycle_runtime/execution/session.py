@@ -9,6 +9,7 @@ import torch.distributed as dist
 
 from recycle_runtime.execution.chunk import Chunk
 from recycle_runtime.execution.evaluation import EvaluationData, EvaluationHandlers, evaluate
+from recycle_runtime.execution.gradient_reach import gradients_of
 from recycle_runtime.execution.handlers import Handlers
 from recycle_runtime.execution.interpreter import Interpreter, RunAgain
 from recycle_runtime.execution.op_times import OpTimes
@@ -18,6 +19,7 @@ from recycle_runtime.execution.tracing import Tracer
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import Instruction, Opcode
 from recycle_runtime.plan.worker_ids import Worker
+from recycle_runtime.protocol.messages import ChunkGradients
 from recycle_runtime.transport.interface import Grid, Transport
 
 
@@ -119,6 +121,11 @@ class Session:
                 continue
             loss = self.handlers.end()
             return StepReport(step, loss, time.perf_counter() - began, repeated, self.data.take_waited())
+
+    @property
+    def gradients(self) -> tuple[ChunkGradients, ...]:
+        """What those of the last step have reached."""
+        return gradients_of(self._chunks.values(), self.handlers.gives_back)
 
     def evaluate(self, data: EvaluationData, before: Callable[[int], None] | None = None) -> float | None:
         """Forwards alone, between two steps; what this worker adds to the sum of their losses."""

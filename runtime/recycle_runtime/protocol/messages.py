@@ -125,6 +125,20 @@ class ParameterLook(NamedTuple):
     """Some of them, in a few digits; empty where all are the same."""
 
 
+class ChunkGradients(NamedTuple):
+    """What the parameters of a chunk got in a step."""
+
+    chunk: Natural
+    trained: Natural
+    """Parameters that an optimizer has."""
+    without: Natural
+    """How many of these had no gradient, on no worker that holds the chunk."""
+    names: tuple[str, ...]
+    """Of some of these."""
+    gives_back: bool
+    """Whether what it was given got a gradient: where nothing did, no chunk before it is trained."""
+
+
 class RunningProcess(NamedTuple):
     """A worker process of an agent's node."""
 
@@ -191,6 +205,15 @@ class Parameters:
     """Of some of these."""
     looks: tuple[ParameterLook, ...]
     """Of parameters that may be copies of each other, where stages are built one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class FirstGradients:
+    """What the gradients of my chunks reach: said by one worker of each stage after the first step of a
+    generation."""
+
+    step: Natural
+    chunks: tuple[ChunkGradients, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -1067,6 +1090,7 @@ FromWorker = (
     | LeftGroup
     | Began
     | Parameters
+    | FirstGradients
     | LayersArrived
     | LayersLost
     | LossShare

@@ -24,7 +24,7 @@ from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.worker_ids import Worker
 from recycle_runtime.program.loading import Program
 from recycle_runtime.protocol.address import address_now
-from recycle_runtime.protocol.messages import CheckpointReply, NotFinite
+from recycle_runtime.protocol.messages import CheckpointReply, ChunkGradients, NotFinite
 from recycle_runtime.protocol.remote_store import RemoteStore
 from recycle_runtime.protocol.surroundings import ChannelLine, Line, Surroundings
 from recycle_runtime.transport.choose import connect
@@ -98,6 +98,11 @@ class TrainingSession(Protocol):
     def counts(self) -> Counts: ...
 
     def not_finite(self, step: int) -> tuple[NotFinite, ...]: ...
+
+    @property
+    def gradients(self) -> tuple[ChunkGradients, ...]:
+        """What those of the last step have reached."""
+        ...
 
     async def run(self, step: int, ends_at: int | None) -> StepReport:
         """One step; nothing is drawn ahead for steps from `ends_at` on."""
@@ -366,6 +371,10 @@ class _Session:
 
     def not_finite(self, step: int) -> tuple[NotFinite, ...]:
         return self._inner.handlers.finiteness.found(step)
+
+    @property
+    def gradients(self) -> tuple[ChunkGradients, ...]:
+        return self._inner.gradients
 
     async def run(self, step: int, ends_at: int | None) -> StepReport:
         self._inner.data.ends_at = ends_at

@@ -1,7 +1,9 @@
 """A worker without recovery: one plan from the first step to the last; the failure of another ends it."""
 
+import logging
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -11,10 +13,15 @@ from recycle_runtime.execution.session import Role, Session, StepReport
 from recycle_runtime.execution.tracing import Tracer
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import Instruction
+from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.program.loading import load_program
+from recycle_runtime.protocol.messages import ChunkGradients
+from recycle_runtime.protocol.trained_chunks import TrainedChunks
 from recycle_runtime.transport.choose import connect, device_of
 from recycle_runtime.transport.interface import Grid, Transport, grid_of
 from recycle_runtime.worker.options import WorkerOptions
+
+_log = logging.getLogger(__name__)
 
 Join = Callable[[WorkerOptions, dist.Store, Grid, Sequence[Instruction]], Transport]
 """Joins the other workers."""
@@ -26,12 +33,21 @@ def join(options: WorkerOptions, store: dist.Store, grid: Grid, stream: Sequence
     return connect(store, grid, options.worker, options.tp_rank, stream, device_of(options.device), timeout)
 
 
+class _Counts(NamedTuple):
+    """What a worker adds to the sums of a chunk that it holds."""
+
+    trained: int
+    without: int
+    gives_back: bool
+
+
 class FixedPlanWorker:
     """`recycle-run worker`, and what tests train with; it may hold several chunks."""
 
     def __init__(self, options: WorkerOptions, store: dist.Store, join: Join = join) -> None:
         self.options = options
         bundle = Bundle.read(options.bundle)
+        self._count = len(bundle.chunk_stages)
         program = load_program(options.program)
         device = device_of(options.device)
         stream = bundle.stream(options.plan, options.worker)
@@ -61,5 +77,30 @@ class FixedPlanWorker:
     def train(self, report: Callable[[StepReport], None]) -> None:
         """All steps; the last one is settled before this returns."""
         for step in range(self.options.steps):
-            report(self.session.run(step))
+            made = self.session.run(step)
+            if step == 0:
+                self._check_gradients()
+            report(made)
         self.session.settle()
+
+    def _check_gradients(self) -> None:
+        """After the first step: whether anything is trained, which only all workers together know."""
+        counts = torch.zeros(self._count, len(_Counts._fields), dtype=torch.float64)
+        for each in self.session.gradients:
+            own = _Counts(each.trained, each.without, each.gives_back)
+            counts[each.chunk] = torch.tensor(own, dtype=torch.float64)
+        pending = self.transport.start_sum(counts)
+        if pending is not None:
+            pending.wait()
+        reached = TrainedChunks(
+            0,
+            [
+                ChunkGradients(chunk, int(trained), int(without), (), gives_back=bool(gives_back))
+                for chunk, (trained, without, gives_back) in enumerate(counts)
+            ],
+            "chunk",
+        )
+        if (mistake := reached.mistake()) is not None:
+            raise ProgramError(f"{self.options.program}: {mistake}")
+        for warning in reached.warnings():
+            _log.warning("%s", warning.removeprefix("warning: "))

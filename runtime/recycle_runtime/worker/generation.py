@@ -22,6 +22,7 @@ from recycle_runtime.plan.worker_ids import Worker, worker_text, workers_in
 from recycle_runtime.protocol.messages import (
     CaughtUp,
     Copied,
+    FirstGradients,
     Go,
     InScript,
     LossShare,
@@ -95,6 +96,7 @@ class Generation:
         self._rate: float | None = None
         """The learning rate of the step under way, where losses are computed."""
         self._said_at = equipment.surroundings.now()
+        self._is_first_step = True
         self._unreported: tuple[int, float] | None = None
         """The step under way that has not been told, and when it began."""
 
@@ -176,6 +178,10 @@ class Generation:
         report = await session.run(step, equipment.link.hold_at)
         equipment.heartbeat.is_first = False
         self._unreported = None
+        if self._is_first_step and self.speaks_for_stage:
+            # Before the step counts: a job may have no other.
+            equipment.link.say(FirstGradients(step, session.gradients))
+        self._is_first_step = False
         done = report._asdict()
         done |= {**session.counts._asdict(), "rate": self._rate}
         equipment.link.say(StepDone(**done, times=equipment.engine.take_times()))

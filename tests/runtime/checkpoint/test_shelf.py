@@ -78,6 +78,15 @@ def test_another_number_of_pipelines_goes_on_after_the_items_that_were_used(tmp_
     assert (begins.checkpoint, begins.step, begins.item) == ("step-00000005", 5, 60)
 
 
+def test_all_steps_may_be_made_where_a_job_goes_on_by_itself(tmp_path: Path) -> None:
+    complete(Shelf(tmp_path), 5)
+    with pytest.raises(CheckpointError, match="has 5 steps already, and --steps asks for 5 in all"):
+        beginning(tmp_path, SHAPE, 5, resume=True)
+    assert beginning(tmp_path, SHAPE, 5, resume=True, may_be_finished=True).step == 5
+    with pytest.raises(CheckpointError, match="has 5 steps already, and --steps asks for 4 in all"):
+        beginning(tmp_path, SHAPE, 4, resume=True, may_be_finished=True)
+
+
 def test_shards_by_layer_fit_any_cut_of_as_many_layers(tmp_path: Path) -> None:
     by_layer = Shape(2, 3, 1, 4, layers=6)
     complete(Shelf(tmp_path), 5, by_layer)

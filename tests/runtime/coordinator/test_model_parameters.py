@@ -1,7 +1,7 @@
 """What is wrong with a model as a whole, from what its stages say of their parameters."""
 
 from recycle_runtime.coordinator.model_parameters import ModelParameters
-from recycle_runtime.protocol.messages import ParameterLook, Parameters
+from recycle_runtime.protocol.messages import ChunkGradients, FirstGradients, ParameterLook, Parameters
 
 WTE = ParameterLook("wte.weight", 0, (50, 8), "Embedding", True, "11aa")
 HEAD = ParameterLook("head.weight", 1, (50, 8), "Linear", False, "11aa")
@@ -44,8 +44,22 @@ def test_an_optimizer_of_nothing() -> None:
     )
 
 
-def test_a_frozen_model_is_no_mistake() -> None:
-    assert heard(Parameters(0, 0, (), ())).mistake() is None
+def test_a_frozen_model_is_for_evaluation() -> None:
+    model = heard(Parameters(0, 0, (), ()), Parameters(0, 0, (), ()))
+    assert str(model.mistake()).startswith("no parameter of the model requires a gradient")
+    assert model.mistake(may_be_frozen=True) is None
+
+
+def test_gradients_are_judged_once_all_stages_have_spoken() -> None:
+    model = ModelParameters(2)
+    first, last = (ChunkGradients(chunk, 2, 0, (), gives_back=chunk == 0) for chunk in range(2))
+    assert model.hear_gradients(1, FirstGradients(4, (last,))) is None
+    reached = model.hear_gradients(0, FirstGradients(4, (first,)))
+    assert reached is not None and reached.mistake() is None
+    assert list(reached.warnings()) == [
+        "warning: stage 1 gave no gradient back in step 4, so stage 0 is not trained; is its input detached?"
+    ]
+    assert model.hear_gradients(0, FirstGradients(9, (first,))) is None, "said again in another generation"
 
 
 def test_copies_of_an_embedding() -> None:

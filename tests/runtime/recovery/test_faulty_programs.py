@@ -125,3 +125,42 @@ def test_two_copies_of_one_parameter(tmp_path: Path, square: str, capfd: pytest.
 def test_an_optimizer_of_nothing(tmp_path: Path, square: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert trained(changed(tmp_path, TINY, OF_NOTHING), square, tmp_path) == 1
     assert "the optimizer has no parameter, so nothing would be trained" in capfd.readouterr().err
+
+
+FROZEN = """
+_build_stage = build_stage
+
+
+def build_stage(stage, stages):
+    return _build_stage(stage, stages).requires_grad_(False)
+"""
+DETACHED = """
+_build_stage = build_stage
+
+
+class Detaches(nn.Module):
+    def forward(self, value):
+        return value.detach()
+
+
+def build_stage(stage, stages):
+    return nn.Sequential(Detaches(), _build_stage(stage, stages))
+"""
+
+
+@pytest.mark.slow
+def test_a_frozen_model(tmp_path: Path, square: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert trained(changed(tmp_path, TINY, FROZEN), square, tmp_path) == 1
+    last = capfd.readouterr().err.splitlines()[-1]
+    assert "no parameter of the model requires a gradient, so nothing would be trained" in last
+
+
+@pytest.mark.slow
+def test_a_stage_that_gives_no_gradient_back(
+    tmp_path: Path, square: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Torch trains what comes after it; that is said once."""
+    assert trained(changed(tmp_path, TINY, DETACHED), square, tmp_path) == 0
+    said = capfd.readouterr().err
+    assert said.count("stage 1 gave no gradient back in step 0, so stage 0 is not trained") == 1
+    assert said.count("warning") == 1

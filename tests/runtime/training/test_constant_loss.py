@@ -37,3 +37,50 @@ def test_the_end_of_a_model_may_be_frozen(tmp_path: Path, pair: str) -> None:
     change = FROZEN.format(trained="(lambda name, first=_layers()[0][0]: name == first)")
     losses, _ = train_in_threads(pair, changed(tmp_path, MLP, change), 0, 2)
     assert len(losses) == 2
+
+
+CUT_OFF = """
+class Detaches(nn.Module):
+    def forward(self, value):
+        return value.detach()
+
+_layers = layers
+def layers():
+    made = _layers()
+    after = [(name, layer.requires_grad_({trained})) for name, layer in made[{at}:]]
+    return [*made[:{at}], ("detaches", Detaches()), *after]
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (FROZEN.format(trained="(lambda name: False)"), "no parameter of the model requires a gradient"),
+        (
+            CUT_OFF.format(at=1, trained=False),
+            "no parameter that an optimizer has got a gradient in step 0, so nothing would be trained",
+        ),
+    ],
+    ids=["frozen", "cut off"],
+)
+def test_several_stages_see_it_together(tmp_path: Path, square: str, change: str, words: str) -> None:
+    """The loss depends on what comes into the last stage, so that one alone sees nothing wrong."""
+    with pytest.raises(ProgramError, match=words):
+        train_in_threads(square, changed(tmp_path, MLP, change), 0, 1)
+
+
+def test_what_comes_before_a_detached_layer(
+    tmp_path: Path, square: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    program = changed(tmp_path, MLP, CUT_OFF.format(at=-1, trained=True))
+    losses, _ = train_in_threads(square, program, 0, 2)
+    assert len(losses) == 2
+    assert {record.getMessage() for record in caplog.records} == {
+        "chunk 1 gave no gradient back in step 0, so chunk 0 is not trained; is its input detached?"
+    }
+
+
+def test_a_frozen_stage_is_no_mistake(tmp_path: Path, square: str, caplog: pytest.LogCaptureFixture) -> None:
+    change = FROZEN.format(trained="(lambda name: name == 'first')")
+    losses, _ = train_in_threads(square, changed(tmp_path, MLP, change), 0, 2)
+    assert len(losses) == 2 and not caplog.records

@@ -219,6 +219,7 @@ def _run(
             state=_folder(state, number),
             resume=options.resume or number > 0,
             max_resumes=resumes - number,
+            is_continued=number > 0,
         )
         try:
             service = Service(own, Outside(serve=partial(serve, listener=os.dup(listener))))

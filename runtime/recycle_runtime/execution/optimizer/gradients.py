@@ -240,6 +240,16 @@ class FlatGradients:
         return [parameter for part in self._parts for parameter in part.parameters]
 
     @property
+    def absent(self) -> set[torch.Tensor]:
+        """Parameters that had no gradient on any peer when gradients were summed last."""
+        return {
+            parameter
+            for part in self._parts
+            for parameter, is_present in zip(part.parameters, part.present, strict=True)
+            if not is_present
+        }
+
+    @property
     def bytes_held(self) -> int:
         tensors = [part.flat for part in self._parts] + [copy for copy, _ in self._kept]
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

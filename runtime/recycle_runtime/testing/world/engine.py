@@ -33,6 +33,7 @@ from recycle_runtime.protocol.messages import (
     CheckpointMissed,
     CheckpointReply,
     CheckpointWritten,
+    ChunkGradients,
     NotFinite,
     StoreGet,
     StoreOpen,
@@ -375,6 +376,13 @@ class NumberSession:
 
     def not_finite(self, step: int) -> tuple[NotFinite, ...]:
         return ()
+
+    @property
+    def gradients(self) -> tuple[ChunkGradients, ...]:
+        return tuple(
+            ChunkGradients(number, len(chunk.layers), 0, (), gives_back=True)
+            for number, chunk in self._chunks.items()
+        )
 
     async def run(self, step: int, ends_at: int | None) -> StepReport:
         began, repeated = self._process.now(), 0

@@ -335,6 +335,7 @@ class World:
             token=TOKEN,
             state=self._coordinators_folder,
             resume=self._runs > 0,
+            is_continued=self._runs > 0,
             max_resumes=0 if self._is_with_user else scenario.resumes - self._runs,
             heartbeat_timeout=2.0,
             start_seconds=120.0,

@@ -1,0 +1,32 @@
+"""What the gradients of a step have reached, for mistakes that no worker sees alone.
+
+A program may detach what one of its layers is given. Torch trains what comes after it, and so does a plan: a
+stage that gives no gradient back sends zeros to the one before it. Whether anything is trained at all, and
+what is not, is known when all chunks have said this.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import torch
+
+from recycle_runtime.execution.chunk import Chunk
+from recycle_runtime.protocol.messages import ChunkGradients
+
+_SHOWN = 8
+"""Names that are told."""
+
+
+def gradients_of(chunks: Iterable[Chunk], gives_back: Mapping[int, bool]) -> tuple[ChunkGradients, ...]:
+    """Of chunks whose gradients were summed; `gives_back` as handlers have seen it."""
+    return tuple(_of_chunk(chunk, gives_back.get(chunk.number, True)) for chunk in chunks)
+
+
+def _of_chunk(chunk: Chunk, gives_back: bool) -> ChunkGradients:
+    absent = chunk.stepper.gradients.absent
+    named: list[tuple[str, torch.Tensor]] = []
+    for layer in chunk.layers:
+        untrained = set(layer.untrained)
+        own = zip(layer.parameter_names, layer.parameters, strict=True)
+        named += [(name, parameter) for name, parameter in own if name not in untrained]
+    without = [name for name, parameter in named if parameter in absent]
+    return ChunkGradients(chunk.number, len(named), len(without), tuple(without[:_SHOWN]), gives_back)
