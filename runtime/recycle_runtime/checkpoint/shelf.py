@@ -160,7 +160,9 @@ def beginning(
         return Beginning(words=f"{folder} has no complete checkpoint: starting with the first step")
     newest = _newest_sound(Path(folder), found, damaged) if reads_all and len(found) > 1 else found[0]
     path, manifest = Path(folder) / newest.name, newest.manifest
-    _check(path, newest, shape, steps + may_be_finished)
+    _check(path, newest, shape)
+    if manifest.step >= steps + may_be_finished:
+        raise CheckpointError(f"{path}: has {manifest.step} steps already, and --steps asks for {steps} in all")
     if manifest.origin is None:
         _LOGGER.info("%s: made by an older version, which does not say by which job, and on what data", path)
     elif not accepts_changes:
@@ -216,7 +218,7 @@ def _newest_sound(folder: Path, found: list[Complete], damaged: list[str]) -> Co
     raise CheckpointError(f"no checkpoint in {folder} is as it was written: {damaged[0]}")
 
 
-def _check(path: Path, found: Complete, shape: Shape, steps: int) -> None:
+def _check(path: Path, found: Complete, shape: Shape) -> None:
     made = found.manifest.shape
     # By layer, shards fit any cut; whether they are the program's layers is for workers to see.
     by_what = ("layers", made.layers, shape.layers or made.layers)
@@ -229,7 +231,3 @@ def _check(path: Path, found: Complete, shape: Shape, steps: int) -> None:
                 + ("the cut, " if made.layers else "")
                 + "pipelines and micro-batches may differ"
             )
-    if found.manifest.step >= steps:
-        raise CheckpointError(
-            f"{path}: has {found.manifest.step} steps already, and --steps asks for {steps} in all"
-        )
