@@ -162,7 +162,9 @@ def beginning(
     path, manifest = Path(folder) / newest.name, newest.manifest
     _check(path, newest, shape)
     if manifest.step >= steps + may_be_finished:
-        raise CheckpointError(f"{path}: has {manifest.step} steps already, and --steps asks for {steps} in all")
+        raise CheckpointError(
+            f"{path}: has {manifest.step} steps already, and --steps asks for {steps} in all"
+        )
     if manifest.origin is None:
         _LOGGER.info("%s: made by an older version, which does not say by which job, and on what data", path)
     elif not accepts_changes:
