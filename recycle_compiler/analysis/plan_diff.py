@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recycle_compiler.ir.failure import FailureSet, Worker, worker_at
+from recycle_compiler.ir.groups import any_layout_of
 from recycle_compiler.ir.job import JobSpec, SolverOptions, Techniques
 from recycle_compiler.ir.layers import LayerCosts
-from recycle_compiler.ir.layout import layout_of
 from recycle_compiler.ir.ops import Column, OpKind
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.streams import Streams
@@ -228,7 +228,7 @@ def plan_title(failures: int) -> str:
 
 def schedule_title(schedule: Schedule) -> str:
     """What a plan is for; under another cut, `plan under 2x2,2x4`."""
-    layout = layout_of(schedule.job, schedule.failed)
+    layout = any_layout_of(schedule.job, schedule.failed)
     if layout is None or not schedule.job.is_recut:
         return plan_title(len(schedule.failed))
     return f"plan under {layout}"

@@ -59,6 +59,7 @@ def bundle_bytes(*, source: str, plans: Sequence[Streams], recuts: Sequence[Sequ
         chunk_stages=job.chunk_stages,
         cut=job.cut,
         tied_chunks=job.tied_chunks,
+        groups=job.groups,
         plans=tuple(map(_entry, plans)),
         layouts=tuple(layout for layout, _ in encoded),
     )

@@ -7,6 +7,9 @@ arrived and the window of its stage is open; that gives back exactly the schedul
 import numpy as np
 
 from recycle_compiler.ir.failure import Worker, worker_number
+from recycle_compiler.ir.groups import ending_starts
+from recycle_compiler.ir.hops import hop_times
+from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.ops import UNSET, Op, OpKind, op_duration, op_table
 from recycle_compiler.ir.schedule import Schedule, schedule_order
 from recycle_compiler.ir.streams import Streams
@@ -32,12 +35,16 @@ def replay(streams: Streams) -> Schedule:
     waiting: dict[tuple[OpKind, int, int, int], Worker] = {}
     runnable = list(streams.workers)
     timed: list[tuple[Op, int]] = []
+    hops = _hops(streams.job)
     while runnable:
         worker = runnable.pop()
         queue = queues[worker]
         while position[worker] < len(queue):
             op = queue[position[worker]]
-            need, lag = _need(streams, op)
+            need, border = _need(streams, op)
+            lag = (
+                0 if border is None else hops[op.pipeline * streams.job.microbatches + op.microbatch][border]
+            )
             if need is not None and need not in ends:
                 waiting[need] = worker
                 break
@@ -71,24 +78,34 @@ def _chain(kind: OpKind) -> OpKind:
     return OpKind.I if kind is OpKind.B else kind
 
 
-def _need(streams: Streams, op: Op) -> tuple[tuple[OpKind, int, int, int] | None, int]:
-    """The op that this one waits for, and the time its message takes."""
+def _hops(job: JobSpec) -> list[list[int]]:
+    """For every micro-batch what its messages take, from each chunk to the next and back."""
+    units = job.pipelines * job.microbatches
+    if not job.groups:
+        return [list(job.transfer)] * units
+    return hop_times(job, *np.indices((units, job.chunks - 1))).tolist()
+
+
+def _need(streams: Streams, op: Op) -> tuple[tuple[OpKind, int, int, int] | None, int | None]:
+    """The op that this one waits for, and behind which chunk the border lies that its message crosses."""
     job, place = streams.job, (op.pipeline, op.microbatch)
     if op.kind is OpKind.F:
         if op.chunk == 0:
-            return None, 0
-        return (OpKind.F, *place, op.chunk - 1), job.transfer[op.chunk - 1]
+            return None, None
+        return (OpKind.F, *place, op.chunk - 1), op.chunk - 1
     if op.kind is OpKind.W:
-        return (OpKind.I, *place, op.chunk), 0
+        return (OpKind.I, *place, op.chunk), None
     if op.chunk == job.chunks - 1:
-        return (OpKind.F, *place, op.chunk), 0
-    return (OpKind.I, *place, op.chunk + 1), job.transfer[op.chunk]
+        return (OpKind.F, *place, op.chunk), None
+    return (OpKind.I, *place, op.chunk + 1), op.chunk
 
 
 def _schedule(streams: Streams, timed: list[tuple[Op, int]], clock: dict[Worker, int]) -> Schedule:
     """Reductions and optimizer steps added, rows sorted."""
     job = streams.job
     last = [max(clock[w] for w in streams.workers if w.stage == stage) for stage in range(job.stages)]
+    if job.groups:
+        return _schedule_of(streams, [*timed, *_endings_of_groups(streams, last)])
     together = range(job.stages) if not job.techniques.stagger else job.tied_chunks
     latest = max((last[stage] for stage in together), default=0)
     last = [latest if stage in together else end for stage, end in enumerate(last)]
@@ -101,7 +118,27 @@ def _schedule(streams: Streams, timed: list[tuple[Op, int]], clock: dict[Worker,
                 op = Op(kind, UNSET, UNSET, chunk, number, op_duration(job, kind, chunk))
                 timed.append((op, now))
                 now += op.duration
+    return _schedule_of(streams, timed)
+
+
+def _endings_of_groups(streams: Streams, last: list[int]) -> list[tuple[Op, int]]:
+    """Reductions and steps where holders of a chunk hold others too: a sum waits for all of them."""
+    job = streams.job
+    sums, steps = ending_starts(job, last)
+    found: list[tuple[Op, int]] = []
+    for worker in streams.workers:
+        number = worker_number(worker, job.pipelines)
+        for chunk in job.held[worker.stage]:
+            starts = (sums[chunk], steps[worker.stage, chunk])
+            for kind, start in zip((OpKind.R, OpKind.O), starts, strict=True):
+                found.append((Op(kind, UNSET, UNSET, chunk, number, op_duration(job, kind, chunk)), start))
+    return found
+
+
+def _schedule_of(streams: Streams, timed: list[tuple[Op, int]]) -> Schedule:
     ops = op_table([op for op, _ in timed])
     start = np.array([start for _, start in timed], dtype=np.int64)
     order = schedule_order(ops, start)
-    return Schedule(job, streams.failed, ops.take(order), start[order], streams.release, streams.claims)
+    return Schedule(
+        streams.job, streams.failed, ops.take(order), start[order], streams.release, streams.claims
+    )

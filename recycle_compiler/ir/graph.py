@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recycle_compiler.ir.failure import FailureSet, worker_number
+from recycle_compiler.ir.hops import hop_times
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.ops import UNSET, Column, OpKind, OpTable
 from recycle_compiler.ir.target import Target
@@ -96,8 +97,6 @@ def data_edges(job: JobSpec, ops: OpTable) -> Edges:
     for chain, chosen in enumerate((forward, backward)):
         row_of[(chain, *(column[chosen] for column in place))] = np.flatnonzero(chosen)
     last = ops.chunk == job.chunks - 1
-    # One more than there are, for the last chunk, which sends nothing on.
-    transfer = np.array([*job.transfer, 0], dtype=np.int64)
     parts: list[Edges] = []
     for chosen, chain, step in (
         (forward & (ops.chunk > 0), 0, -1),
@@ -107,7 +106,8 @@ def data_edges(job: JobSpec, ops: OpTable) -> Edges:
     ):
         pipeline, microbatch, chunk = (column[chosen] for column in place)
         before = row_of[chain, pipeline, microbatch, chunk + step]
-        lag = transfer[chunk + min(step, 0)] if step else np.zeros(len(before), dtype=np.int64)
+        unit = pipeline * job.microbatches + microbatch
+        lag = hop_times(job, unit, chunk + min(step, 0)) if step else np.zeros(len(before), dtype=np.int64)
         parts.append(Edges(before, np.flatnonzero(chosen), lag))
     return Edges(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 

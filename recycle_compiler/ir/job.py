@@ -19,7 +19,8 @@ Where stages do not hold one chunk each, in order, `chunks 0 1 1 0` says which s
 in layers also has `cut 3 2 3`, the layers of each chunk, `redundancy 2`, and the lines of `ir/layers.py` if
 it can be cut anew; `split 40000` if micro-batches may be split in two, `parts 2` where they are; `free 32`
 if the compiler chooses where its 32 workers start. Where layers share parameters, `tied 0 9` names them and
-`tied_reduce 400` is what their sum takes.
+`tied_reduce 400` is what their sum takes. Where groups of pipelines have cuts of their own, `groups 0,0 1,2`
+says for each group which stage holds each chunk, and `shares 30 2` how many micro-batches each group has.
 """
 
 from bisect import bisect_right
@@ -115,6 +116,11 @@ class JobSpec:
     free_workers: int = 0
     """Of a job that leaves stages and pipelines to the compiler, the number of its workers; else 0. Its
     cut and grid are then only the first that fit, and some cells of the grid may have no worker."""
+    groups: tuple[tuple[int, ...], ...] = ()
+    """Where groups of pipelines have cuts of their own: for each group the stage that holds each chunk, first
+    that of `chunk_stages`. Empty where all pipelines have one cut."""
+    shares: tuple[int, ...] = ()
+    """How many micro-batches each group has: the first so many are those of the first group, and so on."""
 
     def __post_init__(self) -> None:
         if not self.chunk_stages:
@@ -129,6 +135,19 @@ class JobSpec:
     def has_chunk_per_stage(self) -> bool:
         """Whether every stage holds one chunk, in order: then chunks and stages have the same numbers."""
         return self.chunk_stages == tuple(range(self.stages))
+
+    @property
+    def holders(self) -> tuple[tuple[int, ...], ...]:
+        """For each chunk the stages whose workers hold it: one, or one of each group."""
+        return tuple(zip(*(self.groups or (self.chunk_stages,)), strict=True))
+
+    @property
+    def held(self) -> tuple[tuple[int, ...], ...]:
+        """For each stage the chunks that its workers hold, in order."""
+        return tuple(
+            tuple(chunk for chunk, stages in enumerate(self.holders) if stage in stages)
+            for stage in range(self.stages)
+        )
 
     @property
     def tied_chunks(self) -> tuple[int, ...]:
@@ -157,6 +176,9 @@ class JobSpec:
     @property
     def finish(self) -> tuple[int, ...]:
         """How long a worker of each stage takes to reduce and step, for all chunks that it holds."""
+        if self.groups:
+            ends = reduction_ends(self)
+            return tuple(ends[held[-1]] + sum(self.optimizer[chunk] for chunk in held) for held in self.held)
         whole = [0] * self.stages
         for stage, reduce, optimizer in zip(self.chunk_stages, self.reduce, self.optimizer, strict=True):
             whole[stage] += reduce + optimizer
@@ -175,8 +197,9 @@ class JobSpec:
         for name in ("stages", "pipelines", "tensor", "microbatches"):
             if getattr(self, name) < 1:
                 yield f"{name} must be at least 1, got {getattr(self, name)}"
-        if set(self.chunk_stages) != set(range(self.stages)):
-            yield f"chunks {self.chunk_stages} do not lie on each of {self.stages} stages"
+        if {stage for stages in self.holders for stage in stages} != set(range(self.stages)):
+            yield f"chunks {self.groups or self.chunk_stages} do not lie on each of {self.stages} stages"
+        yield from self._verify_groups()
         for name in PER_CHUNK:
             values = getattr(self, name)
             expected = self.stages if name == "capacity" else self.chunks - (name == "transfer")
@@ -192,6 +215,23 @@ class JobSpec:
         if not 0 <= self.failures <= self.workers:
             yield f"failures must be between 0 and {self.workers}, got {self.failures}"
         yield from self._verify_layers()
+
+    def _verify_groups(self) -> Iterator[str]:
+        if len(self.groups) != len(self.shares) or len(self.groups) == 1:
+            yield f"{len(self.groups)} groups cannot have {len(self.shares)} shares"
+        if not self.groups:
+            return
+        units = self.pipelines * self.microbatches
+        if sum(self.shares) != units or min(self.shares, default=0) < 1:
+            yield f"shares {self.shares} do not add up to {units} micro-batches"
+        if self.groups[0] != self.chunk_stages or self.tied or not self.is_recut:
+            yield "groups are for jobs in layers under another cut, none of them tied"
+        if not self.techniques.adaptive:
+            yield "groups need the technique adaptive"
+        # Stages of one group follow those of the group before, and micro-batches pass them in order.
+        stages = [stage for group in self.groups for stage in dict.fromkeys(group)]
+        if stages != list(range(self.stages)) or any(list(g) != sorted(g) for g in self.groups):
+            yield f"groups {self.groups} do not have contiguous chunks on stages in order"
 
     def _verify_layers(self) -> Iterator[str]:
         if self.redundancy < 1:
@@ -244,6 +284,18 @@ _SHAPE = ("stages", "pipelines", "tensor", "microbatches")
 _SOLVER = ("time_limit_ns", "gap_ppm", "seed")
 
 
+def reduction_ends(job: JobSpec) -> tuple[int, ...]:
+    """For each chunk, when its sum is done, where all workers begin with their sums at one time.
+
+    Every worker sums its chunks in order, so a sum waits for the one before it on any of its holders.
+    """
+    ends: list[int] = []
+    for chunk, (stages, reduce) in enumerate(zip(job.holders, job.reduce, strict=True)):
+        follows = chunk > 0 and bool(set(stages) & set(job.holders[chunk - 1]))
+        ends.append(reduce + (ends[-1] if follows else 0))
+    return tuple(ends)
+
+
 def leading_chunks(job: JobSpec) -> list[int]:
     """For each chunk the first of those that it is tied to; itself, if it is not tied."""
     tied = job.tied_chunks
@@ -271,6 +323,9 @@ def print_job(job: JobSpec) -> str:
         lines.append(" ".join((name, *values)))
     if not job.has_chunk_per_stage:
         lines.append(" ".join(("chunks", *map(str, job.chunk_stages))))
+    if job.groups:
+        lines.append(" ".join(("groups", *(",".join(map(str, group)) for group in job.groups))))
+        lines.append(" ".join(("shares", *map(str, job.shares))))
     if job.cut:
         lines += [" ".join(("cut", *map(str, job.cut))), f"redundancy {job.redundancy}"]
     if job.layer_costs is not None:
@@ -300,6 +355,7 @@ def parse_job(lines: Iterable[str]) -> JobSpec:
         fields[words[0]] = words[1:]
     expected = {"job", "shape", "units", "techniques", "failures", "solver", *PER_CHUNK}
     optional = {"chunks", "cut", "redundancy", "split", "parts", "tied", "tied_reduce", "free"}
+    optional |= {"groups", "shares"}
     if "layer_forward" in fields:
         expected |= {f"layer_{name}" for name in (*PER_LAYER, "capacity")}
     if fields.keys() - optional != expected:
@@ -323,6 +379,9 @@ def _job_from(fields: dict[str, list[str]]) -> JobSpec:
         raise ValueError(f"unknown technique in {techniques}")
     (name,) = fields["job"]
     (failures,) = fields["failures"]
+    groups = tuple(tuple(map(int, word.split(","))) for word in fields.get("groups", ()))
+    if len({len(group) for group in groups}) > 1:
+        raise ValueError(f"groups {groups} do not have the same chunks")
     return JobSpec(
         name=name,
         unit=unit,
@@ -339,6 +398,8 @@ def _job_from(fields: dict[str, list[str]]) -> JobSpec:
         tied=tuple(int(word) for word in fields.get("tied", ())),
         tied_reduce=int(fields.get("tied_reduce", ["0"])[0]),
         free_workers=int(fields.get("free", ["0"])[0]),
+        groups=groups,
+        shares=tuple(int(word) for word in fields.get("shares", ())),
         **shape,
         **per_chunk,
     )

@@ -8,6 +8,7 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from recycle_compiler.ir.failure import FailureSet, Worker, worker_at
+from recycle_compiler.ir.hops import hop_times
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.ops import MICROBATCH_KINDS, Column, Op, OpKind, OpTable
 from recycle_compiler.ir.streams import Claims
@@ -137,7 +138,8 @@ def _wrong_order(schedule: Schedule) -> Iterator[str]:
     if (start[forward] < 0).any() or (back_start < 0).any():
         yield "a micro-batch misses an F or a backward on some chunk"
         return
-    transfer = np.array(job.transfer, dtype=np.int64)
+    places = np.indices((job.pipelines * job.microbatches, job.chunks - 1))
+    transfer = hop_times(job, *places).reshape(job.pipelines, job.microbatches, job.chunks - 1)
     if (start[forward][..., 1:] < end[forward][..., :-1] + transfer).any():
         yield "an F starts before its input has arrived"
     if (back_start[..., :-1] < back_end[..., 1:] + transfer).any():

@@ -27,8 +27,8 @@ class Target:
         job = self.job
         pipelines = hosting_pipelines(self.failed, job.stages, job.pipelines, job.techniques.adaptive)
         return tuple(
-            tuple(stage * job.pipelines + pipeline for pipeline in pipelines[stage])
-            for stage in job.chunk_stages
+            tuple(stage * job.pipelines + pipeline for stage in stages for pipeline in pipelines[stage])
+            for stages in job.holders
         )
 
     @property
@@ -38,9 +38,10 @@ class Target:
         return tuple(
             tuple(
                 stage * job.pipelines + pipeline
+                for stage in stages
                 for pipeline in live_pipelines(self.failed, stage, job.pipelines)
             )
-            for stage in job.chunk_stages
+            for stages in job.holders
         )
 
     @property

@@ -7,11 +7,12 @@ stands in `scheduling/search.py`. Where workers are slow, an order is sought tha
 What the schedule says of it are the times of the job: a plan claims nothing about slowness.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from recycle_compiler.ir.graph import Graph
 from recycle_compiler.ir.job import SolverOptions
 from recycle_compiler.ir.schedule import Schedule
+from recycle_compiler.passes.grouped_schedule import schedule_groups
 from recycle_compiler.passes.pipeline import Pass
 from recycle_compiler.scheduling.budget import Deadline
 from recycle_compiler.scheduling.problem import Problem, problem_of, slowed
@@ -32,8 +33,17 @@ class AssignSlots(Pass[Graph, Schedule]):
     """Whose ops take longer than the job says."""
 
     def run(self, graph: Graph) -> Schedule:
+        if graph.job.groups:
+            return schedule_groups(graph, self._planned_alone)
         problem = problem_of(graph)
         return schedule_from(graph, problem, self.plan(problem, graph.job.solver))
+
+    def _planned_alone(self, problem: Problem, options: SolverOptions) -> Plan:
+        """One group of several, which share the time."""
+        limit = options.time_limit_ns if self.time_limit_ns is None else self.time_limit_ns
+        # The MILP knows nothing of pools that have to wait, and may choose other routes.
+        effort = replace(self.effort, exact=False)
+        return replace(self, effort=effort, time_limit_ns=limit // 2).plan(problem, options)
 
     def plan(self, problem: Problem, options: SolverOptions) -> Plan:
         """Times and their bound, not yet put on the ops: all that plans are compared by."""

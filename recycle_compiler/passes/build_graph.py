@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from recycle_compiler.ir.graph import Graph, memory_of
+from recycle_compiler.ir.hops import hop_times
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.ops import UNSET, Column, Op, OpKind, OpTable, concatenate, op_table
 from recycle_compiler.ir.target import Target
@@ -65,7 +66,8 @@ def _chains(job: JobSpec, size: int) -> list[tuple[Column, Column, Column]]:
     """Forward down the chunks, over to backward on the last, and back up."""
     forward = np.arange(size).reshape(-1, job.chunks)
     backward = forward + size
-    transfer = np.tile(np.array(job.transfer, dtype=np.int64), len(forward))
+    unit, chunk = (index.ravel() for index in np.indices((len(forward), job.chunks - 1)))
+    transfer = hop_times(job, unit, chunk)
     return [
         (forward[:, :-1].ravel(), forward[:, 1:].ravel(), transfer),
         (forward[:, -1], backward[:, -1], np.zeros(len(forward), np.int64)),

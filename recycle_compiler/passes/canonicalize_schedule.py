@@ -31,6 +31,9 @@ class CanonicalizeSchedule(Pass[Schedule, Schedule]):
     name = "canonicalize-schedule"
 
     def run(self, schedule: Schedule) -> Schedule:
+        if schedule.job.groups:
+            # It was put together from schedules of this form.
+            return schedule
         graph = graph_of(schedule)
         problem = problem_of(graph)
         clock = Clock(problem)

@@ -31,8 +31,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recycle_compiler.ir.graph import Graph
+from recycle_compiler.ir.groups import groups_of
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.ops import OpKind
+from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.pipeline import Pass
 from recycle_compiler.scheduling.slow_workers import SlowWorkers, stage_shares
 
@@ -53,7 +55,7 @@ class RouteMicrobatches(Pass[Graph, Graph]):
     def run(self, graph: Graph) -> Graph:
         ops = graph.ops
         work = ops.kind <= OpKind.W
-        table = routes(graph.job, graph.target.hosts, self.slow)
+        table = _group_routes(graph) if graph.job.groups else routes(graph.job, graph.target.hosts, self.slow)
         worker = ops.worker.copy()
         worker[work] = table[ops.pipeline[work], ops.microbatch[work], ops.chunk[work]]
         return replace(graph, ops=replace(ops, worker=worker))
@@ -83,6 +85,20 @@ def routes(job: JobSpec, hosts: tuple[tuple[int, ...], ...], slow: SlowWorkers =
             table[failed, :, chunk] = np.array(alive)[turn.T % len(alive)]
         table[:, :, chunk] += stage * job.pipelines
     return table
+
+
+def _group_routes(graph: Graph) -> NDArray[np.int64]:
+    """The same for groups: each as if it were alone, and a worker has a micro-batch on all its chunks."""
+    job = graph.job
+    table = np.empty((job.pipelines * job.microbatches, job.chunks), dtype=np.int64)
+    for group in groups_of(job, graph.failed):
+        alone = group.job
+        own = routes(alone, Target(alone, group.failed).hosts).reshape(-1, alone.stages)
+        units = slice(group.first_unit, group.first_unit + len(own))
+        for place, (stage, chunks) in enumerate(zip(group.stages, group.held, strict=True)):
+            rank = own[:, place] - place * alone.pipelines
+            table[units, chunks[0] : chunks[-1] + 1] = (stage * job.pipelines + rank)[:, None]
+    return table.reshape(job.pipelines, job.microbatches, job.chunks)
 
 
 def _all_in_turn(job: JobSpec, alive: tuple[int, ...], share: list[int]) -> NDArray[np.int64]:

@@ -12,8 +12,10 @@ micro-batch while a W is put off. Elsewhere (the first chunk with room for one) 
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from recycle_compiler.ir.graph import Graph
+from recycle_compiler.ir.hops import unit_stages
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.ops import OpKind, OpTable, concatenate
 from recycle_compiler.passes.pipeline import Pass
@@ -32,9 +34,8 @@ class SplitBackward(Pass[Graph, Graph]):
         if self.chunks is None and not job.techniques.decouple:
             return graph
         given = self.chunks
-        pays = (_pays(job, chunk) if given is None else chunk in given for chunk in range(job.chunks))
-        chosen = np.array(list(pays))
-        split = (ops.kind == OpKind.B) & chosen[ops.chunk]
+        chosen = _where_it_pays(job, ops) if given is None else np.isin(ops.chunk, given)
+        split = (ops.kind == OpKind.B) & chosen
         rows = np.flatnonzero(split)
         weight_row = np.full(len(ops), -1)
         weight_row[rows] = len(ops) + np.arange(len(rows))
@@ -56,10 +57,21 @@ class SplitBackward(Pass[Graph, Graph]):
         )
 
 
-def _pays(job: JobSpec, chunk: int) -> bool:
-    capacity = job.capacity[job.chunk_stages[chunk]]
-    room_for_two = capacity is None or capacity >= job.activation[chunk] + job.kept_for_weight[chunk]
-    return chunk > 0 or room_for_two
+def _where_it_pays(job: JobSpec, ops: OpTable) -> NDArray[np.bool_]:
+    """For every op on a micro-batch; of groups, neighbouring chunks of a stage are one."""
+    if not job.groups:
+        pays = (_pays(job, stage, (chunk,)) for chunk, stage in enumerate(job.chunk_stages))
+        return np.array(list(pays))[ops.chunk]
+    of_stage = np.array([_pays(job, stage, chunks) for stage, chunks in enumerate(job.held)])
+    # Ops that have no micro-batch find anything: they are not split.
+    unit = np.maximum(ops.pipeline * job.microbatches + ops.microbatch, 0)
+    return of_stage[unit_stages(job)[unit, ops.chunk]]
+
+
+def _pays(job: JobSpec, stage: int, chunks: tuple[int, ...]) -> bool:
+    capacity = job.capacity[stage]
+    needed = sum(job.activation[chunk] + job.kept_for_weight[chunk] for chunk in chunks)
+    return chunks[0] > 0 or capacity is None or capacity >= needed
 
 
 def _inputs(job: JobSpec, ops: OpTable, split: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> OpTable:

@@ -322,6 +322,12 @@ def fastest_recut(
     return min(made, key=lambda one: (one.claims.period, _by_workers(one.key))), least
 
 
+def fastest_layouts(job: JobSpec, workers: int, deadline: Deadline) -> list[Layout]:
+    """Layouts for so many workers, those with the fastest quick plans first; none if they hold too little."""
+    ranked = _compared(job, 1, Layouts(job, workers), workers, FAR, deadline)
+    return [one.layout for one in sorted(ranked, key=_by_period)]
+
+
 def fastest_layout(job: JobSpec, workers: int) -> tuple[Layout, int | None] | None:
     """The layout for so many workers that seems fastest, and the period of a quick plan of it.
 

@@ -95,7 +95,10 @@ class Loops:
     def _lists_of_seats(self, seats: _Seats) -> None:
         firsts = np.searchsorted(seats.worker, np.arange(self.workers + 1))
         capacity = np.array(self.problem.worker_capacity, dtype=np.int64)
-        self._desks = (firsts[:-1], firsts[1:], capacity)
+        self._opens = np.zeros(self.workers, dtype=np.int64)
+        for opens, workers in zip(self.problem.opens, self.problem.pool_hosts, strict=False):
+            self._opens[list(workers)] = opens
+        self._desks = (firsts[:-1], firsts[1:], capacity, np.zeros(self.workers, dtype=np.int64), self._opens)
         self._worker_of = self._native(np.tile(seats.worker, 3))
         self._queues = tuple(self._scratch(3 * len(seats.worker) * self._most) for _ in range(3))
 
@@ -165,7 +168,9 @@ class Loops:
 
     @property
     def unopened(self) -> Ints:
-        """Releases of pools that hold no worker back."""
+        """Releases of pools that hold no worker back longer than the problem does."""
+        if self.problem.opens:
+            return np.array(self.problem.opens, dtype=np.int64)
         return np.full(self.problem.pools, -max(0, int(self.late.max())), dtype=np.int64)
 
     def place(self, priority: Ints, rule: Rule) -> Ints | None:
@@ -221,12 +226,16 @@ class Loops:
         return _array(order), _array(end), _array(busy)
 
     def _no_events(self) -> Any:
-        """A heap, or a tree with a leaf for every worker, in which nothing happens."""
+        """A heap, or a tree with a leaf for every worker, in which workers only begin that have to wait."""
+        bits = self.workers.bit_length()
+        begins = [(int(self._opens[w]) << bits) + int(w) for w in np.flatnonzero(self._opens)]
         if not self._compiled:
-            return [inner_loops.NEVER]
+            return sorted([*begins, inner_loops.NEVER])
         leaves = 1 << self.workers.bit_length()
         tree = np.arange(2 * leaves, dtype=np.int64) % leaves + inner_loops.NEVER
         tree[0] = leaves
+        for event in begins:
+            inner_loops.tree_push(tree, event)
         return tree
 
     def _prepare(self, priority: Ints) -> "_Prepared":

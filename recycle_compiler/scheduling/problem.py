@@ -91,6 +91,8 @@ class Problem:
     """Workers to which the times of their chunks do not apply; bounds and MILP know nothing of them."""
     has_faster: bool = False
     """Whether some of those are faster than their peers."""
+    opens: tuple[int, ...] = ()
+    """When each pool may begin at the soonest, where some have to wait; bounds know nothing of it."""
 
     @property
     def units(self) -> int:

@@ -35,7 +35,7 @@ class Wiring:
     members: Column
     """Where in the roster the workers of each gathering begin, and where they have ended, in turn."""
     roster: Column
-    """All workers, and after them those that hold tied chunks."""
+    """All workers, and after them those that hold tied chunks, or those of each chunk, where they differ."""
     send_of_receive: Column
     """For every row of the streams that receives the row that sends; NEVER where none does."""
     unreceived: Column
@@ -56,12 +56,16 @@ def wire(streams: Streams, job: JobSpec) -> Wiring:
     source_row = _sources(streams, job, send_of_receive)
     source = np.where(source_row >= 0, step_of_row[source_row], source_row)
     earlier = np.where(opcode == Opcode.FORWARD, streams.chunk - 1, streams.chunk)
+    travels = source_row >= 0
+    if job.groups:
+        # Neighbouring chunks of one worker are one stage of its group: nothing is sent between them.
+        travels &= streams.worker[source_row] != streams.worker
     gathering, members = _gatherings(streams, job, gathers)
     return Wiring(
         row,
         np.select([sends[row], gathers[row]], [SEND, GATHER], COMPUTE),
         source[row],
-        np.where(source_row >= 0, earlier, FREE)[row],
+        np.where(travels, earlier, FREE)[row],
         gathering[row],
         np.searchsorted(row, streams.offsets),
         members,
@@ -133,6 +137,8 @@ def _gatherings(streams: Streams, job: JobSpec, gathers: Mask) -> tuple[Column, 
     gathering = np.full(len(streams), _NOBODY, dtype=np.int64)
     gathering[rows] = number
     groups = keys // (len(streams) + 1)
+    if job.groups:
+        return gathering, _members_of_groups(streams, job, groups)
     holder = np.array([_NOBODY, *job.chunk_stages, _NOBODY], dtype=np.int64)[groups]
     first = np.where(holder == _NOBODY, 0, np.searchsorted(stages, holder))
     after = np.where(holder == _NOBODY, len(stages), np.searchsorted(stages, holder, side="right"))
@@ -141,6 +147,17 @@ def _gatherings(streams: Streams, job: JobSpec, gathers: Mask) -> tuple[Column, 
     return gathering, np.stack((first, after), axis=1).reshape(-1)
 
 
+def _members_of_groups(streams: Streams, job: JobSpec, groups: Column) -> Column:
+    """Where in the roster those stand who take part: all, then the holders of each chunk after the other."""
+    everybody = len(streams.stages)
+    holders = [int(np.isin(streams.stages, stages).sum()) for stages in job.holders]
+    bounds = np.cumsum([0, everybody, *holders])
+    return np.stack((bounds[groups], bounds[groups + 1]), axis=1).reshape(-1)
+
+
 def _roster(streams: Streams, job: JobSpec) -> Column:
+    if job.groups:
+        holders = [np.flatnonzero(np.isin(streams.stages, stages)) for stages in job.holders]
+        return np.concatenate((np.arange(len(streams.stages)), *holders)).astype(np.int64)
     tied = np.flatnonzero(np.isin(streams.stages, [job.chunk_stages[chunk] for chunk in job.tied_chunks]))
     return np.concatenate((np.arange(len(streams.stages)), tied)).astype(np.int64)

@@ -57,15 +57,16 @@ def _verify_cut(job: JobSpec, recut: PlanSource) -> Iterator[Violation]:
         yield _of_cut(Rule.CUT_MODEL, "the job has no costs by layer, so it has no other cuts")
         return
     yield from (_of_cut(Rule.CUT_MODEL, what) for what in _other_model(job, costs, other))
-    if sum(other.cut) != costs.count or not other.has_chunk_per_stage:
+    if sum(other.cut) != costs.count or not _has_known_shape(other):
         return
     workers = _workers_per_stage(other, recut.plans[0].failed if recut.plans else ())
     if _units(other) == 2 * _units(job) and job.split_ppm is not None:
         costs = _of_halves(costs, job.split_ppm)
     yield from (_of_cut(Rule.CUT_COSTS, what) for what in _wrong_costs(costs, other, workers))
-    for stage, holders in enumerate(workers):
+    for chunk, stages in enumerate(other.holders):
+        holders = sum(workers[stage] for stage in stages)
         if holders < job.redundancy:
-            first, end = _ranges(other)[stage]
+            first, end = _ranges(other)[chunk]
             message = f"layers {first} to {end - 1} have {holders} holders, the job asks for {job.redundancy}"
             yield Violation(Rule.CUT_REDUNDANCY, 0, None, None, message)
 
@@ -87,8 +88,13 @@ def _other_model(job: JobSpec, costs: LayerCosts, other: JobSpec) -> Iterator[st
         yield f"has {_units(other)} micro-batches in all, the job has {_units(job)}"
     elif _units(other) != other.parts * _units(job):
         yield f"has {_units(other)} micro-batches in all, of {_units(job)} in {other.parts} parts each"
-    if not other.has_chunk_per_stage:
+    if not _has_known_shape(other):
         yield f"does not have one range of layers on each stage, but {other.chunk_stages}"
+
+
+def _has_known_shape(job: JobSpec) -> bool:
+    """Whether every stage has one range of layers: all in order, or those of each group."""
+    return job.has_chunk_per_stage or bool(job.groups)
 
 
 def _units(job: JobSpec) -> int:
@@ -107,21 +113,24 @@ def _of_halves(costs: LayerCosts, over_ppm: int) -> LayerCosts:
 
 
 def _wrong_costs(costs: LayerCosts, other: JobSpec, workers: Sequence[int]) -> Iterator[str]:
-    """Costs of stages that are not those of their layers."""
-    for stage, (first, end) in enumerate(_ranges(other)):
+    """Costs of chunks that are not those of their layers; a stage has one, unless there are groups."""
+    noun = "chunk" if other.groups else "stage"
+    for chunk, (first, end) in enumerate(_ranges(other)):
         expected = {name: sum(getattr(costs, name)[first:end]) for name in _SUMS}
         if end < costs.count:
             expected["transfer"] = costs.transfer[end - 1]
         # A ring of n workers sends (n - 1) / n of what very many send.
-        whole, ring = sum(costs.reduce[first:end]), workers[stage]
+        whole = sum(costs.reduce[first:end])
+        ring = sum(workers[stage] for stage in other.holders[chunk])
         if ring > 0:
             expected["reduce"] = (whole * (ring - 1) + ring - 1) // ring
             # With the sum of what is shared, unless all of it lies on this stage.
             shares = sum(first <= layer < end for layer in other.tied)
             expected["reduce"] += other.tied_reduce if 0 < shares < len(other.tied) else 0
         for name, value in expected.items():
-            if (stated := getattr(other, name)[stage]) != value:
-                yield f"{name} of stage {stage} is {stated}, its layers {first} to {end - 1} give {value}"
+            if (stated := getattr(other, name)[chunk]) != value:
+                yield f"{name} of {noun} {chunk} is {stated}, its layers {first} to {end - 1} give {value}"
+    for stage, (first, end) in enumerate(_stage_ranges(other)):
         room = None if costs.capacity is None else costs.capacity - sum(costs.resident[first:end])
         if (stated := other.capacity[stage]) != room:
             said, left = ("unlimited" if value is None else value for value in (stated, room))
@@ -131,6 +140,12 @@ def _wrong_costs(costs: LayerCosts, other: JobSpec, workers: Sequence[int]) -> I
 def _ranges(job: JobSpec) -> tuple[tuple[int, int], ...]:
     """The first layer of each stage, and the first beyond it."""
     return tuple(pairwise(accumulate(job.cut, initial=0)))
+
+
+def _stage_ranges(job: JobSpec) -> tuple[tuple[int, int], ...]:
+    """The same for each stage, which may have several neighbouring chunks."""
+    ranges = _ranges(job)
+    return tuple((ranges[chunks[0]][0], ranges[chunks[-1]][1]) for chunks in job.held)
 
 
 def _workers_per_stage(job: JobSpec, failed: Sequence[tuple[int, int]]) -> list[int]:
@@ -149,9 +164,9 @@ def check_state_and_activations(
     if isinstance(job, str) or isinstance(other, str) or job.layer_costs is None:
         return
     costs = job.layer_costs
-    if costs.capacity is None or sum(other.cut) != costs.count or not other.has_chunk_per_stage:
+    if costs.capacity is None or sum(other.cut) != costs.count or not _has_known_shape(other):
         return
-    ranges = _ranges(other)
+    ranges = _stage_ranges(other)
     for worker, held in report.peak_memory:
         first, end = ranges[worker.stage]
         state = sum(costs.resident[first:end])

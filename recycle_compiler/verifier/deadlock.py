@@ -149,7 +149,7 @@ def _steps(plan: Plan, both: tuple[Link, Link]) -> Steps:
         rank[rows] = rank_within(table.worker[rows] * (plan.job.chunks + 2) + channel[rows])
     rows = np.flatnonzero(action >= 0)
     here = np.bincount([worker.stage for worker in table.workers], minlength=plan.job.stages)
-    holders = here[list(plan.job.chunk_stages)]
+    holders = np.array([here[list(stages)].sum() for stages in plan.job.holders], dtype=np.int64)
     return Steps(
         row=rows.tolist(),
         action=action[rows].tolist(),
@@ -193,7 +193,7 @@ def _first_absent(plan: Plan, group: int, present: list[int]) -> int:
     arrived = set(present)
     all_workers = range(len(plan.table.workers))
     chunks = plan.job.tied_chunks if group == plan.job.chunks + 1 else (group - 1,)
-    stages = {plan.job.chunk_stages[chunk] for chunk in chunks}
+    stages = {stage for chunk in chunks for stage in plan.job.holders[chunk]}
     members = (
         worker for worker in all_workers if group == _EVERYBODY or plan.table.workers[worker].stage in stages
     )

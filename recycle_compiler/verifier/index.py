@@ -8,6 +8,8 @@ from recycle_compiler.ir.job import JobSpec, TextError, parse_job
 from recycle_compiler.verifier.plan import LARGEST, PlanSource, live_hosts
 from recycle_compiler.verifier.report import Rule, Violation
 
+_SHAPE = ("stages", "pipelines", "tensor", "microbatches", "chunk_stages", "cut", "tied_chunks", "groups")
+"""What the index of a bundle and its job both say."""
 _LARGEST_GRID = 1_000_000
 """More workers than any job has; keeps a nonsensical header from asking for gigabytes."""
 
@@ -34,7 +36,7 @@ def verify_index(source: PlanSource) -> Iterator[Violation]:
     if isinstance(job, str):
         yield Violation(Rule.INDEX_SHAPE, None, None, None, job)
         return
-    for name in ("stages", "pipelines", "tensor", "microbatches", "chunk_stages", "cut", "tied_chunks"):
+    for name in _SHAPE:
         stated, in_job = getattr(source, name), getattr(job, name)
         if stated != in_job:
             what = "layers per chunk" if name == "cut" else name.replace("_", " ")

@@ -189,6 +189,11 @@ class PlanSource(Protocol):
         ...
 
     @property
+    def groups(self) -> Sequence[Sequence[int]]:
+        """For each group of pipelines the stage that holds each chunk; none where all have one cut."""
+        ...
+
+    @property
     def recuts(self) -> Sequence["PlanSource"]:
         """Plans of the same model under other cuts."""
         ...
@@ -269,7 +274,17 @@ class Plan:
 
     def chunks_of(self, stage: int) -> tuple[int, ...]:
         """The chunks that the workers of a stage hold."""
-        return tuple(chunk for chunk, holder in enumerate(self.job.chunk_stages) if holder == stage)
+        return self.job.held[stage]
+
+    def hop_lags(self, before: Column, after: Column, border: Column) -> Column:
+        """How long messages between these rows take, over the border behind each chunk.
+
+        In a job in groups, neighbouring chunks of one worker are one stage, and nothing is sent between them.
+        """
+        lag = np.array([*self.job.transfer, 0], dtype=np.int64)[border]
+        if not self.job.groups:
+            return lag
+        return np.where(self.table.worker[before] == self.table.worker[after], 0, lag)
 
     def chunk_text(self, chunk: int) -> str:
         """`stage 2`, where every stage has one chunk, else `chunk 2`."""

@@ -52,17 +52,18 @@ def _waits(plan: Plan, rows: Column) -> tuple[Column, Column]:
     opcode, chunk, unit = table.opcode[rows], table.chunk[rows], plan.unit()[rows]
     producer = np.full(len(rows), MISSING, dtype=np.int64)
     lag = np.zeros(len(rows), dtype=np.int64)
-    transfer = np.array([*plan.job.transfer, 0], dtype=np.int64)
     index_of_row = np.full(len(table) + 1, MISSING, dtype=np.int64)
     index_of_row[rows] = np.arange(len(rows))
 
     fed = (opcode == Opcode.FORWARD) & (chunk > 0)
-    producer[fed] = index_of_row[plan.forward[unit[fed], chunk[fed] - 1]]
-    lag[fed] = transfer[chunk[fed] - 1]
+    source = plan.forward[unit[fed], chunk[fed] - 1]
+    producer[fed] = index_of_row[source]
+    lag[fed] = plan.hop_lags(source, rows[fed], chunk[fed] - 1)
     backward = (opcode == Opcode.BACKWARD) | (opcode == Opcode.BACKWARD_INPUT)
     fed = backward & (chunk < plan.job.chunks - 1)
-    producer[fed] = index_of_row[plan.gradient[unit[fed], chunk[fed] + 1]]
-    lag[fed] = transfer[chunk[fed]]
+    source = plan.gradient[unit[fed], chunk[fed] + 1]
+    producer[fed] = index_of_row[source]
+    lag[fed] = plan.hop_lags(source, rows[fed], chunk[fed])
     return producer, lag
 
 
@@ -135,7 +136,26 @@ def _finish(plan: Plan, rows: Column, end: Column) -> tuple[tuple[int, ...], tup
     for each in job.tied_chunks:
         # What they share is summed when the work of all of them is done.
         last[each] = max(last[other] for other in job.tied_chunks)
+    if job.groups:
+        return _finish_of_groups(plan, last)
     ends = list(last)
     for chunk, holder in enumerate(job.chunk_stages):
         ends[holder] += job.reduce[chunk] + job.optimizer[chunk]
     return tuple(last), tuple(ends)
+
+
+def _finish_of_groups(plan: Plan, last: list[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The same where stages of several groups meet for a sum: it begins when the last of them is there.
+
+    They do so chunk after chunk, and step when all chunks of the stage are summed.
+    """
+    job = plan.job
+    begins, free = [MISSING] * job.stages, list(last)
+    for chunk in range(job.chunks):
+        there = [stage for stage in range(job.stages) if chunk in plan.chunks_of(stage)]
+        start = max(free[stage] for stage in there)
+        for stage in there:
+            begins[stage] = start if begins[stage] == MISSING else begins[stage]
+            free[stage] = start + job.reduce[chunk]
+    steps = [sum(job.optimizer[chunk] for chunk in plan.chunks_of(stage)) for stage in range(job.stages)]
+    return tuple(begins), tuple(map(sum, zip(free, steps, strict=True)))

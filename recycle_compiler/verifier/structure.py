@@ -67,7 +67,7 @@ def _limits(table: StreamTable, job: JobSpec, known: Mask) -> Iterator[tuple[str
     yield "pipeline", table.pipeline, with_microbatch, job.pipelines
     yield "micro-batch", table.microbatch, with_microbatch, job.microbatches
     # A worker never needs more buffers than there are micro-batches, nor more inboxes than messages.
-    most = units * max(np.bincount(job.chunk_stages).tolist())
+    most = units * max(map(len, job.held))
     yield "buffer", table.buffer, _among(opcode, USES_BUFFER), most
     needs_message = table.chunk != np.where(opcode == Opcode.FORWARD, 0, job.chunks - 1)
     takes_inbox = _among(opcode, RECEIVES) | (_among(opcode, CONSUMES) & needs_message)
@@ -78,8 +78,11 @@ def _limits(table: StreamTable, job: JobSpec, known: Mask) -> Iterator[tuple[str
 def _misplaced(table: StreamTable, job: JobSpec, known: Mask) -> Iterator[tuple[Rule, Mask, str]]:
     opcode = np.where(known, table.opcode, 0)
     uses_chunk = _among(opcode, USES_CHUNK) & (table.chunk >= 0) & (table.chunk < job.chunks)
-    holder = np.array(job.chunk_stages, dtype=np.int64)[np.where(uses_chunk, table.chunk, 0)]
-    yield Rule.OP_HOST, uses_chunk & (holder != table.stage), "the worker does not hold this chunk"
+    holds = np.zeros((job.stages, job.chunks), dtype=np.bool_)
+    for chunk, stages in enumerate(job.holders):
+        holds[list(stages), chunk] = True
+    held = holds[table.stage, np.where(uses_chunk, table.chunk, 0)]
+    yield Rule.OP_HOST, uses_chunk & ~held, "the worker does not hold this chunk"
     first, last = table.chunk == 0, table.chunk == job.chunks - 1
     inner = ~first & ~last
     noun = "stage" if job.has_chunk_per_stage else "chunk"
@@ -108,6 +111,7 @@ def check_structure(plan: Plan) -> Iterator[Violation]:
     yield from _follows(plan, "backward input", plan.backward_input, "backward weight", plan.backward_weight)
     yield from _techniques(plan)
     yield from _loads(plan)
+    yield from _groups(plan)
 
 
 def _counts(plan: Plan) -> Iterator[Violation]:
@@ -189,6 +193,24 @@ def _loads(plan: Plan) -> Iterator[Violation]:
         yield plan.at(Rule.LOAD_PLACE, row, f"{table.name(row)} has no load directly before it")
 
 
+def _groups(plan: Plan) -> Iterator[Violation]:
+    """Where groups have cuts of their own, a micro-batch keeps to its group, and to one worker of a stage."""
+    job, table = plan.job, plan.table
+    if not job.groups:
+        return
+    group = np.repeat(np.arange(len(job.groups)), job.shares)
+    expected = np.array(job.groups, dtype=np.int64)[group]
+    there = plan.forward >= 0
+    for unit, chunk in cells(there & (table.stage[plan.forward] != expected)):
+        message = f"forward of {plan.cell(unit, chunk)} is not on a worker of group {group[unit]}"
+        yield plan.at(Rule.OP_HOST, int(plan.forward[unit, chunk]), message)
+    host = table.worker[plan.forward]
+    apart = there[:, 1:] & there[:, :-1] & (host[:, 1:] != host[:, :-1])
+    for unit, before in cells(apart & (expected[:, 1:] == expected[:, :-1])):
+        message = f"forward of {plan.cell(unit, before + 1)} is not where that of the chunk before is"
+        yield plan.at(Rule.OP_HOST, int(plan.forward[unit, before + 1]), message)
+
+
 def _same_unit_as_next(plan: Plan) -> Mask:
     columns = (plan.unit(), plan.table.chunk, plan.table.worker)
     return np.all([column[:-1] == column[1:] for column in columns], axis=0)
@@ -223,8 +245,13 @@ def check_finish(plan: Plan) -> Iterator[Violation]:
 
 
 def _each_chunk_once(plan: Plan, rows: slice, held: tuple[int, ...]) -> bool:
-    """Whether the reductions are those of all chunks of the worker, and so the optimizer steps."""
+    """Whether the reductions are those of all chunks of the worker, and so the optimizer steps.
+
+    Where sums have different holders, they must be in order: else holders wait for each other.
+    """
     opcode, chunk = plan.table.opcode[rows], plan.table.chunk[rows]
+    if plan.job.groups and chunk[opcode == Opcode.REDUCE].tolist() != list(held):
+        return False
     return all(
         sorted(chunk[opcode == each].tolist()) == list(held) for each in (Opcode.REDUCE, Opcode.OPTIMIZER)
     )

@@ -26,7 +26,7 @@ def check_dependencies(plan: Plan, timeline: Timeline) -> Iterator[Violation]:
     )
     # What the previous chunk waits for, whichever form the backward has.
     gradient = (np.maximum(backward[0], by_input[0]), np.maximum(backward[1], by_input[1]))
-    transfer = np.array(plan.job.transfer, dtype=np.int64)
+    transfer = _transfers(plan)
     no_lag = np.zeros(plan.job.chunks, dtype=np.int64)
     yield from _after(plan, "forward", _below(forward), "forward one stage up", _above(forward), transfer, 1)
     yield from _after(plan, "backward", _above(gradient), "backward one down", _below(gradient), transfer)
@@ -34,6 +34,15 @@ def check_dependencies(plan: Plan, timeline: Timeline) -> Iterator[Violation]:
     yield from _after(plan, "backward weight", by_weight, "backward input", by_input, no_lag)
     yield from _one_at_a_time(plan, timeline)
     yield from _reductions(plan, timeline)
+
+
+def _transfers(plan: Plan) -> Grid:
+    """Of each unit (one row for all, where they are alike), from each chunk to the next and back."""
+    transfer = np.array(plan.job.transfer, dtype=np.int64)
+    if not plan.job.groups:
+        return transfer
+    worker = np.where(plan.forward >= 0, plan.table.worker[plan.forward], MISSING)
+    return np.where(worker[:, 1:] == worker[:, :-1], 0, transfer)
 
 
 def _times(plan: Plan, timeline: Timeline, opcode: Opcode) -> _Times:
@@ -198,14 +207,22 @@ def _load(plan: Plan) -> Iterator[Violation]:
         if hosts < 1:
             yield plan.overall(Rule.CLAIM_PERIOD, f"no live worker may run stage {stage}")
             continue
-        chunks = plan.chunks_of(stage)
+        chunks, units = plan.chunks_of(stage), _units_of(plan, stage)
         work = [job.forward[c] + job.backward_input[c] + job.backward_weight[c] for c in chunks]
         # Some worker has its share of one chunk, rounded up; and of all its chunks together.
-        share = max(-(-plan.units // hosts) * max(work), -(-plan.units * sum(work) // hosts))
+        share = max(-(-units // hosts) * max(work), -(-units * sum(work) // hosts))
         least = share + sum(job.reduce[c] + job.optimizer[c] for c in chunks)
         if least > plan.claims.period:
             message = f"claims {plan.claims.period}, the load of stage {stage} alone takes {least}"
             yield plan.overall(Rule.CLAIM_PERIOD, message)
+
+
+def _units_of(plan: Plan, stage: int) -> int:
+    """How many micro-batches pass a stage: all, or those of its group."""
+    for group, share in zip(plan.job.groups, plan.job.shares, strict=True):
+        if stage in group:
+            return share
+    return plan.units
 
 
 def _windows(plan: Plan, timeline: Timeline) -> Iterator[Violation]:

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from recycle_compiler.ir.failure import worker_at
+from recycle_compiler.ir.groups import GroupedLayout, any_layout_of
 from recycle_compiler.ir.job import JobSpec
-from recycle_compiler.ir.layout import layout_of
 from recycle_compiler.ir.ops import MICROBATCH_KINDS, Op
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.units import in_memory_unit, in_unit
@@ -47,10 +47,15 @@ def _head(schedule: Schedule) -> dict[str, Any]:
 def _cut(schedule: Schedule) -> dict[str, Any]:
     """Of a job in layers, which layers and how many workers each stage has, and what is known of all cuts."""
     job, bound = schedule.job, schedule.claims.bound_over_cuts
-    layout = layout_of(job, schedule.failed)
+    layout = any_layout_of(job, schedule.failed)
     if layout is None:
         return {}
+    groups: dict[str, Any] = {}
+    if isinstance(layout, GroupedLayout):
+        groups["groups"] = [list(group) for group in job.groups]
+        groups["shares"] = list(job.shares)
     return {
+        **groups,
         "workers": sum(layout.workers),
         "own_cut": not job.is_recut,
         "cut": list(layout.layers),

@@ -166,13 +166,15 @@ def boxes_by_worker(schedule: Schedule) -> dict[Worker, list[Box]]:
     job, failed = schedule.job, set(schedule.failed)
     everyone = (Worker(pipeline, stage) for pipeline in range(job.pipelines) for stage in range(job.stages))
     boxes: dict[Worker, list[Box]] = {worker: [] for worker in everyone if worker not in failed}
+    # Where every stage has one chunk, in order, its number says nothing new.
+    held = job.held if job.groups else tuple((stage,) for stage in range(job.stages))
     for op, start, end in schedule.rows():
         if end > start:
             worker = worker_at(op.worker, job.pipelines)
             if job.is_recut:
                 op = _numbered(op, job)
             guest = not job.is_recut and op.kind in MICROBATCH_KINDS and op.pipeline != worker.pipeline
-            chunk = None if op.chunk == worker.stage else op.chunk
+            chunk = None if held[worker.stage] == (op.chunk,) else op.chunk
             boxes[worker].append(Box(op, start, end, guest, chunk))
     return boxes
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from recycle_compiler.ir.groups import GroupedLayout, grouped_layout_of
 from recycle_compiler.ir.layout import Layout, layout_of
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.units import plural
@@ -16,6 +17,9 @@ def heading(schedule: Schedule) -> Iterator[str]:
     job = schedule.job
     layout = layout_of(job, schedule.failed)
     stages = plural(job.stages, "stage")
+    if (groups := grouped_layout_of(job, schedule.failed)) is not None:
+        yield from _of_groups(schedule, groups)
+        return
     if job.is_recut and layout is not None:
         units = plural(job.pipelines * job.microbatches // job.parts, "micro-batch")
         halves = ", each in two halves" if job.parts == 2 else ""
@@ -33,6 +37,17 @@ def heading(schedule: Schedule) -> Iterator[str]:
     yield f"{job.name}: {shape}; failed: {', '.join(names) or 'none'}"
     if layout is not None:
         yield f"layers x workers of each stage: {stage_list(layout)}, as the job cuts them"
+
+
+def _of_groups(schedule: Schedule, layout: GroupedLayout) -> Iterator[str]:
+    job = schedule.job
+    units = plural(job.pipelines * job.microbatches // job.parts, "micro-batch")
+    halves = ", each in two halves" if job.parts == 2 else ""
+    yield (
+        f"{job.name}: {plural(sum(layout.layers), 'layer')} on {workers_text(schedule)} in "
+        f"{len(layout.groups)} groups of pipelines with cuts of their own; {units}{halves}"
+    )
+    yield f"layers x workers of each stage @ micro-batches of each group: {layout}"
 
 
 def workers_text(schedule: Schedule) -> str:

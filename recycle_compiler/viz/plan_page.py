@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recycle_compiler.ir.failure import Worker, worker_number
+from recycle_compiler.ir.groups import any_layout_of
 from recycle_compiler.ir.job import leading_chunks
-from recycle_compiler.ir.layout import layout_of
 from recycle_compiler.ir.ops import Column, Op, OpKind, op_duration
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.units import unit_name
@@ -107,7 +107,7 @@ def _head_of_run(schedule: Schedule, run: Run) -> dict[str, Any]:
 
 def _shape(schedule: Schedule) -> dict[str, Any]:
     job = schedule.job
-    absent = set(schedule.failed) if job.is_recut and layout_of(job, schedule.failed) else set[Any]()
+    absent = set(schedule.failed) if job.is_recut and any_layout_of(job, schedule.failed) else set[Any]()
     return {
         "job": job.name,
         "unit": unit_name(job),

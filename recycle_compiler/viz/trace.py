@@ -3,7 +3,7 @@
 from typing import Any
 
 from recycle_compiler.ir.failure import worker_at
-from recycle_compiler.ir.layout import layout_of
+from recycle_compiler.ir.groups import any_layout_of
 from recycle_compiler.ir.ops import MICROBATCH_KINDS
 from recycle_compiler.ir.schedule import Schedule
 from recycle_runtime.plan.chrome_trace import chrome_trace
@@ -24,6 +24,6 @@ def planned_trace(schedule: Schedule) -> str:
         "job": schedule.job.name,
         "failed": [str(worker) for worker in schedule.failed],
     }
-    if (layout := layout_of(schedule.job, schedule.failed)) is not None:
+    if (layout := any_layout_of(schedule.job, schedule.failed)) is not None:
         about["layout"] = str(layout)
     return chrome_trace(tracks, about)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from recycle_compiler.analysis.trace_diff.breakdown import Reason, main_reasons
 from recycle_compiler.analysis.trace_diff.comparison import Comparison
-from recycle_compiler.ir.layout import layout_of
+from recycle_compiler.ir.groups import any_layout_of
 from recycle_compiler.ir.units import percent, plural, time_text, unit_name
 from recycle_runtime.plan.recut import layout_text
 
@@ -109,7 +109,7 @@ def _ops_of(reason: Reason) -> str:
 
 
 def _head(comparison: Comparison, origin: str) -> Iterator[str]:
-    layout = layout_of(comparison.schedule.job, comparison.schedule.failed)
+    layout = any_layout_of(comparison.schedule.job, comparison.schedule.failed)
     failed = [str(worker) for worker in comparison.schedule.failed[:_LISTED]]
     if len(comparison.schedule.failed) > _LISTED:
         failed.append(f"and {len(comparison.schedule.failed) - _LISTED} more")

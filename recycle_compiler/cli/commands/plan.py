@@ -26,12 +26,14 @@ from recycle_compiler.cli.options.plans import check_survivors, check_workers
 from recycle_compiler.cli.options.views import add_view_arguments, deliver_view
 from recycle_compiler.cli.values import Factors, positive, slow_workers_or_factors, workers
 from recycle_compiler.ir.failure import FailureSet, failure_set
+from recycle_compiler.ir.groups import AnyLayout, GroupedLayout
 from recycle_compiler.ir.job import JobSpec
-from recycle_compiler.ir.layout import Layout, halved
+from recycle_compiler.ir.layout import halved
 from recycle_compiler.ir.streams import Streams
 from recycle_compiler.ir.units import percent, plural, time_text, unit_name
 from recycle_compiler.planner.compile import plan_failed, plan_slow
-from recycle_compiler.planner.recut import fastest_recut, why_own_cut
+from recycle_compiler.planner.groups import fastest_groups, why_no_groups
+from recycle_compiler.planner.recut import Recut, fastest_recut, why_own_cut
 from recycle_compiler.planner.slow_layouts import slow_recut
 from recycle_compiler.planner.slow_workers import SlowPlan
 from recycle_compiler.scheduling.budget import Deadline
@@ -56,7 +58,8 @@ def add_arguments(parser: Arguments) -> None:
         type=layout_argument,
         metavar="LxW,LxW",
         help="plan a job in layers under this cut: layers x workers of each stage, as 8x4,8x4,7x5; "
-        "workers are then rank:stage of this layout",
+        "workers are then rank:stage of this layout. With + between them, groups of pipelines with cuts of "
+        "their own, each with its micro-batches, as 12x2,11x2@24+23x1@8",
     )
     parser.add_argument(
         "--split",
@@ -70,6 +73,12 @@ def add_arguments(parser: Arguments) -> None:
         metavar="N",
         help="plan a job in layers under the fastest cut for N workers; a .plan file also has the plan that "
         "covers one failure more on any stage",
+    )
+    parser.add_argument(
+        "--groups",
+        action="store_true",
+        help="with --workers: plan two groups of pipelines with cuts of their own, if that is faster; such a "
+        "plan can be looked at, and no run takes it yet",
     )
     parser.add_argument(
         "--slow",
@@ -128,6 +137,8 @@ def _check_usage(arguments: Namespace) -> None:
     _check_slow_usage(arguments)
     if arguments.failed is None and not arguments.slow and not arguments.layout and not arguments.workers:
         raise UsageError("the following arguments are required: --failed, --slow, --layout or --workers")
+    if arguments.groups and (arguments.workers is None or arguments.slow or arguments.split):
+        raise UsageError("--groups goes with --workers, without --slow and --split")
     if arguments.split and not (arguments.layout or arguments.workers):
         raise UsageError(
             "--split goes with --layout or --workers: under its own cut a job keeps its micro-batches whole"
@@ -151,9 +162,11 @@ def _check_slow_usage(arguments: Namespace) -> None:
 
 def _plan(arguments: Namespace, job: JobSpec, path: str, output: Output) -> Streams:
     """For these failed or slow workers, of the own cut or of a layout."""
-    layout: Layout | None = arguments.layout
+    layout: AnyLayout | None = arguments.layout
     failed = failure_set(arguments.failed or ())
     slow = slow_workers(arguments.slow)
+    if slow and isinstance(layout, GroupedLayout):
+        raise UsageError("--slow is for layouts with one cut: groups have shares of their own")
     if layout is None:
         check_workers(failed, job.pipelines, job.stages)
         check_survivors(failed, job)
@@ -170,7 +183,7 @@ def _plan(arguments: Namespace, job: JobSpec, path: str, output: Output) -> Stre
 
 
 def _tell_slow(
-    found: SlowPlan, slow: SlowWorkers, layout: Layout | None, arguments: Namespace, output: Output
+    found: SlowPlan, slow: SlowWorkers, layout: AnyLayout | None, arguments: Namespace, output: Output
 ) -> None:
     """What came of it, for people and for programs."""
     output.say(_with_slow(found, slow))
@@ -213,7 +226,24 @@ def _fastest(arguments: Namespace, job: JobSpec, path: str, output: Output) -> l
         f"the fastest cut found for {plural(workers, 'worker')} is {recut.layout}: a step takes {period}; "
         f"none of any cut takes less than {bound}"
     )
+    if arguments.groups:
+        return _in_groups(job, workers, recut, output)
     return list(recut.plans)
+
+
+def _in_groups(job: JobSpec, workers: int, recut: Recut, output: Output) -> list[Streams]:
+    """The plan of groups, if one is faster than this."""
+    if why := why_no_groups(job):
+        output.say(f"{job.name} cannot have groups of pipelines: {why}")
+        return list(recut.plans)
+    deadline = Deadline(job.solver.time_limit_ns)
+    found = fastest_groups(job, workers, recut.claims.period, deadline)
+    if found is None:
+        output.say("no groups of pipelines were found that are faster")
+        return list(recut.plans)
+    period = f"{time_text(job, found.plan.claims.period)} {unit_name(job)}"
+    output.say(f"in groups of pipelines, {found.layout}, a step takes {period}")
+    return [found.plan]
 
 
 def _check_recut(arguments: Namespace, job: JobSpec, path: str) -> None:

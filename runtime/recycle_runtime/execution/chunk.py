@@ -319,7 +319,7 @@ def convert(
 
 def chunks_of(bundle: Bundle, stage: int) -> list[int]:
     """The numbers of the chunks that workers of a stage hold."""
-    return [number for number, held_by in enumerate(bundle.chunk_stages) if held_by == stage]
+    return list(bundle.held(stage))
 
 
 def build_module(
@@ -384,6 +384,6 @@ def _begin_as_first(setting: Setting, bundle: Bundle, number: int, module: torch
 
 def _is_staggered(bundle: Bundle, chunk: int) -> bool:
     """Whether the plans step before the norm is known; all plans of a job do, or none."""
-    stage = bundle.chunk_stages[chunk]
-    worker = next(worker for worker in bundle.workers(0) if worker[1] == stage)
+    stages = bundle.holders[chunk]
+    worker = next(worker for worker in bundle.workers(0) if worker[1] in stages)
     return any(instruction.opcode is Opcode.VALIDATE for instruction in bundle.stream(0, worker))

@@ -165,7 +165,7 @@ def _looks(role: Role, store: dist.Store, tp_rank: int) -> Looks:
     loaded_by = {
         each.pipeline * bundle.microbatches + each.microbatch: worker
         for worker in bundle.workers(role.plan)
-        if worker[1] == bundle.chunk_stages[0]
+        if worker[1] in bundle.holders[0]
         for each in bundle.stream(role.plan, worker)
         if each.opcode is Opcode.LOAD and each.chunk == 0
     }

@@ -78,11 +78,23 @@ class Index:
     """How many layers each chunk has; empty when the job gives whole stages only."""
     tied_chunks: tuple[int, ...] = ()
     """Chunks that share parameters; none, or two and more."""
+    groups: tuple[tuple[int, ...], ...] = ()
+    """For each group of pipelines the stage that holds each chunk, first `chunk_stages`; none where all
+    pipelines have one cut."""
     recut_digests: tuple[bytes, ...] = ()
     """The content hash of each bundle for another cut."""
     plans: tuple[PlanEntry, ...]
     layouts: tuple[Layout, ...]
     """Of each plan."""
+
+    @property
+    def holders(self) -> tuple[tuple[int, ...], ...]:
+        """For each chunk the stages whose workers hold it: one, or one of each group."""
+        return tuple(zip(*(self.groups or (self.chunk_stages,)), strict=True))
+
+    def held(self, stage: int) -> tuple[int, ...]:
+        """The chunks that workers of a stage hold, in order."""
+        return tuple(chunk for chunk, stages in enumerate(self.holders) if stage in stages)
 
     @property
     def shape(self) -> Shape:
@@ -111,9 +123,11 @@ def pack_index(index: Index) -> bytes:
             [len(cells), *skipped, *plan.release, *map(int, claims), plan.bound_over_cuts]
         )
         packed += _pack_numbers([*layout.widths, *layout.lengths]) + layout.digest
-    if index.tied_chunks:
+    if index.tied_chunks or index.groups:
         # Readers that know nothing of it refuse what they do not know.
         packed += _pack_numbers([len(index.tied_chunks), *index.tied_chunks])
+    if index.groups:
+        packed += _pack_numbers([len(index.groups), *(stage for group in index.groups for stage in group)])
     return packed
 
 
@@ -134,6 +148,9 @@ def unpack_index(data: bytes) -> Index:
         plans.append(_unpack_plan(numbers, stages, pipelines, texts[3:]))
         layouts.append(_unpack_layout(numbers, stages * pipelines - len(plans[-1].failed)))
     tied_chunks = _unpack_tied(numbers, len(chunk_stages)) if numbers.left else ()
+    groups = _unpack_groups(numbers, chunk_stages, stages) if numbers.left else ()
+    if len({stage for group in groups or (chunk_stages,) for stage in group}) < stages:
+        raise BundleError("damaged: a stage has no chunk")
     if numbers.left:
         raise BundleError("damaged: the index does not end where it should")
     if len({plan.failed for plan in plans}) < len(plans):
@@ -149,6 +166,7 @@ def unpack_index(data: bytes) -> Index:
         chunk_stages=chunk_stages,
         cut=cut,
         tied_chunks=tied_chunks,
+        groups=groups,
         recut_digests=recut_digests,
         plans=tuple(plans),
         layouts=tuple(layouts),
@@ -174,7 +192,8 @@ def _unpack_chunks(numbers: "_Numbers", stages: int) -> tuple[int, ...]:
             raise BundleError(f"damaged: it ends before the release of {stages} stages")
         return tuple(range(stages))
     chunk_stages = tuple(numbers.next("the stage of a chunk", 0, stages - 1) for _ in range(count))
-    if len(set(chunk_stages)) < stages:
+    if len(set(chunk_stages)) < stages and stages > numbers.left:
+        # Others may be those of further groups; but every plan has a release for each of them.
         raise BundleError("damaged: a stage has no chunk")
     return chunk_stages
 
@@ -187,11 +206,27 @@ def _unpack_cut(numbers: "_Numbers", chunks: int) -> tuple[int, ...]:
 
 
 def _unpack_tied(numbers: "_Numbers", chunks: int) -> tuple[int, ...]:
-    count = numbers.count("tied chunks", least=2)
+    count = numbers.count("tied chunks")
+    if count < 2 and not (count == 0 and numbers.left):
+        raise BundleError(f"damaged: {count} tied chunks")
     tied = tuple(numbers.next("a tied chunk", 0, chunks - 1) for _ in range(count))
     if list(tied) != sorted(set(tied)):
         raise BundleError("damaged: the tied chunks are not in order")
     return tied
+
+
+def _unpack_groups(
+    numbers: "_Numbers", chunk_stages: tuple[int, ...], stages: int
+) -> tuple[tuple[int, ...], ...]:
+    count = numbers.count("groups", least=2)
+    groups = tuple(
+        tuple(numbers.next("the stage of a chunk", 0, stages - 1) for _ in chunk_stages) for _ in range(count)
+    )
+    if groups[0] != chunk_stages:
+        raise BundleError("damaged: the first group does not have the chunks of the job")
+    if sum(len(set(group)) for group in groups) > len({stage for group in groups for stage in group}):
+        raise BundleError("damaged: two groups share a stage")
+    return groups
 
 
 def _unpack_plan(numbers: "_Numbers", stages: int, pipelines: int, reasons: list[str]) -> PlanEntry:

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from recycle_runtime.plan.assembly import Worker
-from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.plan.bundle import Bundle, BundleError
 from recycle_runtime.plan.isa import Instruction, Opcode
 from recycle_runtime.plan.moves import Counts, failed_counts
 from recycle_runtime.plan.plan_choice import Planned, best_placement, quickest_fit
@@ -56,6 +56,8 @@ class PlanBook:
 
     def __init__(self, bundle: Bundle, family: "list[PlanBook] | None" = None) -> None:
         """Without a family, one begins here: with a book for every other cut that the bundle has plans of."""
+        if bundle.groups:
+            raise BundleError("no run takes plans with groups of pipelines that have cuts of their own")
         self.family: list[PlanBook] = [] if family is None else family
         self.bundles: list[Bundle] = self.family[0].bundles if self.family else []
         """Of the whole family: what processes are told counts on these numbers."""

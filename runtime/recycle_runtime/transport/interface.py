@@ -87,6 +87,7 @@ class Grid:
         pipelines: int,
         chunk_stages: Sequence[int] | None = None,
         tied_chunks: Sequence[int] = (),
+        groups: Sequence[Sequence[int]] = (),
     ) -> None:
         self.workers = tuple(workers)
         self.tensor = tensor
@@ -95,7 +96,7 @@ class Grid:
         stages = 1 + max((stage for _, stage in self.workers), default=-1)
         self.chunk_stages = tuple(range(stages) if chunk_stages is None else chunk_stages)
         """The stage whose workers hold each chunk; without it, chunk c is on stage c."""
-        self._stages_of_sums = [{stage} for stage in self.chunk_stages]
+        self._stages_of_sums = [set(stages) for stages in zip(*(groups or (self.chunk_stages,)), strict=True)]
         """Whose workers sum gradients together: those of each chunk, and those of all tied chunks."""
         self.tied_sum: int | None = None
         """The number of the sum over the holders of all tied chunks, beyond those of the chunks."""
@@ -141,4 +142,6 @@ class Grid:
 
 def grid_of(bundle: Bundle, workers: Sequence[Worker]) -> Grid:
     """These workers of a job, as its bundle has them."""
-    return Grid(workers, bundle.tensor, bundle.pipelines, bundle.chunk_stages, bundle.tied_chunks)
+    return Grid(
+        workers, bundle.tensor, bundle.pipelines, bundle.chunk_stages, bundle.tied_chunks, bundle.groups
+    )

@@ -114,8 +114,8 @@ class Generation:
     def speaks_for_stage(self) -> bool:
         """Whether this process is the first of those that hold the same chunks."""
         role, stage = self._role, self._role.worker[1]
-        chunk = role.bundle.chunk_stages.index(stage)
-        return self._equipment.tp_rank == 0 and role.grid.holders(chunk)[0] == role.worker
+        first = next(worker for worker in role.grid.workers if worker[1] == stage)
+        return self._equipment.tp_rank == 0 and first == role.worker
 
     def not_finite(self, step: int) -> tuple[NotFinite, ...]:
         """What of a step was not finite here."""

@@ -70,6 +70,10 @@ class MemoryBundle:
         return self.job.tied_chunks
 
     @property
+    def groups(self) -> Sequence[Sequence[int]]:
+        return self.job.groups
+
+    @property
     def stages(self) -> int:
         return self.job.stages if self.stated_stages is None else self.stated_stages
 

@@ -27,6 +27,7 @@ class FakeBundle:
         self.microbatches = 720_720 // pipelines
         self.cut, self.recuts = cut, recuts
         self.chunk_stages = tuple(range(stages))
+        self.groups: tuple[tuple[int, ...], ...] = ()
         self.plans = [FakePlan(tuple(failed), 100 + len(failed)) for failed in failures]
 
     def workers(self, plan: int) -> tuple[Worker, ...]:
