@@ -24,6 +24,7 @@ import torch
 
 from recycle_runtime.execution.chunk import Chunk
 from recycle_runtime.execution.shapes import as_tuple
+from recycle_runtime.program.copies import has_hooks
 from recycle_runtime.program.errors import ProgramError
 
 _USES = 2
@@ -200,6 +201,10 @@ class ChunkGraphs:
             return
         if self._chunk.random.draws_on_host:
             self._give_up("its forwards draw random numbers on the host")
+            return
+        if any(has_hooks(parameter) for parameter in self._chunk.module.parameters()):
+            # Replayed, the user's function would not be called any more.
+            self._give_up("a parameter has a hook on its gradient")
             return
         if self._waits:
             self._give_up("its forwards wait for the device, as .item() does")

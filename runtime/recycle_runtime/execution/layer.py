@@ -12,6 +12,7 @@ from recycle_runtime.execution.kept_buffers import BufferHistory
 from recycle_runtime.execution.optimizer import LayerOptimizer, Masters, check_optimizer, moving_of
 from recycle_runtime.execution.optimizer.plain_state import plain
 from recycle_runtime.execution.optimizer.undo import groups_of
+from recycle_runtime.program.copies import has_hooks
 from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.program.layers import name_prefix
 from recycle_runtime.program.loading import Program
@@ -52,6 +53,11 @@ class Layer:
     def title(self) -> str:
         """What it is called where every layer needs a name of its own."""
         return self.name or f"layer {self.number}"
+
+    @property
+    def has_hooks(self) -> bool:
+        """Whether the user's code is called with gradients, each of one micro-batch."""
+        return any(map(has_hooks, self.parameters))
 
     @property
     def optimizer(self) -> torch.optim.Optimizer | None:

@@ -10,13 +10,14 @@ parameters. So chunks of one cut can be made of those of another.
 import logging
 import re
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
 
+from recycle_runtime.program.copies import refuse_hooks
 from recycle_runtime.program.cutting import Stage, balance, parameter_count
 from recycle_runtime.program.deferred_init import Recipes, recording
 from recycle_runtime.program.errors import ProgramError
@@ -205,6 +206,7 @@ def filled_stage(program: Program, stage: torch.nn.Module) -> torch.nn.Module:
 
 
 def _filled(program: Program, layers: list[NamedLayer]) -> list[NamedLayer]:
+    refuse_hooks(program.path, _named_parameters(layers), program.ties)
     if program.weights is not None:
         for name, layer in layers:
             try:
@@ -212,6 +214,14 @@ def _filled(program: Program, layers: list[NamedLayer]) -> list[NamedLayer]:
             except WeightsError as error:
                 raise ProgramError(f"{program.path}: {error}") from None
     return layers
+
+
+def _named_parameters(layers: Iterable[NamedLayer]) -> Iterator[tuple[str, torch.nn.Parameter]]:
+    """By their names in the whole model."""
+    for name, layer in layers:
+        prefix = name_prefix(name, layer)
+        for inner, parameter in layer.named_parameters():
+            yield f"{prefix}.{inner}" if prefix else inner, parameter
 
 
 def _check(program: Program, layers: Sequence[NamedLayer]) -> None:

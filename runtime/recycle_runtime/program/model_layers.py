@@ -28,6 +28,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_flatten
 
+from recycle_runtime.program.copies import carry_over
 from recycle_runtime.program.cutting import folder
 from recycle_runtime.program.deferred_init import Recipes, fill
 from recycle_runtime.program.errors import ProgramError
@@ -153,6 +154,7 @@ class WholeModel:
             else:
                 values = parameter.detach().clone()
             made[parameter] = nn.Parameter(values, requires_grad=parameter.requires_grad)
+            carry_over(parameter, made[parameter])
         return made[parameter]
 
     def _common_buffers(self) -> dict[str, torch.Tensor]:

@@ -15,6 +15,7 @@ from typing import Any, Protocol, cast
 import torch
 from torch import nn
 
+from recycle_runtime.program.copies import carry_over
 from recycle_runtime.program.errors import ProgramError
 
 Tie = tuple[str, ...]
@@ -59,8 +60,7 @@ def give_copies(layers: NamedLayers) -> None:
             continue
         if (layer, parameter) not in copies:
             made = nn.Parameter(parameter.detach().clone(), requires_grad=parameter.requires_grad)
-            # Marks of the user, such as `tensor_parallel`.
-            vars(made).update(vars(parameter))
+            carry_over(parameter, made)
             copies[layer, parameter] = made
         folder, _, last = name.removeprefix(f"{layer}.").rpartition(".")
         setattr(modules[layer].get_submodule(folder), last, copies[layer, parameter])

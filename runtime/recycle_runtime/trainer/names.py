@@ -1,6 +1,5 @@
 """A program made of what a script gives its trainer: the names that a program file would define."""
 
-import copy
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,24 +11,26 @@ import torch
 
 from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.program.loading import kind_of
+from recycle_runtime.trainer.given_model import GivenModel
 
 Model = torch.nn.Module | Sequence[tuple[str, torch.nn.Module]] | Callable[[], Any]
 
 
-def model_names(model: Any) -> dict[str, Any]:
-    """The name under which a program gives such a model."""
+def model_names(model: Any) -> tuple[dict[str, Any], GivenModel | None]:
+    """The name under which a program gives such a model; and what the script must not use any more."""
     if isinstance(model, torch.nn.Sequential):
-        named = [(name, module) for name, module in model.named_children()]
-        return {"layers": lambda: copy.deepcopy(named)}
-    if isinstance(model, torch.nn.Module):
-        # Layers are copied as they are built.
-        return {"model": lambda: model}
-    if isinstance(model, Sequence) and not isinstance(model, str | bytes):
-        layers = list(cast(Sequence[Any], model))
+        given = GivenModel(model)
         # A process may build its chunk again, and must not find the parameters that it has trained.
-        return {"layers": lambda: copy.deepcopy(layers)}
+        return {"layers": lambda: list(cast(torch.nn.Sequential, given.copy()).named_children())}, given
+    if isinstance(model, torch.nn.Module):
+        given = GivenModel(model)
+        # Layers are copied as they are built.
+        return {"model": lambda: given.kept}, given
+    if isinstance(model, Sequence) and not isinstance(model, str | bytes):
+        given = GivenModel(list(cast(Sequence[Any], model)))
+        return {"layers": given.copy}, given
     if callable(model):
-        return {"model": model}
+        return {"model": model}, None
     raise ProgramError(
         "the model must be a torch.nn.Module, a list of (name, module), or a function that builds one of "
         f"them, got {type(model).__name__}"

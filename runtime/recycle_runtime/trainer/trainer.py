@@ -82,8 +82,9 @@ class Trainer:
             "LAYERS": layers,
             "loss": loss,
         }
+        model_name, self._given = model_names(model)
         names = {
-            **model_names(model),
+            **model_name,
             "optimizer": optimizer,
             "data": self._data.source,
             **{name: value for name, value in options.items() if value is not None},
@@ -175,6 +176,8 @@ class Trainer:
             raise ProgramError(
                 "trainer.step is called once in each pass of a loop over trainer.steps, and nowhere else"
             )
+        if self._given is not None:
+            self._given.check()
         self._data.give(data)
         if not self._is_made:
             with preserved_random():

@@ -322,8 +322,11 @@ class WorkerProcess:
         layers = tuple(layer.state_bytes for layer in chunks.layers)
         own = self._bundles[0]
         # Those that load the first one anyway can say, and only if somebody wants to know.
-        asks = 0 in chunks and any(own.split(recut) > 1 for recut in own.recuts)
-        halves = generation.can_halve(chunks.data) if asks else None
+        asks = any(own.split(recut) > 1 for recut in own.recuts)
+        halves = generation.can_halve(chunks.data) if asks and 0 in chunks else None
+        if asks and any(layer.has_hooks for layer in chunks.layers):
+            # The user's code would be called with the gradient of half a micro-batch.
+            halves = False
         return Began(
             order.generation, chunks.state_bytes, copied, layers, chunks.layers[0].number, halves, saves
         )

@@ -10,7 +10,7 @@ run, and notices if they were changed. What torch.utils.checkpoint computes agai
 it until `run` would cost more than it was asked to save.
 """
 
-# Whether a parameter has hooks can only be read from attributes that torch calls private.
+# Whether saved tensors have hooks can only be read from what torch calls private.
 # pyright: reportPrivateUsage=false
 
 from abc import ABC, abstractmethod
@@ -20,13 +20,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from recycle_runtime.program.copies import has_hooks
+
 Hooked = dict[nn.Parameter, Tensor]
 """Gradients of one micro-batch for parameters with hooks: those see the sum, once."""
-
-
-def has_hooks(parameter: nn.Parameter) -> bool:
-    """Whether its gradient is wanted."""
-    return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
 
 
 def add(parameter: nn.Parameter, gradient: Tensor, hooked: Hooked) -> None:

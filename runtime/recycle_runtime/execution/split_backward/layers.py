@@ -20,7 +20,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from recycle_runtime.execution.split_backward.deferred import Hooked, Owner, Unit, add, has_hooks
+from recycle_runtime.execution.split_backward.deferred import Hooked, Owner, Unit, add
+from recycle_runtime.program.copies import has_hooks
 
 
 def lowered(value: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -18,7 +18,7 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import is_parametrized
 
 from recycle_runtime.execution.split_backward.autograd_engine import run_backward
-from recycle_runtime.execution.split_backward.deferred import Hooked, Owner, Unit, has_hooks, run_hooks
+from recycle_runtime.execution.split_backward.deferred import Hooked, Owner, Unit, run_hooks
 from recycle_runtime.execution.split_backward.general import Call, GeneralUnit
 from recycle_runtime.execution.split_backward.layers import (
     Convolution,
@@ -29,6 +29,7 @@ from recycle_runtime.execution.split_backward.layers import (
     embedding_fits,
 )
 from recycle_runtime.program.compiled import is_compiled
+from recycle_runtime.program.copies import has_hooks
 
 _log = logging.getLogger(__name__)
 

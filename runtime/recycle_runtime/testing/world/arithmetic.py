@@ -179,6 +179,7 @@ class NumberLayer:
     """Instead of `execution.layer.Layer`."""
 
     state_bytes = 1 << 20
+    has_hooks = False
     module = _Nothing()
     untrained: tuple[str, ...] = ()
 
