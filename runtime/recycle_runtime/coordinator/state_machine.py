@@ -86,6 +86,7 @@ from recycle_runtime.coordinator.regrouping import (
 from recycle_runtime.coordinator.saves import Saves
 from recycle_runtime.coordinator.scripts import Scripts
 from recycle_runtime.coordinator.skipped_steps import MAX_SKIPPED, SkippedSteps
+from recycle_runtime.coordinator.work_shares import WorkShares
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.plan_book import Assignment, PlanBook, one_of_each_stage, plan_name
 from recycle_runtime.plan.worker_ids import grid_text
@@ -203,6 +204,7 @@ class StateMachine:
         """False once planning has failed."""
         self._to_begin: set[Member] = set()
         """Of those who train in the generation, who has not begun with it."""
+        self._work = WorkShares()
         self._hold: int | None = None
         """The step before which every worker should stop."""
         self._hold_request = 0
@@ -520,12 +522,20 @@ class StateMachine:
         entry.has_begun, entry.is_outdated, entry.has_layers = True, False, False
         entry.saves = message.saves
         self._to_begin.discard(member)
+        if self._work.hear(member, message.shares) and (mistake := self._mistake_of_work()) is not None:
+            self._end(mistake)
+            return
         if not self._to_begin and not self.recovery.going:
             self.recovery.going = self._now
             self._restore = None
             self._orders.append(FinishRecovery(self.recovery))
             if self._ends_because is not None:
                 self._stop_at_boundary(self._ends_because)
+
+    def _mistake_of_work(self) -> str | None:
+        assert self.assignment is not None
+        bundle = self.book.bundles[self.assignment.bundle]
+        return self._work.mistake(bundle, plan_name(self.book, self.assignment))
 
     def _parameters(self, member: Member, message: Parameters) -> None:
         """What is wrong with the model as a whole is known once all stages have spoken."""
@@ -1095,6 +1105,7 @@ class StateMachine:
             check_peers=self._check_peers,
         )
         self._to_begin = set(members)
+        self._work.begin(members)
         self.roster.activate(members)
         for member in members:
             entry = self.roster.entries[member]

@@ -89,6 +89,14 @@ class Copied(NamedTuple):
     seconds: float
 
 
+class WorkShare(NamedTuple):
+    """The micro-batches that a worker runs on a chunk (`plan.work.Share`)."""
+
+    chunk: Natural
+    units: Natural
+    """A number that stands for them."""
+
+
 class CheckpointOrder(NamedTuple):
     """A checkpoint to write one's shards of."""
 
@@ -191,6 +199,8 @@ class Began:
     None from a worker that loads none."""
     saves: bool = False
     """Whether it writes its parameters when the job ends."""
+    shares: tuple[WorkShare, ...] | None = None
+    """The micro-batches that it runs on each chunk. None from tensor-parallel ranks other than the first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from recycle_runtime.execution.session import Role
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import Opcode
 from recycle_runtime.plan.plan_book import stream_of
+from recycle_runtime.plan.work import shares_of
 from recycle_runtime.plan.worker_ids import Worker, worker_text, workers_in
 from recycle_runtime.protocol.messages import (
     CaughtUp,
@@ -85,6 +86,8 @@ class Generation:
         grid = grid_of(bundle, workers_in(order.grid))
         stream = stream_of(bundle, order.plan, order.role)
         self._role = Role(bundle, order.plan, order.role, stream, grid)
+        self.shares = shares_of(stream, bundle.microbatches)
+        """Of the work of a step."""
         self._tells_loss_at: int | None = None
         """The instruction before which this worker's share of the loss is whole, if it has one."""
         self._chunks: HeldChunks | None = None

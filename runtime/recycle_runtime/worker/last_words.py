@@ -3,6 +3,7 @@
 import bdb
 
 from recycle_runtime.execution.interpreter import StreamError
+from recycle_runtime.plan.work import StreamMistakeError
 from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.program.user_frames import frames_of, frames_text, user_frames
 
@@ -28,6 +29,8 @@ def _words(error: BaseException) -> str:
         return "a breakpoint was reached: run with --debug P:S to use a debugger in that worker"
     if isinstance(error, ProgramError):
         return f"{error}; {error.hint}" if error.hint else str(error)
+    if isinstance(error, StreamMistakeError):
+        return f"its stream in the bundle is wrong, {error}; recyclec verify says more"
     text = str(error)
     if len(text) > _LONGEST:
         text = f"{text[:_LONGEST]}..."

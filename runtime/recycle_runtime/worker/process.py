@@ -46,6 +46,7 @@ from recycle_runtime.protocol.messages import (
     TakeCheckpoint,
     ToWorker,
     Trace,
+    WorkShare,
 )
 from recycle_runtime.protocol.remote_store import StoreError
 from recycle_runtime.protocol.surroundings import Line, Machine, Surroundings, completed
@@ -316,9 +317,12 @@ class WorkerProcess:
 
     def _began(self, generation: Generation, order: Go, chunks: HeldChunks, copied: Copied | None) -> Began:
         saves = self._options.save is not None
+        shares = (
+            tuple(WorkShare(*share) for share in generation.shares) if self._equipment.tp_rank == 0 else None
+        )
         if not chunks.program.is_layered or len(chunks) > 1:
             # Layers that lie apart do not move to another cut.
-            return Began(order.generation, chunks.state_bytes, copied, saves=saves)
+            return Began(order.generation, chunks.state_bytes, copied, saves=saves, shares=shares)
         layers = tuple(layer.state_bytes for layer in chunks.layers)
         own = self._bundles[0]
         # Those that load the first one anyway can say, and only if somebody wants to know.
@@ -328,7 +332,14 @@ class WorkerProcess:
             # The user's code would be called with the gradient of half a micro-batch.
             halves = False
         return Began(
-            order.generation, chunks.state_bytes, copied, layers, chunks.layers[0].number, halves, saves
+            order.generation,
+            chunks.state_bytes,
+            copied,
+            layers,
+            chunks.layers[0].number,
+            halves,
+            saves,
+            shares,
         )
 
     def _under_cut(self, chunks: HeldChunks, bundle: Bundle, order: Go, *, has_donor: bool) -> HeldChunks:

@@ -1,0 +1,41 @@
+"""What the workers of a generation say of their streams, and whether that is the work of a step.
+
+Standard library only.
+"""
+
+from collections.abc import Iterable
+
+from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.plan.work import Share, chunks_amiss
+from recycle_runtime.protocol.messages import Member, WorkShare
+
+
+class WorkShares:
+    """One process of each worker speaks, as it begins; there is a verdict once all have."""
+
+    def __init__(self) -> None:
+        self._missing: set[Member] = set()
+        self._shares: list[Share] = []
+
+    def begin(self, members: Iterable[Member]) -> None:
+        """With a generation."""
+        self._missing = {member for member in members if member.tp_rank == 0}
+        self._shares = []
+
+    def hear(self, member: Member, said: tuple[WorkShare, ...] | None) -> bool:
+        """Whether this was the last that was missing."""
+        if said is None or member not in self._missing:
+            return False
+        self._missing.discard(member)
+        self._shares += [Share(*each) for each in said]
+        return not self._missing
+
+    def mistake(self, bundle: Bundle, plan: str) -> str | None:
+        """Why the plan under way must not be trained with."""
+        amiss = chunks_amiss(self._shares, len(bundle.chunk_stages), bundle.pipelines * bundle.microbatches)
+        if not amiss:
+            return None
+        return (
+            f"the plan {plan} of the bundle does not run every micro-batch once on chunk {amiss[0]}: it "
+            "would train something else; recyclec verify says more"
+        )

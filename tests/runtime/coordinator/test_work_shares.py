@@ -1,0 +1,46 @@
+"""A plan that leaves work out, or does it twice, ends the job before anything is counted."""
+
+from recycle_runtime.coordinator.work_shares import WorkShares
+from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.plan.work import shares_of
+from recycle_runtime.protocol.messages import Member, WorkShare
+
+
+def _said(bundle: Bundle) -> dict[Member, tuple[WorkShare, ...]]:
+    return {
+        Member(worker, 0): tuple(
+            WorkShare(*share) for share in shares_of(bundle.stream(0, worker), bundle.microbatches)
+        )
+        for worker in bundle.workers(0)
+    }
+
+
+def test_the_last_one_brings_the_verdict(small_bundle: str) -> None:
+    bundle = Bundle.read(small_bundle)
+    said, work = _said(bundle), WorkShares()
+    work.begin([*said, Member((0, 0), 1)])
+    heard = [work.hear(member, shares) for member, shares in said.items()]
+    assert heard == [False] * (len(said) - 1) + [True]
+    assert work.mistake(bundle, "0 0") is None
+
+
+def test_work_of_a_worker_twice(small_bundle: str) -> None:
+    bundle = Bundle.read(small_bundle)
+    said, work = _said(bundle), WorkShares()
+    said[Member((1, 0), 0)] = said[Member((0, 0), 0)]
+    work.begin(said)
+    for member, shares in said.items():
+        work.hear(member, shares)
+    assert "every micro-batch once on chunk 0" in (work.mistake(bundle, "0 0") or "")
+
+
+def test_other_ranks_and_earlier_generations_say_nothing(small_bundle: str) -> None:
+    bundle = Bundle.read(small_bundle)
+    said, work = _said(bundle), WorkShares()
+    first, *others = said
+    work.begin(said)
+    assert not work.hear(first, said[first])
+    assert not work.hear(Member(first.worker, 1), None)
+    work.begin(said)
+    assert [work.hear(member, said[member]) for member in (*others, first)][-1]
+    assert work.mistake(bundle, "0 0") is None
