@@ -18,7 +18,7 @@ Model = torch.nn.Module | Sequence[tuple[str, torch.nn.Module]] | Callable[[], A
 
 def model_names(model: Any) -> tuple[dict[str, Any], GivenModel | None]:
     """The name under which a program gives such a model; and what the script must not use any more."""
-    if isinstance(model, torch.nn.Sequential):
+    if isinstance(model, torch.nn.Sequential) and _is_its_children(model):
         given = GivenModel(model)
         # A process may build its chunk again, and must not find the parameters that it has trained.
         return {"layers": lambda: list(cast(torch.nn.Sequential, given.copy()).named_children())}, given
@@ -35,6 +35,14 @@ def model_names(model: Any) -> tuple[dict[str, Any], GivenModel | None]:
         "the model must be a torch.nn.Module, a list of (name, module), or a function that builds one of "
         f"them, got {type(model).__name__}"
     )
+
+
+def _is_its_children(model: torch.nn.Sequential) -> bool:
+    """Whether it does nothing but call one after the other; a subclass may do otherwise."""
+    own = vars(model)
+    extras = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+    has_extras = any(own.get(name) for name in (*extras, "_parameters", "_buffers", "forward"))
+    return type(model).forward is torch.nn.Sequential.forward and not has_extras
 
 
 class GivenData:

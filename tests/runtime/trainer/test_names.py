@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from torch import nn
 
 from recycle_runtime.program.errors import ProgramError
-from recycle_runtime.trainer.names import evaluation_items
+from recycle_runtime.trainer.names import evaluation_items, model_names
 
 THREE = [(float(number), 0) for number in range(3)]
 
@@ -35,3 +36,16 @@ def test_an_iterator_is_not_drawn_from_beyond_what_is_asked_for() -> None:
     left: Iterator[Any] = iter(THREE)
     assert evaluation_items(left, 2).count == 2
     assert list(left) == THREE[2:]
+
+
+class Doubles(nn.Sequential):
+    def forward(self, input: Any) -> Any:
+        return 2 * super().forward(input)
+
+
+def test_a_sequential_that_does_more_than_call_its_children_is_a_whole_model() -> None:
+    assert list(model_names(nn.Sequential(nn.Linear(2, 2)))[0]) == ["layers"]
+    assert list(model_names(Doubles(nn.Linear(2, 2)))[0]) == ["model"]
+    hooked = nn.Sequential(nn.Linear(2, 2))
+    hooked.register_forward_hook(print)
+    assert list(model_names(hooked)[0]) == ["model"]

@@ -1,14 +1,15 @@
 """Undo of the last optimizer step, exactly, for any optimizer.
 
 Taken down before a step: the parameters that have a gradient and their state, since a step changes no others;
-the options of the groups; plain numbers and tensors among the optimizer's own attributes; the state of what
-moves with the steps beside it. It costs as much memory as these take (AdamW in float32: 12 bytes a parameter)
-and one copy of them a step, always into the same memory: that of the device, or the host's.
+the options of the groups; numbers, tensors and containers of these among the optimizer's own attributes; the
+state of what moves with the steps beside it. It costs as much memory as these take (AdamW in float32: 12
+bytes a parameter) and one copy of them a step, always into the same memory: the device's, or the host's.
 """
 
 import copy
 import operator
 import weakref
+from collections import deque
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -27,6 +28,13 @@ class KeptTensor:
     original: "weakref.ref[torch.Tensor]"
     device: torch.device
     """Of the original."""
+
+
+@dataclass(slots=True)
+class KeptReference:
+    """A tensor that is kept elsewhere."""
+
+    original: torch.Tensor
 
 
 @dataclass(slots=True)
@@ -108,7 +116,7 @@ def keep(value: Any, before: Any, copies: Copies) -> Any:
         items = cast("list[Any] | tuple[Any, ...]", value)
         olds = _items(before, len(items))
         return type(items)(keep(item, old, copies) for item, old in zip(items, olds, strict=True))
-    return value if isinstance(value, _PLAIN) else KeptObject(_deep_copy(value))
+    return value if isinstance(value, (*_PLAIN, KeptReference)) else KeptObject(_deep_copy(value))
 
 
 def give_back(kept: Any, current: Any, copies: Copies) -> Any:
@@ -118,6 +126,8 @@ def give_back(kept: Any, current: Any, copies: Copies) -> Any:
             copies.add(current, kept.copy)
             return current
         return kept.copy.to(kept.device, copy=True)
+    if isinstance(kept, KeptReference):
+        return kept.original
     if isinstance(kept, KeptObject):
         # Given back once; the next keeping makes a new copy.
         return kept.copy
@@ -414,11 +424,16 @@ class Undo:
         return [parameter for group in groups_of(self._optimizer) for parameter in group["params"]]
 
     def _own_attributes(self) -> dict[str, Any]:
-        return {
-            name: value
-            for name, value in vars(self._optimizer).items()
-            if isinstance(value, int | float | torch.Tensor) and not isinstance(value, bool)
-        }
+        """Those that a step may change, in containers of which copies can be made."""
+        own: dict[str, Any] = {}
+        parameters: set[torch.Tensor] | None = None
+        for name, value in vars(self._optimizer).items():
+            if isinstance(value, int | float | torch.Tensor) and not isinstance(value, bool):
+                own[name] = value
+            elif isinstance(value, _CONTAINERS) and name not in _OF_TORCH and _is_data(value):
+                parameters = set(self._all_parameters()) if parameters is None else parameters
+                own[name] = _with_references(value, parameters)
+        return own
 
 
 def _replace(target: dict[str, Any], current: dict[str, Any], kept: dict[str, Any], copies: Copies) -> None:
@@ -426,4 +441,42 @@ def _replace(target: dict[str, Any], current: dict[str, Any], kept: dict[str, An
     for name in current.keys() - kept.keys():
         del target[name]
     for name, item in kept.items():
-        target[name] = give_back(item, target.get(name), copies)
+        given = give_back(item, current.get(name), copies)
+        live = target.get(name)
+        # One that others may refer to stays the same object.
+        if isinstance(live, dict) and isinstance(given, dict):
+            cast("dict[Any, Any]", live).clear()
+            cast("dict[Any, Any]", live).update(cast("dict[Any, Any]", given))
+        elif isinstance(live, list | deque) and isinstance(given, list):
+            cast("list[Any]", live).clear()
+            cast("list[Any]", live).extend(cast("list[Any]", given))
+        else:
+            target[name] = given
+
+
+_CONTAINERS = (dict, list, tuple, set, deque)
+_OF_TORCH = frozenset(vars(torch.optim.SGD([torch.zeros(0, requires_grad=True)], lr=0.0)))
+"""What every optimizer has: its groups and state, which are kept apart, and hooks."""
+
+
+def _is_data(value: Any) -> bool:
+    """Whether it is made of tensors and plain values alone."""
+    if isinstance(value, dict):
+        return all(map(_is_data, cast("dict[Any, Any]", value).values()))
+    if isinstance(value, set):
+        return all(isinstance(item, _PLAIN) for item in cast("set[Any]", value))
+    if isinstance(value, _CONTAINERS):
+        return all(map(_is_data, cast("list[Any]", value)))
+    return isinstance(value, (*_PLAIN, torch.Tensor))
+
+
+def _with_references(value: Any, parameters: set[torch.Tensor]) -> Any:
+    """The same in containers that `keep` knows; parameters are kept elsewhere."""
+    if isinstance(value, dict):
+        named = cast("dict[Any, Any]", value)
+        return {name: _with_references(item, parameters) for name, item in named.items()}
+    if isinstance(value, list | deque):
+        return [_with_references(item, parameters) for item in cast("list[Any]", value)]
+    if isinstance(value, tuple):
+        return tuple(_with_references(item, parameters) for item in cast("tuple[Any, ...]", value))
+    return KeptReference(value) if isinstance(value, torch.Tensor) and value in parameters else value

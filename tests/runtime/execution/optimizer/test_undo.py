@@ -1,6 +1,7 @@
 """Undo of a step: every bit as it was, for every optimizer, at no more memory than it takes."""
 
-from collections import deque
+import operator
+from collections import defaultdict, deque
 from typing import Any
 
 import pytest
@@ -224,3 +225,62 @@ def test_things_that_cannot_be_copied_are_left_alone() -> None:
     undo.undo()
     assert list(optimizer.state[parameters[0]]) == ["lines"]
     assert next(optimizer.state[parameters[0]]["lines"]) == "one"
+
+
+class InContainers(torch.optim.Optimizer):
+    """Keeps momenta in containers of its own, beside torch's state, and refers to parameters in others."""
+
+    def __init__(self, parameters: list[torch.Tensor]) -> None:
+        super().__init__(parameters, {"lr": 0.1})
+        self.order = list(parameters)
+        self.momenta: dict[torch.Tensor, torch.Tensor] = defaultdict(lambda: torch.zeros(()))
+        self.lists: list[Any] = [{"sums": [torch.zeros(()), 0]}, (1, torch.zeros(()))]
+        self.recent: deque[float] = deque(maxlen=2)
+        self.seen: set[int] = set()
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        for parameter in self.order:
+            assert parameter.grad is not None
+            size = parameter.grad.abs().sum()
+            self.momenta[parameter] = self.momenta[parameter] * 0.9 + parameter.grad
+            self.lists[0]["sums"][0] += size
+            self.lists[0]["sums"][1] += 1
+            self.lists[1][1].add_(size)
+            self.recent.append(float(size))
+            self.seen.add(len(self.recent) + len(self.seen))
+            parameter.sub_(self.momenta[parameter] * 0.1 / (1 + self.lists[1][1] + sum(self.recent)))
+
+    def values(self) -> str:
+        with torch.no_grad():
+            held = [
+                [parameter.tolist() for parameter in self.order],
+                [m.tolist() for m in self.momenta.values()],
+            ]
+            return repr([held, self.lists, self.recent, self.seen])
+
+
+def test_what_it_keeps_in_containers_of_its_own() -> None:
+    parameters = weights()
+    optimizer = InContainers(parameters)
+    undo, containers = (
+        Undo(optimizer),
+        (optimizer.order, optimizer.momenta, optimizer.lists, optimizer.recent),
+    )
+    for seed in range(3):
+        before = optimizer.values()
+        give_gradients(parameters, seed)
+        undo.save()
+        optimizer.step()
+        after = optimizer.values()
+        undo.undo()
+        assert optimizer.values() == before != after
+        now = (optimizer.order, optimizer.momenta, optimizer.lists, optimizer.recent)
+        assert all(map(operator.is_, now, containers)), "others may refer to them"
+        assert all(map(operator.is_, optimizer.order, parameters))
+        give_gradients(parameters, seed)
+        undo.save()
+        optimizer.step()
+        assert optimizer.values() == after
+    held = sum(each.numel() * each.element_size() for each in (*parameters, *optimizer.momenta.values()))
+    assert undo.bytes_held < held + 64, "parameters are kept once"
