@@ -6,11 +6,16 @@ All arrive and meet; make a few steps; one worker is killed; the others leave, r
 meet again. CPU seconds are those of the coordinator's process alone, from the kernel's clock of it, so that
 little depends on what else runs; bytes are those of all its connections.
 
+Each size is measured twice: with connections of the workers' own, and through agents that relay. What the
+workers of a node say at the same moment then travels together; `--one-by-one` has every word travel alone, as
+it would if no two of them ever spoke in the same turn of their agent.
+
 All simulated processes share one, so everything takes longer than it would: heartbeats are left out while
 something is measured, and what they cost is measured by itself.
 """
 
 import argparse
+import hashlib
 import math
 import os
 import resource
@@ -46,6 +51,7 @@ from recycle_runtime.protocol.messages import (
     VERSION,
     AgentJoin,
     Began,
+    FromWorkers,
     Go,
     Heartbeat,
     Join,
@@ -55,8 +61,10 @@ from recycle_runtime.protocol.messages import (
     Member,
     Message,
     Observe,
+    Passed,
     ProcessEnded,
     Recovered,
+    Relayed,
     Report,
     StartProcess,
     StepDone,
@@ -66,6 +74,7 @@ from recycle_runtime.protocol.messages import (
     StoreRefusal,
     StoreSet,
     StoreValues,
+    ToWorkers,
 )
 from recycle_runtime.transport.choose import neighbours_of
 from recycle_runtime.transport.interface import Grid, grid_of
@@ -78,8 +87,8 @@ PER_NODE = 8
 STEPS = 4
 REST = 4.0
 """Seconds of heartbeats and nothing else."""
-_ADDRESS = "A" * 208
-"""As long as gloo's, in base64."""
+_ADDRESS_LENGTH = 208
+"""Letters of an address of gloo's, in base64."""
 _PATIENCE = 600.0
 _AT_ONCE = 64
 """Connections that are made together."""
@@ -97,6 +106,8 @@ class Figures(NamedTuple):
     """Of one size; CPU seconds of the coordinator, and megabytes."""
 
     size: int
+    how: str
+    """Workers connect: `direct`, or `relay`."""
     arrive: float
     """Until all are told to begin."""
     meeting: float
@@ -174,6 +185,61 @@ class Client:
         self._socket.sendall(data)
 
 
+class Node:
+    """An agent, which may speak for its workers."""
+
+    def __init__(self, fleet: "Fleet", number: int, *, one_by_one: bool) -> None:
+        self._fleet, self._one_by_one = fleet, one_by_one
+        self._lines: dict[int, Callable[[Message], None]] = {}
+        self._newest = 0
+        self._said: list[Passed] = []
+        self.client = Client(fleet.loop, self._obey, AgentJoin(f"node{number}/x", PER_NODE, ()))
+
+    def _obey(self, message: Message) -> None:
+        match message:
+            case StartProcess(member):
+                self._fleet.nodes[member] = self
+                self._fleet.workers[member] = Worker(self._fleet, member, self)
+            case ToWorkers(told):
+                for lines, said in told.passed:
+                    for line in lines:
+                        if said is not None and line in self._lines:
+                            self._lines[line](said)
+            case _:
+                pass
+
+    def open(self, hear: Callable[[Message], None]) -> int:
+        self._newest += 1
+        self._lines[self._newest] = hear
+        return self._newest
+
+    def say(self, line: int, message: Message | None) -> None:
+        self._said.append(Passed((line,), message))
+        if self._one_by_one:
+            self.pass_on()
+
+    def pass_on(self) -> None:
+        said, self._said = self._said, []
+        if said:
+            self.client.send(FromWorkers(Relayed(tuple(said))))
+
+
+class NearClient:
+    """A connection to an agent that relays."""
+
+    stands = True
+
+    def __init__(self, node: Node, hear: Callable[[Message], None], first: Message) -> None:
+        self._node, self._line = node, node.open(hear)
+        node.say(self._line, first)
+
+    def send(self, message: Message) -> None:
+        self._node.say(self._line, message)
+
+    def close(self) -> None:
+        self._node.say(self._line, None)
+
+
 class Loop:
     """All connections of the simulated processes."""
 
@@ -196,15 +262,20 @@ class Loop:
 class Worker:
     """A worker process that trains nothing."""
 
-    def __init__(self, fleet: "Fleet", member: Member) -> None:
-        self._fleet, self.member, self.pid = fleet, member, 1 + len(fleet.workers)
+    def __init__(self, fleet: "Fleet", member: Member, node: Node) -> None:
+        self._fleet, self.member, self.pid, self._node = fleet, member, 1 + len(fleet.workers), node
         self.generation = 0
         self.step = 0
-        self._store: Client | None = None
+        self._store: Client | NearClient | None = None
         self._asked: list[tuple[str, tuple[str, ...]]] = []
         self._order: Go | None = None
         join = Join(member, self.pid, generation=0, asked=0, is_training=False)
-        self.line = Client(fleet.loop, self._hear, join)
+        self.line = self._connect(self._hear, join)
+
+    def _connect(self, hear: Callable[[Message], None], first: Message) -> Client | NearClient:
+        if self._fleet.relays:
+            return NearClient(self._node, hear, first)
+        return Client(self._fleet.loop, hear, first)
 
     def _hear(self, message: Message) -> None:
         match message:
@@ -223,7 +294,7 @@ class Worker:
         assert self._order is not None
         self._asked = self._fleet.meetings(self._order)
         if self._store is None:
-            self._store = Client(self._fleet.loop, self._answered, StoreOpen())
+            self._store = self._connect(self._answered, StoreOpen())
         self._meet()
 
     def _meet(self) -> None:
@@ -237,7 +308,9 @@ class Worker:
     def ask(self) -> None:
         """When its connection to the store stands."""
         assert self._store is not None
-        self._store.send(StoreSet(self._asked[0][0], _ADDRESS))
+        # No two have the same.
+        address = hashlib.sha512(str(self.pid).encode()).hexdigest() * 2
+        self._store.send(StoreSet(self._asked[0][0], address[:_ADDRESS_LENGTH]))
         self._store.send(StoreGather(self._asked[0][1]))
 
     def _answered(self, message: Message) -> None:
@@ -272,11 +345,11 @@ class Worker:
 class Fleet:
     """All simulated processes of a job."""
 
-    def __init__(self, bundle: Bundle, loop: Loop) -> None:
-        self.bundle, self.loop = bundle, loop
+    def __init__(self, bundle: Bundle, loop: Loop, *, relays: bool, one_by_one: bool) -> None:
+        self.bundle, self.loop, self.relays, self._one_by_one = bundle, loop, relays, one_by_one
         self.workers: dict[Member, Worker] = {}
-        self.agents: list[Client] = []
-        self.nodes: dict[Member, Client] = {}
+        self.agents: list[Node] = []
+        self.nodes: dict[Member, Node] = {}
         self.told = 0
         self.waiting: list[Worker] = []
         loop.often = self._often
@@ -289,18 +362,10 @@ class Fleet:
 
     def start(self, nodes: int) -> None:
         for number in range(nodes):
-            agent: list[Client] = []
-
-            def hear(message: Message, agent: list[Client] = agent) -> None:
-                if isinstance(message, StartProcess):
-                    self.nodes[message.member] = agent[0]
-                    self.workers[message.member] = Worker(self, message.member)
-
-            agent.append(Client(self.loop, hear, AgentJoin(f"node{number}/x", PER_NODE, ())))
-            self.agents.append(agent[0])
+            self.agents.append(Node(self, number, one_by_one=self._one_by_one))
             if number % _AT_ONCE == 0:
                 # Real ones try again when too many come at the same moment.
-                self.loop.until(lambda: all(each.stands for each in self.agents), "agents are let in")
+                self.loop.until(lambda: all(each.client.stands for each in self.agents), "agents are let in")
 
     def _observe(self, message: Message) -> None:
         match message:
@@ -348,6 +413,8 @@ class Fleet:
         return self._grid[1]
 
     def _often(self) -> None:
+        for agent in self.agents:
+            agent.pass_on()
         waiting, self.waiting = self.waiting, []
         for worker in waiting:
             if worker.store_stands:
@@ -358,17 +425,18 @@ class Fleet:
         if self.has_heartbeats and now - self._heartbeat_at > 0.5:
             self._heartbeat_at = now
             for agent in self.agents:
-                if agent.stands:
-                    agent.send(Heartbeat())
+                if agent.client.stands:
+                    agent.client.send(Heartbeat())
 
 
 class Coordinator:
     """The real one."""
 
-    def __init__(self, plan: Path, state: Path, token: str) -> None:
+    def __init__(self, plan: Path, state: Path, token: str, relay: str) -> None:
         command = [sys.executable, "-m", "recycle_runtime.cli", "coordinator", str(plan), "--steps", "1000"]
         command += ["--listen", "127.0.0.1:0", "--state", str(state), "--restart-workers", "off"]
         command += ["--plan-ahead", "off", "--replan", "off", "--recut", "off", "--heartbeat-timeout", "600"]
+        command += ["--relay", relay]
         self._process = subprocess.Popen(command, env=os.environ | {"RECYCLE_TOKEN": token})
         deadline = time.monotonic() + _PATIENCE
         while not (state / "address").exists():
@@ -395,15 +463,17 @@ class Coordinator:
         self._process.wait()
 
 
-def measure(size: int, folder: Path) -> Figures:
+def measure(size: int, folder: Path, *, relays: bool, one_by_one: bool = False) -> Figures:
     """One job of this size, from its first process to the meeting after a failure."""
     source = _JOB.format(stages=STAGES, pipelines=size // STAGES)
     plan = folder / "size.plan"
     plan.write_bytes(bundle_bytes(source=source, plans=compile_job(parse_job_text(source, "size.job"))))
     token = new_token()
-    coordinator = Coordinator(plan, folder / "state", token)
+    coordinator = Coordinator(plan, folder / "state", token, "on" if relays else "off")
     try:
-        return _measure(size, coordinator, Fleet(Bundle.read(str(plan)), Loop(coordinator.address, token)))
+        loop = Loop(coordinator.address, token)
+        fleet = Fleet(Bundle.read(str(plan)), loop, relays=relays, one_by_one=one_by_one)
+        return _measure(size, coordinator, fleet)
     finally:
         coordinator.end()
 
@@ -430,7 +500,10 @@ def _measure(size: int, coordinator: Coordinator, fleet: Fleet) -> Figures:
     fleet.told = 0
     began = time.monotonic()
     lost.end()
-    fleet.nodes[lost.member].send(ProcessEnded(lost.member, lost.pid, "was killed by signal 9", 0))
+    node = fleet.nodes[lost.member]
+    # What it has said last comes before its end.
+    node.pass_on()
+    node.client.send(ProcessEnded(lost.member, lost.pid, "was killed by signal 9", 0))
     loop.until(lambda: fleet.told == size - 1, "all others are told to go on")
     cpu.append(coordinator.cpu())
     sent = loop.bytes
@@ -439,7 +512,10 @@ def _measure(size: int, coordinator: Coordinator, fleet: Fleet) -> Figures:
     cpu.append(coordinator.cpu())
     through, memory, files = (loop.bytes - sent) / 1e6, coordinator.memory() / 1e6, coordinator.files()
     arrive, meeting, steps, rest, go, again = (later - earlier for earlier, later in pairwise(cpu))
-    return Figures(size, arrive, meeting, steps / STEPS, rest / REST, go, again, through, memory, files, wall)
+    how = "relay" if fleet.relays else "direct"
+    return Figures(
+        size, how, arrive, meeting, steps / STEPS, rest / REST, go, again, through, memory, files, wall
+    )
 
 
 def _pass(loop: Loop, seconds: float) -> None:
@@ -455,18 +531,20 @@ def exponent(sizes: Sequence[int], figures: Sequence[float]) -> float:
     return products / sum((x - middle) ** 2 for x in across)
 
 
-def section(sizes: Sequence[int] = SIZES) -> Section:
-    """One row for each size, and one for how each figure grows."""
+def section(sizes: Sequence[int] = SIZES, *, one_by_one: bool = False) -> Section:
+    """Two rows for each size, and two for how each figure grows."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     found: list[Figures] = []
     for size in sizes:
-        with tempfile.TemporaryDirectory() as folder:
-            found.append(measure(size, Path(folder)))
-        print("  ".join(_cells(found[-1])), flush=True)
+        for relays in (False, True):
+            with tempfile.TemporaryDirectory() as folder:
+                found.append(measure(size, Path(folder), relays=relays, one_by_one=one_by_one))
+            print("  ".join(_cells(found[-1])), flush=True)
     words = (
         f"A real coordinator against simulated processes on loopback, {STAGES} stages, {PER_NODE} workers a "
-        "node; one worker fails. CPU seconds of the coordinator's process alone: till all are told to begin; "
+        "node; one worker fails. Workers have connections of their own (direct), or speak through their "
+        "agents (relay). CPU seconds of the coordinator's process alone: till all are told to begin; "
         "the meeting, until all train; a step of all; a second of rest, with two heartbeats of every node; "
         'from the end of a worker until all others are told to go on ("go"); the meeting after that, and '
         "the megabytes through it. Then the most that it held, the files it had open, and the seconds by "
@@ -474,21 +552,23 @@ def section(sizes: Sequence[int] = SIZES) -> Section:
         "take: they share one."
     )
     rows = [_cells(one) for one in found]
-    if len(found) > 1:
-        powers = [exponent(sizes, column) for column in list(zip(*found, strict=True))[1:]]
+    if len(sizes) > 1:
         n_log_n = exponent(sizes, [size * math.log(size) for size in sizes])
-        rows.append(("grows as N to the", *(f"{power:.2f}" for power in powers)))
+        for how in ("direct", "relay"):
+            columns = list(zip(*(one for one in found if one.how == how), strict=True))[2:]
+            powers = (exponent(sizes, column) for column in columns)
+            rows.append(("grows as N to the", how, *(f"{power:.2f}" for power in powers)))
         both = exponent(sizes, [size * math.log(size * size / STAGES) for size in sizes])
         words += (
-            f" The last row is the power of N that fits best; for N log N it would be {n_log_n:.2f}, and for "
-            f"N log N + N log (N / {STAGES}), the two groups that every process meets, {both:.2f}."
+            f" The last rows are the power of N that fits best; for N log N it would be {n_log_n:.2f}, and "
+            f"for N log N + N log (N / {STAGES}), the two groups that every process meets, {both:.2f}."
         )
     return Section(
         title=TITLE,
         command="python -m bench.control_plane",
         words=words,
         columns=(
-            "processes", "all arrive", "meeting", "a step", "a second of rest", 'failure to "go"',
+            "processes", "workers", "all arrive", "meeting", "a step", "a second of rest", 'failure to "go"',
             "meeting after it", "MB through it", "MB held", "files open", "clock",
         ),
         rows=tuple(rows),
@@ -496,15 +576,17 @@ def section(sizes: Sequence[int] = SIZES) -> Section:
 
 
 def _cells(figures: Figures) -> tuple[str, ...]:
-    size, *seconds, through, memory, files, wall = figures
+    size, how, *seconds, through, memory, files, wall = figures
     cpu = (f"{each:.3f}" for each in seconds)
-    return f"{size:,}", *cpu, f"{through:.1f}", f"{memory:.0f}", f"{files:,}", f"{wall:.1f}"
+    return f"{size:,}", how, *cpu, f"{through:.1f}", f"{memory:.0f}", f"{files:,}", f"{wall:.1f}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="what a coordinator costs at size")
     parser.add_argument("sizes", nargs="*", type=int, default=SIZES, metavar="SIZE")
-    print(section(parser.parse_args().sizes).text())
+    parser.add_argument("--one-by-one", action="store_true", help="agents pass every word on by itself")
+    arguments = parser.parse_args()
+    print(section(arguments.sizes, one_by_one=arguments.one_by_one).text())
 
 
 if __name__ == "__main__":

@@ -12,11 +12,13 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from recycle_runtime.agent.process_table import PROCESSES, ProcessTable, Row
 from recycle_runtime.agent.processes import KernelProcesses, Processes
+from recycle_runtime.agent.relay import Relay
 from recycle_runtime.agent.watch import Clock, Ended, Limits, Watch
 from recycle_runtime.files import take_folder
 from recycle_runtime.program.user_frames import frames_text, user_frames
@@ -40,7 +42,10 @@ from recycle_runtime.protocol.messages import (
     RenameProcess,
     RunningProcess,
     StartProcess,
+    ToWorkers,
+    UseRelay,
 )
+from recycle_runtime.protocol.near import near_name
 from recycle_runtime.protocol.parent import die_with_parent
 from recycle_runtime.protocol.surroundings import Line, Machine, Surroundings, completed
 
@@ -97,6 +102,7 @@ class Agent:
         processes: Processes | None = None,
         board: Board | None = None,
         name: str = "",
+        relay: Relay | None = None,
     ) -> None:
         """FolderTakenError if another agent has the folder. All but the first two arguments are for tests."""
         self._options, self._work = options, work
@@ -106,6 +112,7 @@ class Agent:
         self._name = name or f"{socket.gethostname()}/{secrets.token_hex(8)}"
         """So that the coordinator knows this agent when its connection is a new one, and the log the node."""
         self._board = board or Board(options.state / "board", options.workers_per_node)
+        self._relay = relay or Relay(near_name(options.state), options.token)
         clock = Clock(self._around.now)
         self._watch = Watch(self._board, options.limits, clock, processes=self._kernel)
         self._table = ProcessTable(options.state / PROCESSES, options.workers_per_node)
@@ -150,15 +157,19 @@ class Agent:
         assert line is not None
         while not (self._is_over or self._has_to_go):
             open_ends = (each.descriptor for each in self._watch.processes.values() if each.descriptor >= 0)
-            ready = await self._kernel.ready(line, open_ends, _LOOK_EVERY)
+            ready = await self._kernel.ready(line, open_ends, _LOOK_EVERY, self._relay.server)
             if line.fileno() in ready:
                 line = await self._listen(line)
+            self._relay.turn()
             for ended in self._watch.ended(ready):
+                # What it has said last is heard before its end is.
+                self._relay.drain(ended.pid)
+                self._pass_on()
                 self._tell_end(ended)
+            self._pass_on()
             self._look(self._around.now())
             if self._has_moved(self._around.now()):
-                line.close()
-                line = self._line = await self._connect()
+                line = await self._reconnect(line)
 
     def _leave(self, number: int, _: object) -> None:
         """A signal asks this process to go. Whoever ends a whole job may tell all its processes at once, as
@@ -180,6 +191,7 @@ class Agent:
         """No worker outlives the job on this node."""
         for line in list(self._watch.processes):
             self._watch.kill(line, "the job is over")
+        self._relay.close()
         self._table.forget()
 
     # What the loop does.
@@ -193,9 +205,21 @@ class Agent:
         except WireError as error:
             if not self._is_over:
                 _LOGGER.info("reconnects to the coordinator: %s", error)
-                line.close()
-                line = self._line = await self._connect()
+                line = await self._reconnect(line)
         return line
+
+    async def _reconnect(self, line: Line) -> Line:
+        line.close()
+        # They say again what may not have been heard, and look for the coordinator themselves if need be.
+        self._relay.hang_up()
+        self._line = await self._connect()
+        return self._line
+
+    def _pass_on(self) -> None:
+        """What workers have said. If it is not heard this line is broken, and they hear of that."""
+        with suppress(WireError):
+            if self._line is not None:
+                self._relay.pass_on(self._line.send)
 
     def _look(self, now: float) -> None:
         """Now and then: kill what hangs, and send a heartbeat."""
@@ -231,6 +255,10 @@ class Agent:
                     self._watch.kill(line, "was taken out")
             case RenameProcess(member, to):
                 self._table.rename(member, to)
+            case ToWorkers(told):
+                self._relay.tell(told)
+            case UseRelay(is_on):
+                (self._relay.open if is_on else self._relay.close)()
             case JobEnding(seconds):
                 self._stays_until = self._around.now() + seconds + _GRACE
             case JobOver():
@@ -271,6 +299,7 @@ class Agent:
             for process in self._watch.processes.values():
                 if process.descriptor >= 0:
                     os.close(process.descriptor)
+            self._relay.abandon()
             if self._line is not None:
                 os.close(self._line.fileno())
             status = self._work(member, line, faults, self._board)
@@ -317,7 +346,8 @@ class Agent:
                 self._term = max(self._term, term_now(options))
                 line = await self._around.connect(*self._where, options.token)
                 room, memory = options.workers_per_node, options.memory
-                line.send(AgentJoin(self._name, room, self._running(), self._term, memory))
+                relays = self._relay.is_open
+                line.send(AgentJoin(self._name, room, self._running(), self._term, memory, relays))
                 while self._untold:
                     line.send(self._untold[0])
                     del self._untold[0]

@@ -45,7 +45,9 @@ class Processes(Protocol):
         """Whether a process is a worker of this job and no other that has got its number since."""
         ...
 
-    async def ready(self, line: Readable, descriptors: Iterable[int], seconds: float) -> set[int]:
+    async def ready(
+        self, line: Readable, descriptors: Iterable[int], seconds: float, relay: Readable | None = None
+    ) -> set[int]:
         """Wait at most so long; what can be read."""
         ...
 
@@ -93,9 +95,13 @@ class KernelProcesses:
             return False
         return started == Path("/proc/self/cmdline").read_bytes()
 
-    async def ready(self, line: Readable, descriptors: Iterable[int], seconds: float) -> set[int]:
+    async def ready(
+        self, line: Readable, descriptors: Iterable[int], seconds: float, relay: Readable | None = None
+    ) -> set[int]:
         with selectors.DefaultSelector() as selector:
             selector.register(line, selectors.EVENT_READ)
+            if relay is not None:
+                selector.register(relay, selectors.EVENT_READ)
             for descriptor in descriptors:
                 selector.register(descriptor, selectors.EVENT_READ)
             return {key.fd for key, _ in selector.select(seconds)}

@@ -7,6 +7,7 @@ regrouping          a new generation: the step to go on from, moves, the orders 
 membership          the worker processes, their reports and where they wait
 checkpoints         when checkpoints are taken; `checkpoint_files` touches the disk
 connections, agents, reach      who is connected, which node runs what, who reaches whom
+relays              connections of workers that go through their agents
 adaptation          what a job changes of its own accord; `drift`, `measured_job`, `replanning` serve it
 plans               plans on demand and ahead, and their files
 metrics             steps and recoveries, measured

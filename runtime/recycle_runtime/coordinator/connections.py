@@ -17,7 +17,10 @@ class Kind(Enum):
 
 
 class Line(Protocol):
-    """A connection, as the coordinator uses it."""
+    """A connection, as the coordinator uses it; it may be relayed."""
+
+    @property
+    def address(self) -> str: ...
 
     def send(self, message: Message) -> None: ...
 

@@ -21,7 +21,7 @@ from recycle_runtime.coordinator.adaptation import Adaptation, AdaptationOptions
 from recycle_runtime.coordinator.agents import Agents
 from recycle_runtime.coordinator.checkpoint_files import CheckpointFiles, open_checkpoints
 from recycle_runtime.coordinator.checkpoints import NoCheckpoints
-from recycle_runtime.coordinator.connections import Connections, Kind
+from recycle_runtime.coordinator.connections import Connections, Kind, Line
 from recycle_runtime.coordinator.events import (
     AllReturned,
     BeginCheckpoint,
@@ -79,6 +79,7 @@ from recycle_runtime.coordinator.peer_digests import CHECK_PEERS
 from recycle_runtime.coordinator.plans import PlanFiles, PlansOnDemand
 from recycle_runtime.coordinator.reach import Reachability
 from recycle_runtime.coordinator.refill import Refill, host_of
+from recycle_runtime.coordinator.relays import RelayedLine, Relays
 from recycle_runtime.coordinator.replanning import Replanner
 from recycle_runtime.coordinator.save_files import SaveFiles
 from recycle_runtime.coordinator.skipped_steps import MAX_SKIPPED
@@ -112,6 +113,7 @@ from recycle_runtime.protocol.messages import (
     Failed,
     FaultInjected,
     FirstGradients,
+    FromWorkers,
     Generation,
     GroupBroken,
     Handlers,
@@ -143,9 +145,9 @@ from recycle_runtime.protocol.messages import (
     StoreRequest,
     ToObserver,
     Trace,
+    UseRelay,
     WorkerTrace,
 )
-from recycle_runtime.protocol.server import Connection
 from recycle_runtime.protocol.store_table import StoreTable
 
 _LOGGER = logging.getLogger(__name__)
@@ -165,6 +167,9 @@ _NODES_SECONDS = 30.0
 """How long the next of the nodes that were announced may take to arrive."""
 _AGENTS_SECONDS = 60.0
 """For the agents of a job that had ended before it was started again: they load torch before they ask."""
+_UNHEARD_SECONDS = 0.5
+"""For workers whose agent is gone to connect themselves while the others wait: it takes them milliseconds."""
+_WITH_ITS_NODE = "was on a node that is gone"
 _LINGER = 2.0
 _LINGER_TO_GO_ON = 15.0
 """For all workers to be gone, before the job goes on from a checkpoint."""
@@ -219,6 +224,8 @@ class JobOptions:
     """Whether a coordinator before this one may still hold locks; see `leadership`."""
     is_over: bool = False
     """Whether a job in this folder had ended, and its agents had been told; see `job_over`."""
+    relay: bool = False
+    """Whether worker processes speak through the agents of their nodes."""
 
 
 class Service:
@@ -290,6 +297,7 @@ class Service:
         """For the first observer."""
         self._store, self._connections = StoreTable(), Connections()
         share = None if options.nodes is None else even_share(len(self._book.grid), options.nodes)
+        self._relays = Relays(self.closed)
         self._agents = Agents(bundle.tensor, options.heartbeat_timeout, now, share)
         self._refill = Refill()
         self._to_start = placement_order(expected)[::-1]
@@ -316,6 +324,8 @@ class Service:
         self._doubtful: dict[Member, tuple[str, float]] = {}
         """Processes without which the job would end and which have no connection: how they were lost, and
         until when they are waited for."""
+        self._unheard: dict[Member, float] = {}
+        """Processes whose agent is gone, and which may be about to connect themselves: since when."""
         self._returning: set[Member] = set()
         """Processes of the journal that have not come back to this coordinator yet."""
         self._recut: LayerMove | None = None
@@ -407,6 +417,7 @@ class Service:
 
     def dismiss(self) -> None:
         """Agents have nothing more to do."""
+        self.flush()
         self._agents.dismiss()
 
     @property
@@ -537,7 +548,7 @@ class Service:
 
     # What clients say: the server calls these.
 
-    def message(self, connection: Connection, message: Message) -> None:
+    def message(self, connection: Line, message: Message) -> None:
         match self._connections.kind_of(connection):
             case None:
                 self._first.handle(connection, message)
@@ -559,14 +570,15 @@ class Service:
 
     def _expect_messages(self) -> None:
         """Who handles which message, by who sends it."""
-        first = self._first = Handlers[Connection]()
+        first = self._first = Handlers[Line]()
         first.on(Join, self._join)
         first.on(AgentJoin, self._agent_joins)
         first.on(Observe, self._observe)
         first.on(StoreOpen, lambda connection, _: self._connections.become(connection, Kind.STORE))
-        agents = self._from_agents = Handlers[Connection]()
+        agents = self._from_agents = Handlers[Line]()
         agents.on(Heartbeat, lambda connection, _: self._agents.heard(connection, self._clock.now()))
         agents.on(ProcessEnded, self._process_ended)
+        agents.on(FromWorkers, self._hear_relayed)
         workers = self._from_workers = Handlers[Member]()
         for kind in (
             LeftGroup,
@@ -600,7 +612,7 @@ class Service:
         workers.on(Reach, self._hear_reach)
         workers.on(Done, self._done)
 
-    def _join(self, connection: Connection, message: Join) -> None:
+    def _join(self, connection: Line, message: Join) -> None:
         member, pid = message.member, message.pid
         if not self._book.has(member.worker) or member.tp_rank >= self._tensor:
             raise ProtocolError(f"the job has no worker {name_of(member.worker)} with rank {member.tp_rank}")
@@ -678,10 +690,31 @@ class Service:
     def _trace(self, member: Member, message: Trace) -> None:
         self._connections.publish(WorkerTrace(member.worker, message.events))
 
+    def _hear_relayed(self, connection: Line, message: FromWorkers) -> None:
+        """What workers of a node say, each on its own line: who makes no sense is hung up on alone."""
+        carrier = self._relays.carrier(connection)
+        carrier.is_heard = True
+        try:
+            for lines, said in message.said.passed:
+                for line in filter(None, map(carrier.line, lines)):
+                    if said is None:
+                        line.end()
+                    else:
+                        self._hear_on(line, said)
+        finally:
+            carrier.is_heard = False
+
+    def _hear_on(self, line: RelayedLine, said: Message) -> None:
+        try:
+            self.message(line, said)
+        except ProtocolError as error:
+            _LOGGER.warning("refused a client at %s: %s", line.address, error)
+            line.close()
+
     def _hear_reach(self, member: Member, message: Reach) -> None:
         self._reach.hear(member.worker, message.here, message.unanswered, self._clock.now())
 
-    def _agent_joins(self, connection: Connection, message: AgentJoin) -> None:
+    def _agent_joins(self, connection: Line, message: AgentJoin) -> None:
         _LOGGER.info(
             "an agent joins from %s: room for %d processes, %d run",
             connection.address,
@@ -691,6 +724,10 @@ class Service:
         self._connections.become(connection, Kind.AGENT)
         if (before := self._agents.arrive(connection, message, self._clock.now())) is not None:
             before.close()
+        if self._options.relay:
+            self._relays.begin(connection)
+        if self._options.relay or message.relays:
+            connection.send(UseRelay(self._options.relay))
         self._node_at = self._clock.now()
         if not message.running and self._job.phase is not Phase.FORMING:
             self._away.clear()
@@ -727,7 +764,7 @@ class Service:
                 self._refill.started(worker, node, now)
                 self._tell(f"{name_of(worker)} is started again on {host_of(node)}")
 
-    def _process_ended(self, connection: Connection, message: ProcessEnded) -> None:
+    def _process_ended(self, connection: Line, message: ProcessEnded) -> None:
         self._agents.heard(connection, self._clock.now())
         node = self._agents.name_of(connection)
         member, pid = self._connections.now(message.member, message.pid), message.pid
@@ -755,7 +792,7 @@ class Service:
         if member in self._returning:
             self._is_back(member)
 
-    def _was_expected(self, connection: Connection, member: Member, pid: int) -> bool:
+    def _was_expected(self, connection: Line, member: Member, pid: int) -> bool:
         """Whether the end of this process is the end of a worker process, told for the first time."""
         was_watched = self._agents.gone(connection, member)
         known = self._connections.pid_of(member)
@@ -764,7 +801,7 @@ class Service:
             return known == pid
         return was_watched or (member in self._returning and not self._agents.has(member))
 
-    def _observe(self, connection: Connection, message: Observe) -> None:
+    def _observe(self, connection: Line, message: Observe) -> None:
         """Tell an observer what it has missed."""
         self._connections.become(connection, Kind.OBSERVER)
         connection.send(Hello(self._options.steps, self._job.rows.next))
@@ -783,18 +820,40 @@ class Service:
         take(Hello(self._options.steps, self._job.rows.next))
         self._connections.watch(take)
 
-    def closed(self, connection: Connection) -> None:
+    def closed(self, connection: Line) -> None:
         kind = self._connections.closed(connection)
         self._store.forget(connection.send)
         if kind is Kind.AGENT:
             _LOGGER.info("the agent at %s has disconnected", connection.address)
+            # Before the agent is forgotten: none of its workers has disconnected by itself.
+            self._relays.end(connection)
             for member in self._agents.leave(connection):
                 # With a node, its workers may go before their agent, who cannot say it any more.
                 if member not in self._connections and self._connections.pid_of(member) is not None:
-                    self._lose(member, "was on a node that is gone")
+                    self._miss(member)
         elif isinstance(kind, Member) and not self._agents.has(kind):
             # Its agent would report what became of it, if it still had one.
             self._lose(kind, "disconnected")
+
+    def _miss(self, member: Member) -> None:
+        """Its agent is gone and it has no connection; if that went through the agent, it makes another."""
+        if self._options.relay:
+            self._unheard[member] = self._clock.now()
+        else:
+            self._lose(member, _WITH_ITS_NODE)
+
+    def _look_at_unheard(self, now: float) -> None:
+        timeout = self._options.heartbeat_timeout
+        # When others have lost a connection too it is the node that is gone, and all wait for its workers.
+        limit = min(_UNHEARD_SECONDS, timeout) if self._job.phase is Phase.GATHERING else timeout
+        for member, since in list(self._unheard.items()):
+            is_back = member in self._connections or member not in self._job.roster
+            if is_back or self._agents.has(member):
+                # Or there is an agent again, which says what becomes of it.
+                del self._unheard[member]
+            elif now - since > limit:
+                del self._unheard[member]
+                self._lose(member, _WITH_ITS_NODE)
 
     def _lose(self, member: Member, how: str) -> None:
         """It is gone, for all that is known; one without which the job would end may be on its way back."""
@@ -806,7 +865,7 @@ class Service:
 
     def _uncertain(self, now: float) -> set[Worker]:
         """Workers that may be lost as well, so that none should be given up because of them."""
-        return self._agents.silent(now) | {member.worker for member in self._doubtful}
+        return self._agents.silent(now) | {member.worker for member in (*self._doubtful, *self._unheard)}
 
     def _look_at_doubtful(self, now: float) -> None:
         for member, (how, until) in list(self._doubtful.items()):
@@ -830,8 +889,15 @@ class Service:
     # Time: the server calls this often.
 
     def tick(self) -> None:
-        if self._end is not None:
-            return
+        if self._end is None:
+            self._look()
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what waits for the end of a turn."""
+        self._relays.flush()
+
+    def _look(self) -> None:
         self._clock.turn()
         now = self._clock.now()
         if 0 <= now - self._ticked < _TICK:
@@ -853,6 +919,7 @@ class Service:
             self._give_up_missing_members(now)
         self._look_at_network(now)
         self._look_at_nodes(now)
+        self._look_at_unheard(now)
         self._look_at_doubtful(now)
         self._start_missing(now)
 

@@ -81,6 +81,8 @@ class RunOptions:
     """The worker that has the terminal, `P:S`."""
     tls: bool = False
     """Whether connections to the coordinator are encrypted."""
+    relay: str = "auto"
+    """Whether workers speak to it through their agent: auto, on or off."""
     stop_timeout: float = 60.0
     """Seconds that a last checkpoint may take when the run is asked to end."""
     adaptation: AdaptationOptions = field(default_factory=AdaptationOptions)
@@ -150,6 +152,7 @@ def run_local(
             max_skipped=options.max_skipped,
             debug=options.debug,
             tls=options.tls,
+            relay=options.relay,
             adaptation=options.adaptation,
             check_peers=options.check_peers,
             instruction_timeout=options.instruction_timeout,

@@ -72,6 +72,7 @@ class Job:
     max_skipped: int = 20
     debug: str | None = None
     tls: bool = False
+    relay: str = "auto"
     check_peers: int = CHECK_PEERS
     environment: dict[str, str] = field(default_factory=dict[str, str])
 
@@ -204,7 +205,7 @@ class Supervisor:
         command = ["coordinator", job.bundle, "--listen", self._address]
         command += ["--listener", str(self._listener.fileno()), *(["--tls"] if job.tls else [])]
         command += [] if job.steps is None else ["--steps", str(job.steps)]
-        command += ["--check-peers", str(job.check_peers)]
+        command += ["--check-peers", str(job.check_peers), "--relay", job.relay]
         command += ["--state", str(job.state), *_adaptation_options(job.adaptation)]
         command += ["--heartbeat-timeout", str(job.node_timeout), *_limits(job)]
         command += ["--max-skipped", str(job.max_skipped)]

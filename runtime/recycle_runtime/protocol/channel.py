@@ -54,15 +54,19 @@ class Channel:
                 continue
         self._open(host, port, last, deadline, tls=access.tls)
 
-    def _open(self, host: str, port: int, token: str, deadline: float, *, tls: bool) -> None:
-        timeout = max(deadline - time.monotonic(), _LEAST_SECONDS)
+    def _reached(self, host: str, port: int, timeout: float) -> socket.socket:
+        """A connection on which nothing has been said; UnreachableError if nobody listens."""
         try:
             # A host that does not answer is asked again soon, so that it is found when it is back.
-            self._socket = socket.create_connection((host, port), min(timeout, _CONNECT_SECONDS))
+            found = socket.create_connection((host, port), min(timeout, _CONNECT_SECONDS))
         except OSError as error:
             raise UnreachableError(f"no coordinator at {host}:{port}: {error}") from None
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        give_up_in_time(self._socket)
+        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        give_up_in_time(found)
+        return found
+
+    def _open(self, host: str, port: int, token: str, deadline: float, *, tls: bool) -> None:
+        self._socket = self._reached(host, port, max(deadline - time.monotonic(), _LEAST_SECONDS))
         try:
             self._session = self._prove(token, deadline, tls=tls)
         except WireError:

@@ -10,6 +10,7 @@ import binascii
 import dataclasses
 import operator
 import types
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from functools import cache
@@ -18,6 +19,7 @@ from typing import (
     Any,
     Final,
     NamedTuple,
+    Self,
     TypeVar,
     Union,
     cast,
@@ -73,6 +75,19 @@ Natural = Annotated[int, Range(0, _LARGEST)]
 """A number of steps, bytes, workers and the like."""
 
 
+class Travels(ABC):
+    """A value that says itself how it travels."""
+
+    @abstractmethod
+    def to_json(self) -> Any:
+        """What `json.dumps` takes."""
+
+    @classmethod
+    @abstractmethod
+    def from_json(cls, value: object) -> Self:
+        """The value that has arrived; ProtocolError if it is none."""
+
+
 def encode(value: object) -> Any:
     """What `json.dumps` takes."""
     kind = type(value)
@@ -84,6 +99,8 @@ _AS_THEY_ARE: Final = frozenset({str, int, float, bool, type(None)})
 
 @cache
 def _encoder(kind: type[Any]) -> Encoder:
+    if issubclass(kind, Travels):
+        return lambda value: value.to_json()
     if issubclass(kind, bytes):
         return lambda value: base64.b64encode(value).decode("ascii")
     if issubclass(kind, list | tuple):
@@ -119,6 +136,8 @@ def decode(kind: type[T], value: object, name: str = "value") -> T:
 
 @cache
 def _decoder(kind: Any) -> Decoder:
+    if isinstance(kind, type) and issubclass(kind, Travels):
+        return kind.from_json
     if dataclasses.is_dataclass(kind):
         return _dataclass(cast("type[Any]", kind))
     if isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields"):

@@ -28,7 +28,13 @@ from typing import Final, TypeVar, cast
 
 from recycle_runtime.protocol.codec import Natural, ProtocolError, decode, encode
 from recycle_runtime.protocol.messages import VERSION, Message, from_fields, to_fields
-from recycle_runtime.protocol.records import RECORD_BYTES, RecordReader, RecordWriter, record_key
+from recycle_runtime.protocol.records import (
+    MOST_BYTES,
+    RECORD_BYTES,
+    RecordReader,
+    RecordWriter,
+    record_key,
+)
 
 MOST_FROM_STRANGERS: Final = 512
 VANISHED_AFTER: Final = 10.0
@@ -105,11 +111,12 @@ def other_version(theirs: int, ours: int) -> str:
 class Session:
     """What one end of a connection says and hears once both ends have proved themselves."""
 
-    def __init__(self, token: str, side: str, servers: str, clients: str) -> None:
-        """`side` is this end's: `client` or `server`; then the nonces of both."""
+    def __init__(self, token: str, side: str, servers: str, clients: str, most: int = MOST_BYTES) -> None:
+        """`side` is this end's: `client` or `server`; then the nonces of both, and how long a message that
+        arrives may be."""
         other = "client" if side == "server" else "server"
         self._writer = RecordWriter(record_key(token, side, VERSION, servers, clients))
-        self._reader = RecordReader(record_key(token, other, VERSION, servers, clients))
+        self._reader = RecordReader(record_key(token, other, VERSION, servers, clients), most)
 
     def frame(self, message: Message) -> bytes:
         """A message as it travels; messages are to be sent in the order in which they come from here."""

@@ -10,6 +10,8 @@ small letters (`AtBoundary` is `at_boundary`). docs/protocol.md shows who says w
     observer -> coordinator          FromObserver
     coordinator -> observer          ToObserver      everything that happens in the job
     store request, and its answer    StoreRequest, StoreAnswer, on a connection of their own
+
+Where agents relay, what worker processes and the store say travels inside FromWorkers and ToWorkers.
 """
 
 import math
@@ -19,9 +21,9 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, NamedTuple, TypeVar, cast, get_args
 
 from recycle_runtime.plan.chrome_trace import Event
-from recycle_runtime.protocol.codec import Natural, ProtocolError, decode, encode
+from recycle_runtime.protocol.codec import Natural, ProtocolError, Travels, decode, encode
 
-VERSION: Final = 6
+VERSION: Final = 7
 """Of what is said here; both ends of a connection must have the same."""
 
 # Values that messages carry.
@@ -152,6 +154,65 @@ class RunningProcess(NamedTuple):
 
     member: Member
     pid: Natural
+
+
+class Passed(NamedTuple):
+    """A message that an agent passes on."""
+
+    lines: tuple[Natural, ...]
+    """Of the worker processes' connections to the agent, as it has numbered them."""
+    message: "Message | None"
+    """None: these connections have ended, or are to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Relayed(Travels):
+    """Messages in the order in which they were said. They look alike, so of one that is of the same type as
+    the one before it only those fields travel that differ."""
+
+    passed: tuple[Passed, ...]
+
+    def to_json(self) -> list[object]:
+        found: list[object] = []
+        before: dict[str, object] = {}
+        for lines, message in self.passed:
+            if message is None:
+                found.append((lines, None))
+                continue
+            fields = to_fields(message)
+            if fields["type"] == before.get("type"):
+                found.append((lines, {key: item for key, item in fields.items() if item != before[key]}))
+            else:
+                found.append((lines, fields))
+            before = fields
+        return found
+
+    @classmethod
+    def from_json(cls, value: object) -> "Relayed":
+        if not isinstance(value, list):
+            raise ProtocolError("what is passed on is not an array")
+        found: list[Passed] = []
+        before: dict[str, object] = {}
+        for each in cast("list[object]", value):
+            lines, fields = _line_and_fields(each)
+            if fields is None:
+                found.append(Passed(lines, None))
+                continue
+            before = fields if "type" in fields else before | fields
+            message = from_fields(before)
+            if type(message) not in PASSED_ON:
+                raise ProtocolError(f"{type(message).__name__} is not for agents to pass on")
+            found.append(Passed(lines, message))
+        return cls(tuple(found))
+
+
+def _line_and_fields(value: object) -> tuple[tuple[int, ...], dict[str, object] | None]:
+    """One message, as it is passed on."""
+    match value:
+        case [[*lines], None | {} as fields] if all(type(line) is int and line >= 0 for line in lines):
+            return tuple(cast("list[int]", lines)), cast("dict[str, object] | None", fields)
+        case _:
+            raise ProtocolError("what is passed on is not lines and a message")
 
 
 # A worker process to the coordinator.
@@ -773,11 +834,20 @@ class AgentJoin:
     """The newest of which it knows; a coordinator of an older one must not lead it."""
     memory: str = ""
     """Of the node: see `node_memory`."""
+    relays: bool = False
+    """Whether its workers look for a connection at the agent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
     """I live."""
+
+
+@dataclass(frozen=True, slots=True)
+class FromWorkers:
+    """What worker processes of my node say."""
+
+    said: Relayed
 
 
 ENDED_WELL = "ended with status 0"
@@ -820,6 +890,20 @@ class RenameProcess:
 
     member: Member
     to: Member
+
+
+@dataclass(frozen=True, slots=True)
+class UseRelay:
+    """Let worker processes of your node speak through you, or no more."""
+
+    is_on: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ToWorkers:
+    """Pass this on to worker processes of your node."""
+
+    told: Relayed
 
 
 @dataclass(frozen=True, slots=True)
@@ -1163,8 +1247,8 @@ ToWorker = (
     | KeptState
     | End
 )
-FromAgent = AgentJoin | Heartbeat | ProcessEnded
-ToAgent = StartProcess | KillProcess | RenameProcess | JobEnding | JobOver
+FromAgent = AgentJoin | Heartbeat | ProcessEnded | FromWorkers
+ToAgent = StartProcess | KillProcess | RenameProcess | UseRelay | ToWorkers | JobEnding | JobOver
 FromObserver = Observe | StopJob
 ToObserver = (
     Hello | Starting | StepRow | StepSettled | Generation | Recovered | JobEvent | WorkerTrace | JobEnded
@@ -1182,6 +1266,9 @@ Message = (
     | StoreRequest
     | StoreAnswer
 )
+
+PASSED_ON: Final = frozenset((*get_args(FromWorker | ToWorker | StoreRequest | StoreAnswer), StoreOpen))
+"""What agents relay."""
 
 
 def type_name(kind: type[object]) -> str:

@@ -64,8 +64,9 @@ class RecordWriter:
 class RecordReader:
     """The receiving end of one direction."""
 
-    def __init__(self, key: bytes) -> None:
-        self._key, self._number = key, 0
+    def __init__(self, key: bytes, most: int = MOST_BYTES) -> None:
+        """`most` is how long a message may be."""
+        self._key, self._number, self._most = key, 0, most
         self._begun = bytearray()
         """Of a message whose last record has not come."""
 
@@ -90,8 +91,8 @@ class RecordReader:
             if not goes_on and not self._begun:
                 return text
             self._begun += text
-            if len(self._begun) > MOST_BYTES:
-                raise ProtocolError(f"a message of more than {MOST_BYTES} bytes is too long")
+            if len(self._begun) > self._most:
+                raise ProtocolError(f"a message of more than {self._most} bytes is too long")
             if not goes_on:
                 whole, self._begun = bytes(self._begun), bytearray()
                 return whole

@@ -10,6 +10,7 @@ import logging
 import selectors
 import socket
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 from recycle_runtime.protocol.access import Token, access_of
@@ -30,6 +31,7 @@ from recycle_runtime.protocol.framing import (
     unframe_response,
 )
 from recycle_runtime.protocol.messages import VERSION, Message
+from recycle_runtime.protocol.records import MOST_BYTES
 from recycle_runtime.protocol.tls import Certificate, Tunnel
 
 _log = logging.getLogger(__name__)
@@ -118,10 +120,14 @@ class Server:
         served: Served,
         listener: int | None = None,
         certificate: Certificate | None = None,
+        admits: Callable[[socket.socket], bool] = lambda _: True,
+        most: int = MOST_BYTES,
     ) -> None:
-        """`listener` is a socket that listens there already; with a certificate everything is encrypted."""
+        """`listener` is a socket that listens there already; with a certificate everything is encrypted.
+        `admits` is asked before anything is said to a stranger; `most` is how long a message may be."""
         self._access, self._served, self._certificate = access_of(token), served, certificate
-        self._selector = selectors.DefaultSelector()
+        self._admits, self._most = admits, most
+        self._selector = selectors.EpollSelector()
         if listener is None:
             self._listener = socket.create_server((host, port), backlog=1024)
         else:
@@ -135,6 +141,10 @@ class Server:
     @property
     def port(self) -> int:
         return int(self._listener.getsockname()[1])
+
+    def fileno(self) -> int:
+        """What can be read when something is to be dealt with."""
+        return self._selector.fileno()
 
     def watch(self, descriptor: int) -> None:
         """Also wake up when this can be read; the owner reads it in `tick`."""
@@ -196,6 +206,15 @@ class Server:
         self._listener.close()
         self._selector.close()
 
+    def abandon(self) -> None:
+        """In a process that was forked from the one that serves, which notices nothing of it."""
+        for key in self._selector.get_map().values():
+            if isinstance(key.data, Connection):
+                key.data.socket.close()
+        self._listener.close()
+        # What is taken out of it one by one would be taken out in the other process too.
+        self._selector.close()
+
     def _accept_some(self) -> None:
         """Those who wait; not all at once, so that others are heard in between."""
         for _ in range(_MOST_ACCEPTED):
@@ -206,10 +225,15 @@ class Server:
             self._accept(sock)
 
     def _accept(self, sock: socket.socket) -> None:
+        if not self._admits(sock):
+            sock.close()
+            return
         sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # Long: whom the coordinator cannot reach may look for it meanwhile, and comes with a new connection.
-        ask_now_and_then(sock, every=10)
+        if sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            # Long: whom the coordinator cannot reach may look for it meanwhile, and comes with a new
+            # connection.
+            ask_now_and_then(sock, every=10)
         connection = Connection(self, sock)
         self._selector.register(sock, selectors.EVENT_READ, connection)
         self._strangers[connection] = None
@@ -275,7 +299,7 @@ class Server:
         del self._strangers[connection]
         answer = Welcome(proof(token, "server", VERSION, *nonces, binding))
         connection.send_bytes(frame_handshake(answer))
-        connection.session = Session(token, "server", *nonces)
+        connection.session = Session(token, "server", *nonces, self._most)
 
     def _most_strangers(self) -> int:
         """All processes of a large job may come at the same moment, once their agents are there."""
@@ -290,6 +314,8 @@ class Server:
 
 
 def _address(sock: socket.socket) -> str:
+    if sock.family == socket.AF_UNIX:
+        return "this node"
     try:
         host, port, *_ = sock.getpeername()
     except (OSError, ValueError):

@@ -15,6 +15,7 @@ from typing import Any, Generic, NoReturn, Protocol, TypeVar
 from recycle_runtime.protocol.access import Token
 from recycle_runtime.protocol.channel import Channel
 from recycle_runtime.protocol.messages import Message
+from recycle_runtime.protocol.near import NearChannel
 
 T = TypeVar("T")
 
@@ -95,6 +96,10 @@ class Surroundings(Protocol):
         """WireError if there is no coordinator, or another one."""
         ...
 
+    async def connect_near(self, name: str, token: Token) -> Line:
+        """The same through the agent that listens at this name, if it does."""
+        ...
+
 
 def completed(work: Coroutine[Any, Any, T]) -> T:
     """What a coroutine comes to in a process where nothing is ever suspended."""
@@ -138,6 +143,9 @@ class Machine:
 
     async def connect(self, host: str, port: int, token: Token) -> Line:
         return ChannelLine(Channel(host, port, token))
+
+    async def connect_near(self, name: str, token: Token) -> Line:
+        return ChannelLine(NearChannel(name, token))
 
 
 class ChannelLine:

@@ -5,7 +5,7 @@
 
 import gc
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -24,6 +24,7 @@ from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.worker_ids import Worker
 from recycle_runtime.program.loading import Program
 from recycle_runtime.protocol.address import address_now
+from recycle_runtime.protocol.codec import WireError
 from recycle_runtime.protocol.messages import CheckpointReply, ChunkGradients, NotFinite
 from recycle_runtime.protocol.remote_store import RemoteStore
 from recycle_runtime.protocol.surroundings import ChannelLine, Line, Surroundings
@@ -265,7 +266,7 @@ class TorchEngine:
         return await connect_to_coordinator(self.options, self.surroundings)
 
     async def meeting_place(self) -> MeetingPlace:
-        line = await self.surroundings.connect(*address_now(self.options), self.options.token)
+        line = await coordinator_line(self.options, self.surroundings)
         assert isinstance(line, ChannelLine)
         return _Store(RemoteStore(line.channel))
 
@@ -319,9 +320,18 @@ class TorchEngine:
 
 async def connect_to_coordinator(options: ProcessOptions, surroundings: Surroundings) -> Line:
     """The line of a worker process, which belongs to no group."""
-    line = await surroundings.connect(*address_now(options), options.token)
+    line = await coordinator_line(options, surroundings)
     keep(line.fileno())
     return line
+
+
+async def coordinator_line(options: ProcessOptions, surroundings: Surroundings) -> Line:
+    """Through the agent, where it passes on what is said; else, and when it is gone, a connection of its own,
+    which stays until it ends."""
+    if options.relay:
+        with suppress(WireError):
+            return await surroundings.connect_near(options.relay, options.token)
+    return await surroundings.connect(*address_now(options), options.token)
 
 
 def _of_group(store: MeetingPlace, number: int) -> Any:

@@ -56,5 +56,7 @@ class ProcessOptions:
     """Of its node, for copies that outlive processes."""
     line: int = 0
     """Which of the processes of its node it is."""
+    relay: str = ""
+    """Where its agent listens if it passes on what is said to the coordinator: see `protocol.near`."""
     is_debugged: bool = False
     """Whether it has the terminal, so that a debugger can be opened where an error is raised."""

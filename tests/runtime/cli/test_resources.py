@@ -1,10 +1,11 @@
 """What the system has to allow."""
 
 import resource
+from argparse import Namespace
 
 import pytest
 
-from recycle_runtime.cli.options.resources import allow_connections, check_ports
+from recycle_runtime.cli.options.resources import RELAY_FROM, allow_connections, check_ports, relays
 from recycle_runtime.cli.output import UsageError, UserError
 
 
@@ -25,6 +26,28 @@ def test_the_limit_is_raised() -> None:
         assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 3 * 64 + 128
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_the_limit_where_agents_relay() -> None:
+    """It is enough for those whose agent is lost, and raised as far as it may be."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+        with pytest.raises(UserError, match=r"a job of 200 worker processes takes 328"):
+            allow_connections(200, most=300, relay=True)
+        allow_connections(64, relay=True)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 3 * 64 + 128
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_whether_agents_relay() -> None:
+    assert [relays(Namespace(relay="auto"), size) for size in (4, RELAY_FROM - 1, RELAY_FROM)] == [
+        False,
+        False,
+        True,
+    ]
+    assert relays(Namespace(relay="on"), 4) and not relays(Namespace(relay="off"), 4096)
 
 
 def test_ports() -> None:

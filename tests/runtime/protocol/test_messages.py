@@ -12,6 +12,7 @@ from recycle_runtime.protocol import messages
 from recycle_runtime.protocol.codec import Natural, ProtocolError, decode
 from recycle_runtime.protocol.messages import (
     KINDS,
+    PASSED_ON,
     FromAgent,
     FromWorker,
     Go,
@@ -22,10 +23,13 @@ from recycle_runtime.protocol.messages import (
     LossShare,
     Member,
     Message,
+    Passed,
+    Relayed,
     StepDone,
     ToAgent,
     ToObserver,
     ToWorker,
+    ToWorkers,
     from_fields,
     to_fields,
 )
@@ -37,6 +41,9 @@ def some(kind: Any) -> st.SearchStrategy[Any]:
     """Values of a type that messages have."""
     if kind == Natural:
         return NATURALS
+    if kind is Passed:
+        carried = st.sampled_from(sorted(PASSED_ON, key=lambda one: one.__name__)).flatmap(some)
+        return st.builds(Passed, st.lists(NATURALS, max_size=3).map(tuple), st.none() | carried)
     if isinstance(kind, type) and (dataclasses.is_dataclass(kind) or hasattr(kind, "_fields")):
         hints = get_type_hints(kind, include_extras=True)
         return st.builds(kind, **{name: some(hint) for name, hint in hints.items()})
@@ -157,3 +164,37 @@ def test_a_message_has_one_handler() -> None:
 def test_names_on_the_wire() -> None:
     assert to_fields(LossShare(4, None)) == {"type": "loss_share", "step": 4, "loss": None, "rate": None}
     assert KINDS["go"] is Go
+
+
+def test_what_goes_to_many_travels_once() -> None:
+    """Of messages of one type that follow each other, only what differs."""
+    leave, later = Leave(3), Hold(7, 1)
+    told = (Passed((1, 2), leave), Passed((3,), Leave(4)), Passed((1,), later), Passed((2,), None),
+            Passed((3,), Hold(7, 2)))  # fmt: skip
+    assert to_fields(ToWorkers(Relayed(told)))["told"] == [
+        ((1, 2), {"type": "leave", "generation": 3}),
+        ((3,), {"generation": 4}),
+        ((1,), {"type": "hold", "step": 7, "request": 1}),
+        ((2,), None),
+        ((3,), {"request": 2}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("told", "says"),
+    [
+        ({}, "is not an array"),
+        ([[1, None]], "not lines and a message"),
+        ([[[-1], None]], "not lines and a message"),
+        ([[[True], None]], "not lines and a message"),
+        ([[[1], []]], "not lines and a message"),
+        ([[[1], {}]], "no message of type"),
+        ([[[1], {"type": "leave"}]], "leave has no field generation"),
+        ([[[1], {"type": "leave", "generation": 1}], [[1], {"step": 1}]], "leave has an unknown field: step"),
+        ([[[1], {"type": "job_over"}]], "JobOver is not for agents to pass on"),
+        ([[[1], {"type": "to_workers", "told": []}]], "ToWorkers is not for agents to pass on"),
+    ],
+)
+def test_what_cannot_be_passed_on(told: object, says: str) -> None:
+    with pytest.raises(ProtocolError, match=says):
+        from_fields({"type": "to_workers", "told": told})

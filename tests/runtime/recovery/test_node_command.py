@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -28,8 +29,8 @@ _PATIENCE = 300.0
 class Nodes:
     """Two nodes, from outside."""
 
-    def __init__(self, folder: Path, bundle: str, copies: int | None = None) -> None:
-        """With checkpoints, or copies in memory every so many steps."""
+    def __init__(self, folder: Path, bundle: str, copies: int | None = None, *others: str) -> None:
+        """With checkpoints, or copies in memory every so many steps, and these other options."""
         self.folder, self.state = folder, folder / "state"
         (folder / "saved").mkdir()
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -47,7 +48,7 @@ class Nodes:
         self._command += ["--replan", "off", "--save", str(folder / "saved"), "--restart-workers", "off"]
         kept = ["--checkpoint", str(folder / "kept")]
         in_memory = ["--neighbour-copies", str(copies), "--log-level", "info"]
-        self._command += kept if copies is None else in_memory
+        self._command += [*(kept if copies is None else in_memory), *others]
         token = folder / "token"
         token.touch(0o600)
         token.write_text(new_token())
@@ -76,12 +77,15 @@ class Nodes:
     def said(self) -> str:
         return "\n".join((self.folder / f"stderr-{rank}").read_text() for rank in range(2))
 
-    def losses(self) -> list[float]:
-        """By the coordinator's journal, which has every step once."""
+    def journal(self) -> list[dict[str, Any]]:
         path = self.state / "coordinator" / "journal.jsonl"
         # The last line may be half written.
         text = path.read_text().rpartition("\n")[0] if path.exists() else ""
-        rows = [line["told"] for line in map(json.loads, text.splitlines()) if "told" in line]
+        return [json.loads(line) for line in text.splitlines()]
+
+    def losses(self) -> list[float]:
+        """By the coordinator's journal, which has every step once."""
+        rows = [line["told"] for line in self.journal() if "told" in line]
         assert [row["step"] for row in rows] == list(range(len(rows)))
         return [row["loss"] for row in rows]
 
@@ -142,11 +146,16 @@ def test_a_worker_an_agent_and_the_coordinator_are_killed(nodes: Nodes) -> None:
         os.kill(before, signal.SIGKILL)
         nodes.until_steps(5)
         assert nodes.child(node, name) != before
+    check_end(nodes, workers=3)
+
+
+def check_end(nodes: Nodes, workers: int) -> None:
+    """A job that has lost no step ends with the losses and parameters of a plain loop."""
     assert nodes.codes() == [0, 0], nodes.said()
     alone = train_alone(TINY, 2, 4, _STEPS)
     assert nodes.losses() == pytest.approx(alone.losses, rel=1e-9)
     saved = list((nodes.folder / "saved").glob("worker-*.pt"))
-    assert len(saved) == 3
+    assert len(saved) == workers
     for path in saved:
         state: dict[str, torch.Tensor] = torch.load(path, weights_only=True)["model"]
         torch.testing.assert_close(state, alone.states[int(path.name.split("-")[2])], rtol=1e-9, atol=1e-9)

@@ -42,6 +42,14 @@ def test_nothing_goes_wrong(jobs: list[WorldJob], first: int) -> None:
         assert not outcome.wrong, "\n".join((f"seed {seed}", *outcome.story))
 
 
+def test_an_agent_that_relays_is_killed_and_nobody_leaves(jobs: list[WorldJob]) -> None:
+    """Its workers go on by themselves, in the same generation."""
+    story = _quiet(7, jobs[:1], faults=(KillAgent(2.5, 3.0, node=0),), steps=60, relay=True, nodes=3)
+    outcome = World(story).run()
+    assert not outcome.wrong and outcome.error is None, told(story, outcome)
+    assert outcome.recoveries == 1, told(story, outcome)
+
+
 def test_the_same_seed_is_the_same_story(jobs: list[WorldJob]) -> None:
     first, again = (World(scenario(3, jobs)).run() for _ in range(2))
     assert (first.digest, first.events) == (again.digest, again.events)
@@ -110,7 +118,7 @@ def test_a_rare_planted_fault_is_found(
 
 def _quiet(seed: int, jobs: list[WorldJob], **changes: Any) -> Scenario:
     """Two nodes of two workers, on which nothing happens but what is said."""
-    ordinary: dict[str, Any] = {"nodes": 2, "room": 2, "wild": False, "skipped": frozenset()}
+    ordinary: dict[str, Any] = {"nodes": 2, "room": 2, "wild": False, "skipped": frozenset(), "relay": False}
     return replace(scenario(seed, jobs), **(ordinary | changes))
 
 

@@ -103,6 +103,7 @@ def run(arguments: Namespace, output: Output) -> int:
     from recycle_runtime.protocol.heartbeat_board import Board
     from recycle_runtime.protocol.identity import node_number
     from recycle_runtime.protocol.messages import InjectedFault, Member
+    from recycle_runtime.protocol.near import near_name
     from recycle_runtime.protocol.node_memory import note_memory, open_memory
     from recycle_runtime.trainer.program_file import work_with_program
     from recycle_runtime.trainer.script import work_with_script
@@ -143,6 +144,7 @@ def run(arguments: Namespace, output: Output) -> int:
         address_file=address_file,
         patience=patience,
         memory=memory,
+        relay=near_name(state),
     )
 
     gpus = torch.cuda.device_count() if arguments.device == "cuda" else 1

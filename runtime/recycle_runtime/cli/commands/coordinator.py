@@ -37,7 +37,7 @@ from recycle_runtime.cli.options.limits import (
 )
 from recycle_runtime.cli.options.pages import Take, add_page_arguments, check_pages, watchers
 from recycle_runtime.cli.options.parent import add_parent_argument, heed_parent
-from recycle_runtime.cli.options.resources import allow_connections
+from recycle_runtime.cli.options.resources import add_relay_argument, allow_connections, relays
 from recycle_runtime.cli.options.training import (
     add_max_skipped_argument,
     add_peer_check_argument,
@@ -91,6 +91,7 @@ def add_arguments(parser: Arguments) -> None:
     add_takeover_argument(parser)
     add_node_argument(parser, "--heartbeat-timeout")
     add_restart_argument(parser, "on")
+    add_relay_argument(parser)
     parser.add_argument(
         "--advertise",
         metavar="HOST",
@@ -148,6 +149,8 @@ def _coordinate(arguments: Namespace, output: Output, fence: Fence | None) -> in
     limits = time_limits(arguments)
     state = Path(arguments.state)
     own, secret = certificate(arguments), access(arguments)
+    bundle = Bundle.read(arguments.bundle)
+    processes = bundle.pipelines * bundle.stages * bundle.tensor
     options = JobOptions(
         bundle=arguments.bundle,
         steps=ENDLESS if arguments.steps is None else arguments.steps,
@@ -175,9 +178,9 @@ def _coordinate(arguments: Namespace, output: Output, fence: Fence | None) -> in
         start_seconds=max(_START_SECONDS, limits.first_step if arguments.steps is None else 0.0),
         takes_over=fence is not None,
         is_over=is_over(state),
+        relay=relays(arguments, processes),
     )
-    bundle = Bundle.read(arguments.bundle)
-    allow_connections(bundle.pipelines * bundle.stages * bundle.tensor)
+    allow_connections(processes, relay=options.relay)
     # Agents and observers stay when the job goes on from a checkpoint, and find the next coordinator here.
     # The parent process may keep the socket for the same reason.
     listener = _listener(host, port) if arguments.listener is None else arguments.listener

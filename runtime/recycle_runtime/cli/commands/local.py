@@ -28,6 +28,7 @@ from recycle_runtime.cli.options.limits import (
     time_limits,
 )
 from recycle_runtime.cli.options.pages import add_page_arguments, check_pages, watchers
+from recycle_runtime.cli.options.resources import add_relay_argument
 from recycle_runtime.cli.options.script import add_script_arguments, check_script, note_options_of_script
 from recycle_runtime.cli.options.training import (
     add_device_arguments,
@@ -79,6 +80,7 @@ def add_arguments(parser: Arguments) -> None:
     add_limit_arguments(parser)
     add_node_argument(parser, "--node-timeout")
     add_restart_argument(parser, None)
+    add_relay_argument(parser)
     add_tls_argument(parser)
     parser.add_argument("--metrics", metavar="FILE", help="write one JSON object per step")
     parser.add_argument(
@@ -138,6 +140,7 @@ def run(arguments: Namespace, output: Output) -> int:
         node_timeout=_node_timeout(arguments),
         debug=arguments.debug,
         tls=arguments.tls,
+        relay=arguments.relay,
     )
     show = view(bundle.stages, bundle.pipelines, output.quiet, in_lines=arguments.debug is not None)
     requests = StopRequests()

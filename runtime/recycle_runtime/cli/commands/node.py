@@ -31,7 +31,7 @@ from recycle_runtime.cli.options.limits import (
 )
 from recycle_runtime.cli.options.pages import add_page_arguments
 from recycle_runtime.cli.options.parent import add_parent_argument, heed_parent
-from recycle_runtime.cli.options.resources import add_ports_argument
+from recycle_runtime.cli.options.resources import add_ports_argument, add_relay_argument
 from recycle_runtime.cli.options.script import add_script_arguments, check_script
 from recycle_runtime.cli.options.training import (
     add_device_arguments,
@@ -61,6 +61,7 @@ _COORDINATOR = (
     "--steps",
     "--failed",
     "--restart-workers",
+    "--relay",
     "--check-peers",
     "--max-skipped",
     "--checkpoint-every",
@@ -139,6 +140,7 @@ def add_arguments(parser: Arguments) -> None:
     add_node_argument(parser, "--node-timeout")
     add_takeover_argument(parser, "; 0: none does")
     add_restart_argument(parser, "on")
+    add_relay_argument(parser)
     add_limit_arguments(parser)
     add_peer_check_argument(parser)
     add_max_skipped_argument(parser)

@@ -1,20 +1,25 @@
-"""What the system has to allow: open files, and ports in a range."""
+"""What the system has to allow, open files and ports in a range, and how many connections there are."""
 
 import resource
+from argparse import Namespace
 
 from recycle_runtime.cli.output import UsageError, UserError
 from recycle_runtime.cli.parser import Arguments
 
 _BESIDE = 128
 """Files of a process beside its connections."""
+RELAY_FROM = 512
+"""Worker processes of a job from which on their agents speak for them, unless the user says otherwise."""
 
 
-def allow_connections(processes: int, most: int | None = None) -> None:
+def allow_connections(processes: int, most: int | None = None, *, relay: bool = False) -> None:
     """Raise the limit of open files for a coordinator of so many worker processes, or say that it is too low.
 
-    Each has a connection, and another to the store; a third one may be on its way.
+    Each has a connection, and another to the store; a third one may be on its way. Where agents relay they
+    need none, until an agent is lost: then those of its node do, and there are as many nodes at most.
     """
-    needed = 3 * processes + _BESIDE
+    wanted = 3 * processes + _BESIDE
+    needed = processes + _BESIDE if relay else wanted
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     hard = hard if most is None else most
     if hard != resource.RLIM_INFINITY and hard < needed:
@@ -22,8 +27,25 @@ def allow_connections(processes: int, most: int | None = None) -> None:
             f"this process may open {hard} files, and a job of {processes} worker processes takes {needed}: "
             "raise the limit (`ulimit -Hn`, LimitNOFILE= of systemd)"
         )
-    if soft != resource.RLIM_INFINITY and soft < needed:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    wanted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def add_relay_argument(parser: Arguments) -> None:
+    """For commands that coordinate."""
+    parser.add_argument(
+        "--relay",
+        choices=("auto", "on", "off"),
+        default="auto",
+        help="whether worker processes speak to the coordinator through the agent of their node, in place of "
+        f"two connections of their own (default: auto, from {RELAY_FROM} worker processes on)",
+    )
+
+
+def relays(arguments: Namespace, processes: int) -> bool:
+    """Whether agents speak for so many worker processes."""
+    return arguments.relay == "on" or (arguments.relay == "auto" and processes >= RELAY_FROM)
 
 
 def add_ports_argument(parser: Arguments) -> None:

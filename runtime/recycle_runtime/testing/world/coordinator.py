@@ -316,6 +316,7 @@ class CoordinatorProcess:
         except ProtocolError as error:
             self._note_wrong(f"the coordinator refuses what a process of its own says: {error}")
             connection.close()
+        self.service.flush()
 
     def closed(self, connection: ServerConnection) -> None:
         self._guarded(self.service.closed, cast(Any, connection))

@@ -67,9 +67,9 @@ from recycle_runtime.testing.world.loop import Pending
 from recycle_runtime.testing.world.processes import SimulatedProcess
 from recycle_runtime.transport.guarded import Waits
 from recycle_runtime.transport.sockets import Ends
-from recycle_runtime.worker.engine import Building, Counts, MeetingPlace
+from recycle_runtime.worker.engine import Building, Counts, MeetingPlace, coordinator_line
 from recycle_runtime.worker.held_chunks import HeldChunks
-from recycle_runtime.worker.options import WorkerOptions
+from recycle_runtime.worker.options import ProcessOptions, WorkerOptions
 from recycle_runtime.worker.state_transfer import StatePair
 
 _CPU = torch.device("cpu")
@@ -120,8 +120,10 @@ class NumberEngine:
     device = _CPU
     tracer = None
 
-    def __init__(self, process: SimulatedProcess, job: Job, tp_rank: int = 0) -> None:
-        self._process, self._job, self._rank = process, job, tp_rank
+    def __init__(
+        self, process: SimulatedProcess, job: Job, tp_rank: int = 0, options: ProcessOptions | None = None
+    ) -> None:
+        self._process, self._job, self._rank, self._options = process, job, tp_rank, options
         self._connections = GroupConnections()
         self.session_now: NumberSession | None = None
 
@@ -153,7 +155,9 @@ class NumberEngine:
         return cast("list[Layer]", [NumberLayer(number, self._rank) for number in range(first, last)])
 
     async def connect(self) -> Line:
-        return await self._process.connect("", 0, self._process.token)
+        if self._options is None:
+            return await self._process.connect("", 0, self._process.token)
+        return await coordinator_line(self._options, self._process)
 
     async def meeting_place(self) -> MeetingPlace:
         store = SimulatedStore(await self.connect())

@@ -86,6 +86,10 @@ class Network:
             pipe.hold()
         return pipe
 
+    def add(self, pipe: "Pipe") -> None:
+        """One that was made elsewhere."""
+        self._pipes[pipe] = None
+
     def close_all(self, process: LoopProcess) -> None:
         """A process is gone: its kernel closes its connections, if it still runs."""
         for pipe in list(self._pipes):

@@ -17,6 +17,7 @@ from recycle_runtime.testing.world.loop import (
     SimulatedSignal,
     TaskEnded,
 )
+from recycle_runtime.testing.world.near import NearPlaces
 from recycle_runtime.testing.world.network import (
     CONNECT_SECONDS,
     HANDSHAKE_SECONDS,
@@ -75,6 +76,14 @@ class SimulatedProcess(LoopProcess):
     async def connect(self, host: str, port: int, token: Token) -> SimulatedLine:
         return await self.kernel.connect(self, access_of(token).tokens()[0])
 
+    async def connect_near(self, name: str, token: Token) -> SimulatedLine:
+        if access_of(token).tokens()[0] != self.token:
+            raise WireError("the agent does not accept the token")
+        kernel = self.kernel
+        line = await kernel.near.server(name).connect(self, kernel.descriptor())
+        self.lines.append(line)
+        return line
+
     def ends(self) -> Ends:
         """Which nodes do not answer this process; only one that is in a group looks."""
         others = [node for node in self.kernel.nodes if node is not self.node and node.is_on]
@@ -113,6 +122,12 @@ class Kernel:
         """Called when an agent kills a process."""
         self.coordinators_node: Node | None = None
         self._descriptors = 100
+        self.near = NearPlaces()
+
+    def descriptor(self) -> int:
+        """One that nobody else has."""
+        self._descriptors += 1
+        return self._descriptors
 
     def process(self, name: str, node: Node, token: str) -> SimulatedProcess:
         process = SimulatedProcess(self, name, node, 1000 + len(self.processes), token)
@@ -136,8 +151,7 @@ class Kernel:
         if far.process.is_stopped:
             await self.loop.sleep(process, HANDSHAKE_SECONDS)
             raise WireError("what listens there is not the coordinator of a job: timed out")
-        self._descriptors += 1
-        line = SimulatedLine(self._descriptors)
+        line = SimulatedLine(self.descriptor())
         near = End(process, process.node, line.arrived, line.broken)
         line.pipe, line.end = network.pipe(near, far), near
         self.join(far, line.pipe)
@@ -189,21 +203,24 @@ class NodeProcesses:
     def is_ours(self, pid: int) -> bool:
         return self._kernel.alive(pid)
 
-    async def ready(self, line: Any, descriptors: Iterable[int], seconds: float) -> set[int]:
-        watched = list(descriptors)
-        found = self._ready(line, watched)
+    async def ready(
+        self, line: Any, descriptors: Iterable[int], seconds: float, relay: Any = None
+    ) -> set[int]:
+        watched, lines = list(descriptors), [line] if relay is None else [line, relay]
+        found = self._ready(lines, watched)
         if not found:
             waiting = self._waiting = Pending()
-            line.on_arrival = self._wake
+            for each in lines:
+                each.on_arrival = self._wake
             loop = self._kernel.loop
             loop.at(loop.now + seconds, self._agent, waiting.give)
             await waiting
-            found = self._ready(line, watched)
+            found = self._ready(lines, watched)
         return found
 
-    def _ready(self, line: SimulatedLine, descriptors: list[int]) -> set[int]:
+    def _ready(self, lines: list[Any], descriptors: list[int]) -> set[int]:
         found = {each for each in descriptors if not self._kernel.alive(each)}
-        return found | ({line.fileno()} if line.is_readable else set[int]())
+        return found | {line.fileno() for line in lines if line.is_readable}
 
     def _wake(self) -> None:
         if self._waiting is not None and self._agent.is_alive:

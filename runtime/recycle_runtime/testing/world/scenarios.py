@@ -50,4 +50,5 @@ def scenario(seed: int, jobs: Sequence[WorldJob]) -> Scenario:
         skipped=frozenset(chance.sample(range(steps), chance.choice((0, 0, 1, 2)))),
         echoes=chance.choice((0.0, 0.0, 0.0, 0.2, 0.7)),
         copies=chance.choice((0, 0, 3, 5)),
+        relay=seed % 4 == 3,
     )

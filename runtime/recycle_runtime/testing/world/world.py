@@ -24,6 +24,7 @@ from typing import Any, ClassVar
 import torch
 
 from recycle_runtime.agent.agent import Agent, AgentOptions
+from recycle_runtime.agent.relay import Relay
 from recycle_runtime.agent.watch import Limits
 from recycle_runtime.checkpoint.manifest import SHARD_FILE, TENSORS_FILE
 from recycle_runtime.checkpoint.shelf import Shelf
@@ -36,14 +37,17 @@ from recycle_runtime.coordinator.service import JobOptions
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.worker_ids import Worker, worker_text
 from recycle_runtime.program.loading import Program
+from recycle_runtime.protocol.access import Token
 from recycle_runtime.protocol.codec import WireError
 from recycle_runtime.protocol.messages import Hello, JobEnded, JobEvent, Member, Message, Recovered, StepRow
 from recycle_runtime.protocol.node_memory import SLOTS, NodeMemory
+from recycle_runtime.protocol.server import Served
 from recycle_runtime.testing.world.arithmetic import Reference
 from recycle_runtime.testing.world.coordinator import CoordinatorProcess, Disk, Killed, Watcher
 from recycle_runtime.testing.world.engine import Job, NumberEngine
 from recycle_runtime.testing.world.group import Ports
 from recycle_runtime.testing.world.loop import Loop
+from recycle_runtime.testing.world.near import SimulatedNearServer
 from recycle_runtime.testing.world.network import End, Network, Node, Pipe
 from recycle_runtime.testing.world.processes import Kernel, MemoryBoard, NodeProcesses, SimulatedProcess
 from recycle_runtime.worker.heartbeat import Heartbeat
@@ -112,6 +116,8 @@ class Scenario:
     """Steps from one copy of every stage in the memory of nodes to the next; 0: none are made."""
     echoes: float = 0.0
     """Seconds after which workers say again what they say about a generation; 0: they do not."""
+    relay: bool = False
+    """Whether workers speak to the coordinator through their agents."""
 
 
 class Outcome:
@@ -162,7 +168,7 @@ class WorldNode:
         )  # fmt: skip
         kernel = NodeProcesses(process, self._start_worker)
         name = f"node-{self.number}/{self._agents}"
-        agent = Agent(options, _never_called, process, kernel, self.board, name)
+        agent = Agent(options, _never_called, process, kernel, self.board, name, self._relay(process))
 
         async def live() -> None:
             try:
@@ -175,6 +181,21 @@ class WorldNode:
 
         process.on_end.append(agent.let_go)
         process.start(live)
+
+    @property
+    def relay_name(self) -> str:
+        return f"relay of node {self.number}"
+
+    def _relay(self, agent: SimulatedProcess) -> Relay:
+        kernel = self._world.kernel
+
+        def serve(name: str, token: Token, served: Served) -> SimulatedNearServer:
+            return kernel.near.serve(agent, name, served, kernel.descriptor())
+
+        def process_of(connection: Any) -> int:
+            return connection.pid
+
+        return Relay(self.relay_name, TOKEN, serve, process_of)
 
     def _open_memory(self) -> None:
         """That of the agent before this one, as long as a worker process had it; or new memory."""
@@ -345,6 +366,7 @@ class World:
             neighbour_copies=scenario.copies,
             check_peers=3,
             patience=_PATIENCE,
+            relay=scenario.relay,
         )
         process = self.kernel.process("coordinator", self._node, TOKEN)
         self.coordinator = None
@@ -585,14 +607,14 @@ class World:
         saved = str(self._saved) if scenario.saves else None
         options = ProcessOptions(
             "", 0, TOKEN, told, save=saved, checkpoint=folder, node=node.number + 1, memory=node.memory,
-            line=line,
+            line=line, relay=node.relay_name,
         )  # fmt: skip
         seconds = self.chance.uniform(0.1, 1.0)
 
         async def live() -> None:
             heartbeat = Heartbeat(node.board, line, process)
             await process.sleep(seconds)
-            engine = NumberEngine(process, self.job, member.tp_rank)
+            engine = NumberEngine(process, self.job, member.tp_rank, options)
             worker = WorkerProcess(
                 options, member.worker, member.tp_rank, heartbeat, surroundings=process, engine=engine
             )

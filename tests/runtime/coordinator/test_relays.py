@@ -1,0 +1,256 @@
+"""Workers that speak through their agents are as others to the coordinator, also when an agent is gone."""
+
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recycle_runtime.coordinator.outside import Outside
+from recycle_runtime.coordinator.service import JobOptions, Service
+from recycle_runtime.coordinator.state_machine import Phase
+from recycle_runtime.protocol.codec import ProtocolError
+from recycle_runtime.protocol.messages import (
+    AgentJoin,
+    AtBoundary,
+    Began,
+    BundleRequest,
+    Failed,
+    FromWorkers,
+    GroupBroken,
+    Heartbeat,
+    Join,
+    Leave,
+    LeftGroup,
+    LossShare,
+    Member,
+    Message,
+    Passed,
+    ProcessEnded,
+    Relayed,
+    Report,
+    RunningProcess,
+    StartProcess,
+    StoreGet,
+    StoreOpen,
+    StoreSet,
+    StoreValue,
+    ToWorkers,
+    UseRelay,
+)
+from recycle_runtime.protocol.server import Served
+
+
+class Line:
+    """A client without a socket."""
+
+    address = "nowhere"
+
+    def __init__(self, service: Any) -> None:
+        self._service, self.sent, self.is_open = service, list[Message](), True
+        self.drained = 0
+
+    def send(self, message: Message) -> None:
+        self.sent.append(message)
+
+    def close(self) -> None:
+        if self.is_open:
+            self.is_open = False
+            self._service.closed(self)
+
+    def drain(self) -> None:
+        self.drained += 1
+
+    def told(self) -> list[Passed]:
+        """To workers, since this was asked last."""
+        found = [
+            each for message in self.sent if isinstance(message, ToWorkers) for each in message.told.passed
+        ]
+        self.sent.clear()
+        return found
+
+
+class NoServer:
+    port = 0
+
+    def turn(self, seconds: float) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Job:
+    """A coordinator without sockets, and a clock that the test sets."""
+
+    def __init__(self, folder: Path, plan: str, *, relay: bool) -> None:
+        self.now = 100.0
+        options = JobOptions(plan, 10, (), "", 0, "token", folder / "state", relay=relay)
+
+        def serve(host: str, port: int, token: Any, served: Served) -> NoServer:
+            return NoServer()
+
+        self.service: Any = Service(options, Outside(clock=lambda: self.now, serve=serve))
+
+    def agent(self, name: str, *running: Member, relays: bool = False) -> Line:
+        line = Line(self.service)
+        processes = tuple(RunningProcess(member, pid_of(member)) for member in running)
+        self.service.message(line, AgentJoin(name, 4, processes, 0, "", relays))
+        return line
+
+    def say(self, agent: Line, *said: tuple[int, Message | None]) -> None:
+        """What workers of a node say in one turn."""
+        passed = tuple(Passed((line,), message) for line, message in said)
+        self.service.message(agent, FromWorkers(Relayed(passed)))
+        self.pass_time(0.0)
+
+    def pass_time(self, seconds: float) -> None:
+        """Slowly: a coordinator that has not looked for long takes that for a pause of its own."""
+        until = self.now + seconds
+        while True:
+            self.service._ticked = float("-inf")
+            self.service.tick()
+            if self.now >= until:
+                return
+            self.now = min(self.now + 0.1, until)
+
+    def has(self, member: Member) -> bool:
+        return member in self.service.job.roster
+
+
+def pid_of(member: Member) -> int:
+    return 100 + 10 * member.worker[0] + member.worker[1]
+
+
+def join(member: Member) -> Join:
+    return Join(member, pid_of(member), 0, 0, is_training=False)
+
+
+FIRST, SECOND = Member((0, 0), 0), Member((0, 1), 0)
+THIRD, FOURTH = Member((1, 0), 0), Member((1, 1), 0)
+
+
+@pytest.fixture
+def job(tmp_path: Path, square: str) -> Generator[Job]:
+    made = Job(tmp_path, square, relay=True)
+    yield made
+    made.service.let_go()
+
+
+def test_agents_are_asked_to_relay_before_they_start_anybody(job: Job) -> None:
+    agent = job.agent("a")
+    assert agent.sent[0] == UseRelay(True)
+    assert isinstance(agent.sent[1], StartProcess)
+
+
+def test_agents_are_asked_to_relay_no_more(tmp_path: Path, square: str) -> None:
+    job = Job(tmp_path, square, relay=False)
+    assert UseRelay(False) not in job.agent("a").sent
+    agent = job.agent("b", relays=True)
+    assert agent.sent[0] == UseRelay(False)
+    with pytest.raises(ProtocolError, match="was not asked to"):
+        job.service.message(agent, FromWorkers(Relayed((Passed((1,), StoreOpen()),))))
+    job.service.let_go()
+
+
+def test_what_goes_to_all_goes_once(job: Job) -> None:
+    agent = job.agent("a", FIRST, SECOND)
+    job.say(agent, (1, join(FIRST)), (2, join(SECOND)))
+    told = agent.told()
+    assert [each.lines for each in told] == [(1,), (2,)] or [each.lines for each in told] == [(1, 2)]
+    assert all(isinstance(each.message, Leave) for each in told)
+
+
+def test_the_store_through_an_agent(job: Job) -> None:
+    agent = job.agent("a")
+    agent.sent.clear()
+    job.say(agent, (1, StoreOpen()), (2, StoreOpen()), (1, StoreGet("k")), (2, StoreSet("k", "YQ==")))
+    assert agent.told() == [Passed((1,), StoreValue("YQ=="))]
+    job.say(agent, (1, StoreGet("other")), (1, None), (2, StoreSet("other", "YQ==")))
+    assert agent.told() == [], "who has asked is gone"
+
+
+def test_who_makes_no_sense_is_hung_up_on_alone(job: Job) -> None:
+    agent = job.agent("a", FIRST, SECOND)
+    job.say(agent, (1, join(FIRST)), (2, join(SECOND)))
+    agent.sent.clear()
+    job.say(agent, (1, BundleRequest(99)), (3, LossShare(0, 0.5)), (2, AtBoundary(0)))
+    assert agent.told() == [Passed((1, 3), None)]
+    assert agent.is_open
+    job.say(agent, (1, AtBoundary(0)))
+    assert agent.told() == [], "what is still on its way from there is dropped"
+
+
+def test_workers_whose_agent_is_gone_have_time_to_connect_themselves(job: Job) -> None:
+    agent = job.agent("a", FIRST, SECOND)
+    job.say(agent, (1, join(FIRST)), (2, join(SECOND)))
+    agent.close()
+    job.pass_time(1.0)
+    assert job.has(FIRST) and job.has(SECOND)
+    direct = Line(job.service)
+    job.service.message(direct, join(FIRST))
+    job.pass_time(5.0)
+    assert job.has(FIRST)
+    assert SECOND in job.service._doubtful or not job.has(SECOND), "it has not come"
+    assert FIRST not in job.service._doubtful
+
+
+def test_workers_whose_agent_is_back_are_its_business(job: Job) -> None:
+    agent = job.agent("a", FIRST, SECOND)
+    job.say(agent, (1, join(FIRST)), (2, join(SECOND)))
+    agent.close()
+    after = job.agent("b", FIRST, SECOND)
+    for _ in range(20):
+        job.pass_time(1.0)
+        job.service.message(after, Heartbeat())
+    assert job.has(FIRST) and job.has(SECOND)
+    assert not job.service._doubtful and not job.service._unheard
+
+
+def test_a_connection_of_its_own_takes_the_place_of_a_relayed_one(job: Job) -> None:
+    """Its agent may be stopped, and say later what it has heard before."""
+    agent = job.agent("a", FIRST)
+    job.say(agent, (1, join(FIRST)))
+    agent.sent.clear()
+    job.service.message(Line(job.service), join(FIRST))
+    job.service.flush()
+    assert agent.told() == [Passed((1,), None)]
+    job.say(agent, (1, Failed(0, "too late", is_injected=False, is_hopeless=True)))
+    assert job.service.ended is None
+
+
+def test_last_words_come_before_the_end(job: Job) -> None:
+    agent = job.agent("a", FIRST)
+    job.say(agent, (1, join(FIRST)))
+    said = Failed(0, "the program is wrong", is_injected=False, is_hopeless=True)
+    job.say(agent, (1, said), (1, None))
+    job.service.message(agent, ProcessEnded(FIRST, pid_of(FIRST), "ended with status 1", 0))
+    assert job.service.ended is not None and job.service.ended.error == "the program is wrong"
+    assert agent.drained == 0, "it is being heard"
+
+
+def test_last_words_through_an_agent_that_was_replaced(job: Job) -> None:
+    """The next agent of the node says that the process has ended: what the first has heard comes before."""
+    agent = job.agent("a", FIRST)
+    job.say(agent, (1, join(FIRST)))
+    after = job.agent("b")
+    job.service.message(after, ProcessEnded(FIRST, pid_of(FIRST), "ended while its agent was down", 0))
+    assert agent.drained == 1
+
+
+def test_a_node_that_is_gone_is_not_waited_for_once_others_miss_it(job: Job) -> None:
+    """Its peers' connections broke as well, so all have left their group and wait."""
+    agent, other = job.agent("a", FIRST, SECOND), job.agent("b", THIRD, FOURTH)
+    job.say(agent, (1, join(FIRST)), (2, join(SECOND)))
+    job.say(other, (1, join(THIRD)), (2, join(FOURTH)))
+    report = Report(0, is_fresh=True)
+    for node, line in ((agent, 1), (agent, 2), (other, 1), (other, 2)):
+        job.say(node, (line, LeftGroup(1, report)))
+    for node, line in ((agent, 1), (agent, 2), (other, 1), (other, 2)):
+        job.say(node, (line, Began(1, 1, None)))
+    assert job.service.job.phase is Phase.RUNNING
+    agent.close()
+    job.pass_time(1.0)
+    assert job.has(FIRST) and job.has(SECOND), "only their agent may be gone"
+    job.say(other, (1, GroupBroken(1, "connection closed by peer")))
+    job.pass_time(1.0)
+    assert not job.has(FIRST) and not job.has(SECOND)
+    assert job.has(THIRD) and job.has(FOURTH)

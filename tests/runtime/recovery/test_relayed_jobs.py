@@ -1,0 +1,52 @@
+"""Whole jobs whose workers speak to the coordinator through their agents, which are killed too."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from recycle_runtime.launcher.local import RunOptions, run_local
+from tests.runtime.recovery.test_node_command import Nodes, check_end
+from tests.runtime.recovery.watched import TINY
+from tests.runtime.training.alone import train_alone
+
+
+@pytest.mark.slow
+def test_a_worker_an_agent_and_the_coordinator_are_killed(tmp_path: Path, square: str) -> None:
+    job = Nodes(tmp_path, square, None, "--relay", "on", "--log-level", "info")
+    try:
+        job.start()
+        job.until_steps(5)
+        assert job.said().count("through its agent") == 4, job.said()
+        os.kill(job.child(0, "coordinator"), signal.SIGKILL)
+        job.until(lambda: job.said().count("through its agent") == 8)
+        job.until_steps(5)
+        os.kill(job.child(0, "agent"), signal.SIGKILL)
+        job.until(lambda: len(direct(job)) == 2)
+        job.until_steps(5)
+        # Nobody has left the group for either.
+        assert "regroup" not in job.said(), job.said()
+        os.kill(job.workers(1)[0], signal.SIGKILL)
+        job.until(lambda: "regroup for generation 2: " in job.said())
+        check_end(job, workers=3)
+    finally:
+        job.end()
+
+
+def direct(job: Nodes) -> list[str]:
+    """Lines of the log about workers that have connected themselves."""
+    lines = (line for line in job.said().splitlines() if " rank 0 joins from " in line)
+    return [line for line in lines if "through its agent" not in line]
+
+
+@pytest.mark.slow
+def test_one_agent_for_all(tmp_path: Path, square: str) -> None:
+    """Of which a worker is killed and joins again."""
+    faults, returns = ("kill=1:1@5",), ("1:1@9",)
+    options = RunOptions(square, TINY, 24, faults=faults, returns=returns, relay="on", save=str(tmp_path))
+    result = run_local(options)
+    assert [row.step for row in result.steps] == list(range(24))
+    assert result.steps[-1].live == 4
+    expected = train_alone(TINY, 2, 4, 24).losses
+    assert [row.loss for row in result.steps] == pytest.approx(expected, rel=1e-9)
