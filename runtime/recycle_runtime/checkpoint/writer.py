@@ -12,6 +12,13 @@ from typing import Any, NamedTuple, Protocol
 
 from recycle_runtime.checkpoint.host_copy import HostCopy
 from recycle_runtime.checkpoint.manifest import CheckpointError, Manifest, layer_shard_name, shard_name
+from recycle_runtime.checkpoint.settings import (
+    ARGUMENTS,
+    arguments_text,
+    options_of_layers,
+    other_arguments,
+    other_options,
+)
 from recycle_runtime.checkpoint.shelf import is_name
 from recycle_runtime.checkpoint.storage import EPOCH, PROGRAM, Tensors, read_shard, take_apart, write_shard
 from recycle_runtime.execution.chunk import Chunk
@@ -57,8 +64,8 @@ def copied(chunks: Collection[Chunk], memory: CopyMemory) -> list[Shard]:
     return [shard._replace(tensors=_of(shard, copies)) for shard in shards]
 
 
-def restore(chunk: Chunk, checkpoint: Path, step: int, *, accepts_changes: bool = False) -> None:
-    """Become what the checkpoint holds; CheckpointError when it does not fit.
+def restore(chunk: Chunk, checkpoint: Path, step: int, *, accepts_changes: bool = False) -> list[str]:
+    """Become what the checkpoint holds, and say what should be known; CheckpointError when it does not fit.
 
     `accepts_changes`: also if it was made by a program with another source.
     """
@@ -70,9 +77,15 @@ def restore(chunk: Chunk, checkpoint: Path, step: int, *, accepts_changes: bool 
         about = _about(chunk, layer, step)
         checksum = manifest.shards.get(name, -1)
         states[layer.number] = read_shard(checkpoint / name, about, checksum, accepts_changes=accepts_changes)
+    made = options_of_layers(chunk.layers)
     _load(chunk, states, checkpoint)
     if not accepts_changes:
         _expect_data(chunk, states, str(checkpoint))
+    told = other_options(made, options_of_layers(chunk.layers))
+    if not (ends := _ends(chunk)):
+        return [*told]
+    arguments = states[ends[0].number].get(ARGUMENTS)
+    return [*other_arguments(arguments, chunk.program.script_arguments), *told]
 
 
 def _expect_data(chunk: Chunk, states: Mapping[int, Any], source: str) -> None:
@@ -202,6 +215,8 @@ def taken_apart(chunks: Collection[Chunk]) -> Iterator[Shard]:
                 state["data"] = data
             if layer in _ends(chunk) and (epoch := chunk.data.epoch(chunk.applied)) is not None:
                 state[EPOCH] = epoch
+            if layer in _ends(chunk) and chunk.program.script_arguments is not None:
+                state[ARGUMENTS] = arguments_text(chunk.program.script_arguments)
             tree, tensors = take_apart(state)
             yield Shard(_name(chunk, layer), _about(chunk, layer, chunk.applied), tree, tensors)
 

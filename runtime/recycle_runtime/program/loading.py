@@ -301,6 +301,8 @@ class Program:
         """Which of `DATA` it defines."""
         self.data_comes_later = False
         """Whether nothing is known of its data before the first step: a script gives it then."""
+        self.script_arguments: tuple[str, ...] | None = None
+        """Of the script that has made it, if one has."""
         self._functions: dict[str, Callable[..., Any]] = {
             name: names[name] for name in (*NEEDED, self.gives, self.gives_data)
         }

@@ -1,6 +1,7 @@
 """What a script holds: it asks for steps, and is told what they came to."""
 
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,7 @@ class Trainer:
         self._kept = Kept()
         program = Program(self._context.script, names)
         program.data_comes_later = True
+        program.script_arguments = tuple(sys.argv[1:])
         program.tell_unknown_source()
         self._context.life.start(program, seed)
 

@@ -1,5 +1,6 @@
 """What a worker process does with checkpoints: begins with one, and writes its shards when asked."""
 
+import logging
 from collections.abc import Callable, Collection, Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,10 +10,12 @@ from recycle_runtime.checkpoint.shelf import is_copy
 from recycle_runtime.data.microbatches import OtherDataError
 from recycle_runtime.execution.chunk import Chunk
 from recycle_runtime.files import sentence
+from recycle_runtime.plan.worker_ids import workers_in
 from recycle_runtime.protocol.messages import Go, SaveShare
 from recycle_runtime.worker.engine import Engine, Writer
 from recycle_runtime.worker.link import Link
 
+_log = logging.getLogger(__name__)
 _LONGEST = 500
 """Letters of an error that are told."""
 
@@ -36,7 +39,11 @@ class WorkerCheckpoints:
             return
         for chunk in chunks:
             if chunk.is_fresh:
-                self._engine.restore(chunk, self._folder() / order.restore, order.first_step)
+                told = self._engine.restore(chunk, self._folder() / order.restore, order.first_step)
+                if order.role == workers_in(order.grid)[0]:
+                    # One for all.
+                    for words in told:
+                        _log.warning("%s: %s", order.restore, words)
                 if chunk.is_first or chunk.is_last:
                     # What has to be drawn to get there is drawn now, while nobody waits.
                     with as_checkpoint_error():

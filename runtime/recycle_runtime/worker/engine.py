@@ -202,8 +202,9 @@ class Engine(Protocol):
 
     def writer(self, folder: Any, say: Callable[[CheckpointReply], None]) -> Writer: ...
 
-    def restore(self, chunk: Chunk, checkpoint: Any, step: int) -> None:
-        """Become what the checkpoint holds; CheckpointError when it does not fit."""
+    def restore(self, chunk: Chunk, checkpoint: Any, step: int) -> list[str]:
+        """Become what the checkpoint holds, and say what should be known; CheckpointError when it does not
+        fit."""
         ...
 
     async def save(self, folder: Path, worker: Worker, options: WorkerOptions, chunks: HeldChunks) -> None:
@@ -309,10 +310,10 @@ class TorchEngine:
 
         return BackgroundWriter(folder, say)
 
-    def restore(self, chunk: Chunk, checkpoint: Any, step: int) -> None:
+    def restore(self, chunk: Chunk, checkpoint: Any, step: int) -> list[str]:
         from recycle_runtime.checkpoint.writer import restore
 
-        restore(chunk, checkpoint, step, accepts_changes=self.options.accepts_changes)
+        return restore(chunk, checkpoint, step, accepts_changes=self.options.accepts_changes)
 
     async def save(self, folder: Path, worker: Worker, options: WorkerOptions, chunks: HeldChunks) -> None:
         save_state(folder, worker, options, chunks)

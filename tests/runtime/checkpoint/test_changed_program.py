@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from recycle_runtime.checkpoint.manifest import CheckpointError, Manifest, shape_of
+from recycle_runtime.checkpoint.settings import other_options
 from recycle_runtime.checkpoint.writer import restore, write_layers
 from recycle_runtime.data.microbatches import OtherDataError
 from recycle_runtime.execution.chunk import Chunk, build_chunks
@@ -53,6 +54,35 @@ def test_a_module_beside_it_that_has_changed_is_named(tmp_path: Path) -> None:
     # Lines of older versions know nothing of modules.
     older = " ".join(word for word in before.split() if "." not in word)
     assert changed_parts(older, after) == []
+
+
+def test_other_arguments_and_options_are_told(tmp_path: Path) -> None:
+    """The rate asked for was left aside in silence."""
+    chunks = chunks_of(tmp_path)
+    for chunk in chunks:
+        chunk.program.script_arguments = ("0.01", "6 steps")
+    checkpoint = written(tmp_path, chunks)
+    first, *_ = chunks_of(tmp_path / "same")
+    first.program.script_arguments = ("0.01", "6 steps")
+    assert restore(first, checkpoint, 0) == []
+    first, *_, last = chunks_of(tmp_path / "other")
+    for chunk in (first, last):
+        chunk.program.script_arguments = ("0.5",)
+        groups = [layer.optimizer.param_groups[0] for layer in chunk.layers if layer.optimizer is not None]
+        saved = groups[0]["lr"]
+        for group in groups:
+            group["lr"] = 0.5
+        assert restore(chunk, checkpoint, 0) == [
+            "the script's arguments are '0.5', and were \"0.01 '6 steps'\"",
+            f"the optimizer goes on as it was saved, with lr {saved} in place of 0.5",
+        ]
+
+
+def test_what_a_scheduler_moves_is_no_difference() -> None:
+    saved, made = {"lr": 0.1, "initial_lr": 0.2}, {"lr": 0.2, "initial_lr": 0.2}
+    assert list(other_options({0: [made]}, {0: [saved]})) == []
+    (words,) = other_options({0: [made | {"initial_lr": 0.3, "weight_decay": 1.0}]}, {0: [saved]})
+    assert words.endswith("with initial_lr 0.2 in place of 0.3")
 
 
 def test_a_source_that_is_not_known_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

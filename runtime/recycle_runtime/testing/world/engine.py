@@ -242,7 +242,7 @@ class NumberEngine:
     def writer(self, folder: Path, say: Callable[[CheckpointReply], None]) -> "NumberWriter":
         return NumberWriter(self._process, folder, say)
 
-    def restore(self, chunk: Chunk, checkpoint: Path, step: int) -> None:
+    def restore(self, chunk: Chunk, checkpoint: Path, step: int) -> list[str]:
         manifest = Manifest.read(checkpoint)
         if manifest.step != step:
             raise CheckpointError(f"{checkpoint}: of step {manifest.step}, not {step}")
@@ -253,6 +253,7 @@ class NumberEngine:
             layer.load(fields)
             chunk.stepper.load_state_dict(fields["stepper"])
         chunk.is_whole, chunk.is_fresh = True, False
+        return []
 
     async def save(self, folder: Path, worker: Worker, options: WorkerOptions, chunks: HeldChunks) -> None:
         node = self._process.node
