@@ -13,6 +13,7 @@ import socket
 import stat
 import struct
 import threading
+import weakref
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,11 +22,46 @@ from typing import NamedTuple
 from recycle_runtime.protocol.framing import ask_now_and_then
 
 _kept: set[int] = set()
+_not_forked: set[int] = set()
+_groups: "weakref.WeakSet[GroupSockets]" = weakref.WeakSet()
+_has_registered = False
 
 
 def keep(descriptor: int) -> None:
     """This socket belongs to no group, whenever it was opened."""
+    _register()
     _kept.add(os.fstat(descriptor).st_ino)
+
+
+def not_after_fork(descriptor: int) -> None:
+    """A process that is forked from this one has no part in this socket."""
+    _register()
+    _not_forked.add(os.fstat(descriptor).st_ino)
+
+
+def _register() -> None:
+    """A process that the user's code forks has no part in the job's connections.
+
+    It would keep them open when this process is killed, and whoever is at their other end would wait.
+    """
+    global _has_registered
+    if not _has_registered:
+        _has_registered = True
+        os.register_at_fork(after_in_child=let_go_after_fork)
+
+
+def let_go_after_fork() -> None:
+    """Close the job's sockets in a process that was forked; those of the user's code are left alone.
+
+    Their numbers stay taken: objects that were copied along may still close them. No lock is taken, since a
+    thread that is not here may have held it.
+    """
+    groups, known = list(_groups), _kept | _not_forked
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor, identity in _sockets().items():
+        if identity in known or any(group.may_own(descriptor, identity) for group in groups):
+            os.dup2(nothing, descriptor, inheritable=False)
+    os.close(nothing)
 
 
 class GroupSockets:
@@ -35,12 +71,19 @@ class GroupSockets:
         self._before = frozenset(_sockets().values())
         self._own: frozenset[int] | None = None
         self._lock = threading.Lock()
+        _register()
+        _groups.add(self)
 
     def complete(self) -> None:
         """The group is made; sockets opened from now on belong to other groups."""
         with self._lock:
             if self._own is None:
-                self._own = frozenset(_sockets().values()) - self._before
+                now = _sockets()
+                self._own = frozenset(now.values()) - self._before
+                for descriptor, identity in now.items():
+                    # Programs that the user's code starts would keep them open.
+                    if identity in self._own:
+                        os.set_inheritable(descriptor, False)
 
     def break_off(self) -> None:
         """Shut them down, from any thread and as often as one likes; those opened later are left alone."""
@@ -53,6 +96,12 @@ class GroupSockets:
         if identity in _kept:
             return False
         return identity not in self._before if self._own is None else identity in self._own
+
+    def may_own(self, descriptor: int, identity: int) -> bool:
+        """Without a lock; while a group opens more, whatever is on the network is taken for its own."""
+        if self._own is not None:
+            return identity in self._own
+        return identity not in self._before and _is_on_network(descriptor)
 
     def opened(self) -> dict[int, int]:
         """Those that are open now: descriptor to identity."""
@@ -96,6 +145,14 @@ def making_group(sockets: GroupSockets) -> Generator[None]:
     """Whatever is opened inside belongs to the group."""
     yield
     sockets.complete()
+
+
+def _is_on_network(descriptor: int) -> bool:
+    try:
+        with socket.socket(fileno=os.dup(descriptor)) as copy:
+            return copy.family in (socket.AF_INET, socket.AF_INET6)
+    except OSError:
+        return False
 
 
 def _sockets() -> dict[int, int]:

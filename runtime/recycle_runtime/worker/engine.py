@@ -31,7 +31,7 @@ from recycle_runtime.protocol.surroundings import ChannelLine, Line, Surrounding
 from recycle_runtime.transport.choose import connect
 from recycle_runtime.transport.guarded import GuardedTransport, Waits
 from recycle_runtime.transport.peer_proof import prover
-from recycle_runtime.transport.sockets import Ends, keep, look
+from recycle_runtime.transport.sockets import Ends, keep, look, not_after_fork
 from recycle_runtime.worker.connections import GroupConnections
 from recycle_runtime.worker.held_chunks import HeldChunks
 from recycle_runtime.worker.layer_transfer import built_layers
@@ -269,6 +269,7 @@ class TorchEngine:
     async def meeting_place(self) -> MeetingPlace:
         line = await coordinator_line(self.options, self.surroundings)
         assert isinstance(line, ChannelLine)
+        not_after_fork(line.fileno())
         return _Store(RemoteStore(line.channel))
 
     def connections(self) -> Connections:

@@ -1,10 +1,12 @@
 """Which sockets an order to leave shuts down, and which it must not."""
 
+import os
+import select
 import socket
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from recycle_runtime.transport.sockets import GroupSockets, keep, making_group
+from recycle_runtime.transport.sockets import GroupSockets, keep, making_group, not_after_fork
 
 
 @contextmanager
@@ -57,3 +59,37 @@ def test_a_group_that_is_gone_shuts_nothing_of_the_next() -> None:
     with pair() as (of_the_next, _):
         sockets.break_off()
         assert not is_shut(of_the_next)
+
+
+def test_a_forked_process_keeps_no_connection_of_the_job_open() -> None:
+    """The other end of each sees its end while the child lives; what the user's code has opened stays."""
+    sockets = GroupSockets()
+    with making_group(sockets):
+        group, group_end = socket.socketpair()
+    link, link_end = socket.socketpair()
+    store, store_end = socket.socketpair()
+    users, users_end = socket.socketpair()
+    with group, group_end, link, link_end, store, store_end, users, users_end:
+        assert not os.get_inheritable(group.fileno())
+        keep(link.fileno())
+        not_after_fork(store.fileno())
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(writer)
+            users.sendall(b"here")
+            os.read(reader, 1)
+            os._exit(0)
+        try:
+            assert users_end.recv(4) == b"here", "it has let go of the others by now"
+            for own in (group, link, store, users):
+                own.close()
+            # One end of the group's pair is as much its own as the other.
+            assert select.select([link_end, store_end], [], [], 0)[0] == [link_end, store_end]
+            assert link_end.recv(1) == store_end.recv(1) == b""
+            assert not select.select([users_end], [], [], 0)[0], "the child has it still"
+            assert group_end.recv(1) == b""
+        finally:
+            os.close(writer)
+            os.close(reader)
+            os.waitpid(child, 0)
