@@ -1,6 +1,7 @@
 """What slow data costs: `python -m bench.data` trains 2 x 2 workers; it takes 20 ms to draw a micro-batch.
 
-The same items are given as an iterator, `batches(seed)`, and by index, `microbatch(index)`.
+The same items are given as an iterator, `batches(seed)`, and by index, `microbatch(index)`: without code of
+the user between two steps, with it, and with the word that data does not depend on it.
 """
 
 import argparse
@@ -49,6 +50,8 @@ def batches(seed):
         index += 1
 """,
     "microbatch(index)": "\nmicrobatch = item\n",
+    "and on_step": "\nmicrobatch = item\ndef on_step(report): ...\n",
+    "and DRAW_AHEAD": "\nmicrobatch = item\nDRAW_AHEAD = True\ndef on_step(report): ...\n",
 }
 _WARM_UP = 2
 

@@ -218,6 +218,11 @@ class DrawnAhead:
             raise item.error
         return self._drawn_here(number) if item is UNSURE else item
 
+    def draw_again(self, number: int) -> Any:
+        """The item as the user's code gives it now."""
+        with self._turn, seeded(item_seed(self._seed, number)):
+            return self._get(number)
+
     def close(self) -> None:
         if self._ahead is not None:
             self._ahead.close()

@@ -103,6 +103,23 @@ def as_pair(drawn: Any) -> Any:
     return (cast(Any, drawn), ()) if isinstance(drawn, dict) else drawn
 
 
+def same_values(one: Any, other: Any) -> bool:
+    """Whether two micro-batches are the same to the last bit; other values than tensors are not looked at."""
+    ours, theirs = (
+        [leaf for leaf in _leaves(item) if isinstance(leaf, torch.Tensor)] for item in (one, other)
+    )
+    return len(ours) == len(theirs) and all(
+        left is right or (left.dtype == right.dtype and _same_bits(left, right))
+        for left, right in zip(ours, theirs, strict=True)
+    )
+
+
+def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if one.shape != other.shape:
+        return False
+    return torch.equal(one, other) or bool(((one == other) | ((one != one) & (other != other))).all())
+
+
 def part_size(samples: int, part: int, parts: int) -> int:
     """The first parts have one more where it does not come out even, as torch splits them."""
     return samples // parts + (part < samples % parts)

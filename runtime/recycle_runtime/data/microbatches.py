@@ -12,9 +12,9 @@ first step begins with the first one that has not been used:
 A plan may split every micro-batch in two along the first dimension of its tensors: part 1 of 2 is the second
 half of its samples.
 
-A worker draws what its stream loads and nothing else, ahead of the step where the source allows it; it is
-told what other micro-batches look like. Items of this step and the one before are kept, since a step may be
-run again.
+A worker draws what its stream loads and nothing else, in the background where the source allows it, and ahead
+of the step where the user's code does not run before it; it is told what other micro-batches look like. Items
+of this step and the one before are kept, since a step may be run again.
 """
 
 import threading
@@ -68,6 +68,8 @@ class MicroBatches:
         """The step that was read from last, and what was given then."""
         self._read_items: dict[int, Item] = {}
         """What was read of it, by index."""
+        self._compared: int | None = None
+        """The step that is made again after the user's code has run, if that comes next."""
         self._position: tuple[int, Any] | None = None
         """Where to begin, if that was told."""
         self._made_with: tuple[str, int] | None = None
@@ -124,21 +126,35 @@ class MicroBatches:
             )
         return item.part(part, parts)
 
+    def made_before(self, step: int) -> None:
+        """This step is made again, and the user's code may have run since."""
+        self._compared = step
+
     def expect(self, step: int, indices: Sequence[int]) -> None:
         """A step begins: these are its micro-batches that are loaded here, in this order, and probably those
         of the next step too."""
         self._looks = {place: look for place, look in self._looks.items() if place[0] >= step - 1}
         self._drop_readers(step)
         self._read_of = None
-        if not indices:
-            # Nothing is opened that is not read: a script may not have given its data yet.
-            return
-        reader = self._reader(step)
         for given in self._given:
             given.reader.forget(self._oldest(step))
+        everything = [self._number(step, index) for index in range(self._per_step)]
+        # Nothing is opened that is not read: a script may not have given its data yet.
+        if (reader := self._reader(step) if indices else self._opened(step)) is None:
+            return
+        if self._compared == step:
+            reader.compare(everything)
+        self._compared = None
+        # Also where nothing is read now: after a failure it may be.
+        reader.hold(everything)
+        if not indices:
+            return
         reader.mark(self._number(step, 0))
         reader.mark(self._number(step + 1, 0))
-        steps = (step,) if self.ends_at is not None and step + 1 >= self.ends_at else (step, step + 1)
+        is_last = self.ends_at is not None and step + 1 >= self.ends_at
+        # Before the user's code runs, its data may not be what it will be.
+        crosses = reader.is_apart or not self._program.has_body or self._program.draws_ahead
+        steps = (step, step + 1) if crosses and not is_last else (step,)
         from_here = [each for each in steps if self._reader(each) is reader]
         reader.expect([self._number(each, index) for each in from_here for index in indices])
 

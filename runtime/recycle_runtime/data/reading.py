@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from recycle_runtime.data.ahead import DrawnAhead
-from recycle_runtime.data.items import Item, checked, plain_item
+from recycle_runtime.data.items import Item, checked, plain_item, same_values
 from recycle_runtime.data.private_random import PrivateRandom, item_seed, seeded
 from recycle_runtime.data.processes import ProcessBackstage
 from recycle_runtime.data.sources import Indexed, Source, Stream
@@ -28,6 +28,19 @@ class Reader(Protocol):
 
     def expect(self, numbers: Sequence[int]) -> None:
         """These are asked for next, in this order."""
+        ...
+
+    def hold(self, numbers: Sequence[int]) -> None:
+        """A step with these begins: keep those of them that the user may exchange before it is made again."""
+        ...
+
+    def compare(self, numbers: Sequence[int]) -> None:
+        """The user's code has run since a step with these was made: ProgramError if others come now."""
+        ...
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether processes draw, which the user's code does not reach between two steps."""
         ...
 
     def approach(self, number: int) -> None:
@@ -87,11 +100,41 @@ class IndexedReader:
             where = self._source.called(number)
             with blame(self._path, where):
                 self._prepare(number)
-                drawn = self._ahead.take(number)
-            self._items[number] = checked(self._path, drawn, where)
+                in_memory = self._source.in_memory
+                drawn = self._source.get(number) if in_memory else self._ahead.take(number)
+            self._items[number] = plain_item(drawn) or checked(self._path, drawn, where)
         return self._items[number]
 
+    def hold(self, numbers: Sequence[int]) -> None:
+        if self._source.in_memory:
+            for number in numbers:
+                self.item(number)
+
+    def compare(self, numbers: Sequence[int]) -> None:
+        if self._source.in_memory or self.is_apart:
+            return
+        for number in numbers:
+            if (kept := self._items.get(number)) is None:
+                continue
+            where = self._source.called(number)
+            with blame(self._path, where):
+                self._prepare(number)
+                drawn = self._ahead.draw_again(number)
+            if not same_values(kept.pair, checked(self._path, drawn, where).pair):
+                raise ProgramError(
+                    f"{self._path}: {where} is not what it was when its step was made first, and the step "
+                    "has to be made again after a failure",
+                    "change data between two steps after report.loss is read, which waits until the step "
+                    "counts; or keep it in a list; or give another object in each step",
+                )
+
+    @property
+    def is_apart(self) -> bool:
+        return self._source.processes is not None
+
     def expect(self, numbers: Sequence[int]) -> None:
+        if self._source.in_memory:
+            return
         missing = [number for number in numbers if number not in self._items]
         with blame(self._path, self._source.name):
             for number in missing:
@@ -159,6 +202,16 @@ class StreamReader:
 
     def expect(self, numbers: Sequence[int]) -> None:
         """It is drawn when it is asked for: what draws it may share random numbers with the model."""
+
+    def hold(self, numbers: Sequence[int]) -> None:
+        """Whatever was drawn of a step is kept."""
+
+    def compare(self, numbers: Sequence[int]) -> None:
+        """It is not drawn again."""
+
+    @property
+    def is_apart(self) -> bool:
+        return False
 
     def has(self, number: int) -> bool:
         return self._next - len(self._recent) <= number < self._next

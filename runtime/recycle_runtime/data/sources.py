@@ -39,6 +39,8 @@ class Indexed:
     """What to load with, if the user asks for processes."""
     prepare: Callable[[int], None] | None = None
     """To be called with the number of a micro-batch before a thread draws it."""
+    in_memory: bool = False
+    """Whether they lie in a list, and drawing one is no work."""
 
     def called(self, number: int) -> str:
         """A micro-batch, for people."""
@@ -111,6 +113,9 @@ def _of_sequence(given: Any, name: str) -> Indexed:
     length = _length(given)
     if length is None:
         return Indexed(name, given.__getitem__)
+    if type(given) in (list, tuple):
+        # A script may make it longer or shorter between two steps.
+        return Indexed(name, lambda number: given[number % len(given)], length, in_memory=True)
     return Indexed(name, lambda number: given[number % length], length)
 
 

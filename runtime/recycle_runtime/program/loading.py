@@ -15,6 +15,7 @@ and may define
     CLIP_NORM = 1.0                             clip gradients by the norm of the whole model
     CLIP_VALUE = 0.5                            clip every number in the gradients
     PRECISION = "bf16"                          or "bf16-weights": see `precision`
+    DRAW_AHEAD = True                           draw data of the next step before `on_step` has run
     WEIGHTS = "gpt2/"                           begin with these, by the names of the whole model
 
 In place of `layers` a program may give
@@ -144,6 +145,13 @@ def clip_limit(path: Path, names: Mapping[str, Any], name: str) -> float | None:
             "leave it out to clip nothing",
         )
     return float(value)
+
+
+def _switch(path: Path, names: Mapping[str, Any], name: str) -> bool:
+    value = names.get(name, False)
+    if not isinstance(value, bool):
+        raise ProgramError(f"{path}: {name} must be True or False, got {_short(value)}")
+    return value
 
 
 def weights(path: Path, names: Mapping[str, Any]) -> Weights | None:
@@ -303,6 +311,8 @@ class Program:
         """Whether nothing is known of its data before the first step: a script gives it then."""
         self.script_arguments: tuple[str, ...] | None = None
         """Of the script that has made it, if one has."""
+        self.draws_ahead = _switch(path, names, "DRAW_AHEAD")
+        """Whether data of the next step may be drawn before the user's code has run between two steps."""
         self._functions: dict[str, Callable[..., Any]] = {
             name: names[name] for name in (*NEEDED, self.gives, self.gives_data)
         }
@@ -321,6 +331,11 @@ class Program:
                 "resuming does not find what has changed in it",
                 self.path,
             )
+
+    @property
+    def has_body(self) -> bool:
+        """Whether the user's code runs between two steps: the body of a script's loop, or `on_step`."""
+        return self.data_comes_later or self.on_step is not None
 
     @property
     def is_layered(self) -> bool:

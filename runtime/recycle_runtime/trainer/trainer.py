@@ -56,6 +56,7 @@ class Trainer:
         moves_with_steps: Callable[[torch.nn.Module, torch.optim.Optimizer], Any] | None = None,
         weights: str | None = None,
         seed: int | None = None,
+        draw_ahead: bool = False,
         layers: Sequence[str | Sequence[str]] | None = None,
     ) -> None:
         """`model` is a whole module, a list of (name, module), or a function that builds one of these, of
@@ -68,7 +69,8 @@ class Trainer:
         `named_parameters`; `schedule(optimizer)` makes its scheduler, and `moves_with_steps(module,
         optimizer)` whatever else changes with every step, such as averages of weights. `precision` is
         "bf16" or "bf16-weights", `weights` what to begin with. `seed` is that of parameters, data and dropout
-        (default: `--seed`).
+        (default: `--seed`). `draw_ahead` says that data depends on the numbers of micro-batches alone, and
+        never on what the body of the loop does: then those of the next step are drawn before it has run.
         """
         self._context = context.take()
         self._requests = self._context.requests
@@ -80,6 +82,7 @@ class Trainer:
             "CLIP_NORM": clip_norm,
             "CLIP_VALUE": clip_value,
             "PRECISION": precision,
+            "DRAW_AHEAD": draw_ahead,
             "LAYERS": layers,
             "loss": loss,
         }

@@ -401,6 +401,8 @@ class WorkerProcess:
         if data is not None and self._chunks is not None:
             with as_checkpoint_error():
                 self._chunks.data.use(data, step)
+        if self._chunks is not None and self._requests.was_made(step):
+            self._chunks.data.made_before(step)
 
     async def _write_shards(self, generation: Generation, step: int, path: str | None) -> SaveShare | None:
         """For the script, which waits; None where others write."""

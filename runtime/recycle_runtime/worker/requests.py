@@ -109,6 +109,8 @@ class Requests:
         """Steps that may be made."""
         self._applied = 0
         """Steps that the parameters of this worker have seen."""
+        self._most_applied = 0
+        """The most that they have seen: a step may be undone, and what the script does is not."""
         self._is_inside = False
         """Whether the script waits in a call."""
         self._is_busy = False
@@ -223,10 +225,16 @@ class Requests:
         with self._changed:
             return self._data.get(step)
 
+    def was_made(self, step: int) -> bool:
+        """Whether the script may have gone on since this worker made the step for the first time."""
+        with self._changed:
+            return self._start is not None and step < self._most_applied
+
     def made(self, applied: int) -> None:
         """So many steps."""
         with self._changed:
             self._applied, self._is_busy = applied, False
+            self._most_applied = max(self._most_applied, applied)
             self._changed.notify_all()
 
     def judged(self, step: int) -> None:

@@ -348,6 +348,8 @@ class NumberData:
 
     def approach(self, step: int) -> None: ...
 
+    def made_before(self, step: int) -> None: ...
+
     def position(self, step: int) -> None:
         return None
 
