@@ -21,6 +21,7 @@ from recycle_runtime.execution.chunk import Chunk
 from recycle_runtime.execution.cuda_graphs import ChunkGraphs, GraphedWork, Look
 from recycle_runtime.execution.device_copies import Readback, to_device
 from recycle_runtime.execution.finiteness import Finiteness
+from recycle_runtime.execution.foreign_parameters import refuse_foreign
 from recycle_runtime.execution.interpreter import Handler, RunAgain
 from recycle_runtime.execution.shapes import Looks, Shapes, as_tuple
 from recycle_runtime.execution.split_backward import WeightWork
@@ -145,6 +146,8 @@ class Handlers:
         self.finiteness = Finiteness()
         self.samples = self.tokens = 0
         """That were loaded for the step so far."""
+        self._seen: set[int] = set()
+        """Chunks whose outputs have been looked at."""
         self.gives_back: dict[int, bool] = {}
         """Of chunks whose inputs wanted gradients in this step: whether any got one."""
 
@@ -269,13 +272,20 @@ class Handlers:
     def _eagerly(self, chunk: Chunk, instruction: Instruction, buffer: Buffer) -> tuple[torch.Tensor, ...]:
         output = chunk.forward(buffer.inputs, self._now, self._index(instruction))
         if not chunk.is_last:
-            return as_tuple(output)
+            return self._looked_at(chunk, as_tuple(output))
         # The mean over the step has its place where backward begins: that is no work at all.
         buffer.share = self._loss_share(chunk, instruction)
         loss = chunk.loss(output, buffer.target)
         if not loss.requires_grad:
             chunk.program.refuse_constant_loss()
-        return (loss,)
+        return self._looked_at(chunk, (loss,))
+
+    def _looked_at(self, chunk: Chunk, outputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        """The same; the first of a chunk are looked at."""
+        if chunk.number not in self._seen:
+            self._seen.add(chunk.number)
+            refuse_foreign(chunk, outputs)
+        return outputs
 
     def _graph_for(self, instruction: Instruction, buffer: Buffer) -> GraphedWork | None:
         graphs = self._graphs.get(instruction.chunk)

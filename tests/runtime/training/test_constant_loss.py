@@ -84,3 +84,44 @@ def test_a_frozen_stage_is_no_mistake(tmp_path: Path, square: str, caplog: pytes
     change = FROZEN.format(trained="(lambda name: name == 'first')")
     losses, _ = train_in_threads(square, changed(tmp_path, MLP, change), 0, 2)
     assert len(losses) == 2 and not caplog.records
+
+
+LEARNS = """
+TEMPERATURE = torch.nn.Parameter(torch.ones((), dtype=torch.float64))
+
+def loss(output, target):
+    return torch.nn.functional.mse_loss(output * {temperature}, target)
+"""
+BORROWS = """
+_first = torch.nn.Parameter(torch.ones(16, dtype=torch.float64))
+
+class Borrows(nn.Module):
+    def forward(self, value):
+        return value * _first
+
+_layers = layers
+def layers():
+    first, *rest = _layers()
+    return [first, ("borrows", Borrows()), *rest]
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            LEARNS.format(temperature="TEMPERATURE"),
+            r"the loss, or the last layers, computes with a parameter of shape \(\) that is in none of its",
+        ),
+        (BORROWS, r"chunk 0 of the model computes with a parameter of shape \(16,\) that is in none of its"),
+    ],
+    ids=["loss", "layer"],
+)
+def test_parameters_of_no_layer_are_refused(tmp_path: Path, square: str, change: str, words: str) -> None:
+    with pytest.raises((ProgramError, StreamError), match=words):
+        train_in_threads(square, changed(tmp_path, MLP, change), 0, 1)
+
+
+def test_what_is_detached_needs_no_layer(tmp_path: Path, square: str) -> None:
+    change = LEARNS.format(temperature="TEMPERATURE.detach()")
+    assert len(train_in_threads(square, changed(tmp_path, MLP, change), 0, 1)[0]) == 1
