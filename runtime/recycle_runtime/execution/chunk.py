@@ -14,6 +14,7 @@ from recycle_runtime.data.microbatches import MicroBatches
 from recycle_runtime.execution.forward_random import ForwardRandom
 from recycle_runtime.execution.kept_buffers import LayerBuffers
 from recycle_runtime.execution.layer import Layer
+from recycle_runtime.execution.loss_check import LossCheck
 from recycle_runtime.execution.optimizer import (
     LayerOptimizers,
     LayerUndo,
@@ -100,6 +101,7 @@ class Chunk:
             self.module = stage
         else:
             self.module = self.layers[0].module
+        self._loss_check = LossCheck(setting.program.path, setting.program.loss_function, self.module)
         self.split: Split = prepare(self.module)
         self.buffers = LayerBuffers([layer.buffers for layer in self.layers])
         options = StepOptions(
@@ -210,6 +212,11 @@ class Chunk:
 
     def loss(self, output: Any, target: Any) -> torch.Tensor:
         """Of one micro-batch."""
+        if not self._loss_check.is_over:
+            return self._loss_check.call(lambda: self._loss(output, target))
+        return self._loss(output, target)
+
+    def _loss(self, output: Any, target: Any) -> torch.Tensor:
         if self.program.precision is Precision.AS_BUILT:
             return self.program.loss(output, target)
         with self.program.precision.computing(self.setting.device):

@@ -154,6 +154,18 @@ def _switch(path: Path, names: Mapping[str, Any], name: str) -> bool:
     return value
 
 
+def _refuse_parameters(path: Path, loss: Any) -> None:
+    """Of a loss that is a module: they are in no layer."""
+    named = loss.named_parameters() if isinstance(loss, torch.nn.Module) else ()
+    names = [name for name, parameter in named if parameter.requires_grad]
+    if names:
+        raise ProgramError(
+            f"{path}: the loss has parameters that require gradients and are in no layer of the model, so "
+            f"nothing would train them: {', '.join(names[:8])}{' and more' if names[8:] else ''}",
+            "make them a part of the last layer, or freeze them with requires_grad_(False)",
+        )
+
+
 def weights(path: Path, names: Mapping[str, Any]) -> Weights | None:
     """What the model begins with, by name; None for what it is built with."""
     value = names.get("WEIGHTS")
@@ -293,6 +305,7 @@ class Program:
             names = {**names, "loss": own_loss}
         self.gives = check_names(path, names)
         """Which of `MODEL` it defines."""
+        _refuse_parameters(path, names["loss"])
         self.path = path
         self.source_digest = source_digest(path)
         """For checkpoints to know by which program they were made."""
@@ -401,6 +414,11 @@ class Program:
                     f"torch.nn.Module, got {_short(row)}"
                 )
         return [(name, unwrapped(module)) for name, module in rows]
+
+    @property
+    def loss_function(self) -> Callable[..., Any]:
+        """As the program gives it."""
+        return self._functions["loss"]
 
     def loss(self, output: Any, target: Any) -> torch.Tensor:
         """Of one micro-batch; what the user's code raises is left as it is, for the caller to place."""

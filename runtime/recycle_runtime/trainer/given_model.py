@@ -27,7 +27,16 @@ _LOOKS = {
 """Attributes of a tensor that say nothing of its values."""
 _ASKS = {
     *("numel", "nelement", "size", "dim", "ndimension", "stride", "element_size", "is_floating_point"),
-    *("is_complex", "is_signed", "is_contiguous", "is_shared", "is_pinned", "__len__", "__hash__"),
+    *(
+        "is_complex",
+        "is_signed",
+        "is_contiguous",
+        "is_shared",
+        "is_pinned",
+        "is_inference",
+        "__len__",
+        "__hash__",
+    ),
 }
 """Methods of the same kind."""
 _HINT = (
