@@ -12,13 +12,14 @@ from dataclasses import dataclass, replace
 from recycle_compiler.ir.job import SolverOptions
 from recycle_compiler.scheduling.bounds import Bound, lower_bound
 from recycle_compiler.scheduling.budget import Deadline, Noise
+from recycle_compiler.scheduling.home_routes import kept_at_home
 from recycle_compiler.scheduling.local_search import construct, improve
 from recycle_compiler.scheduling.loops import LARGE
 from recycle_compiler.scheduling.milp.exact import is_small, settle
 from recycle_compiler.scheduling.problem import Problem, chunk_grain, rerouted
 from recycle_compiler.scheduling.schedules import Plan
 from recycle_compiler.scheduling.timing import Clock, Timed
-from recycle_compiler.scheduling.tuning import Goal, Tuning, tune
+from recycle_compiler.scheduling.tuning import Goal, Tuning, tune, tune_elsewhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,8 @@ class Effort:
     """Tried in a round, on some stages at a time."""
     exchanges: int = 96
     """Orders tried at the end of a round, by swapping neighbours."""
+    rerouted_ops: int = 30_000
+    """Up to so many, rounds with other routes follow."""
     op_moves: int = 90_000
     """Moves of the search times ops per move, for plans whose loops are not compiled."""
     compiled_op_moves: int = 600_000
@@ -96,8 +99,8 @@ def plan_slowed(
     if not load[list(late.slow)].any():
         # Workers without micro-batches are planned as failed: plans for failures are the better ones.
         working = tuple(tuple(worker for worker in hosts if load[worker]) for hosts in problem.hosts)
-        best = plan(rerouted(problem, working, problem.host), options, effort, deadline).timed
-        return Plan(best, bound, deadline.struck)
+        found = plan(rerouted(problem, working, problem.host), options, effort, deadline)
+        return Plan(found.timed, bound, deadline.struck, found.host)
     timed = Clock(problem).time(slow_order(late, options, effort, deadline).order)
     assert timed is not None
     return Plan(timed, bound, deadline.struck)
@@ -128,6 +131,7 @@ def plan(
     else:
         goal = Goal(good_enough, (bound.period + good_enough) // 2)
         starts = [tune(clock, goal, effort.tuning, noise, deadline)]
+        clock, starts = _elsewhere(clock, starts, goal, effort, Noise(options.seed), deadline)
     # A short search often does; the MILP settles most of what is small; the long search is for the rest.
     few = effort.quick().moves(problem)
     best = improve(clock, starts, good_enough, few, noise, deadline)
@@ -137,7 +141,22 @@ def plan(
             return Plan(best, bound, host=settled.problem.host)
         good_enough = _with_gap(bound, options)
     best = improve(clock, [best, *starts], good_enough, effort.moves(problem) - few, noise, deadline)
-    return Plan(best, bound, deadline.struck and best.period > good_enough)
+    host = None if clock.problem is problem else clock.problem.host
+    return Plan(best, bound, deadline.struck and best.period > good_enough, host)
+
+
+def _elsewhere(
+    clock: Clock, starts: list[Timed], goal: Goal, effort: Effort, noise: Noise, deadline: Deadline
+) -> tuple[Clock, list[Timed]]:
+    """Other routes with their best schedule, where that is shorter; otherwise what there is."""
+    period = starts[0].period
+    is_due = effort.rounds > 1 and clock.problem.ops <= effort.rerouted_ops and period > goal.enough
+    problem = kept_at_home(clock.problem) if is_due and not deadline.passed() else None
+    if problem is None:
+        return clock, starts
+    other = Clock(problem)
+    found = tune_elsewhere(clock, other, goal, effort.tuning, noise, deadline)
+    return (clock, starts) if found is None or found.period >= period else (other, [found])
 
 
 def _with_gap(bound: Bound, options: SolverOptions) -> int:

@@ -163,6 +163,10 @@ _FAR_FLOW = 150
 """A flow is worth a round if it misses the aim by no more than this percentage of what rules miss."""
 _SHIFTS = (1, 2, 4, 8, 16)
 """In quarters of a cycle."""
+_REROUTED = 2
+"""Rounds with other routes."""
+_FAR_ROUTES = 102
+"""They are worth it if rules miss the aim there by no more than this percentage of what they miss usually."""
 _IDLE_TRIES = 200
 """Changes in a row that lead to nothing new, before tuning ends."""
 
@@ -205,6 +209,26 @@ def tune(clock: Clock, goal: Goal, effort: Tuning, noise: Noise, deadline: Deadl
     shortest = clock.time(best.order)
     assert shortest is not None
     return shortest
+
+
+def tune_elsewhere(
+    usual: Clock, other: Clock, goal: Goal, effort: Tuning, noise: Noise, deadline: Deadline
+) -> Timed | None:
+    """The best schedule of a few rounds with other routes; None where rules do worse there than usually."""
+    few = min(effort.settings, len(_FIRST))
+    least = _Tuner(usual, goal, noise, deadline).settings(few)[0].placed.period
+    tuner = _Tuner(other, goal, noise, deadline)
+    begins = tuner.settings(few)
+    most = goal.aim + (least - goal.aim) * _FAR_ROUTES // 100
+    if not begins or begins[0].placed.period > most:
+        return None
+    best = begins[0].placed
+    for begin in begins[:_REROUTED]:
+        if tuner.is_done(best):
+            break
+        found = exchange(other, tuner.changes(begin, effort.changes), goal, effort.exchanges, noise, deadline)
+        best = min(best, found, key=_rank)
+    return other.time(best.order)
 
 
 class _Tuner:

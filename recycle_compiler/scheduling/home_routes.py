@@ -1,0 +1,41 @@
+"""Another way to deal out micro-batches in a large problem: healthy workers keep their own.
+
+Usually a stage with failures deals out all its micro-batches in turn, and its workers run in step. Where few
+of many workers have failed, that mixes all pipelines for the sake of one. Here only the micro-batches of
+failed workers are dealt out, so most pipelines stay as they were:
+
+    stage of 4, one failed    in turn  0 1 2 0  1 2 0 1  2 0 1 2    here  0 1 2 0  0 1 2 1  0 1 2 2
+
+No worker has more to do than ceil(all / live) either way.
+"""
+
+import numpy as np
+
+from recycle_compiler.scheduling.problem import Ints, Problem, rerouted
+
+
+def kept_at_home(problem: Problem) -> Problem | None:
+    """The problem with such routes; None where its own are not those in turn, or both are the same."""
+    if not problem.is_uniform or problem.pools < problem.chunks or problem.slow:
+        return None
+    numbers = np.arange(problem.units)
+    pipeline, turn = np.divmod(numbers, problem.microbatches)
+    host = problem.host.copy()
+    for chunk, workers in enumerate(problem.hosts):
+        first = workers[0] // problem.pipelines * problem.pipelines
+        if workers[-1] >= first + problem.pipelines:
+            return None
+        in_turn = np.array(workers)[(turn * problem.pipelines + pipeline) % len(workers)]
+        if (host[:, chunk] != in_turn).any():
+            return None
+        host[:, chunk] = _mostly_home(first + pipeline, turn, workers)
+    return None if (host == problem.host).all() else rerouted(problem, problem.hosts, host)
+
+
+def _mostly_home(home: Ints, turn: Ints, workers: tuple[int, ...]) -> Ints:
+    """Who runs each micro-batch on one chunk: its home, or where that has failed the others in turn."""
+    away = np.flatnonzero(~np.isin(home, workers))
+    away = away[np.lexsort((home[away], turn[away]))]
+    found = home.copy()
+    found[away] = np.array(workers)[np.arange(len(away)) % len(workers)]
+    return found
