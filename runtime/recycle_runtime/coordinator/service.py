@@ -77,6 +77,7 @@ from recycle_runtime.coordinator.outside import Outside
 from recycle_runtime.coordinator.patience import AttentiveClock, Patience
 from recycle_runtime.coordinator.peer_digests import CHECK_PEERS
 from recycle_runtime.coordinator.plans import PlanFiles, PlansOnDemand
+from recycle_runtime.coordinator.programs import Programs
 from recycle_runtime.coordinator.reach import Reachability
 from recycle_runtime.coordinator.refill import Refill, host_of
 from recycle_runtime.coordinator.relays import RelayedLine, Relays
@@ -296,6 +297,7 @@ class Service:
         self._opening = self._job.checkpoints.begins.words
         """For the first observer."""
         self._store, self._connections = StoreTable(), Connections()
+        self._programs = Programs()
         share = None if options.nodes is None else even_share(len(self._book.grid), options.nodes)
         self._relays = Relays(self.closed)
         self._agents = Agents(bundle.tensor, options.heartbeat_timeout, now, share)
@@ -581,7 +583,6 @@ class Service:
         agents.on(FromWorkers, self._hear_relayed)
         workers = self._from_workers = Handlers[Member]()
         for kind in (
-            LeftGroup,
             LayersLost,
             LossShare,
             Holding,
@@ -602,6 +603,7 @@ class Service:
         workers.on(StepDone, self._step_done)
         workers.on(Settled, lambda member, said: self._happen(Said(member, said)))
         workers.on(Began, self._began)
+        workers.on(LeftGroup, self._left_group)
         workers.on(LayersArrived, self._layers_arrived)
         workers.on(Failed, self._failed)
         workers.on(FaultInjected, self._fault_injected)
@@ -664,6 +666,12 @@ class Service:
     def _began(self, member: Member, message: Began) -> None:
         self._adaptation.began(member, message)
         self._happen(Said(member, message))
+
+    def _left_group(self, member: Member, message: LeftGroup) -> None:
+        if (mistake := self._programs.mistake(member, message)) is not None:
+            self._failed(member, Failed(0, mistake, is_injected=False, is_hopeless=False))
+        else:
+            self._happen(Said(member, message))
 
     def _layers_arrived(self, member: Member, message: LayersArrived) -> None:
         self._adaptation.layers_arrived(message.copied)

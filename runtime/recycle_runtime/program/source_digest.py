@@ -6,6 +6,7 @@ as a whole. Comments, docstrings of modules, blank lines and the way it is laid 
 
 import ast
 import hashlib
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,6 +49,12 @@ def changed_parts(before: str, after: str) -> list[str]:
 def short_digest(line: str) -> str:
     """Of such a line as a whole, for people to compare."""
     return _digest(line)[:_SHORT]
+
+
+def source_name(line: str) -> str:
+    """What two processes compare: the version of Python, in whose words a line is, and a digest of it."""
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    return f"{version} {short_digest(line)}" if line else version
 
 
 def _definitions(tree: ast.Module) -> dict[str, str]:

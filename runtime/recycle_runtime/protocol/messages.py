@@ -240,6 +240,9 @@ class LeftGroup:
 
     generation: Natural
     report: Report
+    program: str = ""
+    """The version of Python and a digest of the source that it reads the program from, if it can be read."""
+    seed: Natural = 0
 
 
 @dataclass(frozen=True, slots=True)

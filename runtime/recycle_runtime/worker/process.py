@@ -16,6 +16,7 @@ from recycle_runtime.files import sentence
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.worker_ids import Worker, worker_text
 from recycle_runtime.program.loading import Program, load_program
+from recycle_runtime.program.source_digest import source_name
 from recycle_runtime.protocol.address import FollowedAddress
 from recycle_runtime.protocol.codec import WireError
 from recycle_runtime.protocol.identity import process_number
@@ -457,7 +458,9 @@ class WorkerProcess:
         self._close()
         self._hooks.at("leave", self.link.step)
         report = Report(0, is_fresh=True) if self._chunks is None else self._chunks.report()
-        self.link.say(LeftGroup(generation, report._replace(layers_applied=self._layers.applied)))
+        report = report._replace(layers_applied=self._layers.applied)
+        source = source_name(self._program.source_digest)
+        self.link.say(LeftGroup(generation, report, source, self._started_as.seed))
 
     def _close(self, *, is_stuck: bool = False) -> None:
         """Out of the group, or just leave it alone if a thread is stuck in it."""
