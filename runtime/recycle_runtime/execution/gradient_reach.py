@@ -1,4 +1,4 @@
-"""What the gradients of a step have reached, for mistakes that no worker sees alone.
+"""What the gradients of a step have reached and its forwards have changed: what no worker can judge alone.
 
 A program may detach what one of its layers is given. Torch trains what comes after it, and so does a plan: a
 stage that gives no gradient back sends zeros to the one before it. Whether anything is trained at all, and
@@ -16,12 +16,14 @@ _SHOWN = 8
 """Names that are told."""
 
 
-def gradients_of(chunks: Iterable[Chunk], gives_back: Mapping[int, bool]) -> tuple[ChunkGradients, ...]:
-    """Of chunks whose gradients were summed; `gives_back` as handlers have seen it."""
-    return tuple(_of_chunk(chunk, gives_back.get(chunk.number, True)) for chunk in chunks)
+def gradients_of(
+    chunks: Iterable[Chunk], step: int, gives_back: Mapping[int, bool]
+) -> tuple[ChunkGradients, ...]:
+    """Of chunks that have made a step; `gives_back` as handlers have seen it."""
+    return tuple(_of_chunk(chunk, step, gives_back.get(chunk.number, True)) for chunk in chunks)
 
 
-def _of_chunk(chunk: Chunk, gives_back: bool) -> ChunkGradients:
+def _of_chunk(chunk: Chunk, step: int, gives_back: bool) -> ChunkGradients:
     absent = chunk.stepper.gradients.absent
     named: list[tuple[str, torch.Tensor]] = []
     for layer in chunk.layers:
@@ -29,4 +31,16 @@ def _of_chunk(chunk: Chunk, gives_back: bool) -> ChunkGradients:
         own = zip(layer.parameter_names, layer.parameters, strict=True)
         named += [(name, parameter) for name, parameter in own if name not in untrained]
     without = [name for name, parameter in named if parameter in absent]
-    return ChunkGradients(chunk.number, len(named), len(without), tuple(without[:_SHOWN]), gives_back)
+    buffers = [
+        f"{layer.name}.{name}" if layer.name else name
+        for layer in chunk.layers
+        for name in layer.buffers.read_by_forwards(step)
+    ]
+    return ChunkGradients(
+        chunk.number,
+        len(named),
+        len(without),
+        tuple(without[:_SHOWN]),
+        gives_back,
+        tuple(buffers[:_SHOWN]),
+    )

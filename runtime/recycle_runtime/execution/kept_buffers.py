@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
+from torch.nn.modules.batchnorm import _NormBase  # pyright: ignore[reportPrivateUsage]
 
 
 class KeptBuffers:
@@ -36,6 +37,15 @@ class KeptBuffers:
                 self._copies[key] = value, copy
             _copy([copy for _, copy in self._copies.values()], [value for value, _ in self._copies.values()])
 
+    def changed(self) -> set[tuple[int, str]]:
+        """Those that are not what they were: by the `id` of the dictionary that they are in, and name."""
+        return {
+            (id(owner), name)
+            for owner, name, value in self._places
+            if owner.get(name) is not value
+            or (value is not None and not torch.equal(value, self._copies[id(value)][1]))
+        }
+
     def put_back(self) -> None:
         """Make every buffer what it was, whether it was written to or replaced."""
         for owner, name, value in self._places:
@@ -56,6 +66,20 @@ class BufferHistory:
         if not self.go_back(step):
             self._steps[step % 2] = step
             self._kept[step % 2].keep()
+
+    def read_by_forwards(self, step: int) -> list[str]:
+        """Names of buffers that the forwards of a step have changed, and may read as well: in training, norms
+        use the statistics of a micro-batch and not those that they keep."""
+        if self._steps[step % 2] != step:
+            return []
+        changed = self._kept[step % 2].changed()
+        return [
+            f"{where}.{name}" if where else name
+            for where, module in self._module.named_modules()
+            if not isinstance(module, _NormBase)
+            for name in vars(module)["_buffers"]
+            if (id(vars(module)["_buffers"]), name) in changed
+        ]
 
     def go_back(self, step: int) -> bool:
         """To the beginning of a step; False if it has not begun here, so that there is nothing to undo."""

@@ -122,10 +122,9 @@ class Session:
             loss = self.handlers.end()
             return StepReport(step, loss, time.perf_counter() - began, repeated, self.data.take_waited())
 
-    @property
-    def gradients(self) -> tuple[ChunkGradients, ...]:
-        """What those of the last step have reached."""
-        return gradients_of(self._chunks.values(), self.handlers.gives_back)
+    def gradients(self, step: int) -> tuple[ChunkGradients, ...]:
+        """What those of the last step, which is this one, have reached."""
+        return gradients_of(self._chunks.values(), step, self.handlers.gives_back)
 
     def evaluate(self, data: EvaluationData, before: Callable[[int], None] | None = None) -> float | None:
         """Forwards alone, between two steps; what this worker adds to the sum of their losses."""

@@ -147,6 +147,8 @@ class ChunkGradients(NamedTuple):
     """Of some of these."""
     gives_back: bool
     """Whether what it was given got a gradient: where nothing did, no chunk before it is trained."""
+    buffers: tuple[str, ...] = ()
+    """Some that its forwards have changed and may read, of which every worker has its own."""
 
 
 class RunningProcess(NamedTuple):

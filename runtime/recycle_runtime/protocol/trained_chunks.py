@@ -45,6 +45,11 @@ class TrainedChunks:
         for each in self._chunks:
             if each.chunk >= self._cut and each.without and (each.names or each.without == each.trained):
                 yield self._unreached(each)
+        if buffers := [name for each in self._chunks for name in each.buffers][:_SHOWN]:
+            yield (
+                f"warning: forwards change {', '.join(buffers)}: every worker has its own, of its own "
+                "micro-batches, so a forward that reads them in training trains otherwise than one process"
+            )
 
     def _unreached(self, chunk: ChunkGradients) -> str:
         in_step = f"in step {self._step}"

@@ -100,9 +100,8 @@ class TrainingSession(Protocol):
 
     def not_finite(self, step: int) -> tuple[NotFinite, ...]: ...
 
-    @property
-    def gradients(self) -> tuple[ChunkGradients, ...]:
-        """What those of the last step have reached."""
+    def gradients(self, step: int) -> tuple[ChunkGradients, ...]:
+        """What those of the last step, which is this one, have reached."""
         ...
 
     async def run(self, step: int, ends_at: int | None) -> StepReport:
@@ -384,9 +383,8 @@ class _Session:
     def not_finite(self, step: int) -> tuple[NotFinite, ...]:
         return self._inner.handlers.finiteness.found(step)
 
-    @property
-    def gradients(self) -> tuple[ChunkGradients, ...]:
-        return self._inner.gradients
+    def gradients(self, step: int) -> tuple[ChunkGradients, ...]:
+        return self._inner.gradients(step)
 
     async def run(self, step: int, ends_at: int | None) -> StepReport:
         self._inner.data.ends_at = ends_at

@@ -86,7 +86,7 @@ class FixedPlanWorker:
     def _check_gradients(self) -> None:
         """After the first step: whether anything is trained, which only all workers together know."""
         counts = torch.zeros(self._count, len(_Counts._fields), dtype=torch.float64)
-        for each in self.session.gradients:
+        for each in self.session.gradients(0):
             own = _Counts(each.trained, each.without, each.gives_back)
             counts[each.chunk] = torch.tensor(own, dtype=torch.float64)
         pending = self.transport.start_sum(counts)

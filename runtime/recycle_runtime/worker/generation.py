@@ -183,7 +183,7 @@ class Generation:
         self._unreported = None
         if self._is_first_step and self.speaks_for_stage:
             # Before the step counts: a job may have no other.
-            equipment.link.say(FirstGradients(step, session.gradients))
+            equipment.link.say(FirstGradients(step, session.gradients(step)))
         self._is_first_step = False
         done = report._asdict()
         done |= {**session.counts._asdict(), "rate": self._rate}

@@ -81,3 +81,15 @@ def test_nothing_to_keep() -> None:
 def assert_equal(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], expected[name]) for name in found)
+
+
+def test_buffers_that_forwards_may_read_are_named() -> None:
+    """Not those of norms, which have no influence in training, nor those that nothing changes."""
+    module = nn.Sequential(nn.BatchNorm1d(2), Counter())
+    module.register_buffer("constant", torch.ones(2))
+    history = BufferHistory(module)
+    history.begin(4)
+    assert history.read_by_forwards(4) == []
+    module(torch.randn(4, 2))
+    assert history.read_by_forwards(4) == ["1.written", "1.replaced", "1.empty"]
+    assert history.read_by_forwards(5) == [], "it has not begun"

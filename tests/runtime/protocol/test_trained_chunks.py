@@ -55,3 +55,10 @@ def test_what_is_not_reached_is_named() -> None:
         "warning: a, b, c, d, e, f, g, h and 2 more of stage 0 got no gradient in step 3: the loss does not "
         "depend on them"
     ]
+
+
+def test_buffers_that_forwards_change_are_named() -> None:
+    assert list(model(TRAINED, TRAINED._replace(buffers=("a.mean",))).warnings()) == [
+        "warning: forwards change a.mean: every worker has its own, of its own micro-batches, so a forward "
+        "that reads them in training trains otherwise than one process"
+    ]

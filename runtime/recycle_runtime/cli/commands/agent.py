@@ -88,8 +88,8 @@ def run(arguments: Namespace, output: Output) -> int:
         raise UsageError(f"--workers-per-node must be at least 1, got {arguments.workers_per_node}")
     Path(arguments.bundle).open("rb").close()
     script = check_script(arguments)
-    if arguments.checkpoint is not None:
-        Path(arguments.checkpoint).mkdir(parents=True, exist_ok=True)
+    for folder in filter(None, (arguments.checkpoint, arguments.save)):
+        Path(folder).mkdir(parents=True, exist_ok=True)
     import torch
 
     from recycle_runtime.agent.agent import Agent, AgentOptions, JobOverError

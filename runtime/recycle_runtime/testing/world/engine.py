@@ -382,8 +382,7 @@ class NumberSession:
     def not_finite(self, step: int) -> tuple[NotFinite, ...]:
         return ()
 
-    @property
-    def gradients(self) -> tuple[ChunkGradients, ...]:
+    def gradients(self, step: int) -> tuple[ChunkGradients, ...]:
         return tuple(
             ChunkGradients(number, len(chunk.layers), 0, (), gives_back=True)
             for number, chunk in self._chunks.items()
