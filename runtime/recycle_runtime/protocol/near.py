@@ -21,6 +21,9 @@ from recycle_runtime.protocol.server import Connection, Served, Server
 
 MOST_NEAR: Final = MOST_BYTES - (1 << 16)
 """Bytes of a message to an agent, which adds a few when it passes it on."""
+AGENT_SECONDS: Final = 60.0
+"""For an agent that looks for the coordinator, and answers nobody before it has found it; whoever waits
+hears at once when it ends."""
 _BACKLOG = 128
 _CREDENTIALS = struct.Struct("@iii")
 

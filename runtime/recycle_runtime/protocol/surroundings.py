@@ -96,8 +96,8 @@ class Surroundings(Protocol):
         """WireError if there is no coordinator, or another one."""
         ...
 
-    async def connect_near(self, name: str, token: Token) -> Line:
-        """The same through the agent that listens at this name, if it does."""
+    async def connect_near(self, name: str, token: Token, seconds: float) -> Line:
+        """The same through the agent that listens at this name, if it does, and answers in time."""
         ...
 
 
@@ -144,8 +144,8 @@ class Machine:
     async def connect(self, host: str, port: int, token: Token) -> Line:
         return ChannelLine(Channel(host, port, token))
 
-    async def connect_near(self, name: str, token: Token) -> Line:
-        return ChannelLine(NearChannel(name, token))
+    async def connect_near(self, name: str, token: Token, seconds: float) -> Line:
+        return ChannelLine(NearChannel(name, token, seconds))
 
 
 class ChannelLine:

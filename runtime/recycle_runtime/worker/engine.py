@@ -24,8 +24,10 @@ from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.worker_ids import Worker
 from recycle_runtime.program.loading import Program
 from recycle_runtime.protocol.address import address_now
+from recycle_runtime.protocol.channel import PROVED_WITHIN
 from recycle_runtime.protocol.codec import WireError
 from recycle_runtime.protocol.messages import CheckpointReply, ChunkGradients, NotFinite
+from recycle_runtime.protocol.near import AGENT_SECONDS
 from recycle_runtime.protocol.remote_store import RemoteStore
 from recycle_runtime.protocol.surroundings import ChannelLine, Line, Surroundings
 from recycle_runtime.transport.choose import connect
@@ -266,7 +268,7 @@ class TorchEngine:
         return await connect_to_coordinator(self.options, self.surroundings)
 
     async def meeting_place(self) -> MeetingPlace:
-        line = await coordinator_line(self.options, self.surroundings)
+        line = await coordinator_line(self.options, self.surroundings, PROVED_WITHIN)
         assert isinstance(line, ChannelLine)
         not_after_fork(line.fileno())
         return _Store(RemoteStore(line.channel))
@@ -321,17 +323,17 @@ class TorchEngine:
 
 async def connect_to_coordinator(options: ProcessOptions, surroundings: Surroundings) -> Line:
     """The line of a worker process, which belongs to no group."""
-    line = await coordinator_line(options, surroundings)
+    line = await coordinator_line(options, surroundings, AGENT_SECONDS)
     keep(line.fileno())
     return line
 
 
-async def coordinator_line(options: ProcessOptions, surroundings: Surroundings) -> Line:
-    """Through the agent, where it passes on what is said; else, and when it is gone, a connection of its own,
-    which stays until it ends."""
+async def coordinator_line(options: ProcessOptions, surroundings: Surroundings, seconds: float) -> Line:
+    """Through the agent, where it passes on what is said and answers in time; else, and when it is gone, a
+    connection of its own, which stays until it ends."""
     if options.relay:
         with suppress(WireError):
-            return await surroundings.connect_near(options.relay, options.token)
+            return await surroundings.connect_near(options.relay, options.token, seconds)
     return await surroundings.connect(*address_now(options), options.token)
 
 

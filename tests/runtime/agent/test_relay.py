@@ -268,3 +268,20 @@ def test_a_worker_that_was_forked_keeps_nothing_open(node: Node) -> None:
     os.close(writes)
     os.waitpid(pid, 0)
     os.close(reads)
+
+
+def test_who_waits_hears_that_the_agent_is_gone(node: Node) -> None:
+    node.relay.hang_up()
+    found: list[WireError] = []
+
+    def knock() -> None:
+        try:
+            NearChannel(node.name, TOKEN, 10 * _PATIENCE)
+        except WireError as error:
+            found.append(error)
+
+    waiting = threading.Thread(target=knock, daemon=True)
+    waiting.start()
+    node.relay.close()
+    waiting.join(_PATIENCE)
+    assert len(found) == 1

@@ -5,6 +5,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, cast
 
+from recycle_runtime.coordinator.connections import Line
 from recycle_runtime.coordinator.journal import Journal
 from recycle_runtime.coordinator.outside import Outside
 from recycle_runtime.coordinator.plans import Planner, Request
@@ -210,6 +211,21 @@ class SlowPlanner(Planner):
         self._ready_at = None
 
 
+class _Attentive(Service):
+    """The real one, which says when it does not understand a process, also one that an agent speaks for."""
+
+    def __init__(self, options: JobOptions, outside: Outside, note_wrong: Callable[[str], None]) -> None:
+        super().__init__(options, outside)
+        self._note_wrong = note_wrong
+
+    def message(self, connection: Line, message: Message) -> None:
+        try:
+            super().message(connection, message)
+        except ProtocolError as error:
+            self._note_wrong(f"the coordinator refuses what a process of its own says: {error}")
+            raise
+
+
 class CoordinatorProcess:
     """From its start to its end; the one after it is another."""
 
@@ -246,7 +262,7 @@ class CoordinatorProcess:
         self._guarded(self._begin, options, outside, watcher, rows)
 
     def _begin(self, options: JobOptions, outside: Outside, watcher: Watcher, rows: int) -> None:
-        self.service = Service(options, outside)
+        self.service = _Attentive(options, outside, self._note_wrong)
         self.is_up = True
         self.service.message(cast(Any, watcher), Observe(rows))
         self._turn()
@@ -313,8 +329,7 @@ class CoordinatorProcess:
     def _hear(self, connection: ServerConnection, message: Message) -> None:
         try:
             self.service.message(cast(Any, connection), message)
-        except ProtocolError as error:
-            self._note_wrong(f"the coordinator refuses what a process of its own says: {error}")
+        except ProtocolError:
             connection.close()
         self.service.flush()
 

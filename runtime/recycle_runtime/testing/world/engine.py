@@ -28,6 +28,7 @@ from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import NONE, Instruction, Opcode
 from recycle_runtime.plan.worker_ids import Worker, numbered_worker
 from recycle_runtime.program.loading import Program
+from recycle_runtime.protocol.channel import PROVED_WITHIN
 from recycle_runtime.protocol.messages import (
     CheckpointFailed,
     CheckpointMissed,
@@ -41,6 +42,7 @@ from recycle_runtime.protocol.messages import (
     StoreSet,
     StoreValue,
 )
+from recycle_runtime.protocol.near import AGENT_SECONDS
 from recycle_runtime.protocol.remote_store import StoreError
 from recycle_runtime.protocol.surroundings import Line
 from recycle_runtime.testing.world.arithmetic import (
@@ -154,13 +156,13 @@ class NumberEngine:
     def layers(self, setting: Setting, first: int, last: int) -> list[Layer]:
         return cast("list[Layer]", [NumberLayer(number, self._rank) for number in range(first, last)])
 
-    async def connect(self) -> Line:
+    async def connect(self, seconds: float = AGENT_SECONDS) -> Line:
         if self._options is None:
             return await self._process.connect("", 0, self._process.token)
-        return await coordinator_line(self._options, self._process)
+        return await coordinator_line(self._options, self._process, seconds)
 
     async def meeting_place(self) -> MeetingPlace:
-        store = SimulatedStore(await self.connect())
+        store = SimulatedStore(await self.connect(PROVED_WITHIN))
         self._connections.use(store.close)
         return store
 

@@ -12,7 +12,6 @@ from recycle_runtime.protocol.codec import UnreachableError, WireError
 from recycle_runtime.protocol.messages import Message
 from recycle_runtime.testing.world.loop import Loop, Pending
 from recycle_runtime.testing.world.network import (
-    HANDSHAKE_SECONDS,
     End,
     Network,
     Pipe,
@@ -124,12 +123,12 @@ class SimulatedNearServer:
             connection.close()
         self._end()
 
-    async def connect(self, process: Any, descriptor: int) -> SimulatedLine:
-        """Of this process; WireError if nobody answers."""
+    async def connect(self, process: Any, descriptor: int, seconds: float) -> SimulatedLine:
+        """Of this process; WireError if nobody answers in time."""
         pending, loop = Pending(), process.loop
         self._coming.append((process, pending))
         self.wake()
-        loop.at(loop.now + HANDSHAKE_SECONDS, process, pending.give)
+        loop.at(loop.now + seconds, process, pending.give)
         # Whoever is gone closes what waits to be taken in.
         self.agent.on_end.append(lambda: loop.soon(process, pending.give))
         connection: NearConnection | None = await pending

@@ -76,11 +76,11 @@ class SimulatedProcess(LoopProcess):
     async def connect(self, host: str, port: int, token: Token) -> SimulatedLine:
         return await self.kernel.connect(self, access_of(token).tokens()[0])
 
-    async def connect_near(self, name: str, token: Token) -> SimulatedLine:
+    async def connect_near(self, name: str, token: Token, seconds: float) -> SimulatedLine:
         if access_of(token).tokens()[0] != self.token:
             raise WireError("the agent does not accept the token")
         kernel = self.kernel
-        line = await kernel.near.server(name).connect(self, kernel.descriptor())
+        line = await kernel.near.server(name).connect(self, kernel.descriptor(), seconds)
         self.lines.append(line)
         return line
 
