@@ -246,6 +246,12 @@ BAD = {
         "bad.py:16: trainer.step was given other data than before, and a value of type list_iterator",
         "",
     ),
+    "uses the model that it has given": (
+        "mine = layers()\nt = recycle.Trainer(mine, loss=torch.nn.functional.mse_loss, optimizer=optimizer)\n"
+        "for step in t.steps(3):\n    t.step(data)\n    if step: mine[1][1].state_dict()",
+        "bad.py:19: blocks.1.weight belongs to the model that recycle.Trainer was given, and not to the",
+        "",
+    ),
     "has an optimizer in place of a function": (
         "recycle.Trainer(layers, optimizer=torch.optim.SGD(layers()[0][1].parameters(), lr=0.1))",
         "bad.py:15: optimizer must be a function, got SGD ( Parameter Group 0",
