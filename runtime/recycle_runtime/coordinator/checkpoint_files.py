@@ -3,7 +3,9 @@
 Standard library only.
 """
 
+import logging
 from concurrent.futures import Future
+from pathlib import Path
 
 from recycle_runtime.checkpoint.manifest import Manifest, origin_of, shape_of
 from recycle_runtime.checkpoint.script_state import ScriptState
@@ -12,9 +14,11 @@ from recycle_runtime.coordinator.checkpoints import Checkpoints
 from recycle_runtime.coordinator.events import CheckpointClosed, CheckpointNotBegun
 from recycle_runtime.coordinator.file_thread import FileThread, RealFileThread
 from recycle_runtime.coordinator.journal import Journal, Remembered
+from recycle_runtime.files import lock_checkpoints
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.protocol.messages import CheckpointPath
 
+_log = logging.getLogger(__name__)
 _CLOSE_SECONDS = 10.0
 
 
@@ -24,14 +28,26 @@ class CheckpointFiles:
     def __init__(self, folder: str, thread: FileThread | None = None) -> None:
         self._shelf, self._thread = Shelf(folder), thread or RealFileThread("checkpoints")
         self._closing: tuple[str, Future[None]] | None = None
+        self._identity = _identity(self._shelf.folder)
 
     def begin(self, name: str) -> list[CheckpointNotBegun]:
         """Make its folder; an event if that cannot be done."""
         try:
+            self._keep_folder()
             self._shelf.make(name)
         except OSError as error:
             return [CheckpointNotBegun(name, str(error))]
         return []
+
+    def _keep_folder(self) -> None:
+        """One that somebody has removed takes its lock along; FolderTakenError if another job has the folder
+        that is there now."""
+        folder = self._shelf.folder
+        if self._identity is None or _identity(folder) == self._identity:
+            return
+        _log.warning("%s: somebody has removed this folder, with all checkpoints; it is made anew", folder)
+        lock_checkpoints(folder)
+        self._identity = _identity(folder)
 
     def complete(self, name: str, manifest: Manifest, script: ScriptState | None = None) -> None:
         self._closing = name, self._thread.submit(self._complete, name, manifest, script)
@@ -72,6 +88,15 @@ class CheckpointFiles:
         for name in self._shelf.names():
             if name != closing:
                 self._shelf.drop(name)
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    """None if there is no such folder."""
+    try:
+        status = folder.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def open_checkpoints(

@@ -8,6 +8,7 @@ not equally far, so it may also be known before the row is there, of several ste
 import json
 import math
 import os
+import stat
 from collections import deque
 from pathlib import Path
 from typing import Any, TextIO
@@ -91,12 +92,23 @@ class MetricsFile:
         if self._file is None:
             return
         try:
+            self._file = self._still_there(self._file)
             self._file.write(json.dumps(row, allow_nan=False) + "\n")
             self._file.flush()
         except OSError as error:
             # Training goes on; the exit code says that something is missing.
             self.error = str(WriteError(str(self._path), reason(error)))
             self._file = None
+
+    def _still_there(self, file: TextIO) -> TextIO:
+        """The same, or another under its name if somebody has removed it: rows would go to where none can
+        read them."""
+        status = os.fstat(file.fileno())
+        if status.st_nlink or not stat.S_ISREG(status.st_mode):
+            return file
+        self.error = f"{self._path}: somebody has removed this file during the run, with the rows in it"
+        file.close()
+        return open(str(self._path), "a", encoding="utf-8")
 
 
 def _row(message: StepRow, event: str | None) -> dict[str, Any]:

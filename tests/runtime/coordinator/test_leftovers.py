@@ -1,6 +1,11 @@
 """Folders of checkpoints and saves that never became complete do not stay behind."""
 
+import shutil
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from recycle_runtime.checkpoint.manifest import FILE, Shape
 from recycle_runtime.checkpoint.shelf import Beginning
@@ -8,6 +13,7 @@ from recycle_runtime.coordinator.checkpoint_files import CheckpointFiles, open_c
 from recycle_runtime.coordinator.events import BeginSave
 from recycle_runtime.coordinator.journal import Journal, Remembered, read
 from recycle_runtime.coordinator.save_files import SaveFiles
+from recycle_runtime.files import lock_checkpoints
 from tests.runtime.coordinator.fake_job import heavy_bundle
 
 
@@ -62,3 +68,35 @@ def test_a_new_run_begins_without_those_of_the_last(tmp_path: Path) -> None:
     open_checkpoints(str(tmp_path), heavy_bundle(), 10, 5, None, journal, resume=False)
     journal.close()
     assert folders(tmp_path) == ["journal"]
+
+
+def test_a_folder_that_was_removed_is_locked_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = tmp_path / "kept"
+    lock_checkpoints(folder)
+    files = CheckpointFiles(str(folder))
+    assert files.begin("step-00000001") == [] and not caplog.records
+    shutil.rmtree(folder)
+    assert files.begin("step-00000002") == []
+    assert "somebody has removed this folder" in caplog.text
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        taken_by_another(folder)
+    assert b"is in use by another job" in refused.value.stderr
+    shutil.rmtree(folder)
+    with taken_by_another(folder) as other:
+        (not_begun,) = files.begin("step-00000003")
+        assert "is in use by another job" in not_begun.why
+        other.communicate(b"end")
+
+
+def taken_by_another(folder: Path) -> "subprocess.Popen[bytes]":
+    """A process that has the folder until it is told to end."""
+    source = "import sys; from pathlib import Path; from recycle_runtime.files import lock_checkpoints; "
+    source += "lock_checkpoints(Path(sys.argv[1])); print(flush=True); sys.stdin.read()"
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-c", source, str(folder)]
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe)
+    assert process.stdout is not None
+    if not process.stdout.readline():
+        _, said = process.communicate()
+        raise subprocess.CalledProcessError(process.returncode, command, stderr=said)
+    return process

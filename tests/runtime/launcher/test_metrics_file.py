@@ -107,3 +107,16 @@ def test_a_job_that_went_back_to_a_copy_makes_its_steps_anew(tmp_path: Path) -> 
     again = (Hello(9, 5), row(5), settled(5), row(6), settled(6, 0.5))
     assert norms(path, *before, *again) == [(4, 4.0), (5, None), (5, 5.0), (6, 0.5)]
     assert norms(path, settled(5), Hello(9, 5), row(5)) == [(5, 5.0)], "only another coordinator"
+
+
+def test_a_file_that_was_removed_is_begun_anew_and_told(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    with MetricsFile(str(path)) as file:
+        for step in range(6):
+            if step == 4:
+                path.unlink()
+            file.take(StepSettled(step, 1.0, False))
+            file.take(row(step))
+            assert (file.error is not None) == (step >= 4)
+    assert [each["step"] for each in rows(path)] == [4, 5]
+    assert file.error == f"{path}: somebody has removed this file during the run, with the rows in it"
