@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from recycle_runtime.data.items import Item, Look
 from recycle_runtime.data.reading import Reader, reader_of
-from recycle_runtime.data.sources import Indexed, Stream, as_source, source_of
+from recycle_runtime.data.sources import Indexed, Source, Stream, as_source, source_of
 from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.program.loading import Program
 
@@ -64,6 +64,7 @@ class MicroBatches:
         self._counts: set[int | None] = set()
         """Of samples in the micro-batches drawn so far."""
         self._waited = 0.0
+        self._compares = True
         self._read_of: tuple[int, list[_Given]] | None = None
         """The step that was read from last, and what was given then."""
         self._read_items: dict[int, Item] = {}
@@ -105,11 +106,16 @@ class MicroBatches:
     def _opened_on(self, source: Any) -> Reader:
         """As the user gave it."""
         made = as_source(self._program.path, source, "the data", self._seed)
-        reader = reader_of(self._program.path, made, self._seed, self._per_step)
+        reader = self._reader_of(made)
         self._check_epoch(reader)
         if self._position is not None and not self._given:
             reader.go_to(*self._position)
         return reader
+
+    def _reader_of(self, source: Source) -> Reader:
+        """The first one looks whether data can be drawn by number; a script may give more of them."""
+        compares, self._compares = self._compares, False
+        return reader_of(self._program.path, source, self._seed, self._per_step, compares=compares)
 
     @property
     def per_step(self) -> int:
@@ -304,7 +310,7 @@ class MicroBatches:
                 source = as_source(self._program.path, given, f"data({self._seed})", self._seed)
             else:
                 source = source_of(self._program, self._seed)
-            found = reader_of(self._program.path, source, self._seed, self._per_step)
+            found = self._reader_of(source)
             self._check_epoch(found)
             if self._position is not None:
                 number, position = self._position

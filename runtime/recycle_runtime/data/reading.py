@@ -17,6 +17,8 @@ from recycle_runtime.program.errors import ProgramError, blame
 
 _log = logging.getLogger(__name__)
 _END: Any = object()
+COMPARED = 2
+"""Micro-batches of a source that are drawn twice, the first ones that a worker needs."""
 _QUICK = 0.001
 """Seconds; to change the generators of a process for others and back takes a tenth of it."""
 
@@ -75,23 +77,26 @@ class Reader(Protocol):
     def close(self) -> None: ...
 
 
-def reader_of(path: Path, source: Source, seed: int, per_step: int) -> Reader:
-    """What suits the source."""
+def reader_of(path: Path, source: Source, seed: int, per_step: int, *, compares: bool = False) -> Reader:
+    """What suits the source. `compares`: its first micro-batches are drawn twice, and must be the same."""
     if isinstance(source, Indexed):
-        return IndexedReader(path, source, seed, per_step)
+        return IndexedReader(path, source, seed, per_step, compares=compares)
     return StreamReader(path, source, seed, per_step)
 
 
 class IndexedReader:
     """Draws what is asked for, and what is expected, and nothing else."""
 
-    def __init__(self, path: Path, source: Indexed, seed: int, per_step: int) -> None:
+    def __init__(
+        self, path: Path, source: Indexed, seed: int, per_step: int, *, compares: bool = False
+    ) -> None:
         self._path, self._source = path, source
         processes = None
         if source.processes is not None:
             processes = ProcessBackstage(source.get, seed, source.processes, path, source.called)
         self._ahead = DrawnAhead(source.get, seed, processes)
         self._items: dict[int, Item] = {}
+        self._to_compare = COMPARED if compares else 0
         if source.epoch is not None and source.epoch % per_step:
             _log.info(_ends_within(source.name, source.epoch, per_step))
 
@@ -103,7 +108,23 @@ class IndexedReader:
                 in_memory = self._source.in_memory
                 drawn = self._source.get(number) if in_memory else self._ahead.take(number)
             self._items[number] = plain_item(drawn) or checked(self._path, drawn, where)
+            if not in_memory and self._to_compare:
+                self._to_compare -= 1
+                self._compare_with_second(number, where)
         return self._items[number]
+
+    def _compare_with_second(self, number: int, where: str) -> None:
+        """Each worker draws for itself: what depends on more than the number would be another one there."""
+        with blame(self._path, where):
+            self._prepare(number)
+            second = self._ahead.take(number)
+        if not same_values(self._items[number].pair, checked(self._path, second, where).pair):
+            raise ProgramError(
+                f"{self._path}: {where} is another one when it is drawn again, and each worker draws for "
+                "itself",
+                "data may depend on its number alone, and on torch.rand, random or numpy.random, which are "
+                "seeded by it; not on a generator of its own or a count of calls",
+            )
 
     def hold(self, numbers: Sequence[int]) -> None:
         if self._source.in_memory:

@@ -51,6 +51,7 @@ def make(data: MicroBatches, source: Any, step: int, indices: range = range(PER_
     return [float(data.item(step, index)[0][0]) for index in indices]
 
 
+@pytest.mark.usefixtures("drawn_once")
 def test_nothing_is_drawn_before_the_body_of_the_loop_has_run() -> None:
     noisy, data = Noisy(), opened()
     for step in range(5):
@@ -60,6 +61,7 @@ def test_nothing_is_drawn_before_the_body_of_the_loop_has_run() -> None:
         assert sorted(noisy.drawn) == list(range(numbers.stop))
 
 
+@pytest.mark.usefixtures("drawn_once")
 @pytest.mark.parametrize("ahead", [True, False])
 def test_programs_with_on_step_have_a_body_too(ahead: bool) -> None:
     noisy, data = Noisy(), opened(on_step=unused, DRAW_AHEAD=ahead)

@@ -323,9 +323,9 @@ def test_sources_that_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[Any] = []
     read = microbatches.reader_of
 
-    def opening(path: Path, source: Any, *rest: Any) -> Any:
+    def opening(path: Path, source: Any, *rest: Any, **options: Any) -> Any:
         opened.append(source)
-        return read(path, source, *rest)
+        return read(path, source, *rest, **options)
 
     monkeypatch.setattr(microbatches, "reader_of", opening)
     data = MicroBatches(program(lambda seed: iter(())), 0, 2)

@@ -63,6 +63,7 @@ def _plain(target: Any) -> Any:
     return target.tolist() if isinstance(target, torch.Tensor) else target
 
 
+@pytest.mark.usefixtures("drawn_once")
 def test_what_is_expected_and_no_more_is_drawn_each_once() -> None:
     """Also ahead: when the next step begins its items are there."""
     source, drawn = counting_items()
@@ -74,6 +75,7 @@ def test_what_is_expected_and_no_more_is_drawn_each_once() -> None:
     assert sorted(drawn) == [1, 3, 5, 7, 9, 11]
 
 
+@pytest.mark.usefixtures("drawn_once")
 def test_another_plan_draws_what_it_needs_on_demand() -> None:
     source, drawn = counting_items()
     data = MicroBatches(source, 0, 4)
@@ -85,6 +87,7 @@ def test_another_plan_draws_what_it_needs_on_demand() -> None:
     assert set(drawn) <= {20, 21, 22, 24, 25, 26} and len(set(drawn)) == len(drawn)
 
 
+@pytest.mark.usefixtures("drawn_once")
 def test_a_late_start_draws_nothing_of_the_past() -> None:
     source, drawn = counting_items()
     data = MicroBatches(source, 0, 4, first_step=100, first_item=400)
@@ -361,3 +364,19 @@ def test_an_error_names_line_and_micro_batch(tmp_path: Path, workers: int) -> No
                 data.item(0, index)
     finally:
         data.close()
+
+
+def test_data_that_is_another_when_it_is_drawn_again_is_refused() -> None:
+    """The first and the last stage draw for themselves: input and target did not belong together."""
+    own = torch.Generator().manual_seed(0)
+
+    def microbatch(index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.rand(4, generator=own), torch.zeros(4)
+
+    def seeded(index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.rand(4) + random.random(), torch.zeros(4)
+
+    MicroBatches(program(microbatch=seeded), 0, 4).item(0, 1)
+    with pytest.raises(ProgramError, match="is another one when it is drawn again") as raised:
+        MicroBatches(program(microbatch=microbatch), 0, 4).item(0, 1)
+    assert "not on a generator of its own" in raised.value.hint
