@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from recycle_compiler.ir.bundled import layout_name
 from recycle_compiler.ir.failure import failure_set
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.layout import Layout, layout_of
@@ -54,7 +55,7 @@ def recut_layout(recut: Bundle, plan: int) -> Layout:
 
 def cut_name(bundle: Bundle, recut: Bundle) -> str:
     """`2x2,2x4`, or `2x2,2x4 in halves` where its plans split micro-batches in two."""
-    return f"{recut_layout(recut, 0)}{' in halves' if bundle.split(recut) == 2 else ''}"
+    return layout_name(bundle, recut, 0)
 
 
 def cut_change(failures: int, before: FastestCut, after: FastestCut) -> CutChange:

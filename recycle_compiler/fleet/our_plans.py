@@ -219,7 +219,7 @@ def plans_of(bundle: Bundle) -> list[Planned]:
 
 def recuts_of(bundle: Bundle) -> list[CutPlans]:
     """What its plans under other cuts claim."""
-    return [CutPlans(read_job(each), tuple(plans_of(each))) for each in bundle.recuts]
+    return [CutPlans(read_job(each), tuple(plans_of(each))) for each in bundle.recuts if not each.groups]
 
 
 def with_jitter(setting: Setting, bundle: Bundle, variation: float, seed: int) -> Setting:
@@ -236,6 +236,7 @@ def with_jitter(setting: Setting, bundle: Bundle, variation: float, seed: int) -
     recuts = [
         CutPlans(read_job(each), tuple(_measured(plans_of(each), _periods(each, jitter), longer)))
         for each in bundle.recuts
+        if not each.groups
     ]
     return replace(
         setting,

@@ -6,6 +6,8 @@ The runtime reads one worker's stream with the standard library; this reads thos
 import numpy as np
 from numpy.typing import ArrayLike
 
+from recycle_compiler.ir.failure import failure_set
+from recycle_compiler.ir.groups import any_layout_of
 from recycle_compiler.ir.job import JobSpec, TextError, parse_job
 from recycle_compiler.ir.ops import Column
 from recycle_runtime.plan.bundle import Bundle, BundleError
@@ -23,6 +25,12 @@ def read_job(bundle: Bundle) -> JobSpec:
     if any(getattr(job, name) != getattr(bundle, name) for name in names):
         raise BundleError("damaged: its job and its index do not have the same shape")
     return job
+
+
+def layout_name(bundle: Bundle, recut: Bundle, plan: int) -> str:
+    """`2x2,2x4`, or `2x2,2x4 in halves` where a re-cut splits micro-batches; `3x2,3x2@6+6x1@2` for groups."""
+    layout = any_layout_of(read_job(recut), failure_set(recut.plans[plan].failed))
+    return f"{layout}{' in halves' if bundle.split(recut) == 2 else ''}"
 
 
 def read_columns(bundle: Bundle, plan: int) -> list[Column]:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from recycle_compiler.ir.failure import FailureSet, failed_per_stage, normal_form
+from recycle_compiler.ir.groups import AnyLayout
 from recycle_compiler.ir.job import JobSpec
-from recycle_compiler.ir.layout import Layout
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.streams import Streams
 from recycle_compiler.ir.target import Target
@@ -44,7 +44,7 @@ class PlanSummary:
     against_1f1b: float
     """Iterations per hour, as a share of fault-free 1F1B's."""
     cut_short: bool
-    layout: Layout | None = None
+    layout: AnyLayout | None = None
     """Of a job in layers: the cut and workers of this plan, which may be another cut than the job's own."""
     split: int = 1
     """Into how many parts, one or two, its plan splits every micro-batch."""

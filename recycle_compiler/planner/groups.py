@@ -6,14 +6,15 @@
     planned     quick plans of pairs of these, whole plans of the best
 
 Where workers or micro-batches do not divide well, one worker with all layers, or a short pipeline, takes what
-would be one micro-batch more for some. Every layer is held by workers of both groups, so a group may hold it
-once less than the job asks for.
+would be one micro-batch more for some. The large group holds every layer as often as the job asks for, so
+that it can go on alone when a worker of the small one fails.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from recycle_compiler.ir.failure import failed_per_stage, normal_form
 from recycle_compiler.ir.groups import GroupedLayout, absent_of_groups, job_of_groups
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.layout import Layout
@@ -22,10 +23,12 @@ from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.assign_slots import AssignSlots
 from recycle_compiler.passes.standard import GRAPH_PASSES, all_passes
 from recycle_compiler.planner.layouts import Layouts
-from recycle_compiler.planner.recut import can_recut, fastest_layouts, is_large
+from recycle_compiler.planner.recut import Recut, can_recut, fastest_layouts, is_large, plan_layout
 from recycle_compiler.scheduling.budget import Deadline
 from recycle_compiler.scheduling.search import Effort
 
+_WORTH = 998
+"""Thousandths of the fastest period under one cut that groups must stay below to be in a bundle."""
 _MOST = 3
 """Workers of the smaller group."""
 _SHARES = 4
@@ -42,6 +45,20 @@ class GroupedPlan:
 
     layout: GroupedLayout
     plan: Streams
+
+
+class GroupedRecut(NamedTuple):
+    """What a bundle has of a layout in groups."""
+
+    layout: GroupedLayout
+    plans: tuple[Streams, ...]
+    """For all its workers, and one that covers a failure more on every stage with several of them."""
+    alone: Recut
+    """Of the large group with all micro-batches, for when a worker of the small one fails."""
+
+    @property
+    def workers(self) -> int:
+        return sum(self.layout.workers)
 
 
 class Share(NamedTuple):
@@ -76,6 +93,35 @@ def fastest_groups(job: JobSpec, workers: int, period: int, deadline: Deadline) 
     return best
 
 
+def grouped_recuts(job: JobSpec, periods: Mapping[int, int], deadline: Deadline) -> list[GroupedRecut]:
+    """Layouts in groups that are worth a place in a bundle whose fastest plans have these periods.
+
+    Periods are by the number of failures.
+    """
+    found: list[GroupedRecut] = []
+    for left, (failures, period) in enumerate(sorted(periods.items(), reverse=True)):
+        # What fewer workers run, more can run too.
+        least = min([period, *(one.plans[0].claims.period for one in found)])
+        each = Deadline(deadline.nanoseconds_left // (len(periods) - left))
+        best = fastest_groups(job, job.workers - failures, least * _WORTH // 1000, each)
+        if best is not None:
+            cover = _covering(best, deadline)
+            plans = (best.plan,) if cover is None else (best.plan, cover)
+            found.append(GroupedRecut(best.layout, plans, plan_layout(job, best.layout.groups[0], deadline)))
+    return found
+
+
+def _covering(groups: GroupedPlan, deadline: Deadline) -> Streams | None:
+    """A quick plan that covers one failure more on every stage with several workers."""
+    job, workers = groups.plan.job, groups.layout.workers
+    missing = failed_per_stage(groups.plan.failed, job.stages)
+    covering = tuple(count + (here > 1) for count, here in zip(missing, workers, strict=True))
+    if covering == missing:
+        return None
+    passes = all_passes(AssignSlots(Effort().least(), deadline.nanoseconds_left))
+    return passes.run(Target(job, normal_form(covering, job.pipelines)))
+
+
 def plan_groups(job: JobSpec, layout: GroupedLayout, deadline: Deadline) -> Streams:
     """The whole plan of a layout."""
     derived = job_of_groups(job, layout)
@@ -93,45 +139,43 @@ def shares(job: JobSpec, workers: int, period: int) -> list[Share]:
             small = least_period(job, few, share)
             if small is None or small >= period:
                 continue
-            large = least_period(job, workers - few, units - share)
+            large = least_period(job, workers - few, units - share, job.redundancy)
             if large is not None and large < period:
                 found.append(Share(max(small, large), few, share))
     return sorted(found)
 
 
-def least_period(job: JobSpec, workers: int, units: int) -> int | None:
+def least_period(job: JobSpec, workers: int, units: int, holders: int = 1) -> int | None:
     """What one group takes at least, under any cut; None if so few workers cannot hold all layers.
 
     That is by sums that take as long as with very many holders: a little less is possible.
     """
-    return Layouts(_sized(job, units), workers).least_period(workers)
+    return Layouts(_sized(job, units, holders), workers).least_period(workers)
 
 
-def _sized(job: JobSpec, units: int) -> JobSpec:
+def _sized(job: JobSpec, units: int, holders: int) -> JobSpec:
     """The job of one group, all of whose sums take as long as with very many holders."""
     costs = job.layer_costs
     assert costs is not None, "a job in layers"
     after = tuple(map(sum, zip(costs.optimizer, costs.reduce, strict=True)))
     layers = replace(costs, optimizer=after, reduce=(0,) * costs.count)
-    # The other group holds every layer too.
-    fewest = max(1, job.redundancy - 1)
     return replace(
-        job, pipelines=1, microbatches=units, redundancy=fewest, layer_costs=layers, split_ppm=None
+        job, pipelines=1, microbatches=units, redundancy=holders, layer_costs=layers, split_ppm=None
     )
 
 
 def _layouts(job: JobSpec, workers: int, share: Share, deadline: Deadline) -> Iterator[GroupedLayout]:
     """Pairs of layouts that are fast alone."""
     units = job.pipelines * job.microbatches
-    sizes = ((workers - share.workers, units - share.units), (share.workers, share.units))
-    many, few = (_fastest_of(job, *size, deadline) for size in sizes)
+    many = _fastest_of(job, workers - share.workers, units - share.units, job.redundancy, deadline)
+    few = _fastest_of(job, share.workers, share.units, 1, deadline)
     for one in many:
         for other in few:
             yield GroupedLayout((one, other), (units - share.units, share.units))
 
 
-def _fastest_of(job: JobSpec, workers: int, units: int, deadline: Deadline) -> list[Layout]:
-    sized = _sized(job, units)
+def _fastest_of(job: JobSpec, workers: int, units: int, holders: int, deadline: Deadline) -> list[Layout]:
+    sized = _sized(job, units, holders)
     fastest = fastest_layouts(sized, workers, deadline)
     return [layout for layout in fastest if max(layout.workers) <= units][:_EACH]
 

@@ -322,6 +322,11 @@ def fastest_recut(
     return min(made, key=lambda one: (one.claims.period, _by_workers(one.key))), least
 
 
+def plan_layout(job: JobSpec, layout: Layout, deadline: Deadline) -> Recut:
+    """The whole plan of a layout, and one that covers one failure more."""
+    return _planned((job, (layout, 1), deadline.nanoseconds_left, _ROUNDS))
+
+
 def fastest_layouts(job: JobSpec, workers: int, deadline: Deadline) -> list[Layout]:
     """Layouts for so many workers, those with the fastest quick plans first; none if they hold too little."""
     ranked = _compared(job, 1, Layouts(job, workers), workers, FAR, deadline)

@@ -191,11 +191,15 @@ class _Claim(NamedTuple):
 
 
 def _bounds_over_cuts(source: PlanSource, job: JobSpec) -> Iterator[Violation]:
-    """A bound over all cuts is at most that of any one, and nothing with as many workers beats it."""
+    """A bound over all cuts is at most that of any one, and nothing with as many workers beats it.
+
+    It says nothing about plans in which groups of pipelines have cuts of their own.
+    """
     claims = [
         _Claim(cut, plan, one.stages * one.pipelines - len(entry.failed), entry)
         for cut, one in ((None, source), *enumerate(source.recuts))
         for plan, entry in enumerate(one.plans)
+        if not one.groups or entry.bound_over_cuts
     ]
     for claim in claims:
         bound = claim.entry.bound_over_cuts

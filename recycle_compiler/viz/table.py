@@ -5,6 +5,7 @@ from io import StringIO
 from itertools import groupby
 from typing import Protocol
 
+from recycle_compiler.ir.groups import AnyLayout, GroupedLayout
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.layout import Layout
 from recycle_compiler.ir.units import percent, time_text
@@ -38,7 +39,7 @@ class Row(Protocol):
     @property
     def cut_short(self) -> bool: ...
     @property
-    def layout(self) -> Layout | None: ...
+    def layout(self) -> AnyLayout | None: ...
     @property
     def split(self) -> int: ...
     @property
@@ -82,8 +83,11 @@ def _where(row: Row, own_cut: tuple[int, ...]) -> str:
     return layout_text(row.layout, own_cut) + (", in halves" if row.split == 2 else "")
 
 
-def layout_text(layout: Layout, own_cut: tuple[int, ...]) -> str:
+def layout_text(layout: AnyLayout, own_cut: tuple[int, ...]) -> str:
     """As `stages_text`; the own cut is called that."""
+    if isinstance(layout, GroupedLayout):
+        groups = zip(layout.groups, layout.shares, strict=True)
+        return " + ".join(f"{stages_text(group)} @{share}" for group, share in groups)
     text = stages_text(layout)
     return f"{text} (own cut)" if layout.layers == own_cut else text
 

@@ -26,6 +26,7 @@ from recycle_compiler.ir.layout import Layout
 from recycle_compiler.ir.streams import Streams
 from recycle_compiler.ir.units import in_unit, plural
 from recycle_compiler.planner.compile import PlanSummary, compile_job
+from recycle_compiler.planner.groups import GroupedRecut, grouped_recuts, why_no_groups
 from recycle_compiler.planner.recut import Recuts, can_recut, recut_job, why_own_cut, with_bound
 from recycle_compiler.scheduling.budget import Deadline
 from recycle_compiler.viz.table import summary_table
@@ -61,6 +62,13 @@ def add_arguments(parser: Arguments) -> None:
         default="on",
         metavar="on|off",
         help="plan other cuts too, for a job in layers (default: on, unless the job says `recut = off`)",
+    )
+    parser.add_argument(
+        "--groups",
+        type=one_of(("on", "off")),
+        default="off",
+        metavar="on|off",
+        help="plan groups of pipelines with cuts of their own too, where they are faster (default: off)",
     )
     parser.add_argument("--json", action="store_true", help="print the table as JSON")
     parser.add_argument("--dump-dir", metavar="DIR", help="write the IR after each pass to numbered files")
@@ -103,6 +111,10 @@ def run(arguments: Namespace, output: Output) -> int:
         plans = [with_bound(plan, found.bounds[failures]) for failures, plan in enumerate(plans)]
         recuts = [recut.plans for recut in found.made]
         summaries = [_over_cuts(job, summary, found) for summary in summaries]
+        if arguments.groups == "on":
+            grouped = _in_groups(job, summaries, deadline, output)
+            recuts += [plans for one in grouped for plans in (one.plans, one.alone.plans)]
+            summaries = [_over_groups(job, summary, grouped) for summary in summaries]
     elif arguments.recut == "on" and job.layer_costs is not None:
         output.say(f"{job.name} keeps its own cut: {why_own_cut(job)}")
     if arguments.out is not None:
@@ -137,6 +149,37 @@ def _over_cuts(job: JobSpec, own: PlanSummary, found: Recuts) -> PlanSummary:
         gap=claims.period / bound - 1,
         status="optimal" if claims.period == bound else "bounded",
         against_1f1b=own.against_1f1b * own.period / claims.period,
+        cut_short=claims.cut_short,
+    )
+
+
+def _in_groups(
+    job: JobSpec, summaries: list[PlanSummary], deadline: Deadline, output: Output
+) -> list[GroupedRecut]:
+    if why := why_no_groups(job):
+        output.say(f"{job.name} cannot have groups of pipelines: {why}")
+        return []
+    return grouped_recuts(job, {row.failures: row.period for row in summaries}, deadline)
+
+
+def _over_groups(job: JobSpec, row: PlanSummary, grouped: list[GroupedRecut]) -> PlanSummary:
+    """The row of the fastest plan, if that is one of groups; its bound is that of these groups."""
+    fitting = [one for one in grouped if one.workers <= job.workers - row.failures]
+    best = min(fitting, key=lambda one: one.plans[0].claims.period, default=None)
+    if best is None or best.plans[0].claims.period >= row.period:
+        return row
+    claims = best.plans[0].claims
+    return replace(
+        row,
+        layout=best.layout,
+        split=1,
+        period=claims.period,
+        makespan=claims.makespan,
+        lower_bound=claims.lower_bound,
+        bound_over_cuts=claims.lower_bound,
+        gap=claims.gap,
+        status=claims.status,
+        against_1f1b=row.against_1f1b * row.period / claims.period,
         cut_short=claims.cut_short,
     )
 

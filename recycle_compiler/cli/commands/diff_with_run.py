@@ -8,12 +8,12 @@ from recycle_compiler.analysis.trace_diff.matching import failed_in, renamed
 from recycle_compiler.analysis.trace_diff.network import without_end
 from recycle_compiler.analysis.trace_diff.trace_file import Trace, TraceError, read_trace
 from recycle_compiler.cli.bundles import read_bundle, read_plan, schedule_of
+from recycle_compiler.ir.bundled import layout_name
 from recycle_compiler.ir.failure import FailureSet, Worker
 from recycle_compiler.ir.schedule import Schedule, measured
 from recycle_runtime.cli.output import UsageError, UserError
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.plan_choice import NoPlanError, choose_plan
-from recycle_runtime.plan.recut import layout_text
 
 _LISTED = 8
 """Failed workers that a message names."""
@@ -76,11 +76,7 @@ def _named_plan(bundle: Bundle, name: str) -> tuple[Bundle, int] | None:
     for cut in (bundle, *bundle.recuts):
         for number, plan in enumerate(cut.plans):
             failed = [sum(at == stage for _, at in plan.failed) for stage in range(cut.stages)]
-            workers = [cut.pipelines - count for count in failed]
-            if cut is bundle:
-                called = " ".join(map(str, failed))
-            else:
-                called = layout_text(cut.cut, workers, bundle.split(cut))
+            called = " ".join(map(str, failed)) if cut is bundle else layout_name(bundle, cut, number)
             if called == name:
                 return cut, number
     return None

@@ -60,6 +60,8 @@ def _times_for(picked: Picked, times: JobSpec, path: str, times_path: str) -> Jo
         if not planned.cut or times.layer_costs is None or (times.cut == planned.cut and not times.is_free):
             return times
         return _under_layout(times, own_layout(planned), path, times_path)
+    if planned.groups:
+        raise UserError(f"{path}: plans with groups of pipelines are not timed anew")
     if planned.parts == 2:
         if times.split_ppm is None:
             raise UserError(f"{times_path}: does not say what half a micro-batch costs; {path} splits them")

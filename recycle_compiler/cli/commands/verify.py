@@ -8,6 +8,7 @@ from recycle_compiler.cli.bundles import read_bundle
 from recycle_compiler.cli.options.files import add_bundle_argument
 from recycle_compiler.diagnostics import CompileError
 from recycle_compiler.frontend.load import parse_job_text
+from recycle_compiler.ir.bundled import layout_name
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.units import plural, time_text, unit_name
 from recycle_compiler.verifier.cuts import verify_cuts
@@ -17,7 +18,6 @@ from recycle_compiler.verifier.verify import verify_plans
 from recycle_runtime.cli.output import DONE, INPUT_ERROR, Output
 from recycle_runtime.cli.parser import Arguments
 from recycle_runtime.plan.bundle import Bundle
-from recycle_runtime.plan.recut import layout_text
 
 
 def add_arguments(parser: Arguments) -> None:
@@ -96,7 +96,5 @@ def _lines(report: PlanReport, bundle: Bundle, job: JobSpec) -> str:
         failures = plural(len(bundle.plans[report.plan].failed), "failure")
         return f"plan {report.plan}: ok, {failures}, {did}"
     recut = bundle.recuts[report.cut]
-    failed = recut.plans[report.plan].failed
-    counts = [recut.pipelines - sum(at == stage for _, at in failed) for stage in range(recut.stages)]
-    where = layout_text(recut.cut, counts, bundle.split(recut))
+    where = layout_name(bundle, recut, report.plan)
     return f"cut {report.cut}, plan {report.plan}: ok, {where}, {did}"

@@ -9,8 +9,9 @@ from recycle_compiler.cli.options.files import add_bundle_argument
 from recycle_compiler.cli.options.layouts import layout_argument
 from recycle_compiler.cli.values import count, workers
 from recycle_compiler.ir.failure import FailureSet, Worker, failed_per_stage, failure_set
+from recycle_compiler.ir.groups import AnyLayout, any_layout_of
 from recycle_compiler.ir.job import JobSpec
-from recycle_compiler.ir.layout import Layout, layout_of
+from recycle_compiler.ir.layout import layout_of
 from recycle_compiler.ir.streams import Streams
 from recycle_compiler.ir.units import plural, time_text, unit_name
 from recycle_compiler.passes.rename_workers import RenameWorkers
@@ -135,8 +136,10 @@ def _under(bundle: Bundle, path: str, number: int, failures: int | None) -> Pick
     )
 
 
-def _number_of(bundle: Bundle, path: str, layout: Layout) -> int:
-    found = [layout_of(read_bundle_job(one, path), failure_set(one.plans[0].failed)) for one in bundle.recuts]
+def _number_of(bundle: Bundle, path: str, layout: AnyLayout) -> int:
+    found = [
+        any_layout_of(read_bundle_job(one, path), failure_set(one.plans[0].failed)) for one in bundle.recuts
+    ]
     if layout in found:
         return found.index(layout)
     held = "; ".join(map(str, found)) or "no other cuts"

@@ -37,7 +37,7 @@ from recycle_runtime.plan.moves import (
     weigh,
 )
 from recycle_runtime.plan.plan_book import Assignment, Fitted, PlanBook, workers_of
-from recycle_runtime.plan.recut import layout_text, weigh_recut
+from recycle_runtime.plan.recut import weigh_recut
 from recycle_runtime.protocol.messages import Began, Copied, JobEvent, Member, StepRow
 
 Wish = StopWanted | MovesWanted | RecutWanted | JobEvent
@@ -297,6 +297,9 @@ class Adaptation:
         if least is None or assignment is None or not assignment.is_exact or now < self._asked_at + every:
             return
         book = job.book
+        if book.groups:
+            # Op times are told by stage, and its jobs have them by chunk.
+            return
         planned = self._job if book.is_own else JobText(book.first.job_text)
         self._tick = self._tick or calibrated(planned, self.ops)
         times = None if self._tick is None else measured_times(planned, self.ops, self._tick)
@@ -415,7 +418,7 @@ class Adaptation:
         self._patience, self._asked_for = 1, None
         live = frozenset((rank, stage) for stage, count in enumerate(counts) for rank in range(count))
         self._files.fit(offer.candidate.path, offer.bundle, Fitted(live, dict(cut.slow)))
-        move = LayerMove(book, way, layout_text(book.cut, counts, book.split), weighed.moving, places)
+        move = LayerMove(book, way, book.layout(counts), weighed.moving, places)
         return [told, RecutWanted(move)]
 
     def _use(self, best: Offer, book: PlanBook, now: int) -> None:

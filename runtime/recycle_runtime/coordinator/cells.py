@@ -7,7 +7,7 @@ usually the one it is named after; under another cut, or back from one, it may b
 from collections.abc import Collection, Iterable, Mapping
 
 from recycle_runtime.plan.plan_book import PlanBook
-from recycle_runtime.plan.recut import NOTHING, LayerRange, stage_ranges
+from recycle_runtime.plan.recut import NOTHING, LayerRange
 from recycle_runtime.plan.worker_ids import Worker
 
 
@@ -45,7 +45,7 @@ class Cells:
 
     def held(self, workers: Iterable[Worker]) -> dict[Worker, LayerRange]:
         """The layers that each of these workers holds, if the job is in layers."""
-        ranges = stage_ranges(self.book.cut)
+        ranges = self.book.ranges
         return {
             worker: NOTHING if (cell := self._cells.get(worker)) is None else ranges[cell[1]]
             for worker in workers

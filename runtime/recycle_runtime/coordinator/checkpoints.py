@@ -161,7 +161,8 @@ class Checkpoints(NoCheckpoints):
     def train(self, members: Sequence[Member], stages: Mapping[Worker, int]) -> None:
         first: dict[int, Worker] = {}
         for member in sorted(members):
-            first.setdefault(stages[member.worker], member.worker)
+            if member.worker in stages:
+                first.setdefault(stages[member.worker], member.worker)
         self._writers = frozenset(member for member in members if member.worker in first.values())
         if self._origin is not None:
             self._origin = replace(self._origin, workers=len({member.worker for member in members}))

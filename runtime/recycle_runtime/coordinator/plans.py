@@ -32,7 +32,6 @@ from recycle_runtime.plan.on_demand import (
     read_plan,
 )
 from recycle_runtime.plan.plan_book import Fitted, PlanBook
-from recycle_runtime.plan.recut import layout_text
 from recycle_runtime.protocol.messages import JobEvent
 
 _LOGGER = logging.getLogger(__name__)
@@ -348,7 +347,7 @@ def request_for(book: PlanBook, failed: FailedWorkers) -> Request:
     left = [book.pipelines - sum(stage == other for _, stage in failed) for other in range(book.stages)]
     most = [max(pair) for pair in zip(first, left, strict=True)]
     gone = tuple(cell for cell in book.grid if left[cell[1]] <= cell[0] < most[cell[1]])
-    return Request(gone, layout_text(book.cut, most), book.split == 2)
+    return Request(gone, book.layout(most).removesuffix(" in halves"), book.split == 2)
 
 
 def planned_names(book: PlanBook, failed: Collection[Worker]) -> dict[Worker, Worker]:

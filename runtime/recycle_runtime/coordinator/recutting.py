@@ -19,8 +19,7 @@ from recycle_runtime.plan.recut import (
     HoldersGoneError,
     Recut,
     Weighed,
-    layout_text,
-    least_bytes,
+    least_bytes_to,
     weigh_recut,
 )
 from recycle_runtime.plan.worker_ids import Worker
@@ -45,7 +44,7 @@ class Target(NamedTuple):
 
     @property
     def layout(self) -> str:
-        return layout_text(self.book.cut, self.workers, self.book.split)
+        return self.book.layout(self.workers)
 
 
 class Recutting:
@@ -94,7 +93,8 @@ class Recutting:
         live = job.roster.whole()
         settled = {worker: stage for worker, (_, stage) in places.items()}
         try:
-            way = least_bytes(job.cells.held(live), book.cut, counts, self._layer_bytes, settled=settled)
+            held = job.cells.held(live)
+            way = least_bytes_to(held, book.ranges, counts, self._layer_bytes, settled=settled)
         except HoldersGoneError:
             return None
         return way if way.transfers else None
@@ -190,7 +190,8 @@ class Recutting:
         ways: list[tuple[Target, Recut]] = []
         for target in alike[:_MOST_COMPARED]:
             try:
-                recut = least_bytes(held, target.book.cut, target.workers, self._layer_bytes, idle)
+                ranges = target.book.ranges
+                recut = least_bytes_to(held, ranges, target.workers, self._layer_bytes, idle)
             except HoldersGoneError:
                 return None
             ways.append((target, recut))

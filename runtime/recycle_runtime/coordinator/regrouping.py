@@ -7,7 +7,7 @@ step that all have may still lack its verdict, because the sum of the norm broke
 sum tells it, or, if none does, what the processes had put into it is added up here. Standard library only.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from recycle_runtime.plan.assembly import Worker
@@ -38,9 +38,15 @@ class CannotAgreeError(RuntimeError):
 
 
 def stand(
-    reports: Mapping[Member, Report], stages: int, restorable: int | None = None
+    reports: Mapping[Member, Report],
+    stages: int,
+    restorable: int | None = None,
+    once: Collection[int] | None = None,
 ) -> Standing | StageGone:
-    """The step to continue from. A fresh process can still read a checkpoint of step `restorable`."""
+    """The step to continue from. A fresh process can still read a checkpoint of step `restorable`.
+
+    `once` are stages that hold every layer once; without it, all do.
+    """
     if restorable is not None:
         whole = Report(restorable, is_fresh=False)
         reports = {member: whole if report.is_fresh else report for member, report in reports.items()}
@@ -64,7 +70,10 @@ def stand(
                 return StageGone((member.worker[1],))
             donors[member] = donor
     undo = frozenset(member for member, applied in holders.items() if applied == step + 1)
-    return Standing(step, undo, donors, _sums(reports, holders, step))
+    counted = {
+        member: applied for member, applied in holders.items() if once is None or member.worker[1] in once
+    }
+    return Standing(step, undo, donors, _sums(reports, counted, step))
 
 
 def _holders(reports: Mapping[Member, Report], step: int) -> dict[Member, int]:

@@ -61,7 +61,8 @@ class Saves:
         """These train from now on, on these stages: what is not on disk is written again."""
         first: dict[int, Worker] = {}
         for member in sorted(members):
-            first.setdefault(stages[member.worker], member.worker)
+            if member.worker in stages:
+                first.setdefault(stages[member.worker], member.worker)
         self._writers = frozenset(member for member in members if member.worker in first.values())
         self._generation = generation
         orders: list[Order] = []

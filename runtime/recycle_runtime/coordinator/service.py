@@ -993,7 +993,8 @@ class Service:
         job = self._job
         without = workers | {member.worker for member in self._returning}
         holders = (worker for worker in job.roster.whole() if worker not in without and job.has_state(worker))
-        return len({job.cells.stage(worker) for worker in holders} - {None}) == job.book.stages
+        stages = {stage for worker in holders if (stage := job.cells.stage(worker)) is not None}
+        return len(stages) == job.book.stages or job.book.alone(stages) is not None
 
     # Orders.
 

@@ -67,7 +67,7 @@ from recycle_runtime.coordinator.events import (
     WorkerStuck,
 )
 from recycle_runtime.coordinator.journal import Remembered
-from recycle_runtime.coordinator.layer_move import LayerMove
+from recycle_runtime.coordinator.layer_move import LayerMove, cells_of
 from recycle_runtime.coordinator.membership import Roster, name_of
 from recycle_runtime.coordinator.metrics import Recovery, StepRows
 from recycle_runtime.coordinator.model_parameters import ModelParameters
@@ -745,7 +745,7 @@ class StateMachine:
             if self.move is not None and worker in self.move.cells:
                 self._give_up_move(cause)
             return
-        empty = self._empty_stages()
+        empty = [] if self._group_left() is not None else self._empty_stages()
         if empty and self.phase is not Phase.FORMING:
             # While others leave their group because of a failure, that is why this one fails too.
             earlier = self.recovery.reason if self.phase is Phase.GATHERING else ""
@@ -785,6 +785,27 @@ class StateMachine:
             self._end(f"{alike}: {event.why}" if alike else event.why)
         else:
             self._worker_failed(replace(event.failed, reason=event.why))
+
+    def _group_left(self) -> tuple[PlanBook, int] | None:
+        """Where a stage of a group has no worker: the plans under which another group goes on alone, and the
+        first stage of that group. None if nothing like that has happened or can be done."""
+        if not (self.book.groups and self._empty_stages()):
+            return None
+        known = {self.cells.stage(worker) for worker in self.roster.whole()}
+        return self.book.alone([stage for stage in known if stage is not None])
+
+    def _go_on_alone(self) -> None:
+        """A group whose workers are all that is needed; others hold nothing of use, and join anew."""
+        if (found := self._group_left()) is None:
+            return
+        book, first = found
+        stages = {worker: stage - first for (_, stage), worker in self.cells.workers().items()}
+        here = {worker: stage for worker, stage in stages.items() if 0 <= stage < book.stages}
+        self.cells.switch(book, cells_of(here))
+        for member, entry in self.roster.entries.items():
+            if member.worker not in here:
+                entry.is_outdated = True
+                entry.report = Report(None, is_fresh=False)
 
     def _empty_stages(self) -> list[int]:
         known = {self.cells.stage(worker) for worker in (*self.roster.whole(), *self.expected)}
@@ -994,6 +1015,7 @@ class StateMachine:
         self.recovery.left = self._now
         movers = self._make_moves()
         self._switch_cut()
+        self._go_on_alone()
         self.cells.place(self.roster.whole())
         restorable = None if self._restore is None else self.checkpoints.begins.step
         reports = {
@@ -1002,7 +1024,7 @@ class StateMachine:
             if (cell := self.cells.of(member.worker)) is not None
         }
         try:
-            standing = stand(reports, self.book.stages, restorable)
+            standing = stand(reports, self.book.stages, restorable, self.book.once)
         except CannotAgreeError as error:
             self._end(str(error))
             return
@@ -1086,7 +1108,12 @@ class StateMachine:
         self._orders += self.scripts.begin(standing.step, working, self._with_loss(working))
         self._save_orders(self.saves.begin(self.number, working, self._stages()))
         self._checkpoint(self.checkpoints.regroup(standing.step, working, self._stages()))
-        here = [cell for cell in self.cells.all_of(member.worker for member in working)]
+        # Where groups hold all layers, one of them is enough.
+        here = [
+            cell
+            for cell in self.cells.all_of(member.worker for member in working)
+            if cell[1] in self.book.once
+        ]
         roles = assignment.roles | self.book.idle_roles(assignment, joiners)
         start = Start(
             self.number,
@@ -1119,14 +1146,15 @@ class StateMachine:
 
     def _with_loss(self, members: Iterable[Member]) -> frozenset[Member]:
         """One process of each worker that computes losses."""
-        last = self.book.loss_stage
+        last = self.book.loss_stages
         return frozenset(
-            member for member in members if member.tp_rank == 0 and self.cells.stage(member.worker) == last
+            member for member in members if member.tp_rank == 0 and self.cells.stage(member.worker) in last
         )
 
     def _stages(self) -> dict[Worker, int]:
-        """Where each worker works."""
-        return {worker: cell[1] for cell, worker in self.cells.workers().items()}
+        """Where each worker works; where groups hold all layers, those of the first."""
+        once = self.book.once
+        return {worker: cell[1] for cell, worker in self.cells.workers().items() if cell[1] in once}
 
     def _tell_rows(self, rows: list[StepRow]) -> None:
         for row in rows:

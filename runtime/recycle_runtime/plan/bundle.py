@@ -119,12 +119,16 @@ class Bundle(Index):
         """Into how many parts, one or two, the plans of a re-cut split every micro-batch of the job."""
         return recut.pipelines * recut.microbatches // (self.pipelines * self.microbatches)
 
-    def fastest_recut(self, workers: int) -> int | None:
-        """The other cut whose plan for so many workers, or fewer, is fastest; None if there is none."""
+    def fastest_recut(self, workers: int, *, groups: bool = False) -> int | None:
+        """The other cut whose plan for so many workers, or fewer, is fastest; None if there is none.
+
+        With `groups`, plans count too in which groups of pipelines have cuts of their own.
+        """
         fitting = [
             (recut.plans[0].period, number)
             for number, recut in enumerate(self.recuts)
             if recut.stages * recut.pipelines - len(recut.plans[0].failed) <= workers
+            and (groups or not recut.groups)
         ]
         return min(fitting)[1] if fitting else None
 

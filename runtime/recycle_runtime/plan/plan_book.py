@@ -18,7 +18,7 @@ from recycle_runtime.plan.bundle import Bundle, BundleError
 from recycle_runtime.plan.isa import Instruction, Opcode
 from recycle_runtime.plan.moves import Counts, failed_counts
 from recycle_runtime.plan.plan_choice import Planned, best_placement, quickest_fit
-from recycle_runtime.plan.recut import layout_text
+from recycle_runtime.plan.recut import LayerRange, layout_text, stage_ranges
 
 _WITHOUT_MICROBATCHES = frozenset({Opcode.BARRIER, Opcode.REDUCE, Opcode.OPTIMIZER, Opcode.VALIDATE})
 
@@ -56,26 +56,33 @@ class PlanBook:
 
     def __init__(self, bundle: Bundle, family: "list[PlanBook] | None" = None) -> None:
         """Without a family, one begins here: with a book for every other cut that the bundle has plans of."""
-        if bundle.groups:
-            raise BundleError("no run takes plans with groups of pipelines that have cuts of their own")
+        if bundle.groups and not family:
+            raise BundleError("a job cannot begin with groups of pipelines that have cuts of their own")
         self.family: list[PlanBook] = [] if family is None else family
         self.bundles: list[Bundle] = self.family[0].bundles if self.family else []
         """Of the whole family: what processes are told counts on these numbers."""
         self.cut = bundle.cut
-        """How many layers each stage has; empty when the job is not in layers."""
+        """How many layers each chunk has; empty when the job is not in layers."""
+        self.groups = bundle.groups
+        """Of pipelines with cuts of their own: for each the stage that holds each chunk; mostly none."""
+        self.ranges = _ranges(bundle)
+        """The layers of each stage; none when the job is not in layers."""
         self.stages, self.pipelines = bundle.stages, bundle.pipelines
         self.grid: tuple[Worker, ...] = tuple(
             (pipeline, stage) for stage in range(self.stages) for pipeline in range(self.pipelines)
         )
         """All workers that the job could have."""
-        self.loss_stage = bundle.chunk_stages[-1]
+        self.loss_stages = frozenset(bundle.holders[-1])
         """Whose workers hold the last chunk of the model."""
+        self.once = frozenset(bundle.chunk_stages)
+        """Stages that hold every chunk once: all, or those of the first group."""
         self.units = bundle.pipelines * bundle.microbatches
         """Micro-batches of a step."""
         self.standby: frozenset[Worker] = frozenset()
         """They get no micro-batches wherever there is a plan for exactly the other workers."""
         self.fitted: int | None = None
         """The bundle whose only plan is used by those it was made for, while no other worker is there."""
+        self._shares = _shares(bundle)
         self._made_for: dict[int, Fitted] = {}
         self._numbers: list[int] = []
         """Of the bundles that are for this grid."""
@@ -126,7 +133,32 @@ class PlanBook:
     def is_of(self, bundle: Bundle) -> bool:
         """Whether its plans are for this grid."""
         units = bundle.pipelines * bundle.microbatches
-        return (bundle.cut, bundle.pipelines, units) == (self.cut, self.pipelines, self.units)
+        same = (bundle.cut, bundle.pipelines, bundle.groups) == (self.cut, self.pipelines, self.groups)
+        return same and units == self.units and _shares(bundle) == self._shares
+
+    def layout(self, workers: Sequence[int]) -> str:
+        """So many workers on each stage, in words: `8x4,7x5`, or `8x2,7x2@24+15x1@8` for groups."""
+        if not self.groups:
+            return layout_text(self.cut, workers, self.split)
+        counted = zip(self.ranges, workers, strict=True)
+        stages = [f"{past - first}x{count}" for (first, past), count in counted]
+        groups = [",".join(stages[group[0] : group[-1] + 1]) for group in self.groups]
+        return "+".join(f"{group}@{share}" for group, share in zip(groups, self._shares, strict=True))
+
+    def alone(self, stages: Collection[int]) -> "tuple[PlanBook, int] | None":
+        """The book under which one of the groups goes on without the others, and its first stage here.
+
+        `stages` are those with live workers. None if no group has all of its stages, or there is no plan.
+        """
+        for group in self.groups:
+            own = range(group[0], group[-1] + 1)
+            if not set(own) <= set(stages):
+                continue
+            wanted = self.ranges[own.start : own.stop]
+            for book in self.family:
+                if not book.groups and book.ranges == wanted and book.units == self.units:
+                    return book, own.start
+        return None
 
     def slow_in(self, assignment: Assignment) -> dict[Worker, float]:
         """Those who have less to do in it."""
@@ -244,7 +276,21 @@ def plan_name(book: PlanBook, assignment: Assignment) -> str:
     failed = _counts(book.bundles[assignment.bundle].plans[assignment.plan].failed, book.stages)
     if book.is_own:
         return " ".join(map(str, failed))
-    return layout_text(book.cut, [book.pipelines - count for count in failed], book.split)
+    return book.layout([book.pipelines - count for count in failed])
+
+
+def _ranges(bundle: Bundle) -> tuple[LayerRange, ...]:
+    if not bundle.cut:
+        return ()
+    chunks = stage_ranges(bundle.cut)
+    held = (bundle.held(stage) for stage in range(bundle.stages))
+    return tuple((chunks[numbers[0]][0], chunks[numbers[-1]][1]) for numbers in held)
+
+
+def _shares(bundle: Bundle) -> tuple[int, ...]:
+    """Micro-batches of each group, as the job of the bundle has them."""
+    lines = (line.split() for line in bundle.job_text.splitlines()) if bundle.groups else ()
+    return tuple(int(word) for line in lines if line and line[0] == "shares" for word in line[1:])
 
 
 def stream_of(bundle: Bundle, plan: int, role: Worker) -> Sequence[Instruction]:

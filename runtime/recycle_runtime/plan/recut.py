@@ -83,7 +83,19 @@ def least_bytes(
     last: Collection[Worker] = (),
     settled: Mapping[Worker, int] = MappingProxyType({}),
 ) -> Recut:
-    """The way to the layout with so many layers and workers on each stage that moves the fewest bytes.
+    """The way to the layout with so many layers and workers on each stage that moves the fewest bytes."""
+    return least_bytes_to(held, stage_ranges(cut), workers, layer_bytes, last, settled)
+
+
+def least_bytes_to(
+    held: Mapping[Worker, LayerRange],
+    wanted: Sequence[LayerRange],
+    workers: Sequence[int],
+    layer_bytes: Sequence[int],
+    last: Collection[Worker] = (),
+    settled: Mapping[Worker, int] = MappingProxyType({}),
+) -> Recut:
+    """The way to so many workers on each stage, which want these layers, that moves the fewest bytes.
 
     Of workers that hold the same, those in `last` get a place only when all others have one; for those who
     are `settled` it is known which stage they take. HoldersGoneError if a layer that has to travel is held by
@@ -97,7 +109,6 @@ def least_bytes(
     if min(left) < 0:
         raise ValueError("more workers are settled on a stage than it has places")
     before = list(accumulate(layer_bytes, initial=0))
-    wanted = stage_ranges(cut)
     kinds: dict[LayerRange, list[Worker]] = {}
     for worker in sorted(held.keys() - settled.keys(), key=lambda worker: (worker in last, worker)):
         kinds.setdefault(held[worker], []).append(worker)

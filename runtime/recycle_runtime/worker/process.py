@@ -321,7 +321,8 @@ class WorkerProcess:
         shares = (
             tuple(WorkShare(*share) for share in generation.shares) if self._equipment.tp_rank == 0 else None
         )
-        if not chunks.program.is_layered or len(chunks) > 1:
+        in_a_row = len(chunks) == 1 or bool(self._bundles[order.bundle].groups)
+        if not chunks.program.is_layered or not in_a_row:
             # Layers that lie apart do not move to another cut.
             return Began(order.generation, chunks.state_bytes, copied, saves=saves, shares=shares)
         layers = tuple(layer.state_bytes for layer in chunks.layers)

@@ -10,33 +10,33 @@ from recycle_compiler.planner.groups import fastest_groups, least_period, shares
 from recycle_compiler.planner.recut import fastest_recut
 from recycle_compiler.scheduling.budget import Deadline
 from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.plan.plan_book import PlanBook
 from tests.support.layers import layer_costs, layered_job
 
 FOREVER = 10**15
 JOB = """job uneven {
-  parallel { pipeline = 1  data = 5 }
+  parallel { pipeline = 1  data = 8 }
   batch { microbatches = 2 }
   layers { count = 4  forward = 1  backward_input = 1  backward_weight = 1 }
-  tolerate { failures = 2 }
+  tolerate { failures = 3 }
 }
 """
 
 
 def uneven() -> JobSpec:
-    """Ten micro-batches: of three workers that hold all layers, one has four of them."""
-    return layered_job(layer_costs((1000,) * 4), (4,), 5, 2)
+    """Sixteen micro-batches: of five workers that hold all layers, one has four of them."""
+    return layered_job(layer_costs((1000,) * 4), (4,), 8, 2)
 
 
-def test_three_workers_as_one_and_two() -> None:
+def test_five_workers_as_four_and_one() -> None:
     job = uneven()
-    found = fastest_recut(job, 3, Deadline(FOREVER))
+    found = fastest_recut(job, 5, Deadline(FOREVER))
     assert found is not None
     one_cut, least = found
     assert one_cut.claims.period == least == 4 * 4 * 3000
-    groups = fastest_groups(job, 3, one_cut.claims.period, Deadline(FOREVER))
+    groups = fastest_groups(job, 5, one_cut.claims.period, Deadline(FOREVER))
     assert groups is not None
-    assert groups.layout.shares == (7, 3)
-    assert [group.workers for group in groups.layout.groups] == [(1, 1), (1,)]
+    assert [group.workers for group in groups.layout.groups] == [(2, 2), (1,)]
     assert groups.plan.claims.lower_bound <= groups.plan.claims.period < one_cut.claims.period
     # Nothing is said about other groups and shares.
     assert groups.plan.claims.bound_over_cuts == 0
@@ -44,10 +44,10 @@ def test_three_workers_as_one_and_two() -> None:
 
 def test_nothing_is_found_where_one_cut_divides_well() -> None:
     job = uneven()
-    even = fastest_recut(job, 5, Deadline(FOREVER))
+    even = fastest_recut(job, 8, Deadline(FOREVER))
     assert even is not None and even[0].claims.period == 2 * 4 * 3000
-    assert shares(job, 5, even[0].claims.period) == []
-    assert fastest_groups(job, 5, even[0].claims.period, Deadline(FOREVER)) is None
+    assert shares(job, 8, even[0].claims.period) == []
+    assert fastest_groups(job, 8, even[0].claims.period, Deadline(FOREVER)) is None
 
 
 def test_a_group_must_hold_all_layers() -> None:
@@ -64,12 +64,28 @@ def test_who_cannot_have_groups() -> None:
 def test_on_request_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, plan = tmp_path / "uneven.job", tmp_path / "uneven.plan"
     source.write_text(JOB)
-    assert main(["plan", str(source), "--workers", "3", "-o", str(plan)]) == 0
-    assert Bundle.read(plan).groups == ()
-    assert main(["plan", str(source), "--workers", "3", "--groups", "-o", str(plan)]) == 0
-    assert "in groups of pipelines, 2x1,2x1@7+4x1@3, a step takes" in capsys.readouterr().err
-    assert Bundle.read(plan).groups == ((0, 1), (2, 2))
     assert main(["plan", str(source), "--workers", "5", "--groups", "-o", str(plan)]) == 0
+    assert "in groups of pipelines, 2x2,2x2@" in capsys.readouterr().err
+    assert Bundle.read(plan).groups == ((0, 1), (2, 2))
+    assert main(["plan", str(source), "--workers", "8", "--groups", "-o", str(plan)]) == 0
     assert "no groups of pipelines were found that are faster" in capsys.readouterr().err
     assert main(["plan", str(source), "--groups", "--layout", "4x3"]) != 0
     assert "--groups goes with --workers" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_in_a_bundle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With the plan for the large group alone; all that reads bundles takes it."""
+    source, plan = tmp_path / "uneven.job", tmp_path / "uneven.plan"
+    source.write_text(JOB)
+    assert main(["compile", str(source), "-o", str(plan), "--jobs", "1", "--groups", "on"]) == 0
+    assert "2x2*2 @" in capsys.readouterr().err
+    bundle = Bundle.read(plan)
+    assert all(len(recut.plans) == 2 for recut in bundle.recuts if recut.groups)
+    book = next(book for book in PlanBook(bundle).family if book.groups and book.stages == 3)
+    assert book.alone(range(2)) is not None and book.alone([0]) is None
+    assert main(["verify", str(plan)]) == 0
+    assert "2x2,2x2@" in capsys.readouterr().out
+    for command in ("show", "explain"):
+        assert main([command, str(plan), "--failures", "3"]) == 0
+    assert main(["diff", str(plan), str(plan)]) == 0

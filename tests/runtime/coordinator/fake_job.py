@@ -172,7 +172,7 @@ class FakeJob:
                 continue
             self.adaptation.measured(member, self.times(member.worker, assignment))
             fake.applied += 1
-            has_loss = self.coordinator.cells.stage(member.worker) == self.coordinator.book.loss_stage
+            has_loss = self.coordinator.cells.stage(member.worker) in self.coordinator.book.loss_stages
             loss = 0.0 if has_loss else None
             self.happen(Said(member, StepDone(fake.applied - 1, loss, seconds, 0, {})))
         self._adapt()

@@ -28,11 +28,15 @@ class FakeBundle:
         self.cut, self.recuts = cut, recuts
         self.chunk_stages = tuple(range(stages))
         self.groups: tuple[tuple[int, ...], ...] = ()
+        self.holders = tuple((stage,) for stage in range(stages))
         self.plans = [FakePlan(tuple(failed), 100 + len(failed)) for failed in failures]
 
     def workers(self, plan: int) -> tuple[Worker, ...]:
         grid = [(pipeline, stage) for stage in range(self.stages) for pipeline in range(self.pipelines)]
         return tuple(worker for worker in grid if worker not in self.plans[plan].failed)
+
+    def held(self, stage: int) -> tuple[int, ...]:
+        return (stage,)
 
 
 def fake_bundle(

@@ -8,8 +8,9 @@ import torch
 
 from recycle_compiler.backends.bundle import bundle_bytes
 from recycle_compiler.ir.failure import normal_form
+from recycle_compiler.ir.groups import GroupedLayout, job_of_groups, parse_any_layout
 from recycle_compiler.ir.job import JobSpec
-from recycle_compiler.ir.layout import halved, job_of_layout, parse_layout
+from recycle_compiler.ir.layout import halved, job_of_layout
 from recycle_compiler.ir.streams import Streams
 from recycle_compiler.planner.compile import plan_failed
 from tests.runtime.recovery.watched import PROGRAMS, Outcome
@@ -45,8 +46,10 @@ def write_bundle(
     own = [plan_failed(job, normal_form(failed, job.pipelines)) for failed in counts or UP_TO_TWO]
     others: list[list[Streams]] = []
     for text, failures in recuts.items():
-        layout = parse_layout(text.removesuffix(IN_HALVES))
-        derived = job_of_layout(halved(job) if text.endswith(IN_HALVES) else job, layout)
+        layout = parse_any_layout(text.removesuffix(IN_HALVES))
+        whole = halved(job) if text.endswith(IN_HALVES) else job
+        is_grouped = isinstance(layout, GroupedLayout)
+        derived = job_of_groups(whole, layout) if is_grouped else job_of_layout(whole, layout)
         absent = [derived.pipelines - workers for workers in layout.workers]
         plans: list[Streams] = []
         for more in [(0,) * layout.stages, *failures]:
