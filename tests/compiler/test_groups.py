@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from recycle_compiler.backends.bundle import bundle_bytes, read_streams
@@ -119,7 +119,7 @@ def test_a_damaged_text_is_refused(line: str, wrong: str) -> None:
         parse_job(text.replace(line, wrong).splitlines())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(jobs_and_layouts(), st.data())
 def test_every_plan_holds(drawn: tuple[JobSpec, Layout], data: st.DataObject) -> None:
     """Verifier, engine and streams read back agree; a sum begins when all holders have done their work."""
