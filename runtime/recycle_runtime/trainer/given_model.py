@@ -169,40 +169,46 @@ class _Mark:
             for name, value in self._attributes.items()
             if name.startswith("_") and isinstance(value, dict)
         }
-        tensors = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
-        self._tensors = [(tensor, _look(tensor)) for tensor in tensors]
+        everything = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+        # Those without a counter, or without memory, are refused later if at all.
+        tensors = [each for each in everything if not _is_lazy(each) and not each.is_inference()]
+        # Plain tensors with the same counter of writes: those of the script answer slowly.
+        self._written = [(tensor.detach(), tensor._version) for tensor in tensors]
+        found = [cast("dict[int, Any] | None", tensor._backward_hooks) for tensor in tensors]
+        self._hooks = [(hooks, dict(hooks)) for hooks in found if hooks is not None]
+        others = [tensor for tensor in tensors if type(tensor) not in _GIVEN]
+        self._frozen = [(tensor, tensor.requires_grad) for tensor in others]
 
     def changed(self) -> str | None:
         """What is not as it was; attributes that came later are the script's own."""
         now = vars(self._module)
         for name, before in self._attributes.items():
-            if name not in now or not _is_same(before, now[name]):
+            if now.get(name, _NOTHING) is not before and not _is_same(before, now.get(name, _NOTHING)):
                 return "train() or eval()" if name == "training" else name
         for name, before in self._inside.items():
             if not _is_same_dict(before, now[name]):
                 return _PARTS.get(name, name.strip("_").replace("_", " "))
-        if any(_look(tensor) != look for tensor, look in self._tensors):
+        if any(not _is_same_dict(before, hooks) for hooks, before in self._hooks):
+            return "a hook on a gradient"
+        is_written = any(tensor._version != version for tensor, version in self._written)
+        if is_written or any(tensor.requires_grad != before for tensor, before in self._frozen):
             return "a parameter or buffer"
         return None
 
 
+_NOTHING: Any = object()
 _PARTS = {"_parameters": "a parameter", "_buffers": "a buffer", "_modules": "a module in it"}
 
 
-def _look(tensor: torch.Tensor) -> tuple[Any, ...]:
-    hooks = cast("Mapping[int, Any] | None", tensor._backward_hooks)
-    return tensor._version, tensor.requires_grad, None if hooks is None else tuple(hooks)
-
-
 def _is_same(before: Any, now: Any) -> bool:
-    if before is now:
-        return True
     plain = (bool, int, float, str, tuple, type(None))
     return isinstance(before, plain) and type(before) is type(now) and before == now
 
 
 def _is_same_dict(before: dict[Any, Any], now: Mapping[Any, Any]) -> bool:
-    return len(before) == len(now) and all(name in now and before[name] is now[name] for name in before)
+    if not before or len(before) != len(now):
+        return len(before) == len(now)
+    return all(now.get(name, _NOTHING) is value for name, value in before.items())
 
 
 def _alias(tensor: torch.Tensor) -> torch.Tensor:

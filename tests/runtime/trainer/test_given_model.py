@@ -118,6 +118,24 @@ def test_a_hook_that_is_taken_away_is_noticed(on_tensor: bool) -> None:
         given.check()
 
 
+def test_writes_through_another_name_are_noticed() -> None:
+    mine = model()
+    same = mine[0].weight.detach()
+    given = GivenModel(mine)
+    same.zero_()
+    with pytest.raises(ProgramError, match=r"^0 was changed .*\(a parameter or buffer\)"):
+        given.check()
+
+
+def test_tensors_of_other_kinds_are_left_to_others() -> None:
+    mine = nn.Sequential(nn.LazyLinear(3), nn.BatchNorm1d(3))
+    with torch.inference_mode():
+        mine[1].register_buffer("scale", torch.ones(3))
+    given = GivenModel(mine)
+    given.check()
+    assert nn.parameter.is_lazy(given.kept[0].weight)
+
+
 def test_a_model_that_cannot_be_copied_is_one_sentence() -> None:
     mine = model()
     mine[0].later = mine[0].weight * 2
