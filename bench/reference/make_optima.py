@@ -4,11 +4,13 @@ Goes on where the file ends. With --retry it spends more work on the lines that 
 """
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 
 from bench.reference.cpsat_reference import reference_optimum
 from bench.reference.optima import Optimum, load_optima, print_optimum
-from bench.reference.random_jobs import random_job
+from bench.reference.random_jobs import random_job, tight_job
+from recycle_compiler.ir.job import JobSpec
 
 
 def main() -> None:
@@ -18,17 +20,21 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2_000, help="seeds 0 up to this many")
     parser.add_argument("--work", type=float, default=2.0, help="deterministic seconds of the solver per job")
     parser.add_argument("--retry", action="store_true", help="work on unsettled lines again")
+    parser.add_argument("--tight", action="store_true", help="jobs with tight memory and long transfers")
     arguments = parser.parse_args()
     if arguments.retry:
         _retry(arguments.file, arguments.work)
     else:
-        _extend(arguments.file, arguments.jobs, arguments.work)
+        draw = tight_job if arguments.tight else random_job
+        _extend(arguments.file, draw, arguments.jobs, arguments.work)
 
 
-def _extend(path: Path, jobs: int, work: float) -> None:
+def _extend(
+    path: Path, draw: Callable[[int], tuple[JobSpec, tuple[int, ...]]], jobs: int, work: float
+) -> None:
     done = max((entry.seed for entry in load_optima(path)), default=-1) if path.exists() else -1
     for seed in range(done + 1, jobs):
-        job, failed = random_job(seed)
+        job, failed = draw(seed)
         outcome = reference_optimum(job, failed, work)
         with path.open("a", encoding="ascii") as file:
             file.write(print_optimum(Optimum(seed, job, failed, outcome.lower_bound, outcome.best)))

@@ -44,6 +44,57 @@ def random_job(seed: int) -> tuple[JobSpec, tuple[int, ...]]:
     return job, failed
 
 
+def tight_job(seed: int) -> tuple[JobSpec, tuple[int, ...]]:
+    """A job whose memory holds few activations for round trips with long transfers; many micro-batches."""
+    random = Random(f"tight/{seed}")
+    stages = random.choice((2, 3, 3, 4, 4, 5))
+    pipelines = random.choice((1, 1, 1, 2, 2, 3))
+    microbatches = random.randint(4, 10) if pipelines == 1 else random.randint(2, 4)
+    activation, kept, capacity = _tight_memory(random, stages)
+    longest = random.choice((1, 2, 4, 7))
+    share = random.choice((0.0, 0.3, 0.6))
+    failed = tuple(sum(random.random() < share for _ in range(pipelines - 1)) for _ in range(stages))
+    job = JobSpec(
+        name=f"tight{seed}",
+        stages=stages,
+        pipelines=pipelines,
+        tensor=1,
+        microbatches=microbatches,
+        unit="slot",
+        memory_unit="count",
+        forward=_times(random, stages, 1, longest),
+        backward_input=_times(random, stages, 1, longest),
+        backward_weight=_times(random, stages, 1, longest),
+        optimizer=_times(random, stages, 0, random.choice((0, 0, 4))),
+        reduce=(0,) * stages,
+        transfer=_times(random, stages - 1, longest // 2, longest),
+        activation=activation,
+        kept_for_weight=kept,
+        capacity=capacity,
+        parameters=(0,) * stages,
+        techniques=Techniques(stagger=random.random() < 0.8),
+        failures=sum(failed),
+        solver=SolverOptions(),
+    )
+    return job, failed
+
+
+def _tight_memory(
+    random: Random, stages: int
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int | None, ...]]:
+    """From one activation to a little more than 1F1B takes; W keeps none, a part, or all of it."""
+    whole = random.choice((1, 1, 3, 10))
+    kept = round(whole * random.choice((0.0, 0.3, 0.7, 1.0, 1.0)))
+    kind = random.choice(("1f1b", "1f1b", "even", "uneven"))
+    held = {
+        "1f1b": range(stages, 0, -1),
+        "even": [stages] * stages,
+        "uneven": [random.randint(1, stages) for _ in range(stages)],
+    }
+    capacity = tuple(_COUNT * (whole * count + random.choice((0, 0, whole // 2))) for count in held[kind])
+    return (_COUNT * whole,) * stages, (_COUNT * kept,) * stages, capacity
+
+
 def _shape(random: Random) -> tuple[int, int, int]:
     keep_small = random.random() < 0.85
     while True:

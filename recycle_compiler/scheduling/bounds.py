@@ -27,7 +27,9 @@ stay, and the longest path through them is one more.
 
 Both ends (pool_bounds.py) argues about all live workers of a stage at once: how much of its work can be done
 in the first and in the last part of its window, given how fast the other stages and memory let it come. The
-rest of that time is idle, and all work and all idle time are shared by the live workers.
+rest of that time is idle, and all work and all idle time are shared by the live workers. Rounds
+(chain_bounds.py) lead from the first op of a stage over F that wait for each other's room to some F, and from
+there to the end.
 
 Ramp-up lies before the first backward, drain after the last F, tail after the last backward. So they add to
 the load between them, but ramp-up and drain only where memory is too small for the last F to come before
@@ -43,6 +45,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from recycle_compiler.ir.graph import Edges
+from recycle_compiler.scheduling.chain_bounds import chained_span
 from recycle_compiler.scheduling.inner_loops import FAR
 from recycle_compiler.scheduling.pool_bounds import head, pooled_span, round_trip, ways_from_first
 from recycle_compiler.scheduling.problem import UNLIMITED, Ints, Problem, Tasks
@@ -54,6 +57,7 @@ _FACTS = (
     *("activation", "kept", "capacity", "hosts", "pool", "window", "grain"),
 )
 """What bounds are made of: all that is said of chunks."""
+_ROUNDS = "rounds"
 _MOST_OPS = 20_000
 """Beyond, paths through edges that were added to the graph are not followed."""
 
@@ -87,13 +91,13 @@ def _lower_bound(*facts: Any) -> Bound:
         late=nothing,
     )
     bounds = [
-        (bound.period, -len(hosts), bound)
+        (bound.period, not bound.reason.startswith(_ROUNDS), -len(hosts), bound)
         for stage, hosts in enumerate(problem.hosts)
         for bound in stage_bounds(problem, stage)
     ]
-    bounds += [(bound.period, 0, bound) for bound in shared_bounds(problem)]
-    # Of equal bounds, the one of the stage with most failures says most.
-    best = max(bounds, key=lambda entry: entry[:2])[2]
+    bounds += [(bound.period, True, 0, bound) for bound in shared_bounds(problem)]
+    # Of equal bounds, the one of the stage with most failures says most; rounds are the longest argument.
+    best = max(bounds, key=lambda entry: entry[:3])[3]
     # Every earliest schedule is made of whole grains.
     return Bound(-(-best.period // problem.grain) * problem.grain, best.reason)
 
@@ -117,6 +121,7 @@ def stage_bounds(problem: Problem, stage: int) -> list[Bound]:
     return [
         *(Bound(period, reason) for period, reason in zip(periods, reasons, strict=True)),
         Bound(_window(problem, stage, pooled_span(problem, stage)), f"both ends of {noun} {stage}"),
+        Bound(_window(problem, stage, chained_span(problem, stage)), f"{_ROUNDS} of {noun} {stage}"),
     ]
 
 

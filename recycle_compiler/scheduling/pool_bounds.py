@@ -96,7 +96,7 @@ def round_trip(problem: Problem, stage: int) -> int:
 def _at_start(problem: Problem, stage: int) -> _Earliest:
     """Time runs from the start of the stage's first F."""
     here = problem.backward[stage]
-    backward = _rounds(problem, stage) * (problem.forward[stage] + here) - here
+    backward = rounds_on(problem, stage) * (problem.forward[stage] + here) - here
     ways = [
         _Way(
             later,
@@ -119,21 +119,21 @@ def _at_start(problem: Problem, stage: int) -> _Earliest:
 def _at_end(problem: Problem, stage: int) -> _Earliest:
     """Time runs backwards from the latest end that the stage's window allows."""
     here = problem.backward[stage]
-    backward = _rounds(problem, stage) * (here + problem.weight[stage]) - here
+    backward = rounds_on(problem, stage) * (here + problem.weight[stage]) - here
     # From an earlier stage on, some backward has the rest of the way up before it; the longest such rest.
     rest = -_NEVER
     ways: list[_Way] = []
     for earlier in range(stage):
         both = problem.backward[earlier] + problem.weight[earlier]
         path = up(problem, stage, earlier)
-        closes = _ends_before(problem, earlier, stage)
+        closes = ends_before(problem, earlier, stage)
         ways.append(_Way(earlier, path + closes, both))
         ways.append(_Way(earlier, path + rest, problem.backward[earlier]))
         # The next stage is one transfer and one backward further down.
         rest = max(rest + problem.backward[earlier], closes + both) + problem.transfer[earlier]
     backward = _after_ways(problem, backward, ways)
     soonest = int(backward[0])
-    forward = soonest + _rounds(problem, stage) * (problem.forward[stage] + here) - problem.forward[stage]
+    forward = soonest + rounds_on(problem, stage) * (problem.forward[stage] + here) - problem.forward[stage]
     trip = 0
     ways = []
     for later in range(stage + 1, problem.chunks):
@@ -174,7 +174,7 @@ def _after_ways(problem: Problem, earliest: Ints, ways: list[_Way]) -> Ints:
         if kind not in longest or way.path > longest[kind].path:
             longest[kind] = way
     for way in longest.values():
-        earliest = np.maximum(earliest, way.path + _rounds(problem, way.stage) * way.step)
+        earliest = np.maximum(earliest, way.path + rounds_on(problem, way.stage) * way.step)
     return earliest
 
 
@@ -193,12 +193,12 @@ def _round_by_memory(problem: Problem, stage: int) -> list[tuple[int, int]]:
     return list(longest.values())
 
 
-def _rounds(problem: Problem, stage: int) -> Ints:
+def rounds_on(problem: Problem, stage: int) -> Ints:
     """For the first q ops of a kind: how many of them some worker of the stage has at least."""
     return np.arange(problem.units, dtype=np.int64) // len(problem.hosts[stage]) + 1
 
 
-def _ends_before(problem: Problem, earlier: int, stage: int) -> int:
+def ends_before(problem: Problem, earlier: int, stage: int) -> int:
     """By how much the window of an earlier stage closes before this one's, at least."""
     if not problem.staggered:
         return 0

@@ -82,6 +82,26 @@ def spans_in_rounds(worker: OneWorker) -> Spans:
     return Spans(int((begins + whole).max()), int((begins + backward).max()))
 
 
+def forward_starts(worker: OneWorker) -> Ints:
+    """The earliest start of every F of the worker: after the work before it, and round after round."""
+    held = min(worker.capacity // worker.activation, worker.share)
+    starts = _before(worker, np.arange(1, worker.share + 1, dtype=np.int64), held)
+    return in_rounds(starts, held, _round(worker, held))
+
+
+def in_rounds(earliest: Ints, held: int, one_round: int) -> Ints:
+    """Each no sooner than said, and a round later than the one that comes `held` before it."""
+    size = len(earliest)
+    if held >= size:
+        return earliest
+    rounds = -(-size // held)
+    table = np.full(rounds * held, earliest[-1], dtype=np.int64)
+    table[:size] = earliest
+    rows = table.reshape(rounds, held)
+    later = one_round * np.arange(rounds, dtype=np.int64)[:, None]
+    return (np.maximum.accumulate(rows - later, axis=0) + later).reshape(-1)[:size]
+
+
 def _before(worker: OneWorker, number: Ints, held: int) -> Ints:
     """The earliest start of the F with these numbers, from the work that lies before it."""
     back = number - held

@@ -116,6 +116,12 @@ def _memory(
     return (), f"{plural(share, 'activation')} in memory for their round trips, in a capacity of {room}"
 
 
+def _rounds(
+    problem: Problem, job: JobSpec, stage: int, first: int, bound: Bound
+) -> tuple[tuple[Part, ...], str]:
+    return (), "micro-batches that pass workers in turn and wait for each other's room, from end to end"
+
+
 def _work(problem: Problem, job: JobSpec, stage: int) -> Part:
     share = _share(problem, stage)
     what = f"work: {plural(share, 'micro-batch')} x ({_each(problem, job, stage)})"
@@ -194,6 +200,7 @@ _TAKEN_APART: dict[str, _TakeApart] = {
     "tail": _tail,
     "memory": _memory,
     "both ends": _both_ends,
+    "rounds": _rounds,
 }
 """For each kind of bound, its parts between the ends of the window, and what the rest is called."""
 

@@ -42,7 +42,8 @@ def all_bounds(problem: Problem) -> list[Bound]:
 
 def best_of(bounds: list[Bound], pooled: bool) -> int:
     """The largest bound, of those that pool the workers of a stage or of the others."""
-    return max(bound.period for bound in bounds if bound.reason.startswith("both ends") == pooled)
+    names = ("both ends", "rounds")
+    return max(bound.period for bound in bounds if bound.reason.startswith(names) == pooled)
 
 
 def slots_idle(problem: Problem) -> list[tuple[int, int]]:

@@ -1,0 +1,179 @@
+"""From end to end of an iteration, over rounds through memory, for all workers of a stage together.
+
+Any q micro-batches that are on one stage have to *return*: the q-th backward there starts no sooner than
+every later stage has found time for q F, q backwards and the W without which its memory has no room for so
+many F, and a round trip after those that pass any of these stages before it. An F beyond what memory holds
+sets out when another micro-batch has returned, and returns after that: where a later stage is slower than
+this one, such a round takes longer than a round trip.
+
+The last q backwards have to *leave*: every earlier stage must still run q backwards and q W before its own
+window closes, and the F of those that its memory does not hold.
+
+So from the first F of the stage rounds lead to any later one, from there the rest has to return, and the last
+ones to leave. All of it is a span that no schedule goes below.
+"""
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from recycle_compiler.scheduling.pool_bounds import ends_before, round_trip, rounds_on
+from recycle_compiler.scheduling.problem import UNLIMITED, Ints, Problem
+from recycle_compiler.scheduling.round_bounds import OneWorker, forward_starts, in_rounds
+
+_MIDDLES = 8
+"""How many splits of the last micro-batches are tried, into those that still return and those that leave."""
+
+
+def chained_span(problem: Problem, stage: int) -> int:
+    """The least time from the first op of this stage to the end of its last.
+
+    When some worker starts its r-th F, at most r - 1 times the workers have set out before. The rest have to
+    return, and the last ones to leave; or some worker has its share of their work to do.
+    """
+    live, units = len(problem.hosts[stage]), problem.units
+    starts = _trips(problem)[stage].forward
+    left = units - live * np.arange(len(starts), dtype=np.int64)
+    each = problem.forward[stage] + problem.backward[stage] + problem.weight[stage]
+    longest = -(-left // live) * each
+    returns, leaves = _returns(problem, stage) + problem.backward[stage], _leaves(problem)[stage]
+    for after in (0, *range(live, min(_MIDDLES * live, units - 1) + 1, live)):
+        last = np.minimum(after, left - 1)
+        longest = np.maximum(longest, returns[left - 1 - last] + leaves[last])
+    longest = np.maximum(longest, int(returns[0]) + leaves[left - 1])
+    return int((starts + longest).max())
+
+
+def _returns(problem: Problem, stage: int) -> Ints:
+    """Of any q micro-batches: from the first F on this stage to the start of the q-th backward."""
+    return _trips(problem)[stage].returns
+
+
+class _Trip(NamedTuple):
+    """Of any micro-batches, from their first F on a stage; others only take time and memory from them."""
+
+    forward: Ints
+    """The start of the first F that some worker has as its first, second, third ... one at least."""
+    returns: Ints
+    """The start of the first, second, third ... backward."""
+
+
+@lru_cache(maxsize=4)
+def _trips(problem: Problem) -> list[_Trip]:
+    """For every stage, from the last one up.
+
+    Micro-batches return on the next stage first, and have to find time on this one, where some worker has a
+    share of them. What memory does not hold sets out when others have returned, and returns after that.
+    """
+    found: list[_Trip] = []
+    for stage in reversed(range(problem.chunks)):
+        live = len(problem.hosts[stage])
+        alone = _trip_of_one(problem, stage)
+        returns = alone.returns[rounds_on(problem, stage) - 1]
+        if found:
+            hop = problem.forward[stage] + 2 * problem.transfer[stage] + problem.backward[stage + 1]
+            returns = np.maximum(returns, found[-1].returns + hop)
+        held, freed = _holdable(problem, stage), problem.backward[stage] + _then_weight(problem, stage)
+        again = _set_out_again(alone.forward, returns[::live], held, freed)
+        found.append(_Trip(again.forward, np.maximum(returns, again.returns[rounds_on(problem, stage) - 1])))
+    return found[::-1]
+
+
+def _set_out_again(forward: Ints, returns: Ints, held: int, freed: int) -> _Trip:
+    """F number i + held of a worker waits for the room of a backward: the i-th of its kind that all have.
+
+    `returns` says when the last of 1, 2, 3 ... returns, counted from the first that sets out; those that set
+    out after others are such a row of their own.
+    """
+    forward, later = forward.copy(), returns.copy()
+    size = len(forward)
+    for first in range(0, size if held < size else 0, held):
+        block = slice(first, min(first + held, size))
+        if first > 0:
+            room = later[first - held : block.stop - held] + freed
+            forward[block] = np.maximum(forward[block], room)
+        since = max(0, first - held)
+        lag = np.arange(first, block.stop)[:, None] - np.arange(since, block.stop)[None, :]
+        arrivals = np.where(lag >= 0, forward[since : block.stop] + returns[np.maximum(lag, 0)], 0)
+        later[block] = np.maximum(later[block], arrivals.max(axis=1))
+    return _Trip(forward, later)
+
+
+def _then_weight(problem: Problem, stage: int) -> int:
+    """The W that has to follow a backward before an F has room, where the backward alone gives too little."""
+    capacity, whole, kept = problem.capacity[stage], problem.activation[stage], problem.kept[stage]
+    if capacity == UNLIMITED or kept == 0 or capacity % whole >= kept:
+        return 0
+    return problem.weight[stage] if kept == whole or capacity < 2 * whole else 0
+
+
+def _trip_of_one(problem: Problem, stage: int) -> _Trip:
+    """On one worker: from its first F to the start of its first, second ... F and backward.
+
+    Before backward r lie r F, r - 1 backwards, and the W without which memory has no room for the last of
+    these F: beside a whole activation it holds only so many that wait for W. Before the first backward, which
+    comes after a round trip, lie at most as many F as memory holds whole; all else comes after it.
+    """
+    forward, backward, weight = (
+        times[stage] for times in (problem.forward, problem.backward, problem.weight)
+    )
+    trip = round_trip(problem, stage)
+    number = np.arange(1, -(-problem.units // len(problem.hosts[stage])) + 1, dtype=np.int64)
+    between = (number - 1) * backward
+    held = _holdable(problem, stage)
+    if problem.capacity[stage] != UNLIMITED and problem.kept[stage] > 0:
+        waiting = (problem.capacity[stage] - problem.activation[stage]) // problem.kept[stage]
+        between = between + np.maximum(0, number - 1 - waiting) * weight
+    behind = forward + trip + between + np.maximum(0, number - held) * forward
+    returns = np.maximum(behind, number * forward + np.maximum(trip, between))
+    if held >= len(number):
+        return _Trip((number - 1) * forward, returns)
+    one = OneWorker(
+        len(number), forward, backward, weight, trip, max(0, trip - (held - 1) * forward), 0, 0, 0,
+        problem.capacity[stage], problem.activation[stage], problem.kept[stage],
+    )  # fmt: skip
+    starts = forward_starts(one)
+    return _Trip(starts, np.maximum(returns, starts + forward + trip))
+
+
+@lru_cache(maxsize=4)
+def _leaves(problem: Problem) -> list[Ints]:
+    """For every stage: from the end of its last, last but one ... backward to the latest end of its window.
+
+    Each of the last q has its W to come, here and on every earlier stage, whose window closes sooner; and
+    where a worker has several of them, the last one has the whole way up.
+    """
+    found: list[Ints] = []
+    for stage in range(problem.chunks):
+        leaves = problem.weight[stage] + np.zeros(problem.units, dtype=np.int64)
+        if found:
+            sooner = problem.transfer[stage - 1] + ends_before(problem, stage - 1, stage)
+            leaves = np.maximum(leaves, found[-1] + problem.backward[stage - 1] + sooner)
+        alone = _leaves_from_one(problem, stage, int(leaves[0]))
+        found.append(np.maximum(leaves, alone[rounds_on(problem, stage) - 1]))
+    return found
+
+
+def _leaves_from_one(problem: Problem, stage: int, soonest: int) -> Ints:
+    """On one worker: from the end of its last, last but one ... backward to the latest end of the window.
+
+    After the r-th but last backward lie r - 1 backwards, r W, and the F of all that memory does not hold
+    whole as it starts. Those have a round trip to go, and as many backwards come after that.
+    """
+    forward, backward, weight = (
+        times[stage] for times in (problem.forward, problem.backward, problem.weight)
+    )
+    number = np.arange(1, -(-problem.units // len(problem.hosts[stage])) + 1, dtype=np.int64)
+    between = (number - 1) * backward
+    held = _holdable(problem, stage)
+    work = between + number * weight + np.maximum(0, number - held) * forward
+    one_round = forward + round_trip(problem, stage) + backward
+    return in_rounds(np.maximum(work, between + soonest), held, one_round)
+
+
+def _holdable(problem: Problem, stage: int) -> int:
+    """Whole activations that a worker has room for at once."""
+    if problem.capacity[stage] == UNLIMITED or problem.activation[stage] == 0:
+        return problem.units
+    return problem.capacity[stage] // problem.activation[stage]
