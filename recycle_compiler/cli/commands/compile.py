@@ -113,7 +113,9 @@ def run(arguments: Namespace, output: Output) -> int:
         summaries = [_over_cuts(job, summary, found) for summary in summaries]
         if arguments.groups == "on":
             grouped = _in_groups(job, summaries, deadline, output)
-            recuts += [plans for one in grouped for plans in (one.plans, one.alone.plans)]
+            known = {recut.layout for recut in found.made if recut.split == 1}
+            recuts += [one.plans for one in grouped]
+            recuts += [one.alone.plans for one in grouped if one.alone.layout not in known]
             summaries = [_over_groups(job, summary, grouped) for summary in summaries]
     elif arguments.recut == "on" and job.layer_costs is not None:
         output.say(f"{job.name} keeps its own cut: {why_own_cut(job)}")
