@@ -43,11 +43,11 @@ def direct(job: Nodes) -> list[str]:
 
 @pytest.mark.slow
 def test_one_agent_for_all(tmp_path: Path, square: str) -> None:
-    """Of which a worker is killed and joins again."""
+    """Of which a worker is killed, and started again while the others may be done before it is there."""
     faults, returns = ("kill=1:1@5",), ("1:1@9",)
     options = RunOptions(square, TINY, 24, faults=faults, returns=returns, relay="on", save=str(tmp_path))
     result = run_local(options)
     assert [row.step for row in result.steps] == list(range(24))
-    assert result.steps[-1].live == 4
+    assert min(row.live for row in result.steps) == 3
     expected = train_alone(TINY, 2, 4, 24).losses
     assert [row.loss for row in result.steps] == pytest.approx(expected, rel=1e-9)
