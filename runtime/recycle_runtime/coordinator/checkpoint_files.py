@@ -94,7 +94,7 @@ def _identity(folder: Path) -> tuple[int, int] | None:
     """None if there is no such folder."""
     try:
         status = folder.stat()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     return status.st_dev, status.st_ino
 
