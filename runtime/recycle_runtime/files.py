@@ -171,6 +171,16 @@ def sentence(error: OSError) -> str:
     return f"{error.filename}: {reason(error)}" if error.filename else reason(error)
 
 
+@contextmanager
+def naming(path: str | os.PathLike[str]) -> Generator[None]:
+    """A read or write that fails in here says of which file: that is known only where one is opened."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or os.fspath(path)
+        raise
+
+
 def _write_whole(path: Path, content: bytes) -> None:
     mode = _mode_of(path)
     if mode is not None and not stat.S_ISREG(mode):
@@ -194,8 +204,11 @@ def _aside(path: Path, mode: int | None) -> Generator[BinaryIO]:
             os.fsync(file.fileno())
         os.chmod(aside, _new_mode() if mode is None else stat.S_IMODE(mode))
         os.replace(aside, path)
-    except BaseException:
+    except BaseException as error:
         os.unlink(aside)
+        if isinstance(error, OSError) and error.filename in (None, aside):
+            # A write that fails does not say where to; the file aside means nothing to the user.
+            error.filename = str(path)
         raise
 
 

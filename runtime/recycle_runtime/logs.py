@@ -9,6 +9,7 @@ Without `--log-level` and `--log-file`, warnings go to stderr, where users see t
 So a failure that the job survives is logged as INFO, and a WARNING is for what needs attention.
 """
 
+import contextlib
 import logging
 import socket
 import sys
@@ -73,7 +74,7 @@ def configure(level: str | None = None, file: str | None = None, *, quiet: bool 
     OSError if the file cannot be opened.
     """
     global _settings
-    handler = logging.FileHandler(file, encoding="utf-8") if file is not None else _Stderr()
+    handler = _LogFile(file, encoding="utf-8") if file is not None else _Stderr()
     handler.setFormatter(LineFormatter())
     _settings = Settings(level, file)
     usual = "info" if file is not None else "error" if quiet else "warning"
@@ -109,6 +110,26 @@ class _Stderr(logging.StreamHandler):  # pyright: ignore[reportMissingTypeArgume
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
         pass
+
+
+class _LogFile(logging.FileHandler):
+    """What cannot be written is told once, on stderr: a full disk ends no job for its log."""
+
+    _is_told = False
+
+    def close(self) -> None:
+        # It tries once more to write what could not be written.
+        with contextlib.suppress(OSError):
+            super().close()
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        error = sys.exc_info()[1]
+        if self._is_told or not isinstance(error, OSError):
+            return
+        self._is_told = True
+        why = (error.strerror or str(error)).lower()
+        with contextlib.suppress(OSError, ValueError):
+            print(f"warning: cannot write {self.baseFilename}: {why}; the log has gaps", file=sys.stderr)
 
 
 def _field(record: logging.LogRecord, name: str) -> object:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from recycle_runtime import files
-from recycle_runtime.files import TooLargeError, lock_checkpoints, read_bounded
+from recycle_runtime.files import TooLargeError, lock_checkpoints, naming, read_bounded
 
 
 def test_devices_without_an_end() -> None:
@@ -64,3 +64,11 @@ def test_a_folder_of_checkpoints_is_for_one_job(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert f"FolderTakenError: --checkpoint {tmp_path} is in use by another job" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_fails_says_of_which_file() -> None:
+    with pytest.raises(OSError, match=r"x\.json") as raised, naming("x.json"):
+        raise OSError(28, "No space left on device")
+    assert files.sentence(raised.value) == "x.json: no space left on device"
+    with pytest.raises(OSError, match="other"), naming("x.json"):
+        raise OSError(28, "No space left on device", "other")

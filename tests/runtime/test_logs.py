@@ -98,3 +98,15 @@ def test_a_file_that_cannot_be_opened_changes_nothing(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         logs.configure(None, str(tmp_path / "no" / "log"))
     assert logs.settings() == before
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_file_that_cannot_be_written_is_named_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """A full disk gave a traceback for every line."""
+    logs.configure(None, "/dev/full")
+    logger = logging.getLogger("recycle_runtime")
+    logger.warning("one")
+    logger.warning("two")
+    said = "warning: cannot write /dev/full: no space left on device; the log has gaps\n"
+    assert capsys.readouterr().err == said
+    logs.configure(None)

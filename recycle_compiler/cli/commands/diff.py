@@ -45,6 +45,7 @@ from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.streams import Streams
 from recycle_compiler.ir.text import parse_schedule
 from recycle_runtime.cli.output import DONE, Output, UsageError, UserError, check_target, to_stdout
+from recycle_runtime.files import naming
 from recycle_runtime.plan.bundle import MAGIC, Bundle
 
 DIFFERENT = 1
@@ -278,7 +279,7 @@ def _side(path: str) -> Side:
 def _beginning(path: str) -> bytes:
     if stat.S_ISFIFO(os.stat(path).st_mode):
         raise UserError(f"{path}: a pipe cannot be read twice; write it to a file first")
-    with open(path, "rb") as file:
+    with open(path, "rb") as file, naming(path):
         return file.read(_ENOUGH)
 
 

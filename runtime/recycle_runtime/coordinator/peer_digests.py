@@ -58,7 +58,8 @@ def _hint(step: int) -> str:
     if step == 0:
         return (
             "what a model is built with must be the same in all processes: the clock, process ids, the order "
-            "of a set and generators without a seed are not"
+            "of a set and generators without a seed are not; nor may a forward change a parameter in place, "
+            "as an Embedding with max_norm does"
         )
     return "what moves with steps belongs into schedule(optimizer) or moves_with_steps(module, optimizer)"
 

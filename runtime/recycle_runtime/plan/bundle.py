@@ -26,6 +26,7 @@ from dataclasses import dataclass, field, fields, replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 
+from recycle_runtime.files import naming
 from recycle_runtime.plan.bundle_index import (
     BundleError,
     Index,
@@ -73,7 +74,9 @@ class Bundle(Index):
             raise BundleError("not a regular file")
         if status.st_size > LARGEST_FILE:
             raise BundleError(f"too large: {status.st_size} bytes, allowed are {LARGEST_FILE}")
-        return cls.parse(Path(path).read_bytes())
+        with naming(path):
+            data = Path(path).read_bytes()
+        return cls.parse(data)
 
     @classmethod
     def parse(cls, data: bytes, *, is_recut: bool = False) -> "Bundle":

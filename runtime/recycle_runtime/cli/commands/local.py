@@ -46,6 +46,7 @@ from recycle_runtime.cli.options.training import (
 from recycle_runtime.cli.output import DONE, INPUT_ERROR, NO_PLAN, Output, UsageError, UserError
 from recycle_runtime.cli.parser import Arguments
 from recycle_runtime.cli.signals import StopRequests, interrupts_ignored, stop_requests
+from recycle_runtime.files import naming
 from recycle_runtime.launcher.live_view import loss_text, summary, view
 from recycle_runtime.launcher.local import (
     RunError,
@@ -156,7 +157,9 @@ def run(arguments: Namespace, output: Output) -> int:
             if trace is not None:
                 about: dict[str, Any] = {"plan": arguments.bundle, "failed": [f"{p}:{s}" for p, s in failed]}
                 about["generations"] = [_about_generation(each) for each in result.generations]
-                trace.write(chrome_trace(result.events, about))
+                with naming(arguments.trace):
+                    trace.write(chrome_trace(result.events, about))
+                    trace.close()
     except NoPlanError as error:
         raise UserError(str(error), NO_PLAN) from None
     except RunError as error:
