@@ -18,6 +18,8 @@ class Entry:
         """The step before which it waits."""
         self.is_joining = False
         """Whether it is a standby until it has its state."""
+        self.awaits_copy = False
+        """Whether a peer has to send it its state before it can begin with the generation."""
         self.is_leaving = False
         """Whether it trained in an older generation and has not said that it has left."""
         self.is_active = False
@@ -37,7 +39,7 @@ class Entry:
     def has_state(self) -> bool:
         """Whether it trains, or has when it was last asked."""
         if self.is_active or self.is_leaving:
-            return not self.is_joining
+            return not self.is_joining and not self.awaits_copy
         return self.report is not None and self.report.applied is not None and not self.report.is_fresh
 
 

@@ -520,6 +520,7 @@ class StateMachine:
             return
         entry = self.roster.entries[member]
         entry.has_begun, entry.is_outdated, entry.has_layers = True, False, False
+        entry.awaits_copy = False
         entry.saves = message.saves
         self._to_begin.discard(member)
         if self._work.hear(member, message.shares) and (mistake := self._mistake_of_work()) is not None:
@@ -1142,6 +1143,7 @@ class StateMachine:
             entry.is_joining = cell in joiners
             at = Member(cell, member.tp_rank)
             order = go_order(start, at, self.checkpoints.asked_of(member))
+            entry.awaits_copy = order.copy_from is not None
             self._send(member, replace(order, is_main=True) if member == self.scripts.main else order)
 
     def _with_loss(self, members: Iterable[Member]) -> frozenset[Member]:
