@@ -1,9 +1,12 @@
 """Small random jobs: what the planner and its bounds are held against."""
 
 from random import Random
+from typing import Any
 
 from recycle_compiler.ir.job import MEMORY_SCALE, TICKS_PER_UNIT, JobSpec, SolverOptions, Techniques
 
+_Memory = tuple[tuple[int, ...], tuple[int, ...], tuple[int | None, ...]]
+"""Of each stage: an activation, what W keeps of it, and what a worker has room for."""
 _SLOT = TICKS_PER_UNIT["slot"]
 _COUNT = MEMORY_SCALE["count"]
 _USUAL_UNITS = 12
@@ -16,30 +19,21 @@ def random_job(seed: int) -> tuple[JobSpec, tuple[int, ...]]:
     random = Random(seed)
     stages, pipelines, microbatches = _shape(random)
     techniques = _techniques(random)
-    activation, kept, capacity = _memory(random, stages)
+    memory = _memory(random, stages)
     failed = _failures(random, stages, pipelines)
     longest = random.choices((1, 3, 6), (3, 3, 4))[0]
-    job = JobSpec(
-        name=f"random{seed}",
-        stages=stages,
-        pipelines=pipelines,
-        tensor=1,
-        microbatches=microbatches,
-        unit="slot",
-        memory_unit="count",
+    job = _job(
+        f"random{seed}",
+        (stages, pipelines, microbatches),
+        memory,
         forward=_times(random, stages, 1, longest),
         backward_input=_times(random, stages, 1, longest),
         backward_weight=_times(random, stages, 1, longest),
         optimizer=_times(random, stages, 0, random.choice((0, 4))),
         reduce=_times(random, stages, 0, random.choice((0, 0, 4))),
         transfer=_times(random, stages - 1, 0, random.choice((0, 0, 1, 3))),
-        activation=activation,
-        kept_for_weight=kept,
-        capacity=capacity,
-        parameters=(0,) * stages,
         techniques=techniques,
         failures=sum(failed),
-        solver=SolverOptions(),
     )
     return job, failed
 
@@ -50,38 +44,48 @@ def tight_job(seed: int) -> tuple[JobSpec, tuple[int, ...]]:
     stages = random.choice((2, 3, 3, 4, 4, 5))
     pipelines = random.choice((1, 1, 1, 2, 2, 3))
     microbatches = random.randint(4, 10) if pipelines == 1 else random.randint(2, 4)
-    activation, kept, capacity = _tight_memory(random, stages)
+    memory = _tight_memory(random, stages)
     longest = random.choice((1, 2, 4, 7))
     share = random.choice((0.0, 0.3, 0.6))
     failed = tuple(sum(random.random() < share for _ in range(pipelines - 1)) for _ in range(stages))
-    job = JobSpec(
-        name=f"tight{seed}",
-        stages=stages,
-        pipelines=pipelines,
-        tensor=1,
-        microbatches=microbatches,
-        unit="slot",
-        memory_unit="count",
+    job = _job(
+        f"tight{seed}",
+        (stages, pipelines, microbatches),
+        memory,
         forward=_times(random, stages, 1, longest),
         backward_input=_times(random, stages, 1, longest),
         backward_weight=_times(random, stages, 1, longest),
         optimizer=_times(random, stages, 0, random.choice((0, 0, 4))),
         reduce=(0,) * stages,
         transfer=_times(random, stages - 1, longest // 2, longest),
-        activation=activation,
-        kept_for_weight=kept,
-        capacity=capacity,
-        parameters=(0,) * stages,
         techniques=Techniques(stagger=random.random() < 0.8),
         failures=sum(failed),
-        solver=SolverOptions(),
     )
     return job, failed
 
 
-def _tight_memory(
-    random: Random, stages: int
-) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int | None, ...]]:
+def _job(name: str, shape: tuple[int, int, int], memory: _Memory, **more: Any) -> JobSpec:
+    """A job in slots and counts, without what the search does not look at."""
+    stages, pipelines, microbatches = shape
+    activation, kept, capacity = memory
+    return JobSpec(
+        name=name,
+        stages=stages,
+        pipelines=pipelines,
+        tensor=1,
+        microbatches=microbatches,
+        unit="slot",
+        memory_unit="count",
+        activation=activation,
+        kept_for_weight=kept,
+        capacity=capacity,
+        parameters=(0,) * stages,
+        solver=SolverOptions(),
+        **more,
+    )
+
+
+def _tight_memory(random: Random, stages: int) -> _Memory:
     """From one activation to a little more than 1F1B takes; W keeps none, a part, or all of it."""
     whole = random.choice((1, 1, 3, 10))
     kept = round(whole * random.choice((0.0, 0.3, 0.7, 1.0, 1.0)))
@@ -119,7 +123,7 @@ def _times(random: Random, count: int, least: int, most: int) -> tuple[int, ...]
     return tuple(_SLOT * (values[0] if same else value) for value in values)
 
 
-def _memory(random: Random, stages: int) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int | None, ...]]:
+def _memory(random: Random, stages: int) -> _Memory:
     """Activation, what of it W keeps, and capacity."""
     size = random.choice((1, 1, 2, 4))
     activation = [random.randint(1, size) for _ in range(stages)]

@@ -20,7 +20,7 @@ from itertools import accumulate, pairwise
 
 from recycle_compiler.ir.failure import FailureSet, failed_per_stage, normal_form
 from recycle_compiler.ir.job import JobSpec
-from recycle_compiler.ir.layout import Layout, grid_width, layout_of, parse_layout, ring_time
+from recycle_compiler.ir.layout import Layout, cut_into, grid_width, layout_of, parse_layout, ring_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,40 +114,12 @@ def job_of_groups(job: JobSpec, layout: GroupedLayout) -> JobSpec:
         raise ValueError("groups cannot share parameters among layers")
     if any(max(group.workers) > share for group, share in zip(layout.groups, layout.shares, strict=True)):
         raise ValueError(f"layout {layout} has more workers on a stage than its group has micro-batches")
-    width = grid_width(units, max(layout.workers))
-    cut = layout.layers
-    ranges = tuple(pairwise(accumulate(cut, initial=0)))
+    ranges = tuple(pairwise(accumulate(layout.layers, initial=0)))
     groups = _chunk_stages(layout, ranges)
-    holders = [sum(layout.workers[group[chunk]] for group in groups) for chunk in range(len(cut))]
-
-    def summed(values: tuple[int, ...], over: tuple[tuple[int, int], ...] = ranges) -> tuple[int, ...]:
-        return tuple(sum(values[first:end]) for first, end in over)
-
-    resident = summed(costs.resident, layout.ranges)
-    return replace(
-        job,
-        stages=layout.stages,
-        pipelines=width,
-        microbatches=units // width,
-        forward=summed(costs.forward),
-        backward_input=summed(costs.backward_input),
-        backward_weight=summed(costs.backward_weight),
-        optimizer=summed(costs.optimizer),
-        reduce=tuple(map(ring_time, summed(costs.reduce), holders)),
-        transfer=tuple(costs.transfer[end - 1] for _, end in ranges[:-1]),
-        activation=summed(costs.activation),
-        kept_for_weight=summed(costs.kept_for_weight),
-        capacity=tuple(None if costs.capacity is None else costs.capacity - taken for taken in resident),
-        parameters=summed(costs.parameters),
-        chunk_stages=groups[0],
-        cut=cut,
-        layer_costs=None,
-        free_workers=0,
-        split_ppm=None,
-        failures=0,
-        groups=groups,
-        shares=layout.shares,
-    )
+    holders = [sum(layout.workers[group[chunk]] for group in groups) for chunk, _ in enumerate(ranges)]
+    made = cut_into(job, costs, ranges, layout.ranges, max(layout.workers), groups[0])
+    reduce = tuple(map(ring_time, made.reduce, holders))
+    return replace(made, reduce=reduce, groups=groups, shares=layout.shares)
 
 
 def _chunk_stages(layout: GroupedLayout, chunks: tuple[tuple[int, int], ...]) -> tuple[tuple[int, ...], ...]:

@@ -13,6 +13,10 @@ from itertools import accumulate, pairwise
 
 from recycle_compiler.ir.failure import FailureSet, failed_per_stage, normal_form
 from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.ir.layers import LayerCosts
+
+Ranges = tuple[tuple[int, int], ...]
+"""First layers, and the first beyond."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,34 +80,51 @@ def job_of_layout(job: JobSpec, layout: Layout) -> JobSpec:
     units = job.pipelines * job.microbatches
     if max(layout.workers) > units:
         raise ValueError(f"layout {layout} has more workers on a stage than there are micro-batches")
-    width = grid_width(units, max(layout.workers))
-    ranges = layout.ranges
-
-    def summed(values: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(sum(values[first:end]) for first, end in ranges)
-
-    resident = summed(costs.resident)
+    made = cut_into(job, costs, layout.ranges, layout.ranges, max(layout.workers))
     tied = replace(job, cut=layout.layers).tied_chunks
+    reduce = (
+        ring_time(whole, workers) + job.tied_reduce * (stage in tied)
+        for stage, (whole, workers) in enumerate(zip(made.reduce, layout.workers, strict=True))
+    )
+    return replace(made, reduce=tuple(reduce))
+
+
+def cut_into(
+    job: JobSpec,
+    costs: LayerCosts,
+    chunks: Ranges,
+    stages: Ranges,
+    most_workers: int,
+    chunk_stages: tuple[int, ...] = (),
+) -> JobSpec:
+    """The job with chunks and stages of these layers, on a grid for so many workers of a stage.
+
+    Reductions are those of very many workers.
+    """
+
+    def summed(values: tuple[int, ...], over: Ranges = chunks) -> tuple[int, ...]:
+        return tuple(sum(values[first:end]) for first, end in over)
+
+    units = job.pipelines * job.microbatches
+    width = grid_width(units, most_workers)
+    resident = summed(costs.resident, stages)
     return replace(
         job,
-        stages=layout.stages,
+        stages=len(stages),
         pipelines=width,
         microbatches=units // width,
         forward=summed(costs.forward),
         backward_input=summed(costs.backward_input),
         backward_weight=summed(costs.backward_weight),
         optimizer=summed(costs.optimizer),
-        reduce=tuple(
-            ring_time(whole, workers) + job.tied_reduce * (stage in tied)
-            for stage, (whole, workers) in enumerate(zip(summed(costs.reduce), layout.workers, strict=True))
-        ),
-        transfer=tuple(costs.transfer[end - 1] for _, end in ranges[:-1]),
+        reduce=summed(costs.reduce),
+        transfer=tuple(costs.transfer[end - 1] for _, end in chunks[:-1]),
         activation=summed(costs.activation),
         kept_for_weight=summed(costs.kept_for_weight),
         capacity=tuple(None if costs.capacity is None else costs.capacity - taken for taken in resident),
         parameters=summed(costs.parameters),
-        chunk_stages=(),
-        cut=layout.layers,
+        chunk_stages=chunk_stages,
+        cut=tuple(end - first for first, end in chunks),
         layer_costs=None,
         free_workers=0,
         split_ppm=None,
