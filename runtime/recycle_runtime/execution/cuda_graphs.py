@@ -57,6 +57,9 @@ class GraphedWork:
         self.places = _addresses(chunk)
         """Of what it reads and writes beside its own memory."""
         self._pool: Any = torch.cuda.graph_pool_handle()
+        # One for all captures: a backward runs on the stream of its forward, and what only deferred weights
+        # hang on would never come back from there to another one that is being captured.
+        self._aside = torch.cuda.Stream()
         wants_gradients = not chunk.is_first
         self._inputs = tuple(
             torch.zeros(shape, dtype=dtype, device=device).requires_grad_(
@@ -133,7 +136,7 @@ class GraphedWork:
         graph: Any = torch.cuda.CUDAGraph()
         for generator in generators:
             graph.register_generator_state(generator)
-        aside = torch.cuda.Stream()
+        aside = self._aside
         aside.wait_stream(torch.cuda.current_stream())
         numbers = torch.cuda.default_generators[torch.cuda.current_device()].clone_state()
         with torch.cuda.stream(aside):
@@ -141,10 +144,10 @@ class GraphedWork:
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
                 work()
+                graph.capture_end()
             except BaseException:
                 _end_broken(graph, numbers)
                 raise
-            graph.capture_end()
         torch.cuda.current_stream().wait_stream(aside)
         return graph
 

@@ -103,6 +103,16 @@ def test_random_numbers_are_those_of_step_micro_batch_and_layer(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("plan", ["one-worker.plan", "one-worker-decoupled.plan"])
+def test_a_backward_that_leads_to_deferred_weights_only(tmp_path: Path, plan: str) -> None:
+    """No layer but Linear: autograd itself has nothing to accumulate."""
+    program = PROGRAM.replace("value + torch.tanh(self.linear(self.norm(value)))", "self.linear(value)")
+    program = program.replace("self.norm, self.linear = nn.LayerNorm(16), ", "self.linear = ")
+    replayed = trained(tmp_path, plan, "on", program=program)
+    assert replayed[1].graphs
+    same(replayed, trained(tmp_path, plan, "off", program=program))
+
+
+@pytest.mark.parametrize("plan", ["one-worker.plan", "one-worker-decoupled.plan"])
 def test_a_parameter_that_is_not_used_stays_as_it_is(tmp_path: Path, plan: str) -> None:
     """Weight decay would change one whose gradient is zero."""
     setup = PROGRAM.replace("super().__init__()", "super().__init__(); self.spare = nn.Linear(2, 2)")
@@ -164,9 +174,18 @@ def test_layers_that_are_compiled(tmp_path: Path, plan: str) -> None:
     assert replayed[1].graphs, replayed[1].cannot_capture
 
 
+LEFT_ASIDE = """side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            value.clone()
+        value = nn.functional.dropout(value, 0.5)"""
+"""Work of a forward that nobody waits for: the capture cannot end; numbers are drawn as ever after that."""
+
+
 @pytest.mark.parametrize(
     ("extra", "words"),
     [
+        (LEFT_ASIDE, "unjoined"),
         ("value = value * (1 if torch.rand(()) < 2 else 0)", "on the host"),
         ("value.sum().item()", "wait for the device"),
     ],
