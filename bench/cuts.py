@@ -31,6 +31,7 @@ ROWS: dict[str, tuple[int, ...]] = {
     "gpt3-3.35b-32": (0, 1, 4, 8, 12),
     "gpt3-medium-32": (0, 1, 2, 4, 8),
     "gpt3-3.35b-24-layers": (0, 2, 5, 8),
+    "gpt3-3.35b-24-halves": (0, 1, 4),
 }
 """Jobs, and the numbers of failures that are looked at."""
 
@@ -64,8 +65,12 @@ def rows(name: str, failures: Sequence[int]) -> Iterator[Row]:
             _oobleck(setting, count),
             base / (period if best is None else best.claims.period),
             base / found.bounds[count],
-            "own cut" if best is None else layout_text(best.layout, job.cut),
+            "own cut" if best is None else layout_text(best.layout, job.cut) + _halves(best.split),
         )
+
+
+def _halves(split: int) -> str:
+    return ", in halves" if split == 2 else ""
 
 
 def _oobleck(setting: Setting, failed: int) -> float | None:
@@ -88,7 +93,7 @@ def section(wanted: dict[str, tuple[int, ...]] | None = None) -> Section:
             "under the own cut; Oobleck's model with pipelines of any depth; the plan under the cut and the "
             "numbers of workers that the compiler chose, every layer on two workers or more; what no plan of "
             "any cut can exceed. A stage `3x7` has 3 layers (embedding and head count as layers) and 7 "
-            "workers; `*5` means five such stages."
+            "workers; `*5` means five such stages; in halves: with every micro-batch split in two."
         ),
         columns=("job", "failed", "own cut", "oobleck", "chosen", "bound", "gap", "layout"),
         rows=tuple(
