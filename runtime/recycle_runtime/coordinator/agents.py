@@ -56,6 +56,8 @@ class Agents:
         """Those that may have room, in the order in which they came; None: to be found out."""
         self._known: Counter[Member] = Counter()
         """On how many nodes a process of this name runs: more than one while an old one is on its way out."""
+        self._unsure: dict[Worker, None] = {}
+        """Workers of agents that are gone, and those of which an agent has some ranks only."""
 
     def arrive(self, connection: Sends, message: AgentJoin, now: float) -> Sends | None:
         """A node offers so many places for processes; some may run already, if the agent started again.
@@ -72,6 +74,9 @@ class Agents:
         self._agents[connection], self._named[agent.name] = agent, connection
         if self._roomy is not None:
             self._roomy[connection] = agent
+        if self._tensor > 1:
+            ranks = Counter(member.worker for member in agent.pids)
+            self._unsure.update((worker, None) for worker, count in ranks.items() if count < self._tensor)
         return before
 
     def heard(self, connection: Sends, now: float) -> None:
@@ -146,7 +151,13 @@ class Agents:
             del self._named[agent.name]
         self._roomy = None
         self._forget(agent.pids)
+        self._unsure.update((member.worker, None) for member in agent.pids)
         return list(agent.pids)
+
+    def unsure(self) -> list[Worker]:
+        """Workers of which it is not known any more that all their processes run, since this was asked."""
+        found, self._unsure = list(self._unsure), {}
+        return found
 
     def has(self, member: Member) -> bool:
         return member in self._known
@@ -180,6 +191,15 @@ class Agents:
         )
         best = best_with_room(loads, worker, self._tensor)
         return None if best is None else self._start_on(*nodes[best], worker, faults)
+
+    def complete(self, absent: Collection[Member], faults: tuple[InjectedFault, ...]) -> str | None:
+        """Have ranks of one worker started beside its others; on which node. None if there is no room."""
+        workers = {member.worker for member in absent}
+        for connection, agent in self._agents.items():
+            is_here = not workers.isdisjoint(member.worker for member in agent.pids)
+            if is_here and agent.room - len(agent.pids) >= len(absent):
+                return self._start_ranks(connection, agent, absent, faults)
+        return None
 
     def names(self) -> list[str]:
         return [agent.name for agent in self._agents.values()]
@@ -241,10 +261,16 @@ class Agents:
     def _start_on(
         self, connection: Sends, agent: _Agent, worker: Worker, faults: tuple[InjectedFault, ...]
     ) -> str:
-        for rank in range(self._tensor):
-            agent.pids[Member(worker, rank)] = 0
-            self._known[Member(worker, rank)] += 1
-            connection.send(StartProcess(Member(worker, rank), faults))
+        ranks = [Member(worker, rank) for rank in range(self._tensor)]
+        return self._start_ranks(connection, agent, ranks, faults)
+
+    def _start_ranks(
+        self, connection: Sends, agent: _Agent, ranks: Iterable[Member], faults: tuple[InjectedFault, ...]
+    ) -> str:
+        for member in ranks:
+            agent.pids[member] = 0
+            self._known[member] += 1
+            connection.send(StartProcess(member, faults))
         return agent.name
 
     def kill(self, member: Member) -> None:

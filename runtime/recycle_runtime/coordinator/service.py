@@ -71,6 +71,7 @@ from recycle_runtime.coordinator.journal import (
     rows_since,
 )
 from recycle_runtime.coordinator.layer_move import LayerMove
+from recycle_runtime.coordinator.lost_starts import LostStarts
 from recycle_runtime.coordinator.membership import name_of
 from recycle_runtime.coordinator.neighbour_copies import CompleteCopy, Group, NeighbourCopies
 from recycle_runtime.coordinator.outside import Outside
@@ -302,6 +303,7 @@ class Service:
         self._relays = Relays(self.closed)
         self._agents = Agents(bundle.tensor, options.heartbeat_timeout, now, share)
         self._refill = Refill()
+        self._lost_starts = LostStarts(options.heartbeat_timeout)
         self._to_start = placement_order(expected)[::-1]
         """Of the workers that the job begins with, those that no agent has been told of, from the last on."""
         self._ticked = self._looked_ahead = float("-inf")
@@ -772,6 +774,39 @@ class Service:
                 self._refill.started(worker, node, now)
                 self._tell(f"{name_of(worker)} is started again on {host_of(node)}")
 
+    def _start_lost(self, now: float) -> None:
+        """Those that an agent was told to start, if they have not come and nobody knows of them any more."""
+        self._lost_starts.note(self._agents.unsure(), now)
+        if self._returning:
+            return
+        for worker in self._lost_starts.due(now):
+            ranks = [Member(worker, rank) for rank in range(self._tensor)]
+            here = [member for member in ranks if self._agents.has(member)]
+            absent = [each for each in ranks if each not in here and each not in self._job.roster]
+            if not absent or not self._is_to_be_started(worker, is_half=bool(here)):
+                self._lost_starts.forget(worker)
+            elif self._starts_again(worker, absent if here else None, now):
+                self._lost_starts.forget(worker)
+                self._tell(f"{name_of(worker)} is started again: its agent was gone before it had come")
+
+    def _is_to_be_started(self, worker: Worker, *, is_half: bool) -> bool:
+        job = self._job
+        if job.phase is Phase.FORMING:
+            return worker in job.expected
+        # Whole ones that are missing are started with those that have failed.
+        can_start = is_half and self._options.restarts_workers and worker not in self._away
+        return can_start and job.phase in (Phase.RUNNING, Phase.GATHERING) and not job.roster.is_whole(worker)
+
+    def _starts_again(self, worker: Worker, absent: list[Member] | None, now: float) -> bool:
+        """All of it, or those of its ranks that are absent; False if there is no room."""
+        faults = self._hooks.faults(worker)
+        if absent is None:
+            return self._agents.start(worker, faults)
+        node = self._agents.complete(absent, faults)
+        if node is not None:
+            self._refill.started(worker, node, now)
+        return node is not None
+
     def _process_ended(self, connection: Line, message: ProcessEnded) -> None:
         self._agents.heard(connection, self._clock.now())
         node = self._agents.name_of(connection)
@@ -939,6 +974,7 @@ class Service:
 
     def _start_missing(self, now: float) -> None:
         """Workers that should run and do not."""
+        self._start_lost(now)
         if self._options.restarts_workers:
             self._restart_workers()
         if self._job.phase is Phase.FORMING and now - self._node_at > _NODES_SECONDS:

@@ -2,16 +2,12 @@
 
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from recycle_runtime.coordinator.outside import Outside
-from recycle_runtime.coordinator.service import JobOptions, Service
 from recycle_runtime.coordinator.state_machine import Phase
 from recycle_runtime.protocol.codec import ProtocolError
 from recycle_runtime.protocol.messages import (
-    AgentJoin,
     AtBoundary,
     Began,
     BundleRequest,
@@ -19,110 +15,22 @@ from recycle_runtime.protocol.messages import (
     FromWorkers,
     GroupBroken,
     Heartbeat,
-    Join,
     Leave,
     LeftGroup,
     LossShare,
     Member,
-    Message,
     Passed,
     ProcessEnded,
     Relayed,
     Report,
-    RunningProcess,
     StartProcess,
     StoreGet,
     StoreOpen,
     StoreSet,
     StoreValue,
-    ToWorkers,
     UseRelay,
 )
-from recycle_runtime.protocol.server import Served
-
-
-class Line:
-    """A client without a socket."""
-
-    address = "nowhere"
-
-    def __init__(self, service: Any) -> None:
-        self._service, self.sent, self.is_open = service, list[Message](), True
-        self.drained = 0
-
-    def send(self, message: Message) -> None:
-        self.sent.append(message)
-
-    def close(self) -> None:
-        if self.is_open:
-            self.is_open = False
-            self._service.closed(self)
-
-    def drain(self) -> None:
-        self.drained += 1
-
-    def told(self) -> list[Passed]:
-        """To workers, since this was asked last."""
-        found = [
-            each for message in self.sent if isinstance(message, ToWorkers) for each in message.told.passed
-        ]
-        self.sent.clear()
-        return found
-
-
-class NoServer:
-    port = 0
-
-    def turn(self, seconds: float) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class Job:
-    """A coordinator without sockets, and a clock that the test sets."""
-
-    def __init__(self, folder: Path, plan: str, *, relay: bool) -> None:
-        self.now = 100.0
-        options = JobOptions(plan, 10, (), "", 0, "token", folder / "state", relay=relay)
-
-        def serve(host: str, port: int, token: Any, served: Served) -> NoServer:
-            return NoServer()
-
-        self.service: Any = Service(options, Outside(clock=lambda: self.now, serve=serve))
-
-    def agent(self, name: str, *running: Member, relays: bool = False) -> Line:
-        line = Line(self.service)
-        processes = tuple(RunningProcess(member, pid_of(member)) for member in running)
-        self.service.message(line, AgentJoin(name, 4, processes, 0, "", relays))
-        return line
-
-    def say(self, agent: Line, *said: tuple[int, Message | None]) -> None:
-        """What workers of a node say in one turn."""
-        passed = tuple(Passed((line,), message) for line, message in said)
-        self.service.message(agent, FromWorkers(Relayed(passed)))
-        self.pass_time(0.0)
-
-    def pass_time(self, seconds: float) -> None:
-        """Slowly: a coordinator that has not looked for long takes that for a pause of its own."""
-        until = self.now + seconds
-        while True:
-            self.service._ticked = float("-inf")
-            self.service.tick()
-            if self.now >= until:
-                return
-            self.now = min(self.now + 0.1, until)
-
-    def has(self, member: Member) -> bool:
-        return member in self.service.job.roster
-
-
-def pid_of(member: Member) -> int:
-    return 100 + 10 * member.worker[0] + member.worker[1]
-
-
-def join(member: Member) -> Join:
-    return Join(member, pid_of(member), 0, 0, is_training=False)
-
+from tests.runtime.coordinator.lone_service import Job, Line, join, pid_of
 
 FIRST, SECOND = Member((0, 0), 0), Member((0, 1), 0)
 THIRD, FOURTH = Member((1, 0), 0), Member((1, 1), 0)

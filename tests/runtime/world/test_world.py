@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,20 @@ def test_an_agent_that_relays_is_killed_and_nobody_leaves(jobs: list[WorldJob]) 
     outcome = World(story).run()
     assert not outcome.wrong and outcome.error is None, told(story, outcome)
     assert outcome.recoveries == 1, told(story, outcome)
+
+
+@pytest.mark.parametrize("relay", [False, True])
+def test_an_agent_that_is_killed_while_its_workers_are_to_be_started(
+    jobs: list[WorldJob], relay: bool
+) -> None:
+    """Found once: whoever it had been told to start, and had not started, was waited for in vain. Some of
+    these moments lie before the order, some between two ranks of a worker, some after all of them."""
+    for job, node, at in product(jobs[2:], (0, 1), (0.005, 0.045)):
+        faults = (KillAgent(at, 0.3, node=node),)
+        room = 2 * job.bundle.tensor
+        story = _quiet(7, [job], faults=faults, relay=relay, room=room, steps=6, checkpoints=0, copies=0)
+        outcome = World(story).run()
+        assert not outcome.wrong and outcome.error is None, told(story, outcome)
 
 
 def test_the_same_seed_is_the_same_story(jobs: list[WorldJob]) -> None:
