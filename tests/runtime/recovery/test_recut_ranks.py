@@ -30,3 +30,24 @@ def test_every_rank_takes_the_layers_of_the_same_rank(tmp_path: Path) -> None:
             return
         steps *= 3
     pytest.fail(f"it has not come to it: {outcome.events}")
+
+
+GROUPS = "2x1,2x1@3+4x1@1"
+"""Of three workers: a pipeline of two, and one that holds all layers."""
+
+
+@pytest.mark.slow
+def test_every_rank_sums_with_the_same_rank_of_other_groups(tmp_path: Path) -> None:
+    """One of two pipelines loses a stage, and its other worker becomes a group of its own; then that fails."""
+    job = replace(layered_job(layer_costs((1000,) * 4), (2, 2), 2, PER_STEP), tensor=RANKS)
+    bundle = write_bundle(tmp_path / "ranks.plan", job, {GROUPS: []}, [(0, 0), (0, 1), (1, 0), (1, 1)])
+    steps, outcome = 60, Outcome()
+    for attempt in range(3):
+        here = tmp_path / f"run-{attempt}"
+        faults = ["kill=1:1@5", f"kill=1:0@{steps - 20}"]
+        outcome = run(here, bundle, SLICED, steps, faults, recut="always")
+        check_slices(here, outcome, steps, 2 * PER_STEP)
+        if GROUPS in [row.plan for row in outcome.rows] and outcome.rows[-1].live == 2:
+            return
+        steps *= 3
+    pytest.fail(f"it has not come to it: {outcome.events}")
