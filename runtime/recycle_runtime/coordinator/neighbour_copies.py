@@ -66,12 +66,15 @@ class Group(NamedTuple):
     """Those that have state: joiners do not."""
     stages: Mapping[Worker, int]
     nodes: Mapping[Worker, str]
+    once: Collection[int] | None = None
+    """Stages that have every layer once, where groups of pipelines have all of them; None: all stages."""
 
     def writers(self) -> dict[Member, int]:
         """One process for every rank of every stage, with its stage."""
         first: dict[int, Worker] = {}
         for member in sorted(self.members):
-            first.setdefault(self.stages[member.worker], member.worker)
+            if self.once is None or self.stages[member.worker] in self.once:
+                first.setdefault(self.stages[member.worker], member.worker)
         return {
             member: self.stages[member.worker]
             for member in sorted(self.members)

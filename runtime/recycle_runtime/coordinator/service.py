@@ -1109,7 +1109,7 @@ class Service:
             for member, entry in entries.items()
             if entry.is_active and not entry.is_joining and member.worker in stages
         ]
-        return Group(self._job.number, members, stages, self._agents.nodes())
+        return Group(self._job.number, members, stages, self._agents.nodes(), self._job.book.once)
 
     def _usable_copy(self) -> tuple[CompleteCopy | None, str]:
         """One that every stage can go on from; or why there is none, in words that end a sentence."""

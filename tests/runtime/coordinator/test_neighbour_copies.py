@@ -55,6 +55,16 @@ def test_the_first_peer_of_each_stage_copies_in_time() -> None:
     assert is_copy(name) and found.progress(3) is None
 
 
+def test_where_groups_have_all_layers_one_of_them_copies() -> None:
+    """And any worker of another stage may hold it."""
+    alone = (0, 2)
+    nodes, stages = {**ONE_NODE, alone: "b"}, {worker: worker[1] for worker in [*WORKERS, alone]}
+    members = [Member(worker, 0) for worker in [*WORKERS, alone]]
+    grouped = Group(1, members, stages, nodes, once=(0, 1))
+    assert grouped.writers() == {FIRST: 0, SECOND: 1}
+    assert grouped.holders([FIRST]) == {FIRST: Member(alone, 0)}
+
+
 def test_no_worker_may_have_passed_the_step() -> None:
     found = copies()
     assert found.progress(3) == 8

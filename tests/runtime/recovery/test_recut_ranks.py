@@ -38,7 +38,7 @@ GROUPS = "2x1,2x1@3+4x1@1"
 
 @pytest.mark.slow
 def test_every_rank_sums_with_the_same_rank_of_other_groups(tmp_path: Path) -> None:
-    """One of two pipelines loses a stage, and its other worker becomes a group of its own; then that fails."""
+    """A pipeline loses a stage, and its other worker becomes a group of its own; then that fails."""
     job = replace(layered_job(layer_costs((1000,) * 4), (2, 2), 2, PER_STEP), tensor=RANKS)
     bundle = write_bundle(tmp_path / "ranks.plan", job, {GROUPS: []}, [(0, 0), (0, 1), (1, 0), (1, 1)])
     steps, outcome = 60, Outcome()
