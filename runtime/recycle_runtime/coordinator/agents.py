@@ -278,6 +278,10 @@ class Agents:
             if member in agent.pids:
                 connection.send(KillProcess(member))
 
+    def doubt(self, worker: Worker) -> None:
+        """Some of its processes may not run any more, or never have."""
+        self._unsure[worker] = None
+
     def gone(self, connection: Sends, member: Member) -> bool:
         """A process has ended; False if it was not known."""
         agent = self._agents.get(connection)

@@ -93,6 +93,7 @@ from recycle_runtime.plan.plan_book import PlanBook, plan_name
 from recycle_runtime.plan.recut import size_text
 from recycle_runtime.protocol.access import Token
 from recycle_runtime.protocol.codec import ProtocolError
+from recycle_runtime.protocol.identity import node_of
 from recycle_runtime.protocol.messages import (
     ENDED_WELL,
     AgentJoin,
@@ -328,6 +329,8 @@ class Service:
         self._doubtful: dict[Member, tuple[str, float]] = {}
         """Processes without which the job would end and which have no connection: how they were lost, and
         until when they are waited for."""
+        self._refused: set[int] = set()
+        """Processes that were sent away when they came, by their numbers, until they have ended."""
         self._unheard: dict[Member, float] = {}
         """Processes whose agent is gone, and which may be about to connect themselves: since when."""
         self._returning: set[Member] = set()
@@ -621,11 +624,14 @@ class Service:
         if not self._book.has(member.worker) or member.tp_rank >= self._tensor:
             raise ProtocolError(f"the job has no worker {name_of(member.worker)} with rank {member.tp_rank}")
         is_same = member in self._job.roster and self._connections.pid_of(member) == pid
-        if not is_same and member not in self._returning and (member in self._job.roster or self._end):
+        is_taken = member in self._job.roster or bool(self._end) or self._is_apart(member, pid)
+        if not is_same and member not in self._returning and is_taken:
             _LOGGER.info("a second process for %s is refused", _called(member))
+            self._refused.add(pid)
             connection.send(End(ok=False))
             connection.close()
             return
+        self._refused.discard(pid)
         self._connections.accept(connection, member, pid)
         _LOGGER.info("%s joins from %s", _called(member), connection.address)
         if is_same:
@@ -643,6 +649,12 @@ class Service:
             self._is_back(member)
         else:
             self._happen(Joined(member, message.generation > 0, message.asked))
+
+    def _is_apart(self, member: Member, pid: int) -> bool:
+        """Whether another rank of the same worker has come from another node, where the rest of it may be."""
+        others = (Member(member.worker, rank) for rank in range(self._tensor) if rank != member.tp_rank)
+        known = (self._connections.pid_of(other) for other in others if other in self._job.roster)
+        return any(other is not None and node_of(other) != node_of(pid) for other in known)
 
     def _is_back(self, member: Member) -> None:
         """Or known to have failed."""
@@ -780,35 +792,56 @@ class Service:
         if self._returning:
             return
         for worker in self._lost_starts.due(now):
-            ranks = [Member(worker, rank) for rank in range(self._tensor)]
-            here = [member for member in ranks if self._agents.has(member)]
-            absent = [each for each in ranks if each not in here and each not in self._job.roster]
-            if not absent or not self._is_to_be_started(worker, is_half=bool(here)):
+            if not self._is_wanted(worker) or self._starts_again(worker, now):
                 self._lost_starts.forget(worker)
-            elif self._starts_again(worker, absent if here else None, now):
-                self._lost_starts.forget(worker)
-                self._tell(f"{name_of(worker)} is started again: its agent was gone before it had come")
 
-    def _is_to_be_started(self, worker: Worker, *, is_half: bool) -> bool:
+    def _is_wanted(self, worker: Worker) -> bool:
+        """Whether it has not come, and should."""
         job = self._job
         if job.phase is Phase.FORMING:
             return worker in job.expected
-        # Whole ones that are missing are started with those that have failed.
-        can_start = is_half and self._options.restarts_workers and worker not in self._away
-        return can_start and job.phase in (Phase.RUNNING, Phase.GATHERING) and not job.roster.is_whole(worker)
+        is_absent = not job.roster.is_whole(worker) and worker not in self._away
+        return is_absent and self._options.restarts_workers and job.phase in (Phase.RUNNING, Phase.GATHERING)
 
-    def _starts_again(self, worker: Worker, absent: list[Member] | None, now: float) -> bool:
-        """All of it, or those of its ranks that are absent; False if there is no room."""
+    def _starts_again(self, worker: Worker, now: float) -> bool:
+        """Or has been; False if there is no room, and it may come by itself."""
+        ranks = [Member(worker, rank) for rank in range(self._tensor)]
+        here = [member for member in ranks if self._agents.has(member)]
+        come = [member for member in ranks if member in self._job.roster]
+        absent = [member for member in ranks if member not in here and member not in come]
         faults = self._hooks.faults(worker)
-        if absent is None:
-            return self._agents.start(worker, faults)
-        node = self._agents.complete(absent, faults)
-        if node is not None:
+        if not absent:
+            return True
+        if here:
+            node = self._agents.complete(absent, faults)
+            if node is None:
+                return False
             self._refill.started(worker, node, now)
-        return node is not None
+        elif come:
+            return self._end_half(worker, come)
+        elif self._job.phase is not Phase.FORMING:
+            # It is started with those that have failed.
+            return True
+        elif not self._agents.start(worker, faults):
+            return False
+        self._tell(f"{name_of(worker)} is started again: its agent was gone before it had come")
+        return True
+
+    def _end_half(self, worker: Worker, come: list[Member]) -> bool:
+        """Of a worker some ranks have come from a node without an agent, so nobody can start its others
+        there; False if it cannot be started elsewhere either."""
+        if not self._agents.has_room():
+            return False
+        for member in come:
+            self._connections.send(member, End(ok=False))
+        self._fail(come[0], "has some of its ranks only")
+        return True
 
     def _process_ended(self, connection: Line, message: ProcessEnded) -> None:
         self._agents.heard(connection, self._clock.now())
+        if message.pid in self._refused:
+            self._refused_ended(connection, message)
+            return
         node = self._agents.name_of(connection)
         member, pid = self._connections.now(message.member, message.pid), message.pid
         if self._connections.pid_of(member) == pid:
@@ -834,6 +867,15 @@ class Service:
                 self._happen(failed)
         if member in self._returning:
             self._is_back(member)
+
+    def _refused_ended(self, connection: Line, message: ProcessEnded) -> None:
+        """A process that was one too many: its worker has not failed, and others may have its room."""
+        member = message.member
+        self._refused.discard(message.pid)
+        if self._agents.gone(connection, member) and self._end is None:
+            self._refill.lost(member.worker, self._clock.now())
+            self._agents.doubt(member.worker)
+            self._start_expected()
 
     def _was_expected(self, connection: Line, member: Member, pid: int) -> bool:
         """Whether the end of this process is the end of a worker process, told for the first time."""

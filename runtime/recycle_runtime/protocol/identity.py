@@ -27,3 +27,8 @@ def node_number(state: Path) -> int:
 def process_number(node: int, pid: int) -> int:
     """Of a process on a node."""
     return node << _PID_BITS | pid
+
+
+def node_of(process: int) -> int:
+    """The node of a process of this number."""
+    return process >> _PID_BITS

@@ -5,6 +5,7 @@ from typing import Any
 
 from recycle_runtime.coordinator.outside import Outside
 from recycle_runtime.coordinator.service import JobOptions, Service
+from recycle_runtime.protocol.identity import process_number
 from recycle_runtime.protocol.messages import (
     AgentJoin,
     FromWorkers,
@@ -105,5 +106,6 @@ def pid_of(member: Member) -> int:
     return 100 + 10 * member.worker[0] + member.worker[1] + 1000 * member.tp_rank
 
 
-def join(member: Member) -> Join:
-    return Join(member, pid_of(member), 0, 0, is_training=False)
+def join(member: Member, node: int = 0) -> Join:
+    """What it says first, if it runs on this node."""
+    return Join(member, process_number(node, pid_of(member)), 0, 0, is_training=False)

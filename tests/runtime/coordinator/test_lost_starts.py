@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from recycle_runtime.protocol.messages import Failed, Heartbeat, Member, ProcessEnded
+from recycle_runtime.protocol.messages import End, Failed, Heartbeat, Member, ProcessEnded
 from tests.runtime.coordinator.lone_service import Job, Line, join, pid_of
 from tests.runtime.recovery.recut_plans import write_bundle
 from tests.runtime.world.jobs import with_ranks
@@ -116,3 +116,32 @@ def test_the_ranks_that_a_worker_lacks_are_started_beside_its_others(ranked: Job
     assert agent.started() == [second]
     wait(ranked, 10, agent)
     assert agent.started() == []
+
+
+RANKS = [Member((0, 0), rank) for rank in range(2)]
+
+
+def test_all_ranks_of_a_worker_are_those_of_one_node(ranked: Job) -> None:
+    """Found once: two nodes had one rank of a worker each, and no room for both of another."""
+    agent = ranked.agent("a")
+    assert {member.worker for member in agent.started()} == {(0, 0), (0, 1)}
+    ranked.service.message(Line(ranked.service), join(RANKS[1], node=7))
+    other = Line(ranked.service)
+    ranked.service.message(other, join(RANKS[0]))
+    assert other.sent == [End(ok=False)] and not ranked.has(RANKS[0])
+    ranked.service.message(agent, ProcessEnded(RANKS[0], pid_of(RANKS[0]), "ended with status 1", 0))
+    assert (0, 0) in ranked.service.job.expected, "it has not failed"
+    ranked.service.message(Line(ranked.service), join(RANKS[0], node=7))
+    assert all(map(ranked.has, RANKS))
+
+
+def test_half_a_worker_on_a_node_without_an_agent_makes_way(ranked: Job) -> None:
+    ranked.agent("a").close()
+    half = Line(ranked.service)
+    ranked.service.message(half, join(RANKS[0], node=7))
+    wait(ranked, 2 * PAUSE)
+    assert half.is_open, "it cannot be started elsewhere"
+    full, roomy = ranked.agent("b"), ranked.agent("c")
+    wait(ranked, PAUSE, full, roomy)
+    assert half.sent[-1] == End(ok=False) and not half.is_open
+    assert not ranked.has(RANKS[0])

@@ -65,6 +65,15 @@ def test_an_agent_that_is_killed_while_its_workers_are_to_be_started(
         assert not outcome.wrong and outcome.error is None, told(story, outcome)
 
 
+def test_a_worker_has_all_its_ranks_on_one_node(jobs: list[WorldJob]) -> None:
+    """Found once: a coordinator that moved while workers arrived had them started again on the node that
+    found it first; of one worker each node had a rank, and for another neither had room."""
+    faults = (MoveCoordinator(0.15, 0.3),)
+    story = _quiet(157, jobs[3:], faults=faults, room=4, steps=6, checkpoints=0, copies=0, saves=False)
+    outcome = World(replace(story, echoes=0.0)).run()
+    assert not outcome.wrong and outcome.error is None, told(story, outcome)
+
+
 def test_the_same_seed_is_the_same_story(jobs: list[WorldJob]) -> None:
     first, again = (World(scenario(3, jobs)).run() for _ in range(2))
     assert (first.digest, first.events) == (again.digest, again.events)
