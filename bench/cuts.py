@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from bench.fleet_settings import OurPlans, made_for, our_plan, setting_of, shuffled_workers
+from bench.parts import Parts
 from bench.report import Section, job_path, percent
 from recycle_compiler.fleet.policy import CannotRunError, make_policy
 from recycle_compiler.fleet.setting import Setting
@@ -34,6 +35,7 @@ ROWS: dict[str, tuple[int, ...]] = {
     "gpt3-3.35b-24-halves": (0, 1, 4),
 }
 """Jobs, and the numbers of failures that are looked at."""
+_PARTS = Parts("cuts")
 
 
 class Row(NamedTuple):
@@ -81,10 +83,16 @@ def _oobleck(setting: Setting, failed: int) -> float | None:
         return None
 
 
+def _kept_rows(name: str, failures: tuple[int, ...]) -> list[Row]:
+    """The rows of one job, which may have been made before."""
+    part = "-".join((name, *map(str, failures)))
+    return [Row(*row) for row in _PARTS.value(part, lambda: list(rows(name, failures)))]
+
+
 def section(wanted: dict[str, tuple[int, ...]] | None = None) -> Section:
     """One row for each job and number of failures."""
     wanted = wanted or ROWS
-    found = [row for name, failures in wanted.items() for row in rows(name, failures)]
+    found = [row for name, failures in wanted.items() for row in _kept_rows(name, failures)]
     return Section(
         title=TITLE,
         command="python -m bench.cuts",
@@ -109,6 +117,7 @@ def section(wanted: dict[str, tuple[int, ...]] | None = None) -> Section:
             )
             for row in found
         ),
+        origin=_PARTS.origin,
     )
 
 

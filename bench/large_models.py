@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from bench.fleet_settings import made_for, setting_of, shuffled_workers
 from bench.line_plot import Panel, plot
+from bench.parts import Parts
 from bench.report import ROOT, Section, job_path
 from recycle_compiler.fleet.our_plans import fastest_period
 from recycle_compiler.fleet.policies import oobleck
@@ -28,6 +29,7 @@ NAMES = (
     "fault-scaled", "zero-bubble",
 )  # fmt: skip
 PICTURE = ROOT / "docs" / "large-models.svg"
+_PARTS = Parts("large_models")
 
 
 class Steady(NamedTuple):
@@ -41,11 +43,16 @@ class Steady(NamedTuple):
 @cache
 def steady(name: str) -> Steady:
     """What policies reach once they have adapted, whatever the way there costs."""
+    failed, values = _PARTS.value(name, lambda: _values(name))
+    return Steady(name, tuple(failed), values)
+
+
+def _values(name: str) -> tuple[tuple[int, ...], dict[str, list[float | None]]]:
+    """The numbers of failures, and what each policy reaches with them."""
     job = load_job(str(job_path(name))).spec
     failed = tuple(max(int(share > 0), round(job.workers * share / 100)) for share in SHARES)
     setting = setting_of(name, made_for(name, failed).plans)
-    values = {policy: [_share(setting, policy, count) for count in failed] for policy in NAMES}
-    return Steady(name, failed, values)
+    return failed, {policy: [_share(setting, policy, count) for count in failed] for policy in NAMES}
 
 
 def _share(setting: Setting, name: str, failed: int) -> float | None:
@@ -99,6 +106,7 @@ def section(names: Sequence[str] = JOBS) -> Section:
         ),
         columns=("job", "GPUs", "stages", "failed", *NAMES),
         rows=tuple(row for result in results for row in _rows(result)),
+        origin=_PARTS.origin,
     )
 
 

@@ -22,6 +22,8 @@ class Section:
     words: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    origin: str = ""
+    """In words, how it was made if not all at once."""
 
     def text(self) -> str:
         """For a terminal."""
@@ -32,7 +34,7 @@ class Section:
         """For the docs, with the day and the machine it was made on."""
         rule = ("---", *("---:" for _ in self.columns[1:]))
         table = [f"| {' | '.join(row)} |" for row in (self.columns, rule, *self.rows)]
-        made = f"`{self.command}`, {time.strftime('%Y-%m-%d')}, {machine()}"
+        made = f"`{self.command}`, {self.origin or time.strftime('%Y-%m-%d')}, {machine()}"
         words = textwrap.wrap(self.words, _WIDTH)
         return "\n".join([f"## {self.title}", "", *words, "", *table, "", f"Made by {made}.", ""])
 

@@ -72,7 +72,7 @@ def compile(
     spec = started(loaded.spec) if loaded.spec.is_free else loaded.spec
     workers = processes or os.cpu_count() or 1
     deadline = Deadline(spec.solver.time_limit_ns)
-    plans = compile_job(spec, failures=failures, processes=workers)
+    plans = compile_job(spec, failures=failures, processes=workers, recut=recut and can_recut(spec))
     recuts: list[Sequence[Streams]] = []
     if recut and can_recut(spec):
         found = recut_job(spec, dict(enumerate(plans)), workers, deadline)

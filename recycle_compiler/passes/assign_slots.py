@@ -31,6 +31,8 @@ class AssignSlots(Pass[Graph, Schedule]):
     """None gives this plan all of the job's time limit."""
     slow: SlowWorkers = ()
     """Whose ops take longer than the job says."""
+    seed: int | None = None
+    """Of the search, in place of the job's."""
 
     def run(self, graph: Graph) -> Schedule:
         if graph.job.groups:
@@ -48,6 +50,7 @@ class AssignSlots(Pass[Graph, Schedule]):
     def plan(self, problem: Problem, options: SolverOptions) -> Plan:
         """Times and their bound, not yet put on the ops: all that plans are compared by."""
         deadline = Deadline(options.time_limit_ns if self.time_limit_ns is None else self.time_limit_ns)
+        options = options if self.seed is None else replace(options, seed=self.seed)
         if not self.slow:
             return plan(problem, options, self.effort, deadline)
         late = slowed(problem, bearable(self.slow))

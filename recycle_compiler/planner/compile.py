@@ -62,24 +62,27 @@ def compile_job(
     *,
     failures: int | None = None,
     processes: int = 1,
+    recut: bool = False,
     on_plan: OnPlan | None = None,
     observers: Sequence[Observer] = (),
 ) -> list[Streams]:
     """Plans for 0 up to `failures` failed workers (default: the job's tolerance).
 
     Each plan is made on its own, so the result does not depend on the number of processes. Where one is
-    slower than the plan for one failure more, that plan takes its place, with one worker more. Observers see
-    every pass of every plan, which needs a single process.
+    slower than the plan for one failure more, that plan takes its place, with one worker more. With `recut`,
+    half of the job's time limit is left for plans under other cuts. Observers see every pass of every plan,
+    which needs a single process.
     """
     total = (job.failures if failures is None else failures) + 1
     check_survivable(job, total - 1)
-    end = time.monotonic_ns() + job.solver.time_limit_ns
+    limit = job.solver.time_limit_ns // (2 if recut else 1)
+    end = time.monotonic_ns() + limit
     baseline = one_f_one_b_period(job)
     plans: dict[int, Streams] = {}
     processes = 1 if observers or total == 1 else processes
     with running(processes) as run:
         # A quarter of the time limit is for comparing stages, the rest is shared by the plans.
-        costs = measure_costs(job, total - 1, run, job.solver.time_limit_ns * processes // 4)
+        costs = measure_costs(job, total - 1, run, limit * processes // 4)
 
         # By how much a plan took longer than it should: what the time limit cannot cut.
         excess = 0

@@ -5,6 +5,7 @@
     ranked      quick plans of the best few, since bounds mislead where memory is tight
     planned     whole plans of the best of these, and of those that move few bytes from one number of failures
                 to the next; with each a plan that covers one more failure on any stage
+    again       where the fastest is far above what is known of all cuts, its search begins anew a few times
     chosen      for each number of failures the fastest, and one of those within 1 % of it, so that the fewest
                 bytes move between the layouts for one failure more and one fewer
 
@@ -12,7 +13,7 @@ The job's own cut is a candidate always. A layout for more failures serves for f
 standby, so that one failure fewer is never slower.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import gcd
 from typing import NamedTuple
@@ -44,6 +45,8 @@ _MOST_BOUNDS = 400
 """Bounds of layouts that are computed at most for one number of failures."""
 _FEW_BOUNDS = 5
 """In a large job bounds are computed for so many of the best layouts, and for so many of the smoothest."""
+_COMPARED_OPS = 40_000
+"""Ops from which on a layout is too deep to be compared with small ones: its bounds take long."""
 _MOST_TRIED = 24
 """Layouts that get a quick plan."""
 _CLIMBED_BY_PLANS = 3
@@ -65,6 +68,12 @@ _PLANS_ON_DEMAND = 2
 """The same for a number of workers that a running job asks about."""
 _ROUNDS = 60
 """Rounds of the search that whole plans of large layouts share."""
+_FAR_ABOVE = 1020
+"""Thousandths of the bound over all cuts: where the fastest plan is above them, it is searched for again."""
+_SEEDS = (1, 2, 3)
+"""Of the searches for such a plan, beside the job's own."""
+_AGAIN_OPS = 250_000
+"""Large layouts are searched again until these plans have so many ops together."""
 _NEAR = 1010
 """Thousandths of the fastest period: among layouts within it, the one that moves fewest bytes is chosen."""
 _WORTH = 998
@@ -161,8 +170,11 @@ def plan_recuts(job: JobSpec, own: Own, run: Run, deadline: Deadline) -> Recuts:
     }
     tried = counts_with_layouts(job, bounds)
     # Half of the time is for comparing layouts.
-    each = deadline.nanoseconds_left // (2 * len(tried))
-    tasks = [(job, own[failures].claims, failures, each, least[failures]) for failures in tried]
+    times = _shares(len(tried), Deadline(deadline.nanoseconds_left // 2))
+    tasks = (
+        (job, own[failures].claims, failures, each, least[failures])
+        for failures, each in zip(tried, times, strict=True)
+    )
     found: dict[int, list[Ranked]] = {failures: [] for failures in own}
     found.update(run(_ranked, tasks))
     choices = [_near([_own(job, own[failures]), *found[failures]]) for failures in sorted(tried)]
@@ -170,11 +182,13 @@ def plan_recuts(job: JobSpec, own: Own, run: Run, deadline: Deadline) -> Recuts:
     wanted = _worth_planning(job, {failures: found[failures] for failures in tried}, path)
     wanted -= {_own(job, plan).key for plan in own.values()}
     order = sorted(wanted, key=_by_workers)
-    each = deadline.nanoseconds_left // max(1, len(order))
     rounds = max(1, _ROUNDS // max(1, len(order)))
+    times = _shares(len(order), deadline)
     made: list[Recut] = sorted(
-        run(_planned, [(job, key, each, rounds) for key in order]), key=lambda one: _by_workers(one.key)
+        run(_planned, ((job, key, each, rounds) for key, each in zip(order, times, strict=True))),
+        key=lambda one: _by_workers(one.key),
     )
+    made = _searched_again(job, made, _far_above(job, own, made, bounds), run, deadline)
     # What fewer workers can run, more can run too.
     fitting = [
         _near([_own(job, own[failures]), *(_rank(one) for one in made if _fits(one, job, failures))])
@@ -187,6 +201,57 @@ def plan_recuts(job: JobSpec, own: Own, run: Run, deadline: Deadline) -> Recuts:
         if whole and _fastest(whole).period < own[failures].claims.period:
             chosen.add(_fastest(whole).key)
     return Recuts([_with_bound(recut, job, bounds) for recut in made[::-1] if recut.key in chosen], bounds)
+
+
+def _shares(tasks: int, deadline: Deadline) -> Iterator[int]:
+    """Nanoseconds for each of so many tasks, asked for when it begins: what one has left, others get."""
+    return (deadline.nanoseconds_left // left for left in range(tasks, 0, -1))
+
+
+def _far_above(job: JobSpec, own: Own, made: list[Recut], bounds: Mapping[int, int]) -> list[Key]:
+    """Layouts that are the fastest for some number of failures, and far above its bound over all cuts."""
+    above: list[Key] = []
+    for failures in sorted(own):
+        fitting = [_rank(one) for one in made if _fits(one, job, failures)]
+        fastest = _fastest([_own(job, own[failures]), *fitting])
+        if fastest.period * 1000 > bounds[failures] * _FAR_ABOVE:
+            above.append(fastest.key)
+    known = {one.key for one in made}
+    return [key for key in dict.fromkeys(above) if key in known]
+
+
+def _searched_again(
+    job: JobSpec, made: list[Recut], wanted: list[Key], run: Run, deadline: Deadline
+) -> list[Recut]:
+    """All layouts, those that are wanted with the fastest of their plans from several seeds."""
+    tasks: list[tuple[Key, int]] = []
+    left = _AGAIN_OPS
+    for seed in _SEEDS:
+        for key in wanted:
+            ops = _ops(job, key[0])
+            if ops <= left:
+                tasks.append((key, seed))
+                left -= ops if ops > _LARGE else 0
+    if not tasks or deadline.passed():
+        return made
+    times = _shares(len(tasks), deadline)
+    found: list[tuple[Key, int, Streams]] = [
+        *run(_from_seed, ((job, *task, each) for task, each in zip(tasks, times, strict=True)))
+    ]
+    plans = {one.key: one.plans[0] for one in made}
+    for key, _, plan in sorted(found, key=lambda one: (one[2].claims.period, one[1])):
+        if plan.claims.period < plans[key].claims.period:
+            plans[key] = plan
+    return [replace(one, plans=(plans[one.key], *one.plans[1:])) for one in made]
+
+
+def _from_seed(task: tuple[JobSpec, Key, int, int]) -> tuple[Key, int, Streams]:
+    """The whole plan of a layout from another seed than the job's."""
+    job, (layout, split), seed, nanoseconds = task
+    derived = job_of_layout(variants(job)[split], layout)
+    slots = AssignSlots(time_limit_ns=nanoseconds, seed=job.solver.seed + seed)
+    plan = all_passes(slots).run(Target(derived, absent_cells(derived, layout)))
+    return (layout, split), seed, plan
 
 
 def _worth_planning(job: JobSpec, found: Mapping[int, list[Ranked]], path: Mapping[int, Key]) -> set[Key]:
@@ -281,6 +346,8 @@ def counts_with_layouts(job: JobSpec, bounds: Mapping[int, int]) -> list[int]:
 def _ranked(task: tuple[JobSpec, Claims, int, int, Least]) -> tuple[int, list[Ranked]]:
     """Layouts for the workers that so many failures leave, fastest first."""
     job, own, failures, nanoseconds, least = task
+    if not nanoseconds:
+        return failures, []
     deadline = Deadline(nanoseconds)
     workers = job.workers - failures
     ranked: list[Ranked] = []
@@ -352,13 +419,13 @@ def fastest_layout(job: JobSpec, workers: int) -> tuple[Layout, int | None] | No
 def _tried(
     job: JobSpec, split: int, layouts: list[tuple[int, Layout]], fastest: int, deadline: Deadline
 ) -> list[Ranked]:
-    """Quick plans of those layouts that may still be the fastest."""
+    """Quick plans of those layouts that may still be the fastest; of one, however little time is left."""
     ranked: list[Ranked] = []
     ops = 0
     for promised, layout in layouts:
         is_large = _ops(job, layout) > _LARGE
         enough = len(ranked) >= _MOST_TRIED or (is_large and len(ranked) >= 2 and ops >= _TRIED_OPS)
-        if promised >= fastest or deadline.passed() or enough:
+        if promised >= fastest or enough or (ranked and deadline.passed()):
             continue
         claims = quick_plan(job, layout, deadline.nanoseconds_left)
         ranked.append(Ranked(claims.period, promised, layout, split))
@@ -426,7 +493,8 @@ def climbed(job: JobSpec, layouts: Layouts, workers: int) -> list[tuple[int, Lay
     if choices and _ops(job, choices[0]) > _LARGE:
         few = dict.fromkeys([*choices[:_FEW_BOUNDS], *sorted(choices, key=roughness)[:_FEW_BOUNDS]])
         return sorted(((layout_bound(job, one), one) for one in few), key=_by_bound)
-    choices = [choice.layout for choice in layouts.near(workers, wide=True)]
+    wide = (choice.layout for choice in layouts.near(workers, wide=True))
+    choices = [layout for layout in wide if _ops(job, layout) <= _COMPARED_OPS]
     known: dict[Layout, int] = {}
 
     def bound(layout: Layout) -> int:

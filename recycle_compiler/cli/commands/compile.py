@@ -100,6 +100,7 @@ def run(arguments: Namespace, output: Output) -> int:
             job,
             failures=arguments.failures,
             processes=arguments.jobs,
+            recut=arguments.recut == "on" and can_recut(job),
             on_plan=on_plan,
             observers=observers_for(arguments.dump_dir, arguments.print_after_change, output),
         )

@@ -261,7 +261,9 @@ def _compile(job: JobSpec, source: str, arguments: Namespace, output: Output) ->
             progress(summary.gap)
 
         processes = arguments.jobs or os.cpu_count() or 1
-        plans = compile_job(job, failures=failures, processes=processes, on_plan=on_plan)
+        plans = compile_job(
+            job, failures=failures, processes=processes, recut=can_recut(job), on_plan=on_plan
+        )
     recuts: list[tuple[Streams, ...]] = []
     if can_recut(job):
         with cut_progress(f"re-cutting {job.name}", output, shown):

@@ -1,8 +1,9 @@
 """The dynamic program over layers and workers against all layouts, its bounds against those of graphs."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import combinations
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -21,6 +22,7 @@ from recycle_compiler.planner.recut import (
     bytes_between,
     climbed,
     counts_with_layouts,
+    fastest_recut,
     layout_bound,
     least_moved,
     neighbours,
@@ -192,6 +194,41 @@ def test_one_failure_fewer_is_never_slower_and_no_plan_beats_the_bound(redundanc
     for recut in found.made:
         assert min(recut.layout.workers) >= redundancy
         assert recut.claims.bound_over_cuts <= recut.claims.lower_bound <= recut.claims.period
+
+
+def test_a_plan_far_above_the_bound_is_searched_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fastest of several seeds takes its place; the plan that covers a failure more stays."""
+    costs = layer_costs((1000, 2000, 1000, 3000, 1000), activation=1000, capacity=20_000, resident=500)
+    job = layered_job(costs, (2, 3), pipelines=3, microbatches=4, failures=0)
+    own = dict(enumerate(compile_job(job, failures=0)))
+    periods = {1: 47_000, 2: 46_000, 3: 46_000}
+    seeds: list[int] = []
+
+    def run(function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[Any]:
+        if function.__name__ != "_from_seed":
+            yield from map(function, tasks)
+            return
+        for key, seed, plan in map(function, tasks):
+            seeds.append(seed)
+            # The schedule cannot get better: what counts here is which one is taken.
+            claims = replace(plan.claims, period=periods[seed], makespan=seed)
+            yield key, seed, replace(plan, claims=claims)
+
+    once = plan_recuts(job, own, run, Deadline(_FOREVER)).made
+    assert [recut.claims.period for recut in once] == [48_000] and not seeds
+    monkeypatch.setattr("recycle_compiler.planner.recut._FAR_ABOVE", 999)
+    again = plan_recuts(job, own, run, Deadline(_FOREVER)).made
+    assert seeds == [1, 2, 3]
+    assert [(recut.layout, recut.claims.makespan) for recut in again] == [(once[0].layout, 2)]
+    assert [plan.claims for plan in again[0].plans[1:]] == [plan.claims for plan in once[0].plans[1:]]
+
+
+def test_workers_have_a_layout_however_little_time_is_left() -> None:
+    job = layered_job(layer_costs((1000, 1000, 1000, 6000)), (2, 2), pipelines=4, microbatches=4)
+    found = fastest_recut(job, 8, Deadline(0))
+    assert found is not None
+    recut, bound = found
+    assert sum(recut.layout.workers) <= 8 and recut.claims.period >= bound
 
 
 def test_among_near_equals_the_fewest_bytes_move() -> None:

@@ -1,0 +1,52 @@
+"""What parts of a benchmark have found, kept in a folder: long tables are made job by job, in several runs.
+
+Where BENCH_PARTS names a folder, a part that lies there is read, and one that does not is made and put there,
+with the day and the revision it was made at. Without it everything is made at once.
+"""
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bench.report import ROOT
+
+_FOLDER = "BENCH_PARTS"
+
+
+class Parts:
+    """Of one benchmark."""
+
+    def __init__(self, benchmark: str) -> None:
+        self._benchmark = benchmark
+        self._origins: set[tuple[str, str]] = set()
+
+    def value(self, part: str, make: Callable[[], Any]) -> Any:
+        """What a part has found, as JSON has it."""
+        if not (folder := os.environ.get(_FOLDER)):
+            return make()
+        path = Path(folder) / self._benchmark / f"{part}.json"
+        if not path.exists():
+            made = {"day": time.strftime("%Y-%m-%d"), "revision": _revision(), "value": make()}
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(made, indent=1), encoding="utf-8")
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        self._origins.add((kept["day"], kept["revision"]))
+        return kept["value"]
+
+    @property
+    def origin(self) -> str:
+        """In words, when and at which revision parts were made; nothing if there were none."""
+        if not self._origins:
+            return ""
+        each = (f"{revision} of {day}" for day, revision in sorted(self._origins))
+        return f"job by job at revision {', '.join(each)}"
+
+
+def _revision() -> str:
+    """Of the code that runs."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=10"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
