@@ -42,6 +42,18 @@ class RunningPlan(NamedTuple):
         return Assignment(self.bundle, self.plan, roles, self.standbys, period, self.on_purpose)
 
 
+class Setup(NamedTuple):
+    """What every worker process must have, as the first of them had it."""
+
+    who: str
+    """That process, as messages name it."""
+    program: str
+    """As `LeftGroup` has it."""
+    seed: int
+    plans: str
+    """The digest of the bundle that the job was started with."""
+
+
 class Remembered(NamedTuple):
     """The state at the end of a journal."""
 
@@ -92,6 +104,8 @@ class Remembered(NamedTuple):
     """The copy in memory that counts."""
     job: str = ""
     """The digest of the job, if it was written down."""
+    setup: Setup | None = None
+    """What its workers have, if it was."""
 
 
 class OtherJobError(ValueError):
@@ -155,6 +169,7 @@ def read(path: str | Path) -> Remembered | None:
                 cells=_cells(places, fields),
                 joiners=_joiners(fields),
                 job=str(fields.get("job", "")),
+                setup=decode(Setup, fields["setup"]) if fields.get("setup") else None,
             )
         elif "move" in fields and found is not None:
             found = found._replace(move=fields["move"])

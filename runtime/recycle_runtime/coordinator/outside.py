@@ -11,6 +11,7 @@ from typing import Protocol
 
 from recycle_runtime.coordinator.file_thread import FileThread, RealFileThread
 from recycle_runtime.coordinator.journal import Journal
+from recycle_runtime.coordinator.kept_plans import keep_plans
 from recycle_runtime.coordinator.plans import Planner
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.protocol.access import Token
@@ -40,3 +41,4 @@ class Outside:
     planner: Callable[[str, Path], Planner] = Planner
     journal: Callable[[Path], Journal] = Journal
     read_bundle: Callable[[str], Bundle] = Bundle.read
+    keep_plans: Callable[[str, Path], None] = keep_plans

@@ -70,6 +70,7 @@ from recycle_runtime.coordinator.journal import (
     read,
     rows_since,
 )
+from recycle_runtime.coordinator.kept_plans import plans_of
 from recycle_runtime.coordinator.layer_move import LayerMove
 from recycle_runtime.coordinator.lost_starts import LostStarts
 from recycle_runtime.coordinator.membership import name_of
@@ -88,6 +89,7 @@ from recycle_runtime.coordinator.skipped_steps import MAX_SKIPPED
 from recycle_runtime.coordinator.state_machine import ENDLESS, Phase, StateMachine
 from recycle_runtime.files import lock_checkpoints, take_folder
 from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.plan.bundle import digest_of
 from recycle_runtime.plan.node_layout import even_share, placement_order
 from recycle_runtime.plan.plan_book import PlanBook, plan_name
 from recycle_runtime.plan.recut import size_text
@@ -242,15 +244,18 @@ class Service:
         now = self._clock.now()
         bundle = outside.read_bundle(options.bundle)
         self._lock = take_folder(options.state, "coordinator", takes_over=options.takes_over)
-        self._book, self._tensor = PlanBook(bundle), bundle.tensor
         self._journal_path = options.state / FILE
-        remembered = read(self._journal_path)
         self._job_digest = origin_of(bundle).job
         try:
+            remembered = read(self._journal_path)
             check_job(options.state, remembered, self._job_digest)
+            plans, bundle = plans_of((options.bundle, bundle), options.state, remembered)
         except OtherJobError:
             os.close(self._lock)
             raise
+        if remembered is None:
+            outside.keep_plans(options.bundle, options.state)
+        self._book, self._tensor = PlanBook(bundle), bundle.tensor
         copied = prepared(self._journal_path) if remembered is None else remembered.copied
         begins = _beginning(remembered, copied)
         self._journal = outside.journal(self._journal_path)
@@ -299,7 +304,7 @@ class Service:
         self._opening = self._job.checkpoints.begins.words
         """For the first observer."""
         self._store, self._connections = StoreTable(), Connections()
-        self._programs = Programs()
+        self._programs = Programs(digest_of(bundle), None if remembered is None else remembered.setup)
         share = None if options.nodes is None else even_share(len(self._book.grid), options.nodes)
         self._relays = Relays(self.closed)
         self._agents = Agents(bundle.tensor, options.heartbeat_timeout, now, share)
@@ -313,7 +318,7 @@ class Service:
         self._node_at = now
         """When the last one arrived."""
         self._reach = Reachability()
-        self._plan_files = PlanFiles(options.bundle, self._book, self._journal)
+        self._plan_files = PlanFiles(plans, self._book, self._journal)
         self._adaptation = Adaptation(
             self._book, options.adaptation, Replanner(options.state), self._plan_files
         )
@@ -682,10 +687,15 @@ class Service:
         self._happen(Said(member, message))
 
     def _left_group(self, member: Member, message: LeftGroup) -> None:
-        if (mistake := self._programs.mistake(member, message)) is not None:
+        if (mistake := self._programs.mistake(member, message, self._host)) is not None:
             self._failed(member, Failed(0, mistake, is_injected=False, is_hopeless=False))
         else:
             self._happen(Said(member, message))
+
+    def _host(self, worker: Worker) -> str:
+        """Where it runs; nothing if no agent says so."""
+        node = self._agents.nodes().get(worker, "")
+        return node and host_of(node)
 
     def _layers_arrived(self, member: Member, message: LayersArrived) -> None:
         self._adaptation.layers_arrived(message.copied)
@@ -1207,6 +1217,7 @@ class Service:
             step=order.step,
             places=workers,
             job=self._job_digest,
+            setup=self._programs.first,
             plan=[assignment.bundle, assignment.plan, assignment.standbys, int(assignment.on_purpose)],
             roles=[assignment.roles[cell] for cell in cells],
             **({} if cells == workers else {"cells": cells}),

@@ -39,7 +39,16 @@ from recycle_runtime.plan.codec import Columns, decode_stream, unpack_bytes
 from recycle_runtime.plan.isa import Instruction
 from recycle_runtime.plan.worker_ids import Worker, worker_text
 
-__all__ = ["FORMAT_VERSION", "Bundle", "BundleError", "Layout", "PlanEntry", "bundle_alone", "join_bundle"]
+__all__ = [
+    "FORMAT_VERSION",
+    "Bundle",
+    "BundleError",
+    "Layout",
+    "PlanEntry",
+    "bundle_alone",
+    "digest_of",
+    "join_bundle",
+]
 
 MAGIC = b"\x89plan\r\n\x1a"
 """No text file starts like this, and one that went through a change of line ends does not either."""
@@ -51,6 +60,7 @@ PACKING = 6
 """The level of zlib: 9 takes several times as long for a few percent."""
 _PREFIX = struct.Struct("<8sHI32sII")
 _CHECKED_FROM = 14
+_DIGITS = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -196,6 +206,11 @@ def join_bundle(index: Index, plans: Sequence[bytes], recuts: Sequence[bytes] = 
     digest = hashlib.sha256(content).digest()
     checked = digest + struct.pack("<II", len(content), len(blocks) - 1) + tail
     return MAGIC + struct.pack("<HI", FORMAT_VERSION, zlib.crc32(checked)) + checked
+
+
+def digest_of(bundle: Bundle) -> str:
+    """Of all that is in it, as it is shown to people: other plans, other digits."""
+    return bundle.content_hash[:_DIGITS]
 
 
 def bundle_alone(bundle: Bundle) -> bytes:

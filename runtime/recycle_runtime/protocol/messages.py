@@ -245,6 +245,8 @@ class LeftGroup:
     program: str = ""
     """The version of Python and a digest of the source that it reads the program from, if it can be read."""
     seed: Natural = 0
+    plans: str = ""
+    """The digest of the bundle that it was started with."""
 
 
 @dataclass(frozen=True, slots=True)

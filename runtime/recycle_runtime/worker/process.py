@@ -13,7 +13,7 @@ from recycle_runtime.execution.op_times import OpTimes
 from recycle_runtime.execution.parameter_looks import parameters_of
 from recycle_runtime.execution.tracing import Tracer
 from recycle_runtime.files import sentence
-from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.plan.bundle import Bundle, digest_of
 from recycle_runtime.plan.worker_ids import Worker, worker_text
 from recycle_runtime.program.loading import Program, load_program
 from recycle_runtime.program.source_digest import source_name
@@ -461,7 +461,8 @@ class WorkerProcess:
         report = Report(0, is_fresh=True) if self._chunks is None else self._chunks.report()
         report = report._replace(layers_applied=self._layers.applied)
         source = source_name(self._program.source_digest)
-        self.link.say(LeftGroup(generation, report, source, self._started_as.seed))
+        plans = digest_of(self._bundles[0])
+        self.link.say(LeftGroup(generation, report, source, self._started_as.seed, plans))
 
     def _close(self, *, is_stuck: bool = False) -> None:
         """Out of the group, or just leave it alone if a thread is stuck in it."""

@@ -256,6 +256,7 @@ class CoordinatorProcess:
             planner=lambda _, folder: SlowPlanner(process, folder, plans),
             journal=lambda path: FragileJournal(path, process, disk),
             read_bundle=lambda _: bundle,
+            keep_plans=lambda _, __: None,
         )
         self.service: Service
         self.is_up = False
