@@ -42,6 +42,12 @@ class Entry:
             return not self.is_joining and not self.awaits_copy
         return self.report is not None and self.report.applied is not None and not self.report.is_fresh
 
+    def may_be_ahead(self, step: int) -> bool:
+        """Whether it may have made this step."""
+        if self.is_active or self.is_leaving:
+            return True
+        return self.report is not None and self.report.applied is not None and self.report.applied > step
+
 
 class Roster:
     """Worker processes; a worker is whole when all its tensor-parallel processes are there.

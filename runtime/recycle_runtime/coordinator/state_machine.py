@@ -335,8 +335,21 @@ class StateMachine:
 
     def has_state(self, worker: Worker) -> bool:
         """Whether it holds what it works on, for all that is known; one that joins waits for that."""
-        is_new = self.phase is Phase.FORMING or self.rows.next == self.checkpoints.begins.step
-        return is_new or self.roster.has_state(worker)
+        return self._is_as_at_the_beginning or self.roster.has_state(worker)
+
+    @property
+    def _is_as_at_the_beginning(self) -> bool:
+        """Whether one that has just been started holds as much as any other. Not once somebody may have made
+        a step, also if that was not told: who is left has made it then, and nobody can make it again."""
+        if self.phase is Phase.FORMING:
+            return True
+        begins = self.checkpoints.begins.step
+        if self.rows.next != begins:
+            return False
+        # While all still have to read a checkpoint, whoever is ahead of it undoes a step.
+        return self._restore is not None or not any(
+            entry.may_be_ahead(begins) for entry in self.roster.entries.values()
+        )
 
     @property
     def is_steady(self) -> bool:

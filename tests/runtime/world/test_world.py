@@ -19,6 +19,7 @@ from recycle_runtime.testing.world.faults import (
     MoveCoordinator,
     NewNode,
     Partition,
+    StopWorker,
 )
 from recycle_runtime.testing.world.scenarios import WorldJob, scenario
 from recycle_runtime.testing.world.shrinking import shrunk, told
@@ -280,6 +281,17 @@ def _goes_on_one_to_a_node(job: WorldJob, *faults: Fault) -> None:
     story = _quiet(7, [job], faults=faults, steps=30, nodes=4, room=1, checkpoints=0)
     outcome = World(story).run()
     assert not outcome.wrong and outcome.error is None, told(story, outcome)
+
+
+def test_nobody_is_given_up_for_one_that_has_just_been_started(jobs: list[WorldJob]) -> None:
+    """Found once: no step had been told, so it counted as one with a state; but others had made the step."""
+    stop = StopWorker(0.956, 3.94, worker=(2, 0))
+    for at in (2.3, 2.4):
+        cut = Partition(at, 3.7, pairs=((-1, 1), (-1, 2), (0, 1), (0, 2)))
+        story = replace(scenario(1794855237342, jobs), faults=(stop, cut), skipped=frozenset())
+        story = replace(story, copies=0, echoes=0.0, saves=False, checkpoints=0, recut="off", steps=6)
+        outcome = World(story).run()
+        assert not outcome.wrong and outcome.error is None, told(story, outcome)
 
 
 def test_nobody_is_given_up_for_a_peer_that_may_be_gone(jobs: list[WorldJob]) -> None:

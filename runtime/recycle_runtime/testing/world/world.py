@@ -550,6 +550,9 @@ class World:
                         self.note_wrong(f"{process.name} ends with {found} in layer {layer.number}")
 
     def _is_for_want_of_disk(self, error: str) -> bool:
+        """Only those who hold parameters can save them: nobody promises it while their disks are full."""
+        if "were not saved" in error:
+            return any(node.node.is_on and node.node.is_disk_full for node in self.nodes)
         return self._had_full_disk and ("no checkpoint of step" in error or "no space left" in error.lower())
 
     def _check_saved(self) -> None:
