@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from recycle_runtime.launcher.local import RunOptions, run_local
+from tests.runtime.recovery.programs.paces import SLOW
 from tests.runtime.recovery.test_node_command import Nodes, check_end
 from tests.runtime.recovery.watched import TINY
 from tests.runtime.training.alone import train_alone
+from tests.runtime.training.compare import changed
 
 
 @pytest.mark.slow
@@ -39,6 +41,18 @@ def direct(job: Nodes) -> list[str]:
     """Lines of the log about workers that have connected themselves."""
     lines = (line for line in job.said().splitlines() if " rank 0 joins from " in line)
     return [line for line in lines if "through its agent" not in line]
+
+
+@pytest.mark.slow
+def test_a_killed_worker_is_back_through_its_agent(tmp_path: Path, square: str) -> None:
+    """It is started again by itself, gets the state of its stage, and trains to the end."""
+    program = changed(tmp_path, TINY, SLOW)
+    options = RunOptions(square, program, 100, faults=("kill=1:1@5",), relay="on", restarts_workers=True)
+    result = run_local(options)
+    lives = [row.live for row in result.steps]
+    assert min(lives) == 3 and lives[-1] == 4, lives
+    expected = train_alone(TINY, 2, 4, 100).losses
+    assert [row.loss for row in result.steps] == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.slow
