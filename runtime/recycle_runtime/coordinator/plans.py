@@ -19,9 +19,9 @@ from typing import Any, NamedTuple, Protocol
 from recycle_runtime.coordinator.events import PlanMade, PlanningFailed
 from recycle_runtime.coordinator.measured_job import JobText
 from recycle_runtime.coordinator.state_machine import StateMachine
-from recycle_runtime.files import sentence, write_whole
+from recycle_runtime.files import reason, sentence, write_whole
 from recycle_runtime.plan.assembly import Worker
-from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.plan.bundle import Bundle, BundleError
 from recycle_runtime.plan.moves import Counts, quickest_counts
 from recycle_runtime.plan.on_demand import (
     KilledError,
@@ -47,10 +47,16 @@ class Notes(Protocol):
     def write(self, **fields: Any) -> None: ...
 
 
+class PlanGoneError(ValueError):
+    """The job cannot go on without a file, in one sentence."""
+
+
 class PlanFiles:
     """Worker processes are sent these files when they need a plan."""
 
-    def __init__(self, first: str, book: PlanBook, notes: Notes) -> None:
+    def __init__(self, first: str, book: PlanBook, notes: Notes, folder: Path) -> None:
+        """`folder` is where plans are made: they are known by their names in it, wherever it is by then."""
+        self._folder = folder
         self.paths = [Path(first)] * len(book.bundles)
         """Of each bundle; plans for other cuts lie in the first one."""
         self._book, self.notes = book, notes
@@ -67,25 +73,46 @@ class PlanFiles:
     ) -> None:
         """What the coordinator before this one had; `made_for` and `fitted` count names from 0.
 
-        Standbys are cells of the grid of the bundle that runs.
+        Standbys are cells of the grid of the bundle that runs. A file that cannot be read is left out;
+        PlanGoneError if it is that one.
         """
-        first = len(self.paths)
-        for number, name in enumerate(names):
-            self.paths.append(Path(name))
-            self._book.add(Bundle.read(name), made_for.get(number))
+        first, missing = len(self.paths), set[int]()
+        for number, name in enumerate(names, first):
+            path = self._found(name)
+            self.paths.append(path)
+            try:
+                self._book.add(Bundle.read(path), made_for.get(number - first))
+            except (OSError, BundleError) as error:
+                why = f"{path}: {reason(error) if isinstance(error, OSError) else error}"
+                if number == running:
+                    raise PlanGoneError(
+                        f"{why}; workers run this plan: put it back, or resume from a checkpoint "
+                        "with another --state"
+                    ) from None
+                _LOGGER.warning("%s; this plan is left out", why)
+                self._book.leave_out()
+                missing.add(number)
         self._book.with_bundle(running).standby = frozenset(standby)
-        if fitted is not None:
+        if fitted is not None and first + fitted not in missing:
             self._book.with_bundle(first + fitted).fitted = first + fitted
 
+    def _found(self, name: str) -> Path:
+        """Where a file is that was noted under this name, perhaps with the path that the folder had then."""
+        kept = self._folder / Path(name).name
+        return kept if kept.is_file() else self._folder / name
+
+    def _name(self, path: Path) -> str:
+        return path.name if path.parent == self._folder else str(path.absolute())
+
     def add(self, path: Path, bundle: Bundle) -> None:
-        self.notes.write(bundle=str(path))
+        self.notes.write(bundle=self._name(path))
         self.paths.append(path)
         self._book.add(bundle)
 
     def fit(self, path: Path, bundle: Bundle, made_for: Fitted) -> None:
         """A plan for these workers, to be used by them from now on."""
         slow = [[*worker, by] for worker, by in made_for.slow.items()]
-        self.notes.write(bundle=str(path), live=sorted(made_for.live), slow=slow)
+        self.notes.write(bundle=self._name(path), live=sorted(made_for.live), slow=slow)
         self.paths.append(path)
         number = self._book.add(bundle, made_for)
         self._book.with_bundle(number).fitted = number

@@ -78,7 +78,7 @@ from recycle_runtime.coordinator.neighbour_copies import CompleteCopy, Group, Ne
 from recycle_runtime.coordinator.outside import Outside
 from recycle_runtime.coordinator.patience import AttentiveClock, Patience
 from recycle_runtime.coordinator.peer_digests import CHECK_PEERS
-from recycle_runtime.coordinator.plans import PlanFiles, PlansOnDemand
+from recycle_runtime.coordinator.plans import PlanFiles, PlanGoneError, PlansOnDemand
 from recycle_runtime.coordinator.programs import Programs
 from recycle_runtime.coordinator.reach import Reachability
 from recycle_runtime.coordinator.refill import Refill, host_of
@@ -318,7 +318,7 @@ class Service:
         self._node_at = now
         """When the last one arrived."""
         self._reach = Reachability()
-        self._plan_files = PlanFiles(plans, self._book, self._journal)
+        self._plan_files = PlanFiles(plans, self._book, self._journal, options.state)
         self._adaptation = Adaptation(
             self._book, options.adaptation, Replanner(options.state), self._plan_files
         )
@@ -487,13 +487,13 @@ class Service:
 
     def _remember(self, remembered: Remembered) -> None:
         """Go on as the coordinator before this one."""
-        self._plan_files.recall(
-            remembered.bundles,
-            remembered.standby,
-            remembered.made_for,
-            remembered.fitted,
-            0 if remembered.plan is None else remembered.plan.bundle,
-        )
+        try:
+            self._recall_plans(remembered)
+        except PlanGoneError:
+            if remembered.ended is None:
+                raise
+            # Nobody runs it any more.
+            remembered = remembered._replace(plan=None, places=self._book.grid, cells={}, joiners={})
         self._job.remember(remembered)
         self._job.saves.remember(remembered.saved)
         self._save_files.remember(remembered.saving)
@@ -519,6 +519,15 @@ class Service:
         self._hooks.resume(remembered.next_row, remembered.places)
         logs.note(generation=remembered.generation, step=remembered.next_row)
         _LOGGER.info("restarted: %d processes are expected back", len(self._returning))
+
+    def _recall_plans(self, remembered: Remembered) -> None:
+        self._plan_files.recall(
+            remembered.bundles,
+            remembered.standby,
+            remembered.made_for,
+            remembered.fitted,
+            0 if remembered.plan is None else remembered.plan.bundle,
+        )
 
     def _await_agents(self) -> None:
         """The job was over for good, and somebody has started it once more: its agents are sent away."""

@@ -130,6 +130,10 @@ class PlanBook:
             self._made_for[number] = made_for
         return number
 
+    def leave_out(self) -> None:
+        """One that is not there any more: its number is nobody else's, and none of its plans is used."""
+        self.bundles.append(self.bundles[0])
+
     def is_of(self, bundle: Bundle) -> bool:
         """Whether its plans are for this grid."""
         units = bundle.pipelines * bundle.microbatches

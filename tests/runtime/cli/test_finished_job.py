@@ -144,6 +144,30 @@ def test_another_job_is_not_taken_for_this_one(
     assert is_over(state) is (end is not None)
 
 
+def test_a_finished_job_needs_no_plan_that_was_made_for_it(
+    tmp_path: Path, square: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A copy of its folder without them was told to be one of a job that cannot go on."""
+    monkeypatch.setenv(TOKEN, new_token())
+    monkeypatch.setattr("recycle_runtime.coordinator.service._RETURN_SECONDS", 0.0)
+    argv = ["coordinator", square, "--steps", "9", "--listen", "127.0.0.1:0", "--nodes", "2"]
+    argv += ["--plan-ahead", "off", "--replan", "off"]
+    for name, end in (("finished", ENDS["well"]), ("running", None)):
+        (tmp_path / name).mkdir()
+        journal = Journal(tmp_path / name / FILE)
+        journal.write(bundle="gone.plan")
+        places = [(0, 0), (0, 1), (1, 0)]
+        journal.write(generation=1, step=0, places=places, plan=[1, 0, 0, 0], roles=places)
+        if end is not None:
+            journal.write(ended=end)
+        journal.close()
+    assert main([*argv, "--state", str(tmp_path / "finished")]) == 0
+    assert capsys.readouterr().err == ""
+    assert main([*argv, "--state", str(tmp_path / "running")]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"recycle-run: error: {tmp_path}/running/gone.plan: no such file or directory; ")
+
+
 def test_the_same_job_is_known(
     tmp_path: Path, square: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -110,7 +110,7 @@ class FakeJob:
         self.book = PlanBook(bundle or heavy_bundle())
         expected = set(self.book.grid) - set(failed)
         self.coordinator = StateMachine(self.book, 1, steps, expected, self.now)
-        self.files = PlanFiles("first", self.book, self)
+        self.files = PlanFiles("first", self.book, self, Path("nowhere"))
         helper = replanner or Replanner(Path("nowhere"))
         self.adaptation = Adaptation(self.book, options, helper, self.files)
         self.members: dict[Member, FakeMember] = {}

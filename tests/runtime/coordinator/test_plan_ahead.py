@@ -111,7 +111,7 @@ def test_a_job_that_can_be_cut_anew_asks_once_for_a_cut_of_its_workers(
         return is_beyond_bundle
 
     monkeypatch.setattr(coordinator_plans, "is_beyond", beyond)
-    plans = PlansOnDemand(PlanFiles("x.plan", world.book, Notes()), Recording("job", tmp_path))
+    plans = PlansOnDemand(PlanFiles("x.plan", world.book, Notes(), tmp_path), Recording("job", tmp_path))
     plans.look_ahead(world.coordinator)
     assert not any(request.workers for request in asked)
     for _ in range(20):

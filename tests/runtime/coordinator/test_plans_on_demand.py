@@ -40,7 +40,7 @@ cp made "$2"
     script.chmod(0o755)
     monkeypatch.setattr(on_demand, "find_recyclec", lambda: str(script))
     book = PlanBook(Bundle.read(first))
-    files = PlanFiles(str(first), book, Journal(tmp_path / "journal"))
+    files = PlanFiles(str(first), book, Journal(tmp_path / "journal"), tmp_path)
     return PlansOnDemand(files, Planner(HEAVY, tmp_path))
 
 

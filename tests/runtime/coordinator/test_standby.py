@@ -3,6 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from recycle_compiler.backends.bundle import bundle_bytes
 from recycle_compiler.frontend.load import parse_job_text
 from recycle_compiler.planner.compile import plan_failed
@@ -17,7 +19,7 @@ from recycle_runtime.coordinator.events import (
     WorkerFailed,
 )
 from recycle_runtime.coordinator.journal import Journal, read
-from recycle_runtime.coordinator.plans import PlanFiles
+from recycle_runtime.coordinator.plans import PlanFiles, PlanGoneError
 from recycle_runtime.coordinator.state_machine import StateMachine
 from recycle_runtime.plan.plan_book import Fitted, PlanBook
 from recycle_runtime.protocol.messages import Hold, Member
@@ -99,7 +101,7 @@ def test_a_coordinator_that_starts_again_knows_it_too(tmp_path: Path) -> None:
     path = tmp_path / "made.plan"
     path.write_bytes(bundle_bytes(source=HEAVY, plans=[plan_failed(parse_job_text(HEAVY, "heavy.job"), ())]))
     book, journal = PlanBook(heavy_bundle()), Journal(tmp_path / "journal")
-    files = PlanFiles("first", book, journal)
+    files = PlanFiles("first", book, journal, tmp_path)
     journal.write(generation=1, step=0, places=book.grid)
     files.add(path, planned(()))
     made_for = Fitted(frozenset(book.grid), {(1, 1): 2.5})
@@ -109,7 +111,7 @@ def test_a_coordinator_that_starts_again_knows_it_too(tmp_path: Path) -> None:
         remembered = read(tmp_path / "journal")
         assert remembered is not None
         again = PlanBook(heavy_bundle())
-        PlanFiles("first", again, journal).recall(
+        PlanFiles("first", again, journal, tmp_path).recall(
             remembered.bundles, remembered.standby, remembered.made_for, remembered.fitted
         )
         return again
@@ -122,6 +124,49 @@ def test_a_coordinator_that_starts_again_knows_it_too(tmp_path: Path) -> None:
     again = recalled()
     assignment = again.assign(again.grid)
     assert assignment is not None and again.slow_in(assignment) == {}
+
+
+def test_plans_are_found_where_the_folder_is_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coordinator that was started elsewhere, or with a copy of its folder, did not find them."""
+    monkeypatch.chdir(tmp_path)
+    made, old, new = planned(()), Path("old"), Path("new")
+    old.mkdir()
+    book, journal = PlanBook(heavy_bundle()), Journal(tmp_path / "journal")
+    journal.write(generation=1, step=0, places=book.grid)
+    files = PlanFiles("first", book, journal, old)
+    data = bundle_bytes(source=HEAVY, plans=[plan_failed(parse_job_text(HEAVY, "heavy.job"), ())])
+    for name in ("a.plan", "b.plan"):
+        (old / name).write_bytes(data)
+    files.add(old / "a.plan", made)
+    # As it was written down before.
+    journal.write(bundle="old/b.plan")
+    remembered = read(tmp_path / "journal")
+    assert remembered is not None and remembered.bundles == ("a.plan", "old/b.plan")
+    old.rename(new)
+    again = PlanFiles("first", PlanBook(heavy_bundle()), journal, new)
+    again.recall(remembered.bundles, (), {}, None)
+    assert again.paths[1:] == [new / "a.plan", new / "b.plan"]
+
+
+def test_a_plan_that_is_gone_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "there.plan").write_bytes(
+        bundle_bytes(source=HEAVY, plans=[plan_failed(parse_job_text(HEAVY, "heavy.job"), ())])
+    )
+    (tmp_path / "damaged.plan").write_bytes(b"nothing")
+    names, journal = ("gone.plan", "there.plan", "damaged.plan"), Journal(tmp_path / "journal")
+    book = PlanBook(heavy_bundle())
+    made_for = {0: Fitted(frozenset(book.grid), {(1, 1): 2.5})}
+    PlanFiles("first", book, journal, tmp_path).recall(names, (), made_for, 0, running=2)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{tmp_path}/gone.plan: no such file or directory; this plan is left out",
+        f"{tmp_path}/damaged.plan: not a bundle: it does not begin like one; this plan is left out",
+    ]
+    # Workers know the others by the numbers that they had.
+    assert len(book.bundles) == 4 and book.with_bundle(2).fitted is None
+    assignment = book.assign(book.grid)
+    assert assignment is not None and assignment.bundle in (0, 2)
+    with pytest.raises(PlanGoneError, match=r"gone.plan: no such file or directory; workers run this plan"):
+        PlanFiles("first", PlanBook(heavy_bundle()), journal, tmp_path).recall(names, (), {}, None, running=1)
 
 
 def test_a_coordinator_that_starts_again_takes_up_what_was_chosen(tmp_path: Path) -> None:

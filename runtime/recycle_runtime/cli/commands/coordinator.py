@@ -56,6 +56,7 @@ from recycle_runtime.coordinator.journal import OtherJobError, prepare
 from recycle_runtime.coordinator.leadership import Candidacy, Leadership
 from recycle_runtime.coordinator.outside import Outside
 from recycle_runtime.coordinator.patience import Patience
+from recycle_runtime.coordinator.plans import PlanGoneError
 from recycle_runtime.coordinator.service import JobOptions, Service
 from recycle_runtime.coordinator.state_machine import ENDLESS
 from recycle_runtime.files import FolderTakenError
@@ -226,7 +227,7 @@ def _run(
         )
         try:
             service = Service(own, Outside(serve=partial(serve, listener=os.dup(listener))))
-        except (CheckpointError, FolderTakenError, OtherJobError) as error:
+        except (CheckpointError, FolderTakenError, OtherJobError, PlanGoneError) as error:
             raise UserError(str(error)) from None
         if fence is not None:
             fence.check()
