@@ -47,6 +47,13 @@ class Parts:
 
 
 def _revision() -> str:
-    """Of the code that runs."""
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=10"]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    """Of the code that runs, whatever has become of the pages."""
+    revision = _git("rev-parse", "--short=10", "HEAD")
+    changed = _git("status", "--porcelain", "--", "bench", "recycle_compiler", "runtime")
+    return f"{revision} with changes" if changed else revision
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(
+        ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.strip()
