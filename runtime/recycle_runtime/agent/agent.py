@@ -19,12 +19,13 @@ from pathlib import Path
 from recycle_runtime.agent.process_table import PROCESSES, ProcessTable, Row
 from recycle_runtime.agent.processes import KernelProcesses, Processes
 from recycle_runtime.agent.relay import Relay
+from recycle_runtime.agent.search import Search
 from recycle_runtime.agent.watch import Clock, Ended, Limits, Watch
 from recycle_runtime.files import take_folder
 from recycle_runtime.program.user_frames import frames_text, user_frames
 from recycle_runtime.protocol.access import Token
 from recycle_runtime.protocol.address import address_now, term_now
-from recycle_runtime.protocol.codec import MismatchError, ProtocolError, UnreachableError, WireError
+from recycle_runtime.protocol.codec import ProtocolError, UnreachableError, WireError
 from recycle_runtime.protocol.heartbeat_board import Board
 from recycle_runtime.protocol.identity import node_number, process_number
 from recycle_runtime.protocol.job_over import is_over_beside
@@ -53,10 +54,7 @@ _LOGGER = logging.getLogger(__name__)
 _ASK_TO_LEAVE = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 _LOOK_EVERY = 0.1
 _HEARTBEAT_EVERY = 0.5
-_RETRY_EVERY = 0.1
 _FOLLOW_EVERY = 2.0
-_REFUSED_FOR = 30.0
-_TELL_AFTER = 5.0
 _GRACE = 5.0
 """Seconds that an agent which is told to go waits for word that the whole job ends."""
 
@@ -81,6 +79,10 @@ class AgentOptions:
     """The number of the node's memory: see `node_memory`."""
     ends_workers: bool = False
     """Whether workers end when the agent does, however it does; otherwise they wait for the next one."""
+
+
+class _AskedToGoError(WireError):
+    """There is nobody to connect to, and this process was told to go."""
 
 
 class JobOverError(WireError):
@@ -141,6 +143,8 @@ class Agent:
                 signal.signal(number, self._leave)
         try:
             completed(self.live())
+        except _AskedToGoError:
+            pass
         finally:
             for number in _ASK_TO_LEAVE:
                 signal.signal(number, signal.SIG_IGN)
@@ -338,8 +342,7 @@ class Agent:
     async def _connect(self) -> Line:
         """WireError when the coordinator has not answered for long, or has answered and refused, or is not
         there because the job has ended."""
-        options, began = self._options, self._around.now()
-        refused, is_told = 0.0, False
+        options, search = self._options, Search(self._options.patience, self._around.now())
         while True:
             try:
                 self._where = address_now(options)
@@ -353,19 +356,14 @@ class Agent:
                     del self._untold[0]
                 return line
             except WireError as error:
-                now = self._around.now()
                 if isinstance(error, UnreachableError) and is_over_beside(options.address_file):
                     raise JobOverError("the job has ended, and no coordinator is there any more") from None
-                # Whoever listens and refuses may be on its way out, or will refuse for ever.
-                refused = 0.0 if isinstance(error, UnreachableError) else refused or now
-                is_refused = bool(refused) and now - refused > _REFUSED_FOR
-                is_refused |= isinstance(error, MismatchError)
-                if is_refused or now - began > options.patience or self._has_to_go:
+                pause = search.failed(error, self._around.now())
+                if self._has_to_go:
+                    raise _AskedToGoError(str(error)) from None
+                if pause is None:
                     raise
-                if now - began > _TELL_AFTER and not is_told:
-                    is_told = True
-                    _LOGGER.warning("%s; tries again for %.0f s", error, options.patience)
-                await self._around.sleep(_RETRY_EVERY)
+                await self._around.sleep(pause)
 
     def _running(self) -> tuple[RunningProcess, ...]:
         return tuple(

@@ -57,7 +57,6 @@ class Node:
                 ignores=(signal.SIGTERM, signal.SIGHUP),
             )
         where = ["--coordinator", _address(place.host, place.port)]
-        where += [] if shared is None else ["--address-file", str(shared / "address")]
         self._agent = KeptProcess("agent", lambda: [*agent[:2], *where, *agent[2:]], {}, self._lifeline)
         self._is_told = False
 
@@ -136,6 +135,10 @@ def _listen_beside(host: str, place: Place) -> socket.socket:
         return listen(host, place.port)
     try:
         is_free = all(where[0] != host for *_, where in socket.getaddrinfo(place.host, place.port))
+    except socket.gaierror:
+        # A name that is not known yet, such as that of a pod that has not started: the agent waits for it.
+        is_free = True
+    try:
         return listen(host, place.port if is_free else 0)
     except OSError as error:
         if error.errno != errno.EADDRINUSE:

@@ -8,7 +8,13 @@ from contextlib import suppress
 from typing import TypeVar
 
 from recycle_runtime.protocol.access import Token, access_of
-from recycle_runtime.protocol.codec import MismatchError, UnreachableError, WireError
+from recycle_runtime.protocol.codec import (
+    MismatchError,
+    ProtocolError,
+    RefusalError,
+    UnreachableError,
+    WireError,
+)
 from recycle_runtime.protocol.framing import (
     Refused,
     Response,
@@ -66,6 +72,7 @@ class Channel:
         return found
 
     def _open(self, host: str, port: int, token: str, deadline: float, *, tls: bool) -> None:
+        self._where = f"{host}:{port}" if port else "this node"
         self._socket = self._reached(host, port, max(deadline - time.monotonic(), _LEAST_SECONDS))
         try:
             self._session = self._prove(token, deadline, tls=tls)
@@ -104,7 +111,7 @@ class Channel:
         try:
             data = self._socket.recv(most)
         except TimeoutError:
-            raise _SilentError("it says nothing") from None
+            raise self._silent() from None
         except OSError as error:
             raise WireError(f"the coordinator is gone: {error}") from None
         if not data:
@@ -123,25 +130,30 @@ class Channel:
         """Each end to the other; WireError if that has not happened by then."""
         try:
             challenge = self._heard(lambda: unframe_challenge(self._buffer), deadline)
-        except WireError as error:
-            raise WireError(f"what listens there is not the coordinator of a job: {error}") from None
+        except ProtocolError as error:
+            raise self._stranger(error) from None
         if challenge.version != VERSION:
-            raise WireError(other_version(challenge.version, VERSION))
+            raise RefusalError(other_version(challenge.version, VERSION))
         binding = self._secure(deadline, theirs=isinstance(challenge, TlsChallenge), ours=tls)
         servers, clients = challenge.nonce, new_nonce()
         mine = proof(token, "client", VERSION, servers, clients, binding)
         try:
             self._send_bytes(frame_handshake(Response(VERSION, clients, mine)))
+        except OSError as error:
+            raise WireError(f"the coordinator is gone: {error}") from None
+        try:
             verdict = self._heard(lambda: unframe_verdict(self._buffer), deadline)
         except _SilentError:
-            raise WireError("what listens there does not answer") from None
-        except OSError:
+            raise
+        except ProtocolError as error:
+            raise self._stranger(error) from None
+        except WireError:
             between = ", or somebody stands between with another certificate" if tls else ""
             raise _TokenRefusedError(f"the coordinator does not accept the token{between}") from None
         if isinstance(verdict, Refused):
-            raise WireError(f"the coordinator refuses: {verdict.why}")
+            raise RefusalError(f"the coordinator refuses: {verdict.why}")
         if not is_proof(verdict.proof, proof(token, "server", VERSION, servers, clients, binding)):
-            raise WireError("what listens there does not know the job's token")
+            raise RefusalError("what listens there does not know the job's token")
         return Session(token, "client", servers, clients)
 
     def _secure(self, deadline: float, *, theirs: bool, ours: bool) -> str:
@@ -161,26 +173,34 @@ class Channel:
             # The other end says nothing in it before this one has proved itself.
             self._heard(lambda: tunnel.is_ready or None, deadline)
             self._socket.sendall(tunnel.owed())
-        except WireError as error:
-            raise WireError(f"what listens there does not speak TLS: {error}") from None
+        except ProtocolError as error:
+            raise RefusalError(f"what listens there does not speak TLS: {error}") from None
+        except WireError:
+            raise
         except OSError as error:
             raise WireError(f"the coordinator is gone: {error}") from None
         return tunnel.binding
+
+    def _silent(self) -> "_SilentError":
+        return _SilentError(f"what listens at {self._where} does not answer yet")
+
+    def _stranger(self, error: ProtocolError) -> RefusalError:
+        return RefusalError(f"what listens at {self._where} is not the coordinator of a job: {error}")
 
     def _heard(self, take: Callable[[], T | None], deadline: float) -> T:
         """The next part of the handshake, however slowly it comes, but not after the deadline."""
         while (found := take()) is None:
             left = deadline - time.monotonic()
             if left <= 0:
-                raise _SilentError("it says nothing")
+                raise self._silent()
             self._socket.settimeout(left)
             self.fill(_MOST_BEFORE_PROOF)
         return found
 
 
 class _SilentError(WireError):
-    """Somebody listens and does not answer."""
+    """Somebody listens and does not answer: a coordinator that starts, or is busy or paused, may yet."""
 
 
-class _TokenRefusedError(WireError):
+class _TokenRefusedError(RefusalError):
     """Another one may be accepted."""

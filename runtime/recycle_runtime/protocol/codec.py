@@ -45,6 +45,10 @@ class UnreachableError(WireError):
     """Nobody listens there."""
 
 
+class RefusalError(WireError):
+    """Whoever listens there has answered, and it is not the coordinator, or will not have this process."""
+
+
 class MismatchError(WireError):
     """Both ends were started in ways that do not go together: no use in trying again."""
 

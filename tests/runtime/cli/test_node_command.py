@@ -85,6 +85,36 @@ def test_options_are_passed_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     assert (told.checkpoint, told.workers_per_node, told.script_words) == ("-kept", 2, [])
 
 
+@pytest.mark.parametrize("takeover", ["0", "5"])
+def test_an_agent_knows_where_the_end_of_the_job_is_marked(
+    takeover: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Where no node takes over, one that was started again looked for a coordinator of a finished job."""
+    for name in ("x.plan", "x.py"):
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    for name, value in (("MASTER_ADDR", "first"), ("NODE_RANK", "1"), ("NNODES", "5"), (TOKEN, "t" * 32)):
+        monkeypatch.setenv(name, value)
+    seen: list[str] = []
+
+    class Recorded:
+        def __init__(self, place: object, coordinator: object, agent: list[str], shared: object) -> None:
+            assert (shared is None) == (takeover == "0")
+            seen.extend(agent)
+
+        def run(self, stop: object) -> int:
+            return 0
+
+        def end(self) -> None: ...
+
+    monkeypatch.setattr(node, "Node", Recorded)
+    argv = ["node", "x.plan", "--workers-per-node", "2", "--state", "s", "--takeover-timeout", takeover]
+    assert main([*argv, "x.py", "--mine"]) == 0
+    told = command_line().parse([*seen[:2], "--coordinator", "first:1", *seen[2:]])
+    assert told.address_file == "s/coordinator/address"
+    assert told.script_words == ["x.py", "--mine"]
+
+
 def test_whoever_ends_with_its_parent_is_told() -> None:
     argv = ["node", "x.plan", "--program", "x.py", "--steps", "9", "--workers-per-node", "2", "--state", "s"]
     for more, told in (([], False), (["--end-with-parent"], True)):

@@ -215,7 +215,7 @@ def test_a_listener_that_falls_silent_is_left(first: bytes) -> None:
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=answer, daemon=True).start()
-        with pytest.raises(WireError, match=r"says nothing|does not answer"):
+        with pytest.raises(WireError, match="does not answer yet"):
             Channel("127.0.0.1", int(listener.getsockname()[1]), TOKEN, timeout=0.5)
     for sock in taken:
         sock.close()
@@ -235,7 +235,7 @@ def test_a_listener_that_trickles_is_left() -> None:
                         return
 
         threading.Thread(target=trickle, daemon=True).start()
-        with pytest.raises(WireError, match="says nothing"):
+        with pytest.raises(WireError, match="does not answer yet"):
             Channel("127.0.0.1", int(listener.getsockname()[1]), TOKEN, timeout=0.5)
         over.set()
 

@@ -164,9 +164,12 @@ def run(arguments: Namespace, output: Output) -> int:
     with stop_requests(requests, patient=True):
         nodes = place.nodes if arguments.nodes is None else arguments.nodes
         state = arguments.node_state or str(Path(arguments.state) / f"node-{place.node}")
-        shared = Path(arguments.state) / "coordinator" if takes_over else None
+        folder = Path(arguments.state) / "coordinator"
         words = coordinator_words(arguments, place.host, nodes)
-        node = Node(place, words, agent_words(arguments, state), shared)
+        # Where nodes share it, an agent sees there who has taken over, and whether the job has ended.
+        agent = agent_words(arguments, state)
+        agent[2:2] = ["--address-file", str(folder / "address")]
+        node = Node(place, words, agent, folder if takes_over else None)
         try:
             return node.run(lambda: requests.number)
         except SupervisorError as error:
