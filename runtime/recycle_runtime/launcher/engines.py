@@ -8,6 +8,7 @@
 | Kubernetes, indexed Job | JOB_COMPLETION_INDEX | pod 0 of the Job in RECYCLE_SERVICE | 29500 |
 """
 
+import ipaddress
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -68,9 +69,13 @@ def _check_one_process_a_node(environment: Mapping[str, str]) -> None:
 
 def _first_node(environment: Mapping[str, str], launcher: Sequence[str]) -> tuple[str, int]:
     """Its host, and the port at which its coordinator listens unless the user names another."""
-    master = environment.get("MASTER_ADDR", "")
+    master = environment.get("MASTER_ADDR", "").strip()
+    if ":" in master and not _is_address(master):
+        raise EngineError(f"MASTER_ADDR must be a host without a port, got {master!r}: MASTER_PORT has that")
     if environment.get("TORCHELASTIC_RUN_ID"):
         _refuse_elastic(environment, launcher)
+        if not master:
+            raise EngineError("MASTER_ADDR must be set to the host of the first node: torchrun does that")
         return master, _number(environment, "MASTER_PORT", PORT) + 1
     if master:
         return master, _number(environment, "MASTER_PORT", PORT)
@@ -123,9 +128,19 @@ def _rank(environment: Mapping[str, str]) -> int:
     for name in _RANKS:
         if environment.get(name):
             return _number(environment, name)
+    if environment.get("SLURM_JOB_NODELIST") and not environment.get("MASTER_ADDR"):
+        raise EngineError("SLURM_NODEID does not say which node this is: start it with srun")
     raise EngineError(
         "NODE_RANK must be set to the number of this node: 0 for that of MASTER_ADDR, then 1, ..."
     )
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text.strip("[]").partition("%")[0])
+    except ValueError:
+        return False
+    return True
 
 
 def _number(environment: Mapping[str, str], name: str, usual: int | None = None) -> int:
