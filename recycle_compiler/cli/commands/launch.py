@@ -2,6 +2,7 @@
 
 import re
 from argparse import Namespace
+from posixpath import normpath
 
 from recycle_compiler.cli.bundles import read_bundle, read_bundle_job
 from recycle_compiler.cli.options.files import add_output_argument
@@ -23,6 +24,8 @@ _IMAGE = "recycle:latest"
 _WORKERS_PER_NODE = 8
 SYSTEMS = ("slurm", "kubernetes", "jobset")
 _CONTAINERS = ("kubernetes", "jobset")
+_MOUNTED = ("/var/lib/recycle", "/tmp", "/dev/shm")
+"""Where their other volumes are."""
 
 
 def add_arguments(parser: Arguments) -> None:
@@ -125,9 +128,21 @@ def _check(arguments: Namespace, script: tuple[str, ...]) -> None:
         )
     if arguments.system not in _CONTAINERS and arguments.image is not None:
         raise UsageError("--image is for kubernetes and jobset only")
-    if arguments.system in _CONTAINERS and not (arguments.checkpoint or "/").startswith("/"):
+    if arguments.system in _CONTAINERS and arguments.checkpoint is not None:
+        _check_mount(arguments.checkpoint)
+
+
+def _check_mount(folder: str) -> None:
+    """A container has a volume there, and others beside it."""
+    if not folder.startswith("/"):
+        raise UsageError(f"--checkpoint must begin with / here, as the containers see it, got {folder!r}")
+    if ":" in folder:
+        raise UsageError(f"--checkpoint is where a volume is mounted, and may have no colon, got {folder!r}")
+    plain = normpath("/" + folder.lstrip("/"))
+    if any(plain == own or own.startswith(plain.rstrip("/") + "/") for own in _MOUNTED):
         raise UsageError(
-            f"--checkpoint must begin with / here, as the containers see it, got {arguments.checkpoint!r}"
+            f"--checkpoint is where a volume is mounted, and the containers need {', '.join(_MOUNTED)} for "
+            f"others: name another folder, got {folder!r}"
         )
 
 

@@ -18,7 +18,8 @@ from recycle_runtime.coordinator.neighbour_copies import CompleteCopy
 from recycle_runtime.files import reason, write_whole
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.plan_book import Assignment, Fitted, PlanBook
-from recycle_runtime.protocol.codec import decode, encode
+from recycle_runtime.plan.worker_ids import worker_text
+from recycle_runtime.protocol.codec import Natural, ProtocolError, decode, encode
 from recycle_runtime.protocol.messages import Evaluated, JobEnded, JobEvent, Member, Saved, StepRow
 
 FILE = "journal.jsonl"
@@ -108,7 +109,11 @@ class Remembered(NamedTuple):
     """What its workers have, if it was."""
 
 
-class OtherJobError(ValueError):
+class JournalError(ValueError):
+    """A journal that a job cannot go on from, in one sentence."""
+
+
+class OtherJobError(JournalError):
     """A folder has the journal of another job, in one sentence."""
 
 
@@ -149,38 +154,48 @@ class Journal:
 
 def rows_since(path: str | Path, step: int) -> list[StepRow]:
     """Rows from this step on, as they were told."""
-    return [decode(StepRow, row["told"]) for row in _lines(path) if "told" in row and row["row"] >= step]
+    rows: list[StepRow] = []
+    damaged = _Damaged(path)
+    for number, fields in _lines(path):
+        if "told" not in fields or fields["row"] < step:
+            continue
+        try:
+            rows.append(decode(StepRow, fields["told"]))
+        except ProtocolError:
+            damaged.note(number)
+    damaged.say()
+    return rows
 
 
 def read(path: str | Path) -> Remembered | None:
-    """None when there is nothing to go on from."""
+    """None when there is nothing to go on from; JournalError if a line says what it cannot say."""
     found: Remembered | None = None
     next_row = 0
     standby: tuple[Worker, ...] = ()
     layer_bytes: tuple[int, ...] = ()
     begins: tuple[str | None, int, int] = (None, 0, 0)
-    lines = list(_lines(path))
+    lines = [fields for _, fields in _lines(path)]
     for fields in lines:
         if "generation" in fields:
-            places = tuple(worker_of(place) for place in fields["places"])
-            found = Remembered(int(fields["generation"]), int(fields["step"]), places, 0, ())
+            places = fields["places"]
+            found = Remembered(fields["generation"], fields["step"], places, 0, ())
             found = found._replace(
                 plan=_plan(places, fields),
                 cells=_cells(places, fields),
                 joiners=_joiners(fields),
-                job=str(fields.get("job", "")),
-                setup=decode(Setup, fields["setup"]) if fields.get("setup") else None,
+                job=fields.get("job", ""),
+                setup=fields.get("setup"),
             )
         elif "move" in fields and found is not None:
             found = found._replace(move=fields["move"])
         elif "row" in fields:
-            next_row = int(fields["row"]) + 1
+            next_row = fields["row"] + 1
         elif "standby" in fields:
-            standby = tuple(worker_of(place) for place in fields["standby"])
+            standby = fields["standby"]
         elif "layer_bytes" in fields:
-            layer_bytes = tuple(map(int, fields["layer_bytes"]))
+            layer_bytes = fields["layer_bytes"]
         elif "begins" in fields:
-            begins = tuple(fields["begins"])
+            begins = fields["begins"]
             next_row = begins[1]
         elif "restored" in fields:
             begins = (None, begins[1], begins[2])
@@ -199,12 +214,12 @@ def read(path: str | Path) -> Remembered | None:
         restore=restore,
         first_step=step,
         first_item=item,
-        evaluated=tuple(decode(Evaluated, row["evaluated"]) for row in lines if "evaluated" in row),
-        saved=tuple(decode(Saved, row["saved"]) for row in lines if "saved" in row),
-        saving=tuple(str(row["saving"]) for row in lines if "saving" in row),
-        last_save=next((decode(LastSave, row["last_save"]) for row in lines if "last_save" in row), None),
-        done=tuple((decode(Member, row["done"]), row["error"]) for row in lines if "done" in row),
-        ended=next((decode(JobEnded, row["ended"]) for row in lines if "ended" in row), None),
+        evaluated=tuple(row["evaluated"] for row in lines if "evaluated" in row),
+        saved=tuple(row["saved"] for row in lines if "saved" in row),
+        saving=tuple(row["saving"] for row in lines if "saving" in row),
+        last_save=next((row["last_save"] for row in lines if "last_save" in row), None),
+        done=tuple((row["done"], row["error"]) for row in lines if "done" in row),
+        ended=next((row["ended"] for row in lines if "ended" in row), None),
         copied=_copied(lines),
     )
 
@@ -233,35 +248,138 @@ def prepare(folder: Path, copied: CompleteCopy | None) -> None:
 
 def prepared(path: str | Path) -> CompleteCopy | None:
     """The copy in memory that a job goes on from which has not begun with it yet."""
-    return _copied(list(_lines(path)))
+    return _copied([fields for _, fields in _lines(path)])
 
 
 def _copied(lines: list[dict[str, Any]]) -> CompleteCopy | None:
     """The newest."""
     found = [row["copied"] for row in lines if "copied" in row]
-    return decode(CompleteCopy, found[-1]) if found else None
+    return found[-1] if found else None
 
 
-def worker_of(value: Any) -> Worker:
-    pipeline, stage = value
-    return int(pipeline), int(stage)
+def check_fits(path: str | Path, state: Remembered, book: PlanBook) -> None:
+    """JournalError unless the last generation can be one of these plans."""
+    if (wrong := _misfit(state, book)) is not None:
+        line = max(number for number, fields in _lines(path) if "generation" in fields)
+        raise JournalError(f"{path}:{line}: damaged, or of another job: {wrong}")
 
 
-def _lines(path: str | Path) -> Iterator[dict[str, Any]]:
+def _misfit(state: Remembered, book: PlanBook) -> str | None:
+    """What cannot be true, in a few words."""
+    names = (*state.places, *state.joiners)
+    if strange := [name for name in names if not book.has(name)]:
+        return f"the job has no worker {worker_text(strange[0])}"
+    if not state.places or len({*names}) < len(names):
+        return "it has no workers, or one of them twice"
+    if state.plan is None:
+        return None if book.assign(state.places) is not None else "there is no plan for its workers"
+    number, plan = state.plan.bundle, state.plan.plan
+    if number >= len(book.bundles) or plan >= len(book.bundles[number].plans):
+        return f"there is no plan {plan} of bundle {number}"
+    here = book.with_bundle(number)
+    cells = [state.cells.get(name, name) for name in state.places] + list(state.joiners.values())
+    if not all(map(here.has, cells)) or len({*cells}) < len(cells):
+        return "its workers are where its plan has none"
+    roles = state.plan.roles.values()
+    if not all(map(here.has, roles)) or len({*roles}) < len(roles):
+        return "its workers have parts that its plan does not have"
+    return None if all(map(here.has, state.standby)) else "workers stand by that its plan does not have"
+
+
+class _Damaged:
+    """Lines that are left out: told once, however many they are."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._path, self._first, self._count = path, 0, 0
+
+    def note(self, line: int) -> None:
+        self._first = self._first or line
+        self._count += 1
+
+    def say(self) -> None:
+        if self._count == 1:
+            _LOGGER.warning("%s:%d: damaged, and left out", self._path, self._first)
+        elif self._count:
+            _LOGGER.warning(
+                "%s:%d: damaged, and left out, as are %d lines after it",
+                self._path, self._first, self._count - 1,
+            )  # fmt: skip
+
+
+def _lines(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """What stands in each, with its number; JournalError if that is not what such a line has."""
     try:
         text = Path(path).read_bytes()
     except FileNotFoundError:
         return
     lines = text.split(b"\n")
+    damaged = _Damaged(path)
     for number, line in enumerate(lines, 1):
         try:
             row: object = json.loads(line)
         except (ValueError, RecursionError):
             row = None
         if isinstance(row, dict):
-            yield cast(dict[str, Any], row)
+            try:
+                yield number, _checked(cast(dict[str, Any], row))
+            except ProtocolError as error:
+                raise JournalError(f"{path}:{number}: damaged: {error}") from None
         elif line and number < len(lines):
-            _LOGGER.warning("%s:%d: damaged, and left out", path, number)
+            damaged.note(number)
+    damaged.say()
+
+
+def _checked(fields: dict[str, Any]) -> dict[str, Any]:
+    """Every field as what it is; those that later versions may add stay as they are."""
+    for name, others in _NEEDS.items():
+        if name in fields and (missing := [other for other in others if other not in fields]):
+            raise ProtocolError(f"{name} without {missing[0]}")
+    read = {
+        name: decode(_FIELDS[name], value, name) if name in _FIELDS else value
+        for name, value in fields.items()
+    }
+    for name in ("roles", "cells"):
+        if name in read and len(read[name]) != len(read.get("places", ())):
+            raise ProtocolError(f"{name} has {len(read[name])} values, not {len(read.get('places', ()))}")
+    return read
+
+
+_Place = tuple[Natural, Natural]
+_FIELDS: Mapping[str, Any] = {
+    "generation": Natural,
+    "step": Natural,
+    "places": tuple[_Place, ...],
+    "plan": tuple[Natural, Natural, Natural, Natural],
+    "roles": tuple[_Place, ...],
+    "cells": tuple[_Place, ...],
+    "joiners": tuple[tuple[_Place, _Place], ...],
+    "job": str,
+    "setup": Setup | None,
+    "move": str | None,
+    "row": Natural,
+    "standby": tuple[_Place, ...],
+    "layer_bytes": tuple[Natural, ...],
+    "begins": tuple[str | None, Natural, Natural],
+    "evaluated": Evaluated,
+    "saved": Saved,
+    "saving": str,
+    "last_save": LastSave,
+    "done": Member,
+    "error": str | None,
+    "ended": JobEnded,
+    "copied": CompleteCopy,
+    "bundle": str,
+    "live": tuple[_Place, ...],
+    "slow": tuple[tuple[Natural, Natural, float], ...],
+}
+"""What a field of a line may be. What was told of each row, of many, is looked at when it is asked for."""
+_NEEDS: Mapping[str, tuple[str, ...]] = {
+    "generation": ("step", "places"),
+    "plan": ("roles",),
+    "told": ("row",),
+    "done": ("error",),
+    "slow": ("bundle", "live"),
+}
 
 
 def _take_off_cut_line(path: Path) -> None:
@@ -281,18 +399,18 @@ def _take_off_cut_line(path: Path) -> None:
 def _plan(places: tuple[Worker, ...], fields: dict[str, Any]) -> RunningPlan | None:
     if "plan" not in fields:
         return None
-    bundle, plan, standbys, on_purpose = map(int, fields["plan"])
-    roles = dict(zip(places, map(worker_of, fields["roles"]), strict=True))
+    bundle, plan, standbys, on_purpose = fields["plan"]
+    roles = dict(zip(places, fields["roles"], strict=True))
     return RunningPlan(bundle, plan, roles, standbys, bool(on_purpose))
 
 
 def _cells(places: tuple[Worker, ...], fields: dict[str, Any]) -> dict[Worker, Worker]:
-    return dict(zip(places, map(worker_of, fields["cells"]), strict=True)) if "cells" in fields else {}
+    return dict(zip(places, fields["cells"], strict=True)) if "cells" in fields else {}
 
 
 def _joiners(fields: dict[str, Any]) -> dict[Worker, Worker]:
     """None in a journal that was written before they were."""
-    return {worker_of(worker): worker_of(cell) for worker, cell in fields.get("joiners", ())}
+    return dict(fields.get("joiners", ()))
 
 
 def _bundles(lines: list[dict[str, Any]]) -> tuple[tuple[str, ...], dict[int, Fitted], int | None]:
@@ -308,9 +426,9 @@ def _bundles(lines: list[dict[str, Any]]) -> tuple[tuple[str, ...], dict[int, Fi
         if "slow" in fields:
             fitted = len(names)
             made_for[fitted] = _fitted(fields["live"], fields["slow"])
-        names.append(str(fields["bundle"]))
+        names.append(fields["bundle"])
     return tuple(names), made_for, fitted
 
 
 def _fitted(live: Any, slow: Any) -> Fitted:
-    return Fitted(frozenset(map(worker_of, live)), {(int(p), int(s)): float(by) for p, s, by in slow})
+    return Fitted(frozenset(live), {(pipeline, stage): by for pipeline, stage, by in slow})

@@ -63,8 +63,9 @@ from recycle_runtime.coordinator.events import (
 from recycle_runtime.coordinator.hooks import Hooks
 from recycle_runtime.coordinator.journal import (
     FILE,
-    OtherJobError,
+    JournalError,
     Remembered,
+    check_fits,
     check_job,
     prepared,
     read,
@@ -250,13 +251,13 @@ class Service:
             remembered = read(self._journal_path)
             check_job(options.state, remembered, self._job_digest)
             plans, bundle = plans_of((options.bundle, bundle), options.state, remembered)
-        except OtherJobError:
+            copied = prepared(self._journal_path) if remembered is None else remembered.copied
+        except JournalError:
             os.close(self._lock)
             raise
         if remembered is None:
             outside.keep_plans(options.bundle, options.state)
         self._book, self._tensor = PlanBook(bundle), bundle.tensor
-        copied = prepared(self._journal_path) if remembered is None else remembered.copied
         begins = _beginning(remembered, copied)
         self._journal = outside.journal(self._journal_path)
         if begins is not None and remembered is None:
@@ -521,13 +522,15 @@ class Service:
         _LOGGER.info("restarted: %d processes are expected back", len(self._returning))
 
     def _recall_plans(self, remembered: Remembered) -> None:
+        running = 0 if remembered.plan is None else remembered.plan.bundle
         self._plan_files.recall(
             remembered.bundles,
             remembered.standby,
             remembered.made_for,
             remembered.fitted,
-            0 if remembered.plan is None else remembered.plan.bundle,
+            running if running < len(self._book.bundles) + len(remembered.bundles) else 0,
         )
+        check_fits(self._journal_path, remembered, self._book)
 
     def _await_agents(self) -> None:
         """The job was over for good, and somebody has started it once more: its agents are sent away."""

@@ -371,6 +371,22 @@ def _outline(text: str) -> dict[str, Any]:
         (["slurm", "--image", "x"], "--image is for kubernetes and jobset only"),
         (["kubernetes", "--checkpoint", "kept"], "--checkpoint must begin with / here"),
         (["jobset", "--checkpoint", "kept"], "--checkpoint must begin with / here"),
+        (
+            ["kubernetes", "--checkpoint", "/a:b"],
+            "--checkpoint is where a volume is mounted, and may have no",
+        ),
+        (
+            ["kubernetes", "--checkpoint", "/"],
+            "the containers need /var/lib/recycle, /tmp, /dev/shm for others",
+        ),
+        (
+            ["jobset", "--checkpoint", "//tmp/"],
+            "the containers need /var/lib/recycle, /tmp, /dev/shm for others",
+        ),
+        (
+            ["jobset", "--checkpoint", "/var/lib"],
+            "the containers need /var/lib/recycle, /tmp, /dev/shm for others",
+        ),
     ],
 )
 def test_what_cannot_be_meant(argv: list[str], words: str, bundle: str, recyclec: Recyclec) -> None:
@@ -395,3 +411,16 @@ def test_a_node_that_would_end_the_job_is_named(bundle: str, recyclec: Recyclec)
         "recyclec: note: all workers of each of the stages 0, 1, 2, 3 are on one node, whose failure ends "
         "the job; with --workers-per-node 11 or less the job survives the failure of any node\n"
     )
+
+
+def test_a_script_that_is_told_to_end_before_it_starts_a_command_again(
+    bundle: str, recyclec: Recyclec
+) -> None:
+    """The command has died, and the signal comes while the script waits."""
+    _, text, _ = recyclec("launch", "slurm", bundle, "--program", "x.py", "--steps", "1")
+    keep = text[text.index("keep() {") :]
+    keep = keep[: keep.index("\n}\n") + 3]
+    lines = ["set -u", keep, "sleep() { kill -TERM $$; }", "keep bash -c 'echo ran; kill -9 $$'"]
+    done = subprocess.run(["bash", "-c", "\n".join(lines)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (143, "ran\n")
+    assert "No such process" not in done.stderr and "unbound" not in done.stderr

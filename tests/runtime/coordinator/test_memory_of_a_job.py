@@ -50,7 +50,7 @@ from tests.runtime.recovery.plans_for_tests import fake_bundle
 def test_nothing_to_go_on_from(tmp_path: Path) -> None:
     assert read(tmp_path / "journal") is None
     journal = Journal(tmp_path / "journal")
-    journal.write(row=0, told={"step": 0})
+    journal.write(row=0, told=StepRow(0, 0.5, 1.0, 2, "0"))
     journal.close()
     assert read(tmp_path / "journal") is None
 

@@ -1,6 +1,7 @@
 """`recycle-run coordinator`: the process that tracks workers, chooses plans and orders regroupings."""
 
 import argparse
+import logging
 import os
 import socket
 from argparse import Namespace
@@ -52,14 +53,14 @@ from recycle_runtime.cli.parser import Arguments
 from recycle_runtime.cli.signals import StopRequests, stop_requests
 from recycle_runtime.coordinator.fence import Fence, stand_by
 from recycle_runtime.coordinator.hooks import Hooks
-from recycle_runtime.coordinator.journal import OtherJobError, prepare
+from recycle_runtime.coordinator.journal import JournalError, prepare
 from recycle_runtime.coordinator.leadership import Candidacy, Leadership
 from recycle_runtime.coordinator.outside import Outside
 from recycle_runtime.coordinator.patience import Patience
 from recycle_runtime.coordinator.plans import PlanGoneError
 from recycle_runtime.coordinator.service import JobOptions, Service
 from recycle_runtime.coordinator.state_machine import ENDLESS
-from recycle_runtime.files import FolderTakenError
+from recycle_runtime.files import FolderTakenError, write_whole
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.protocol.access import Token
 from recycle_runtime.protocol.address import published
@@ -67,6 +68,7 @@ from recycle_runtime.protocol.job_over import is_over, mark_over, unmark_over
 from recycle_runtime.protocol.messages import JobEnded
 from recycle_runtime.protocol.server import Served, Server
 
+_LOGGER = logging.getLogger(__name__)
 _BACKLOG = 1024
 _START_SECONDS = 300.0
 """For the first workers to arrive."""
@@ -227,7 +229,7 @@ def _run(
         )
         try:
             service = Service(own, Outside(serve=partial(serve, listener=os.dup(listener))))
-        except (CheckpointError, FolderTakenError, OtherJobError, PlanGoneError) as error:
+        except (CheckpointError, FolderTakenError, JournalError, PlanGoneError) as error:
             raise UserError(str(error)) from None
         if fence is not None:
             fence.check()
@@ -321,7 +323,14 @@ def _hooks(arguments: Namespace) -> Hooks:
 
 
 def _announce(folder: Path, text: str) -> None:
-    """Write the address for others to read, once the coordinator listens there."""
-    aside = folder / f"address.{os.getpid()}"
-    aside.write_text(text, encoding="utf-8")
-    aside.replace(folder / "address")
+    """Write the address for others to read, once the coordinator listens there.
+
+    A job that is under way does not end because there is no room for it: whoever trains knows the one before.
+    """
+    path = folder / "address"
+    try:
+        write_whole(path, text.encode())
+    except OSError as error:
+        if not path.is_file():
+            raise
+        _LOGGER.warning("%s; what it holds stays there for agents", error)
