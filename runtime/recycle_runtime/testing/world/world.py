@@ -252,6 +252,8 @@ class World:
         self._over_at = 0.0
         self._strangers = 0
         self._had_full_disk = False
+        self._is_unwritten = False
+        """Whether this coordinator has said that it cannot write its journal."""
         self._is_clean = True
         """Whether no fault so far could make a worker look lost that is not."""
         self._runs = 0
@@ -498,6 +500,7 @@ class World:
                 self._check_end(message)
             case JobEvent():
                 self.tell(f"told: {message.text}")
+                self._is_unwritten |= message.text.startswith("cannot write") and "journal" in message.text
             case Recovered():
                 self.outcome.recoveries += 1
                 self.tell(
@@ -512,11 +515,11 @@ class World:
         rows = self.outcome.rows
         if self._may_go_back and self._goes_back_to not in (None, hello.next):
             self.note_wrong(f"a job goes on with step {hello.next} from a copy of step {self._goes_back_to}")
-        elif self._may_go_back and hello.next <= rows:
+        elif (self._may_go_back or self._is_unwritten) and hello.next <= rows:
             self.outcome.rows = hello.next
         elif hello.next < rows:
             self.note_wrong(f"a coordinator begins with step {hello.next}, and {rows} steps were told")
-        self._may_go_back = False
+        self._may_go_back = self._is_unwritten = False
 
     def _hear_row(self, row: StepRow) -> None:
         expected = self.outcome.rows
