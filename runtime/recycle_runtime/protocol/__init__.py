@@ -6,6 +6,7 @@ access          the job's tokens, which may be exchanged while it runs, and whet
 tls             connections that nobody else can read, on request
 channel         a client's end of such a connection
 server          many such connections in one loop
+refusals        what the log says of those that were refused
 store_table     keys and values, and who waits for them: the coordinator's side
 remote_store    the same as a torch store: a worker's side
 """

@@ -3,7 +3,7 @@
 Strangers get a nonce and nothing else: a wrong proof, a long frame or half a minute of silence closes their
 connection, and when too many of them wait the oldest goes. One who knows the token and says what makes no
 sense is hung up on as well, and so is a connection on which something was changed on its way; a line in the
-log says why.
+log says why (see `refusals`).
 """
 
 import logging
@@ -32,6 +32,7 @@ from recycle_runtime.protocol.framing import (
 )
 from recycle_runtime.protocol.messages import VERSION, Message
 from recycle_runtime.protocol.records import MOST_BYTES
+from recycle_runtime.protocol.refusals import Refusals
 from recycle_runtime.protocol.tls import Certificate, Tunnel
 
 _log = logging.getLogger(__name__)
@@ -135,6 +136,7 @@ class Server:
         self._listener.setblocking(False)
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._strangers: dict[Connection, None] = {}
+        self._refusals = Refusals(_log)
         self._broken: list[Connection] = []
         """Found to be so while something was sent, when no error is expected."""
 
@@ -163,6 +165,7 @@ class Server:
         while self._broken:
             self.drop(self._broken.pop())
         self._forget_strangers()
+        self._refusals.look()
         self._served.tick()
 
     def flush(self, connection: Connection) -> None:
@@ -202,6 +205,7 @@ class Server:
             if isinstance(key.data, Connection):
                 key.data.session = None
                 self.drop(key.data)
+        self._refusals.end()
         self._selector.unregister(self._listener)
         self._listener.close()
         self._selector.close()
@@ -262,7 +266,7 @@ class Server:
             self._deliver(connection)
         except WireError as error:
             who = "a client" if connection.is_known else "a stranger"
-            _log.warning("refused %s at %s: %s", who, connection.address, error)
+            self._refusals.tell(who, connection.address, str(error))
             self.drop(connection)
         return connection.is_open
 
