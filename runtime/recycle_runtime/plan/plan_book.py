@@ -159,9 +159,16 @@ class PlanBook:
             if not set(own) <= set(stages):
                 continue
             wanted = self.ranges[own.start : own.stop]
-            for book in self.family:
-                if not book.groups and book.ranges == wanted and book.units == self.units:
-                    return book, own.start
+            alike = [
+                book
+                for book in self.family
+                if not book.groups and book.ranges == wanted and book.units == self.units
+            ]
+            planned = workers_of(self.first)[own.start : own.stop]
+            if alike:
+                # Others of the same cut may have plans for more workers only.
+                fitting = (book for book in alike if any(counts == planned for counts, _ in book.layouts()))
+                return next(fitting, alike[0]), own.start
         return None
 
     def slow_in(self, assignment: Assignment) -> dict[Worker, float]:
