@@ -56,7 +56,7 @@ def _cells(outcome: Outcome) -> tuple[str, str, str, str]:
     return (
         f"{outcome.average:.2f}",
         f"{outcome.share:.3f}",
-        f"{outcome.gpu_hours_lost:.0f}",
+        str(round(outcome.gpu_hours_lost)),
         f"{outcome.still:.2f}",
     )
 
