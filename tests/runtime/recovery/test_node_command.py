@@ -95,11 +95,18 @@ class Nodes:
 
     def child(self, node: int, name: str) -> int:
         """The process of that command on this node."""
+        (pid,) = self._children(node, name)
+        return pid
+
+    def until_another(self, node: int, name: str, before: int) -> None:
+        """Workers train on for a while before it is started again."""
+        self.until(lambda: self._children(node, name) not in ([], [before]))
+
+    def _children(self, node: int, name: str) -> list[int]:
+        """None where it has died."""
         pid = self.nodes[node].pid
-        for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-            if name in Path(f"/proc/{each}/cmdline").read_text().split("\0"):
-                return int(each)
-        raise AssertionError(f"no {name} on node {node}")
+        found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return [int(each) for each in found if name in Path(f"/proc/{each}/cmdline").read_text().split("\0")]
 
     def workers(self, node: int) -> list[int]:
         path = self.state / f"node-{node}" / "processes.json"
@@ -145,7 +152,7 @@ def test_a_worker_an_agent_and_the_coordinator_are_killed(nodes: Nodes) -> None:
         before = nodes.child(node, name)
         os.kill(before, signal.SIGKILL)
         nodes.until_steps(5)
-        assert nodes.child(node, name) != before
+        nodes.until_another(node, name, before)
     check_end(nodes, workers=3)
 
 
