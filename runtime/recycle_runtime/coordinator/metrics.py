@@ -1,8 +1,28 @@
 """What is measured of a job: its steps, and how long each change took. Standard library only."""
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from recycle_runtime.protocol.messages import Member, Recovered, StepDone, StepRow
+from recycle_runtime.protocol.messages import LossShare, Member, Recovered, StepDone, StepRow
+
+
+@dataclass(slots=True)
+class _Telling:
+    """What the workers of a generation have said about a step, as it was run last."""
+
+    corrections: int
+    """Of steps before it, as the workers count them: after another one it is run again."""
+    losses: dict[Member, float] = field(default_factory=dict[Member, float])
+    rate: float | None = None
+    done: dict[Member, StepDone] = field(default_factory=dict[Member, StepDone])
+    """By those who have made it."""
+
+
+class _Earlier(NamedTuple):
+    """A step as an earlier generation may have made it."""
+
+    corrections: int
+    row: StepRow
 
 
 class StepRows:
@@ -12,17 +32,18 @@ class StepRows:
     anybody can make the step, so that a step which counts has its loss whoever dies. A step that a generation
     begins with is made anew, unless all but those who had made it fail before they have undone it: then it
     counts as it was made first.
+
+    Shares may be said of a step whose predecessor is corrected afterwards: it is run again, and they are said
+    again with a larger number of corrections. Those of different numbers are never added up: one that was not
+    said again, or not heard, is unknown.
     """
 
     def __init__(self, first: int = 0) -> None:
         self.next = first
         """The first step whose row is not complete."""
         self._with_loss: frozenset[Member] = frozenset()
-        self._said: dict[int, dict[Member, StepDone]] = {}
-        """By those who have made the step."""
-        self._losses: dict[int, dict[Member, float]] = {}
-        self._rates: dict[int, float] = {}
-        self._earlier: dict[int, StepRow] = {}
+        self._told: dict[int, _Telling] = {}
+        self._earlier: dict[int, _Earlier] = {}
         """Steps that may have been made in a generation before this one, and are made again."""
         self._members: frozenset[Member] = frozenset()
         self._live, self._plan = 0, ""
@@ -40,10 +61,13 @@ class StepRows:
         `with_loss` are the members whose shares make up the loss.
         """
         rows = [self._row() for _ in range(self.next, step)]
-        self._earlier |= {row.step: row for row in map(self._made, self._losses) if row.loss is not None}
-        self._said.clear()
-        self._losses.clear()
-        self._rates.clear()
+        for made, telling in self._told.items():
+            row, earlier = self._made(made, telling), self._earlier.get(made)
+            if row.loss is not None:
+                self._earlier[made] = _Earlier(telling.corrections, row)
+            elif earlier is not None and earlier.corrections != telling.corrections:
+                del self._earlier[made]
+        self._told.clear()
         self._members, self._live, self._plan, self._with_loss = members, live, plan, with_loss
         return rows
 
@@ -51,50 +75,61 @@ class StepRows:
         """Whether steps of this generation count only when this process has made them."""
         return member in self._members
 
-    def add_loss(self, member: Member, step: int, loss: float | None, rate: float | None = None) -> None:
+    def add_share(self, member: Member, said: LossShare | StepDone) -> None:
         """What a process adds to the loss of a step that it may fail to finish, and its learning rate."""
-        if step < self.next or member not in self._members:
+        if said.step < self.next or member not in self._members:
             return
-        if loss is not None:
-            self._losses.setdefault(step, {})[member] = loss
-        if rate is not None:
-            self._rates[step] = rate
+        telling = self._told.get(said.step)
+        if telling is None or telling.corrections < said.corrections:
+            telling = self._told[said.step] = _Telling(said.corrections)
+        if telling.corrections > said.corrections:
+            return
+        if said.loss is not None:
+            telling.losses[member] = said.loss
+        if said.rate is not None:
+            telling.rate = said.rate
+        if isinstance(said, StepDone):
+            telling.done[member] = said
 
     def add(self, member: Member, done: StepDone) -> list[StepRow]:
         """A process has made a step; rows that are complete now."""
-        step = done.step
-        self.add_loss(member, step, done.loss, done.rate)
-        if step >= self.next and member in self._members:
-            self._said.setdefault(step, {})[member] = done
+        self.add_share(member, done)
         rows: list[StepRow] = []
         # Nobody else is in there.
-        while self._members and len(self._members) == len(self._said.get(self.next, ())):
+        while (
+            self._members
+            and (telling := self._told.get(self.next)) is not None
+            and len(self._members) == len(telling.done)
+        ):
             rows.append(self._row())
         return rows
 
     def _row(self) -> StepRow:
         step, self.next = self.next, self.next + 1
-        row, earlier = self._made(step), self._earlier.pop(step, None)
-        for told in (self._losses, self._said, self._rates):
-            told.pop(step, None)
-        return earlier if earlier is not None and row.loss is None else row
+        telling, earlier = self._told.pop(step, None), self._earlier.pop(step, None)
+        if telling is None:
+            return self._made(step, _Telling(0)) if earlier is None else earlier.row
+        row = self._made(step, telling)
+        if row.loss is None and earlier is not None and earlier.corrections == telling.corrections:
+            return earlier.row
+        return row
 
-    def _made(self, step: int) -> StepRow:
+    def _made(self, step: int, telling: _Telling) -> StepRow:
         """What is known of a step of this generation."""
-        losses, said = self._losses.get(step, {}), self._said.get(step, {})
+        losses, done = telling.losses, telling.done.values()
         is_known = self._with_loss <= losses.keys()
         # The ranks of a worker load the same samples.
-        loaded = [done for member, done in said.items() if member.tp_rank == 0]
+        loaded = [each for member, each in telling.done.items() if member.tp_rank == 0]
         return StepRow(
             step,
             sum(losses[member] for member in sorted(self._with_loss)) if is_known else None,
-            max((done.seconds for done in said.values()), default=0.0),
+            max((each.seconds for each in done), default=0.0),
             self._live,
             self._plan,
-            max((done.data_wait for done in said.values()), default=0.0),
-            samples=sum(done.samples for done in loaded),
-            tokens=sum(done.tokens for done in loaded),
-            learning_rate=self._rates.get(step),
+            max((each.data_wait for each in done), default=0.0),
+            samples=sum(each.samples for each in loaded),
+            tokens=sum(each.tokens for each in loaded),
+            learning_rate=telling.rate,
         )
 
 

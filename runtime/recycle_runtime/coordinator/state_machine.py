@@ -511,7 +511,7 @@ class StateMachine:
         self._tell_rows(self.rows.add(member, message))
 
     def _loss_share(self, member: Member, message: LossShare) -> None:
-        self.rows.add_loss(member, message.step, message.loss, message.rate)
+        self.rows.add_share(member, message)
 
     def _step_settled(self, member: Member, message: Settled) -> None:
         if member not in self.roster:

@@ -23,7 +23,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar, cast, get_args
 from recycle_runtime.plan.chrome_trace import Event
 from recycle_runtime.protocol.codec import Natural, ProtocolError, Travels, decode, encode
 
-VERSION: Final = 7
+VERSION: Final = 8
 """Of what is said here; both ends of a connection must have the same."""
 
 # Values that messages carry.
@@ -320,6 +320,9 @@ class LossShare:
     loss: float | None
     rate: float | None = None
     """The learning rate of the step: of the first group of the last chunk."""
+    corrections: Natural = 0
+    """How many steps a late validation has corrected so far, the same for all workers. What was said with
+    another number is void: the step before was clipped or left out since, and this one is run again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,6 +344,8 @@ class StepDone:
     """Of these, if they are whole numbers in rows."""
     rate: float | None = None
     """As in LossShare, which may not have been heard."""
+    corrections: Natural = 0
+    """As in LossShare."""
 
 
 @dataclass(frozen=True, slots=True)

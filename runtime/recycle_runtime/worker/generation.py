@@ -186,7 +186,8 @@ class Generation:
             equipment.link.say(FirstGradients(step, session.gradients(step)))
         self._is_first_step = False
         done = report._asdict()
-        done |= {**session.counts._asdict(), "rate": self._rate}
+        assert self._chunks is not None
+        done |= {**session.counts._asdict(), "rate": self._rate, "corrections": self._chunks.corrections}
         equipment.link.say(StepDone(**done, times=equipment.engine.take_times()))
 
     def can_halve(self, data: MicroBatches) -> bool | None:
@@ -242,7 +243,8 @@ class Generation:
             assert self._session is not None
             assert self._chunks is not None
             self._rate = self._chunks.rate
-            equipment.link.say(LossShare(equipment.link.step, self._session.loss, self._rate))
+            share = LossShare(equipment.link.step, self._session.loss, self._rate, self._chunks.corrections)
+            equipment.link.say(share)
         equipment.hooks.before_instruction(position)
 
     def _before_forward(self, position: int) -> None:
@@ -266,8 +268,16 @@ class Generation:
         step, began = unreported
         if self._chunks.applied == step + 1:
             seconds = self._equipment.surroundings.now() - began
-            loss = self._session.loss
-            self._equipment.link.say(StepDone(step, loss, seconds, repeated=0, times={}, rate=self._rate))
+            done = StepDone(
+                step,
+                self._session.loss,
+                seconds,
+                repeated=0,
+                times={},
+                rate=self._rate,
+                corrections=self._chunks.corrections,
+            )
+            self._equipment.link.say(done)
 
     async def _copy_state(self, chunks: HeldChunks) -> Copied | None:
         """State that travels before training goes on; what was received, None if there was no need."""

@@ -85,6 +85,11 @@ class HeldChunks(Mapping[int, Chunk]):
         """What became of the last settled step; the same for all of them."""
         return self._first.stepper.record
 
+    @property
+    def corrections(self) -> int:
+        """How many steps a late validation has corrected; the same for all workers in the same step."""
+        return self._first.stepper.progress.redone
+
     def outlook(self) -> StepRecord | None:
         """What will become of the last step, when all workers have made it; the same for all of them."""
         return self._first.stepper.outlook()

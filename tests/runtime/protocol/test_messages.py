@@ -162,7 +162,8 @@ def test_a_message_has_one_handler() -> None:
 
 
 def test_names_on_the_wire() -> None:
-    assert to_fields(LossShare(4, None)) == {"type": "loss_share", "step": 4, "loss": None, "rate": None}
+    fields = {"type": "loss_share", "step": 4, "loss": None, "rate": None, "corrections": 0}
+    assert to_fields(LossShare(4, None)) == fields
     assert KINDS["go"] is Go
 
 

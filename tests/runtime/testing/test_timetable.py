@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recycle_runtime.coordinator.metrics import StepRows
-from recycle_runtime.protocol.messages import InjectedFault, Member, StepDone, StepRow
+from recycle_runtime.protocol.messages import InjectedFault
 from recycle_runtime.testing import faults as of_workers
 from recycle_runtime.testing.chaos import chaos
 from recycle_runtime.testing.faults import InjectedFaults
@@ -140,60 +139,3 @@ def test_chaos_leaves_every_stage_a_worker(
         else:
             live.remove(place)
         assert {stage for _, stage in live} == set(range(stages))
-
-
-def members(*places: tuple[int, int]) -> frozenset[Member]:
-    return frozenset(Member(place, 0) for place in places)
-
-
-def done(step: int, loss: float | None, seconds: float) -> StepDone:
-    return StepDone(step, loss, seconds, repeated=0, times={})
-
-
-def test_rows_come_in_order_when_everybody_has_spoken() -> None:
-    first, last = Member((0, 0), 0), Member((0, 1), 0)
-    rows = StepRows()
-    assert rows.begin(0, frozenset({first, last}), 2, "0 0", frozenset({last})) == []
-    assert rows.add(last, done(0, 0.5, 1.0)) == []
-    assert rows.add(last, done(1, 0.25, 1.0)) == []
-    assert [row.step for row in rows.add(first, done(0, None, 3.0))] == [0]
-    (row,) = rows.add(first, done(1, None, 2.0))
-    assert row == StepRow(1, 0.25, 2.0, 2, "0 0")
-    assert rows.add(first, done(0, None, 9.0)) == []
-
-
-def test_a_step_that_counts_has_a_row_though_its_workers_are_gone() -> None:
-    one, two, first = Member((0, 1), 0), Member((1, 1), 0), Member((0, 0), 0)
-    rows = StepRows()
-    rows.begin(0, frozenset({one, two, first}), 3, "0 1", frozenset({one, two}))
-    rows.add_loss(one, 0, 0.25)
-    rows.add_loss(two, 0, 0.5)
-    rows.add(first, done(0, None, 1.0))
-    rows.add(first, done(1, None, 1.0))
-    (row,) = rows.begin(1, frozenset({one, first}), 2, "0 2", frozenset({one}))
-    assert row == StepRow(0, 0.75, 1.0, 3, "0 1")
-    # What was said about step 1 is void.
-    assert rows.add(one, done(1, 0.5, 1.0)) == []
-    assert [row.loss for row in rows.add(first, done(1, None, 1.0))] == [0.5]
-
-
-def test_a_share_that_nobody_knows_makes_no_number() -> None:
-    rows = StepRows()
-    rows.begin(0, members((0, 0), (1, 0)), 2, "0", members((0, 0), (1, 0)))
-    rows.add(Member((0, 0), 0), done(0, 0.25, 1.0))
-    (row,) = rows.begin(1, members((0, 0)), 1, "1")
-    assert row.loss is None
-
-
-def test_a_step_that_is_not_made_again_counts_as_it_was_made() -> None:
-    """One of two has made it and should undo it; the other fails before it has."""
-    one, two, both = Member((0, 0), 0), Member((1, 0), 0), members((0, 0), (1, 0))
-    rows = StepRows()
-    rows.begin(0, both, 2, "0", both)
-    rows.add_loss(one, 0, 0.25)
-    rows.add_loss(two, 0, 0.5)
-    rows.add(one, done(0, 0.25, 1.0))
-    assert rows.begin(0, both, 2, "1", both) == []
-    rows.add_loss(two, 0, 0.5)
-    (row,) = rows.begin(1, members((0, 0)), 1, "1", members((0, 0)))
-    assert row == StepRow(0, 0.75, 1.0, 2, "0")

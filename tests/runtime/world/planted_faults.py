@@ -1,6 +1,7 @@
 """Faults that are planted in the product, to see that worlds find them."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from recycle_runtime.coordinator.metrics import StepRows
 from recycle_runtime.coordinator.service import Service
 from recycle_runtime.coordinator.state_machine import Phase, StateMachine
 from recycle_runtime.execution.chunk import Chunk
-from recycle_runtime.protocol.messages import Leave, LeftGroup, Member, Report, StepDone, ToWorker
+from recycle_runtime.protocol.messages import Leave, LeftGroup, LossShare, Member, Report, StepDone, ToWorker
 from recycle_runtime.testing.world.world import TOKEN, World
 from recycle_runtime.worker.link import Link
 
@@ -87,6 +88,16 @@ def rows_of_anybody(patch: pytest.MonkeyPatch) -> None:
         return real(self, member, done)  # type: ignore[arg-type]
 
     patch.setattr(StepRows, "add", add)
+
+
+def void_shares_count(patch: pytest.MonkeyPatch) -> None:
+    """Found once: what a worker said of a step counts, though the step was run again after a correction."""
+    real = StepRows.add_share
+
+    def add_share(self: StepRows, member: Member, said: LossShare | StepDone) -> None:
+        real(self, member, replace(said, corrections=0))
+
+    patch.setattr(StepRows, "add_share", add_share)
 
 
 def anybody_is_let_in(patch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from recycle_runtime.testing.world.faults import (
     MoveCoordinator,
     NewNode,
     Partition,
+    StopAgent,
     StopWorker,
 )
 from recycle_runtime.testing.world.scenarios import WorldJob, scenario
@@ -327,6 +328,36 @@ def test_a_report_that_is_said_again_does_not_count(
         story, wrong = next((story, found) for story in stories for found in World(story).run().wrong)
     assert not World(story).run().wrong
     assert wrong.startswith("LeftGroup about generation 1 is said again in generation 2, and counts: ")
+
+
+def test_a_share_of_a_step_that_was_run_again_does_not_count(
+    jobs: list[WorldJob], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found once: step 8 was left out, so step 9 was run again; what a worker said then was stuck in its
+    stopped agent, and it was given up: the row of step 9 had what it had said before."""
+    stories = [
+        _quiet(
+            7,
+            jobs[:1],
+            faults=(StopAgent(at / 1000, 11.0, node=2),),
+            steps=12,
+            nodes=4,
+            relay=True,
+            skipped=frozenset({8}),
+            checkpoints=0,
+            copies=0,
+            echoes=0.0,
+            recut="off",
+            saves=False,
+        )
+        for at in range(1800, 2100, 20)
+    ]
+    with monkeypatch.context() as patch:
+        planted.void_shares_count(patch)
+        story, wrong = next((story, found) for story in stories for found in World(story).run().wrong)
+    assert "step 9 has loss nan, and " in wrong
+    outcome = World(story).run()
+    assert not outcome.wrong and outcome.error is None, told(story, outcome)
 
 
 def test_a_story_is_told_in_few_words(jobs: list[WorldJob], monkeypatch: pytest.MonkeyPatch) -> None:
