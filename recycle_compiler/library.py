@@ -106,7 +106,7 @@ class CompiledBundle:
     def __getitem__(self, failures: int) -> "Plan":
         """The fastest plan with so many failed workers, under whichever cut."""
         own = self.own(failures)
-        number = self.bundle.fastest_recut(own.streams.job.workers - failures)
+        number = self.bundle.fastest_recut(own.streams.job.workers - failures, groups=True)
         if number is None or self.bundle.recuts[number].plans[0].period >= own.streams.claims.period:
             return own
         return Plan(self.bundle.recuts[number], 0, read_streams(self.bundle.recuts[number], 0))

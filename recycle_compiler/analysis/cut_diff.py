@@ -3,20 +3,21 @@
 from dataclasses import dataclass
 from typing import Any
 
-from recycle_compiler.ir.bundled import layout_name
+from recycle_compiler.ir.bundled import layout_name, read_job
 from recycle_compiler.ir.failure import failure_set
+from recycle_compiler.ir.groups import AnyLayout, any_layout_of
 from recycle_compiler.ir.job import JobSpec
-from recycle_compiler.ir.layout import Layout, layout_of
+from recycle_compiler.ir.layout import layout_of
 from recycle_compiler.ir.units import in_unit, plural, time_text, unit_name
-from recycle_compiler.planner.recut import bytes_between
 from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.plan.recut import least_bytes_to
 
 
 @dataclass(frozen=True, slots=True)
 class FastestCut:
     """Where the workers that so many failures leave are fastest."""
 
-    layout: Layout
+    layout: AnyLayout
     period: int
     is_own: bool
 
@@ -38,19 +39,13 @@ def fastest_cut(bundle: Bundle, job: JobSpec, plan: int) -> FastestCut | None:
     own = layout_of(job, failure_set(entry.failed))
     if own is None:
         return None
-    number = bundle.fastest_recut(sum(own.workers))
+    number = bundle.fastest_recut(sum(own.workers), groups=True)
     if number is None or bundle.recuts[number].plans[0].period >= entry.period:
         return FastestCut(own, entry.period, True)
     recut = bundle.recuts[number]
-    return FastestCut(recut_layout(recut, 0), recut.plans[0].period, False)
-
-
-def recut_layout(recut: Bundle, plan: int) -> Layout:
-    """Layers and workers of each stage of a plan under another cut."""
-    counts = [recut.pipelines] * recut.stages
-    for _, stage in recut.plans[plan].failed:
-        counts[stage] -= 1
-    return Layout(recut.cut, tuple(counts))
+    layout = any_layout_of(read_job(recut), failure_set(recut.plans[0].failed))
+    assert layout is not None, "another cut is one of layers"
+    return FastestCut(layout, recut.plans[0].period, False)
 
 
 def cut_name(bundle: Bundle, recut: Bundle) -> str:
@@ -63,8 +58,20 @@ def cut_change(failures: int, before: FastestCut, after: FastestCut) -> CutChang
     layers = sum(before.layout.layers)
     moved = layers
     if sum(after.layout.layers) == layers:
-        moved = bytes_between(before.layout, after.layout, (1,) * layers)
+        moved = _layers_between(before.layout, after.layout)
     return CutChange(failures, before, after, moved)
+
+
+def _layers_between(more: AnyLayout, fewer: AnyLayout) -> int:
+    """What the workers of the smaller layout have to fetch, or give up, in all."""
+    if sum(fewer.workers) > sum(more.workers):
+        more, fewer = fewer, more
+    held = {
+        (rank, stage): span
+        for stage, (span, workers) in enumerate(zip(more.ranges, more.workers, strict=True))
+        for rank in range(workers)
+    }
+    return least_bytes_to(held, fewer.ranges, fewer.workers, (1,) * sum(more.layers)).size
 
 
 def change_line(change: CutChange, old: JobSpec, new: JobSpec) -> str:

@@ -89,8 +89,13 @@ def planned_names(planned: FailureSet, actual: FailureSet, job: JobSpec) -> dict
 
 
 def _names(planned: Roles, actual: Roles, job: JobSpec) -> tuple[Column, Column]:
-    """New names of pipelines, and names[stage, pipeline] of workers."""
+    """New names of pipelines, and names[stage, pipeline] of workers.
+
+    Where groups share the micro-batches, each keeps its own: pipelines keep their names.
+    """
     pipeline_names = _matching(planned, actual, job.pipelines)
+    if job.groups:
+        pipeline_names = np.arange(job.pipelines, dtype=np.int64)
     return pipeline_names, _worker_names(planned, actual, job.stages, pipeline_names)
 
 

@@ -47,7 +47,12 @@ def _of_groups(schedule: Schedule, layout: GroupedLayout) -> Iterator[str]:
         f"{job.name}: {plural(sum(layout.layers), 'layer')} on {workers_text(schedule)} in "
         f"{len(layout.groups)} groups of pipelines with cuts of their own; {units}{halves}"
     )
-    yield f"layers x workers of each stage @ micro-batches of each group: {layout}"
+    for number, (group, share) in enumerate(zip(layout.groups, layout.shares, strict=True)):
+        stages = f"{plural(group.stages, 'stage')} on {plural(sum(group.workers), 'worker')}"
+        yield (
+            f"group {number} has {plural(share, 'micro-batch')} in {stages}, layers x workers of each: "
+            f"{stage_list(group)}"
+        )
 
 
 def workers_text(schedule: Schedule) -> str:

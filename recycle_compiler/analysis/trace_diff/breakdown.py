@@ -18,10 +18,11 @@ _TRIED = 6
 
 @dataclass(frozen=True, slots=True)
 class OpTime:
-    """The ops of one kind on one stage; times in microseconds."""
+    """The ops of one kind on one stage, and for one chunk where it holds several; times in microseconds."""
 
     kind: OpKind
     stage: int
+    chunk: int
     count: int
     planned: float
     median: float
@@ -68,22 +69,28 @@ def groups(schedule: Schedule) -> Iterator[tuple[OpKind, int, np.ndarray[tuple[i
     """The ops of each kind on each stage, as rows."""
     for kind in sorted({OpKind(kind) for kind in schedule.ops.kind.tolist()}):
         for stage in range(schedule.job.stages):
-            rows = np.flatnonzero((schedule.ops.kind == kind) & (schedule.ops.chunk == stage))
+            here = schedule.ops.worker // schedule.job.pipelines == stage
+            rows = np.flatnonzero((schedule.ops.kind == kind) & here)
             if len(rows):
                 yield kind, stage, rows
 
 
 def op_times(schedule: Schedule, work: Floats, planned: Floats) -> Iterator[OpTime]:
-    for kind, stage, rows in groups(schedule):
-        low, median, high = np.quantile(work[:, rows], (0.1, 0.5, 0.9)).tolist()
-        yield OpTime(kind, stage, work[:, rows].size, float(planned[rows[0]]), median, low, high)
+    chunks = schedule.ops.chunk
+    for kind, stage, of_stage in groups(schedule):
+        for chunk in np.unique(chunks[of_stage]).tolist():
+            rows = of_stage[chunks[of_stage] == chunk]
+            low, median, high = np.quantile(work[:, rows], (0.1, 0.5, 0.9)).tolist()
+            yield OpTime(kind, stage, chunk, work[:, rows].size, float(planned[rows[0]]), median, low, high)
 
 
 def typical_times(schedule: Schedule, times: Iterable[OpTime]) -> Floats:
     """For each op the median of its kind on its stage."""
-    medians = {(row.kind, row.stage): row.median for row in times}
-    places = zip(schedule.ops.kind.tolist(), schedule.ops.chunk.tolist(), strict=True)
-    return np.array([medians[OpKind(kind), stage] for kind, stage in places])
+    medians = {(row.kind, row.stage, row.chunk): row.median for row in times}
+    ops = schedule.ops
+    stages = ops.worker // schedule.job.pipelines
+    places = zip(ops.kind.tolist(), stages.tolist(), ops.chunk.tolist(), strict=True)
+    return np.array([medians[OpKind(kind), stage, chunk] for kind, stage, chunk in places])
 
 
 def worker_times(

@@ -41,6 +41,7 @@ def comparison_document(comparison: Comparison) -> str:
             {
                 "kind": row.kind.name,
                 "stage": row.stage,
+                **({} if comparison.schedule.job.has_chunk_per_stage else {"chunk": row.chunk}),
                 "count": row.count,
                 "planned": row.planned,
                 "median": row.median,

@@ -71,21 +71,29 @@ def renamed(schedule: Schedule, roles: Mapping[Worker, Worker]) -> Schedule:
 
 
 def match(trace: Trace, schedule: Schedule) -> Measured:
-    """Every op of the plan in every step of the trace; TraceError if one is missing, or there is another."""
+    """Every op of the plan in every step of the trace; TraceError if one is missing, or there is another.
+
+    A worker that holds several chunks runs ops of one name for each of them, in the order of its plan.
+    """
     names = [op_name(op) for op in schedule.ops]
     workers = [worker_at(op.worker, schedule.job.pipelines) for op in schedule.ops]
-    rows = {place: row for row, place in enumerate(zip(workers, names, strict=True))}
+    rows: dict[tuple[Worker, str], list[int]] = {}
+    for row, place in enumerate(zip(workers, names, strict=True)):
+        rows.setdefault(place, []).append(row)
     steps = trace.steps
     index = {step: number for number, step in enumerate(steps)}
-    start, end, waited = (np.full((len(steps), len(rows)), np.nan) for _ in range(3))
-    for op in trace.ops:
-        row, step = rows.get((op.worker, op.name)), index[op.step]
-        if row is None:
+    start, end, waited = (np.full((len(steps), len(names)), np.nan) for _ in range(3))
+    # In the file ops of a worker are in order; of two that take no time, only the file says which was first.
+    for op in sorted(trace.ops, key=lambda op: op.start):
+        known, step = rows.get((op.worker, op.name)), index[op.step]
+        if known is None:
             raise TraceError(
                 f"step {op.step}: worker {op.worker} has run {op.name}, which is not in its plan"
             )
-        if not np.isnan(start[step, row]):
-            raise TraceError(f"step {op.step}: worker {op.worker} has run {op.name} twice")
+        row = next((row for row in known if np.isnan(start[step, row])), None)
+        if row is None:
+            often = "twice" if len(known) == 1 else f"more than {len(known)} times"
+            raise TraceError(f"step {op.step}: worker {op.worker} has run {op.name} {often}")
         start[step, row], end[step, row], waited[step, row] = op.start, op.end, op.waited
     for step, row in np.argwhere(np.isnan(start)).tolist():
         raise TraceError(

@@ -1,9 +1,11 @@
 """What each op of a plan waits for, and how long a step takes when ops take as long as they are told to.
 
 Steps follow each other: a worker begins the next one when its optimizer step has ended, and the reduction of
-a stage begins when the last of its workers is done. A step then takes, on average over many, the maximum
-cycle mean of the graph between the ends of stages, found by Karp's algorithm. For the times of the profile
-that is the period of the plan. Without stagger all stages end together, as the plan counts it.
+a stage begins when the last of its workers is done; where groups of pipelines have cuts of their own, that
+of a chunk when the last of its holders is done with its work and with the reductions before it. A step then
+takes, on average over many, the maximum cycle mean of the graph between the ends of stages, found by Karp's
+algorithm. For the times of the profile that is the period of the plan. Without stagger all stages end
+together, as the plan counts it.
 
 A network also tells what of an op's time was waiting that a trace did not set apart. All workers of a trace
 have one clock, so an op that starts before its input exists has waited inside: for the op that makes its
@@ -15,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from recycle_compiler.analysis.trace_diff.matching import Floats, Measured
 from recycle_compiler.ir.failure import Worker, worker_number
@@ -23,6 +26,7 @@ from recycle_compiler.ir.job import JobSpec, leading_chunks
 from recycle_compiler.ir.ops import Column, OpKind, OpTable
 from recycle_compiler.ir.schedule import Schedule
 
+Rows = NDArray[np.intp]
 NOTHING = -1
 """In a column of rows: there is no such op."""
 
@@ -43,9 +47,10 @@ class Network:
     """How long that result travels, as planned."""
     order: tuple[int, ...]
     """Rows of work on micro-batches, each after all that it waits for."""
-    reduction: Column
-    """The row of each worker's reduction; its optimizer step is in `step`."""
-    step: Column
+    sums: tuple[Rows, ...]
+    """The rows of each reduction that workers begin together, in the order in which each worker has them."""
+    steps: Rows
+    """The rows of all optimizer steps."""
 
     @property
     def stage(self) -> Column:
@@ -63,19 +68,18 @@ def network_of(schedule: Schedule) -> Network:
     source, lag = _sources(schedule)
     work = np.flatnonzero(schedule.is_compute)
     order = work[np.argsort(schedule.start[work], kind="stable")]
-    reduction, step = (_of_worker(ops, worker, len(spans), kind) for kind in (OpKind.R, OpKind.O))
     workers = tuple(name for name, _ in spans)
     job = schedule.job
     return Network(
         job.techniques.stagger,
-        tuple(leading_chunks(job)),
+        tuple(leading_chunks(job)) if job.has_chunk_per_stage else tuple(range(job.stages)),
         workers,
         worker,
         source,
         lag,
         tuple(order.tolist()),
-        reduction,
-        step,
+        _sums(job, ops),
+        np.flatnonzero(ops.kind == OpKind.O),
     )
 
 
@@ -91,11 +95,13 @@ def steady_step(network: Network, duration: Floats, lag: Floats) -> float:
     return _largest_cycle_mean(_from_end_to_end(network, duration, lag))
 
 
-def _of_worker(ops: OpTable, worker: Column, workers: int, kind: OpKind) -> Column:
-    found = np.full(workers, NOTHING, dtype=np.int64)
-    rows = np.flatnonzero(ops.kind == kind)
-    found[worker[rows]] = rows
-    return found
+def _sums(job: JobSpec, ops: OpTable) -> tuple[Rows, ...]:
+    """Rows of reductions of one chunk, or of chunks that are tied."""
+    begins_with = np.array(leading_chunks(job))[ops.chunk]
+    return tuple(
+        np.flatnonzero((ops.kind == OpKind.R) & (begins_with == chunk))
+        for chunk in sorted(set(leading_chunks(job)))
+    )
 
 
 def _sources(schedule: Schedule) -> tuple[Column, Column]:
@@ -109,12 +115,17 @@ def _sources(schedule: Schedule) -> tuple[Column, Column]:
 
 def _from_end_to_end(network: Network, duration: Floats, lag: Floats) -> Floats:
     """[from, to]: the longest way from the end of one stage's work to the next such end of another's."""
-    finish = duration[network.reduction] + duration[network.step]
     ends_with = np.array(network.ends_with)[network.stage] if network.staggered else 0 * network.stage
     _, group = np.unique(ends_with, return_inverse=True)
     groups = int(group.max()) + 1
     clock = np.full((len(network.workers), groups), -np.inf)
-    clock[np.arange(len(group)), group] = finish if network.staggered else finish.max()
+    clock[np.arange(len(group)), group] = 0.0
+    for rows in network.sums:
+        together = network.worker[rows]
+        clock[together] = clock[together].max(axis=0) + duration[rows, None]
+    np.add.at(clock, network.worker[network.steps], duration[network.steps, None])
+    if not network.staggered:
+        clock[:] = clock.max()
     worker, source = network.worker.tolist(), network.source.tolist()
     lengths, lags = duration.tolist(), lag.tolist()
     end = np.empty((len(duration), groups))
@@ -182,10 +193,8 @@ def waiting_inside(network: Network, measured: Measured) -> Floats:
     ready = np.full_like(measured.start, -np.inf)
     fed = np.flatnonzero(network.source != NOTHING)
     ready[:, fed] = measured.end[:, network.source[fed]]
-    for first in sorted(set(network.ends_with)):
-        together = np.array(network.ends_with)[network.stage] == first
-        reductions = network.reduction[together]
-        ready[:, reductions] = measured.start[:, reductions].max(axis=1, keepdims=True)
+    for rows in network.sums:
+        ready[:, rows] = measured.start[:, rows].max(axis=1, keepdims=True)
     # One that has ended before that did not wait for it, whatever the plan says.
     waited = (measured.start < ready) & (ready <= measured.end)
     return np.where(waited, ready - measured.start, 0.0)

@@ -7,7 +7,6 @@ from recycle_compiler.analysis.trace_diff.breakdown import Reason, main_reasons
 from recycle_compiler.analysis.trace_diff.comparison import Comparison
 from recycle_compiler.ir.groups import any_layout_of
 from recycle_compiler.ir.units import percent, plural, time_text, unit_name
-from recycle_runtime.plan.recut import layout_text
 
 _UNITS = (("us", 1.0, 1e3), ("ms", 1e3, 1e7))
 """Each with its length in microseconds, and the time from which on it is too small."""
@@ -122,7 +121,7 @@ def _head(comparison: Comparison, origin: str) -> Iterator[str]:
     left_out = f"; step {comparison.warm_up[0]} left out as warm-up" if comparison.warm_up else ""
     state = f"failed: {', '.join(failed) or 'none'}"
     if layout is not None and comparison.schedule.job.is_recut:
-        state = layout_text(layout.layers, layout.workers, comparison.schedule.job.parts)
+        state = f"{layout}{' in halves' if comparison.schedule.job.parts == 2 else ''}"
     yield f"{name}, {state}; step {comparison.step} of {origin}, {which}{left_out}"
 
 
@@ -159,11 +158,13 @@ def _op_times(comparison: Comparison, scale: Scale) -> Iterator[str]:
     rows: list[tuple[str, ...]] = [
         ("op", "stage", "count", f"planned {fine.unit}", "measured", "ratio", "tenth", "nine tenths")
     ]
+    held = comparison.schedule.job.held
     for row in comparison.op_times:
         ratio = f"{row.median / row.planned:.3f}" if row.planned else "-"
+        place = f"{row.stage} c{row.chunk}" if len(held[row.stage]) > 1 else str(row.stage)
         times = [fine.number(time) for time in (row.planned, row.median)]
         spread = [fine.number(time) for time in (row.low, row.high)]
-        rows.append((row.kind.name, str(row.stage), str(row.count), *times, ratio, *spread))
+        rows.append((row.kind.name, place, str(row.count), *times, ratio, *spread))
     yield "ops without their waiting: planned, the median measured, a tenth are below, nine tenths are below"
     yield from _table(rows)
 

@@ -14,8 +14,9 @@ from recycle_compiler.cli.options.planning import add_slow_argument
 from recycle_compiler.cli.options.plans import OWN, Picked, add_plan_arguments, check_workers, pick_plan
 from recycle_compiler.frontend import load_job
 from recycle_compiler.ir.failure import Worker, failure_set
+from recycle_compiler.ir.groups import AnyLayout, GroupedLayout, any_layout_of, job_of_groups
 from recycle_compiler.ir.job import JobSpec
-from recycle_compiler.ir.layout import Layout, halved, job_of_layout, layout_of, own_layout
+from recycle_compiler.ir.layout import halved, job_of_layout, own_layout
 from recycle_compiler.ir.units import time_text, unit_name
 from recycle_runtime.cli.output import DONE, Output, UsageError, UserError
 
@@ -60,14 +61,12 @@ def _times_for(picked: Picked, times: JobSpec, path: str, times_path: str) -> Jo
         if not planned.cut or times.layer_costs is None or (times.cut == planned.cut and not times.is_free):
             return times
         return _under_layout(times, own_layout(planned), path, times_path)
-    if planned.groups:
-        raise UserError(f"{path}: plans with groups of pipelines are not timed anew")
     if planned.parts == 2:
         if times.split_ppm is None:
             raise UserError(f"{times_path}: does not say what half a micro-batch costs; {path} splits them")
         times = halved(times)
     whole = picked.streams.failed if picked.cut is None else picked.bundle.recuts[picked.cut].plans[0].failed
-    layout = layout_of(planned, failure_set(whole))
+    layout = any_layout_of(planned, failure_set(whole))
     assert layout is not None, "another cut has a layout"
     found = _under_layout(times, layout, path, times_path)
     if _units(found) != _units(planned):
@@ -80,7 +79,7 @@ def _units(job: JobSpec) -> int:
     return job.pipelines * job.microbatches
 
 
-def _under_layout(times: JobSpec, layout: Layout, path: str, times_path: str) -> JobSpec:
+def _under_layout(times: JobSpec, layout: AnyLayout, path: str, times_path: str) -> JobSpec:
     """The job with its layers cut this way."""
     if times.layer_costs is None:
         raise UserError(
@@ -92,6 +91,8 @@ def _under_layout(times: JobSpec, layout: Layout, path: str, times_path: str) ->
             f"{times_path}: a job of {times.layer_costs.count} layers; {path} is for {sum(layout.layers)}"
         )
     try:
+        if isinstance(layout, GroupedLayout):
+            return job_of_groups(times, layout)
         return job_of_layout(times, layout)
     except ValueError as error:
         raise UserError(f"{times_path}: {error}") from None

@@ -9,7 +9,7 @@ from recycle_compiler.cli.options.files import add_bundle_argument
 from recycle_compiler.cli.options.layouts import layout_argument
 from recycle_compiler.cli.values import count, workers
 from recycle_compiler.ir.failure import FailureSet, Worker, failed_per_stage, failure_set
-from recycle_compiler.ir.groups import AnyLayout, any_layout_of
+from recycle_compiler.ir.groups import AnyLayout, any_layout_of, grouped_layout_of
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.layout import layout_of
 from recycle_compiler.ir.streams import Streams
@@ -111,7 +111,7 @@ def live_workers(bundle: Bundle, plan: int) -> int:
 
 def _faster_cut(bundle: Bundle, plan: int) -> int | None:
     """The other cut under which the workers of a plan are fastest; None where that is the own cut."""
-    number = bundle.fastest_recut(live_workers(bundle, plan))
+    number = bundle.fastest_recut(live_workers(bundle, plan), groups=True)
     if number is None or bundle.recuts[number].plans[0].period >= bundle.plans[plan].period:
         return None
     return number
@@ -149,16 +149,26 @@ def _number_of(bundle: Bundle, path: str, layout: AnyLayout) -> int:
 def _about_cut(picked: Picked, own: Streams) -> str:
     """What somebody who asked for no cut has to know."""
     job = own.job
-    layout = layout_of(picked.streams.job, picked.streams.failed)
-    assert layout is not None, "a plan under another cut is of a job in layers"
-    assert picked.cut is not None, "it is under another cut"
     halves = ", every micro-batch split in two" if picked.streams.job.parts == 2 else ""
     period, own_period = (time_text(job, one.claims.period) for one in (picked.streams, own))
     return (
-        f"{_other_stages(layout.layers, job.cut)}: a step takes {period} {unit_name(job)} instead of "
+        f"{_how_cut(picked.streams, job)}: a step takes {period} {unit_name(job)} instead of "
         f"{own_period} with {plural(job.workers - len(own.failed), 'worker')}{halves}; `--cut own` gives the "
         "plan for the cut that the job starts with"
     )
+
+
+def _how_cut(streams: Streams, job: JobSpec) -> str:
+    """What a plan under another cut has in place of the stages of the job."""
+    if (groups := grouped_layout_of(streams.job, streams.failed)) is not None:
+        shares = " and ".join(map(str, groups.shares))
+        return (
+            f"here the pipelines form {len(groups.groups)} groups with cuts of their own, which have "
+            f"{shares} micro-batches"
+        )
+    layout = layout_of(streams.job, streams.failed)
+    assert layout is not None, "a plan under another cut is of a job in layers"
+    return _other_stages(layout.layers, job.cut)
 
 
 def _other_stages(cut: tuple[int, ...], own: tuple[int, ...]) -> str:

@@ -1,0 +1,157 @@
+"""Commands that read bundles take plans in groups of pipelines as any other."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import recycle_compiler as recyclec
+from recycle_compiler.backends.bundle import bundle_bytes
+from recycle_compiler.cli.main import main
+from recycle_compiler.ir.failure import failure_set
+from recycle_compiler.passes.rename_workers import RenameWorkers
+from recycle_compiler.verifier.verify import verify_bundle
+from recycle_runtime.plan.bundle import Bundle
+from tests.support.grouped import FIVE, UNEVEN, write_grouped
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """A job and its bundle."""
+    return write_grouped(tmp_path_factory.mktemp("grouped"))
+
+
+@pytest.fixture
+def plan(files: tuple[str, str]) -> str:
+    return files[1]
+
+
+def five_workers(folder: Path, source: str, *options: str) -> str:
+    """A bundle of one plan, in groups."""
+    path = str(folder / "five.plan")
+    assert main(["plan", source, "--layout", FIVE, *options, "-o", path]) == 0
+    return path
+
+
+def test_the_plan_that_is_shown_is_the_one_of_the_table(
+    files: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, plan = files
+    assert main(["compile", source, "--json", "--groups", "on", "--jobs", "1"]) == 0
+    table = json.loads(capsys.readouterr().out)["plans"]
+    assert [row["period"] for row in table] == [24, 30, 36, 42]
+    for row in table:
+        failures = str(row["failures"])
+        assert main(["show", plan, "--failures", failures, "--format", "json"]) == 0
+        assert json.loads(capsys.readouterr().out)["period"] == row["period"]
+        assert recyclec.read(plan)[row["failures"]].period == row["period"]
+
+
+def test_a_heading_in_words(plan: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = (
+        "uneven: 4 layers on 5 workers in 2 groups of pipelines with cuts of their own; 16 micro-batches",
+        "group 0 has 13 micro-batches in 2 stages on 4 workers, layers x workers of each: 2x2 2x2",
+        "group 1 has 3 micro-batches in 1 stage on 1 worker, layers x workers of each: 4x1",
+    )
+    assert main(["show", plan, "--failures", "3"]) == 0
+    shown = capsys.readouterr()
+    assert tuple(shown.out.splitlines()[:3]) == words
+    assert "form 2 groups with cuts of their own, which have 13 and 3 micro-batches" in shown.err
+    for format_ in ("svg", "html"):
+        out = tmp_path / f"plan.{format_}"
+        assert main(["show", plan, "--failures", "3", "--format", format_, "-o", str(out)]) == 0
+        assert all(line in out.read_text() for line in words)
+    assert main(["show", plan, "--failures", "3", "--cut", "own"]) == 0
+    assert "4x5, as the job cuts them" in capsys.readouterr().out
+
+
+def test_workers_that_fail_are_named(
+    files: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every group keeps its own micro-batches."""
+    path = five_workers(tmp_path, files[0], "--failed", "0:0")
+    assert main(["verify", path]) == 0
+    renamed = RenameWorkers(failure_set([(1, 0), (0, 2)])).run(recyclec.read(path).own(0).streams)
+    assert not list(verify_bundle(Bundle.parse(bundle_bytes(source="", plans=[renamed]))))
+    assert main(["show", path, "--failed", "1:0,0:2"]) == 0
+    assert main(["show", path, "--failures", "7"]) == 2
+    assert "no plan for 7 failures: the bundle plans for 2" in capsys.readouterr().err
+
+
+def test_too_few_workers_for_a_cut(plan: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", plan, "--layout", FIVE, "--failures", "5"]) == 2
+    assert "it is for 5 workers, and 3 are left" in capsys.readouterr().err
+    assert main(["show", plan, "--layout", "2x2,2x2@12+4x1@4"]) == 2
+    assert FIVE in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["show", "explain", "verify"])
+def test_a_truncated_bundle(
+    plan: str, command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cut = tmp_path / "cut.plan"
+    cut.write_bytes(Path(plan).read_bytes()[:-100])
+    assert main([command, str(cut)]) == 1
+    assert "truncated" in capsys.readouterr().err
+
+
+def test_which_cut_became_which(
+    files: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, plan = files
+    without = str(tmp_path / "without.plan")
+    assert main(["compile", source, "-o", without, "--jobs", "1", "--groups", "off"]) == 0
+    assert main(["diff", without, plan]) == 1
+    told = capsys.readouterr().out
+    assert f"plans under {FIVE}: only in" in told
+    assert f"fastest cut for 3 failures: 4x5 (own) 48 slots -> {FIVE} 42 slots; no worker needs" in told
+    assert main(["diff", plan, without, "--json"]) == 1
+    changes = json.loads(capsys.readouterr().out)["fastest_cuts"]
+    assert [(row["before"]["layout"], row["after"]["layout"]) for row in changes][-1] == (FIVE, "4x5")
+    assert changes[-1]["layers_moved"] == 8
+
+
+def test_other_times(files: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, plan = files
+    options = ["retime", plan, "--failures", "3", "--cut", "fastest", "--times"]
+    assert main([*options, source]) == 0
+    assert "a step takes 42 slots with these times, 42 as planned (+0.0 %)" in capsys.readouterr().out
+    twice = tmp_path / "twice.job"
+    twice.write_text(UNEVEN.replace("= 1 ", "= 2 "))
+    assert main([*options, str(twice)]) == 0
+    assert "a step takes 84 slots" in capsys.readouterr().out
+    assert main([*options, source, "--slow", "0:2=2"]) == 0
+    assert "a step takes 72 slots" in capsys.readouterr().out
+    assert main([*options, source, "--slow", "1:2=2"]) == 2
+    assert "worker 1:2 cannot be slow: this plan has no such worker" in capsys.readouterr().err
+    for wrong, why in (("microbatches = 2", "does not share 24"), ("count = 4", "a job of 6 layers")):
+        other = {"microbatches = 2": "microbatches = 3", "count = 4": "count = 6"}[wrong]
+        twice.write_text(UNEVEN.replace(wrong, other))
+        assert main([*options, str(twice)]) == 1
+        assert why in capsys.readouterr().err
+
+
+def test_a_plan_beside_a_run(
+    files: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ops of several chunks on one worker have the same names in a trace."""
+    path, trace = five_workers(tmp_path, files[0]), str(tmp_path / "trace.json")
+    assert main(["show", path, "--format", "trace", "-o", trace]) == 0
+    assert main(["diff", path, trace]) == 0
+    told = capsys.readouterr().out
+    assert f"uneven, {FIVE}; step 0" in told and "(+0.0 %): ops take as long as the profile says" in told
+    assert "2 c1" in told
+    assert main(["diff", path, trace, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["ops"]
+    assert {(row["stage"], row["chunk"]) for row in rows} == {(0, 0), (1, 1), (2, 0), (2, 1)}
+    events = json.loads(Path(trace).read_text())
+    again = next(event for event in events["traceEvents"] if event.get("name") == "R")
+    events["traceEvents"].append({**again, "ts": again["ts"] + 1})
+    Path(trace).write_text(json.dumps(events))
+    assert main(["diff", path, trace]) == 1
+    assert "has run R" in capsys.readouterr().err
+
+
+def test_every_rule_holds(plan: str) -> None:
+    assert any(recut.groups for recut in Bundle.read(plan).recuts)
+    assert main(["verify", plan]) == 0
