@@ -268,7 +268,7 @@ def test_planned_and_read_from_the_command_line(tmp_path: Path, capsys: pytest.C
     assert main(["--quiet", "verify", str(plan)]) == 0
     capsys.readouterr()
     assert main(["--quiet", "show", str(plan)]) == 0
-    assert "group 1 has 2 micro-batches in 2 stages on 2 workers" in capsys.readouterr().out
+    assert "group 1 has 2 micro-batches in 1 stage on 1 worker" in capsys.readouterr().out
     other = tmp_path / "other.plan"
     assert main(["--quiet", "plan", str(source), "--layout", "2x2,4x2@6+6x1@2", "-o", str(other)]) == 0
     capsys.readouterr()
