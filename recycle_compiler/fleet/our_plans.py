@@ -4,7 +4,7 @@ The bundle says it for the failures that it has plans for, with or without jitte
 where that is quick; else the period is estimated from bounds.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
@@ -12,6 +12,7 @@ from typing import NamedTuple
 from recycle_compiler.fleet.setting import CutPlans, Setting
 from recycle_compiler.ir.bundled import read_job
 from recycle_compiler.ir.failure import failed_per_stage, failure_set, normal_form
+from recycle_compiler.ir.groups import Group, grouped_layout_of, groups_of, stages_of_groups
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.layout import Layout, absent_cells, job_of_layout
 from recycle_compiler.ir.target import Target
@@ -40,6 +41,10 @@ class OurPeriods:
         self._found: dict[Counts, float] = {}
         for plan in reversed(setting.plans):
             self._found[plan.counts] = plan.period
+        self._groups: tuple[Group, ...] = ()
+        if self._job.groups:
+            fewest = min(setting.plans, key=lambda plan: sum(plan.counts))
+            self._groups = groups_of(self._job, normal_form(fewest.counts, self._job.pipelines))
         self._in_bundle = dict(self._found)
         self._bounds: dict[tuple[int, int], int] = {}
 
@@ -80,7 +85,7 @@ class OurPeriods:
     def _estimate(self, counts: Counts) -> float:
         """By the bound, or what ReCycle's rules reach for these failures, which ours may use as well."""
         estimate = self._bound(counts) * self._excess
-        if is_large(self._job):
+        if self._groups or is_large(self._job):
             return estimate
         return min(estimate, period_with(self._job, counts, self._job.techniques))
 
@@ -95,12 +100,24 @@ class OurPeriods:
 
     def _stage_bound(self, stage: int, failures: int) -> int:
         key = stage, failures
+        if key not in self._bounds and self._groups:
+            self._bounds[key] = self._bound_in_group(stage, failures)
         if key not in self._bounds:
             counts = tuple(failures if other == stage else 0 for other in range(self._job.stages))
             hosts = Target(self._job, normal_form(counts, self._job.pipelines)).hosts
             bounds = stage_bounds(replace(self._problem, hosts=hosts), stage)
             self._bounds[key] = max(bound.period for bound in bounds)
         return self._bounds[key]
+
+    def _bound_in_group(self, stage: int, failures: int) -> int:
+        """What a stage imposes on its group, whose other stages have all workers that the plans are for."""
+        group = next(one for one in self._groups if stage in one.stages)
+        problem = problem_of(GRAPH_PASSES.run(Target(group.job, group.failed)))
+        hosts = list(Target(group.job, group.failed).hosts)
+        place = stage - group.stages.start
+        hosts[place] = tuple(range(min(problem.units, self._job.pipelines - failures)))
+        bounds = stage_bounds(replace(problem, hosts=tuple(hosts)), place)
+        return max(bound.period for bound in bounds)
 
     @cached_property
     def _problem(self) -> Problem:
@@ -116,7 +133,8 @@ class OurCut(NamedTuple):
     plans: tuple[Planned, ...]
     periods: OurPeriods
     ranges: tuple[LayerRange, ...]
-    """The layers of each stage; empty where the job gives whole stages only."""
+    """The layers of each stage; empty where the job gives whole stages only. Stages of groups of pipelines
+    with cuts of their own follow each other, each group beginning with layer 0."""
 
     def layouts(self) -> Iterator[tuple[Counts, int]]:
         """Workers on each stage of every plan, and its period."""
@@ -125,7 +143,30 @@ class OurCut(NamedTuple):
 
     def text(self, workers: Counts) -> str:
         """The layout with so many workers on each stage."""
-        return layout_text(self.job.cut, workers)
+        gone = tuple(self.job.pipelines - count for count in workers)
+        groups = grouped_layout_of(self.job, normal_form(gone, self.job.pipelines))
+        return layout_text(self.job.cut, workers) if groups is None else str(groups)
+
+    def state_bytes(self, stage: int) -> int:
+        """What a worker that comes to a stage has to copy."""
+        return sum(self.job.parameters[chunk] for chunk in self.job.held[stage])
+
+    def ticks(self, stage: int, failed: int) -> int:
+        """The work of the busiest worker of a stage of which so many have failed."""
+        job = self.job
+        units = job.pipelines * job.microbatches
+        if job.groups:
+            units = next(
+                share
+                for stages, share in zip(stages_of_groups(job), job.shares, strict=True)
+                if stage in stages
+            )
+        each = (job.forward, job.backward_input, job.backward_weight)
+        held = job.held[stage]
+        most = -(-units // (job.pipelines - failed))
+        return most * sum(times[chunk] for times in each for chunk in held) + sum(
+            job.optimizer[chunk] for chunk in held
+        )
 
 
 def our_cuts(setting: Setting) -> tuple[OurCut, ...]:
@@ -137,7 +178,33 @@ def our_cuts(setting: Setting) -> tuple[OurCut, ...]:
 def _other_cut(setting: Setting, cut: CutPlans) -> OurCut:
     """Plans of patterns that the bundle does not have are estimated there."""
     there = replace(setting, job=cut.job, plans=cut.plans, recuts=(), exact_plans=0)
-    return OurCut(cut.job, cut.plans, OurPeriods(there), stage_ranges(cut.job.cut))
+    chunks = stage_ranges(cut.job.cut)
+    ranges = tuple((chunks[held[0]][0], chunks[held[-1]][1]) for held in cut.job.held)
+    return OurCut(cut.job, cut.plans, OurPeriods(there), ranges)
+
+
+def alone(cuts: Sequence[OurCut], cut: OurCut, workers: Counts) -> tuple[OurCut, int] | None:
+    """The cut under which one of the groups of another goes on without the others, and its first stage there.
+
+    `workers` are those of each stage. None if no group has some on all of its stages, or there is no plan.
+    """
+    planned, _ = next(cut.layouts())
+    for own in stages_of_groups(cut.job):
+        here = workers[own.start : own.stop]
+        alike = [
+            other
+            for other in cuts
+            if not other.job.groups
+            and other.job.parts == cut.job.parts
+            and other.ranges == cut.ranges[own.start : own.stop]
+            and max(here) <= other.job.pipelines
+        ]
+        if not min(here) or not alike:
+            continue
+        wanted = planned[own.start : own.stop]
+        fitting = (other for other in alike if any(known == wanted for known, _ in other.layouts()))
+        return next(fitting, alike[0]), own.start
+    return None
 
 
 class CutsOnDemand:
@@ -177,7 +244,7 @@ class CutsOnDemand:
         job = self._setting.job
         gaps = [1.0]
         for cut in self._setting.recuts:
-            if cut.job.parts == 1:
+            if cut.job.parts == 1 and not cut.job.groups:
                 workers = tuple(cut.job.pipelines - gone for gone in cut.plans[0].counts)
                 gaps.append(cut.plans[0].period / layout_bound(job, Layout(cut.job.cut, workers)))
         return max(gaps)
@@ -219,7 +286,7 @@ def plans_of(bundle: Bundle) -> list[Planned]:
 
 def recuts_of(bundle: Bundle) -> list[CutPlans]:
     """What its plans under other cuts claim."""
-    return [CutPlans(read_job(each), tuple(plans_of(each))) for each in bundle.recuts if not each.groups]
+    return [CutPlans(read_job(each), tuple(plans_of(each))) for each in bundle.recuts]
 
 
 def with_jitter(setting: Setting, bundle: Bundle, variation: float, seed: int) -> Setting:
@@ -236,7 +303,6 @@ def with_jitter(setting: Setting, bundle: Bundle, variation: float, seed: int) -
     recuts = [
         CutPlans(read_job(each), tuple(_measured(plans_of(each), _periods(each, jitter), longer)))
         for each in bundle.recuts
-        if not each.groups
     ]
     return replace(
         setting,

@@ -43,6 +43,7 @@ from recycle_runtime.cli.output import (
     STANDARD,
     Output,
     UsageError,
+    UserError,
     check_target,
     refuse_overwriting,
 )
@@ -201,6 +202,11 @@ def run(arguments: Namespace, output: Output) -> int:
         spec = start_of(job.spec, output)
     else:
         spec = read_bundle_job(bundle, arguments.source)
+        if spec.groups:
+            raise UserError(
+                f"{arguments.source}: a job cannot begin with groups of pipelines with cuts of their own; "
+                "simulate the bundle that `recyclec compile` writes"
+            )
     layout = _layout(spec, arguments)
     # Before minutes of planning, so that a mistake in the trace is told at once.
     fleet = Fleet(_trace(spec, layout, arguments), layout)

@@ -9,7 +9,9 @@ checkpoint, with every worker where it serves best.
 A job in layers whose bundle has plans under other cuts moves layers instead of workers, to whichever cut and
 number of workers on each stage is fastest, if that pays. Layers travel while training goes on; then all
 switch between two steps. A change in between makes the move come to nothing. Where more workers are gone than
-the bundle was made for, the fastest cut for those that are left is made on demand.
+the bundle was made for, the fastest cut for those that are left is made on demand. Groups of pipelines are
+cuts like others; when a stage of one group has no worker left, another group goes on alone at once, and who
+is not in it joins anew.
 """
 
 import heapq
@@ -17,7 +19,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from recycle_compiler.fleet.our_plans import CutsOnDemand, OurCut, loads_of, our_cuts
+from recycle_compiler.fleet.our_plans import CutsOnDemand, OurCut, alone, our_cuts
 from recycle_compiler.fleet.policies.bookkeeping import WorkClock, own_stages_first
 from recycle_compiler.fleet.policy import Change, Reaction, Worker
 from recycle_compiler.fleet.setting import Setting
@@ -31,7 +33,7 @@ from recycle_runtime.plan.moves import (
     least_moves,
     weigh,
 )
-from recycle_runtime.plan.recut import NOTHING, least_bytes, weigh_recut
+from recycle_runtime.plan.recut import NOTHING, least_bytes_to, weigh_recut
 
 _STEPS_LEFT = 1 << 40
 _NEVER = float("inf")
@@ -120,9 +122,9 @@ class Ours:
             self._changes.change()
             ahead = self._is_planned_ahead(at, change.failed)
             self._last_change = at
-            if max(self._counts) == self._cut.job.pipelines:
-                return self._give_up()
-            return self._recover(change.failed, ahead)
+            if max(self._counts) < self._cut.job.pipelines:
+                return self._recover(change.failed, ahead)
+            return self._go_on_alone(change.failed) or self._give_up()
         return self._let_in(at) if change.returned else Reaction(self._rate)
 
     def due(self) -> float | None:
@@ -186,6 +188,23 @@ class Ours:
         self._expect_moves()
         return Reaction(self._rate, pause, redone, f"{_names(failed)} failed: {words}")
 
+    def _go_on_alone(self, failed: frozenset[Worker]) -> Reaction | None:
+        """Where a stage of a group has no worker, with another group; None if there is none."""
+        job = self._cut.job
+        found = alone(self._cuts, self._cut, tuple(job.pipelines - gone for gone in self._counts))
+        if found is None:
+            return None
+        self._cut, first = found
+        stages = {machine: stage - first for machine, stage in self._serves.items()}
+        rest = {*self._serves, *self._standby, *self._benched}
+        self._serves = {
+            machine: stage for machine, stage in stages.items() if 0 <= stage < self._cut.job.stages
+        }
+        self._arrived |= rest - self._serves.keys()
+        self._standby, self._copied, self._benched, self._counted = {}, [], set(), None
+        reaction = self._recover(failed, ahead=False)
+        return reaction._replace(why=f"{reaction.why}; a group of pipelines goes on alone")
+
     def _give_up(self) -> Reaction:
         """No live worker holds the state of some stage."""
         self._idle = {*self._serves, *self._standby, *self._arrived, *self._benched}
@@ -216,7 +235,7 @@ class Ours:
                 self._benched.add(machine)
                 continue
             self._standby[machine] = stage
-            copy = self._cut.job.parameters[stage] / self._costs.copy_rate
+            copy = self._cut.state_bytes(stage) / self._costs.copy_rate
             heapq.heappush(self._copied, (at + self._costs.regroup + copy, machine))
         if not self._standby:
             # The cut has no cell for them; another may.
@@ -290,7 +309,7 @@ class Ours:
         held = {machine: self._cut.ranges[stage] for machine, stage in self._serves.items()}
         held.update(dict.fromkeys(self._benched, NOTHING))
         ways = [
-            (least_bytes(held, cut.job.cut, workers, costs.parameters), period, workers, cut)
+            (least_bytes_to(held, cut.ranges, workers, costs.parameters), period, workers, cut)
             for period, workers, cut in alike[:_MOST_COMPARED]
         ]
         recut, period, workers, cut = min(ways, key=lambda way: way[0].size)
@@ -361,10 +380,9 @@ class Ours:
         None where the grid of the cut has no cell left.
         """
         job = self._cut.job
-        loads = loads_of(job)
         most = job.pipelines - 1
         ticks = {
-            stage: loads.ticks(stage, min(failed[stage], most))
+            stage: self._cut.ticks(stage, min(failed[stage], most))
             for stage in range(job.stages)
             if failed[stage] > 0
         }
@@ -391,7 +409,8 @@ class Ours:
             (period, number, workers)
             for number, cut in enumerate(self._cuts)
             for workers, period in cut.layouts()
-            if sum(workers) <= len(machines)
+            # No job begins with groups of pipelines.
+            if sum(workers) <= len(machines) and not cut.job.groups
         ]
         if not found:
             return

@@ -152,6 +152,26 @@ def test_a_plan_beside_a_run(
     assert "has run R" in capsys.readouterr().err
 
 
+def test_a_simulation_goes_over_to_groups(
+    files: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, plan = files
+    without, out = str(tmp_path / "without.plan"), str(tmp_path / "report.json")
+    assert main(["compile", source, "-o", without, "--jobs", "1", "--groups", "off"]) == 0
+    kept: list[float] = []
+    for bundle in (without, plan):
+        options = ["--trace", "every 1h", "--hours", "4", "--against", "ours", "--slot", "1s"]
+        assert main(["simulate", bundle, *options, "--format", "json", "-o", out]) == 0
+        report = json.loads(Path(out).read_text())
+        kept.append(report["policies"]["ours"]["iterations"])
+    assert kept[1] > kept[0]
+    assert f"cut to {FIVE}" in Path(out).read_text()
+    assert main(["simulate", plan, "--trace", "every 1h", "--against", "ours", "--jitter", "5%"]) == 0
+    capsys.readouterr()
+    assert main(["simulate", five_workers(tmp_path, source), "--trace", "none"]) == 1
+    assert "a job cannot begin with groups of pipelines" in capsys.readouterr().err
+
+
 def test_every_rule_holds(plan: str) -> None:
     assert any(recut.groups for recut in Bundle.read(plan).recuts)
     assert main(["verify", plan]) == 0
