@@ -99,6 +99,8 @@ class Link:
         self._steps: deque[LossShare | StepDone] = deque(maxlen=_REMEMBERED)
         self._line: Line | None = None
         self._is_closed = False
+        self.is_away = False
+        """Whether the coordinator is being looked for: what it would say is not heard."""
         self.lines = 0
         """How many there have been; a coordinator that came back has a new one."""
 
@@ -238,6 +240,7 @@ class Link:
     async def _found(self) -> Line:
         """A line to the coordinator, which may be on its way back."""
         deadline = self._around.now() + self._patience
+        self.is_away = True
         while True:
             if self._address is not None:
                 self._where = self._address()
@@ -251,6 +254,7 @@ class Link:
                     continue
                 line.send(self._hello(self))
                 self.lines += 1
+                self.is_away = False
                 return line
             except WireError:
                 if self._around.now() >= deadline:

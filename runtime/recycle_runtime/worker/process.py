@@ -255,13 +255,16 @@ class WorkerProcess:
         return None
 
     async def _is_another_ranks_fault(self, cause: BaseException | None) -> bool:
-        """A collective of the program that failed because a worker left: an order to leave comes soon."""
+        """A collective of the program that failed because a worker left: an order to leave comes soon, or the
+        coordinator is away, until it is found or given up."""
         if self._tensor_group is None or not is_of_others(cause):
             return False
         seconds = _AWAY_SECONDS if "connection" in str(cause).lower() else _RANKS_SECONDS
         deadline = self._around.now() + seconds
         while self.link.asked <= self.link.generation and self._around.now() < deadline:
             await self._around.sleep(0.05)
+            if self.link.is_away and seconds == _AWAY_SECONDS:
+                deadline = self._around.now() + seconds
         return self.link.asked > self.link.generation
 
     def _broken(self, generation: int, error: BaseException) -> None:

@@ -188,3 +188,8 @@ def nobody_leaves(patch: pytest.MonkeyPatch) -> None:
 def given_up_counts(patch: pytest.MonkeyPatch) -> None:
     """A worker that was given up and comes back keeps its state."""
     patch.setattr(Entry, "is_outdated", property(lambda _: False, lambda _, value: None), raising=False)
+
+
+def nobody_looks_for_the_coordinator(patch: pytest.MonkeyPatch) -> None:
+    """Found once: a worker takes it for silence of the coordinator that there is none."""
+    patch.setattr(Link, "is_away", property(lambda _: False, lambda _, value: None), raising=False)

@@ -20,6 +20,7 @@ from recycle_runtime.testing.world.faults import (
     NewNode,
     Partition,
     StopAgent,
+    StopNode,
     StopWorker,
 )
 from recycle_runtime.testing.world.scenarios import WorldJob, scenario
@@ -275,6 +276,35 @@ def test_ranks_do_not_fail_for_want_of_a_coordinator(jobs: list[WorldJob]) -> No
         story = replace(story, copies=0, echoes=0.0)
         outcome = World(story).run()
         assert not outcome.wrong and outcome.error is None, told(story, outcome)
+
+
+def test_ranks_of_a_node_that_has_slept_through_the_end_do_not_fail(
+    jobs: list[WorldJob], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found once: when they wake up their collectives are broken and there is no coordinator any more; they
+    waited 30 s for word of it, and then took that for an error of their program."""
+    stories = [
+        _quiet(
+            seed,
+            jobs[3:],
+            faults=(StopNode(1.8, 20.0, node=node),),
+            steps=30,
+            nodes=3,
+            room=4,
+            relay=seed % 2 == 1,
+            checkpoints=0,
+            copies=0,
+            echoes=0.0,
+            saves=False,
+        )
+        for seed in (20, 21)
+        for node in (0, 1)
+    ]
+    for story in stories:
+        outcome = World(story).run()
+        assert not outcome.wrong and outcome.error is None, told(story, outcome)
+    planted.nobody_looks_for_the_coordinator(monkeypatch)
+    assert any("raised StreamError" in wrong for story in stories for wrong in World(story).run().wrong)
 
 
 def _goes_on_one_to_a_node(job: WorldJob, *faults: Fault) -> None:
