@@ -6,7 +6,10 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
 
+from recycle_runtime.launcher.kept_process import PASSED_ON
+
 _ASK_TO_END = (signal.SIGTERM, signal.SIGHUP)
+_MEANT: dict[int, int] = {stands: number for number, stands in PASSED_ON.items()}
 _WORDS = {signal.SIGTERM: "terminated", signal.SIGHUP: "hung up", signal.SIGINT: "interrupted"}
 
 
@@ -33,6 +36,7 @@ def _handled(
     ours = {number: handler for number, handler in found.items() if handler is not signal.SIG_IGN}
 
     def stop(number: int, frame: FrameType | None) -> None:
+        number = _MEANT.get(number, number)
         if is_request(number):
             return
         # Once is enough: a second one must not cut the clean-up short.
@@ -51,7 +55,8 @@ def _handled(
 
 def stopping_on_signals() -> AbstractContextManager[None]:
     """While this is open, signals that would end us on the spot raise Stopped instead."""
-    return _handled(number for number in _ASK_TO_END if signal.getsignal(number) is signal.SIG_DFL)
+    asks = (number for number in _ASK_TO_END if signal.getsignal(number) is signal.SIG_DFL)
+    return _handled((*asks, *_passed_on()))
 
 
 class StopRequests:
@@ -91,4 +96,9 @@ def stop_requests(requests: StopRequests, *, patient: bool = False) -> AbstractC
             requests.number = number
         return first or (patient and number != signal.SIGINT)
 
-    return _handled(_WORDS, is_first)
+    return _handled((*_WORDS, *_passed_on()), is_first)
+
+
+def _passed_on() -> list[int]:
+    """Signals that stand for those which this process does not hear, since its parent passes them on."""
+    return [stands for number, stands in PASSED_ON.items() if signal.getsignal(number) is signal.SIG_IGN]

@@ -8,11 +8,12 @@
 | Kubernetes, indexed Job | JOB_COMPLETION_INDEX | pod 0 of the Job in RECYCLE_SERVICE | 29500 |
 """
 
-import ipaddress
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+
+from recycle_runtime.protocol.address import is_host
 
 PORT = 29500
 SERVICE = "RECYCLE_SERVICE"
@@ -70,7 +71,7 @@ def _check_one_process_a_node(environment: Mapping[str, str]) -> None:
 def _first_node(environment: Mapping[str, str], launcher: Sequence[str]) -> tuple[str, int]:
     """Its host, and the port at which its coordinator listens unless the user names another."""
     master = environment.get("MASTER_ADDR", "").strip()
-    if ":" in master and not _is_address(master):
+    if master and not is_host(master):
         raise EngineError(f"MASTER_ADDR must be a host without a port, got {master!r}: MASTER_PORT has that")
     if environment.get("TORCHELASTIC_RUN_ID"):
         _refuse_elastic(environment, launcher)
@@ -133,14 +134,6 @@ def _rank(environment: Mapping[str, str]) -> int:
     raise EngineError(
         "NODE_RANK must be set to the number of this node: 0 for that of MASTER_ADDR, then 1, ..."
     )
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text.strip("[]").partition("%")[0])
-    except ValueError:
-        return False
-    return True
 
 
 def _number(environment: Mapping[str, str], name: str, usual: int | None = None) -> int:

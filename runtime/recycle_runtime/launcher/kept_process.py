@@ -16,6 +16,8 @@ _MOST_RESTARTS = 5
 _FORGOTTEN_AFTER = 120.0
 """Seconds after which one restart counts no more."""
 _TERM_SECONDS = 5.0
+PASSED_ON = {signal.SIGTERM: signal.SIGUSR1, signal.SIGHUP: signal.SIGUSR2}
+"""By which signals a process hears from its parent of signals that it does not hear itself."""
 
 
 class SupervisorError(RuntimeError):
@@ -68,6 +70,11 @@ class KeptProcess:
             except subprocess.TimeoutExpired:
                 seconds = _TERM_SECONDS
         self.process.wait()
+
+    def pass_on(self, number: int) -> None:
+        """That this signal asks for an end, to the process alone; it may ignore the signal itself."""
+        ignored = {each: PASSED_ON[each] for each in PASSED_ON if each in self._ignores}
+        self.process.send_signal(ignored.get(signal.Signals(number), number))
 
     def signal(self, number: signal.Signals) -> None:
         """To it and to all processes that it has started."""

@@ -10,6 +10,7 @@ mean that the job is to end without a checkpoint.
 
 import errno
 import ipaddress
+import logging
 import signal
 import socket
 import time
@@ -26,6 +27,8 @@ _BACKLOG = 1024
 _LOOK_EVERY = 0.05
 _AGENT_SECONDS = 5.0
 _EVERYWHERE = "0.0.0.0"
+_OPEN = "%s: the coordinator listens at all addresses of this node"
+_log = logging.getLogger(__name__)
 
 
 class Node:
@@ -42,7 +45,10 @@ class Node:
         self._coordinator: KeptProcess | None = None
         if place.is_first or shared is not None:
             # It belongs to this process: nobody else can have the port while the coordinator restarts.
-            own = place.host if place.is_first else own_address_towards(place.host, place.port) or _EVERYWHERE
+            own = place.host if place.is_first else own_address_towards(place.host, place.port)
+            if own is None:
+                own = _EVERYWHERE
+                _log.warning(_OPEN, f"{place.host}, the first node, cannot be looked up or reached yet")
             listener = self._listener = _listen_beside(own, place)
             port = listener.getsockname()[1]
             words = [*coordinator, "--listen", _address(own, port), "--listener", str(listener.fileno())]
@@ -67,7 +73,7 @@ class Node:
         """
         while True:
             if (number := stop()) is not None and not self._is_told:
-                self._tell()
+                self._tell(number)
             status = self._look()
             if status is not None:
                 return 128 + number if number is not None and status != 0 else status
@@ -102,11 +108,11 @@ class Node:
         status = kept.process.poll()
         return status if status is None or status >= 0 else 128 - status
 
-    def _tell(self) -> None:
+    def _tell(self, number: int) -> None:
         """The node that coordinates ends the job, with a last checkpoint if it keeps any; others leave it."""
         self._is_told = True
         if self._coordinator is not None and self._leads():
-            self._coordinator.process.send_signal(signal.SIGINT)
+            self._coordinator.pass_on(number)
             return
         if self._coordinator is not None:
             self._coordinator.process.kill()
@@ -147,19 +153,26 @@ def _listen_beside(host: str, place: Place) -> socket.socket:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Only at the address by which others know this node; everywhere, if this node knows no such address."""
+    """Only at the address by which others know this node; everywhere, if this node knows no such address,
+    which is said."""
     try:
         family, *_, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except OSError:
-        return socket.create_server((_EVERYWHERE, port), backlog=_BACKLOG)
+        return _listen_everywhere(port, f"{host} is not known here")
     found = str(where[0])
     if ipaddress.ip_address(found.partition("%")[0]).is_loopback and host not in (found, "localhost"):
         # A name of this machine that means something else to others.
-        return socket.create_server((_EVERYWHERE, port), backlog=_BACKLOG)
+        return _listen_everywhere(port, f"{host} means {found} here")
     try:
         return socket.create_server((found, port), family=family, backlog=_BACKLOG)
     except OSError as error:
         if error.errno != errno.EADDRNOTAVAIL:
             raise
     # A name that is translated on the way, such as that of a service.
-    return socket.create_server((_EVERYWHERE, port), backlog=_BACKLOG)
+    return _listen_everywhere(port, f"{host} ({found}) is no address of this node")
+
+
+def _listen_everywhere(port: int, why: str) -> socket.socket:
+    listener = socket.create_server((_EVERYWHERE, port), backlog=_BACKLOG)
+    _log.warning(_OPEN, why)
+    return listener

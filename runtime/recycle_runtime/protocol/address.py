@@ -8,12 +8,14 @@ again. Where several coordinators take turns, it also says the term of the one t
 
 import ipaddress
 import os
+import re
 import socket
 from pathlib import Path
 from typing import Protocol
 
 _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _ANYWHERE = ("", "0.0.0.0", "::")
+_LABEL = re.compile(r"\w([\w-]{0,61}\w)?")
 _TERM = " term "
 _LONGEST_TERM = 16
 _FAR_AWAY = ("192.0.2.1", 9)
@@ -39,6 +41,26 @@ def parse_address(text: str, least: int = 1) -> tuple[str, int] | None:
     if not host or not (port.isascii() and port.isdigit()) or not least <= int(port) < 1 << 16:
         return None
     return host.strip("[]"), int(port)
+
+
+def is_host(text: str) -> bool:
+    """Whether it may be a name or an address of a machine, without a port; nothing is looked up."""
+    if ":" in text:
+        try:
+            ipaddress.ip_address(text.strip("[]").partition("%")[0])
+        except ValueError:
+            return False
+        return True
+    labels = text.removesuffix(".").split(".")
+    return all(_LABEL.fullmatch(label) for label in labels)
+
+
+def is_known(host: str) -> bool:
+    """Whether this machine finds an address for it, now."""
+    try:
+        return bool(socket.getaddrinfo(host.strip("[]"), None))
+    except (OSError, UnicodeError):
+        return False
 
 
 def address_now(options: Knows) -> tuple[str, int]:

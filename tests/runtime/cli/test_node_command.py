@@ -115,6 +115,13 @@ def test_an_agent_knows_where_the_end_of_the_job_is_marked(
     assert told.script_words == ["x.py", "--mine"]
 
 
+def test_an_agent_may_have_no_file_with_the_address() -> None:
+    argv = ["node", "x.plan", "--workers-per-node", "2", "--state", "s", "x.py", "--mine"]
+    words = node.agent_words(command_line().parse(argv), "s")
+    assert "--address-file" not in words
+    assert words[-2:] == ["x.py", "--mine"]
+
+
 def test_whoever_ends_with_its_parent_is_told() -> None:
     argv = ["node", "x.plan", "--program", "x.py", "--steps", "9", "--workers-per-node", "2", "--state", "s"]
     for more, told in (([], False), (["--end-with-parent"], True)):

@@ -69,6 +69,7 @@ def test_each_engine(environment: dict[str, str], place: Place) -> None:
         (POD | {"RECYCLE_SERVICE": ""}, "RECYCLE_SERVICE must name its headless service"),
         (POD | {"HOSTNAME": "else"}, "RECYCLE_SERVICE must name its headless service"),
         (PLAIN | {"MASTER_ADDR": "first:4000"}, "must be a host without a port, got 'first:4000'"),
+        (PLAIN | {"MASTER_ADDR": "the first"}, "must be a host without a port, got 'the first'"),
         (PLAIN | {"MASTER_ADDR": " "}, "nothing says which node this is"),
         (TORCHRUN | {"MASTER_ADDR": ""}, "MASTER_ADDR must be set to the host of the first node"),
         (SLURM | {"SLURM_NODEID": ""}, "SLURM_NODEID does not say which node this is"),

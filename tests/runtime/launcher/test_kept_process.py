@@ -9,7 +9,7 @@ from recycle_runtime.launcher import kept_process
 
 
 def test_a_job_started_in_the_background_of_a_script_hears_its_parent() -> None:
-    """A shell has it ignore SIGINT, which the first node sends to its coordinator."""
+    """A shell has it ignore SIGINT, which the first node passes on to its coordinator."""
     code = "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:

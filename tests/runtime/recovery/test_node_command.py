@@ -201,6 +201,7 @@ def test_all_processes_are_told_to_end_at_once(nodes: Nodes) -> None:
     for node in nodes.nodes:
         node.terminate()
     assert nodes.codes()[0] == 128 + signal.SIGTERM
+    assert "error: terminated; " in nodes.said()
     assert "resume from it with --resume" in nodes.said()
     (kept,) = (nodes.folder / "kept").glob("step-*")
     assert int(kept.name.removeprefix("step-")) == len(nodes.losses()) < _STEPS

@@ -19,7 +19,7 @@ from recycle_runtime.cli.options.access import (
     certificate,
 )
 from recycle_runtime.cli.options.adaptation import adaptation_options, add_adaptation_arguments
-from recycle_runtime.cli.options.addresses import add_address_argument, address
+from recycle_runtime.cli.options.addresses import add_address_argument, address, host
 from recycle_runtime.cli.options.checkpoints import (
     add_changes_argument,
     add_checkpoint_arguments,
@@ -63,7 +63,7 @@ from recycle_runtime.coordinator.state_machine import ENDLESS
 from recycle_runtime.files import FolderTakenError, write_whole
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.protocol.access import Token
-from recycle_runtime.protocol.address import published
+from recycle_runtime.protocol.address import is_known, published
 from recycle_runtime.protocol.job_over import is_over, mark_over, unmark_over
 from recycle_runtime.protocol.messages import JobEnded
 from recycle_runtime.protocol.server import Served, Server
@@ -145,7 +145,8 @@ def run(arguments: Namespace, output: Output) -> int:
 
 def _coordinate(arguments: Namespace, output: Output, fence: Fence | None) -> int:
     """Until the job has ended; the exit status."""
-    host, port = address("--listen", arguments.listen, least=0)
+    listens_at, port = address("--listen", arguments.listen, least=0)
+    known_as = host("--advertise", arguments.advertise) if arguments.advertise else listens_at
     check_pages(arguments)
     hooks = _hooks(arguments)
     timeout = node_timeout("--heartbeat-timeout", arguments.heartbeat_timeout)
@@ -158,7 +159,7 @@ def _coordinate(arguments: Namespace, output: Output, fence: Fence | None) -> in
         bundle=arguments.bundle,
         steps=ENDLESS if arguments.steps is None else arguments.steps,
         failed=workers_named("--failed", arguments.failed) if arguments.failed else (),
-        host=host,
+        host=listens_at,
         port=port,
         token=secret,
         state=state,
@@ -186,9 +187,13 @@ def _coordinate(arguments: Namespace, output: Output, fence: Fence | None) -> in
     allow_connections(processes, relay=options.relay)
     # Agents and observers stay when the job goes on from a checkpoint, and find the next coordinator here.
     # The parent process may keep the socket for the same reason.
-    listener = _listener(host, port) if arguments.listener is None else arguments.listener
+    listener = _listener(listens_at, port) if arguments.listener is None else arguments.listener
+    if arguments.listener is None and arguments.advertise and not is_known(known_as):
+        _LOGGER.warning(
+            "--advertise %s: this machine does not know that name; agents look for it nevertheless", known_as
+        )
     requests = StopRequests()
-    where = published(arguments.advertise or host, _port(listener), 0 if fence is None else fence.term)
+    where = published(known_as, _port(listener), 0 if fence is None else fence.term)
     # Slurm may tell a whole job, and the script that started this process too.
     stopping = stop_requests(requests, patient=fence is not None)
     with stopping, watchers(arguments, bundle, secret.tokens()[0], output) as watching:

@@ -167,8 +167,7 @@ def run(arguments: Namespace, output: Output) -> int:
         folder = Path(arguments.state) / "coordinator"
         words = coordinator_words(arguments, place.host, nodes)
         # Where nodes share it, an agent sees there who has taken over, and whether the job has ended.
-        agent = agent_words(arguments, state)
-        agent[2:2] = ["--address-file", str(folder / "address")]
+        agent = agent_words(arguments, state, str(folder / "address"))
         node = Node(place, words, agent, folder if takes_over else None)
         try:
             return node.run(lambda: requests.number)
@@ -192,9 +191,11 @@ def _takes_over(arguments: Namespace) -> bool:
     return arguments.takeover_timeout != 0 and takeover_timeout(arguments) > 0
 
 
-def agent_words(arguments: Namespace, state: str) -> list[str]:
-    """The command line of an agent with this folder, but for where the coordinator is."""
+def agent_words(arguments: Namespace, state: str, address_file: str | None = None) -> list[str]:
+    """The command line of an agent with this folder, but for where the coordinator is; it may leave its
+    address in a file."""
     words = ["agent", arguments.bundle, "--state", state]
+    words += [] if address_file is None else ["--address-file", address_file]
     return [*words, *_words(arguments, (*_BOTH, *_AGENT)), *arguments.script_words]
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from recycle_runtime.cli.output import UsageError, UserError
 from recycle_runtime.cli.parser import Arguments
-from recycle_runtime.protocol.address import parse_address
+from recycle_runtime.protocol.address import is_host, parse_address
 
 _LOOK_EVERY = 0.2
 _PATIENCE = 600.0
@@ -34,6 +34,13 @@ def address(option: str, text: str, least: int = 1) -> tuple[str, int]:
     if found is None:
         raise UsageError(f"{option} must be like 10.0.0.1:29500, got {text!r}")
     return found
+
+
+def host(option: str, text: str) -> str:
+    """A host as the user wrote it, without a port."""
+    if not is_host(text):
+        raise UsageError(f"{option} must be a host without a port, like 10.0.0.1 or node7, got {text!r}")
+    return text.strip("[]")
 
 
 def address_or_file(option: str, text: str, seconds: float) -> tuple[tuple[str, int], str | None]:
