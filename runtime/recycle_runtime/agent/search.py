@@ -1,8 +1,8 @@
 """For how long an agent looks for the coordinator, by what it has met so far. Standard library only.
 
-Whoever is not there, does not answer yet or hangs up may be a coordinator that starts again, reads a large
-checkpoint or is paused: it is looked for as long as the agent has patience. Whoever answers and refuses, or
-speaks another protocol, is on its way out, or will refuse for ever: that is soon clear.
+Whoever is not there, does not answer yet or hangs up may be a coordinator that starts again or is paused: it
+is looked for as long as the agent has patience. One that reads a large checkpoint answers. Whoever answers
+and refuses, or speaks another protocol, is on its way out, or will refuse for ever: that is soon clear.
 """
 
 import logging

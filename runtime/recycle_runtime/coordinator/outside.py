@@ -5,6 +5,7 @@ A simulated world (`testing.world`) puts others in their place. Standard library
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -42,3 +43,5 @@ class Outside:
     journal: Callable[[Path], Journal] = Journal
     read_bundle: Callable[[str], Bundle] = Bundle.read
     keep_plans: Callable[[str, Path], None] = keep_plans
+    reading: Callable[[], AbstractContextManager[None]] = nullcontext
+    """Open while a checkpoint is read, before anybody is served."""

@@ -9,6 +9,7 @@ import logging
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
@@ -267,11 +268,13 @@ class Service:
         if options.checkpoint is not None:
             # Two jobs would delete each other's.
             lock_checkpoints(Path(options.checkpoint), takes_over=options.takes_over)
-            checkpoints = open_checkpoints(
-                options.checkpoint, bundle, options.steps, options.every, remembered, self._journal,
-                resume=options.resume, begins=begins, accepts_changes=options.accepts_changes,
-                may_be_finished=options.is_continued,
-            )  # fmt: skip
+            takes_long = options.resume and remembered is None and begins is None
+            with outside.reading() if takes_long else nullcontext():
+                checkpoints = open_checkpoints(
+                    options.checkpoint, bundle, options.steps, options.every, remembered, self._journal,
+                    resume=options.resume, begins=begins, accepts_changes=options.accepts_changes,
+                    may_be_finished=options.is_continued,
+                )  # fmt: skip
             self._checkpoint_files = CheckpointFiles(options.checkpoint, outside.file_thread("checkpoints"))
         expected = set(self._book.grid) - set(options.failed)
         self._job = StateMachine(

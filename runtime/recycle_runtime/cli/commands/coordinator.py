@@ -5,7 +5,8 @@ import logging
 import os
 import socket
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -51,6 +52,7 @@ from recycle_runtime.cli.options.training import (
 from recycle_runtime.cli.output import DONE, INPUT_ERROR, NO_PLAN, Output, UsageError, UserError
 from recycle_runtime.cli.parser import Arguments
 from recycle_runtime.cli.signals import StopRequests, stop_requests
+from recycle_runtime.coordinator.antechamber import kept_waiting
 from recycle_runtime.coordinator.fence import Fence, stand_by
 from recycle_runtime.coordinator.hooks import Hooks
 from recycle_runtime.coordinator.journal import JournalError, prepare
@@ -232,8 +234,9 @@ def _run(
             max_resumes=resumes - number,
             is_continued=number > 0,
         )
+        reading = partial(_reading, options, serve, listener, where, fence)
         try:
-            service = Service(own, Outside(serve=partial(serve, listener=os.dup(listener))))
+            service = Service(own, Outside(serve=partial(serve, listener=os.dup(listener)), reading=reading))
         except (CheckpointError, FolderTakenError, JournalError, PlanGoneError) as error:
             raise UserError(str(error)) from None
         if fence is not None:
@@ -251,6 +254,21 @@ def _run(
         # A coordinator that is started again from here on begins there.
         prepare(_folder(state, number + 1), service.goes_on_from)
     raise AssertionError("a job goes on no more often than it may")
+
+
+@contextmanager
+def _reading(
+    options: JobOptions, serve: Callable[..., Server], listener: int, where: str, fence: Fence | None
+) -> Generator[None]:
+    """Whoever looks for the coordinator finds it, though it reads a checkpoint."""
+    if fence is not None:
+        fence.check()
+    # A job without a journal has not ended.
+    unmark_over(options.state)
+    _announce(options.state, where)
+    at = options.host, options.port, options.token
+    with kept_waiting(lambda served: serve(*at, served, listener=os.dup(listener))):
+        yield
 
 
 def _say_over(options: JobOptions, end: JobEnded | None, output: Output) -> None:
