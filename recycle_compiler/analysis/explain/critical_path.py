@@ -83,9 +83,9 @@ def critical_path(timeline: Timeline, bottleneck: int) -> CriticalPath:
     """The path through the window of the bottleneck if that is the period, else of another such stage."""
     spans = [close - open_ for open_, close in zip(timeline.opens, timeline.closes, strict=True)]
     widest = [stage for stage, span in enumerate(spans) if span == timeline.period]
-    if not timeline.problem.staggered:
+    if not timeline.staggered:
         # There is one window for all, closed by whoever ends last and has the longest step.
-        widest = [max(widest, key=lambda stage: timeline.problem.finish[stage])]
+        widest = [max(widest, key=lambda stage: timeline.stages.finish[stage])]
     widest.sort(key=lambda stage: (stage != bottleneck, stage))
     for stage in widest[:_TRIED]:
         rows = _closed_chain(timeline, stage)
@@ -97,9 +97,8 @@ def critical_path(timeline: Timeline, bottleneck: int) -> CriticalPath:
 
 def _last_rows(timeline: Timeline, stage: int) -> list[int]:
     """The ops that the reduction of this stage waits for."""
-    if timeline.problem.staggered:
-        tied = timeline.schedule.job.tied_chunks
-        together = np.isin(timeline.ops.chunk, tied if stage in tied else (stage,))
+    if timeline.staggered:
+        together = np.isin(timeline.ops.chunk, timeline.stages.waits_for[stage])
         chosen = together & (timeline.end == timeline.last[stage])
     else:
         chosen = timeline.end == max(timeline.last)
@@ -112,7 +111,7 @@ def _closed_chain(timeline: Timeline, stage: int) -> list[int] | None:
     start, end = timeline.start.tolist(), timeline.end.tolist()
     before, source, lag = timeline.before.tolist(), timeline.source.tolist(), timeline.lag.tolist()
     in_window = ((timeline.start == opening) & (timeline.ops.chunk == stage)).tolist()
-    if not timeline.problem.staggered:
+    if not timeline.staggered:
         in_window = (timeline.start == opening).tolist()
     waiting = deque((row, NOTHING) for row in _last_rows(timeline, stage))
     leads_to: dict[int, int] = {}
@@ -160,7 +159,7 @@ def _cause(timeline: Timeline, link: _Link) -> _Link | None:
     arrived = int(timeline.end[source] + timeline.lag[row]) if source != NOTHING else -1
     if start in (freed, arrived):
         return _Link(before if freed == start else source, link.iteration)
-    if timeline.problem.staggered and timeline.closes[stage] - timeline.period == start:
+    if timeline.staggered and timeline.closes[stage] - timeline.period == start:
         return _Link(_last_rows(timeline, stage)[0], link.iteration - 1)
     if freed == arrived == -1:
         return None
@@ -200,7 +199,7 @@ def _between(timeline: Timeline, previous: _Link | None, link: _Link, start: int
 def _add_op(timeline: Timeline, steps: list[Step], link: _Link, start: int, end: int) -> None:
     """One more op: a step of its own, or more of the last one."""
     op, label = timeline.ops[link.row], timeline.label(link.row)
-    worker = worker_at(op.worker, timeline.problem.pipelines)
+    worker = worker_at(op.worker, timeline.pipelines)
     last = steps[-1] if steps else None
     if last is None or (last.worker, last.iteration) != (worker, link.iteration):
         steps.append(Step(StepKind.COMPUTE, start, end, op.chunk, worker, label, label, 1, link.iteration))

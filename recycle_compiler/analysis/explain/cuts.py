@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
+from recycle_compiler.ir.bundled import read_job
 from recycle_compiler.ir.failure import failure_set
+from recycle_compiler.ir.groups import AnyLayout, any_layout_of
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.layout import Layout, halved, layout_of
 from recycle_compiler.ir.schedule import Schedule
@@ -43,7 +45,7 @@ class Neighbour:
 
     failures: int
     period: int
-    layout: Layout
+    layout: AnyLayout
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +94,15 @@ def cut_facts(bundle: Bundle, job: JobSpec, schedule: Schedule, failures: int) -
         is_own=not schedule.job.is_recut,
         bound=layout_bound(variant, layout),
         bound_over_cuts=schedule.claims.bound_over_cuts if own is None else bundle.plans[own].bound_over_cuts,
-        own=None if own is None else _own(bundle, job, own),
-        fewer=_fastest(bundle, job, failures - 1),
+        own=None if own is None else own_plan(bundle, job, own),
+        fewer=fastest_plan(bundle, job, failures - 1),
         moves=tuple(_moves(variant, layout)),
-        one_more=min(_least_periods(job, more), default=None),
+        one_more=min(least_periods(job, more), default=None),
         where_one_more=min(_with_one_more(variant, layout), key=lambda entry: (entry[1], entry[0])),
     )
 
 
-def _least_periods(job: JobSpec, workers: int) -> Iterator[int]:
+def least_periods(job: JobSpec, workers: int) -> Iterator[int]:
     """What no plan with micro-batches whole, and with them in halves, goes below."""
     for variant in variants(job).values():
         least = Layouts(variant, workers).least_period(workers)
@@ -108,25 +110,25 @@ def _least_periods(job: JobSpec, workers: int) -> Iterator[int]:
             yield least
 
 
-def _own(bundle: Bundle, job: JobSpec, plan: int) -> Neighbour:
+def own_plan(bundle: Bundle, job: JobSpec, plan: int) -> Neighbour:
+    """The plan of this number, under the own cut."""
     entry = bundle.plans[plan]
     layout = layout_of(job, failure_set(entry.failed))
     assert layout is not None, "a job in layers"
     return Neighbour(len(entry.failed), entry.period, layout)
 
 
-def _fastest(bundle: Bundle, job: JobSpec, failures: int) -> Neighbour | None:
-    """The fastest plan of any cut for so many failures."""
+def fastest_plan(bundle: Bundle, job: JobSpec, failures: int, *, groups: bool = True) -> Neighbour | None:
+    """The fastest plan of any cut for so many failures, also in groups of pipelines if these count."""
     for plan, entry in enumerate(bundle.plans):
         if len(entry.failed) == failures:
-            number = bundle.fastest_recut(job.workers - failures)
+            number = bundle.fastest_recut(job.workers - failures, groups=groups)
             if number is None or bundle.recuts[number].plans[0].period >= entry.period:
-                return _own(bundle, job, plan)
+                return own_plan(bundle, job, plan)
             recut = bundle.recuts[number]
-            counts = [recut.pipelines] * recut.stages
-            for _, stage in recut.plans[0].failed:
-                counts[stage] -= 1
-            return Neighbour(failures, recut.plans[0].period, Layout(recut.cut, tuple(counts)))
+            layout = any_layout_of(read_job(recut), failure_set(recut.plans[0].failed))
+            assert layout is not None, "another cut is one of layers"
+            return Neighbour(failures, recut.plans[0].period, layout)
     return None
 
 

@@ -4,11 +4,13 @@ import json
 from typing import Any
 
 from recycle_compiler.analysis.explain.critical_path import CriticalPath, Step, StepKind
-from recycle_compiler.analysis.explain.cuts import CutFacts, Neighbour
+from recycle_compiler.analysis.explain.cuts import NO_ROOM, CutFacts, Neighbour
+from recycle_compiler.analysis.explain.groups import GroupFacts
 from recycle_compiler.analysis.explain.idle import CAUSES, StageTime
 from recycle_compiler.analysis.explain.proof import Proof
 from recycle_compiler.analysis.explain.report import Explanation
 from recycle_compiler.analysis.explain.what_if import Outcome, WhatIf
+from recycle_compiler.ir.groups import stages_of_groups
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.units import in_unit
 
@@ -23,9 +25,9 @@ def explanation_document(explanation: Explanation) -> str:
             **_proof(job, explanation.binding),
             "others": [_proof(job, other) for other in explanation.others],
         },
-        **({} if explanation.cuts is None else {"cut": _cut(explanation, explanation.cuts)}),
+        **_why(explanation),
         "critical_path": _path(job, explanation.path, explanation.bottleneck),
-        "stage_times": [_stage_time(job, time) for time in explanation.times],
+        "stage_times": [_stage_time(job, time, _group_of(job, time.stage)) for time in explanation.times],
         "what_if": _what_if(job, explanation.what_if),
     }
     return json.dumps(whole, indent=1) + "\n"
@@ -48,8 +50,8 @@ def _head(explanation: Explanation) -> dict[str, Any]:
         "gap": round(claims.gap, 6),
         "status": claims.status,
         "cut_short": claims.cut_short,
-        "one_f_one_b": in_unit(job, explanation.one_f_one_b),
-        "against_1f1b": round(explanation.against_1f1b, 6),
+        "one_f_one_b": None if explanation.one_f_one_b is None else in_unit(job, explanation.one_f_one_b),
+        "against_1f1b": None if explanation.against_1f1b is None else round(explanation.against_1f1b, 6),
     }
 
 
@@ -57,6 +59,7 @@ def _bottleneck(explanation: Explanation) -> dict[str, Any]:
     time = explanation.times[explanation.bottleneck]
     return {
         "stage": time.stage,
+        **({} if explanation.group is None else {"group": explanation.group}),
         "alive": time.workers,
         "microbatches_per_worker": list(explanation.hosted),
         "busy": round(time.busy / time.whole, 6),
@@ -70,6 +73,64 @@ def _proof(job: JobSpec, proof: Proof) -> dict[str, Any]:
         "period": in_unit(job, proof.period),
         "parts": [{"time": in_unit(job, part.ticks), "what": part.what} for part in proof.parts],
     }
+
+
+def _why(explanation: Explanation) -> dict[str, Any]:
+    """Of a job in layers, why it is cut as it is."""
+    cuts = explanation.cuts
+    if isinstance(cuts, GroupFacts):
+        return {"groups": _groups(cuts)}
+    return {} if cuts is None else {"cut": _cut(explanation, cuts)}
+
+
+def _groups(facts: GroupFacts) -> dict[str, Any]:
+    job = facts.job
+    return {
+        "layout": str(facts.layout),
+        "workers": facts.workers,
+        "bound": in_unit(job, facts.bound),
+        "binding": facts.binding,
+        "groups": [
+            {
+                "layout": str(layout),
+                "workers": group.workers,
+                "microbatches": group.share,
+                "bound": in_unit(job, group.bound),
+                "reason": group.reason,
+            }
+            for layout, group in zip(facts.layout.groups, facts.groups, strict=True)
+        ],
+        "one_cut": _neighbour(job, facts.one_cut),
+        "bound_over_cuts": in_unit(job, facts.bound_over_cuts) if facts.bound_over_cuts else None,
+        "one_failure_fewer": _neighbour(job, facts.fewer),
+        "moves": [
+            {
+                "from": move.source,
+                "to": move.target,
+                "layout": str(move.layout),
+                "bound": in_unit(job, move.bound) if move.bound < NO_ROOM else None,
+            }
+            for move in facts.moves
+        ],
+        "one_worker_more": {
+            "groups": [
+                {
+                    "group": one.group,
+                    "stage": one.stage,
+                    "layout": str(one.layout),
+                    "bound": in_unit(job, one.bound),
+                }
+                for one in facts.one_more
+            ],
+            "bound_over_cuts": None
+            if facts.one_more_one_cut is None
+            else in_unit(job, facts.one_more_one_cut),
+        },
+    }
+
+
+def _group_of(job: JobSpec, stage: int) -> int | None:
+    return next((number for number, own in enumerate(stages_of_groups(job)) if stage in own), None)
 
 
 def _cut(explanation: Explanation, cuts: CutFacts) -> dict[str, Any]:
@@ -143,16 +204,18 @@ def _step(job: JobSpec, step: Step) -> dict[str, Any]:
     }
 
 
-def _stage_time(job: JobSpec, time: StageTime) -> dict[str, Any]:
+def _stage_time(job: JobSpec, time: StageTime, group: int | None) -> dict[str, Any]:
     """Times added up over the live workers, and each as a share of the time these have in a period."""
     ticks = {
         "compute": time.compute,
         "finish": time.finish,
         **dict(zip((cause.replace("-", "_") for cause in CAUSES), time.idle, strict=True)),
+        **({} if group is None else {"sums": time.sums}),
         "slack": time.slack,
     }
     return {
         "stage": time.stage,
+        **({} if group is None else {"group": group}),
         "alive": time.workers,
         "window": in_unit(job, time.window),
         "time": {name: in_unit(job, value) for name, value in ticks.items()},

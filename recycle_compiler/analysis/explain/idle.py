@@ -13,7 +13,9 @@ What is left lies between, before an op that waited for its input:
 - memory: an F had its input, but memory was full.
 - dependency: another stage had not produced the input yet.
 
-Slack is what the window of a stage is shorter than the period: its workers wait for the next iteration.
+Slack is what the window of a stage is shorter than the period: its workers wait for the next iteration. Where
+groups of pipelines have cuts of their own, a stage that is done may wait for others that take part in the
+same sums.
 """
 
 from dataclasses import dataclass
@@ -47,6 +49,8 @@ class StageTime:
     slack: int
     full_ramp_up: int
     """Of the ramp-up, what an F could have filled if memory had not been full."""
+    sums: int = 0
+    """Waiting for other groups of pipelines, which take part in the same sums."""
 
     @property
     def busy(self) -> int:
@@ -73,22 +77,23 @@ class _Gaps:
 def idle_times(timeline: Timeline) -> tuple[StageTime, ...]:
     """The account of every stage."""
     gaps = _gaps(timeline)
-    return tuple(_stage_time(timeline, gaps, stage) for stage in range(timeline.problem.chunks))
+    return tuple(_stage_time(timeline, gaps, stage) for stage in range(len(timeline.stages)))
 
 
 def _stage_time(timeline: Timeline, gaps: _Gaps, stage: int) -> StageTime:
-    problem = timeline.problem
+    pipelines, own_finish = timeline.pipelines, timeline.stages.finish[stage]
     rows = np.flatnonzero(timeline.ops.chunk == stage)
-    alive = live_pipelines(timeline.schedule.failed, stage, problem.pipelines)
+    alive = live_pipelines(timeline.schedule.failed, stage, pipelines)
     after_work, imbalance = _after_last_ops(timeline, rows, stage, alive)
     dependency = np.bincount(
-        timeline.ops.worker[rows] % problem.pipelines, gaps.dependency[rows], minlength=problem.pipelines
+        timeline.ops.worker[rows] % pipelines, gaps.dependency[rows], minlength=pipelines
     ).astype(np.int64)
     made_up = np.minimum(dependency, np.maximum(0, _missing_work(timeline, rows, stage) - imbalance))
     window = timeline.closes[stage] - timeline.opens[stage]
+    sums = len(alive) * _waits_for_sums(timeline, rows, stage)
     idle = {
         "ramp-up": int(gaps.ramp_up[rows].sum()),
-        "tail": int(gaps.tail[rows].sum() + after_work.sum()),
+        "tail": int(gaps.tail[rows].sum() + after_work.sum()) - sums,
         "transfer": int(gaps.transfer[rows].sum()),
         "imbalance": int((imbalance + made_up)[list(alive)].sum()),
         "memory": int(gaps.memory[rows].sum()),
@@ -100,13 +105,22 @@ def _stage_time(timeline: Timeline, gaps: _Gaps, stage: int) -> StageTime:
         window=window,
         period=timeline.period,
         compute=int(timeline.ops.duration[rows].sum()),
-        finish=len(alive) * problem.finish[stage],
+        finish=len(alive) * own_finish,
         idle=tuple(idle[cause] for cause in CAUSES),
         slack=len(alive) * (timeline.period - window),
         full_ramp_up=int(gaps.full_ramp_up[rows].sum()),
+        sums=sums,
     )
-    assert account.busy + sum(account.idle) + account.slack == account.whole, f"stage {stage} does not add up"
+    whole = account.busy + sum(account.idle) + account.sums + account.slack
+    assert whole == account.whole, f"stage {stage} does not add up"
     return account
+
+
+def _waits_for_sums(timeline: Timeline, rows: np.ndarray[tuple[int], np.dtype[np.intp]], stage: int) -> int:
+    """From the end of a stage's work to its reductions and between them, because others are not there yet."""
+    if not (timeline.schedule.job.groups and timeline.staggered):
+        return 0
+    return timeline.closes[stage] - timeline.stages.finish[stage] - int(timeline.end[rows].max())
 
 
 def _gaps(timeline: Timeline) -> _Gaps:
@@ -149,14 +163,14 @@ def _memory_is_full(
     timeline: Timeline, firsts: np.ndarray[tuple[int], np.dtype[np.intp]], owner: Column
 ) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """For each op, whether there is no room for one more activation just before it."""
-    job, ops = timeline.schedule.job, timeline.ops
-    activation = np.array(job.activation)[ops.chunk]
-    kept = np.array(job.kept_for_weight)[ops.chunk]
+    ops = timeline.ops
+    activation = np.array(timeline.stages.activation)[ops.chunk]
+    kept = np.array(timeline.stages.kept)[ops.chunk]
     effects = (activation, -activation, kept - activation, -kept)
     change = np.choose(ops.kind, effects)
     held = np.cumsum(change) - change
     held -= held[firsts][owner]
-    capacity = np.array(timeline.problem.capacity)[ops.chunk]
+    capacity = np.array(timeline.stages.capacity)[ops.chunk]
     return (capacity != UNLIMITED) & (held + activation > capacity)
 
 
@@ -164,25 +178,25 @@ def _after_last_ops(
     timeline: Timeline, rows: np.ndarray[tuple[int], np.dtype[np.intp]], stage: int, alive: tuple[int, ...]
 ) -> tuple[Column, Column]:
     """For each pipeline's worker, once it is done: idle time while no peer works, and while one does."""
-    problem = timeline.problem
-    ended = np.full(problem.pipelines, timeline.opens[stage])
-    np.maximum.at(ended, timeline.ops.worker[rows] % problem.pipelines, timeline.end[rows])
+    pipelines = timeline.pipelines
+    ended = np.full(pipelines, timeline.opens[stage])
+    np.maximum.at(ended, timeline.ops.worker[rows] % pipelines, timeline.end[rows])
     by_start = rows[np.argsort(timeline.start[rows], kind="stable")]
     until = np.maximum.accumulate(timeline.end[by_start])
     # Where any worker works: each op adds what lies beyond the end of all ops that began before it.
     since = np.maximum(timeline.start[by_start], np.concatenate([[0], until[:-1]]))
-    idle, imbalance = (np.zeros(problem.pipelines, dtype=np.int64) for _ in range(2))
+    idle, imbalance = (np.zeros(pipelines, dtype=np.int64) for _ in range(2))
     for pipeline in alive:
         shared = np.maximum(0, until - np.maximum(since, ended[pipeline]))
         imbalance[pipeline] = shared.sum()
-        whole = timeline.closes[stage] - problem.finish[stage] - ended[pipeline]
+        whole = timeline.closes[stage] - timeline.stages.finish[stage] - ended[pipeline]
         idle[pipeline] = whole - imbalance[pipeline]
     return idle, imbalance
 
 
 def _missing_work(timeline: Timeline, rows: np.ndarray[tuple[int], np.dtype[np.intp]], stage: int) -> Column:
     """How much less work each pipeline's worker has than the busiest of the stage."""
-    pipelines = timeline.problem.pipelines
+    pipelines = timeline.pipelines
     work = np.bincount(
         timeline.ops.worker[rows] % pipelines, timeline.ops.duration[rows], minlength=pipelines
     ).astype(np.int64)

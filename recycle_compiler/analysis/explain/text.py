@@ -10,12 +10,15 @@ On the critical path, ops in a row on one worker are one line, and so is a micro
 from collections.abc import Iterator, Sequence
 
 from recycle_compiler.analysis.explain.critical_path import CriticalPath, Step, StepKind
-from recycle_compiler.analysis.explain.cuts import CutFacts, Move
+from recycle_compiler.analysis.explain.cuts import NO_ROOM, CutFacts, Move
+from recycle_compiler.analysis.explain.groups import GroupFacts
 from recycle_compiler.analysis.explain.idle import CAUSES, StageTime
 from recycle_compiler.analysis.explain.proof import Proof
 from recycle_compiler.analysis.explain.report import Explanation
 from recycle_compiler.analysis.explain.what_if import BOUNDS, NONE, Outcome
+from recycle_compiler.ir.groups import AnyLayout, stages_of_groups
 from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.ir.layout import Layout
 from recycle_compiler.ir.units import percent, plural, time_text, unit_name
 from recycle_compiler.viz.heading import heading, stage_list
 
@@ -28,6 +31,7 @@ _MEANING = {
     "imbalance": "the worker was done and a peer was not, or it has fewer micro-batches than its peers",
     "memory": "an F was ready but memory was full",
     "dependency": "another stage had not yet produced the input of the worker's next op",
+    "sums": "the stage was done, and another group that sums with it was not",
     "slack": "the stage was done with this iteration and waited for the next",
 }
 _SHOWN = 20
@@ -46,15 +50,17 @@ def explanation_text(explanation: Explanation) -> str:
 def _head(explanation: Explanation) -> Iterator[str]:
     job, claims = explanation.schedule.job, explanation.schedule.claims
     yield from heading(explanation.schedule)
-    proof = "optimal: no plan is faster"
+    none = "no plan of these groups and shares" if job.groups else "no plan"
+    proof = f"optimal: {none} is faster"
     if claims.status != "optimal":
         bound = amount(job, claims.lower_bound)
-        proof = f"at most {percent(claims.gap)} above optimal: no plan is faster than {bound}"
+        proof = f"at most {percent(claims.gap)} above optimal: {none} is faster than {bound}"
     if claims.cut_short:
         proof += ", cut short by the time limit"
     yield f"period {amount(job, claims.period)}, {proof}; makespan {amount(job, claims.makespan)}"
-    baseline = amount(job, explanation.one_f_one_b)
-    yield f"fault-free 1F1B takes {baseline}: this plan runs at {explanation.against_1f1b:.3f}x its speed"
+    if explanation.one_f_one_b is not None:
+        baseline = amount(job, explanation.one_f_one_b)
+        yield f"fault-free 1F1B takes {baseline}: this plan runs at {explanation.against_1f1b:.3f}x its speed"
 
 
 def _bottleneck(explanation: Explanation) -> Iterator[str]:
@@ -62,7 +68,7 @@ def _bottleneck(explanation: Explanation) -> Iterator[str]:
     time = explanation.times[stage]
     fewest, most = explanation.hosted
     each = plural(most, "micro-batch") if fewest == most else f"{fewest} to {plural(most, 'micro-batch')}"
-    yield f"bottleneck: stage {stage}"
+    yield f"bottleneck: stage {stage}{_in_group(explanation.group)}"
     alive = f"{time.workers} of {plural(job.pipelines, 'worker')} alive"
     yield (
         f"  {plural(time.workers, 'worker') if job.is_recut else alive}, {each} on each, "
@@ -78,7 +84,10 @@ def _bottleneck(explanation: Explanation) -> Iterator[str]:
 
 def _bound(explanation: Explanation) -> Iterator[str]:
     job, proof = explanation.schedule.job, explanation.binding
-    yield f"binding bound: {proof.reason}, {amount(job, proof.period)}"
+    yield f"binding bound: {proof.reason}{_in_group(explanation.group)}, {amount(job, proof.period)}"
+    if explanation.group:
+        first = stages_of_groups(job)[explanation.group].start
+        yield f"  stages are counted within the group here: its stage 0 is stage {first} of the plan"
     yield from _parts(job, proof)
     if not proof.parts:
         yield "  proven for the schedule as a whole; one stage alone does not show it"
@@ -90,7 +99,9 @@ def _bound(explanation: Explanation) -> Iterator[str]:
 def _cut(explanation: Explanation) -> Iterator[str]:
     """Why it is cut this way."""
     cuts = explanation.cuts
-    if cuts is None:
+    if isinstance(cuts, GroupFacts):
+        yield from _why_groups(explanation, cuts)
+    if not isinstance(cuts, CutFacts):
         return
     job, period = cuts.job, explanation.schedule.claims.period
     first, end = cuts.layout.ranges[explanation.bottleneck]
@@ -105,7 +116,7 @@ def _cut(explanation: Explanation) -> Iterator[str]:
             above = ": no cut is better"
         yield f"  no plan of any cut for {plural(cuts.workers, 'worker')} is faster than {over}{above}"
     if cuts.own is not None and not cuts.is_own:
-        own = f"  the job's own cut, {stage_list(cuts.own.layout)}, takes {amount(job, cuts.own.period)}"
+        own = f"  the job's own cut, {_listed(cuts.own.layout)}, takes {amount(job, cuts.own.period)}"
         yield f"{own} with as many workers: {_slower(cuts.own.period, period)}"
     yield from _moves(cuts)
     yield from _one_more(cuts, period)
@@ -146,9 +157,85 @@ def _one_more(cuts: CutFacts, period: int) -> Iterator[str]:
         yield f"    under this cut most on stage {stage} (bound {amount(job, bound)})"
     else:
         yield "    under this cut nothing, on whichever stage"
+    yield from _one_failure_fewer(cuts)
+
+
+def _one_failure_fewer(cuts: CutFacts | GroupFacts) -> Iterator[str]:
     if cuts.fewer is not None:
         fewer = f"  with {plural(cuts.fewer.failures, 'failure')} the bundle takes"
-        yield f"{fewer} {amount(job, cuts.fewer.period)}, under {stage_list(cuts.fewer.layout)}"
+        yield f"{fewer} {amount(cuts.job, cuts.fewer.period)}, under {_listed(cuts.fewer.layout)}"
+
+
+def _listed(layout: AnyLayout) -> str:
+    return stage_list(layout) if isinstance(layout, Layout) else str(layout)
+
+
+def _in_group(group: int | None) -> str:
+    return "" if group is None else f" in group {group}"
+
+
+_COUNTS = {2: "two", 3: "three", 4: "four"}
+
+
+def _why_groups(explanation: Explanation, facts: GroupFacts) -> Iterator[str]:
+    """Why its pipelines are in groups."""
+    job, period = facts.job, explanation.schedule.claims.period
+    count = _COUNTS.get(len(facts.groups), str(len(facts.groups)))
+    yield f"why {count} groups: {facts.layout} (layers x workers of each stage @ micro-batches)"
+    if facts.one_cut is not None:
+        takes = f"{_listed(facts.one_cut.layout)}, takes {amount(job, facts.one_cut.period)}"
+        slower = _slower(facts.one_cut.period, period)
+        yield f"  the fastest plan of the bundle under one cut for as many workers, {takes}: {slower}"
+    if facts.bound_over_cuts:
+        over = amount(job, facts.bound_over_cuts)
+        above = f"; this plan takes {percent(period / facts.bound_over_cuts - 1)} longer"
+        if period < facts.bound_over_cuts:
+            above = ": groups are faster than any"
+        yield f"  no plan under one cut for {plural(facts.workers, 'worker')} is faster than {over}{above}"
+    for number, group in enumerate(facts.groups):
+        who = f"{plural(group.share, 'micro-batch')} on {plural(group.workers, 'worker')}"
+        least = f"take at least {amount(job, group.bound)} ({group.reason})"
+        yield f"  group {number}{' binds' if number == facts.binding else ''}: {who} {least}"
+    yield from _shares(facts)
+    yield from _one_more_in_groups(facts, period)
+    yield from _one_failure_fewer(facts)
+
+
+def _shares(facts: GroupFacts) -> Iterator[str]:
+    """How micro-batches are shared, and what one of them elsewhere would do."""
+    units, workers = sum(facts.layout.shares), sum(facts.layout.workers)
+    each = ", ".join(
+        f"{group.share / group.workers:.1f} in group {number}" for number, group in enumerate(facts.groups)
+    )
+    yield f"  {units / workers:.1f} micro-batches for each worker would be even; there are {each}"
+    for move in facts.moves:
+        what = f"one micro-batch of group {move.source} in group {move.target}"
+        if move.bound >= NO_ROOM:
+            yield f"    {what} would leave fewer than a stage has workers"
+            continue
+        change = "raise" if move.bound > facts.bound else "lower" if move.bound < facts.bound else "leave"
+        to = "as it is" if change == "leave" else f"to {amount(facts.job, move.bound)}"
+        yield f"    {what} would {change} the bound of {amount(facts.job, facts.bound)} {to}"
+
+
+def _one_more_in_groups(facts: GroupFacts, period: int) -> Iterator[str]:
+    job = facts.job
+    best = [one.bound for one in facts.one_more[:1]]
+    if facts.one_more_one_cut is not None:
+        best.append(facts.one_more_one_cut)
+    if best:
+        gain = period / min(best) - 1
+        buys = f"at most {percent(gain)} faster" if gain > 0 else "nothing"
+        yield f"  one worker more would buy {buys}, by what was looked at (bound {amount(job, min(best))})"
+    for one in facts.one_more:
+        where = f"    in group {one.group} on stage {one.stage}"
+        if one.bound >= facts.bound:
+            yield f"{where}, with any share: nothing"
+            continue
+        shares = " and ".join(map(str, one.layout.shares))
+        yield f"{where}, with {shares} micro-batches: bound {amount(job, one.bound)}"
+    if facts.one_more_one_cut is not None:
+        yield f"    under one cut, the best of all: bound {amount(job, facts.one_more_one_cut)}"
 
 
 def _slower(period: int, reference: int) -> str:
@@ -165,14 +252,19 @@ def _parts(job: JobSpec, proof: Proof) -> Iterator[str]:
 
 
 def _times(explanation: Explanation) -> Iterator[str]:
-    columns = ("busy", *CAUSES, "slack")
+    job = explanation.schedule.job
+    # Only workers of groups wait for others to sum with.
+    columns = ("busy", *CAUSES, *(("sums",) if job.groups else ()), "slack")
     rows: list[tuple[str, ...]] = [("stage", "alive", *columns)]
     for time in explanation.times:
-        shares = (f"{100 * ticks / time.whole:.1f}" for ticks in (time.busy, *time.idle, time.slack))
+        sums = (time.sums,) if job.groups else ()
+        shares = (f"{100 * ticks / time.whole:.1f}" for ticks in (time.busy, *time.idle, *sums, time.slack))
         rows.append((str(time.stage), str(time.workers), *shares))
     yield "where the time of each stage goes, in percent of the period"
     yield from _table(rows)
     seen = [cause for index, cause in enumerate(CAUSES) if any(t.idle[index] for t in explanation.times)]
+    if any(time.sums for time in explanation.times):
+        seen.append("sums")
     if any(time.slack for time in explanation.times):
         seen.append("slack")
     for cause in seen:

@@ -2,6 +2,9 @@
 
 Rows are the F, B, I and W of the schedule, in its order: by stage, worker and start. An op starts when the op
 before it on its worker has ended, its input has arrived and the window of its stage is open.
+
+Where groups of pipelines have cuts of their own, a stage may hold several chunks, and runs an op of each in a
+row: here they are one op, as each group alone has them, and the chunk of an op is its stage.
 """
 
 from dataclasses import dataclass, replace
@@ -11,10 +14,12 @@ import numpy as np
 
 from recycle_compiler.ir.failure import Worker, worker_at
 from recycle_compiler.ir.graph import data_edges
+from recycle_compiler.ir.groups import groups_of
 from recycle_compiler.ir.job import JobSpec
-from recycle_compiler.ir.ops import Column, OpTable
+from recycle_compiler.ir.ops import Column, OpKind, OpTable
 from recycle_compiler.ir.schedule import Schedule, measured
 from recycle_compiler.ir.target import Target
+from recycle_compiler.passes.standard import GRAPH_PASSES
 from recycle_compiler.scheduling.problem import Problem, problem_of
 from recycle_compiler.scheduling.schedules import graph_of
 
@@ -22,12 +27,31 @@ NOTHING = -1
 """In a column of rows: there is no such op."""
 
 
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """What is known of each stage; times in ticks."""
+
+    finish: tuple[int, ...]
+    """Of reduction and optimizer."""
+    capacity: tuple[int, ...]
+    activation: tuple[int, ...]
+    kept: tuple[int, ...]
+    waits_for: tuple[tuple[int, ...], ...]
+    """The stages whose work its last reduction waits for: itself, all that it is tied to, or one that ends
+    later and takes part in the same sums."""
+
+    def __len__(self) -> int:
+        return len(self.finish)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Timeline:
     """Columns have one value per op, tuples one per stage; times in ticks."""
 
     schedule: Schedule
-    problem: Problem
+    problems: tuple[Problem, ...]
+    """The timing problem of each group; mostly there is one."""
+    stages: Stages
     period: int
     makespan: int
     ops: OpTable
@@ -42,9 +66,17 @@ class Timeline:
     opens: tuple[int, ...]
     """The start of the stage's first op; without stagger, of anybody's."""
     last: tuple[int, ...]
-    """The end of the stage's last op, or of those that it shares parameters with."""
+    """The end of the last op that its reduction waits for: mostly its own."""
     closes: tuple[int, ...]
     """The end of the stage's optimizer step; without stagger, of all stages' steps."""
+
+    @property
+    def staggered(self) -> bool:
+        return self.schedule.job.techniques.stagger
+
+    @property
+    def pipelines(self) -> int:
+        return self.schedule.job.pipelines
 
     @property
     def arrival(self) -> Column:
@@ -55,7 +87,7 @@ class Timeline:
         """The rows of every worker that has work."""
         firsts = [*np.flatnonzero(self.before == NOTHING).tolist(), len(self.ops)]
         return [
-            (worker_at(int(self.ops.worker[first]), self.problem.pipelines), slice(first, until))
+            (worker_at(int(self.ops.worker[first]), self.pipelines), slice(first, until))
             for first, until in pairwise(firsts)
         ]
 
@@ -67,30 +99,105 @@ class Timeline:
         return f"{op.kind.name}{op.pipeline}.{op.microbatch}"
 
 
+class ApartError(ValueError):
+    """Ops of one micro-batch on a stage of a group that do not follow each other at once."""
+
+
 def timeline_of(schedule: Schedule) -> Timeline:
-    """What each op of a schedule waited for."""
-    ops = schedule.ops.take(schedule.is_compute)
-    start = schedule.start[schedule.is_compute]
-    end = start + ops.duration
-    # Bounds count peers, and without adaptive pipelining only the normal form counts them right.
-    normal = Target(schedule.job, schedule.failed).normal
-    problem = replace(problem_of(graph_of(schedule)), hosts=normal.hosts)
+    """What each op of a schedule waited for; ApartError if it is no schedule of whole groups."""
+    job = schedule.job
+    problems = _problems(schedule)
     makespan, period = measured(schedule)
+    ops, start, source, lag = _work(schedule)
+    end = start + ops.duration
     before = np.where(np.diff(ops.worker, prepend=-1) != 0, NOTHING, np.arange(len(ops)) - 1)
-    source, lag = _sources(schedule.job, ops)
-    first = np.full(problem.chunks, np.iinfo(np.int64).max)
-    last = np.zeros(problem.chunks, dtype=np.int64)
+    stages = sum(problem.chunks for problem in problems)
+    first = np.full(stages, np.iinfo(np.int64).max)
+    last = np.zeros(stages, dtype=np.int64)
     np.minimum.at(first, ops.chunk, start)
     np.maximum.at(last, ops.chunk, end)
-    if tied := list(schedule.job.tied_chunks):
-        last[tied] = last[tied].max()
-    if problem.staggered:
-        opens, closes = first, last + np.array(problem.finish)
-    else:
-        opens = np.full(problem.chunks, first.min())
+    finish = tuple(ticks for problem in problems for ticks in problem.finish)
+    waits_for = _waits_for(job, last.tolist())
+    last = np.array([max(last[list(others)]) for others in waits_for])
+    if not job.techniques.stagger:
+        opens = np.full(stages, first.min())
         closes = opens + period
+    elif job.groups:
+        opens, closes = first, _closes(schedule)
+    else:
+        opens, closes = first, last + np.array(finish)
     windows = (tuple(map(int, column.tolist())) for column in (opens, last, closes))
-    return Timeline(schedule, problem, period, makespan, ops, start, end, before, source, lag, *windows)
+    facts = Stages(
+        finish,
+        tuple(room for problem in problems for room in problem.capacity),
+        tuple(sum(job.activation[chunk] for chunk in held) for held in job.held),
+        tuple(sum(job.kept_for_weight[chunk] for chunk in held) for held in job.held),
+        waits_for,
+    )
+    return Timeline(
+        schedule, problems, facts, period, makespan, ops, start, end, before, source, lag, *windows
+    )
+
+
+def _problems(schedule: Schedule) -> tuple[Problem, ...]:
+    """Of the whole plan, or of each group alone."""
+    job, failed = schedule.job, schedule.failed
+    if job.groups:
+        groups = groups_of(job, Target(job, failed).normal.failed)
+        return tuple(problem_of(GRAPH_PASSES.run(Target(group.job, group.failed))) for group in groups)
+    # Bounds count peers, and without adaptive pipelining only the normal form counts them right.
+    return (replace(problem_of(graph_of(schedule)), hosts=Target(job, failed).normal.hosts),)
+
+
+def _work(schedule: Schedule) -> tuple[OpTable, Column, Column, Column]:
+    """Ops and their starts, the row that each waits for, and how long the result of that one travels."""
+    job = schedule.job
+    ops = schedule.ops.take(schedule.is_compute)
+    start = schedule.start[schedule.is_compute]
+    source, lag = _sources(job, ops)
+    if not job.groups:
+        return ops, start, source, lag
+    stage = ops.worker // job.pipelines
+    first, last = (np.array([held[end] for held in job.held], dtype=np.int64)[stage] for end in (0, -1))
+    heads = np.equal(ops.chunk, np.where(ops.kind == OpKind.F, first, last))
+    row_of: Column = np.cumsum(heads) - 1
+    rows = np.flatnonzero(heads)
+    duration = np.add.reduceat(ops.duration, rows) if heads[0] else ops.duration
+    # Each op must be one of the op that it is put together with, right after the one before.
+    alike = (ops.worker, ops.kind, ops.pipeline, ops.microbatch)
+    in_a_row = start[1:] == (start + ops.duration)[:-1]
+    if (
+        not heads[0]
+        or not all(np.array_equal(column, column[rows][row_of]) for column in alike)
+        or not in_a_row[~heads[1:]].all()
+    ):
+        raise ApartError("ops of one micro-batch on one stage are apart")
+    whole = replace(ops.take(rows), chunk=stage[rows], duration=duration)
+    known = source[rows]
+    return whole, start[rows], np.where(known == NOTHING, NOTHING, row_of[known]), lag[rows]
+
+
+def _waits_for(job: JobSpec, last: list[int]) -> tuple[tuple[int, ...], ...]:
+    """For each stage those whose work its last reduction waits for; `last` has when the work of each ends."""
+    if not job.groups:
+        tied = job.tied_chunks
+        return tuple(tied if stage in tied else (stage,) for stage in range(len(last)))
+    free = list(last)
+    decides = list(range(job.stages))
+    for stages, reduce in zip(job.holders, job.reduce, strict=True):
+        latest = max(stages, key=lambda stage: (free[stage], -stage))
+        begins, who = free[latest], decides[latest]
+        for stage in stages:
+            decides[stage] = decides[stage] if free[stage] == begins else who
+            free[stage] = begins + reduce
+    return tuple((stage,) for stage in decides)
+
+
+def _closes(schedule: Schedule) -> Column:
+    """The end of the last optimizer step of each stage."""
+    closes = np.zeros(schedule.job.stages, dtype=np.int64)
+    np.maximum.at(closes, schedule.ops.worker // schedule.job.pipelines, schedule.end)
+    return closes
 
 
 def _sources(job: JobSpec, ops: OpTable) -> tuple[Column, Column]:

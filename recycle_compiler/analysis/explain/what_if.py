@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from recycle_compiler.ir.groups import groups_of
 from recycle_compiler.ir.job import JobSpec, Techniques
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.target import Target
@@ -63,7 +64,8 @@ def _with_more(job: JobSpec, stages: tuple[int, ...], count: int) -> JobSpec | N
     capacity = list(job.capacity)
     for stage in stages:
         limit = capacity[stage]
-        capacity[stage] = None if limit is None else limit + count * job.activation[stage]
+        whole = sum(job.activation[chunk] for chunk in job.held[stage])
+        capacity[stage] = None if limit is None else limit + count * whole
     return None if tuple(capacity) == job.capacity else replace(job, capacity=tuple(capacity))
 
 
@@ -203,6 +205,10 @@ def _target(schedule: Schedule, job: JobSpec) -> Target:
 
 
 def _bound(target: Target) -> int:
+    """Of groups of pipelines the largest, each with its share alone."""
+    if target.job.groups:
+        groups = groups_of(target.job, target.failed)
+        return max(_bound(Target(group.job, group.failed)) for group in groups)
     graph = GRAPH_PASSES.run(target)
     return lower_bound(problem_of(graph)).period
 

@@ -4,8 +4,10 @@ from argparse import ArgumentParser, Namespace
 
 from recycle_compiler.analysis.explain.cuts import cut_facts
 from recycle_compiler.analysis.explain.document import explanation_document
+from recycle_compiler.analysis.explain.groups import group_facts
 from recycle_compiler.analysis.explain.report import explain
 from recycle_compiler.analysis.explain.text import explanation_text
+from recycle_compiler.analysis.explain.timeline import ApartError
 from recycle_compiler.cli.bundles import read_bundle_job, schedule_of
 from recycle_compiler.cli.options.plans import add_plan_arguments, pick_plan
 from recycle_compiler.cli.values import one_of
@@ -34,14 +36,19 @@ def run(arguments: Namespace, output: Output) -> int:
         raise UserError(
             f"{arguments.bundle}: the plan does not take as long as it claims; `recyclec verify` says more"
         )
-    if not schedule.job.has_chunk_per_stage:
+    if not (schedule.job.has_chunk_per_stage or schedule.job.groups):
         raise UserError(
             f"{arguments.bundle}: plans are explained where every worker holds one chunk, and this one has "
             f"{schedule.job.chunks} chunks on {schedule.job.stages} stages"
         )
     job = read_bundle_job(picked.bundle, arguments.bundle)
-    cuts = cut_facts(picked.bundle, job, schedule, picked.failures)
-    explanation = explain(schedule, arguments.what_if, cuts)
+    facts = group_facts if schedule.job.groups else cut_facts
+    try:
+        explanation = explain(
+            schedule, arguments.what_if, facts(picked.bundle, job, schedule, picked.failures)
+        )
+    except ApartError as error:
+        raise UserError(f"{arguments.bundle}: the plan cannot be explained: {error}") from None
     text = explanation_document(explanation) if arguments.json else explanation_text(explanation)
     output.data(text)
     return DONE

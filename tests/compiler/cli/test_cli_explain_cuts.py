@@ -1,6 +1,7 @@
 """`recyclec explain` of a job in layers: why this cut, and what one worker more would buy."""
 
 import json
+import re
 from collections.abc import Callable
 
 import pytest
@@ -24,7 +25,7 @@ def test_why_another_cut(layered_bundle: str, recyclec: Recyclec) -> None:
         "fault-free 1F1B takes 72 slots: this plan runs at 1.440x its speed\n"
     )
     assert paragraph(data, "bottleneck").splitlines()[1].startswith("  2 workers, 8 micro-batches on each, ")
-    assert "0:0 F0..W11 (24 ops, 48 slots)" in paragraph(data, "critical path")
+    assert re.search(r"  0:0 F\d+\.\.W\d+ \(24 ops, 48 slots\)\n", paragraph(data, "critical path"))
     assert paragraph(data, "why this cut") == (
         "why this cut: 2x2 2x2 2x4 (layers x workers of each stage)\n"
         "  stage 0 binds: layers 0 to 1 on 2 workers\n"

@@ -172,6 +172,25 @@ def test_a_simulation_goes_over_to_groups(
     assert "a job cannot begin with groups of pipelines" in capsys.readouterr().err
 
 
+def test_why_groups(files: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, plan = files
+    assert main(["explain", plan, "--failures", "3"]) == 0
+    assert f"why two groups: {FIVE}" in capsys.readouterr().out
+    assert main(["explain", plan, "--failures", "3", "--json", "--what-if", "none"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["groups"]["binding"] == facts["bottleneck"]["group"] == 0
+    assert [group["microbatches"] for group in facts["groups"]["groups"]] == [13, 3]
+    assert facts["groups"]["one_cut"] == {"failures": 3, "period": 48, "layout": "4x5"}
+    assert [row["group"] for row in facts["stage_times"]] == [0, 0, 1]
+    # Under one cut, and with one failure more than the next, which is in groups.
+    assert main(["explain", plan, "--failures", "2", "--what-if", "none"]) == 0
+    assert "with 1 failure the bundle takes 30 slots, under 2x2,2x2@10+4x3@6" in capsys.readouterr().out
+    # A file of nothing but such a plan does not know the job's own cut.
+    assert main(["explain", five_workers(tmp_path, source), "--what-if", "none", "--json"]) == 0
+    alone = json.loads(capsys.readouterr().out)
+    assert alone["one_f_one_b"] is None and "groups" not in alone
+
+
 def test_every_rule_holds(plan: str) -> None:
     assert any(recut.groups for recut in Bundle.read(plan).recuts)
     assert main(["verify", plan]) == 0
