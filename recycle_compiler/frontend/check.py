@@ -203,7 +203,7 @@ def report_unknown_unit(unit: Name, digits: str, report: Report) -> None:
     text = unit.text
     hint = f"units are {one_of(schema.UNITS)}"
     # Decimal units are the common slip: 80 GB for 80 GiB.
-    if text in schema.OTHER_UNITS and len(digits) <= _MOST_DIGITS:
+    if text in schema.OTHER_UNITS and len(digits) <= _MOST_DIGITS and "e" not in digits.lower():
         factor, right = schema.OTHER_UNITS[text]
         hint = f"write it as `{_times(digits, factor)} {right}`"
     elif len(text) == 2 and text[0].upper() in "KMGT" and text[1] in "Bb":

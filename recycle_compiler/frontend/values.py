@@ -6,7 +6,7 @@ from typing import TypeVar
 from recycle_compiler.diagnostics import Span
 from recycle_compiler.frontend import schema
 from recycle_compiler.frontend.check import report_unknown_unit
-from recycle_compiler.frontend.diagnostics import Report, count, one_of, spell
+from recycle_compiler.frontend.diagnostics import Report, count, one_of, quote, spell
 from recycle_compiler.frontend.schema import MEMORY_UNITS, TIME_UNITS
 from recycle_compiler.frontend.syntax import Listing, Name, Quantity, Repeat, Setting, Value
 from recycle_compiler.ir.job import MEMORY_SCALE, TICKS_PER_UNIT
@@ -52,6 +52,10 @@ def read_decimal(quantity: Quantity, report: Report) -> Decimal | None:
     if len(digits) > _MOST_DIGITS:
         message = f"a number has at most {_MOST_DIGITS} digits, got {len(digits):,}"
         report.error("range", message, quantity.span, "use a larger unit")
+        return None
+    if "e" in digits.lower():
+        message = f"numbers have no exponents, got {quote(digits)}"
+        report.error("type", message, quantity.span, "write it out in digits, or use another unit")
         return None
     before, _, after = digits.partition(".")
     return Decimal(int(before + after), len(after))

@@ -144,6 +144,20 @@ def test_a_setting_in_the_wrong_block_is_sent_home() -> None:
     assert [one.hint for one in error.diagnostics] == ["it belongs in block `memory`"]
 
 
+@pytest.mark.parametrize("number", ["1e400", "80e9", "1.5E+6", "2e-3", "-1e0"])
+@pytest.mark.parametrize("block", ["memory { capacity = # }", "solver { time_limit = 1 s  gap = #% }"])
+def test_numbers_have_no_exponents(number: str, block: str) -> None:
+    """Said once, with the number alone, whatever follows."""
+    (error,) = errors(**{block.split()[0]: block.replace("#", number)}).diagnostics
+    assert (error.code, error.message) == ("type", f"numbers have no exponents, got `{number}`")
+    assert error.hint == "write it out in digits, or use another unit"
+
+
+def test_an_exponent_before_a_wrong_unit_is_not_worked_out() -> None:
+    (error,) = errors(memory="memory { capacity = 1e99999999 GB }").diagnostics
+    assert error.hint == "did you mean `GiB`?"
+
+
 @pytest.mark.parametrize(
     ("unit", "hint"),
     [
