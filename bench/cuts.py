@@ -1,8 +1,9 @@
 """What choosing the cut is worth: `python -m bench.cuts [job[:failures,...] ...]`.
 
 For each job in layers and some numbers of failures: the plan under the job's own cut, the plan under the best
-cut and counts found, Oobleck's model with pipelines of any depth, and the bound over all cuts, as throughput
-relative to fault-free 1F1B of the own cut.
+cut and counts found, or of two groups of pipelines with cuts of their own, Oobleck's model with pipelines of
+any depth, and the bound over all cuts and all two groups, as throughput relative to fault-free 1F1B of the
+own cut.
 """
 
 import argparse
@@ -100,8 +101,9 @@ def section(wanted: dict[str, tuple[int, ...]] | None = None) -> Section:
             "Throughput relative to fault-free 1F1B of the job's own cut, once layers have moved. The plan "
             "under the own cut; Oobleck's model with pipelines of any depth; the plan under the cut and the "
             "numbers of workers that the compiler chose, every layer on two workers or more; what no plan of "
-            "any cut can exceed. A stage `3x7` has 3 layers (embedding and head count as layers) and 7 "
-            "workers; `*5` means five such stages; in halves: with every micro-batch split in two."
+            "any cut, or of any two groups of pipelines with cuts of their own, can exceed. A stage `3x7` "
+            "has 3 layers (embedding and head count as layers) and 7 workers; `*5` means five such stages; "
+            "`@31` the micro-batches of a group; in halves: with every micro-batch split in two."
         ),
         columns=("job", "failed", "own cut", "oobleck", "chosen", "bound", "gap", "layout"),
         rows=tuple(

@@ -13,9 +13,10 @@ from recycle_compiler.frontend import load_job
 from recycle_compiler.ir.failure import failed_per_stage
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.streams import Streams
+from recycle_compiler.planner.choice import Choice, plan_cuts
 from recycle_compiler.planner.compile import compile_job, plan_count
 from recycle_compiler.planner.placement import measure_costs
-from recycle_compiler.planner.recut import Recuts, can_recut, recut_job
+from recycle_compiler.planner.recut import can_recut
 from recycle_compiler.planner.worker_processes import running
 from recycle_compiler.scheduling.budget import Deadline
 from recycle_runtime.plan.plan_choice import Planned
@@ -47,8 +48,8 @@ def all_plans(name: str) -> OurPlans:
     """Those that `recyclec compile` would make."""
     job = load_job(str(job_path(name))).spec
     own = dict(enumerate(compile_job(job, processes=2)))
-    recuts = recut_job(job, own, 2, Deadline(job.solver.time_limit_ns)) if can_recut(job) else None
-    return Made(own, recuts).plans
+    cuts = plan_cuts(job, own, 2, Deadline(job.solver.time_limit_ns)) if can_recut(job) else None
+    return Made(own, cuts).plans
 
 
 def samples_of(name: str) -> int:
@@ -68,12 +69,12 @@ class Made(NamedTuple):
 
     own: dict[int, Streams]
     """Under the own cut, by the number of failures."""
-    recuts: Recuts | None
-    """Under others, where the job is in layers."""
+    cuts: Choice | None
+    """Under others, and in groups of pipelines, where the job is in layers."""
 
     @property
     def plans(self) -> OurPlans:
-        return OurPlans(tuple(map(our_plan, self.own.values())), _cut_plans(self.recuts))
+        return OurPlans(tuple(map(our_plan, self.own.values())), _cut_plans(self.cuts))
 
 
 @cache
@@ -83,13 +84,13 @@ def made_for(name: str, counts: tuple[int, ...]) -> Made:
     with running(1) as run:
         costs = measure_costs(job, max(counts), run, PLAN_LIMIT)
     own = {count: plan_count(job, count, costs, Deadline(PLAN_LIMIT)) for count in sorted(counts)}
-    recuts = recut_job(job, own, 2, Deadline(len(own) * PLAN_LIMIT)) if can_recut(job) else None
-    return Made(own, recuts)
+    cuts = plan_cuts(job, own, 2, Deadline(len(own) * PLAN_LIMIT)) if can_recut(job) else None
+    return Made(own, cuts)
 
 
-def _cut_plans(recuts: Recuts | None) -> tuple[CutPlans, ...]:
-    made = [] if recuts is None else recuts.made
-    return tuple(CutPlans(each.plans[0].job, tuple(map(our_plan, each.plans))) for each in made)
+def _cut_plans(cuts: Choice | None) -> tuple[CutPlans, ...]:
+    made = [] if cuts is None else cuts.plans
+    return tuple(CutPlans(plans[0].job, tuple(map(our_plan, plans))) for plans in made)
 
 
 def our_plan(program: Streams) -> Planned:

@@ -1,4 +1,4 @@
-"""How a job in layers is cut in the beginning, and whether it may be cut anew: `cut`, `recut`, `redundancy`.
+"""How a job in layers is cut in the beginning, and how it may be cut anew: `cut`, `recut`, `groups` ...
 
 The job's own cut is the one it says; else that of its model; else the most even one. A job with `workers`
 gets the fewest stages that fit, with its workers spread evenly: the compiler starts from there.
@@ -46,14 +46,25 @@ def setting_of(sections: Sections, block: str, key: str) -> Setting | None:
 
 def read_recut(sections: Sections, report: Report) -> bool | None:
     """Whether the job may be cut anew; None where it does not say."""
-    setting = setting_of(sections, "parallel", "recut")
+    word = _word_of(sections, "recut", ("on", "off"), report)
+    return None if word is None else word == "on"
+
+
+def read_grouping(sections: Sections, report: Report) -> bool:
+    """Whether groups of pipelines may have cuts of their own."""
+    return _word_of(sections, "groups", ("auto", "off"), report) != "off"
+
+
+def _word_of(sections: Sections, key: str, words: tuple[str, str], report: Report) -> str | None:
+    """Which of two words a setting of the parallel block is; None where the job does not say."""
+    setting = setting_of(sections, "parallel", key)
     if setting is None:
         return None
     value = setting.value
-    if isinstance(value, Name) and value.text in ("on", "off"):
-        return value.text == "on"
-    message = f"recut must be `on` or `off`, got {spell(value)}"
-    report.error("type", message, value.span, meaning_of("recut"))
+    if isinstance(value, Name) and value.text in words:
+        return value.text
+    message = f"{key} must be `{words[0]}` or `{words[1]}`, got {spell(value)}"
+    report.error("type", message, value.span, meaning_of(key))
     return None
 
 

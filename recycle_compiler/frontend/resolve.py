@@ -8,7 +8,13 @@ from recycle_compiler.diagnostics import Span
 from recycle_compiler.frontend.capacity import Capacity, capacity_setting, for_activations, read_capacity
 from recycle_compiler.frontend.check import Sections, read_names, report_missing
 from recycle_compiler.frontend.costs import Costs, Cut, Layers
-from recycle_compiler.frontend.cut import check_recut, read_recut, read_start, refuse_layer_settings
+from recycle_compiler.frontend.cut import (
+    check_recut,
+    read_grouping,
+    read_recut,
+    read_start,
+    refuse_layer_settings,
+)
 from recycle_compiler.frontend.diagnostics import Report, count, quote
 from recycle_compiler.frontend.gpt_model import read_model
 from recycle_compiler.frontend.layers import read_layers_block
@@ -87,7 +93,7 @@ def _place(
     source: Costs | Layers | None, failures: int | None, sections: Sections, shape: Shape, report: Report
 ) -> _Placed | None:
     """The job on its workers; None when the report says why not."""
-    recut = read_recut(sections, report)
+    recut, grouping = read_recut(sections, report), read_grouping(sections, report)
     setting = capacity_setting(sections)
     if isinstance(source, Costs) or _has_profile_block(sections):
         refuse_layer_settings(sections, report)
@@ -106,9 +112,11 @@ def _place(
         left = for_activations(capacity, source, setting, report)
         return _Placed(source, shape.pipelines, shape.microbatches, left, (), {})
     placed = _place_layers(source, capacity, recut is not False, failures, sections, shape, report)
-    if placed is None or split is None:
-        return placed
-    return replace(placed, layered=placed.layered | {"split_ppm": split})
+    if placed is None:
+        return None
+    said = {} if split is None else {"split_ppm": split}
+    said |= {} if grouping or recut is False else {"grouping": False}
+    return replace(placed, layered=placed.layered | said)
 
 
 def _place_layers(

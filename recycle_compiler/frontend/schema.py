@@ -1,7 +1,7 @@
 """Which blocks a job has, and which settings and switches each of them takes."""
 
 BLOCKS: dict[str, tuple[str, ...]] = {
-    "parallel": ("pipeline", "data", "workers", "tensor", "cut", "recut", "tied", "tied_reduce"),
+    "parallel": ("pipeline", "data", "workers", "tensor", "cut", "recut", "groups", "tied", "tied_reduce"),
     "batch": ("microbatches", "global", "micro", "split"),
     "profile": (
         "unit",
@@ -92,6 +92,7 @@ MEANINGS = {
     "workers": "`workers` is the number of workers; the compiler chooses stages and pipelines",
     "cut": "`cut` is the number of layers on each stage, such as [8, 8, 6, 6]",
     "recut": "`recut = off` keeps the cut of layers into stages, whatever fails",
+    "groups": "`groups = off` keeps all pipelines under one cut",
     "tied": "`tied = ends` says that the first and the last layer share parameters; a list names others",
     "tied_reduce": "`tied_reduce` is how much longer tied layers take to reduce, such as 0.4 ms",
     "tensor": "`tensor` is the number of GPUs that make up one worker",

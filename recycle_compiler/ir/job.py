@@ -20,7 +20,8 @@ in layers also has `cut 3 2 3`, the layers of each chunk, `redundancy 2`, and th
 it can be cut anew; `split 40000` if micro-batches may be split in two, `parts 2` where they are; `free 32`
 if the compiler chooses where its 32 workers start. Where layers share parameters, `tied 0 9` names them and
 `tied_reduce 400` is what their sum takes. Where groups of pipelines have cuts of their own, `groups 0,0 1,2`
-says for each group which stage holds each chunk, and `shares 30 2` how many micro-batches each group has.
+says for each group which stage holds each chunk, and `shares 30 2` how many micro-batches each group has;
+`grouping off` if no plan may have them.
 """
 
 from bisect import bisect_right
@@ -116,6 +117,8 @@ class JobSpec:
     free_workers: int = 0
     """Of a job that leaves stages and pipelines to the compiler, the number of its workers; else 0. Its
     cut and grid are then only the first that fit, and some cells of the grid may have no worker."""
+    grouping: bool = True
+    """Whether plans may put pipelines into groups with cuts of their own; of a job in layers."""
     groups: tuple[tuple[int, ...], ...] = ()
     """Where groups of pipelines have cuts of their own: for each group the stage that holds each chunk, first
     that of `chunk_stages`. Empty where all pipelines have one cut."""
@@ -332,15 +335,18 @@ def print_job(job: JobSpec) -> str:
         lines += print_layers(job.layer_costs)
     if job.tied:
         lines += [" ".join(("tied", *map(str, job.tied))), f"tied_reduce {job.tied_reduce}"]
-    if job.split_ppm is not None:
-        lines.append(f"split {job.split_ppm}")
-    if job.parts > 1:
-        lines.append(f"parts {job.parts}")
-    if job.is_free:
-        lines.append(f"free {job.free_workers}")
+    lines += [line for line, is_told in _choices(job) if is_told]
     lines.append(" ".join(("techniques", *job.techniques.names)))
     lines += [f"failures {job.failures}", f"solver {solver}"]
     return "\n".join(lines) + "\n"
+
+
+def _choices(job: JobSpec) -> Iterator[tuple[str, bool]]:
+    """Lines about what plans may do, and whether they differ from what is left unsaid."""
+    yield f"split {job.split_ppm}", job.split_ppm is not None
+    yield f"parts {job.parts}", job.parts > 1
+    yield "grouping off", not job.grouping
+    yield f"free {job.free_workers}", job.is_free
 
 
 def parse_job(lines: Iterable[str]) -> JobSpec:
@@ -355,7 +361,7 @@ def parse_job(lines: Iterable[str]) -> JobSpec:
         fields[words[0]] = words[1:]
     expected = {"job", "shape", "units", "techniques", "failures", "solver", *PER_CHUNK}
     optional = {"chunks", "cut", "redundancy", "split", "parts", "tied", "tied_reduce", "free"}
-    optional |= {"groups", "shares"}
+    optional |= {"groups", "shares", "grouping"}
     if "layer_forward" in fields:
         expected |= {f"layer_{name}" for name in (*PER_LAYER, "capacity")}
     if fields.keys() - optional != expected:
@@ -398,6 +404,7 @@ def _job_from(fields: dict[str, list[str]]) -> JobSpec:
         tied=tuple(int(word) for word in fields.get("tied", ())),
         tied_reduce=int(fields.get("tied_reduce", ["0"])[0]),
         free_workers=int(fields.get("free", ["0"])[0]),
+        grouping=_is_on(fields.get("grouping", ["on"])),
         groups=groups,
         shares=tuple(int(word) for word in fields.get("shares", ())),
         **shape,
@@ -409,6 +416,12 @@ def _pairs(words: list[str], names: tuple[str, ...]) -> dict[str, int]:
     if tuple(words[0::2]) != names:
         raise ValueError(f"expected {' '.join(names)}, got {' '.join(words[0::2])}")
     return {name: int(value) for name, value in zip(names, words[1::2], strict=True)}
+
+
+def _is_on(words: list[str]) -> bool:
+    if words not in (["on"], ["off"]):
+        raise ValueError(f"expected on or off, got {' '.join(words)}")
+    return words == ["on"]
 
 
 def _number(word: str) -> int | None:

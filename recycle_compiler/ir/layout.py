@@ -128,6 +128,7 @@ def cut_into(
         layer_costs=None,
         free_workers=0,
         split_ppm=None,
+        grouping=True,
         failures=0,
     )
 

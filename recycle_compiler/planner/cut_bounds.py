@@ -138,6 +138,59 @@ def _periods(job: JobSpec, of: _Ranges, workers: Ints, share: Ints, units: int) 
     return np.where(_holdable(of, units) < 1, FAR, period)
 
 
+class ShareTable:
+    """What a stage of each range of layers imposes by the share of its busiest worker, whatever its peers.
+
+    Rows are ranges, in the order of a StageTable. A longer share never takes less time.
+    """
+
+    def __init__(self, job: JobSpec) -> None:
+        costs = job.layer_costs
+        assert costs is not None and costs.count <= MOST_LAYERS, "a job that can be re-cut"
+        self.layers = costs.count
+        self.first, self.end = (index.astype(np.int64) for index in np.triu_indices(costs.count + 1, 1))
+        self.units = job.pipelines * job.microbatches
+        self._stagger = job.techniques.stagger
+        self._of = _ranges(job, costs, self.first, self.end)
+        self._fits = _holdable(self._of, self.units) >= 1
+
+    def finish(self, holders: Ints) -> Ints:
+        """[range, number of holders]: from the last op of a worker to the end of its step."""
+        return _finish(self._of, holders)
+
+    def most(self, limit: int, finish: Ints) -> Ints:
+        """The longest share with which a stage of each range keeps to a limit; 0 if none does."""
+        each = self._of.forward + self._of.backward + self._of.weight
+        high = np.clip((limit - finish) // np.maximum(each, 1), 0, self.units)
+        low = np.zeros_like(high)
+        # A first guess is mostly not far off: steps down double until one keeps to the limit.
+        step = 1
+        tried = high
+        while (low < high).any():
+            fits = self.keeps(np.maximum(tried, 1), limit, finish) & (tried > 0)
+            low, high = np.where(fits, np.maximum(low, tried), low), np.where(fits, high, tried - 1)
+            high = np.maximum(low, high)
+            tried = np.where(low > 0, (low + high + 1) // 2, np.maximum(high - step, (low + high + 1) // 2))
+            step *= 2
+        return low
+
+    def keeps(self, share: Ints, limit: int, finish: Ints) -> NDArray[np.bool_]:
+        """Whether a stage of each range, a worker of which has such a share, keeps to a limit."""
+        busy, tail = self.spans(share)
+        return self.within(busy, tail, limit, finish)
+
+    def spans(self, share: Ints) -> tuple[Ints, Ints]:
+        """How long such a worker takes up to its sums, and all from the first op of the model to the last."""
+        busy, to_last = _busy(self._of, share, self.units)
+        tail = np.where(self._of.way_up > 0, self._of.down + to_last + self._of.way_up, 0)
+        return (busy if self._stagger else self._of.down + busy), tail
+
+    def within(self, busy: Ints, tail: Ints, limit: int, finish: Ints) -> NDArray[np.bool_]:
+        """Whether such spans, and what comes after them, keep to a limit."""
+        whole = np.maximum(busy + finish, tail if self._stagger else tail + finish)
+        return self._fits & (whole <= limit)
+
+
 def layout_period(job: JobSpec, layout: Layout, shares: tuple[int, ...] = ()) -> int:
     """Such bounds for one layout: all its transfers, tails through every earlier stage, crowds in them.
 

@@ -1,40 +1,62 @@
-"""Groups of pipelines with cuts of their own: where a few workers apart from the others make a plan faster.
+"""Groups of pipelines with cuts of their own: where some workers apart from the others make a plan faster.
 
-    shares      for a small group of up to three workers, shares of the micro-batches near an even one, by the
-                slower bound of either group over all its cuts
+    shares      for every size of the smaller group, shares of the micro-batches with which bounds over all
+                cuts of either group are best
     layouts     for the best shares, the cuts of either group with the best quick plans, each group alone
     planned     quick plans of pairs of these, whole plans of the best
 
 Where workers or micro-batches do not divide well, one worker with all layers, or a short pipeline, takes what
-would be one micro-batch more for some. The large group holds every layer as often as the job asks for, so
-that it can go on alone when a worker of the small one fails.
+would be one micro-batch more for some; or either half of the workers divides better than all of them. The
+large group holds every layer as often as the job asks for, so that it can go on alone when a worker of the
+small one fails.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
+
+import numpy as np
 
 from recycle_compiler.ir.failure import failed_per_stage, normal_form
 from recycle_compiler.ir.groups import GroupedLayout, absent_of_groups, job_of_groups
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.layout import Layout
-from recycle_compiler.ir.streams import Streams
+from recycle_compiler.ir.streams import Claims, Streams
 from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.assign_slots import AssignSlots
 from recycle_compiler.passes.standard import GRAPH_PASSES, all_passes
+from recycle_compiler.planner.group_bounds import Fewest, TwoGroups
 from recycle_compiler.planner.layouts import Layouts
-from recycle_compiler.planner.recut import Recut, can_recut, fastest_layouts, is_large, plan_layout
+from recycle_compiler.planner.recut import (
+    Recut,
+    can_recut,
+    climbed,
+    is_large,
+    plan_layout,
+    quick_plan,
+    with_bound,
+)
+from recycle_compiler.planner.worker_processes import Run
 from recycle_compiler.scheduling.budget import Deadline
 from recycle_compiler.scheduling.search import Effort
 
-_WORTH = 998
+_WORTH = 999
 """Thousandths of the fastest period under one cut that groups must stay below to be in a bundle."""
-_MOST = 3
-"""Workers of the smaller group."""
+_WORTH_LOOKING = 998
+"""Thousandths of it that no groups go below: then none are looked for."""
+_LADDER = (*range(11), 15, 20, 30, 40, 60, 80, 120, 160, 240)
+"""In thousandths above the least period of two groups: shares are collected up to there."""
+_OF_EACH_SIZE = 2
+"""Shares of a small group of one size that are looked at."""
 _SHARES = 4
 """Shares of which layouts are looked for."""
+_TRIED = 6
+"""Layouts of a group that get a quick plan, those with the best bounds."""
 _EACH = 2
-"""Layouts of either group that are paired."""
+"""Layouts of either group that are paired, and pairs that get a quick plan."""
+_HOPEFUL = 1010
+"""Thousandths of the period to beat: a whole plan is seldom faster than a quick one by more."""
 _WHOLE = 2
 """Pairs that get a whole plan."""
 
@@ -60,6 +82,15 @@ class GroupedRecut(NamedTuple):
     def workers(self) -> int:
         return sum(self.layout.workers)
 
+    @property
+    def claims(self) -> Claims:
+        return self.plans[0].claims
+
+    @property
+    def split(self) -> int:
+        """Micro-batches in halves cannot be in groups."""
+        return 1
+
 
 class Share(NamedTuple):
     """A small group, by what is known of it before any layout is."""
@@ -82,33 +113,74 @@ def fastest_groups(job: JobSpec, workers: int, period: int, deadline: Deadline) 
     quick: list[tuple[int, str, GroupedLayout]] = []
     half = Deadline(deadline.nanoseconds_left // 2)
     for share in shares(job, workers, period)[:_SHARES]:
-        for layout in _layouts(job, workers, share, half):
-            found = _quick_period(job, layout, half.nanoseconds_left)
-            quick.append((found, str(layout), layout))
+        for expected, layout in _pairs(job, workers, share, half)[:_EACH]:
+            if expected * 1000 < period * _HOPEFUL:
+                quick.append((_quick_period(job, layout, half.nanoseconds_left), str(layout), layout))
     best: GroupedPlan | None = None
-    for _, _, layout in sorted(quick)[:_WHOLE]:
+    for found, _, layout in sorted(quick)[:_WHOLE]:
+        if found * 1000 >= period * _HOPEFUL:
+            break
         plan = plan_groups(job, layout, deadline)
         if plan.claims.period < period:
             best, period = GroupedPlan(layout, plan), plan.claims.period
     return best
 
 
-def grouped_recuts(job: JobSpec, periods: Mapping[int, int], deadline: Deadline) -> list[GroupedRecut]:
+def grouped_recuts(
+    job: JobSpec, periods: Mapping[int, int], bounds: Mapping[int, int], run: Run, deadline: Deadline
+) -> tuple[list[GroupedRecut], frozenset[int]]:
     """Layouts in groups that are worth a place in a bundle whose fastest plans have these periods.
 
-    Periods are by the number of failures.
+    Periods, and bounds over one cut or two groups, are by the number of failures. With it the numbers of
+    failures for which there was no time to compare all groups.
     """
-    found: list[GroupedRecut] = []
-    for left, (failures, period) in enumerate(sorted(periods.items(), reverse=True)):
+    wanted = [
+        failures
+        for failures, period in sorted(periods.items(), reverse=True)
+        if bounds[failures] * 1000 < period * _WORTH_LOOKING
+    ]
+    # Half of the time that is left is for finding groups.
+    half = Deadline(deadline.nanoseconds_left // 2)
+    tasks = (
+        (job, failures, periods[failures] * _WORTH // 1000, half.nanoseconds_left // (len(wanted) - number))
+        for number, failures in enumerate(wanted)
+    )
+    best: dict[int, GroupedPlan] = {}
+    cut_short: set[int] = set()
+    for failures, found, was_cut_short in run(_fastest_for, tasks):
+        best |= {} if found is None else {failures: found}
+        cut_short |= {failures} if was_cut_short else set()
+    kept: list[tuple[int, GroupedPlan]] = []
+    least: int | None = None
+    for failures in sorted(best, reverse=True):
         # What fewer workers run, more can run too.
-        least = min([period, *(one.plans[0].claims.period for one in found)])
-        each = Deadline(deadline.nanoseconds_left // (len(periods) - left))
-        best = fastest_groups(job, job.workers - failures, least * _WORTH // 1000, each)
-        if best is not None:
-            cover = _covering(best, deadline)
-            plans = (best.plan,) if cover is None else (best.plan, cover)
-            found.append(GroupedRecut(best.layout, plans, plan_layout(job, best.layout.groups[0], deadline)))
-    return found
+        period = best[failures].plan.claims.period
+        if least is None or period * 1000 < least * _WORTH:
+            kept.append((bounds[failures], best[failures]))
+            least = period
+    whole = ((job, *one, deadline.nanoseconds_left // (len(kept) - at)) for at, one in enumerate(kept))
+    made: list[GroupedRecut] = sorted(run(_bundled, whole), key=lambda one: (-one.workers, str(one.layout)))
+    return made, frozenset(cut_short)
+
+
+def _fastest_for(task: tuple[JobSpec, int, int, int]) -> tuple[int, GroupedPlan | None, bool]:
+    """The fastest groups with so many failures, if they are faster than this, and whether time was short."""
+    job, failures, period, nanoseconds = task
+    if not nanoseconds:
+        return failures, None, True
+    deadline = Deadline(nanoseconds)
+    found = fastest_groups(job, job.workers - failures, period, deadline)
+    return failures, found, deadline.passed()
+
+
+def _bundled(task: tuple[JobSpec, int, GroupedPlan, int]) -> GroupedRecut:
+    """All plans that a bundle has of these groups."""
+    job, bound, groups, nanoseconds = task
+    deadline = Deadline(nanoseconds)
+    plan = with_bound(groups.plan, min(bound, groups.plan.claims.lower_bound))
+    cover = _covering(groups, deadline)
+    plans = (plan,) if cover is None else (plan, cover)
+    return GroupedRecut(groups.layout, plans, plan_layout(job, groups.layout.groups[0], deadline))
 
 
 def _covering(groups: GroupedPlan, deadline: Deadline) -> Streams | None:
@@ -130,27 +202,36 @@ def plan_groups(job: JobSpec, layout: GroupedLayout, deadline: Deadline) -> Stre
 
 
 def shares(job: JobSpec, workers: int, period: int) -> list[Share]:
-    """Small groups whose bound is below this period, the best first."""
-    units = job.pipelines * job.microbatches
-    found: list[Share] = []
-    for few in range(1, min(_MOST, workers - 1) + 1):
-        even = units * few // workers
-        for share in range(max(1, few, even - 3 * few), min(units - 1, even + 2) + 1):
-            small = least_period(job, few, share)
-            if small is None or small >= period:
-                continue
-            large = least_period(job, workers - few, units - share, job.redundancy)
-            if large is not None and large < period:
-                found.append(Share(max(small, large), few, share))
-    return sorted(found)
+    """Small groups whose bound is below this period, the best first; a few shares for each size."""
+    groups = TwoGroups(job, workers)
+    least = groups.least_period(workers, 1, period)
+    found: dict[tuple[int, int], Share] = {}
+    sizes: Counter[int] = Counter()
+    for thousandths in _LADDER:
+        limit = least + least * thousandths // 1000
+        if limit >= period:
+            break
+        for few, share in _feasible(groups.fewest(limit), workers):
+            if (few, share) not in found and sizes[few] < _OF_EACH_SIZE:
+                found[few, share] = Share(limit, few, share)
+                sizes[few] += 1
+    return sorted(found.values())
 
 
-def least_period(job: JobSpec, workers: int, units: int, holders: int = 1) -> int | None:
-    """What one group takes at least, under any cut; None if so few workers cannot hold all layers.
-
-    That is by sums that take as long as with very many holders: a little less is possible.
-    """
-    return Layouts(_sized(job, units, holders), workers).least_period(workers)
+def _feasible(fewest: Fewest, workers: int) -> Iterator[tuple[int, int]]:
+    """Workers and micro-batches of small groups that keep to a period, and so do the other workers."""
+    units = len(fewest.large) - 1
+    every = np.arange(1, workers)
+    most_small, most_large = (
+        np.searchsorted(side, every, side="right") - 1 for side in (fewest.small, fewest.large)
+    )
+    for few in range(1, workers):
+        least, most = units - int(most_large[workers - few - 1]), int(most_small[few - 1])
+        most = min(most, units // 2)
+        if 1 <= least <= most:
+            # As much as the small group can have, which leaves the large one, deeper mostly, room to idle.
+            yield few, most
+            yield few, (least + most) // 2
 
 
 def _sized(job: JobSpec, units: int, holders: int) -> JobSpec:
@@ -164,20 +245,48 @@ def _sized(job: JobSpec, units: int, holders: int) -> JobSpec:
     )
 
 
-def _layouts(job: JobSpec, workers: int, share: Share, deadline: Deadline) -> Iterator[GroupedLayout]:
-    """Pairs of layouts that are fast alone."""
+def _pairs(job: JobSpec, workers: int, share: Share, deadline: Deadline) -> list[tuple[int, GroupedLayout]]:
+    """Layouts of both groups that are fast alone, and what is expected of them together; the best first."""
     units = job.pipelines * job.microbatches
     many = _fastest_of(job, workers - share.workers, units - share.units, job.redundancy, deadline)
     few = _fastest_of(job, share.workers, share.units, 1, deadline)
-    for one in many:
-        for other in few:
-            yield GroupedLayout((one, other), (units - share.units, share.units))
+    pairs: list[tuple[int, str, GroupedLayout]] = []
+    for large, one in many:
+        for small, other in few:
+            layout = GroupedLayout((one, other), (units - share.units, share.units))
+            pairs.append((_expected(job, layout, (large, small)), str(layout), layout))
+    return [(expected, layout) for expected, _, layout in sorted(pairs)]
 
 
-def _fastest_of(job: JobSpec, workers: int, units: int, holders: int, deadline: Deadline) -> list[Layout]:
+def _expected(job: JobSpec, layout: GroupedLayout, alone: tuple[int, int]) -> int:
+    """What groups take together that take so long alone, with sums of very many holders."""
+    costs = job.layer_costs
+    assert costs is not None, "a job in layers"
+    holders = [0] * costs.count
+    for (first, end), count in zip(layout.ranges, layout.workers, strict=True):
+        holders[first:end] = (held + count for held in holders[first:end])
+    saved = [reduce // held for reduce, held in zip(costs.reduce, holders, strict=True)]
+    return max(
+        period - min(sum(saved[first:end]) for first, end in group.ranges)
+        for period, group in zip(alone, layout.groups, strict=True)
+    )
+
+
+def _fastest_of(
+    job: JobSpec, workers: int, units: int, holders: int, deadline: Deadline
+) -> list[tuple[int, Layout]]:
+    """Layouts of one group with the fastest quick plans, and their periods."""
     sized = _sized(job, units, holders)
-    fastest = fastest_layouts(sized, workers, deadline)
-    return [layout for layout in fastest if max(layout.workers) <= units][:_EACH]
+    choices = [
+        one for one in climbed(sized, Layouts(sized, workers), workers) if max(one[1].workers) <= units
+    ]
+    tried: list[tuple[int, int, Layout]] = []
+    for number, (_, layout) in enumerate(choices[:_TRIED]):
+        if tried and deadline.passed():
+            break
+        found = quick_plan(sized, layout, deadline.nanoseconds_left).period
+        tried.append((found, number, layout))
+    return [(found, layout) for found, _, layout in sorted(tried)[:_EACH]]
 
 
 def _quick_period(job: JobSpec, layout: GroupedLayout, nanoseconds: int) -> int:

@@ -124,7 +124,9 @@ class Recuts(NamedTuple):
     made: list[Recut]
     """Layouts that some number of failures chose; those with most workers first."""
     bounds: dict[int, int]
-    """For each number of failures, what no plan of any cut goes below."""
+    """For each number of failures, what no plan under one cut goes below."""
+    cut_short: frozenset[int]
+    """Numbers of failures whose layouts there was no time to compare to the end."""
 
     def best(self, workers: int, own_period: int) -> Recut | None:
         """The fastest layout for so many workers or fewer; None where the own cut is as fast."""
@@ -176,7 +178,10 @@ def plan_recuts(job: JobSpec, own: Own, run: Run, deadline: Deadline) -> Recuts:
         for failures, each in zip(tried, times, strict=True)
     )
     found: dict[int, list[Ranked]] = {failures: [] for failures in own}
-    found.update(run(_ranked, tasks))
+    hurried: set[int] = set()
+    for failures, ranked, was_cut_short in run(_ranked, tasks):
+        found[failures] = ranked
+        hurried |= {failures} if was_cut_short else set()
     choices = [_near([_own(job, own[failures]), *found[failures]]) for failures in sorted(tried)]
     path = dict(zip(sorted(tried), least_moved(choices, layer_bytes), strict=True))
     wanted = _worth_planning(job, {failures: found[failures] for failures in tried}, path)
@@ -188,7 +193,11 @@ def plan_recuts(job: JobSpec, own: Own, run: Run, deadline: Deadline) -> Recuts:
         run(_planned, ((job, key, each, rounds) for key, each in zip(order, times, strict=True))),
         key=lambda one: _by_workers(one.key),
     )
-    made = _searched_again(job, made, _far_above(job, own, made, bounds), run, deadline)
+    above = _far_above(job, own, made, bounds)
+    known = {one.key for one in made}
+    wanted_again = [key for key in dict.fromkeys(above.values()) if key in known]
+    made = _searched_again(job, made, wanted_again, run, deadline)
+    hurried |= {failures for failures, key in above.items() if key in known and deadline.passed()}
     # What fewer workers can run, more can run too.
     fitting = [
         _near([_own(job, own[failures]), *(_rank(one) for one in made if _fits(one, job, failures))])
@@ -200,7 +209,10 @@ def plan_recuts(job: JobSpec, own: Own, run: Run, deadline: Deadline) -> Recuts:
         whole = [_rank(one) for one in made if one.split == 1 and _fits(one, job, failures)]
         if whole and _fastest(whole).period < own[failures].claims.period:
             chosen.add(_fastest(whole).key)
-    return Recuts([_with_bound(recut, job, bounds) for recut in made[::-1] if recut.key in chosen], bounds)
+    chosen_cuts = [with_bound_over(recut, job, bounds) for recut in made[::-1] if recut.key in chosen]
+    # Numbers without layouts of their own have those of the next larger one that has.
+    short = {count for count in own if min(more for more in tried if more >= count) in hurried}
+    return Recuts(chosen_cuts, bounds, frozenset(short))
 
 
 def _shares(tasks: int, deadline: Deadline) -> Iterator[int]:
@@ -208,16 +220,15 @@ def _shares(tasks: int, deadline: Deadline) -> Iterator[int]:
     return (deadline.nanoseconds_left // left for left in range(tasks, 0, -1))
 
 
-def _far_above(job: JobSpec, own: Own, made: list[Recut], bounds: Mapping[int, int]) -> list[Key]:
-    """Layouts that are the fastest for some number of failures, and far above its bound over all cuts."""
-    above: list[Key] = []
+def _far_above(job: JobSpec, own: Own, made: list[Recut], bounds: Mapping[int, int]) -> dict[int, Key]:
+    """For each number of failures whose fastest layout is far above its bound over all cuts, that layout."""
+    above: dict[int, Key] = {}
     for failures in sorted(own):
         fitting = [_rank(one) for one in made if _fits(one, job, failures)]
         fastest = _fastest([_own(job, own[failures]), *fitting])
         if fastest.period * 1000 > bounds[failures] * _FAR_ABOVE:
-            above.append(fastest.key)
-    known = {one.key for one in made}
-    return [key for key in dict.fromkeys(above) if key in known]
+            above[failures] = fastest.key
+    return above
 
 
 def _searched_again(
@@ -343,11 +354,11 @@ def counts_with_layouts(job: JobSpec, bounds: Mapping[int, int]) -> list[int]:
     return taken
 
 
-def _ranked(task: tuple[JobSpec, Claims, int, int, Least]) -> tuple[int, list[Ranked]]:
-    """Layouts for the workers that so many failures leave, fastest first."""
+def _ranked(task: tuple[JobSpec, Claims, int, int, Least]) -> tuple[int, list[Ranked], bool]:
+    """Layouts for the workers that so many failures leave, fastest first; and whether time was short."""
     job, own, failures, nanoseconds, least = task
     if not nanoseconds:
-        return failures, []
+        return failures, [], True
     deadline = Deadline(nanoseconds)
     workers = job.workers - failures
     ranked: list[Ranked] = []
@@ -355,7 +366,7 @@ def _ranked(task: tuple[JobSpec, Claims, int, int, Least]) -> tuple[int, list[Ra
         if split in least and least[split] * 1000 < own.period * _WORTH:
             fastest = min((one.period for one in ranked), default=own.period)
             ranked += _compared(variant, split, Layouts(variant, job.workers), workers, fastest, deadline)
-    return failures, sorted(ranked, key=_by_period)
+    return failures, sorted(ranked, key=_by_period), deadline.struck
 
 
 def _compared(
@@ -689,7 +700,8 @@ def with_bound(plan: Streams, bound: int) -> Streams:
     return replace(plan, claims=replace(plan.claims, bound_over_cuts=bound))
 
 
-def _with_bound(recut: Recut, job: JobSpec, bounds: dict[int, int]) -> Recut:
+def with_bound_over(recut: Recut, job: JobSpec, bounds: Mapping[int, int]) -> Recut:
+    """The plans of a layout with what is known of all others for as many workers."""
     # What holds for more workers holds for these too.
     failed = job.workers - sum(recut.layout.workers)
     bound = bounds[max(failures for failures in bounds if failures <= failed)]

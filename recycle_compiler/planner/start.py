@@ -49,7 +49,7 @@ def started(job: JobSpec) -> JobSpec:
         best.sort(key=lambda layout: periods[layout])
     start = job_of_layout(job, best[0])
     failures = min(job.failures, start.workers)
-    return replace(start, layer_costs=job.layer_costs, failures=failures)
+    return replace(start, layer_costs=job.layer_costs, grouping=job.grouping, failures=failures)
 
 
 def _grids(job: JobSpec, workers: int) -> Iterator[Layout]:

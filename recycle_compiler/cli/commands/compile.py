@@ -25,9 +25,10 @@ from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.layout import Layout
 from recycle_compiler.ir.streams import Streams
 from recycle_compiler.ir.units import in_unit, plural
+from recycle_compiler.planner.choice import Choice, plan_cuts
 from recycle_compiler.planner.compile import PlanSummary, compile_job
-from recycle_compiler.planner.groups import GroupedRecut, grouped_recuts, why_no_groups
-from recycle_compiler.planner.recut import Recuts, can_recut, recut_job, why_own_cut, with_bound
+from recycle_compiler.planner.groups import why_no_groups
+from recycle_compiler.planner.recut import can_recut, why_own_cut
 from recycle_compiler.scheduling.budget import Deadline
 from recycle_compiler.viz.table import summary_table
 from recycle_runtime.cli.output import DONE, STANDARD, Output, UsageError
@@ -66,9 +67,9 @@ def add_arguments(parser: Arguments) -> None:
     parser.add_argument(
         "--groups",
         type=one_of(("on", "off")),
-        default="off",
         metavar="on|off",
-        help="plan groups of pipelines with cuts of their own too, where they are faster (default: off)",
+        help="plan two groups of pipelines with cuts of their own too, where they are faster (default: on up "
+        "to 192 workers, unless the job says `groups = off`)",
     )
     parser.add_argument("--json", action="store_true", help="print the table as JSON")
     parser.add_argument("--dump-dir", metavar="DIR", help="write the IR after each pass to numbered files")
@@ -108,16 +109,10 @@ def run(arguments: Namespace, output: Output) -> int:
     recuts: list[tuple[Streams, ...]] = []
     if arguments.recut == "on" and can_recut(job):
         with cut_progress(f"re-cutting {job.name}", output, shown):
-            found = recut_job(job, dict(enumerate(plans)), arguments.jobs, deadline)
-        plans = [with_bound(plan, found.bounds[failures]) for failures, plan in enumerate(plans)]
-        recuts = [recut.plans for recut in found.made]
+            groups = _wants_groups(job, arguments.groups, output)
+            found = plan_cuts(job, dict(enumerate(plans)), arguments.jobs, deadline, groups=groups)
+        plans, recuts = found.own(plans), found.plans
         summaries = [_over_cuts(job, summary, found) for summary in summaries]
-        if arguments.groups == "on":
-            grouped = _in_groups(job, summaries, deadline, output)
-            known = {recut.layout for recut in found.made if recut.split == 1}
-            recuts += [one.plans for one in grouped]
-            recuts += [one.alone.plans for one in grouped if one.alone.layout not in known]
-            summaries = [_over_groups(job, summary, grouped) for summary in summaries]
     elif arguments.recut == "on" and job.layer_costs is not None:
         output.say(f"{job.name} keeps its own cut: {why_own_cut(job)}")
     if arguments.out is not None:
@@ -130,14 +125,28 @@ def run(arguments: Namespace, output: Output) -> int:
     return DONE
 
 
-def _over_cuts(job: JobSpec, own: PlanSummary, found: Recuts) -> PlanSummary:
-    """The row of the fastest plan of any cut for as many failures."""
+def _wants_groups(job: JobSpec, asked: str | None, output: Output) -> bool | None:
+    """Whether groups of pipelines are planned; None leaves that to the job."""
+    if asked == "on" and (why := why_no_groups(job)):
+        output.say(f"{job.name} cannot have groups of pipelines: {why}")
+        return False
+    return None if asked is None else asked == "on"
+
+
+def _over_cuts(job: JobSpec, own: PlanSummary, found: Choice) -> PlanSummary:
+    """The row of the fastest plan of any cut, or of groups, for as many failures."""
     bound, live = found.bounds[own.failures], job.workers - own.failures
     counts = tuple(job.pipelines - failed for failed in own.failed_per_stage)
+    hurried = own.failures in found.cut_short
     row = replace(
-        own, layout=Layout(job.cut, counts), bound_over_cuts=bound, own_period=own.period,
-        gap=own.period / bound - 1, status="optimal" if own.period == bound else "bounded",
-    )  # fmt: skip
+        own,
+        layout=Layout(job.cut, counts),
+        bound_over_cuts=bound,
+        own_period=own.period,
+        gap=own.period / bound - 1,
+        status="optimal" if own.period == bound else "bounded",
+        cut_short=own.cut_short or hurried,
+    )
     best = found.best(live, own.period)
     if best is None:
         return row
@@ -152,38 +161,7 @@ def _over_cuts(job: JobSpec, own: PlanSummary, found: Recuts) -> PlanSummary:
         gap=claims.period / bound - 1,
         status="optimal" if claims.period == bound else "bounded",
         against_1f1b=own.against_1f1b * own.period / claims.period,
-        cut_short=claims.cut_short,
-    )
-
-
-def _in_groups(
-    job: JobSpec, summaries: list[PlanSummary], deadline: Deadline, output: Output
-) -> list[GroupedRecut]:
-    if why := why_no_groups(job):
-        output.say(f"{job.name} cannot have groups of pipelines: {why}")
-        return []
-    return grouped_recuts(job, {row.failures: row.period for row in summaries}, deadline)
-
-
-def _over_groups(job: JobSpec, row: PlanSummary, grouped: list[GroupedRecut]) -> PlanSummary:
-    """The row of the fastest plan, if that is one of groups; its bound is that of these groups."""
-    fitting = [one for one in grouped if one.workers <= job.workers - row.failures]
-    best = min(fitting, key=lambda one: one.plans[0].claims.period, default=None)
-    if best is None or best.plans[0].claims.period >= row.period:
-        return row
-    claims = best.plans[0].claims
-    return replace(
-        row,
-        layout=best.layout,
-        split=1,
-        period=claims.period,
-        makespan=claims.makespan,
-        lower_bound=claims.lower_bound,
-        bound_over_cuts=claims.lower_bound,
-        gap=claims.gap,
-        status=claims.status,
-        against_1f1b=row.against_1f1b * row.period / claims.period,
-        cut_short=claims.cut_short,
+        cut_short=claims.cut_short or hurried,
     )
 
 

@@ -152,6 +152,7 @@ def _parallel(draw: st.DrawFn, layers: int) -> tuple[list[str], int]:
     stages = draw(st.integers(1, layers))
     tokens = ["parallel", "{", "pipeline", "=", str(stages), "data", "=", str(draw(st.integers(1, 4)))]
     tokens += ["recut", "=", draw(st.sampled_from(["on", "off"]))] * draw(st.integers(0, 1))
+    tokens += ["groups", "=", draw(st.sampled_from(["auto", "off"]))] * draw(st.integers(0, 1))
     if draw(st.booleans()):
         tokens += ["cut", "=", "[", str(stages - 1), "*", "1", ",", str(layers - stages + 1), "]"]
         tokens = tokens if stages > 1 else tokens[:-9]

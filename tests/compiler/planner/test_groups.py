@@ -1,12 +1,13 @@
 """Two groups of pipelines, where one cut divides badly."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from recycle_compiler.cli.main import main
 from recycle_compiler.ir.job import JobSpec
-from recycle_compiler.planner.groups import fastest_groups, least_period, shares, why_no_groups
+from recycle_compiler.planner.groups import fastest_groups, shares, why_no_groups
 from recycle_compiler.planner.recut import fastest_recut
 from recycle_compiler.scheduling.budget import Deadline
 from recycle_runtime.plan.bundle import Bundle
@@ -38,8 +39,6 @@ def test_five_workers_as_four_and_one() -> None:
     assert groups is not None
     assert [group.workers for group in groups.layout.groups] == [(2, 2), (1,)]
     assert groups.plan.claims.lower_bound <= groups.plan.claims.period < one_cut.claims.period
-    # Nothing is said about other groups and shares.
-    assert groups.plan.claims.bound_over_cuts == 0
 
 
 def test_nothing_is_found_where_one_cut_divides_well() -> None:
@@ -51,9 +50,11 @@ def test_nothing_is_found_where_one_cut_divides_well() -> None:
 
 
 def test_a_group_must_hold_all_layers() -> None:
-    small = layered_job(layer_costs((1000,) * 4, resident=1000, capacity=4000), (2, 2), 2, 4)
-    assert least_period(small, 1, 2) is None
-    assert least_period(small, 2, 2) is not None
+    """A worker has room for the state of two layers and a micro-batch: a group has two workers at least."""
+    small = layered_job(layer_costs((1000,) * 4, resident=1000, capacity=4000), (2, 2), 3, 4, redundancy=1)
+    found = shares(small, 5, 1 << 40)
+    assert found and min(share.workers for share in found) == 2
+    assert not shares(small, 3, 1 << 40)
 
 
 def test_who_cannot_have_groups() -> None:
@@ -61,7 +62,7 @@ def test_who_cannot_have_groups() -> None:
     assert why_no_groups(layered_job(layer_costs((1000,)), (1,), 2, 2)) == "it keeps its own cut"
 
 
-def test_on_request_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_on_demand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, plan = tmp_path / "uneven.job", tmp_path / "uneven.plan"
     source.write_text(JOB)
     assert main(["plan", str(source), "--workers", "5", "--groups", "-o", str(plan)]) == 0
@@ -78,9 +79,21 @@ def test_in_a_bundle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     """With the plan for the large group alone; all that reads bundles takes it."""
     source, plan = tmp_path / "uneven.job", tmp_path / "uneven.plan"
     source.write_text(JOB)
-    assert main(["compile", str(source), "-o", str(plan), "--jobs", "1", "--groups", "on"]) == 0
+    assert main(["compile", str(source), "-o", str(plan), "--jobs", "1"]) == 0
     assert "2x2*2 @" in capsys.readouterr().err
     bundle = Bundle.read(plan)
+    assert all(recut.plans[0].bound_over_cuts for recut in bundle.recuts)
+    # What fewer workers run, more can run too.
+    periods = [
+        min(
+            [
+                bundle.plans[failures].period,
+                *(recut.plans[0].period for recut in bundle.recuts if live_workers(recut) <= 8 - failures),
+            ]
+        )
+        for failures in range(4)
+    ]
+    assert periods == sorted(periods)
     assert all(len(recut.plans) == 2 for recut in bundle.recuts if recut.groups)
     book = next(book for book in PlanBook(bundle).family if book.groups and book.stages == 3)
     assert book.alone(range(2)) is not None and book.alone([0]) is None
@@ -89,3 +102,47 @@ def test_in_a_bundle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     for command in ("show", "explain"):
         assert main([command, str(plan), "--failures", "3"]) == 0
     assert main(["diff", str(plan), str(plan)]) == 0
+
+
+def live_workers(recut: Bundle) -> int:
+    return recut.stages * recut.pipelines - len(recut.plans[0].failed)
+
+
+def test_a_job_that_says_no(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`groups = off` and `--groups off` leave out plans and bounds of groups; processes change nothing."""
+    source, off = tmp_path / "uneven.job", tmp_path / "off.job"
+    source.write_text(JOB)
+    off.write_text(JOB.replace("data = 8", "data = 8  groups = off"))
+    tables: list[str] = []
+    for job, *options in (
+        (source, "--groups", "off"),
+        (off,),
+        (off, "--groups", "on"),
+        (source, "--jobs", "2"),
+    ):
+        assert main(["compile", str(job), "-o", str(tmp_path / "x.plan"), "--json", *options]) == 0
+        tables.append(_without_times(capsys.readouterr().out))
+    assert tables[0] == tables[1] != tables[2] == tables[3]
+    assert '"bound_over_cuts": 48' in tables[0] and '"bound_over_cuts": 39' in tables[2]
+
+
+def _without_times(table: str) -> str:
+    return re.sub(r'"seconds": [0-9.]+', "", table)
+
+
+def test_the_same_bytes_from_one_process_and_two(tmp_path: Path) -> None:
+    source = tmp_path / "uneven.job"
+    source.write_text(JOB)
+    plans = [tmp_path / "one.plan", tmp_path / "two.plan"]
+    for jobs, plan in zip(("1", "2"), plans, strict=True):
+        assert main(["compile", str(source), "-o", str(plan), "--jobs", jobs]) == 0
+    assert plans[0].read_bytes() == plans[1].read_bytes()
+
+
+def test_no_time_to_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rows whose layouts could not be compared to the end say so."""
+    source = tmp_path / "uneven.job"
+    source.write_text(JOB.replace("tolerate", "solver { time_limit = 1 ms }\n  tolerate"))
+    assert main(["compile", str(source), "-o", str(tmp_path / "x.plan"), "--jobs", "1"]) == 0
+    rows = capsys.readouterr().err.splitlines()[1:]
+    assert rows and all(", cut short" in row for row in rows[1:])
