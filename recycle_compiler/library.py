@@ -28,8 +28,9 @@ from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.streams import Streams
 from recycle_compiler.ir.units import in_unit
+from recycle_compiler.planner.choice import plan_cuts
 from recycle_compiler.planner.compile import compile_job
-from recycle_compiler.planner.recut import can_recut, recut_job, with_bound
+from recycle_compiler.planner.recut import can_recut
 from recycle_compiler.planner.start import started
 from recycle_compiler.scheduling.budget import Deadline
 from recycle_compiler.verifier.report import Violation
@@ -66,7 +67,7 @@ def compile(
     """Plans for 0 to `failures` failed workers (default: the job's tolerance), as `recyclec compile` does.
 
     A job is the path of a file, or what `load` and `parse` return. `processes`, one per core by default,
-    changes no plan. `recut=False` leaves out plans under other cuts.
+    changes no plan. `recut=False` leaves out plans under other cuts and in groups of pipelines.
     """
     loaded = job if isinstance(job, LoadedJob) else load(job)
     spec = started(loaded.spec) if loaded.spec.is_free else loaded.spec
@@ -75,9 +76,9 @@ def compile(
     plans = compile_job(spec, failures=failures, processes=workers, recut=recut and can_recut(spec))
     recuts: list[Sequence[Streams]] = []
     if recut and can_recut(spec):
-        found = recut_job(spec, dict(enumerate(plans)), workers, deadline)
-        plans = [with_bound(plan, found.bounds[number]) for number, plan in enumerate(plans)]
-        recuts = [each.plans for each in found.made]
+        found = plan_cuts(spec, dict(enumerate(plans)), workers, deadline)
+        plans = found.own(plans)
+        recuts += found.plans
     return CompiledBundle(bundle_bytes(source=loaded.source, plans=plans, recuts=recuts))
 
 

@@ -30,7 +30,7 @@ from recycle_compiler.passes.assign_slots import AssignSlots
 from recycle_compiler.passes.standard import GRAPH_PASSES, all_passes
 from recycle_compiler.planner.cut_bounds import FAR, MOST_LAYERS, layout_period
 from recycle_compiler.planner.layouts import Layouts, roughness
-from recycle_compiler.planner.worker_processes import Run, running
+from recycle_compiler.planner.worker_processes import Run
 from recycle_compiler.scheduling.bounds import lower_bound
 from recycle_compiler.scheduling.budget import Deadline
 from recycle_compiler.scheduling.problem import UNLIMITED, Problem, Tasks
@@ -137,12 +137,6 @@ class Recuts(NamedTuple):
 
 Own = Mapping[int, Streams]
 """Plans of the own cut, by the number of failures."""
-
-
-def recut_job(job: JobSpec, own: Own, processes: int, deadline: Deadline) -> Recuts:
-    """Plans under other cuts, for the numbers of failures that the own cut has plans for."""
-    with running(1 if len(own) == 1 else processes) as run:
-        return plan_recuts(job, own, run, deadline)
 
 
 def why_own_cut(job: JobSpec) -> str | None:

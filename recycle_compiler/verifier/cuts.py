@@ -193,7 +193,7 @@ class _Claim(NamedTuple):
 def _bounds_over_cuts(source: PlanSource, job: JobSpec) -> Iterator[Violation]:
     """A bound over all cuts is at most that of any one, and nothing with as many workers beats it.
 
-    It says nothing about plans in which groups of pipelines have cuts of their own.
+    Where plans in which groups of pipelines have cuts of their own have one, it is about these too.
     """
     claims = [
         _Claim(cut, plan, one.stages * one.pipelines - len(entry.failed), entry)

@@ -35,8 +35,9 @@ from recycle_compiler.frontend.gpt_model import MOST_LAYERS
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.streams import Streams
 from recycle_compiler.ir.units import plural
+from recycle_compiler.planner.choice import plan_cuts
 from recycle_compiler.planner.compile import PlanSummary, compile_job
-from recycle_compiler.planner.recut import can_recut, recut_job
+from recycle_compiler.planner.recut import can_recut
 from recycle_compiler.scheduling.budget import Deadline
 from recycle_runtime.cli.output import (
     DONE,
@@ -273,8 +274,7 @@ def _compile(job: JobSpec, source: str, arguments: Namespace, output: Output) ->
     recuts: list[tuple[Streams, ...]] = []
     if can_recut(job):
         with cut_progress(f"re-cutting {job.name}", output, shown):
-            found = recut_job(job, dict(enumerate(plans)), processes, deadline)
-        recuts = [each.plans for each in found.made]
+            recuts = plan_cuts(job, dict(enumerate(plans)), processes, deadline).plans
     return Bundle.parse(bundle_bytes(source=source, plans=plans, recuts=recuts))
 
 

@@ -136,6 +136,7 @@ job x {
     "cut": job_text(
         LAYERS, profile="", parallel="parallel { pipeline = 4  data = 3  cut = [9, 8, six, 5.5]  recut = of }"
     ),
+    "groups": job_text(LAYERS, profile="", parallel="parallel { pipeline = 4  data = 3  groups = on }"),
     "cut-of-other-layers": job_text(
         LAYERS, profile="", parallel="parallel { pipeline = 4  data = 3  cut = [8, 8, 6, 6] }"
     ),
