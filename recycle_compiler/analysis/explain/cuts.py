@@ -60,7 +60,10 @@ class CutFacts:
     bound: int
     """Of this layout."""
     bound_over_cuts: int
-    """For as many workers; 0 when it is not known."""
+    """What no plan goes below with as many workers; 0 when it is not known. Where the planner has looked at
+    groups of pipelines, it is about two of them too."""
+    bound_one_cut: int
+    """What no plan under one cut goes below with as many workers."""
     own: Neighbour | None
     """The plan under the own cut for as many failures; None if the bundle has none."""
     fewer: Neighbour | None
@@ -94,6 +97,7 @@ def cut_facts(bundle: Bundle, job: JobSpec, schedule: Schedule, failures: int) -
         is_own=not schedule.job.is_recut,
         bound=layout_bound(variant, layout),
         bound_over_cuts=schedule.claims.bound_over_cuts if own is None else bundle.plans[own].bound_over_cuts,
+        bound_one_cut=min(least_periods(job, more - 1)),
         own=None if own is None else own_plan(bundle, job, own),
         fewer=fastest_plan(bundle, job, failures - 1),
         moves=tuple(_moves(variant, layout)),

@@ -101,7 +101,8 @@ def _groups(facts: GroupFacts) -> dict[str, Any]:
             for layout, group in zip(facts.layout.groups, facts.groups, strict=True)
         ],
         "one_cut": _neighbour(job, facts.one_cut),
-        "bound_over_cuts": in_unit(job, facts.bound_over_cuts) if facts.bound_over_cuts else None,
+        "bound_one_cut": in_unit(job, facts.bound_one_cut),
+        "bound_two_groups": in_unit(job, facts.bound_two_groups) if facts.bound_two_groups else None,
         "one_failure_fewer": _neighbour(job, facts.fewer),
         "moves": [
             {
@@ -122,11 +123,14 @@ def _groups(facts: GroupFacts) -> dict[str, Any]:
                 }
                 for one in facts.one_more
             ],
-            "bound_over_cuts": None
-            if facts.one_more_one_cut is None
-            else in_unit(job, facts.one_more_one_cut),
+            "bound_one_cut": _time(job, facts.one_more_one_cut),
+            "bound_two_groups": _time(job, facts.one_more_two_groups),
         },
     }
+
+
+def _time(job: JobSpec, ticks: int | None) -> float | None:
+    return None if ticks is None else in_unit(job, ticks)
 
 
 def _group_of(job: JobSpec, stage: int) -> int | None:

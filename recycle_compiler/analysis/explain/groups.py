@@ -20,6 +20,7 @@ from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.standard import GRAPH_PASSES
+from recycle_compiler.planner.group_bounds import TwoGroups
 from recycle_compiler.planner.recut import can_recut
 from recycle_compiler.scheduling.bounds import Bound, lower_bound
 from recycle_compiler.scheduling.problem import problem_of
@@ -71,8 +72,10 @@ class GroupFacts:
     groups: tuple[OneGroup, ...]
     one_cut: Neighbour | None
     """The fastest plan under one cut for as many failures; None if the bundle has none."""
-    bound_over_cuts: int
-    """What no plan under one cut goes below with as many workers; 0 when it is not known."""
+    bound_one_cut: int
+    """What no plan under one cut goes below with as many workers."""
+    bound_two_groups: int
+    """What no two groups go below with as many workers; 0 when it is not known."""
     fewer: Neighbour | None
     """The fastest plan for one failure fewer."""
     moves: tuple[ShareMove, ...]
@@ -80,6 +83,8 @@ class GroupFacts:
     """For each group, the best first."""
     one_more_one_cut: int | None
     """What no plan under one cut with one worker more goes below; None if there is no such cut."""
+    one_more_two_groups: int | None
+    """The same for one cut and two groups; None if there is no such cut."""
 
     @property
     def workers(self) -> int:
@@ -105,6 +110,11 @@ def group_facts(bundle: Bundle, job: JobSpec, schedule: Schedule, failures: int)
     bounds = _bounds(job, layout)
     assert bounds is not None, "the groups of a plan have room"
     own = next((plan for plan in bundle.plans if len(plan.failed) == failures), None)
+    bound_one_cut = min(least_periods(job, job.workers - failures))
+    over_cuts = 0 if own is None else own.bound_over_cuts
+    more = job.workers - failures + 1
+    one_more = min(least_periods(job, more), default=None)
+    over_groups = None if one_more is None else TwoGroups(job, more).least_period(more, 1, one_more)
     return GroupFacts(
         job=job,
         failures=failures,
@@ -114,11 +124,14 @@ def group_facts(bundle: Bundle, job: JobSpec, schedule: Schedule, failures: int)
             for group, share, bound in zip(layout.groups, layout.shares, bounds, strict=True)
         ),
         one_cut=fastest_plan(bundle, job, failures, groups=False),
-        bound_over_cuts=0 if own is None else own.bound_over_cuts,
+        bound_one_cut=bound_one_cut,
+        # One that is no lower is about one cut.
+        bound_two_groups=over_cuts if 0 < over_cuts < bound_one_cut else 0,
         fewer=fastest_plan(bundle, job, failures - 1),
         moves=tuple(_share_moves(job, layout)),
         one_more=tuple(sorted(_with_one_more(job, layout), key=lambda one: (one.bound, one.group))),
-        one_more_one_cut=min(least_periods(job, job.workers - failures + 1), default=None),
+        one_more_one_cut=one_more,
+        one_more_two_groups=over_groups,
     )
 
 

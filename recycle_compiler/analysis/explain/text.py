@@ -110,11 +110,14 @@ def _cut(explanation: Explanation) -> Iterator[str]:
     yield f"why this cut: {stage_list(cuts.layout)} (layers x workers of each stage)"
     yield f"  stage {explanation.bottleneck} binds: {layers} on {holders}"
     if cuts.bound_over_cuts:
-        over = amount(job, cuts.bound_over_cuts)
-        above = f"; this plan takes {percent(period / cuts.bound_over_cuts - 1)} longer"
-        if period == cuts.bound_over_cuts:
+        over = max(cuts.bound_over_cuts, cuts.bound_one_cut)
+        above = f"; this plan takes {percent(period / over - 1)} longer"
+        if period == over:
             above = ": no cut is better"
-        yield f"  no plan of any cut for {plural(cuts.workers, 'worker')} is faster than {over}{above}"
+        who = plural(cuts.workers, "worker")
+        yield f"  no plan of any cut for {who} is faster than {amount(job, over)}{above}"
+        if cuts.bound_over_cuts < over:
+            yield f"  no two groups of pipelines are faster than {amount(job, cuts.bound_over_cuts)}"
     if cuts.own is not None and not cuts.is_own:
         own = f"  the job's own cut, {_listed(cuts.own.layout)}, takes {amount(job, cuts.own.period)}"
         yield f"{own} with as many workers: {_slower(cuts.own.period, period)}"
@@ -186,12 +189,16 @@ def _why_groups(explanation: Explanation, facts: GroupFacts) -> Iterator[str]:
         takes = f"{_listed(facts.one_cut.layout)}, takes {amount(job, facts.one_cut.period)}"
         slower = _slower(facts.one_cut.period, period)
         yield f"  the fastest plan of the bundle under one cut for as many workers, {takes}: {slower}"
-    if facts.bound_over_cuts:
-        over = amount(job, facts.bound_over_cuts)
-        above = f"; this plan takes {percent(period / facts.bound_over_cuts - 1)} longer"
-        if period < facts.bound_over_cuts:
-            above = ": groups are faster than any"
-        yield f"  no plan under one cut for {plural(facts.workers, 'worker')} is faster than {over}{above}"
+    for what, least in (
+        ("plan under one cut", facts.bound_one_cut),
+        ("plan of two groups", facts.bound_two_groups),
+    ):
+        above = f"; this plan takes {percent(period / least - 1)} longer" if least else ""
+        if period <= least:
+            above = ": groups are faster than any" if period < least else ": no two groups are better"
+        if least:
+            who = plural(facts.workers, "worker")
+            yield f"  no {what} for {who} is faster than {amount(job, least)}{above}"
     for number, group in enumerate(facts.groups):
         who = f"{plural(group.share, 'micro-batch')} on {plural(group.workers, 'worker')}"
         least = f"take at least {amount(job, group.bound)} ({group.reason})"
@@ -220,13 +227,10 @@ def _shares(facts: GroupFacts) -> Iterator[str]:
 
 def _one_more_in_groups(facts: GroupFacts, period: int) -> Iterator[str]:
     job = facts.job
-    best = [one.bound for one in facts.one_more[:1]]
-    if facts.one_more_one_cut is not None:
-        best.append(facts.one_more_one_cut)
-    if best:
-        gain = period / min(best) - 1
-        buys = f"at most {percent(gain)} faster" if gain > 0 else "nothing"
-        yield f"  one worker more would buy {buys}, by what was looked at (bound {amount(job, min(best))})"
+    if (best := facts.one_more_two_groups) is not None:
+        gain = period / best - 1
+        buys = f"at most {percent(gain)} faster, with the best of all cuts or two groups"
+        yield f"  one worker more would buy {buys if gain > 0 else 'nothing'} (bound {amount(job, best)})"
     for one in facts.one_more:
         where = f"    in group {one.group} on stage {one.stage}"
         if one.bound >= facts.bound:

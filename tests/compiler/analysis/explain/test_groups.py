@@ -53,7 +53,8 @@ def test_what_the_groups_gain(bundle: CompiledBundle) -> None:
     explanation, facts = facts_of(bundle, 3)
     assert str(facts.layout) == FIVE and facts.workers == 5
     assert facts.one_cut is not None and facts.one_cut.period == 48_000
-    assert facts.bound_over_cuts == 48_000 > explanation.schedule.claims.period == 42_000
+    assert facts.bound_one_cut == 48_000 > explanation.schedule.claims.period == 42_000
+    assert 0 < facts.bound_two_groups <= 42_000
     assert [(group.workers, group.share, group.bound) for group in facts.groups] == [
         (4, 13, 42_000),
         (1, 3, 36_000),
@@ -72,6 +73,7 @@ def test_what_other_shares_and_one_worker_more_would_do(bundle: CompiledBundle) 
     # Two workers with all layers take five micro-batches in 36 slots, and so do the others eleven.
     assert (best.group, best.stage, best.layout.shares, best.bound) == (1, 2, (11, 5), 36_000)
     assert facts.one_more_one_cut == 36_000
+    assert facts.one_more_two_groups is not None and 30_000 <= facts.one_more_two_groups <= 36_000
 
 
 def test_in_words(bundle: CompiledBundle) -> None:
@@ -88,7 +90,8 @@ def test_in_words(bundle: CompiledBundle) -> None:
         "3.2 micro-batches for each worker would be even; there are 3.2 in group 0, 3.0 in group 1",
         "one micro-batch of group 0 in group 1 would raise the bound of 42 slots to 48 slots",
         "one micro-batch of group 1 in group 0 would leave the bound of 42 slots as it is",
-        "one worker more would buy at most 16.7 % faster",
+        "no plan of two groups for 5 workers is faster than 39 slots; this plan takes 7.7 % longer",
+        "one worker more would buy at most 27.3 % faster, with the best of all cuts or two groups",
         "in group 1 on stage 2, with 11 and 5 micro-batches: bound 36 slots",
         "with 2 failures the bundle takes 36 slots, under 4x6",
         "sums: the stage was done, and another group that sums with it was not",
