@@ -9,8 +9,9 @@ Groups hand nothing to each other but sums, so each is scheduled as an ordinary 
 stages becomes an op for each chunk of that stage, one right after the other. A sum begins when all holders of
 its chunk have done all their work and the sums before it; a worker steps after its last sum. Stages of one
 group mostly end at one time, and would wait for those who take part in the sums of other stages too. So each
-opens as much later than the first as its sums come later. Then groups are shifted against each other as a
-whole, so that the period is shortest.
+opens as much later than the first as its sums come later: once with all sums in one row, and once with a new
+row behind every border that all groups have, whichever gives the shorter period. Then groups are shifted
+against each other as a whole, so that the period is shortest.
 
 The bound is the largest of those of the groups, each with its share of the micro-batches: alone, a group
 waits for nobody.
@@ -18,6 +19,8 @@ waits for nobody.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 
@@ -78,11 +81,9 @@ class _Part:
 def schedule_groups(graph: Graph, plan: PlanAlone) -> Schedule:
     """The schedule of all groups; `plan` makes that of one."""
     job = graph.job
-    parts = [_alone(job, group, plan) for group in groups_of(job, graph.failed)]
-    shifts = _shifts(job, parts)
-    spans: dict[int, _Span] = {}
-    for part, shift in zip(parts, shifts, strict=True):
-        spans |= _later(part.spans, shift)
+    groups = groups_of(job, graph.failed)
+    ways = (_placed(job, groups, opens, plan) for opens in _ways_to_open(job, groups))
+    parts, shifts, spans = min(ways, key=lambda way: _period(job, way.spans))
     ops = graph.ops.take(graph.ops.kind != OpKind.S)
     work = ops.kind <= OpKind.W
     start = np.where(work, _starts(job, ops, parts, shifts), _endings(job, ops, spans))
@@ -95,6 +96,33 @@ def schedule_groups(graph: Graph, plan: PlanAlone) -> Schedule:
     return Schedule(job, graph.failed, ops.take(order), start[order], release, claims)
 
 
+class _Placed(NamedTuple):
+    """All groups, scheduled alone and shifted against each other."""
+
+    parts: list[_Part]
+    shifts: list[int]
+    spans: dict[int, _Span]
+
+
+def _placed(
+    job: JobSpec, groups: Sequence[Group], opens: Sequence[tuple[int, ...]], plan: PlanAlone
+) -> _Placed:
+    parts = [_alone(job, group, late, plan) for group, late in zip(groups, opens, strict=True)]
+    shifts = _shifts(job, parts)
+    spans: dict[int, _Span] = {}
+    for part, shift in zip(parts, shifts, strict=True):
+        spans |= _later(part.spans, shift)
+    return _Placed(parts, shifts, spans)
+
+
+def _ways_to_open(job: JobSpec, groups: Sequence[Group]) -> list[tuple[tuple[int, ...], ...]]:
+    """For each group how much later than its first each stage opens; without stagger, no later."""
+    if not job.techniques.stagger:
+        return [tuple((0,) * len(group.held) for group in groups)]
+    rows = (reduction_ends(job), tuple(accumulate(job.reduce)))
+    return list(dict.fromkeys(tuple(_opens(job, group, ends) for group in groups) for ends in rows))
+
+
 def _claims(parts: Sequence[_Part]) -> Claims:
     """With the bound of the group that has the largest."""
     number = max(range(len(parts)), key=lambda one: (parts[one].plan.bound.period, -one))
@@ -103,11 +131,11 @@ def _claims(parts: Sequence[_Part]) -> Claims:
     return Claims(0, 0, bound.period, f"group {number}: {bound.reason}", cut_short)
 
 
-def _alone(job: JobSpec, group: Group, plan: PlanAlone) -> _Part:
+def _alone(job: JobSpec, group: Group, opens: tuple[int, ...], plan: PlanAlone) -> _Part:
     """One group, its micro-batches in order, every op as early as it can be."""
     problem = problem_of(_GRAPH.run(Target(group.job, group.failed)))
     if job.techniques.stagger:
-        problem = replace(problem, opens=_opens(job, group))
+        problem = replace(problem, opens=opens)
     planned = plan(problem, job.solver)
     clock = Clock(problem)
     order = clock.order_of(in_route_order(problem, planned.timed.start))
@@ -116,9 +144,11 @@ def _alone(job: JobSpec, group: Group, plan: PlanAlone) -> _Part:
     return _Part(group, problem, planned, timed)
 
 
-def _opens(job: JobSpec, group: Group) -> tuple[int, ...]:
-    """How much later than the first each stage opens, so that all have a period of time until they step."""
-    ends = reduction_ends(job)
+def _opens(job: JobSpec, group: Group, ends: tuple[int, ...]) -> tuple[int, ...]:
+    """How much later than the first each stage opens, so that all have a period of time until they step.
+
+    `ends` has when the sum of each chunk ends.
+    """
     steps = [ends[held[-1]] + sum(job.optimizer[chunk] for chunk in held) for held in group.held]
     return tuple(max(0, step - steps[0]) for step in steps)
 

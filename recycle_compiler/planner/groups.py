@@ -49,16 +49,16 @@ _LADDER = (*range(11), 15, 20, 30, 40, 60, 80, 120, 160, 240)
 """In thousandths above the least period of two groups: shares are collected up to there."""
 _OF_EACH_SIZE = 2
 """Shares of a small group of one size that are looked at."""
-_SHARES = 4
+_SHARES = 5
 """Shares of which layouts are looked for."""
 _TRIED = 6
 """Layouts of a group that get a quick plan, those with the best bounds."""
-_EACH = 2
-"""Layouts of either group that are paired, and pairs that get a quick plan."""
+_EACH = 3
+"""Layouts of either group that are paired, and pairs that get a quick plan for a share."""
 _HOPEFUL = 1010
 """Thousandths of the period to beat: a whole plan is seldom faster than a quick one by more."""
 _WHOLE = 2
-"""Pairs that get a whole plan."""
+"""Pairs that get a whole plan, of different shares."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +113,12 @@ def fastest_groups(job: JobSpec, workers: int, period: int, deadline: Deadline) 
     quick: list[tuple[int, str, GroupedLayout]] = []
     half = Deadline(deadline.nanoseconds_left // 2)
     for share in shares(job, workers, period)[:_SHARES]:
-        for expected, layout in _pairs(job, workers, share, half)[:_EACH]:
-            if expected * 1000 < period * _HOPEFUL:
-                quick.append((_quick_period(job, layout, half.nanoseconds_left), str(layout), layout))
+        found = [
+            (_quick_period(job, layout, expected, half), str(layout), layout)
+            for expected, layout in _pairs(job, workers, share, half)[:_EACH]
+            if expected * 1000 < period * _HOPEFUL
+        ]
+        quick += sorted(found)[:1]
     best: GroupedPlan | None = None
     for found, _, layout in sorted(quick)[:_WHOLE]:
         if found * 1000 >= period * _HOPEFUL:
@@ -289,8 +292,11 @@ def _fastest_of(
     return [(found, layout) for found, _, layout in sorted(tried)[:_EACH]]
 
 
-def _quick_period(job: JobSpec, layout: GroupedLayout, nanoseconds: int) -> int:
+def _quick_period(job: JobSpec, layout: GroupedLayout, expected: int, deadline: Deadline) -> int:
+    """Of a quick plan of both; in a small job quick plans err, and what is expected of them may be better."""
     derived = job_of_groups(job, layout)
-    effort = Effort().least() if is_large(job, layout.groups[0]) else Effort().quick()
-    passes = GRAPH_PASSES >> AssignSlots(effort, nanoseconds)
-    return passes.run(Target(derived, absent_of_groups(derived, layout))).claims.period
+    large = is_large(job, layout.groups[0])
+    effort = Effort().least() if large else Effort().quick()
+    passes = GRAPH_PASSES >> AssignSlots(effort, deadline.nanoseconds_left)
+    period = passes.run(Target(derived, absent_of_groups(derived, layout))).claims.period
+    return period if large else min(period, expected)
