@@ -395,8 +395,8 @@ def fastest_recut(
 
 
 def plan_layout(job: JobSpec, layout: Layout, deadline: Deadline) -> Recut:
-    """The whole plan of a layout, and one that covers one failure more."""
-    return _planned((job, (layout, 1), deadline.nanoseconds_left, _ROUNDS))
+    """A prompt plan of a layout, and one that covers one failure more: for a job that waits."""
+    return _plans_of(job, (layout, 1), Effort().prompt(), deadline)
 
 
 def fastest_layouts(job: JobSpec, workers: int, deadline: Deadline) -> list[Layout]:
@@ -610,13 +610,17 @@ def quick_plan(job: JobSpec, layout: Layout, nanoseconds: int) -> Claims:
 
 def _planned(task: tuple[JobSpec, Key, int, int]) -> Recut:
     """The whole plan of a layout, and one that covers one failure more on any stage of several workers."""
-    job, (layout, split), nanoseconds, rounds = task
-    deadline = Deadline(nanoseconds)
+    job, key, nanoseconds, rounds = task
+    effort = Effort()
+    if _ops(job, key[0]) > _LARGE:
+        effort = replace(effort, rounds=min(rounds, effort.rounds))
+    return _plans_of(job, key, effort, Deadline(nanoseconds))
+
+
+def _plans_of(job: JobSpec, key: Key, effort: Effort, deadline: Deadline) -> Recut:
+    layout, split = key
     derived = job_of_layout(variants(job)[split], layout)
     absent = absent_cells(derived, layout)
-    effort = Effort()
-    if _ops(job, layout) > _LARGE:
-        effort = replace(effort, rounds=min(rounds, effort.rounds))
     plans = [_plan(derived, absent, effort, deadline)]
     missing = failed_per_stage(absent, derived.stages)
     covering = tuple(count + (workers > 1) for count, workers in zip(missing, layout.workers, strict=True))
