@@ -1,10 +1,20 @@
-"""What a search may use up: time, and numbers that look random but are the same on every machine."""
+"""What a search is after, and what it may use up: time, and numbers that look random but are the same anywhere."""
 
 import time
+from typing import NamedTuple
 
 import numpy as np
 
 from recycle_compiler.scheduling.problem import Ints
+
+
+class Goal(NamedTuple):
+    """What a search is after."""
+
+    enough: int
+    """A period at which it ends."""
+    aim: int
+    """A shorter one, which lateness is counted against: it also ranks schedules of equal periods."""
 
 
 class Noise:

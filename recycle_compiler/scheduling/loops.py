@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from recycle_compiler.compiled import compile_function
-from recycle_compiler.scheduling import inner_loops
+from recycle_compiler.scheduling import inner_loops, moves
 from recycle_compiler.scheduling.inner_loops import Desk, Group, Seat
 from recycle_compiler.scheduling.problem import Ints, Problem
 from recycle_compiler.scheduling.rules import Rule
@@ -31,6 +31,22 @@ class Where(NamedTuple):
     """In percent: how many of those that could be swapped are."""
     seed: int = 1
     """Which of them."""
+
+
+class Moving(NamedTuple):
+    """How ops are moved along their workers."""
+
+    budget: int
+    """Ops that may be timed."""
+    slack: int
+    """By how much each worker may miss its deadline: then it is done."""
+    warmth: int
+    """Orders that are later than the best one by this much are kept at first, and fewer and fewer then."""
+    idle: int
+    """Moves that are kept and lead to nothing better, before it ends."""
+    reach: int = 4
+    """Places that an op moves by at most."""
+    seed: int = 1
 
 
 class _Seats(NamedTuple):
@@ -165,6 +181,11 @@ class Loops:
     def _short(self, values: Ints) -> Any:
         """A column of small numbers: half as wide, it leaves more room in the cache."""
         return values.astype(np.int32) if self._compiled else values.tolist()
+
+    @property
+    def has_more_edges(self) -> bool:
+        """Whether ops may have more edges than a group has room for, or differ from others of their seat."""
+        return self._extra
 
     @property
     def unopened(self) -> Ints:
@@ -321,6 +342,62 @@ class Loops:
         )
         return _array(changed) if swaps > 0 else None
 
+    def moved(self, order: Ints, release: Ints, deadline: Ints, moving: Moving) -> tuple[Ints, int, int]:
+        """The order after moves of single ops, by how much its workers together miss the deadlines of their
+        pools, and how many ops were timed for it.
+
+        Pools open at their release.
+        """
+        assert not self._extra, "moves know nothing of further edges"
+        changed = self._native(order.copy())
+        end = self.earliest(order, release)
+        ops = np.flatnonzero(order >= 0)
+        place_of = np.zeros(self.size, dtype=np.int64)
+        place_of[order[ops]] = ops
+        bits = self.size.bit_length()
+        coarse = max(0, int(end.max()).bit_length() + 1 + bits - 62)
+        left, spent = self._functions[4](
+            self.workers,
+            self.width,
+            self._group_of,
+            self._groups,
+            self._worker_of_op,
+            self._capacity,
+            self._native(self._length),
+            self._native(np.maximum(release[self.pool_of] + self.late, 0)),
+            self._native(deadline[self.pool_of]),
+            changed,
+            self._native(end),
+            self._native(place_of),
+            self._native(self._held(order)),
+            self._native(self.latest(order, deadline)[0] + self.duration),
+            self._scratch(3 * moving.idle),
+            self._scratch(self.size + 1),
+            self._scratch(self.size),
+            self._scratch(self.size),
+            self._scratch(self.size),
+            self._scratch(self.size),
+            self._scratch(self.size),
+            coarse,
+            bits,
+            moving.slack,
+            moving.warmth,
+            moving.reach,
+            moving.seed,
+            moving.budget,
+        )
+        return _array(changed), left, spent
+
+    def _held(self, order: Ints) -> Ints:
+        """What its worker holds as each op starts."""
+        tasks = self.problem.tasks
+        rows = order.reshape(self.workers, self.width)
+        change = np.where(rows >= 0, (tasks.takes - tasks.frees)[rows], 0)
+        before = np.cumsum(change, axis=1) - change
+        held = np.zeros(self.size, dtype=np.int64)
+        held[order[order >= 0]] = before.ravel()[order >= 0]
+        return held
+
     def _native(self, values: Ints) -> Any:
         return values if self._compiled else values.tolist()
 
@@ -403,6 +480,8 @@ def _trees() -> dict[str, Any]:
     return {
         "heappush": compile_function(inner_loops.tree_push),
         "heappop": compile_function(inner_loops.tree_pop),
+        "heap_in": compile_function(moves.heap_in),
+        "heap_out": compile_function(moves.heap_out),
     }
 
 
@@ -411,4 +490,5 @@ _LOOPS: tuple[Any, ...] = (
     inner_loops.earliest_times,
     inner_loops.latest_times,
     inner_loops.swap_neighbours,
+    moves.move_ops,
 )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from recycle_compiler.ir.job import SolverOptions
 from recycle_compiler.scheduling.bounds import Bound, lower_bound
-from recycle_compiler.scheduling.budget import Deadline, Noise
+from recycle_compiler.scheduling.budget import Deadline, Goal, Noise
 from recycle_compiler.scheduling.home_routes import kept_at_home
 from recycle_compiler.scheduling.local_search import construct, improve
 from recycle_compiler.scheduling.loops import LARGE
@@ -19,7 +19,7 @@ from recycle_compiler.scheduling.milp.exact import is_small, settle
 from recycle_compiler.scheduling.problem import Problem, chunk_grain, rerouted
 from recycle_compiler.scheduling.schedules import Plan
 from recycle_compiler.scheduling.timing import Clock, Timed
-from recycle_compiler.scheduling.tuning import Goal, Tuning, tune, tune_elsewhere
+from recycle_compiler.scheduling.tuning import Tuning, tune, tune_elsewhere
 
 
 @dataclass(frozen=True, slots=True)

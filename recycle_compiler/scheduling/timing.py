@@ -94,8 +94,7 @@ class Clock:
 
     def latest(self, timed: Timed) -> Ints:
         """The latest starts at which this order still keeps its period."""
-        first, _ = self._windows(timed.start)
-        late, _ = self.loops.latest(timed.order, self.deadlines(first, timed.period))
+        late, _ = self.loops.latest(timed.order, self.deadlines_of(timed, timed.period))
         return late.reshape(self._shape)
 
     def deadlines(self, first: Ints, period: int) -> Ints:
@@ -107,6 +106,11 @@ class Clock:
         together = np.full(self.problem.pools, FAR)
         np.minimum.at(together, self._windows_of_pools, deadlines)
         return together[self._windows_of_pools]
+
+    def deadlines_of(self, timed: Timed, period: int) -> Ints:
+        """When the ops of each pool must be done in this period, where pools open as they do here."""
+        first, _ = self._windows(timed.start)
+        return self.deadlines(first, period)
 
     def period(self, first: Ints, last: Ints) -> int:
         """The period when each pool has its first start and its last end there."""

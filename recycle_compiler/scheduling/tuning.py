@@ -21,22 +21,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from recycle_compiler.scheduling.budget import Deadline, Noise
+from recycle_compiler.scheduling.budget import Deadline, Goal, Noise
 from recycle_compiler.scheduling.flow import flow_cycles, flow_priority
 from recycle_compiler.scheduling.inner_loops import BACKWARD, FAR, WEIGHT
 from recycle_compiler.scheduling.loops import Where
+from recycle_compiler.scheduling.order_search import reorder
 from recycle_compiler.scheduling.problem import Ints, Problem
 from recycle_compiler.scheduling.rules import NO_LIMIT, Rule, Setting, free_rule, greedy_priority, rule_of
 from recycle_compiler.scheduling.timing import Clock, Timed
-
-
-class Goal(NamedTuple):
-    """What a search is after."""
-
-    enough: int
-    """A period at which it ends."""
-    aim: int
-    """A shorter one, which lateness is counted against: it also ranks schedules of equal periods."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -199,6 +191,7 @@ def tune(clock: Clock, goal: Goal, effort: Tuning, noise: Noise, deadline: Deadl
     best = begins[0].placed
     if effort.rounds > 1 and not tuner.is_done(best):
         begins = _in_turn(begins, tuner.flows(best.period))
+    shortest: Timed | None = None
     for turn in range(effort.rounds):
         best = min(best, begins[turn % len(begins)].placed, key=_rank)
         if tuner.is_done(best):
@@ -206,9 +199,14 @@ def tune(clock: Clock, goal: Goal, effort: Tuning, noise: Noise, deadline: Deadl
         found = tuner.changes(begins[turn % len(begins)], effort.changes)
         found = exchange(clock, found, goal, effort.exchanges, noise, deadline)
         best = min(best, found, key=_rank)
-    shortest = clock.time(best.order)
-    assert shortest is not None
-    return shortest
+        if effort.rounds > 1:
+            timed = reorder(clock, found.order, goal, noise, deadline)
+            shortest = min(shortest or timed, timed, key=lambda one: one.rank)
+            if shortest.period <= goal.enough:
+                return shortest
+    timed = clock.time(best.order)
+    assert timed is not None
+    return min(shortest or timed, timed, key=lambda one: one.rank)
 
 
 def tune_elsewhere(
@@ -228,7 +226,7 @@ def tune_elsewhere(
             break
         found = exchange(other, tuner.changes(begin, effort.changes), goal, effort.exchanges, noise, deadline)
         best = min(best, found, key=_rank)
-    return other.time(best.order)
+    return reorder(other, best.order, goal, noise, deadline)
 
 
 class _Tuner:

@@ -1,0 +1,72 @@
+"""A search among orders of a large plan: single ops of critical paths move along their workers.
+
+Tuning changes what all ops of a stage do, and exchanges swap many neighbours at once. What is left after them
+is often a matter of a few ops near the end of an iteration, which no rule tells apart from the others. Here
+one op moves at a time (`moves.py`), which costs as much as it changes, so that a second is enough for a
+million tries.
+
+Pools open when they do in the shortest times of the order that a run begins with. Runs differ in what they
+aim at and in how much later orders may become in between. While runs get nearer to what is asked for, more of
+them follow.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from recycle_compiler.scheduling.budget import Deadline, Goal, Noise
+from recycle_compiler.scheduling.loops import Moving
+from recycle_compiler.scheduling.problem import Ints
+from recycle_compiler.scheduling.timing import Clock, Timed
+
+
+class _Kind(NamedTuple):
+    """Of a run."""
+
+    aim: int
+    """In percent of the way from what is aimed at to what is enough."""
+    warmth: int
+    """How much later than the best orders may be, in percent of a mean op."""
+
+
+_KINDS = (_Kind(50, 30), _Kind(50, 100), _Kind(100, 300))
+_LEAST_TIMED = 1_000_000
+"""Ops that are timed in a run of a plan that is not large."""
+_TIMED = 30
+"""And in a large one, for each of its ops."""
+_MOST_RUNS = 12
+_GAIN = 20
+"""More runs follow while all of one kind together get nearer by one part in so many."""
+_IDLE = 100_000
+"""Moves after the best order, which are taken back at the end."""
+
+
+def reorder(clock: Clock, order: Ints, goal: Goal, noise: Noise, deadline: Deadline) -> Timed:
+    """The shortest times that were found for the order, or for one that comes of moving its ops."""
+    current = best = _timed(clock, order)
+    if clock.loops.has_more_edges:
+        return best
+    mean = max(1, int(clock.loops.duration.mean()))
+    budget = max(_LEAST_TIMED, _TIMED * clock.problem.ops)
+    before = 0
+    for run in range(_MOST_RUNS):
+        if best.period <= goal.enough or deadline.passed():
+            break
+        kind = _KINDS[run % len(_KINDS)]
+        aim = goal.aim + (goal.enough - goal.aim) * kind.aim // 100
+        moving = Moving(budget, goal.enough - aim, mean * kind.warmth // 100, _IDLE, seed=noise.below(1 << 30))
+        release = np.array(current.release, dtype=np.int64)
+        moved, late, _ = clock.loops.moved(current.order, release, clock.deadlines_of(current, aim), moving)
+        current = _timed(clock, moved)
+        best = min(best, current, key=lambda timed: timed.rank)
+        if run % len(_KINDS) == 0:
+            if run and late > before - before // _GAIN:
+                break
+            before = late
+    return best
+
+
+def _timed(clock: Clock, order: Ints) -> Timed:
+    timed = clock.time(order)
+    assert timed is not None, "the orders of some workers wait for each other"
+    return timed
