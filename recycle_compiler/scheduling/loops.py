@@ -378,6 +378,8 @@ class Loops:
             self._scratch(self.size),
             self._scratch(self.size),
             self._scratch(self.size),
+            self._scratch(self.size),
+            self._scratch(self.size),
             coarse,
             bits,
             moving.slack,

@@ -71,6 +71,8 @@ def move_ops(  # noqa: C901
     log_end: Any,
     log_latest: Any,
     path: Any,
+    block_first: Any,
+    block_last: Any,
     coarse: int,
     bits: int,
     slack: int,
@@ -122,6 +124,8 @@ def move_ops(  # noqa: C901
             op = order[worker * width + length[worker] - 1]
             steps = 0
             walked = 0
+            block = 0
+            block_ends = worker * width + length[worker] - 1
             while True:
                 walked += 1
                 group = groups[group_of[op]]
@@ -134,16 +138,21 @@ def move_ops(  # noqa: C901
                 waits = group.source != 0 and end[op + group.source] + group.lag == start
                 if follows:
                     path[steps] = op
+                    block_last[steps] = block_ends
                     steps += 1
                 if follows and waits:
                     seed = (seed * 6364136223846793005 + 1442695040888963407) & 0x7FFFFFFFFFFFFFFF
                     follows = (seed >> 33) & 1 == 0
                 if follows:
                     op = before
-                elif waits:
-                    op += group.source
-                else:
+                    continue
+                while block < steps:
+                    block_first[block] = place
+                    block += 1
+                if not waits:
                     break
+                op += group.source
+                block_ends = place_of[op]
             spent += walked >> 2
             uses = 1 + (steps >> 2)
             if steps == 0:
@@ -153,7 +162,8 @@ def move_ops(  # noqa: C901
         uses -= 1
         spent += 1
         seed = (seed * 6364136223846793005 + 1442695040888963407) & 0x7FFFFFFFFFFFFFFF
-        op = path[(seed >> 33) % steps]
+        step = (seed >> 33) % steps
+        op = path[step]
         seed = (seed * 6364136223846793005 + 1442695040888963407) & 0x7FFFFFFFFFFFFFFF
         choice = seed >> 33
         ahead = choice & 1 == 0
@@ -164,6 +174,12 @@ def move_ops(  # noqa: C901
         begins = worker * width
         ends = begins + length[worker]
         place = place_of[op]
+        if choice & (1 << 25) != 0:
+            # Out of its block: before its first op, or behind its last one.
+            most = place - block_first[step] if ahead else block_last[step] - place
+            place += not ahead
+            if most < 1:
+                continue
         if place == begins:
             continue
         if ahead:
