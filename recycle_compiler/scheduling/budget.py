@@ -1,4 +1,4 @@
-"""What a search is after, and what it may use up: time, and numbers that look random but are the same anywhere."""
+"""What a search is after, and what it may use up: time, and numbers that look random but are not."""
 
 import time
 from typing import NamedTuple
@@ -15,6 +15,10 @@ class Goal(NamedTuple):
     """A period at which it ends."""
     aim: int
     """A shorter one, which lateness is counted against: it also ranks schedules of equal periods."""
+
+    def times_as_far(self, times: int) -> int:
+        """The period that is so many times as far from what is aimed at as what is enough."""
+        return self.aim + (self.enough - self.aim) * times
 
 
 class Noise:

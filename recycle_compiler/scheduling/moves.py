@@ -84,16 +84,21 @@ def move_ops(  # noqa: C901
     """Move ops in `order` so that workers are less late for their `deadline`; the least late order stays.
 
     `opens` says when each worker may begin, `end` when ops end, `place_of` where they stand, `held` what
-    their worker holds as they start. `length` is how many ops each worker has.
+    their worker holds as they start, `latest` when they have to end for the deadlines of all that comes
+    after them. `length` is how many ops each worker has.
 
-    A critical path leads from the last op of a worker that is late back to what it waits for. Somewhere on
-    it an op follows another without a pause: it moves ahead of that one, or that one behind it, by up to
-    `reach` places. The new order is kept if all workers together are no later than before, or than they were
-    as many tries ago as `history` is long.
+    A critical path leads from the last op of a worker that is late back to what it waits for. Ops of it that
+    follow each other on a worker without a pause are a block. One of them moves ahead of the op before it, or
+    that one behind it, by up to `reach` places; or it moves to the beginning or the end of its block. As soon
+    as an op is later for its latest end than any worker is for its deadline, and by more than what is left of
+    `warmth`, the move is given up: `latest` may be out of date by then, so some moves are given up wrongly.
+    The new order is kept if all workers together are no later than before, or no later than at best by more
+    than that warmth, which goes down to nothing as `budget` is used up.
 
-    Ends when no worker is late, when `budget` ops have been timed, or when the `journal` is full: so many
-    moves since the best order. Keys of the `heap` are times without their `coarse` last bits, then the op in
-    `bits`. Returns by how much all workers together are late, and how many ops were timed.
+    Ends when no worker is later than `slack`, when `budget` ops have been timed, or when the `journal` is
+    full: so many moves since the best order, which are then taken back. Keys of the `heap` are times without
+    their `coarse` last bits, then the op in `bits`. Returns by how much all workers together are late, and
+    how many ops were timed.
     """
     late = 0
     worst = 0
@@ -114,10 +119,7 @@ def move_ops(  # noqa: C901
             # Whose path, by chance among those who are late.
             seed = (seed * 6364136223846793005 + 1442695040888963407) & 0x7FFFFFFFFFFFFFFF
             worker = (seed >> 33) % workers
-            while (
-                length[worker] == 0
-                or end[order[worker * width + length[worker] - 1]] <= deadline[worker]
-            ):
+            while length[worker] == 0 or end[order[worker * width + length[worker] - 1]] <= deadline[worker]:
                 worker += 1
                 if worker == workers:
                     worker = 0
@@ -229,7 +231,6 @@ def move_ops(  # noqa: C901
         old_end = end[order[ends - 1]]
         before_late = late
         count = 0
-        # The first place of those that changed, and where the next key goes, are all that is new.
         if ahead:
             index = last
             while index > first:
@@ -253,7 +254,7 @@ def move_ops(  # noqa: C901
             queued[other] = 1
             count += 1
         # How late they may be then, as far as what comes after them has not changed.
-        warm = max(0, warmth * (budget - spent) // budget)
+        warm = warmth * max(0, (budget - spent) * 1024 // budget) // 1024
         following = FAR
         if last + 1 < ends:
             following = latest[order[last + 1]] - groups[group_of[order[last + 1]]].duration

@@ -54,7 +54,9 @@ def reorder(clock: Clock, order: Ints, goal: Goal, noise: Noise, deadline: Deadl
             break
         kind = _KINDS[run % len(_KINDS)]
         aim = goal.aim + (goal.enough - goal.aim) * kind.aim // 100
-        moving = Moving(budget, goal.enough - aim, mean * kind.warmth // 100, _IDLE, seed=noise.below(1 << 30))
+        moving = Moving(
+            budget, goal.enough - aim, mean * kind.warmth // 100, _IDLE, seed=noise.below(1 << 30)
+        )
         release = np.array(current.release, dtype=np.int64)
         moved, late, _ = clock.loops.moved(current.order, release, clock.deadlines_of(current, aim), moving)
         current = _timed(clock, moved)

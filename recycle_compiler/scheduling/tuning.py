@@ -159,6 +159,12 @@ _REROUTED = 2
 """Rounds with other routes."""
 _FAR_ROUTES = 102
 """They are worth it if rules miss the aim there by no more than this percentage of what they miss usually."""
+_NEAR = 4
+"""Single ops are moved where a period is so many times as far from the aim as one that is enough."""
+_FAR_AWAY = 6
+"""Where it is further away than this after some rounds, ..."""
+_HOPEFUL = 2
+"""... after so many, no more follow: they would not make it good enough."""
 _IDLE_TRIES = 200
 """Changes in a row that lead to nothing new, before tuning ends."""
 
@@ -199,11 +205,13 @@ def tune(clock: Clock, goal: Goal, effort: Tuning, noise: Noise, deadline: Deadl
         found = tuner.changes(begins[turn % len(begins)], effort.changes)
         found = exchange(clock, found, goal, effort.exchanges, noise, deadline)
         best = min(best, found, key=_rank)
-        if effort.rounds > 1:
+        if effort.rounds > 1 and found.period <= goal.times_as_far(_NEAR):
             timed = reorder(clock, found.order, goal, noise, deadline)
             shortest = min(shortest or timed, timed, key=lambda one: one.rank)
             if shortest.period <= goal.enough:
                 return shortest
+        if turn + 1 >= _HOPEFUL and goal.aim < goal.enough and best.period > goal.times_as_far(_FAR_AWAY):
+            break
     timed = clock.time(best.order)
     assert timed is not None
     return min(shortest or timed, timed, key=lambda one: one.rank)
@@ -226,7 +234,9 @@ def tune_elsewhere(
             break
         found = exchange(other, tuner.changes(begin, effort.changes), goal, effort.exchanges, noise, deadline)
         best = min(best, found, key=_rank)
-    return reorder(other, best.order, goal, noise, deadline)
+    if best.period <= goal.times_as_far(_NEAR):
+        return reorder(other, best.order, goal, noise, deadline)
+    return other.time(best.order)
 
 
 class _Tuner:

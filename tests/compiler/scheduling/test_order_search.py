@@ -1,0 +1,97 @@
+"""Ops that move one at a time: their times are those of the whole order, memory holds, nothing gets worse."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recycle_compiler.ir.target import Target
+from recycle_compiler.scheduling import loops
+from recycle_compiler.scheduling.budget import Deadline, Goal, Noise
+from recycle_compiler.scheduling.local_search import construct
+from recycle_compiler.scheduling.loops import Moving
+from recycle_compiler.scheduling.moves import heap_in, heap_out
+from recycle_compiler.scheduling.order_search import reorder
+from recycle_compiler.scheduling.problem import UNLIMITED, Ints, Problem
+from recycle_compiler.scheduling.timing import Clock
+from tests.support.jobs import SLOT, routed_problem, small_targets, unit_job
+
+AMPLE = Deadline(10**15)
+
+
+def test_a_weight_gives_way_to_what_others_wait_for() -> None:
+    """The last stage runs its first W before its second backward, and the first stage ends a slot later."""
+    clock = Clock(routed_problem(unit_job(2, 1, 2, capacity=(2, 2))))
+    order = np.array([0, 2, 4, 6, 8, 10, 1, 3, 5, 9, 7, 11], dtype=np.int64)
+    begin = clock.time(order)
+    assert begin is not None
+    shorter = begin.period - SLOT
+    assert reorder(clock, order, Goal(shorter, shorter), Noise(0), AMPLE).period == shorter
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    small_targets().filter(lambda target: all(target.hosts)),
+    st.integers(0, 300),
+    st.integers(1, 6),
+    st.integers(0, 3),
+)
+def test_moves_are_timed_as_whole_orders_are(target: Target, warmth: int, reach: int, seed: int) -> None:
+    problem = routed_problem(target.job, target.failed)
+    clock = Clock(problem)
+    begin = construct(clock, 0, 6, AMPLE)[-1]
+    release = np.array(begin.release, dtype=np.int64)
+    deadline = clock.deadlines_of(begin, clock.floor)
+    mean = int(clock.loops.duration.mean())
+    moving = Moving(2_000, 0, mean * warmth // 100, 50, reach, seed)
+    order, late, timed = clock.loops.moved(begin.order, release, deadline, moving)
+    assert late == _late(clock, order, release, deadline)
+    assert late <= _late(clock, begin.order, release, deadline)
+    assert late == 0 or timed > 0
+    width = clock.loops.width
+    rows = zip(order.reshape(-1, width), begin.order.reshape(-1, width), strict=True)
+    assert all(sorted(after.tolist()) == sorted(before.tolist()) for after, before in rows)
+    assert _most_held(problem, order, width) <= 0
+
+
+def test_compiled_and_plain_loops_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = routed_problem(unit_job(4, 2, 6, capacity=(4, 4, 4, 4)))
+    clock = Clock(problem)
+    begin = construct(clock, 0, 6, AMPLE)[-1]
+    release = np.array(begin.release, dtype=np.int64)
+    deadline = clock.deadlines_of(begin, clock.floor)
+    moving = Moving(20_000, 0, SLOT, 100, seed=7)
+    plain, late, timed = clock.loops.moved(begin.order, release, deadline, moving)
+    monkeypatch.setattr(loops, "LARGE", 0)
+    compiled = Clock(problem).loops.moved(begin.order, release, deadline, moving)
+    assert (plain.tolist(), late, timed) == (compiled[0].tolist(), *compiled[1:])
+
+
+@given(st.lists(st.integers(0, 1 << 60)))
+def test_a_heap_gives_the_least_first(keys: list[int]) -> None:
+    heap = [0] * len(keys)
+    for count, key in enumerate(keys):
+        heap_in(heap, count, key)
+    assert [heap_out(heap, count) for count in range(len(keys), 0, -1)] == sorted(keys)
+
+
+def _late(clock: Clock, order: Ints, release: Ints, deadline: Ints) -> int:
+    """By how much workers miss their deadlines when the whole order is timed."""
+    timed = clock.loops.timed(order, release)
+    assert timed is not None
+    busy = order[:: clock.loops.width] >= 0
+    return int(np.maximum(0, timed[1] - deadline[clock.loops.pool_of])[busy].sum())
+
+
+def _most_held(problem: Problem, order: Ints, width: int) -> int:
+    """The most that any worker holds beyond its capacity."""
+    beyond = 0
+    tasks = problem.tasks
+    for worker, row in enumerate(order.reshape(-1, width)):
+        capacity, held = problem.worker_capacity[worker], 0
+        for op in row[row >= 0]:
+            held += int(tasks.takes[op])
+            if capacity != UNLIMITED and tasks.takes[op]:
+                beyond = max(beyond, held - capacity)
+            held -= int(tasks.frees[op])
+    return beyond
