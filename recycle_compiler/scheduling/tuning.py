@@ -165,6 +165,8 @@ _FAR_AWAY = 6
 """Where it is further away than this after some rounds, ..."""
 _HOPEFUL = 2
 """... after so many, no more follow: they would not make it good enough."""
+_COSTLY = 20_000
+"""That is for plans of so many ops: rounds of smaller ones cost little."""
 _IDLE_TRIES = 200
 """Changes in a row that lead to nothing new, before tuning ends."""
 
@@ -210,7 +212,7 @@ def tune(clock: Clock, goal: Goal, effort: Tuning, noise: Noise, deadline: Deadl
             shortest = min(shortest or timed, timed, key=lambda one: one.rank)
             if shortest.period <= goal.enough:
                 return shortest
-        if turn + 1 >= _HOPEFUL and goal.aim < goal.enough and best.period > goal.times_as_far(_FAR_AWAY):
+        if turn + 1 >= _HOPEFUL and _is_hopeless(clock.problem, best.period, goal):
             break
     timed = clock.time(best.order)
     assert timed is not None
@@ -345,6 +347,10 @@ def _in_turn(settings: list[_Tried], flows: list[_Tried]) -> list[_Tried]:
     """What rounds begin with: settings, and after each of the first of them a flow."""
     first = [tried for pair in zip(settings, flows[:_FLOWS], strict=False) for tried in pair]
     return first + settings[len(first) // 2 :]
+
+
+def _is_hopeless(problem: Problem, period: int, goal: Goal) -> bool:
+    return problem.ops >= _COSTLY and goal.aim < goal.enough and period > goal.times_as_far(_FAR_AWAY)
 
 
 def _rank(placed: Placed) -> tuple[int, int]:
