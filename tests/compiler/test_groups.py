@@ -190,6 +190,14 @@ def test_what_the_job_owes_to_its_layers() -> None:
     assert Rule.CUT_COSTS in rules(replace(plan, job=roomy))
 
 
+@pytest.mark.parametrize(("stage", "room"), [(0, 3500), (2, 6500)])
+def test_memory_of_every_group_is_checked(stage: int, room: int) -> None:
+    """A stage that holds several chunks has room for the activations of all of them together."""
+    plan = planned()
+    capacity = tuple(room if one == stage else None for one in range(plan.job.stages))
+    assert rules_of(replace(plan, job=replace(plan.job, capacity=capacity))) == {Rule.MEMORY}
+
+
 def test_a_chunk_that_a_worker_does_not_sum_is_missed() -> None:
     plan = planned()
     row = np.flatnonzero((plan.opcode == Opcode.REDUCE) & (plan.chunk == 1))[-1]
