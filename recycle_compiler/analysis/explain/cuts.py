@@ -63,7 +63,7 @@ class CutFacts:
     """What no plan goes below with as many workers; 0 when it is not known. Where the planner has looked at
     groups of pipelines, it is about two of them too."""
     bound_one_cut: int
-    """What no plan under one cut goes below with as many workers."""
+    """What no plan under one cut goes below with as many workers; 0 when it is not known."""
     own: Neighbour | None
     """The plan under the own cut for as many failures; None if the bundle has none."""
     fewer: Neighbour | None
@@ -97,7 +97,7 @@ def cut_facts(bundle: Bundle, job: JobSpec, schedule: Schedule, failures: int) -
         is_own=not schedule.job.is_recut,
         bound=layout_bound(variant, layout),
         bound_over_cuts=schedule.claims.bound_over_cuts if own is None else bundle.plans[own].bound_over_cuts,
-        bound_one_cut=min(least_periods(job, more - 1)),
+        bound_one_cut=bound_over_one_cut(bundle, job, failures),
         own=None if own is None else own_plan(bundle, job, own),
         fewer=fastest_plan(bundle, job, failures - 1),
         moves=tuple(_moves(variant, layout)),
@@ -112,6 +112,15 @@ def least_periods(job: JobSpec, workers: int) -> Iterator[int]:
         least = Layouts(variant, workers).least_period(workers)
         if least is not None:
             yield least
+
+
+def bound_over_one_cut(bundle: Bundle, job: JobSpec, failures: int) -> int:
+    """What no plan under one cut goes below with so many failures; 0 when it is not known.
+
+    The own cut may leave a layer on fewer workers than others have to.
+    """
+    own = (entry.lower_bound for entry in bundle.plans if len(entry.failed) == failures)
+    return min((*own, *least_periods(job, job.workers - failures)), default=0)
 
 
 def own_plan(bundle: Bundle, job: JobSpec, plan: int) -> Neighbour:

@@ -101,7 +101,7 @@ def _groups(facts: GroupFacts) -> dict[str, Any]:
             for layout, group in zip(facts.layout.groups, facts.groups, strict=True)
         ],
         "one_cut": _neighbour(job, facts.one_cut),
-        "bound_one_cut": in_unit(job, facts.bound_one_cut),
+        "bound_one_cut": in_unit(job, facts.bound_one_cut) if facts.bound_one_cut else None,
         "bound_two_groups": in_unit(job, facts.bound_two_groups) if facts.bound_two_groups else None,
         "one_failure_fewer": _neighbour(job, facts.fewer),
         "moves": [

@@ -8,7 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import permutations
 
-from recycle_compiler.analysis.explain.cuts import NO_ROOM, Neighbour, fastest_plan, least_periods
+from recycle_compiler.analysis.explain.cuts import (
+    NO_ROOM,
+    Neighbour,
+    bound_over_one_cut,
+    fastest_plan,
+    least_periods,
+)
 from recycle_compiler.ir.groups import (
     GroupedLayout,
     absent_of_groups,
@@ -73,7 +79,7 @@ class GroupFacts:
     one_cut: Neighbour | None
     """The fastest plan under one cut for as many failures; None if the bundle has none."""
     bound_one_cut: int
-    """What no plan under one cut goes below with as many workers."""
+    """What no plan under one cut goes below with as many workers; 0 when it is not known."""
     bound_two_groups: int
     """What no two groups go below with as many workers; 0 when it is not known."""
     fewer: Neighbour | None
@@ -110,7 +116,7 @@ def group_facts(bundle: Bundle, job: JobSpec, schedule: Schedule, failures: int)
     bounds = _bounds(job, layout)
     assert bounds is not None, "the groups of a plan have room"
     own = next((plan for plan in bundle.plans if len(plan.failed) == failures), None)
-    bound_one_cut = min(least_periods(job, job.workers - failures))
+    bound_one_cut = bound_over_one_cut(bundle, job, failures)
     over_cuts = 0 if own is None else own.bound_over_cuts
     more = job.workers - failures + 1
     one_more = min(least_periods(job, more), default=None)

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -102,3 +103,26 @@ def test_a_job_of_whole_stages_has_no_such_paragraph(
 ) -> None:
     _, data, _ = recyclec("explain", small_bundle, "--what-if", "none", *options)
     assert "why this cut" not in data and '"cut"' not in data
+
+
+def test_too_few_workers_for_any_other_cut(tmp_path: Path, recyclec: Recyclec) -> None:
+    """Three workers cannot hold every layer twice; the own cut goes on with one holder of some."""
+    source, plan = tmp_path / "tight.job", str(tmp_path / "tight.plan")
+    source.write_text(
+        """job tight {
+          parallel { pipeline = 2  data = 2 }
+          batch { microbatches = 4 }
+          layers {
+            count = 4  forward = 1  backward_input = 1  backward_weight = 1
+            resident = 1  activation = 1
+          }
+          memory { capacity = 5 }
+          tolerate { failures = 2  redundancy = 2 }
+        }
+        """
+    )
+    assert recyclec("compile", str(source), "-o", plan, "--jobs", "1")[0] == 0
+    for failures in range(3):
+        code, data, _ = recyclec("explain", plan, "--failures", str(failures), "--what-if", "none")
+        assert code == 0 and "no two groups" not in data
+        assert "is faster than" in paragraph(data, "why this cut")
