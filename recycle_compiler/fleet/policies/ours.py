@@ -339,6 +339,13 @@ class Ours:
         self._cut, self._serves, self._period = moving.cut, dict(moving.stages), moving.period
         self._counted, self._moving, self._plan_ready = None, None, _NEVER
         self._benched = set()
+        # Who copied the state of a stage that is no more begins anew.
+        homeless = {machine for machine, stage in self._standby.items() if stage >= self._cut.job.stages}
+        for machine in homeless:
+            del self._standby[machine]
+        self._copied = [entry for entry in self._copied if entry[1] not in homeless]
+        heapq.heapify(self._copied)
+        self._arrived |= homeless
         for machine in rest:
             stage = self._slowest_stage(self._counts)
             if stage is None:

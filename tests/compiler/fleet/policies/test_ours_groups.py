@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from recycle_compiler.fleet.course import Course
@@ -127,6 +127,7 @@ def test_a_plan_that_is_not_there_is_estimated_near_one_that_is_made(failures: t
     ),
     st.integers(0, 10_000),
 )
+@example("poisson mtbf=20h repair=1h node=2:20% rack=6:20%", 450)
 def test_any_trace_is_survived(words: str, seed: int) -> None:
     fleet = made_fleet(words, 0.5 if "every 3s" in words else 12, seed)
     course: Course = course_of(Ours(in_groups()), fleet)
