@@ -1123,6 +1123,8 @@ class Service:
     def _tell_row(self, order: TellRow) -> None:
         row = order.row
         self._journal.write(row=row.step, told=row)
+        # Whoever hears of a step knows whether it may be forgotten.
+        self._publish(self._journal.news())
         self._connections.publish(row)
         self._adaptation.row(row)
         logs.note(step=row.step)
@@ -1323,6 +1325,7 @@ class Service:
             self._agents.kill_all()
             return
         self._journal.write(ended=self._end)
+        self._publish(self._journal.news())
         _LOGGER.info("the job has ended: %s", order.error or "all steps are made")
         self._connections.publish(self._end)
 

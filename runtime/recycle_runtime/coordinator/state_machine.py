@@ -858,14 +858,20 @@ class StateMachine:
         return self._standstill.is_long(seconds, is_first=is_first)
 
     def _give_up_late_members(self) -> None:
-        """Processes that do not leave their group in time; the last of a stage gets longer."""
+        """Processes that do not leave their group in time; the last ones that hold a stage get longer."""
         waited = self._now - self._asked_at if self.phase is Phase.GATHERING else 0.0
         patience = self._patience
-        for worker in self.roster.late(self.number) if waited > patience.leaving else ():
-            stage = self.cells.stage(worker)
-            has_peer = any(
-                other != worker and self.cells.stage(other) == stage for other in self.roster.whole()
-            )
+        late = self.roster.late(self.number) if waited > patience.leaving else ()
+        if not late:
+            return
+        # One that has just been started has no state, and one that is late itself may never come.
+        held = {
+            self.cells.stage(worker)
+            for worker in self.roster.whole()
+            if worker not in late and self.has_state(worker)
+        }
+        for worker in late:
+            has_peer = self.cells.stage(worker) in held
             if waited > (self._leaving_seconds(worker) if has_peer else patience.last_leaving):
                 cause = f"{name_of(worker)} did not leave its group"
                 self._worker_failed(WorkerFailed(worker, cause))

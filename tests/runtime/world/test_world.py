@@ -12,6 +12,7 @@ import pytest
 
 from recycle_runtime.testing.world.faults import (
     CutLine,
+    FullDisk,
     KillAgent,
     KillCoordinator,
     KillWorker,
@@ -388,6 +389,18 @@ def test_a_share_of_a_step_that_was_run_again_does_not_count(
     assert "step 9 has loss nan, and " in wrong
     outcome = World(story).run()
     assert not outcome.wrong and outcome.error is None, told(story, outcome)
+
+
+def test_a_step_is_told_after_the_word_that_it_may_be_forgotten(jobs: list[WorldJob]) -> None:
+    """Found once: a coordinator whose disk was full told a step, and was killed before it had said that it
+    cannot write it down."""
+    for at in range(30, 54, 3):
+        faults = FullDisk(2.0, 4.0, node=-1), KillCoordinator(2.0 + at / 500, 0.01)
+        story = _quiet(
+            7, jobs[2:3], faults=faults, steps=30, checkpoints=0, copies=0, echoes=0.0, saves=False
+        )
+        outcome = World(story).run()
+        assert not outcome.wrong and outcome.error is None, told(story, outcome)
 
 
 def test_a_story_is_told_in_few_words(jobs: list[WorldJob], monkeypatch: pytest.MonkeyPatch) -> None:

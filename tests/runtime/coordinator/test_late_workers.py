@@ -1,0 +1,78 @@
+"""Workers that do not leave their group in time: given up where others hold their stage."""
+
+from recycle_runtime.coordinator.adaptation import AdaptationOptions
+from recycle_runtime.coordinator.events import TimePassed
+from recycle_runtime.coordinator.patience import Patience
+from recycle_runtime.coordinator.state_machine import Phase
+from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.protocol.messages import Member, ToWorker
+from tests.runtime.coordinator.fake_job import FakeJob, FakeMember
+
+ONE, TWO, THREE = (0, 1), (1, 1), (2, 1)
+"""All that there are on stage 1."""
+
+
+class DeafJob(FakeJob):
+    """Some workers do not hear orders for a while, as behind a broken network."""
+
+    def __init__(self) -> None:
+        self.deaf: tuple[Worker, ...] = ()
+        self.unheard: list[tuple[Member, ToWorker]] = []
+        super().__init__(100, AdaptationOptions(replan=None))
+
+    def obey(self, member: Member, fake: FakeMember, order: ToWorker) -> None:
+        if member.worker in self.deaf:
+            self.unheard.append((member, order))
+        else:
+            super().obey(member, fake, order)
+
+    def listen(self, worker: Worker) -> None:
+        """It hears what it has missed."""
+        self.deaf = tuple(other for other in self.deaf if other != worker)
+        missed, self.unheard = self.unheard, []
+        self.mail.extend(missed)
+        self.deliver()
+
+    def wait(self) -> None:
+        """Longer than anybody should take who is not the last to hold a stage."""
+        self.now += 2 * Patience().leaving
+        self.happen(TimePassed())
+        self.deliver()
+
+    def live(self) -> set[Worker]:
+        return {member.worker for member in self.members}
+
+
+def regrouping(*deaf: Worker) -> DeafJob:
+    """The third worker of stage 1 was killed while these hear nothing."""
+    job = DeafJob()
+    job.run(5)
+    assert {worker for worker in job.live() if worker[1] == 1} == {ONE, TWO, THREE}
+    job.deaf = deaf
+    job.members.pop(Member(THREE, 0))
+    job.kill(THREE)
+    job.deliver()
+    assert job.coordinator.phase is Phase.GATHERING
+    return job
+
+
+def test_one_with_a_peer_is_given_up() -> None:
+    job = regrouping(TWO)
+    job.wait()
+    assert TWO not in job.live() and ONE in job.live()
+    assert job.result is None and job.coordinator.phase is Phase.RUNNING
+
+
+def test_nobody_is_given_up_for_a_peer_that_has_just_been_started() -> None:
+    """It has no state: found once, where a job ended because nobody else had that of the stage."""
+    job = regrouping(ONE, TWO)
+    job.join(THREE)
+    job.deliver()
+    job.wait()
+    assert {ONE, TWO, THREE} <= job.live()
+    assert job.result is None and job.coordinator.phase is Phase.GATHERING
+    # The first that comes out of its group is one that holds the stage.
+    job.listen(TWO)
+    job.wait()
+    assert ONE not in job.live()
+    assert job.result is None and job.coordinator.phase is Phase.RUNNING
