@@ -149,8 +149,9 @@ _SPANS = (1, 1, 2, 3, 5, 8)
 _ALIGNED = 60
 """Percent of the changes that take in all chunks of a run that has equally many workers."""
 _FLOW_PATIENCES = (0, 50, 100)
-_FLOWS = 2
-"""Rounds that begin with an even flow."""
+_ANEW = 2
+"""Rounds after which other settings are drawn: the first begins with the best of them, the next with a
+flow."""
 _FAR_FLOW = 150
 """A flow is worth a round if it misses the aim by no more than this percentage of what rules miss."""
 _SHIFTS = (1, 2, 4, 8, 16)
@@ -167,6 +168,8 @@ _HOPEFUL = 2
 """... after so many, no more follow: they would not make it good enough."""
 _COSTLY = 20_000
 """That is for plans of so many ops: rounds of smaller ones cost little."""
+_KEPT = 8
+"""Of the rules that were tried, so many stay in memory."""
 _IDLE_TRIES = 200
 """Changes in a row that lead to nothing new, before tuning ends."""
 
@@ -175,7 +178,7 @@ class Tuning(NamedTuple):
     """How much work may go into a large plan."""
 
     settings: int
-    """Rules to try, the same for all chunks."""
+    """Rules to try, the same for all chunks, before every few rounds."""
     rounds: int
     """How often the rest is done."""
     changes: int
@@ -194,17 +197,18 @@ class _Tried(NamedTuple):
 def tune(clock: Clock, goal: Goal, effort: Tuning, noise: Noise, deadline: Deadline) -> Timed:
     """The best schedule found; stops when one is good enough."""
     tuner = _Tuner(clock, goal, noise, deadline)
-    begins = tuner.settings(effort.settings)
-    assert begins, "no rule finds an order that obeys every edge"
-    best = begins[0].placed
-    if effort.rounds > 1 and not tuner.is_done(best):
-        begins = _in_turn(begins, tuner.flows(best.period))
+    best: Placed | None = None
     shortest: Timed | None = None
-    for turn in range(effort.rounds):
-        best = min(best, begins[turn % len(begins)].placed, key=_rank)
-        if tuner.is_done(best):
+    begins: list[_Tried] = []
+    for turn in range(max(1, effort.rounds)):
+        if turn % _ANEW == 0:
+            begins = tuner.begins(effort)
+            assert begins, "no rule finds an order that obeys every edge"
+        begin = begins[turn % _ANEW % len(begins)]
+        best = min(best or begin.placed, begins[0].placed, begin.placed, key=_rank)
+        if tuner.is_done(best) or effort.rounds == 0:
             break
-        found = tuner.changes(begins[turn % len(begins)], effort.changes)
+        found = tuner.changes(begin, effort.changes)
         found = exchange(clock, found, goal, effort.exchanges, noise, deadline)
         best = min(best, found, key=_rank)
         if effort.rounds > 1 and found.period <= goal.times_as_far(_NEAR):
@@ -214,6 +218,7 @@ def tune(clock: Clock, goal: Goal, effort: Tuning, noise: Noise, deadline: Deadl
                 return shortest
         if turn + 1 >= _HOPEFUL and _is_hopeless(clock.problem, best.period, goal):
             break
+    assert best is not None, "there is a first turn"
     timed = clock.time(best.order)
     assert timed is not None
     return min(shortest or timed, timed, key=lambda one: one.rank)
@@ -252,6 +257,7 @@ class _Tuner:
         self._priorities = [greedy_priority(clock.problem, last_first) for last_first in (False, True)]
         self._runs = _runs(clock.problem)
         self._cycles = flow_cycles(clock.problem)
+        self._flows: list[_Tried] | None = None
 
     def is_done(self, best: Placed) -> bool:
         return best.period <= self._goal.enough or self._deadline.passed()
@@ -267,6 +273,8 @@ class _Tuner:
                 continue
             found.setdefault(tried.placed.rank, tried)
             settings.setdefault(tried.placed.rank, setting)
+            if len(found) > _KEPT:
+                del found[max(found)]
             if self.is_done(found[min(found)].placed):
                 break
         return [found[rank] for rank in sorted(found)]
@@ -282,17 +290,28 @@ class _Tuner:
                 best = tried
         return best.placed
 
+    def begins(self, effort: Tuning) -> list[_Tried]:
+        """What the next rounds begin with: the best of other settings than before, and then a flow."""
+        found = self.settings(effort.settings)
+        if effort.rounds < _ANEW or not found or self.is_done(found[0].placed):
+            return found
+        return [found[0], *self.flows(found[0].placed.period)[:1], *found[1:]]
+
     def flows(self, period: int) -> list[_Tried]:
         """Rules that do what an even flow does, best first; none that is far from a period found already."""
+        if self._flows is None:
+            self._flows = self._all_flows()
+        most = self._goal.aim + (period - self._goal.aim) * _FAR_FLOW // 100
+        return [one for one in self._flows if one.placed.period <= most]
+
+    def _all_flows(self) -> list[_Tried]:
         problem = self._clock.problem
         tries = (
             self._try(free_rule(problem, patience), priority, is_flow=True)
             for priority in (flow_priority(problem, in_turn) for in_turn in (True, False))
             for patience in _FLOW_PATIENCES
         )
-        most = self._goal.aim + (period - self._goal.aim) * _FAR_FLOW // 100
-        near = [one for one in tries if one is not None and one.placed.period <= most]
-        return sorted(near, key=lambda tried: tried.placed.rank)
+        return sorted((one for one in tries if one is not None), key=lambda tried: tried.placed.rank)
 
     def _try(self, rule: Rule, priority: Ints, is_flow: bool = False) -> _Tried | None:
         placed = placed_by_rule(self._clock, priority, rule, self._goal)
@@ -341,12 +360,6 @@ class _Tuner:
             return slice(self._runs[run].start, self._runs[last].stop)
         first = noise.below(self._clock.problem.chunks)
         return slice(first, first + step * _SPANS[noise.below(len(_SPANS))])
-
-
-def _in_turn(settings: list[_Tried], flows: list[_Tried]) -> list[_Tried]:
-    """What rounds begin with: settings, and after each of the first of them a flow."""
-    first = [tried for pair in zip(settings, flows[:_FLOWS], strict=False) for tried in pair]
-    return first + settings[len(first) // 2 :]
 
 
 def _is_hopeless(problem: Problem, period: int, goal: Goal) -> bool:

@@ -5,6 +5,7 @@ The model with the given routing then looks for a schedule at the raised bound, 
 where it proves that the given one has none, and halfway to the best known one at last.
 """
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from recycle_compiler.scheduling.bounds import Bound
@@ -46,22 +47,27 @@ def settle(clock: Clock, bound: Bound, best: Timed, good_enough: int, deadline: 
     # Loading Pyomo and HiGHS takes longer than planning most small jobs without them.
     from recycle_compiler.scheduling.milp.solve import Limits, Stop, raise_bound, solve
 
-    problem, seconds = clock.problem, deadline.seconds_left / (_TRIES + 1)
-    few = Limits(counts=LARGEST, relaxations=30, iterations=8_000, seconds=seconds)
-    more = Limits(counts=LARGEST, relaxations=150, iterations=16_000, seconds=seconds)
+    problem = clock.problem
+    few = Limits(counts=LARGEST, relaxations=30, iterations=8_000)
+    more = Limits(counts=LARGEST, relaxations=150, iterations=16_000)
+
+    def in_time(limits: Limits) -> Limits:
+        # Effort decides. A busy machine must not: all the time that is left is a guard for each try.
+        return replace(limits, seconds=deadline.seconds_left)
+
     target = good_enough // problem.grain * problem.grain
     for trial in range(_TRIES):
         if target >= best.period or deadline.passed():
             break
-        outcome = solve(problem, target, more)
+        outcome = solve(problem, target, in_time(more))
         if outcome.start is not None:
             return Settled(bound, _timed(clock, outcome.start, target), clock)
         if trial == 0:
             # Nothing meets the bound with this routing; perhaps nothing does with any.
-            raised = raise_bound(problem, bound.period, best.period, few)
+            raised = raise_bound(problem, bound.period, best.period, in_time(few))
             bound = Bound(raised, "all stages together") if raised > bound.period else bound
             other = paired(problem) if outcome.stop is Stop.REFUTED and raised <= target else None
-            if other is not None and (start := solve(other, target, more).start) is not None:
+            if other is not None and (start := solve(other, target, in_time(more)).start) is not None:
                 again = Clock(other)
                 return Settled(bound, _timed(again, start, target), again)
             target = max(raised, target + problem.grain)
