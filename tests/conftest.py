@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from bench.diff_goldens import is_choice_of_the_solver
 from recycle_compiler.cli.main import main
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.text import parse_schedule
+from recycle_compiler.scheduling.search import Effort
 from recycle_runtime.logs import LOGGERS
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"
@@ -37,6 +39,20 @@ def logs_as_at_the_start() -> None:
 def golden() -> Callable[[str, str], None]:
     """Compare text with the file of that name in golden/; `make golden` rewrites the file instead."""
     return compare_with_golden
+
+
+@pytest.fixture
+def golden_plan() -> Callable[[str, str, Effort], None]:
+    """The same for a schedule: what only the solver finds may be another one that is as good."""
+
+    def compare(name: str, text: str, effort: Effort) -> None:
+        path = GOLDEN / name
+        updates = os.environ.get("RECYCLEC_UPDATE_GOLDEN") == "1" or not path.exists()
+        before = text if updates else path.read_text(encoding="utf-8")
+        if before == text or not is_choice_of_the_solver(before, text, effort):
+            compare_with_golden(name, text)
+
+    return compare
 
 
 def compare_with_golden(name: str, text: str) -> None:

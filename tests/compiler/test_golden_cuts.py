@@ -7,8 +7,10 @@ from recycle_compiler.frontend import load_job
 from recycle_compiler.ir.job import parse_job, print_job
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.text import parse_level
+from recycle_compiler.scheduling.search import Effort
 
 Golden = Callable[[str, str], None]
+GoldenPlan = Callable[[str, str, Effort], None]
 Recyclec = Callable[..., tuple[int, str, str]]
 
 
@@ -27,10 +29,12 @@ def test_the_table(layered_job: str, recyclec: Recyclec, golden: Golden) -> None
     golden("cuts/layered.plans.jsonl", "".join(f"{row}\n" for row in rows))
 
 
-def test_a_schedule_under_another_cut(layered_bundle: str, recyclec: Recyclec, golden: Golden) -> None:
+def test_a_schedule_under_another_cut(
+    layered_bundle: str, recyclec: Recyclec, golden_plan: GoldenPlan
+) -> None:
     _, data, _ = recyclec("--quiet", "show", layered_bundle, "--format", "schedule")
     schedule = parse_level(data)
     assert isinstance(schedule, Schedule)
     assert list(schedule.verify()) == []
     # Among the schedules, where the event engine runs it too.
-    golden("schedules/layered-recut.txt", data)
+    golden_plan("schedules/layered-recut.txt", data, Effort())

@@ -14,6 +14,7 @@ from recycle_compiler.ir.failure import FailureSet, failure_set
 from recycle_compiler.ir.job import Techniques
 from recycle_compiler.ir.text import print_schedule
 from recycle_compiler.planner.compile import plan_failed
+from recycle_compiler.scheduling.search import Effort
 from tests.support.jobs import ADAPTIVE, ALL, DECOUPLED, NONE, SLOT, figure3
 
 ONE_LOST = failure_set([(1, 2)])
@@ -45,7 +46,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_slots(case: Case, golden: Callable[[str, str], None]) -> None:
+def test_slots(case: Case, golden_plan: Callable[[str, str, Effort], None]) -> None:
     job = replace(figure3(case.capacity, case.techniques), name="figure3")
     program = plan_failed(job, case.failed)
     claims = program.claims
@@ -53,4 +54,4 @@ def test_slots(case: Case, golden: Callable[[str, str], None]) -> None:
     assert claims.lower_bound == case.bound * SLOT
     if case.makespan is not None:
         assert claims.makespan == case.makespan * SLOT
-    golden(f"schedules/{case.name}.txt", print_schedule(replay(program)))
+    golden_plan(f"schedules/{case.name}.txt", print_schedule(replay(program)), Effort().prompt())
