@@ -162,6 +162,12 @@ _FAR_ROUTES = 102
 """They are worth it if rules miss the aim there by no more than this percentage of what they miss usually."""
 _NEAR = 4
 """Single ops are moved where a period is so many times as far from the aim as one that is enough."""
+_MORE = 4
+"""Rounds that follow ..."""
+_CLOSE = 2
+"""... where a period is no further from the aim than this many times what would be enough."""
+_FINEST = 60_000
+"""Up to so many ops that is done, and single ops are moved; beyond, neither is worth its time."""
 _FAR_AWAY = 6
 """Where it is further away than this after some rounds, ..."""
 _HOPEFUL = 2
@@ -198,9 +204,9 @@ def tune(clock: Clock, goal: Goal, effort: Tuning, noise: Noise, deadline: Deadl
     """The best schedule found; stops when one is good enough."""
     tuner = _Tuner(clock, goal, noise, deadline)
     best: Placed | None = None
-    shortest: Timed | None = None
     begins: list[_Tried] = []
-    for turn in range(max(1, effort.rounds)):
+    is_fine = effort.rounds > 1 and clock.problem.ops <= _FINEST
+    for turn in range(max(1, effort.rounds + (_MORE if is_fine else 0))):
         if turn % _ANEW == 0:
             begins = tuner.begins(effort)
             assert begins, "no rule finds an order that obeys every edge"
@@ -211,17 +217,16 @@ def tune(clock: Clock, goal: Goal, effort: Tuning, noise: Noise, deadline: Deadl
         found = tuner.changes(begin, effort.changes)
         found = exchange(clock, found, goal, effort.exchanges, noise, deadline)
         best = min(best, found, key=_rank)
-        if effort.rounds > 1 and found.period <= goal.times_as_far(_NEAR):
-            timed = reorder(clock, found.order, goal, noise, deadline)
-            shortest = min(shortest or timed, timed, key=lambda one: one.rank)
-            if shortest.period <= goal.enough:
-                return shortest
         if turn + 1 >= _HOPEFUL and _is_hopeless(clock.problem, best.period, goal):
             break
+        if turn + 1 >= effort.rounds and best.period > goal.times_as_far(_CLOSE):
+            break
     assert best is not None, "there is a first turn"
+    if is_fine and best.period <= goal.times_as_far(_NEAR):
+        return reorder(clock, best.order, goal, noise, deadline)
     timed = clock.time(best.order)
     assert timed is not None
-    return min(shortest or timed, timed, key=lambda one: one.rank)
+    return timed
 
 
 def tune_elsewhere(
