@@ -28,8 +28,8 @@ class Effort:
 
     rules: int = 48
     """Of the grid for small plans."""
-    settings: int = 40
-    """Tried before every few rounds in which a rule is tuned for a large plan."""
+    settings: int = 12
+    """Tried first while a rule is tuned for a large plan."""
     rounds: int = 6
     """Of changes and exchanges after that."""
     changes: int = 100

@@ -152,6 +152,8 @@ _FLOW_PATIENCES = (0, 50, 100)
 _ANEW = 2
 """Rounds after which other settings are drawn: the first begins with the best of them, the next with a
 flow."""
+_DRAWN = 40
+"""Settings that are tried then; many plans are done before, so the first ones are fewer."""
 _FAR_FLOW = 150
 """A flow is worth a round if it misses the aim by no more than this percentage of what rules miss."""
 _SHIFTS = (1, 2, 4, 8, 16)
@@ -184,7 +186,7 @@ class Tuning(NamedTuple):
     """How much work may go into a large plan."""
 
     settings: int
-    """Rules to try, the same for all chunks, before every few rounds."""
+    """Rules to try first, the same for all chunks."""
     rounds: int
     """How often the rest is done."""
     changes: int
@@ -208,7 +210,7 @@ def tune(clock: Clock, goal: Goal, effort: Tuning, noise: Noise, deadline: Deadl
     is_fine = effort.rounds > 1 and clock.problem.ops <= _FINEST
     for turn in range(max(1, effort.rounds + (_MORE if is_fine else 0))):
         if turn % _ANEW == 0:
-            begins = tuner.begins(effort)
+            begins = tuner.begins(effort, effort.settings if turn == 0 else _DRAWN)
             assert begins, "no rule finds an order that obeys every edge"
         begin = begins[turn % _ANEW % len(begins)]
         best = min(best or begin.placed, begins[0].placed, begin.placed, key=_rank)
@@ -295,9 +297,9 @@ class _Tuner:
                 best = tried
         return best.placed
 
-    def begins(self, effort: Tuning) -> list[_Tried]:
+    def begins(self, effort: Tuning, settings: int) -> list[_Tried]:
         """What the next rounds begin with: the best of other settings than before, and then a flow."""
-        found = self.settings(effort.settings)
+        found = self.settings(settings)
         if effort.rounds < _ANEW or not found or self.is_done(found[0].placed):
             return found
         return [found[0], *self.flows(found[0].placed.period)[:1], *found[1:]]
