@@ -9,11 +9,28 @@ from tests.runtime.checkpoint.runs import JOB, losses, plans, run, train_in_turn
 
 STEPS = 12
 UNITS = JOB.pipelines * JOB.microbatches
+PATIENT = """
+_batches = batches
+
+def batches(seed):
+    import time
+    from pathlib import Path
+    for number, batch in enumerate(_batches(seed)):
+        while number >= {units} and not any(Path({folder!r}).glob("*/manifest.json")):
+            time.sleep(0.01)
+        yield batch
+"""
+"""Data comes no further while no checkpoint is complete: however slow the disk is, a kill comes after it."""
+
+
+def patient(folder: Path, step: int) -> str:
+    """A program whose micro-batches from this step on wait for the first checkpoint."""
+    return with_dropout(folder, PATIENT.format(units=step * UNITS, folder=str(folder / "kept")))
 
 
 def test_a_stage_is_lost_and_training_goes_on(tmp_path: Path) -> None:
     """It ended, and needed a person."""
-    program = with_dropout(tmp_path)
+    program = patient(tmp_path, 7)
     result, events = run(
         plans(tmp_path / "job.plan", JOB),
         program,
@@ -37,7 +54,7 @@ def test_not_more_often_than_allowed(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"every worker of stage 1 has failed: .* resume from it with"):
         run(
             plans(tmp_path / "job.plan", JOB),
-            with_dropout(tmp_path),
+            patient(tmp_path, 4),
             STEPS,
             checkpoint=str(tmp_path / "kept"),
             checkpoint_every=2,

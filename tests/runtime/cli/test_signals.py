@@ -19,6 +19,15 @@ def deaf() -> Generator[None]:
         signal.signal(number, handler)
 
 
+@pytest.fixture
+def hearing() -> Generator[None]:
+    """A process that hears them, however these tests were started: nohup ignores one of them."""
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in PASSED_ON}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 @pytest.mark.parametrize(("number", "word"), [(signal.SIGTERM, "terminated"), (signal.SIGHUP, "hung up")])
 @pytest.mark.usefixtures("deaf")
 def test_what_a_parent_passes_on_is_told_by_its_name(number: signal.Signals, word: str) -> None:
@@ -37,6 +46,7 @@ def test_it_is_heard_before_requests_are() -> None:
     assert stopped.value.number == signal.SIGTERM
 
 
+@pytest.mark.usefixtures("hearing")
 def test_a_process_that_hears_itself_needs_no_parent() -> None:
     before = [signal.getsignal(number) for number in PASSED_ON.values()]
     with stop_requests(StopRequests()):
