@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings
 
 from recycle_compiler.backends.bundle import bundle_bytes, read_streams
 from recycle_compiler.backends.replay import replay
@@ -33,7 +32,7 @@ from recycle_compiler.verifier.verify import verify_bundle
 from recycle_runtime.plan.bundle import Bundle, BundleError
 from recycle_runtime.plan.bundle_index import pack_index, unpack_index
 from recycle_runtime.plan.isa import Opcode
-from tests.support.layers import jobs_and_layouts, layer_costs, layered_job
+from tests.support.layers import jobs_and_groups, layer_costs, layered_job
 
 TEXT = "3x2,3x2@6+6x1@2"
 
@@ -120,17 +119,10 @@ def test_a_damaged_text_is_refused(line: str, wrong: str) -> None:
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(jobs_and_layouts(), st.data())
-def test_every_plan_holds(drawn: tuple[JobSpec, Layout], data: st.DataObject) -> None:
+@given(jobs_and_groups())
+def test_every_plan_holds(drawn: tuple[JobSpec, GroupedLayout]) -> None:
     """Verifier, engine and streams read back agree; a sum begins when all holders have done their work."""
-    job, first = drawn
-    units = job.pipelines * job.microbatches
-    assume(units > max(first.workers))
-    second = data.draw(
-        st.sampled_from([Layout((sum(first.layers),), (1,)), Layout(job.cut, (1,) * job.stages)])
-    )
-    share = data.draw(st.integers(1, units - max(first.workers)))
-    layout = GroupedLayout((first, second), (units - share, share))
+    job, layout = drawn
     derived = job_of_groups(job, layout)
     plan = plan_failed(derived, absent_of_groups(derived, layout))
     bundle = bundled(plan)

@@ -2,8 +2,10 @@
 
 from dataclasses import replace
 
+from hypothesis import assume
 from hypothesis import strategies as st
 
+from recycle_compiler.ir.groups import GroupedLayout
 from recycle_compiler.ir.job import JobSpec, Techniques
 from recycle_compiler.ir.layers import LayerCosts
 from recycle_compiler.ir.layout import Layout, job_of_layout
@@ -87,3 +89,14 @@ def jobs_and_layouts(draw: st.DrawFn) -> tuple[JobSpec, Layout]:
 def _cut(draw: st.DrawFn, layers: int) -> tuple[int, ...]:
     borders = sorted(draw(st.sets(st.integers(1, layers - 1), max_size=3)))
     return tuple(end - first for first, end in zip([0, *borders], [*borders, layers], strict=True))
+
+
+@st.composite
+def jobs_and_groups(draw: st.DrawFn) -> tuple[JobSpec, GroupedLayout]:
+    """Such a job in two groups: another cut, and beside it one worker with all layers or one own pipeline."""
+    job, first = draw(jobs_and_layouts())
+    units = job.pipelines * job.microbatches
+    assume(units > max(first.workers))
+    second = draw(st.sampled_from([Layout((sum(first.layers),), (1,)), Layout(job.cut, (1,) * job.stages)]))
+    share = draw(st.integers(1, units - max(first.workers)))
+    return job, GroupedLayout((first, second), (units - share, share))

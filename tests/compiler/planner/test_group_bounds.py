@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from recycle_compiler.ir.groups import GroupedLayout, absent_of_groups, job_of_groups
@@ -13,7 +13,7 @@ from recycle_compiler.planner.compile import plan_failed
 from recycle_compiler.planner.cut_bounds import ShareTable
 from recycle_compiler.planner.group_bounds import TwoGroups, least_periods
 from recycle_compiler.planner.layouts import Layouts
-from tests.support.layers import jobs_and_layouts, layer_costs, layered_job
+from tests.support.layers import jobs_and_groups, jobs_and_layouts, layer_costs, layered_job
 
 FAR = 1 << 40
 
@@ -47,16 +47,9 @@ def test_the_least_of_all_sizes_and_shares(drawn: tuple[JobSpec, Layout], worker
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(jobs_and_layouts(), st.data())
-def test_no_plan_of_two_groups_goes_below(drawn: tuple[JobSpec, Layout], data: st.DataObject) -> None:
-    job, first = drawn
-    units = job.pipelines * job.microbatches
-    assume(units > max(first.workers))
-    other = data.draw(
-        st.sampled_from([Layout((sum(first.layers),), (1,)), Layout(job.cut, (1,) * job.stages)])
-    )
-    share = data.draw(st.integers(1, units - max(first.workers)))
-    layout = GroupedLayout((first, other), (units - share, share))
+@given(jobs_and_groups())
+def test_no_plan_of_two_groups_goes_below(drawn: tuple[JobSpec, GroupedLayout]) -> None:
+    job, layout = drawn
     derived = job_of_groups(job, layout)
     claims = plan_failed(derived, absent_of_groups(derived, layout)).claims
     workers = sum(layout.workers)

@@ -3,8 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings
 
 from recycle_compiler.analysis.explain.groups import GroupFacts, group_facts
 from recycle_compiler.analysis.explain.report import Explanation, explain, in_group
@@ -13,7 +12,6 @@ from recycle_compiler.analysis.explain.timeline import ApartError, timeline_of
 from recycle_compiler.backends.replay import replay
 from recycle_compiler.ir.groups import GroupedLayout, absent_of_groups, job_of_groups, parse_any_layout
 from recycle_compiler.ir.job import JobSpec
-from recycle_compiler.ir.layout import Layout
 from recycle_compiler.ir.ops import OpKind
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.library import CompiledBundle, read
@@ -21,7 +19,7 @@ from recycle_compiler.planner.compile import plan_failed
 from recycle_compiler.scheduling.search import Effort
 from tests.compiler.analysis.explain.test_critical_path import fills
 from tests.support.grouped import FIVE, write_grouped
-from tests.support.layers import jobs_and_layouts, layer_costs, layered_job
+from tests.support.layers import jobs_and_groups, layer_costs, layered_job
 
 
 @pytest.fixture(scope="module")
@@ -139,17 +137,10 @@ def test_ops_that_are_apart_are_refused() -> None:
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(jobs_and_layouts(), st.data())
-def test_all_time_is_accounted_for(drawn: tuple[JobSpec, Layout], data: st.DataObject) -> None:
+@given(jobs_and_groups())
+def test_all_time_is_accounted_for(drawn: tuple[JobSpec, GroupedLayout]) -> None:
     """`idle_times` asserts that its parts add up; the path is one period long."""
-    job, first = drawn
-    units = job.pipelines * job.microbatches
-    assume(units > max(first.workers))
-    second = data.draw(
-        st.sampled_from([Layout((sum(first.layers),), (1,)), Layout(job.cut, (1,) * job.stages)])
-    )
-    share = data.draw(st.integers(1, units - max(first.workers)))
-    schedule = planned(job, GroupedLayout((first, second), (units - share, share)))
+    schedule = planned(*drawn)
     told = explain(schedule, "none")
     assert fills(told.path, schedule.claims.period)
     assert told.binding.period == schedule.claims.lower_bound
