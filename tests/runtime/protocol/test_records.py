@@ -189,7 +189,7 @@ def test_a_relay_that_leaves_a_message_out(running: Running) -> None:
     with closing(Relay(running.port, leave_out_the_second)) as relay:
         client = Channel("127.0.0.1", relay.port, TOKEN)
         client.send(StoreSet("first", "1"))
-        # Not before the relay has taken the first by itself: it would leave out both, and nobody would answer.
+        # Not before the relay has taken the first by itself: it would leave out both, with no answer.
         taken.wait()
         client.send(StoreSet("second", "1"))
         with pytest.raises(WireError):
