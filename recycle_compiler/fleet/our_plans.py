@@ -151,22 +151,10 @@ class OurCut(NamedTuple):
         """What a worker that comes to a stage has to copy."""
         return sum(self.job.parameters[chunk] for chunk in self.job.held[stage])
 
-    def ticks(self, stage: int, failed: int) -> int:
-        """The work of the busiest worker of a stage of which so many have failed."""
-        job = self.job
-        units = job.pipelines * job.microbatches
-        if job.groups:
-            units = next(
-                share
-                for stages, share in zip(stages_of_groups(job), job.shares, strict=True)
-                if stage in stages
-            )
-        each = (job.forward, job.backward_input, job.backward_weight)
-        held = job.held[stage]
-        most = -(-units // (job.pipelines - failed))
-        return most * sum(times[chunk] for times in each for chunk in held) + sum(
-            job.optimizer[chunk] for chunk in held
-        )
+    @property
+    def loads(self) -> StageLoads:
+        """How long each stage takes with the workers that it has."""
+        return loads_of(self.job)
 
 
 def our_cuts(setting: Setting) -> tuple[OurCut, ...]:
@@ -269,11 +257,14 @@ def healthy_period(setting: Setting) -> float:
 
 def loads_of(job: JobSpec) -> StageLoads:
     """How long each stage takes with the workers that it has."""
-    each, once = [0] * job.stages, [0] * job.stages
-    for chunk, stage in enumerate(job.chunk_stages):
-        each[stage] += job.forward[chunk] + job.backward_input[chunk] + job.backward_weight[chunk]
-        once[stage] += job.optimizer[chunk]
-    return StageLoads(job.pipelines, job.pipelines * job.microbatches, tuple(each), tuple(once))
+    ops = (job.forward, job.backward_input, job.backward_weight)
+    held = job.held
+    each = (sum(times[chunk] for times in ops for chunk in chunks) for chunks in held)
+    once = (sum(job.optimizer[chunk] for chunk in chunks) for chunks in held)
+    units = [job.pipelines * job.microbatches] * job.stages
+    for stages, share in zip(stages_of_groups(job), job.shares, strict=True):
+        units[stages.start : stages.stop] = [share] * len(stages)
+    return StageLoads(job.pipelines, tuple(units), tuple(each), tuple(once))
 
 
 def plans_of(bundle: Bundle) -> list[Planned]:

@@ -100,7 +100,7 @@ class Ours:
         self._cost_of_moves = CostOfMoves()
         self._cost_of_moves.regrouped(costs.regroup, 0.0)
         self._cost_of_moves.copied(round(costs.copy_rate), 1.0)
-        self._cost_of_moves.state_bytes = dict(enumerate(job.parameters))
+        self._cost_of_moves.state_bytes = {stage: self._cut.state_bytes(stage) for stage in range(job.stages)}
 
     def begin(self, down: frozenset[Worker], spare: int) -> float:
         grid = ((p, s) for p in range(self._job.pipelines) for s in range(self._job.stages))
@@ -386,10 +386,10 @@ class Ours:
 
         None where the grid of the cut has no cell left.
         """
-        job = self._cut.job
+        job, loads = self._cut.job, self._cut.loads
         most = job.pipelines - 1
         ticks = {
-            stage: self._cut.ticks(stage, min(failed[stage], most))
+            stage: loads.ticks(stage, min(failed[stage], most))
             for stage in range(job.stages)
             if failed[stage] > 0
         }

@@ -58,8 +58,9 @@ class JobText:
 
     def parameter_bytes(self, stage: int) -> int:
         """What a worker that moves to this stage copies; 0 if the profile does not say."""
-        each = map(int, self._fields["parameters"])
-        return sum(size for size, held_by in zip(each, self._chunk_stages, strict=True) if held_by == stage)
+        sizes = [int(word) for word in self._fields["parameters"]]
+        held = (chunk for group, _ in self._groups for chunk, here in enumerate(group) if here == stage)
+        return sum(sizes[chunk] for chunk in held)
 
     @property
     def has_one_chunk_each(self) -> bool:
@@ -69,16 +70,28 @@ class JobText:
     @property
     def loads(self) -> StageLoads:
         """How long each stage takes with the workers that it has."""
-        each, once = [0] * self.stages, [0] * self.stages
-        for chunk, stage in enumerate(self._chunk_stages):
-            ops = (self.times.forward, self.times.backward_input, self.times.backward_weight)
-            each[stage] += sum(row[chunk] for row in ops)
-            once[stage] += self.times.optimizer[chunk]
-        return StageLoads(self._pipelines, self._pipelines * self.microbatches, tuple(each), tuple(once))
+        units, each, once = [0] * self.stages, [0] * self.stages, [0] * self.stages
+        ops = (self.times.forward, self.times.backward_input, self.times.backward_weight)
+        for group, share in self._groups:
+            for chunk, stage in enumerate(group):
+                units[stage] = share
+                each[stage] += sum(row[chunk] for row in ops)
+                once[stage] += self.times.optimizer[chunk]
+        return StageLoads(self._pipelines, tuple(units), tuple(each), tuple(once))
+
+    @property
+    def _groups(self) -> list[tuple[list[int], int]]:
+        """The stage whose workers hold each chunk and the micro-batches, of each group of pipelines; mostly
+        there is one."""
+        groups = self._fields.get("groups")
+        if groups is None:
+            return [(self._chunk_stages, self._pipelines * self.microbatches)]
+        stages = ([int(stage) for stage in word.split(",")] for word in groups)
+        return list(zip(stages, map(int, self._fields["shares"]), strict=True))
 
     @property
     def _chunk_stages(self) -> list[int]:
-        """The stage whose workers hold each chunk."""
+        """The stage whose workers hold each chunk; of groups, in the first."""
         words = self._fields.get("chunks")
         return list(range(self.stages)) if words is None else [int(word) for word in words]
 

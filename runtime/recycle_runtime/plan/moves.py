@@ -72,8 +72,8 @@ class StageLoads(NamedTuple):
     """What decides how long each stage takes with the workers that it has; times in ticks."""
 
     pipelines: int
-    microbatches: int
-    """Of all pipelines together."""
+    microbatches: tuple[int, ...]
+    """That pass each stage: those of all pipelines together, or of its group of pipelines."""
     each: tuple[int, ...]
     """Of one micro-batch on each stage, forward and backward."""
     once: tuple[int, ...]
@@ -81,7 +81,7 @@ class StageLoads(NamedTuple):
 
     def ticks(self, stage: int, failed: int) -> int:
         """The work of the busiest worker of a stage of which so many have failed."""
-        most = -(-self.microbatches // (self.pipelines - failed))
+        most = -(-self.microbatches[stage] // (self.pipelines - failed))
         return most * self.each[stage] + self.once[stage]
 
 

@@ -7,12 +7,13 @@ from hypothesis import strategies as st
 
 from recycle_compiler.fleet.our_plans import loads_of
 from recycle_compiler.frontend.load import parse_job_text
+from recycle_compiler.ir.groups import GroupedLayout, job_of_groups
 from recycle_compiler.ir.job import JobSpec, SolverOptions, print_job
 from recycle_compiler.ir.layout import Layout, halved, job_of_layout
 from recycle_compiler.ir.target import Target
 from recycle_runtime.coordinator.measured_job import JobText, StageTimes
 from tests.support.jobs import figure3, small_targets
-from tests.support.layers import jobs_and_layouts, layer_costs, layered_job
+from tests.support.layers import jobs_and_groups, jobs_and_layouts, layer_costs, layered_job
 
 
 def read_back(job: JobSpec, times: StageTimes | None = None) -> JobSpec:
@@ -43,6 +44,24 @@ def test_measured_times_are_exact(ticks: list[int]) -> None:
 @given(small_targets())
 def test_loads_are_those_of_the_compiler(target: Target) -> None:
     assert JobText(print_job(target.job)).loads == loads_of(target.job)
+
+
+@given(jobs_and_groups())
+def test_every_group_counts(case: tuple[JobSpec, GroupedLayout]) -> None:
+    """Each stage has the work and the state of its layers, and the micro-batches of its group."""
+    job, layout = case
+    costs = job.layer_costs
+    assert costs is not None
+    derived = job_of_groups(job, layout)
+    text = JobText(print_job(derived))
+    assert text.loads == loads_of(derived)
+    work = [sum(row) for row in zip(costs.forward, costs.backward_input, costs.backward_weight, strict=True)]
+    assert text.loads.each == tuple(sum(work[first:past]) for first, past in layout.ranges)
+    assert text.loads.once == tuple(sum(costs.optimizer[first:past]) for first, past in layout.ranges)
+    pairs = zip(layout.groups, layout.shares, strict=True)
+    assert text.loads.microbatches == tuple(share for group, share in pairs for _ in group.layers)
+    for stage, (first, past) in enumerate(layout.ranges):
+        assert text.parameter_bytes(stage) == sum(costs.parameters[first:past])
 
 
 def test_real_times_and_bytes() -> None:

@@ -90,7 +90,10 @@ def loads_and_failures(draw: st.DrawFn) -> tuple[StageLoads, Counts]:
     stages, pipelines = draw(st.integers(1, 4)), draw(st.integers(1, 5))
     times = st.lists(st.integers(0, 9), min_size=stages, max_size=stages).map(tuple)
     failed = draw(st.tuples(*[st.integers(0, pipelines - 1)] * stages))
-    return StageLoads(pipelines, pipelines * draw(st.integers(1, 6)), draw(times), draw(times)), failed
+    # Stages of one group of pipelines have as many micro-batches, those of another have others.
+    shares = draw(st.lists(st.integers(1, 30), min_size=1, max_size=2))
+    units = tuple(draw(st.sampled_from(shares)) for _ in range(stages))
+    return StageLoads(pipelines, units, draw(times), draw(times)), failed
 
 
 def slowest(loads: StageLoads, failed: Counts) -> int:
@@ -123,7 +126,7 @@ def test_as_few_workers_move_as_can_for_that(case: tuple[StageLoads, Counts]) ->
 
 
 def test_the_fastest_stage_carries_the_failure_that_is_left_over() -> None:
-    loads = StageLoads(6, 36, (8, 8, 5, 8), (1, 1, 1, 1))
+    loads = StageLoads(6, (36,) * 4, (8, 8, 5, 8), (1, 1, 1, 1))
     assert quickest_counts((4, 3, 3, 3), loads) == (3, 3, 4, 3)
 
 

@@ -64,8 +64,8 @@ def test_who_holds_all_layers_takes_longest_to_copy() -> None:
     assert cut.text((5, 5, 1)) == LAYOUT
     # Five workers have 16 micro-batches of four layers, one has two of eight: each F, I and W half a slot.
     width = cut.job.pipelines
-    assert cut.ticks(0, width - 5) == 4 * 4 * 1500 + 4 * 1500
-    assert cut.ticks(2, width - 1) == 2 * 8 * 1500 + 8 * 1500
+    assert cut.loads.ticks(0, width - 5) == 4 * 4 * 1500 + 4 * 1500
+    assert cut.loads.ticks(2, width - 1) == 2 * 8 * 1500 + 8 * 1500
 
 
 def test_one_group_goes_on_alone() -> None:
