@@ -48,8 +48,13 @@ def started(job: JobSpec) -> JobSpec:
         periods = {layout: quick_plan(job, layout, deadline.nanoseconds_left).period for layout in best}
         best.sort(key=lambda layout: periods[layout])
     start = job_of_layout(job, best[0])
-    failures = min(job.failures, start.workers)
-    return replace(start, layer_costs=job.layer_costs, grouping=job.grouping, failures=failures)
+    return replace(
+        start,
+        layer_costs=job.layer_costs,
+        split_ppm=job.split_ppm,
+        grouping=job.grouping,
+        failures=min(job.failures, start.workers),
+    )
 
 
 def _grids(job: JobSpec, workers: int) -> Iterator[Layout]:

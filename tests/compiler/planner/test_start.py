@@ -1,13 +1,14 @@
 """Where a job starts that leaves stages and pipelines to the compiler."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 
 from recycle_compiler.cli.main import main
-from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.ir.job import PER_CHUNK, JobSpec
 from recycle_compiler.planner.start import NoStartError, started
+from tests.support.layered_text import LAYERED
 from tests.support.layers import layer_costs, layered_job
 
 MANY_LAYERS = """\
@@ -17,6 +18,8 @@ job deep {{
   layers   {{ count = 600  unit = slot  forward = 1  backward_input = 1  backward_weight = 1 }}
 }}
 """
+
+OF_THE_GRID = ("stages", "pipelines", "microbatches", "chunk_stages", "cut", "free_workers")
 
 
 def free(layers: int, workers: int, units: int, *, capacity: int | None = None) -> JobSpec:
@@ -49,6 +52,22 @@ def test_workers_that_fit_no_grid_are_left_out() -> None:
 def test_a_model_that_no_grid_holds_is_refused_in_words() -> None:
     with pytest.raises(NoStartError, match="no grid of up to 2 workers holds every layer on 2 of them"):
         started(free(8, 2, 12, capacity=8000))
+
+
+def test_all_that_is_not_about_the_grid_is_kept() -> None:
+    job = replace(free(8, 6, 12, capacity=8000), split_ppm=100_000, grouping=False, failures=2, redundancy=3)
+    found = started(job)
+    same = {field.name for field in fields(job) if getattr(found, field.name) == getattr(job, field.name)}
+    assert {field.name for field in fields(job)} - same <= {*OF_THE_GRID, *PER_CHUNK}
+
+
+def test_halves_of_micro_batches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With one micro-batch a worker of a stage, two halves pay."""
+    path = tmp_path / "free.job"
+    text = LAYERED.replace("pipeline = 2  data = 4  cut = [3, 3]", "workers = 8")
+    path.write_text(text.replace("microbatches = 4", "microbatches = 4  split = 10%"))
+    assert main(["compile", str(path), "-o", str(tmp_path / "free.plan"), "--jobs", "1"]) == 0
+    assert "in halves" in capsys.readouterr().err
 
 
 def test_too_many_layers_to_compare_cuts_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
