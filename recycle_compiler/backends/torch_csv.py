@@ -38,6 +38,12 @@ def torch_csv(streams: Streams, pipeline: int = 0) -> str:
 
 
 def _check(streams: Streams) -> None:
+    if streams.job.groups:
+        raise TorchCsvError(
+            "the pipelines of this plan form groups with cuts of their own, which "
+            "torch.distributed.pipelining cannot express; a plan without failures under the job's own cut "
+            "(`--cut own`) fits into its CSV"
+        )
     if streams.failed and streams.job.is_recut:
         raise TorchCsvError(
             "the stages of this plan have different numbers of workers, which torch.distributed.pipelining "

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 
 from recycle_compiler.backends.bundle import bundle_bytes, read_streams
 from recycle_compiler.backends.replay import replay
+from recycle_compiler.backends.torch_csv import TorchCsvError, torch_csv
 from recycle_compiler.cli.main import main
 from recycle_compiler.ir.failure import failure_set
 from recycle_compiler.ir.groups import (
@@ -250,6 +251,13 @@ def test_index_and_job_must_agree() -> None:
     ):
         with pytest.raises(BundleError, match="damaged"):
             unpack_index(packed[: -len(end)] + wrong)
+
+
+@pytest.mark.parametrize("text", ["6x1@4+6x1@4", "3x1,3x1@4+6x1@4"])
+def test_groups_are_not_one_pipeline_for_torch(text: str) -> None:
+    """Not even with one worker on every stage: its rows would be those of one pipeline."""
+    with pytest.raises(TorchCsvError, match="groups with cuts of their own"):
+        torch_csv(planned(text))
 
 
 JOB = """job groups {
