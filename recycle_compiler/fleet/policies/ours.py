@@ -8,7 +8,8 @@ checkpoint, with every worker where it serves best.
 
 A job in layers whose bundle has plans under other cuts moves layers instead of workers, to whichever cut and
 number of workers on each stage is fastest, if that pays. Layers travel while training goes on; then all
-switch between two steps. A change in between makes the move come to nothing. Where more workers are gone than
+switch between two steps, and who has no place in the plan joins anew. A failure or a return in between makes
+the move come to nothing, and none begins while a worker copies its state. Where more workers are gone than
 the bundle was made for, the fastest cut for those that are left is made on demand. Groups of pipelines are
 cuts like others; when a stage of one group has no worker left, another group goes on alone at once, and who
 is not in it joins anew.
@@ -125,7 +126,7 @@ class Ours:
             if max(self._counts) < self._cut.job.pipelines:
                 return self._recover(change.failed, ahead)
             return self._go_on_alone(change.failed) or self._give_up()
-        return self._let_in(at) if change.returned else Reaction(self._rate)
+        return self._let_in() if change.returned else Reaction(self._rate)
 
     def due(self) -> float | None:
         moment = min(
@@ -140,7 +141,7 @@ class Ours:
     def act(self, at: float) -> Reaction:
         self._clock.pass_to(at, self._rate)
         if self._arrived:
-            return self._let_in(at)
+            return self._let_in()
         if self._copied and self._copied[0][0] <= at:
             return self._give_work(at)
         if self._plan_ready <= at:
@@ -155,8 +156,6 @@ class Ours:
 
     def _forget(self, failed: frozenset[Worker]) -> None:
         self._counted = None
-        if failed:
-            self._moving = None
         for machine in failed:
             self._serves.pop(machine, None)
             self._standby.pop(machine, None)
@@ -164,6 +163,10 @@ class Ours:
         self._benched -= failed
         self._copied = [entry for entry in self._copied if entry[1] not in failed]
         heapq.heapify(self._copied)
+        if failed and self._moving is not None:
+            # Also where one fails that had no work yet: what is better is weighed anew.
+            self._moving = None
+            self._expect_moves()
 
     def _is_planned_ahead(self, at: float, failed: frozenset[Worker]) -> bool:
         """The next failure on every stage is planned for in the background, one stage after the other."""
@@ -200,9 +203,9 @@ class Ours:
         self._serves = {
             machine: stage for machine, stage in stages.items() if 0 <= stage < self._cut.job.stages
         }
-        self._arrived |= rest - self._serves.keys()
         self._standby, self._copied, self._benched, self._counted = {}, [], set(), None
         reaction = self._recover(failed, ahead=False)
+        self._stand_by(rest - self._serves.keys())
         return reaction._replace(why=f"{reaction.why}; a group of pipelines goes on alone")
 
     def _give_up(self) -> Reaction:
@@ -226,22 +229,29 @@ class Ours:
 
     # Of its own accord.
 
-    def _let_in(self, at: float) -> Reaction:
-        """Who has started becomes a standby while it gets its state."""
-        arrived, self._arrived = sorted(self._arrived), set()
-        for machine in arrived:
+    def _let_in(self) -> Reaction:
+        """Who has started becomes a standby while it gets its state; layers on their way then go nowhere."""
+        arrived, self._arrived = self._arrived, set()
+        if self._neediest(min(arrived)[1]) is None:
+            # The cut has no cell for them; another may.
+            self._benched |= arrived
+            self._expect_moves()
+            return Reaction(self._rate, why=f"{_names(arrived)} in, no cell is free")
+        self._moving = None
+        reaction = self._pause(self._costs.regroup, f"{_names(arrived)} in, copying")
+        self._stand_by(arrived)
+        return reaction
+
+    def _stand_by(self, machines: Collection[Worker]) -> None:
+        """Each copies the state of a stage from when all go on; one for which there is no cell waits."""
+        for machine in sorted(machines):
             stage = self._neediest(machine[1])
             if stage is None:
                 self._benched.add(machine)
                 continue
             self._standby[machine] = stage
             copy = self._cut.state_bytes(stage) / self._costs.copy_rate
-            heapq.heappush(self._copied, (at + self._costs.regroup + copy, machine))
-        if not self._standby:
-            # The cut has no cell for them; another may.
-            self._expect_moves()
-            return Reaction(self._rate, why=f"{_names(arrived)} in, no cell is free")
-        return self._pause(self._costs.regroup, f"{_names(arrived)} in, copying")
+            heapq.heappush(self._copied, (self._clock.busy_until + copy, machine))
 
     def _give_work(self, at: float) -> Reaction:
         joined: list[Worker] = []
@@ -292,6 +302,8 @@ class Ours:
 
     def _consider_recut(self, at: float) -> Reaction:
         """The fastest of other layouts; among equals, the one that moves fewest bytes."""
+        if self._standby or self._moving is not None:
+            return Reaction(self._rate)
         costs = self._job.layer_costs
         assert costs is not None, "only a job in layers has other cuts"
         live = len(self._serves) + len(self._benched)
@@ -334,26 +346,13 @@ class Ours:
         return self._cuts if made is None else (*self._cuts, made)
 
     def _switch(self, moving: "_Moving") -> Reaction:
-        """Between two steps; whoever the plan has no place for stands by on the stage that has most to do."""
-        rest = sorted((self._serves.keys() | self._benched) - moving.stages.keys())
+        """Between two steps; what those hold that the plan has no place for is of no use there."""
+        rest = (self._serves.keys() | self._benched) - moving.stages.keys()
         self._cut, self._serves, self._period = moving.cut, dict(moving.stages), moving.period
         self._counted, self._moving, self._plan_ready = None, None, _NEVER
         self._benched = set()
-        # Who copied the state of a stage that is no more begins anew.
-        homeless = {machine for machine, stage in self._standby.items() if stage >= self._cut.job.stages}
-        for machine in homeless:
-            del self._standby[machine]
-        self._copied = [entry for entry in self._copied if entry[1] not in homeless]
-        heapq.heapify(self._copied)
-        self._arrived |= homeless
-        for machine in rest:
-            stage = self._slowest_stage(self._counts)
-            if stage is None:
-                self._benched.add(machine)
-                continue
-            self._serves[machine] = stage
-            self._counted = None
         reaction = self._pause(self._costs.regroup, f"cut to {moving.layout}")
+        self._stand_by(rest)
         self._expect_moves()
         return reaction
 

@@ -1,5 +1,6 @@
 """Our own policy on a job in layers: re-routed at once, cut anew when that pays."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from hypothesis import given, settings
@@ -33,11 +34,13 @@ def layered_job(layer_bytes: int = GIGABYTE) -> JobSpec:
     return replace(figure3(None), parameters=own, cut=(2, 2, 2, 2), layer_costs=costs)
 
 
-def layered(layer_bytes: int = GIGABYTE, costs: ChangeCosts = COSTS) -> Setting:
+def layered(
+    layer_bytes: int = GIGABYTE, costs: ChangeCosts = COSTS, others: Mapping[str, int] = OTHERS
+) -> Setting:
     job = layered_job(layer_bytes)
     plans = [Planned(counts, period) for counts, period in OWN.items()]
     recuts: list[CutPlans] = []
-    for text, period in OTHERS.items():
+    for text, period in others.items():
         layout = parse_layout(text)
         derived = job_of_layout(job, layout)
         counts = failed_per_stage(absent_cells(derived, layout), derived.stages)
@@ -45,9 +48,11 @@ def layered(layer_bytes: int = GIGABYTE, costs: ChangeCosts = COSTS) -> Setting:
     return make_setting(job, plans, Known(costs=costs, exact_plans=0), recuts)
 
 
-def run(*lines: str, layer_bytes: int = GIGABYTE) -> list[tuple[float, float, float, str]]:
+def run(
+    *lines: str, layer_bytes: int = GIGABYTE, others: Mapping[str, int] = OTHERS
+) -> list[tuple[float, float, float, str]]:
     """When, pause, seconds of an iteration from then on, why."""
-    course = course_of(Ours(layered(layer_bytes)), read_fleet(*lines))
+    course = course_of(Ours(layered(layer_bytes, others=others)), read_fleet(*lines))
     return [
         (at, step.pause, round(1 / step.rate, 6) if step.rate else 0.0, step.why)
         for at, _, step in course.log
@@ -84,6 +89,44 @@ def test_a_failure_in_the_middle_of_the_move_makes_it_come_to_nothing() -> None:
     ]
     assert "cut to 3x4,3x4,2x3" not in words
     assert words[-1] == "cut to 4x5,4x5"
+
+
+def test_a_return_in_the_middle_of_the_move_makes_it_come_to_nothing() -> None:
+    said = run(
+        '{"at": 1000, "failed": ["1:0"]}',
+        '{"at": 1100, "returned": ["1:0"]}',
+        '{"at": 9000}',
+        layer_bytes=100 * GIGABYTE,
+    )
+    # Under its own cut no worker has more to do than in the beginning.
+    assert [why for *_, why in said] == [
+        "1:0 failed: the plan for these failures",
+        "layers travel to 3x4,3x4,2x3",
+        "1:0 in, copying",
+        "1:0 at work",
+    ]
+
+
+def test_who_has_no_place_in_the_new_plan_has_no_work_before_it_has_copied_its_layers() -> None:
+    """Eight of eleven workers are faster than all; four layers of 1 GB are copied in 4 s."""
+    said = run('{"at": 1000, "failed": ["1:0"]}', '{"at": 9000}', others={"4x4,4x4": 22_000})
+    travel, switch, joined = said[1:]
+    assert travel[3] == "layers travel to 4x4,4x4"
+    assert switch[1:] == (2.0, 22.0, "cut to 4x4,4x4")
+    assert joined[0] == switch[0] + 2 + 4 and joined[1] == 2.0
+    assert joined[3].endswith("at work") and joined[3].count(":") == 3
+
+
+def test_a_failure_of_who_copies_its_layers() -> None:
+    """It is not waited for, and the others go on as they were."""
+    quiet = ('{"at": 1000, "failed": ["1:0"]}', '{"at": 9000}')
+    others = {"4x4,4x4": 22_000}
+    *_, joined = run(*quiet, layer_bytes=10 * GIGABYTE, others=others)
+    late = joined[3].split(",")[0]
+    lost = f'{{"at": {joined[0] - 10}, "failed": ["{late}"]}}'
+    *_, failed, joined = run(quiet[0], lost, quiet[1], layer_bytes=10 * GIGABYTE, others=others)
+    assert failed[2:] == (22.0, f"{late} failed: the plan for these failures")
+    assert joined[3].endswith("at work") and joined[3].count(":") == 2
 
 
 def test_whoever_comes_back_joins_under_the_cut_of_now_and_then_the_own_one_is_best() -> None:
