@@ -4,8 +4,8 @@ Judged by bounds, which are the planner's own: no plan of the changed layout is 
 plans, those of the bundle, stands beside them.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from recycle_compiler.ir.bundled import read_job
@@ -81,14 +81,23 @@ class CutFacts:
         return self.job.workers - self.failures
 
 
-def cut_facts(bundle: Bundle, job: JobSpec, schedule: Schedule, failures: int) -> CutFacts | None:
-    """The facts for a plan of a bundle, made for so many failures; None if the job cannot be re-cut."""
+def cut_facts(bundle: Bundle | None, job: JobSpec, schedule: Schedule, failures: int) -> CutFacts | None:
+    """The facts for a plan of a bundle, made for so many failures; None if the job cannot be re-cut.
+
+    Without a bundle nothing is known of other plans, and the layout may be anyone's choice.
+    """
     layout = layout_of(schedule.job, schedule.failed)
     if layout is None or not can_recut(job):
         return None
+    if bundle is None:
+        # Compared with cuts that may have as few holders of a layer as this one.
+        job = replace(job, redundancy=min(job.redundancy, *layout.workers))
     # Under another cut micro-batches may be split in two.
     variant = halved(job) if schedule.job.parts == 2 else job
-    own = next((plan for plan, entry in enumerate(bundle.plans) if len(entry.failed) == failures), None)
+    bound_one_cut = bound_over_one_cut(bundle, job, failures)
+    own, over_cuts = None, schedule.claims.bound_over_cuts if bundle is not None else bound_one_cut
+    if bundle is not None and (plan := plan_for(bundle, failures)) is not None:
+        own, over_cuts = own_plan(bundle, job, plan), bundle.plans[plan].bound_over_cuts
     more = job.workers - failures + 1
     return CutFacts(
         job=job,
@@ -96,9 +105,9 @@ def cut_facts(bundle: Bundle, job: JobSpec, schedule: Schedule, failures: int) -
         layout=layout,
         is_own=not schedule.job.is_recut,
         bound=layout_bound(variant, layout),
-        bound_over_cuts=schedule.claims.bound_over_cuts if own is None else bundle.plans[own].bound_over_cuts,
-        bound_one_cut=bound_over_one_cut(bundle, job, failures),
-        own=None if own is None else own_plan(bundle, job, own),
+        bound_over_cuts=over_cuts,
+        bound_one_cut=bound_one_cut,
+        own=own,
         fewer=fastest_plan(bundle, job, failures - 1),
         moves=tuple(_moves(variant, layout)),
         one_more=min(least_periods(job, more), default=None),
@@ -114,13 +123,32 @@ def least_periods(job: JobSpec, workers: int) -> Iterator[int]:
             yield least
 
 
-def bound_over_one_cut(bundle: Bundle, job: JobSpec, failures: int) -> int:
+def bound_over_one_cut(bundle: Bundle | None, job: JobSpec, failures: int) -> int:
     """What no plan under one cut goes below with so many failures; 0 when it is not known.
 
     The own cut may leave a layer on fewer workers than others have to.
     """
-    own = (entry.lower_bound for entry in bundle.plans if len(entry.failed) == failures)
+    own: Iterable[int] = _bounds_with_few_holders(job, failures)
+    if bundle is not None:
+        own = (entry.lower_bound for entry in bundle.plans if len(entry.failed) == failures)
     return min((*own, *least_periods(job, job.workers - failures)), default=0)
+
+
+def _bounds_with_few_holders(job: JobSpec, failures: int) -> Iterator[int]:
+    """Of the own cut, for each stage: what it takes at least where the stage has too few workers.
+
+    With some failures elsewhere it takes no less than with none there.
+    """
+    fewest = min(job.redundancy - 1, job.pipelines)
+    if fewest and job.pipelines - fewest <= failures:
+        for stage in range(job.stages):
+            workers = tuple(fewest if other == stage else job.pipelines for other in range(job.stages))
+            yield layout_bound(job, Layout(job.cut, workers))
+
+
+def plan_for(bundle: Bundle, failures: int) -> int | None:
+    """The number of the plan under the own cut for so many failures; None if there is none."""
+    return next((plan for plan, entry in enumerate(bundle.plans) if len(entry.failed) == failures), None)
 
 
 def own_plan(bundle: Bundle, job: JobSpec, plan: int) -> Neighbour:
@@ -131,18 +159,19 @@ def own_plan(bundle: Bundle, job: JobSpec, plan: int) -> Neighbour:
     return Neighbour(len(entry.failed), entry.period, layout)
 
 
-def fastest_plan(bundle: Bundle, job: JobSpec, failures: int, *, groups: bool = True) -> Neighbour | None:
+def fastest_plan(
+    bundle: Bundle | None, job: JobSpec, failures: int, *, groups: bool = True
+) -> Neighbour | None:
     """The fastest plan of any cut for so many failures, also in groups of pipelines if these count."""
-    for plan, entry in enumerate(bundle.plans):
-        if len(entry.failed) == failures:
-            number = bundle.fastest_recut(job.workers - failures, groups=groups)
-            if number is None or bundle.recuts[number].plans[0].period >= entry.period:
-                return own_plan(bundle, job, plan)
-            recut = bundle.recuts[number]
-            layout = any_layout_of(read_job(recut), failure_set(recut.plans[0].failed))
-            assert layout is not None, "another cut is one of layers"
-            return Neighbour(failures, recut.plans[0].period, layout)
-    return None
+    if bundle is None or (plan := plan_for(bundle, failures)) is None:
+        return None
+    number = bundle.fastest_recut(job.workers - failures, groups=groups)
+    if number is None or bundle.recuts[number].plans[0].period >= bundle.plans[plan].period:
+        return own_plan(bundle, job, plan)
+    recut = bundle.recuts[number]
+    layout = any_layout_of(read_job(recut), failure_set(recut.plans[0].failed))
+    assert layout is not None, "another cut is one of layers"
+    return Neighbour(failures, recut.plans[0].period, layout)
 
 
 def _moves(job: JobSpec, layout: Layout) -> Iterator[Move]:

@@ -14,6 +14,7 @@ from recycle_compiler.analysis.explain.cuts import (
     bound_over_one_cut,
     fastest_plan,
     least_periods,
+    plan_for,
 )
 from recycle_compiler.ir.groups import (
     GroupedLayout,
@@ -108,17 +109,23 @@ class GroupFacts:
         return max(range(len(self.groups)), key=lambda number: (self.groups[number].bound, -number))
 
 
-def group_facts(bundle: Bundle, job: JobSpec, schedule: Schedule, failures: int) -> GroupFacts | None:
-    """The facts for a plan of a bundle, made for so many failures; None if the job cannot be re-cut."""
+def group_facts(bundle: Bundle | None, job: JobSpec, schedule: Schedule, failures: int) -> GroupFacts | None:
+    """The facts for a plan of a bundle, made for so many failures; None if the job cannot be re-cut.
+
+    Without a bundle nothing is known of other plans.
+    """
     layout = grouped_layout_of(schedule.job, schedule.failed)
     if layout is None or not can_recut(job):
         return None
     bounds = _bounds(job, layout)
     assert bounds is not None, "the groups of a plan have room"
-    own = next((plan for plan in bundle.plans if len(plan.failed) == failures), None)
     bound_one_cut = bound_over_one_cut(bundle, job, failures)
-    over_cuts = 0 if own is None else own.bound_over_cuts
-    more = job.workers - failures + 1
+    workers, more = job.workers - failures, job.workers - failures + 1
+    over_cuts = 0
+    if bundle is None:
+        over_cuts = TwoGroups(job, workers).least_period(workers, 1, bound_one_cut or NO_ROOM)
+    elif (own := plan_for(bundle, failures)) is not None:
+        over_cuts = bundle.plans[own].bound_over_cuts
     one_more = min(least_periods(job, more), default=None)
     over_groups = None if one_more is None else TwoGroups(job, more).least_period(more, 1, one_more)
     return GroupFacts(
@@ -132,7 +139,7 @@ def group_facts(bundle: Bundle, job: JobSpec, schedule: Schedule, failures: int)
         one_cut=fastest_plan(bundle, job, failures, groups=False),
         bound_one_cut=bound_one_cut,
         # One that is no lower is about one cut.
-        bound_two_groups=over_cuts if 0 < over_cuts < bound_one_cut else 0,
+        bound_two_groups=over_cuts if 0 < over_cuts < (bound_one_cut or NO_ROOM) else 0,
         fewer=fastest_plan(bundle, job, failures - 1),
         moves=tuple(_share_moves(job, layout)),
         one_more=tuple(sorted(_with_one_more(job, layout), key=lambda one: (one.bound, one.group))),

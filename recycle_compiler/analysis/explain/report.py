@@ -28,8 +28,7 @@ class Explanation:
 
     schedule: Schedule
     one_f_one_b: int | None
-    """The period of fault-free 1F1B under the job's own cut; None where that is not known: the file has
-    nothing but a plan in groups of pipelines."""
+    """The period of fault-free 1F1B under the job's own cut; None where that cut is not known."""
     bottleneck: int
     """The stage that decides."""
     hosted: tuple[int, int]
@@ -52,9 +51,15 @@ class Explanation:
 
 
 def explain(
-    schedule: Schedule, mode: str | None = None, cuts: CutFacts | GroupFacts | None = None
+    schedule: Schedule,
+    mode: str | None = None,
+    cuts: CutFacts | GroupFacts | None = None,
+    own: JobSpec | None = None,
 ) -> Explanation:
-    """Explain one plan; `mode` says how the effect of changes is found out (default: by its size)."""
+    """Explain one plan; `mode` says how the effect of changes is found out (default: by its size).
+
+    `own` is the job as it starts, where neither the plan nor what is known of cuts says it.
+    """
     job, claims = schedule.job, schedule.claims
     timeline = timeline_of(schedule)
     group, claims = in_group(job, claims)
@@ -65,10 +70,10 @@ def explain(
     binding = binding_proof(problem, job, claims)
     proofs = stage_proofs(problem, job, stage - first)
     times = idle_times(timeline)
-    whole = job if cuts is None else cuts.job
+    whole = own or (job if cuts is None else cuts.job)
     return Explanation(
         schedule=schedule,
-        one_f_one_b=None if whole.groups else one_f_one_b_period(whole),
+        one_f_one_b=None if whole.is_recut else one_f_one_b_period(whole),
         bottleneck=stage,
         hosted=_hosted(timeline, times[stage]),
         path=critical_path(timeline, stage),

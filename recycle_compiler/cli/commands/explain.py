@@ -2,16 +2,18 @@
 
 from argparse import ArgumentParser, Namespace
 
-from recycle_compiler.analysis.explain.cuts import cut_facts
+from recycle_compiler.analysis.explain.cuts import CutFacts, cut_facts
 from recycle_compiler.analysis.explain.document import explanation_document
-from recycle_compiler.analysis.explain.groups import group_facts
+from recycle_compiler.analysis.explain.groups import GroupFacts, group_facts
 from recycle_compiler.analysis.explain.report import explain
 from recycle_compiler.analysis.explain.text import explanation_text
 from recycle_compiler.analysis.explain.timeline import ApartError
 from recycle_compiler.cli.bundles import read_bundle_job, schedule_of
-from recycle_compiler.cli.options.plans import add_plan_arguments, pick_plan
+from recycle_compiler.cli.options.plans import Picked, add_plan_arguments, pick_plan
+from recycle_compiler.cli.source_job import source_job
 from recycle_compiler.cli.values import one_of
-from recycle_compiler.ir.schedule import measured
+from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.ir.schedule import Schedule, measured
 from recycle_runtime.cli.output import DONE, Output, UserError
 
 WHAT_IF = ("plans", "bounds", "none")
@@ -41,14 +43,27 @@ def run(arguments: Namespace, output: Output) -> int:
             f"{arguments.bundle}: plans are explained where every worker holds one chunk, and this one has "
             f"{schedule.job.chunks} chunks on {schedule.job.stages} stages"
         )
-    job = read_bundle_job(picked.bundle, arguments.bundle)
-    facts = group_facts if schedule.job.groups else cut_facts
+    own, facts = _own_job_and_facts(picked, schedule, arguments.bundle, output)
     try:
-        explanation = explain(
-            schedule, arguments.what_if, facts(picked.bundle, job, schedule, picked.failures)
-        )
+        explanation = explain(schedule, arguments.what_if, facts, own)
     except ApartError as error:
         raise UserError(f"{arguments.bundle}: the plan cannot be explained: {error}") from None
     text = explanation_document(explanation) if arguments.json else explanation_text(explanation)
     output.data(text)
     return DONE
+
+
+def _own_job_and_facts(
+    picked: Picked, schedule: Schedule, path: str, output: Output
+) -> tuple[JobSpec | None, CutFacts | GroupFacts | None]:
+    """The job as it starts, and why its layers are cut as they are in this plan; as far as the file says."""
+    bundle, failures = picked.bundle, picked.failures
+    own: JobSpec | None = read_bundle_job(bundle, path)
+    if own.is_recut:
+        # Nothing but plans under another cut.
+        bundle, own = None, source_job(picked.bundle, path, schedule, output)
+    if own is None:
+        return None, None
+    if bundle is None:
+        failures = own.workers - (schedule.job.workers - len(schedule.failed))
+    return own, (group_facts if schedule.job.groups else cut_facts)(bundle, own, schedule, failures)

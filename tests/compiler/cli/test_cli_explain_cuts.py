@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -95,6 +96,49 @@ def test_what_needs_several_pipelines_is_not_asked_of_another_cut(
     _, data, _ = recyclec("explain", layered_bundle, "--json", "--what-if", "bounds")
     asked = [outcome["what"] for outcome in json.loads(data)["what_if"]["outcomes"]]
     assert asked and not any("adaptive" in what or "pipeline" in what for what in asked)
+
+
+def explained(recyclec: Recyclec, job: str, layout: str, out: Path) -> dict[str, Any]:
+    """What JSON has of a file with nothing but a plan under this layout."""
+    assert recyclec("plan", job, "--layout", layout, "-o", str(out))[0] == 0
+    code, data, _ = recyclec("explain", str(out), "--json", "--what-if", "none")
+    assert code == 0
+    return json.loads(data)
+
+
+def test_a_file_of_one_plan_is_compared_with_the_job_of_its_source(
+    layered_job: str, layered_bundle: str, recyclec: Recyclec, tmp_path: Path
+) -> None:
+    _, data, _ = recyclec("explain", layered_bundle, "--json", "--what-if", "none")
+    whole, alone = json.loads(data), explained(recyclec, layered_job, "2x2,2x2,2x4", tmp_path / "x.plan")
+    assert alone["one_f_one_b"] == whole["one_f_one_b"] == 72
+    assert alone["cut"] == {**whole["cut"], "own": None, "one_failure_fewer": None}
+
+
+def test_who_has_fewer_holders_than_asked_for_is_compared_with_such(
+    layered_job: str, recyclec: Recyclec, tmp_path: Path
+) -> None:
+    """One worker on each stage of five: no other cut for as many has two holders of all layers."""
+    alone = explained(recyclec, layered_job, "2x1,1x1,1x1,1x1,1x1", tmp_path / "x.plan")
+    assert alone["cut"]["bound_over_cuts"] <= alone["cut"]["bound"] <= alone["period"]
+
+
+def test_a_source_that_does_not_give_the_costs_of_the_plan(tmp_path: Path, recyclec: Recyclec) -> None:
+    job, profile, out = tmp_path / "p.job", tmp_path / "p.json", str(tmp_path / "p.plan")
+    layer = {"forward": 5, "backward_input": 5, "backward_weight": 5, "activation_bytes": 8}
+    profile.write_text(json.dumps({"format": "recycle-profile", "version": 1, "layers": [layer] * 4}))
+    job.write_text(
+        'job p { parallel { pipeline = 1  data = 2 }  batch { microbatches = 4 }  profile from "p.json" }'
+    )
+    assert recyclec("plan", str(job), "--layout", "2x2,2x2", "-o", out)[0] == 0
+    _, data, words = recyclec("explain", out, "--what-if", "none")
+    assert "why this cut" in data and "fault-free 1F1B" in data and not words
+    profile.write_text(profile.read_text().replace(": 5", ": 6"))
+    for why in ("the text of its job gives other costs", "the text of its job cannot be read: "):
+        code, data, words = recyclec("explain", out, "--what-if", "none")
+        assert code == 0 and "why this cut" not in data and "fault-free 1F1B" not in data
+        assert f"{out}: this plan is not compared with other cuts: {why}" in words
+        profile.unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize("options", [(), ("--json",)])

@@ -185,10 +185,21 @@ def test_why_groups(files: tuple[str, str], tmp_path: Path, capsys: pytest.Captu
     # Under one cut, and with one failure more than the next, which is in groups.
     assert main(["explain", plan, "--failures", "2", "--what-if", "none"]) == 0
     assert "with 1 failure the bundle takes 30 slots, under 2x2,2x2@10+4x3@6" in capsys.readouterr().out
-    # A file of nothing but such a plan does not know the job's own cut.
+    # A file of nothing but such a plan has the job's own cut in its source, and no other plans.
     assert main(["explain", five_workers(tmp_path, source), "--what-if", "none", "--json"]) == 0
     alone = json.loads(capsys.readouterr().out)
-    assert alone["one_f_one_b"] is None and "groups" not in alone
+    assert alone["one_f_one_b"] == facts["one_f_one_b"] == 24
+    of_bundle = {"one_cut", "one_failure_fewer"}
+    assert all(alone["groups"][name] is None for name in of_bundle)
+    assert alone["groups"] == {**facts["groups"], **dict.fromkeys(of_bundle)}
+
+
+def test_one_of_the_group_failed(
+    files: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = five_workers(tmp_path, files[0], "--failed", "0:0")
+    assert main(["explain", path, "--what-if", "none", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["groups"]["workers"] == 4
 
 
 def test_every_rule_holds(plan: str) -> None:
