@@ -118,6 +118,7 @@ def _shape(schedule: Schedule) -> dict[str, Any]:
         "pipelines": job.pipelines,
         "microbatches": job.microbatches,
         "recut": job.is_recut,
+        "grouped": bool(job.groups),
         "staggered": job.techniques.stagger,
         "chunk_stages": list(job.chunk_stages),
         "tied": leading_chunks(job),

@@ -182,3 +182,25 @@ def test_a_plan_and_its_run(
     assert "step 0 took 10 ms; a slot is 1 ms, as measured" in page.inner_text("#sides")
     assert fits(page)
     keep(page, "diff-run-400-dark")
+
+
+@pytest.mark.parametrize("techniques", ["adaptive,decouple,stagger", "adaptive"])
+def test_nothing_waits_for_what_comes_later_in_groups(
+    techniques: str, recyclec: Recyclec, tmp_path: Path, opened: Open
+) -> None:
+    """Between chunks of one worker nothing is sent, and a sum waits for the work and sums of all holders."""
+    source, shown = tmp_path / "groups.job", tmp_path / "groups.html"
+    source.write_text(
+        "job groups { parallel { pipeline = 1  data = 4 }  batch { microbatches = 2 } "
+        "layers { count = 6  forward = 1  backward_input = 1  backward_weight = 1  reduce = 0.8  "
+        "optimizer = 0.5  transfer = 0.3 } }"
+    )
+    layout = ("--layout", "1x1,3x2,2x1@6+4x1,2x1@2", "--techniques", techniques)
+    assert recyclec("plan", str(source), *layout, "--format", "html", "-o", str(shown))[0] == 0
+    plan = "recyclec.charts[0].plan"
+    late = opened(shown).evaluate(
+        f"[...Array({plan}.size).keys()].filter((op) => {{ const cause = {plan}.cause(op);"
+        f" const late = cause === null ? 0 : cause.at - {plan}.start[op];"
+        f" return late > 0 || ({plan}.kind[op] === 5 && late < 0); }}).map((op) => {plan}.waitedText(op))"
+    )
+    assert late == []

@@ -18,6 +18,8 @@ export interface PlanDocument {
   pipelines: number;
   microbatches: number;
   recut: boolean;
+  /** Pipelines form groups with cuts of their own. */
+  grouped: boolean;
   staggered: boolean;
   measured: boolean;
   chunk_stages: number[];
@@ -288,12 +290,15 @@ export class Plan {
   }
 
   private addData(op: number, found: Cause[]): void {
-    const { transfer, chunk_stages } = this.about;
+    const { grouped, transfer, chunk_stages } = this.about;
     const chunk = this.chunk[op];
     const at = (which: number, other: number): number =>
       this.table[this.place(which, this.pipeline[op], this.microbatch[op], other)];
     const add = (before: number, lag: number): void => {
-      if (before !== NOTHING && before !== undefined) found.push({ op: before, at: this.end[before] + lag, why: "data" });
+      if (before === NOTHING || before === undefined) return;
+      // Between neighbouring chunks of one worker nothing is sent.
+      const sent = grouped && this.rowOf[before] === this.rowOf[op] ? 0 : lag;
+      found.push({ op: before, at: this.end[before] + sent, why: "data" });
     };
     const isLast = chunk === chunk_stages.length - 1;
     if (this.kind[op] === F && chunk > 0) add(at(0, chunk - 1), transfer[chunk - 1]);
@@ -306,10 +311,15 @@ export class Plan {
 
   /** A reduction begins when the last worker that takes part has computed its gradients. */
   private addPeers(op: number, found: Cause[]): void {
-    const { tied, staggered } = this.about;
+    const { grouped, tied, staggered } = this.about;
     let last = NOTHING;
     for (const row of this.rows) {
       if (row.first === row.end || row === this.rows[this.rowOf[op]]) continue;
+      if (grouped) {
+        const other = this.beforeSum(row, this.chunk[op]);
+        if (other !== NOTHING && (last === NOTHING || this.end[other] > this.end[last])) last = other;
+        if (staggered) continue;
+      }
       for (let other = row.end - 1; other >= row.first; other -= 1) {
         if (!this.isOfMicrobatch(other)) continue;
         if (staggered && tied[this.chunk[other]] !== tied[this.chunk[op]]) continue;
@@ -318,6 +328,15 @@ export class Plan {
       }
     }
     if (last !== NOTHING) found.push({ op: last, at: this.end[last], why: "peers" });
+  }
+
+  /** What a worker with several chunks does last before it sums this one: its work, or the sum before. */
+  private beforeSum(row: Row, chunk: number): number {
+    for (let op = row.end - 1; op > row.first; op -= 1) {
+      if (this.isOfMicrobatch(op)) return NOTHING;
+      if (this.kind[op] === R && this.chunk[op] === chunk) return op - 1;
+    }
+    return NOTHING;
   }
 
   /** What let an op start when it did: the last of its causes, on its own worker where two are as late. */
