@@ -162,10 +162,7 @@ def replayed_period(plan: Plan, timeline: Timeline) -> int:
     """What one iteration costs when iterations follow each other."""
     job = plan.job
     if not job.techniques.stagger:
-        finish = (
-            end - start for start, end in zip(timeline.reduce_start, timeline.optimizer_end, strict=True)
-        )
-        return replayed_makespan(timeline) + max(finish)
+        return max(timeline.optimizer_end) - int(timeline.start.min())
     stage = plan.table.stage[timeline.row]
     first_start = (int(timeline.start[stage == each].min(initial=LARGEST)) for each in range(job.stages))
     return max(end - start for start, end in zip(first_start, timeline.optimizer_end, strict=True))

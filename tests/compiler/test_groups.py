@@ -183,6 +183,15 @@ def test_what_the_job_owes_to_its_layers() -> None:
     assert Rule.CUT_COSTS in rules(replace(plan, job=roomy))
 
 
+def test_without_stagger_a_step_ends_with_the_last_sum() -> None:
+    """Stages 1 and 4 wait for a sum of others before their own: that is part of the period."""
+    job, layout = layered("1x1,3x1,1x2@11+2x1,3x1@1", transfer=1000, reduce=3000)
+    derived = job_of_groups(replace(job, techniques=replace(job.techniques, stagger=False)), layout)
+    plan = plan_failed(derived, absent_of_groups(derived, layout))
+    assert not rules_of(plan)
+    assert plan.claims.period == plan.claims.makespan + sum(derived.reduce) + sum(derived.optimizer[2:])
+
+
 @pytest.mark.parametrize(("stage", "room"), [(0, 3500), (2, 6500)])
 def test_memory_of_every_group_is_checked(stage: int, room: int) -> None:
     """A stage that holds several chunks has room for the activations of all of them together."""
