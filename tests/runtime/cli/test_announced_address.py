@@ -10,7 +10,7 @@ from recycle_runtime.cli.main import main
 from recycle_runtime.files import WriteError
 from recycle_runtime.protocol.address import is_host
 from recycle_runtime.protocol.framing import TOKEN, new_token
-from tests.runtime.cli.test_finished_job import ENDS, write_end
+from tests.runtime.cli.ended_jobs import started_again
 
 
 def full(path: Path, content: bytes) -> None:
@@ -74,12 +74,8 @@ def test_a_name_that_is_not_known_here_is_told(
     tmp_path: Path, square: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Other nodes may know it: nothing is refused."""
-    monkeypatch.setenv(TOKEN, new_token())
-    monkeypatch.setattr("recycle_runtime.coordinator.service._RETURN_SECONDS", 0.0)
     monkeypatch.setattr("recycle_runtime.cli.commands.coordinator.is_known", "node7".__ne__)
-    write_end(tmp_path / "state", ENDS["well"])
-    argv = ["coordinator", square, "--steps", "9", "--listen", "127.0.0.1:0", "--nodes", "2"]
-    argv += ["--state", str(tmp_path / "state"), "--plan-ahead", "off", "--replan", "off"]
+    argv = started_again(square, tmp_path / "state", monkeypatch)
     assert main([*argv, "--advertise", "node7"]) == 0
     assert "--advertise node7: this machine does not know that name" in capsys.readouterr().err
     assert (tmp_path / "state" / "address").read_text(encoding="utf-8").startswith("node7:")

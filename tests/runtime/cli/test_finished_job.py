@@ -17,32 +17,8 @@ from recycle_runtime.protocol.channel import Channel
 from recycle_runtime.protocol.framing import TOKEN, new_token
 from recycle_runtime.protocol.heartbeat_board import Board
 from recycle_runtime.protocol.job_over import is_over, mark_over
-from recycle_runtime.protocol.messages import (
-    AgentJoin,
-    CheckpointPath,
-    InjectedFault,
-    JobEnded,
-    JobOver,
-    Member,
-)
-
-ENDS = {
-    "well": JobEnded(None, no_plan=False, checkpoint=None, steps=9),
-    "badly": JobEnded("the loss is not finite", no_plan=False, checkpoint=None),
-    "with a checkpoint": JobEnded(
-        "terminated", no_plan=False, checkpoint=CheckpointPath("kept/step-00000004", 4)
-    ),
-}
-
-
-def write_end(folder: Path, end: JobEnded | None, **of_job: str) -> None:
-    """As a coordinator leaves it."""
-    folder.mkdir()
-    journal = Journal(folder / FILE)
-    journal.write(generation=1, step=0, places=[(0, 0), (0, 1), (1, 0), (1, 1)], **of_job)
-    if end is not None:
-        journal.write(ended=end)
-    journal.close()
+from recycle_runtime.protocol.messages import AgentJoin, InjectedFault, JobEnded, JobOver, Member
+from tests.runtime.cli.ended_jobs import ENDS, coordinator, started_again, wait_for_nobody, write_end
 
 
 def send_agents(folder: Path, count: int, token: str) -> list[object]:
@@ -90,8 +66,7 @@ def test_a_coordinator_says_so_and_sends_all_agents_away(
     monkeypatch.setenv(TOKEN, token)
     write_end(tmp_path / "state", ENDS[ended])
     mark_over(tmp_path / "state")
-    argv = ["coordinator", square, "--steps", str(steps), "--listen", "127.0.0.1:0", "--nodes", "2"]
-    argv += ["--state", str(tmp_path / "state"), "--plan-ahead", "off", "--replan", "off"]
+    argv = coordinator(square, tmp_path / "state", steps)
     codes: list[int] = []
     thread = threading.Thread(target=lambda: codes.append(main(argv)))
     thread.start()
@@ -107,12 +82,7 @@ def test_a_coordinator_says_so_and_sends_all_agents_away(
 def test_a_coordinator_that_ended_before_it_had_told_everybody_says_nothing(
     tmp_path: Path, square: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv(TOKEN, new_token())
-    monkeypatch.setattr("recycle_runtime.coordinator.service._RETURN_SECONDS", 0.0)
-    write_end(tmp_path / "state", ENDS["well"])
-    argv = ["coordinator", square, "--steps", "9", "--listen", "127.0.0.1:0", "--nodes", "2"]
-    argv += ["--state", str(tmp_path / "state"), "--plan-ahead", "off", "--replan", "off"]
-    assert main(argv) == 0
+    assert main(started_again(square, tmp_path / "state", monkeypatch)) == 0
     assert capsys.readouterr().err == ""
     assert is_over(tmp_path / "state")
 
@@ -148,10 +118,7 @@ def test_a_finished_job_needs_no_plan_that_was_made_for_it(
     tmp_path: Path, square: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A copy of its folder without them was told to be one of a job that cannot go on."""
-    monkeypatch.setenv(TOKEN, new_token())
-    monkeypatch.setattr("recycle_runtime.coordinator.service._RETURN_SECONDS", 0.0)
-    argv = ["coordinator", square, "--steps", "9", "--listen", "127.0.0.1:0", "--nodes", "2"]
-    argv += ["--plan-ahead", "off", "--replan", "off"]
+    wait_for_nobody(monkeypatch)
     for name, end in (("finished", ENDS["well"]), ("running", None)):
         (tmp_path / name).mkdir()
         journal = Journal(tmp_path / name / FILE)
@@ -161,9 +128,9 @@ def test_a_finished_job_needs_no_plan_that_was_made_for_it(
         if end is not None:
             journal.write(ended=end)
         journal.close()
-    assert main([*argv, "--state", str(tmp_path / "finished")]) == 0
+    assert main(coordinator(square, tmp_path / "finished")) == 0
     assert capsys.readouterr().err == ""
-    assert main([*argv, "--state", str(tmp_path / "running")]) == 1
+    assert main(coordinator(square, tmp_path / "running")) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"recycle-run: error: {tmp_path}/running/gone.plan: no such file or directory; ")
 
@@ -171,12 +138,8 @@ def test_a_finished_job_needs_no_plan_that_was_made_for_it(
 def test_the_same_job_is_known(
     tmp_path: Path, square: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv(TOKEN, new_token())
-    monkeypatch.setattr("recycle_runtime.coordinator.service._RETURN_SECONDS", 0.0)
-    write_end(tmp_path / "state", ENDS["well"], job=origin_of(Bundle.read(square)).job)
-    argv = ["coordinator", square, "--steps", "9", "--listen", "127.0.0.1:0", "--nodes", "2"]
-    argv += ["--state", str(tmp_path / "state"), "--plan-ahead", "off", "--replan", "off"]
-    assert main(argv) == 0
+    job = origin_of(Bundle.read(square)).job
+    assert main(started_again(square, tmp_path / "state", monkeypatch, job=job)) == 0
     assert capsys.readouterr().err == ""
 
 
@@ -185,9 +148,7 @@ def test_a_job_that_has_never_begun_may_begin_there(
 ) -> None:
     monkeypatch.setenv(TOKEN, new_token())
     monkeypatch.setattr("recycle_runtime.cli.commands.coordinator._START_SECONDS", 0.0)
-    argv = ["coordinator", square, "--steps", "9", "--listen", "127.0.0.1:0"]
-    argv += ["--state", str(tmp_path / "state"), "--plan-ahead", "off", "--replan", "off"]
-    assert main(argv) == 1
+    assert main(coordinator(square, tmp_path / "state")) == 1
     assert not is_over(tmp_path / "state")
 
 
