@@ -156,6 +156,12 @@ def _workers_per_stage(job: JobSpec, failed: Sequence[tuple[int, int]]) -> list[
     return counts
 
 
+def _fewest_holders(job: JobSpec, failed: Sequence[tuple[int, int]]) -> int:
+    """Workers that hold the layers which fewest of them hold."""
+    workers = _workers_per_stage(job, failed)
+    return min(sum(workers[stage] for stage in stages) for stages in job.holders)
+
+
 def check_state_and_activations(
     source: PlanSource, recut: PlanSource, report: PlanReport
 ) -> Iterator[Violation]:
@@ -185,6 +191,8 @@ class _Claim(NamedTuple):
     plan: int
     workers: int
     entry: PlanClaims
+    keeps_redundancy: bool
+    """Whether as many workers hold each layer as the job asks for: a bound over cuts is about such plans."""
 
     def __str__(self) -> str:
         return f"plan {self.plan}" if self.cut is None else f"plan {self.plan} of cut {self.cut}"
@@ -195,12 +203,15 @@ def _bounds_over_cuts(source: PlanSource, job: JobSpec) -> Iterator[Violation]:
 
     Where plans in which groups of pipelines have cuts of their own have one, it is about these too.
     """
-    claims = [
-        _Claim(cut, plan, one.stages * one.pipelines - len(entry.failed), entry)
-        for cut, one in ((None, source), *enumerate(source.recuts))
-        for plan, entry in enumerate(one.plans)
-        if not one.groups or entry.bound_over_cuts
-    ]
+    claims: list[_Claim] = []
+    for cut, one in ((None, source), *enumerate(source.recuts)):
+        other = read_job(one)
+        for plan, entry in enumerate(one.plans):
+            if one.groups and not entry.bound_over_cuts:
+                continue
+            workers = one.stages * one.pipelines - len(entry.failed)
+            keeps = isinstance(other, str) or _fewest_holders(other, entry.failed) >= job.redundancy
+            claims.append(_Claim(cut, plan, workers, entry, keeps))
     for claim in claims:
         bound = claim.entry.bound_over_cuts
         if bound == 0:
@@ -218,10 +229,9 @@ def _false_bound(bound: int, claim: _Claim, claims: Sequence[_Claim], job: JobSp
             f"claims {bound} as a bound over all cuts, which must be between 1 and the bound of its own cut, "
             f"{claim.entry.lower_bound}"
         )
-    fastest = min(
-        (other for other in claims if other.workers <= claim.workers), key=lambda other: other.entry.period
-    )
-    if fastest.entry.period < bound:
+    others = [other for other in claims if other.workers <= claim.workers and other.keeps_redundancy]
+    fastest = min(others, key=lambda other: other.entry.period, default=None)
+    if fastest is not None and fastest.entry.period < bound:
         yield (
             f"claims that no plan of any cut for {claim.workers} workers beats {bound}, but {fastest}, with "
             f"{fastest.workers} workers, takes {fastest.entry.period}"

@@ -2,11 +2,13 @@
 
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from recycle_compiler.backends.bundle import bundle_bytes
+from recycle_compiler.cli.main import main
 from recycle_compiler.ir.bundled import read_job
 from recycle_compiler.ir.job import JobSpec, Techniques
 from recycle_compiler.ir.layout import Layout, absent_cells, halved, job_of_layout
@@ -265,3 +267,19 @@ def test_halves_need_a_job_that_allows_them(good: MemoryBundle) -> None:
     forbidden = halves(good, 40_000).with_job(split_ppm=None)
     (found,) = of(forbidden, Rule.CUT_MODEL)
     assert "micro-batches" in found.message
+
+
+def test_a_bound_over_cuts_is_about_plans_that_keep_redundancy(tmp_path: Path) -> None:
+    """With three failures 2x1,2x1,2x1, which covers them for a while, is faster than any that keeps it."""
+    source, plan = tmp_path / "six.job", tmp_path / "six.plan"
+    source.write_text(
+        "job six { parallel { pipeline = 2  data = 3  groups = off }  batch { microbatches = 4 } "
+        "layers { count = 6  forward = 1  backward_input = 1  backward_weight = 1  reduce = 0.5 } "
+        "tolerate { failures = 3 } }"
+    )
+    assert main(["--quiet", "compile", str(source), "-o", str(plan), "--jobs", "1"]) == 0
+    bundle = in_memory(Bundle.read(plan))
+    bound = bundle.plans[3].bound_over_cuts
+    (cover,) = (recut.plans[1] for recut in bundle.recuts if recut.job.cut == (2, 2, 2))
+    assert len(cover.failed) == 3 * bundle.recuts[0].pipelines - 3 and cover.period < bound
+    assert list(verify_bundle(bundle)) == []
