@@ -125,6 +125,14 @@ class WorkerFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class BeginsAnew:
+    """Before the first step: a worker of which some processes have come is started anew, all of it."""
+
+    worker: Worker
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerStuck:
     """A worker is gone because its own work did not come to an end."""
 
@@ -235,6 +243,7 @@ Event = (
     | Reconnected
     | Said
     | WorkerFailed
+    | BeginsAnew
     | WorkerStuck
     | EndWanted
     | StopWanted

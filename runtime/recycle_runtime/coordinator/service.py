@@ -30,6 +30,7 @@ from recycle_runtime.coordinator.events import (
     BeginGeneration,
     BeginLastSave,
     BeginMove,
+    BeginsAnew,
     BeginSave,
     CompleteCheckpoint,
     CompleteSave,
@@ -842,25 +843,32 @@ class Service:
             if node is None:
                 return False
             self._refill.started(worker, node, now)
-        elif come:
-            return self._end_half(worker, come)
-        elif self._job.phase is not Phase.FORMING:
-            # It is started with those that have failed.
-            return True
-        elif not self._agents.start(worker, faults):
+        elif come and not self._agents.has_room():
             return False
+        else:
+            if come:
+                self._end_half(worker, come)
+            if self._job.phase is not Phase.FORMING:
+                # It is started with those that have failed.
+                return True
+            if not self._agents.start(worker, faults):
+                return False
         self._tell(f"{name_of(worker)} is started again: its agent was gone before it had come")
         return True
 
-    def _end_half(self, worker: Worker, come: list[Member]) -> bool:
+    def _end_half(self, worker: Worker, come: list[Member]) -> None:
         """Of a worker some ranks have come from a node without an agent, so nobody can start its others
-        there; False if it cannot be started elsewhere either."""
-        if not self._agents.has_room():
-            return False
+        there. Before the first step that is no failure: those of its node may be on their way here from a
+        coordinator before this one."""
+        why = "has some of its ranks only"
         for member in come:
             self._connections.send(member, End(ok=False))
-        self._fail(come[0], "has some of its ranks only")
-        return True
+        if self._job.phase is not Phase.FORMING:
+            self._fail(come[0], why)
+            return
+        # When an agent says that they have ended, that is no failure either.
+        self._refused.update(pid for member in come if (pid := self._connections.pid_of(member)) is not None)
+        self._happen(BeginsAnew(worker, f"{name_of(worker)} {why}"))
 
     def _process_ended(self, connection: Line, message: ProcessEnded) -> None:
         self._agents.heard(connection, self._clock.now())

@@ -29,6 +29,7 @@ from recycle_runtime.coordinator.events import (
     BeginGeneration,
     BeginLastSave,
     BeginMove,
+    BeginsAnew,
     BeginSave,
     CheckpointClosed,
     CheckpointNotBegun,
@@ -258,6 +259,7 @@ class StateMachine:
             Reconnected: self._reconnected,
             Said: lambda event: self._members.handle(event.member, event.message),
             WorkerFailed: self._worker_failed,
+            BeginsAnew: self._begins_anew,
             WorkerStuck: self._worker_stuck,
             EndWanted: self._end_wanted,
             StopWanted: lambda event: self._stop_at_boundary(event.why),
@@ -743,12 +745,7 @@ class StateMachine:
         worker, cause = event.worker, event.cause
         self.expected.discard(worker)
         trained = any(member.worker == worker for member in self.roster.active())
-        gone = self.roster.remove(worker)
-        self.cells.drop(worker)
-        for member in gone:
-            self._orders.append(Fence(member, cause))
-            self.checkpoints.drop(member)
-            self.scripts.drop(member)
+        gone = self._remove(worker, cause)
         if self.phase is Phase.SAVING:
             self._lost_while_saving(worker, cause)
             return
@@ -779,6 +776,21 @@ class StateMachine:
                 self.recovery.fault_at = event.fault_at
             # Earlier reports may have counted on it; all processes report again.
             self._gather(self.number + 1)
+
+    def _remove(self, worker: Worker, why: str) -> list[Member]:
+        """Its processes, which are none of the job any more."""
+        gone = self.roster.remove(worker)
+        self.cells.drop(worker)
+        for member in gone:
+            self._orders.append(Fence(member, why))
+            self.checkpoints.drop(member)
+            self.scripts.drop(member)
+        return gone
+
+    def _begins_anew(self, event: BeginsAnew) -> None:
+        """It is waited for, as before it came; it holds nothing yet."""
+        self._remove(event.worker, event.why)
+        self.expected.add(event.worker)
 
     def _worker_stuck(self, event: WorkerStuck) -> None:
         """One that hangs may be a machine's fault; all workers of a stage, or two in one step, are not."""

@@ -145,3 +145,16 @@ def test_half_a_worker_on_a_node_without_an_agent_makes_way(ranked: Job) -> None
     wait(ranked, PAUSE, full, roomy)
     assert half.sent[-1] == End(ok=False) and not half.is_open
     assert not ranked.has(RANKS[0])
+    assert (0, 0) in ranked.service.job.expected, "it has not failed"
+    assert set(RANKS) <= {*full.started(), *roomy.started()}
+
+
+def test_half_a_worker_that_ends_is_no_failure(ranked: Job) -> None:
+    """Its agent comes back, and says what has become of the process that was told to end."""
+    ranked.agent("a").close()
+    ranked.service.message(Line(ranked.service), join(RANKS[0], node=7))
+    others = [ranked.agent("b"), ranked.agent("c")]
+    wait(ranked, PAUSE + 1, *others)
+    back, pid = ranked.agent("a", RANKS[0]), join(RANKS[0], node=7).pid
+    ranked.service.message(back, ProcessEnded(RANKS[0], pid, "ended with status 1", 0))
+    assert (0, 0) in ranked.service.job.expected and ranked.service.ended is None

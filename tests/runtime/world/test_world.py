@@ -78,6 +78,17 @@ def test_a_worker_has_all_its_ranks_on_one_node(jobs: list[WorldJob]) -> None:
     assert not outcome.wrong and outcome.error is None, told(story, outcome)
 
 
+@pytest.mark.parametrize("at", [0.5, 0.58])
+def test_half_of_every_worker_has_come(jobs: list[WorldJob], at: float) -> None:
+    """Found once: the node of the coordinator lost power while workers arrived. Those who had come, and two
+    of three agents, did not notice it for seconds; of each worker the other rank came to the next
+    coordinator, which gave all of them up, and the job ended before it had begun."""
+    faults = (KillAgent(0.082, 0.57, node=2), MoveCoordinator(at, 0.013))
+    story = _quiet(1794874987802, jobs[3:], faults=faults, nodes=3, room=4, steps=6, checkpoints=0, copies=0)
+    outcome = World(replace(story, relay=False)).run()
+    assert not outcome.wrong and outcome.error is None, told(story, outcome)
+
+
 def test_the_same_seed_is_the_same_story(jobs: list[WorldJob]) -> None:
     first, again = (World(scenario(3, jobs)).run() for _ in range(2))
     assert (first.digest, first.events) == (again.digest, again.events)
