@@ -55,6 +55,15 @@ def _of_groups(schedule: Schedule, layout: GroupedLayout) -> Iterator[str]:
         )
 
 
+def no_plan(schedule: Schedule) -> str:
+    """Which plans the bound of a plan is about, as in "no plan is faster"."""
+    job, claims = schedule.job, schedule.claims
+    over = claims.bound_over_cuts
+    if over >= claims.lower_bound or not (over or job.is_recut):
+        return "no plan"
+    return "no plan of these groups and shares" if job.groups else "no plan of this cut"
+
+
 def workers_text(schedule: Schedule) -> str:
     """How many workers a plan has."""
     return plural(schedule.job.workers - len(schedule.failed), "worker")

@@ -20,7 +20,7 @@ from recycle_compiler.ir.ops import OpKind
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.units import memory_text, percent, short, time_text, unit_name
 from recycle_compiler.viz.grid import KIND_WORDS, Box, boxes_by_worker, row_groups
-from recycle_compiler.viz.heading import heading
+from recycle_compiler.viz.heading import heading, no_plan
 
 Theme = Literal["auto", "light", "dark"]
 THEMES: tuple[Theme, ...] = ("auto", "light", "dark")
@@ -208,9 +208,9 @@ def _measures(schedule: Schedule, scale: Scale, y: float) -> Iterator[dict[str, 
     for number, (name, ticks) in enumerate(rows):
         text = f"{name} {time_text(job, ticks)} {unit_name(job)}"
         if name == "period" and claims.status == "optimal":
-            text += ", and no plan is faster"
+            text += f", and {no_plan(schedule)} is faster"
         elif name == "bound":
-            text += ": no plan is faster"
+            text += f": {no_plan(schedule)} is faster"
         yield {
             "name": name,
             "y": y + 22.0 * number,

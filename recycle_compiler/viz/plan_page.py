@@ -19,7 +19,7 @@ from recycle_compiler.ir.ops import Column, Op, OpKind, op_duration
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.units import unit_name
 from recycle_compiler.viz.grid import KIND_WORDS, row_groups
-from recycle_compiler.viz.heading import heading
+from recycle_compiler.viz.heading import heading, no_plan
 from recycle_compiler.viz.picture import LIGHT_KINDS, PALETTES, busiest_start, proof_text
 from recycle_compiler.viz.shell import MADE_BY, whole_page
 
@@ -84,6 +84,7 @@ def document_of(schedule: Schedule, failures: int | None = None, run: Run | None
         "lower_bound": claims.lower_bound,
         "reason": claims.reason,
         "status": claims.status,
+        "no_plan": no_plan(schedule),
         "period_start": busiest_start(schedule),
     }
     if run is not None:

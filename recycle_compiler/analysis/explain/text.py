@@ -20,7 +20,7 @@ from recycle_compiler.ir.groups import AnyLayout, stages_of_groups
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.layout import Layout
 from recycle_compiler.ir.units import percent, plural, time_text, unit_name
-from recycle_compiler.viz.heading import heading, stage_list
+from recycle_compiler.viz.heading import heading, no_plan, stage_list
 
 _MOVES = 4
 """Changes of the cut that are told; JSON has them all."""
@@ -50,7 +50,7 @@ def explanation_text(explanation: Explanation) -> str:
 def _head(explanation: Explanation) -> Iterator[str]:
     job, claims = explanation.schedule.job, explanation.schedule.claims
     yield from heading(explanation.schedule)
-    none = "no plan of these groups and shares" if job.groups else "no plan"
+    none = no_plan(explanation.schedule)
     proof = f"optimal: {none} is faster"
     if claims.status != "optimal":
         bound = amount(job, claims.lower_bound)

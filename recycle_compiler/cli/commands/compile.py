@@ -206,6 +206,7 @@ def _cut(job: JobSpec, summary: PlanSummary) -> dict[str, Any]:
         return {}
     return {
         "workers": job.workers - summary.failures,
+        "layout": str(summary.layout),
         "stages": summary.layout.stages,
         "cut": list(summary.layout.layers),
         "hosts": list(summary.layout.workers),

@@ -78,7 +78,7 @@ def add_arguments(parser: Arguments) -> None:
         "--groups",
         action="store_true",
         help="with --workers: plan two groups of pipelines with cuts of their own, if that is faster; such a "
-        "plan can be looked at, and no run takes it yet",
+        "plan can be looked at, and no job begins with it",
     )
     parser.add_argument(
         "--slow",

@@ -205,3 +205,25 @@ def test_one_of_the_group_failed(
 def test_every_rule_holds(plan: str) -> None:
     assert any(recut.groups for recut in Bundle.read(plan).recuts)
     assert main(["verify", plan]) == 0
+
+
+def test_json_names_the_layout(files: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compile", files[0], "--json", "--groups", "on", "--jobs", "1"]) == 0
+    layouts = [row["layout"] for row in json.loads(capsys.readouterr().out)["plans"]]
+    assert layouts == ["4x8", "2x2,2x2@10+4x3@6", "4x6", FIVE]
+
+
+@pytest.mark.parametrize(
+    ("failures", "words"),
+    [("0", "no plan"), ("2", "no plan of this cut"), ("3", "no plan of these groups and shares")],
+)
+def test_what_a_bound_is_about(
+    plan: str, failures: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With two failures a plan under one cut takes 36 slots, and two groups take 33 at least."""
+    assert main(["explain", plan, "--failures", failures, "--what-if", "none"]) == 0
+    assert f"optimal: {words} is faster; makespan" in capsys.readouterr().out
+    assert main(["show", plan, "--failures", failures, "--format", "svg"]) == 0
+    assert f"slots, and {words} is faster<" in capsys.readouterr().out
+    assert main(["show", plan, "--failures", failures, "--format", "html"]) == 0
+    assert f'"no_plan":"{words}"' in capsys.readouterr().out.replace('": "', '":"')

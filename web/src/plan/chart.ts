@@ -510,12 +510,12 @@ export class Chart {
   private measures(): { name: "period" | "bound"; ticks: number; text: string }[] {
     const { about } = this.plan;
     const isBest = about.status === "optimal" && !about.measured;
-    const words = about.measured ? "step as measured" : isBest ? "period, and no plan is faster" : "period";
+    const words = about.measured ? "step as measured" : isBest ? `period, and ${about.no_plan} is faster` : "period";
     const found: { name: "period" | "bound"; ticks: number; text: string }[] = [
       { name: "period", ticks: about.period, text: `${this.plan.timeText(about.period)} ${about.unit}: ${words}` },
     ];
     if (!isBest && about.lower_bound > 0) {
-      found.push({ name: "bound", ticks: about.lower_bound, text: `${this.plan.timeText(about.lower_bound)} ${about.unit}: ${about.measured ? "planned period" : "bound, no plan is faster"}` });
+      found.push({ name: "bound", ticks: about.lower_bound, text: `${this.plan.timeText(about.lower_bound)} ${about.unit}: ${about.measured ? "planned period" : `bound, ${about.no_plan} is faster`}` });
     }
     return found;
   }

@@ -33,6 +33,8 @@ export interface PlanDocument {
   lower_bound: number;
   reason: string;
   status: string;
+  /** Which plans the bound is about, as in "no plan is faster". */
+  no_plan: string;
   period_start: number;
   groups: WorkerName[][];
   failed: WorkerName[];
