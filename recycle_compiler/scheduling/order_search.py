@@ -30,11 +30,11 @@ class _Kind(NamedTuple):
 
 
 _KINDS = (_Kind(50, 30), _Kind(50, 100), _Kind(100, 300))
-_LEAST_TIMED = 1_000_000
+_LEAST_TIMED = 300_000
 """Ops that are timed in a run of a plan that is not large."""
-_TIMED = 30
+_TIMED = 5
 """And in a large one, for each of its ops."""
-_MOST_RUNS = 12
+_MOST_RUNS = 6
 _GAIN = 20
 """More runs follow while all of one kind together get nearer by one part in so many."""
 _IDLE = 100_000

@@ -153,7 +153,9 @@ _ANEW = 2
 """Rounds after which other settings are drawn: the first begins with the best of them, the next with a
 flow."""
 _DRAWN = 40
-"""Settings that are tried then; many plans are done before, so the first ones are fewer."""
+"""Settings that are tried then; many plans are done before, so the first ones are fewer ..."""
+_CHEAP = 5_000
+"""... unless a plan has no more ops than this."""
 _FAR_FLOW = 150
 """A flow is worth a round if it misses the aim by no more than this percentage of what rules miss."""
 _SHIFTS = (1, 2, 4, 8, 16)
@@ -169,7 +171,7 @@ _MORE = 4
 _CLOSE = 2
 """... where a period is no further from the aim than this many times what would be enough."""
 _FINEST = 60_000
-"""Up to so many ops that is done, and single ops are moved; beyond, neither is worth its time."""
+"""Up to so many ops; beyond, they are not worth their time."""
 _FAR_AWAY = 6
 """Where it is further away than this after some rounds, ..."""
 _HOPEFUL = 2
@@ -205,30 +207,35 @@ class _Tried(NamedTuple):
 def tune(clock: Clock, goal: Goal, effort: Tuning, noise: Noise, deadline: Deadline) -> Timed:
     """The best schedule found; stops when one is good enough."""
     tuner = _Tuner(clock, goal, noise, deadline)
-    best: Placed | None = None
+    best: list[Placed] = []
+    moved: list[Timed] = []
     begins: list[_Tried] = []
-    is_fine = effort.rounds > 1 and clock.problem.ops <= _FINEST
-    for turn in range(max(1, effort.rounds + (_MORE if is_fine else 0))):
+    for turn in range(max(1, effort.rounds + (_MORE if clock.problem.ops <= _FINEST else 0))):
         if turn % _ANEW == 0:
-            begins = tuner.begins(effort, effort.settings if turn == 0 else _DRAWN)
+            is_first = turn == 0 and clock.problem.ops > _CHEAP
+            begins = tuner.begins(effort, effort.settings if is_first or effort.rounds < _ANEW else _DRAWN)
             assert begins, "no rule finds an order that obeys every edge"
+            # One for each start: what is best of all may have been moved before.
+            best.append(begins[0].placed)
         begin = begins[turn % _ANEW % len(begins)]
-        best = min(best or begin.placed, begins[0].placed, begin.placed, key=_rank)
-        if tuner.is_done(best) or effort.rounds == 0:
+        best[-1] = min(best[-1], begin.placed, key=_rank)
+        if tuner.is_done(best[-1]) or effort.rounds == 0:
             break
         found = tuner.changes(begin, effort.changes)
         found = exchange(clock, found, goal, effort.exchanges, noise, deadline)
-        best = min(best, found, key=_rank)
-        if turn + 1 >= _HOPEFUL and _is_hopeless(clock.problem, best.period, goal):
+        best[-1] = min(best[-1], found, key=_rank)
+        period = min(best, key=_rank).period
+        if turn + 1 >= _HOPEFUL and _is_hopeless(clock.problem, period, goal):
             break
-        if turn + 1 >= effort.rounds and best.period > goal.times_as_far(_CLOSE):
+        if (turn + 1) % _ANEW == 0 and goal.enough < best[-1].period <= goal.times_as_far(_NEAR):
+            moved.append(reorder(clock, best[-1].order, goal, noise, deadline))
+            if moved[-1].period <= goal.enough:
+                break
+        if turn + 1 >= effort.rounds and period > goal.times_as_far(_CLOSE):
             break
-    assert best is not None, "there is a first turn"
-    if is_fine and best.period <= goal.times_as_far(_NEAR):
-        return reorder(clock, best.order, goal, noise, deadline)
-    timed = clock.time(best.order)
+    timed = clock.time(min(best, key=_rank).order)
     assert timed is not None
-    return timed
+    return min([timed, *moved], key=lambda one: one.rank)
 
 
 def tune_elsewhere(
