@@ -31,7 +31,7 @@ import numpy as np
 
 from recycle_compiler.ir.failure import FailureSet, Worker, failure_set, worker_at, worker_number
 from recycle_compiler.ir.graph import Graph, memory_of
-from recycle_compiler.ir.job import JobSpec, TextError, parse_job, print_job
+from recycle_compiler.ir.job import PER_CHUNK, JobSpec, TextError, parse_job, print_job
 from recycle_compiler.ir.ops import MICROBATCH_KINDS, UNSET, Op, OpKind, op_duration, op_table
 from recycle_compiler.ir.schedule import Schedule, WorkEdge, schedule_order
 from recycle_compiler.ir.streams import Claims, Streams
@@ -51,10 +51,19 @@ def print_time(ticks: int, ticks_per_unit: int) -> str:
 
 def parse_time(word: str, ticks_per_unit: int) -> int:
     """Inverse of `print_time`."""
+    if _TIME.fullmatch(word) is None:
+        raise ValueError(f"{word} is not a time")
     ticks = Fraction(word) * ticks_per_unit
     if ticks.denominator != 1:
         raise ValueError(f"{word} is not a whole number of ticks")
+    if abs(ticks) > _MOST_TICKS:
+        raise ValueError(f"{word} is longer than any iteration")
     return int(ticks)
+
+
+_TIME = re.compile(r"-?[0-9]{1,30}(\.[0-9]{1,30})?")
+_MOST_TICKS = 1 << 60
+"""What all ops of a job take together at most."""
 
 
 def print_release(release: Sequence[int], unit: int) -> str:
@@ -99,12 +108,21 @@ def split_text(text: str, level: str) -> tuple[JobSpec, FailureSet, list[tuple[i
     if not heads:
         raise TextError(0, "the line of failed workers is missing")
     job = parse_job(lines[1 : heads[0]])
+    for name in PER_CHUNK:
+        if any((value or 0) > _MOST_TICKS for value in getattr(job, name)):
+            raise TextError(0, f"{name} is larger than that of any job")
     try:
         failed = failure_set(parse_worker(word) for word in lines[heads[0]].split()[1:])
     except ValueError as cause:
         raise TextError(heads[0] + 1, str(cause)) from cause
+    if outside := [worker for worker in failed if not _is_in_grid(worker, job)]:
+        raise TextError(heads[0] + 1, f"worker {outside[0]} has failed, which is outside the grid")
     rest = [(number, line.split()) for number, line in enumerate(lines, start=1)][heads[0] + 1 :]
     return job, failed, [(number, words) for number, words in rest if words]
+
+
+def _is_in_grid(worker: Worker, job: JobSpec) -> bool:
+    return 0 <= worker.pipeline < job.pipelines and 0 <= worker.stage < job.stages
 
 
 def parse_worker(word: str) -> Worker:
@@ -276,11 +294,13 @@ def _from_label(label: str, worker: Worker, job: JobSpec) -> Op:
         raise ValueError(f"unknown op {label}")
     kind = OpKind[found[1]]
     chunk = worker.stage if found[4] is None else int(found[4])
-    if not (0 <= worker.stage < job.stages and 0 <= chunk < job.chunks):
+    if not (_is_in_grid(worker, job) and 0 <= chunk < job.chunks):
         raise ValueError(f"{label} of worker {worker} is outside the grid")
     if (kind in MICROBATCH_KINDS) != (found[2] is not None):
         raise ValueError(f"{label} is not an op on a micro-batch, or on none")
     place = (UNSET, UNSET) if found[2] is None else (int(found[2]), int(found[3]))
+    if not (place[0] < job.pipelines and place[1] < job.microbatches):
+        raise ValueError(f"{label} is of a micro-batch that the job does not have")
     number = worker_number(worker, job.pipelines)
     return Op(kind, *place, chunk, number, op_duration(job, kind, chunk))
 

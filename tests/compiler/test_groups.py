@@ -1,5 +1,6 @@
 """Groups of pipelines with cuts of their own: from a layout to a bundle that verifier and engine accept."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from recycle_compiler.ir.layout import Layout
 from recycle_compiler.ir.ops import OpKind
 from recycle_compiler.ir.streams import Streams
 from recycle_compiler.ir.target import Target
+from recycle_compiler.ir.text import print_schedule
 from recycle_compiler.planner.compile import plan_failed
 from recycle_compiler.simulator.engine import simulate
 from recycle_compiler.verifier.report import Rule
@@ -308,3 +310,29 @@ def test_what_cannot_be_planned(
     source.write_text(JOB)
     assert main(["plan", str(source), "--layout", text]) != 0
     assert why in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "wrong", "why"),
+    [
+        (r"(?m)^failed .*$", "failed 0:99999999999999999999", "outside the grid"),
+        (r"(?m)^forward .*$", "forward 99999999999999999999 1", "forward is larger"),
+        (r"(?m)^release .*$", "release 0 0 1/0", "1/0 is not a time"),
+        (r"(?m)^release .*$", "release 0 0 1e999999999", "1e999999999 is not a time"),
+        (r"  \S+ O", "  99999999999999999999 O", "longer than any iteration"),
+        (r"F0\.0", "F0.99999999999999999999", "a micro-batch that the job does not have"),
+        (r"(?m)^worker 0:0", "worker 99999999999999999999:0", "outside the grid"),
+    ],
+)
+def test_a_damaged_schedule_text_ends_in_a_sentence(
+    line: str, wrong: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = print_schedule(replay(planned()))
+    damaged = re.sub(line, wrong, text, count=1)
+    assert damaged != text
+    good, bad = tmp_path / "good.txt", tmp_path / "bad.txt"
+    good.write_text(text)
+    bad.write_text(damaged)
+    assert main(["diff", str(good), str(bad)]) == 1
+    said = capsys.readouterr()
+    assert why in said.err and not said.out
