@@ -33,6 +33,8 @@ class Sends(Protocol):
 class _Agent:
     def __init__(self, room: int, name: str, heard: float, memory: str = "") -> None:
         self.room, self.name, self.heard, self.memory = room, name, heard, memory
+        self.lived = heard
+        """When it certainly lived: what is heard now may have been said while this process did not listen."""
         self.pids: dict[Member, int] = {}
         """0 until the agent has said it."""
         self.is_shunned = False
@@ -51,7 +53,9 @@ class Agents:
         self._named: dict[str, Sends] = {}
         self._shunned: set[str] = set()
         """Names of agents that other nodes do not reach."""
-        self._looked = now
+        self._looked = self._looked_before = now
+        """Last, and the time before. This process may have been stopped between the two: what it hears then
+        was perhaps said soon after the first."""
         self._roomy: dict[Sends, _Agent] | None = None
         """Those that may have room, in the order in which they came; None: to be found out."""
         self._known: Counter[Member] = Counter()
@@ -81,8 +85,8 @@ class Agents:
 
     def heard(self, connection: Sends, now: float) -> None:
         """It lives."""
-        if connection in self._agents:
-            self._agents[connection].heard = now
+        if (agent := self._agents.get(connection)) is not None:
+            agent.heard, agent.lived = now, max(agent.lived, self._looked_before)
 
     def timed_out(
         self, can_go_on_without: Callable[[set[Worker]], bool], now: float
@@ -95,19 +99,18 @@ class Agents:
         if now - self._looked > self._patience / 2:
             # It was this process that did not listen.
             for agent in self._agents.values():
-                agent.heard += now - self._looked
-        self._looked = now
+                agent.heard = min(now, agent.heard + now - self._looked)
+        self._looked_before, self._looked = self._looked, now
         if all(now - agent.heard <= self._patience for agent in self._agents.values()):
             return []
-        doubtful = [agent for agent in self._agents.values() if now - agent.heard > self._patience / 2]
-        is_bearable = can_go_on_without({member.worker for agent in doubtful for member in agent.pids})
+        is_bearable = can_go_on_without(self.silent(now))
         limit = self._patience if is_bearable else max(self._patience, _LAST_PATIENCE)
         found = [connection for connection, agent in self._agents.items() if now - agent.heard > limit]
         return [(connection, self.leave(connection)) for connection in found]
 
     def silent(self, now: float) -> set[Worker]:
         """Workers of nodes that have not been heard of for a while, and may turn out to be gone."""
-        late = (agent for agent in self._agents.values() if now - agent.heard > self._patience / 2)
+        late = (agent for agent in self._agents.values() if now - agent.lived > self._patience / 2)
         return {member.worker for agent in late for member in agent.pids}
 
     def shun(self, member: Member) -> None:

@@ -1,5 +1,7 @@
 """Which nodes are given up when nothing is heard of them."""
 
+import pytest
+
 from recycle_runtime.coordinator.agents import Agents
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.protocol.messages import AgentJoin, Member, RunningProcess, ToAgent
@@ -76,6 +78,21 @@ def test_a_coordinator_that_did_not_listen_blames_nobody() -> None:
     nodes.agents.heard(nodes.lines[0], nodes.now)
     assert nodes.agents.timed_out(lambda gone: True, nodes.now) == []
     assert nodes.later(4.0, heard=[0, 1]) == [2]
+
+
+@pytest.mark.parametrize("looks_first", [False, True])
+@pytest.mark.parametrize("stopped", [1.4, 2.4])
+def test_what_was_said_while_it_did_not_listen_may_be_old(stopped: float, looks_first: bool) -> None:
+    """Node 1 is cut off, and the last that is heard of node 0 was said soon after the coordinator was
+    stopped: neither is given up because the other is there."""
+    nodes = _Nodes(2)
+    nodes.later(2.0, heard=[0, 1])
+    nodes.now += stopped
+    if looks_first:
+        assert nodes.agents.timed_out(lambda gone: len(gone) < 2, nodes.now) == []
+    nodes.agents.heard(nodes.lines[0], nodes.now)
+    assert nodes.later(20.0, heard=[]) == []
+    assert nodes.later(20.0, heard=[1]) == [0]
 
 
 def test_a_node_that_others_do_not_reach_stays_so_until_another_agent_runs_there() -> None:

@@ -21,6 +21,7 @@ from recycle_runtime.testing.world.faults import (
     NewNode,
     Partition,
     StopAgent,
+    StopCoordinator,
     StopNode,
     StopWorker,
 )
@@ -86,6 +87,18 @@ def test_half_of_every_worker_has_come(jobs: list[WorldJob], at: float) -> None:
     faults = (KillAgent(0.082, 0.57, node=2), MoveCoordinator(at, 0.013))
     story = _quiet(1794874987802, jobs[3:], faults=faults, nodes=3, room=4, steps=6, checkpoints=0, copies=0)
     outcome = World(replace(story, relay=False)).run()
+    assert not outcome.wrong and outcome.error is None, told(story, outcome)
+
+
+@pytest.mark.parametrize("stopped", [0.45, 0.55])
+def test_what_a_stopped_coordinator_hears_may_be_old(jobs: list[WorldJob], stopped: float) -> None:
+    """Found once: one of two nodes was cut off for a moment, the other lost power while the coordinator was
+    stopped. What it had said before counted as said when the coordinator heard it, so the first node was
+    given up because of the other: the job ended, although it came back."""
+    cut, lost = Partition(2.2426, 4.45, pairs=((-1, 1), (0, 1))), LoseNode(2.52, 0.0, node=0)
+    faults = (cut, StopCoordinator(2.2429, stopped), lost)
+    story = replace(scenario(1794874988174, jobs), faults=faults)
+    outcome = World(story).run()
     assert not outcome.wrong and outcome.error is None, told(story, outcome)
 
 
