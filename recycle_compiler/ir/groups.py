@@ -13,6 +13,7 @@ is the end of a step: a worker that has done all its work sums its chunks in ord
 all holders of the chunk are there.
 """
 
+import re
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -59,7 +60,10 @@ AnyLayout = Layout | GroupedLayout
 
 
 def parse_any_layout(text: str) -> AnyLayout:
-    """Read `8x4,8x4` or `16x3@24+8x1,8x1@8`; ValueError says what is wrong."""
+    """Read `8x4,8x4` or `16x3@24+8x1,8x1@8`, also as tables print it: `16x3 @24 + 8x1*2 @8`.
+
+    ValueError says what is wrong.
+    """
     parts = text.split("+")
     if len(parts) == 1 and "@" not in text:
         return parse_layout(text)
@@ -69,7 +73,7 @@ def parse_any_layout(text: str) -> AnyLayout:
     shares: list[int] = []
     for part in parts:
         layout, at, share = part.strip().partition("@")
-        if not (at and share.strip().isdecimal() and int(share)):
+        if not (at and _SHARE.fullmatch(share.strip()) and int(share)):
             raise ValueError(
                 f"a group is a layout and its micro-batches, such as 8x4,8x4@32, got `{part.strip()}`"
             )
@@ -78,6 +82,9 @@ def parse_any_layout(text: str) -> AnyLayout:
     if len({sum(layout.layers) for layout in groups}) > 1:
         raise ValueError("every group must have all layers")
     return GroupedLayout(tuple(groups), tuple(shares))
+
+
+_SHARE = re.compile("[0-9]{1,9}")
 
 
 def grouped_layout_of(job: JobSpec, failed: FailureSet) -> GroupedLayout | None:

@@ -1,6 +1,7 @@
 """A layout: how the layers of a model are cut into stages, and how many workers each stage gets.
 
     8x4,8x4,7x5        three stages of 8, 8 and 7 layers on 4, 4 and 5 workers
+    8x4*2 7x5          the same, as tables print it
 
 A plan under another cut is an ordinary plan of a derived job, whose stages are those of the layout. Its grid
 has as many pipelines as the largest stage has workers, or a few more, so that micro-batches divide; cells
@@ -8,6 +9,7 @@ without a worker count as failed. Micro-batch m of pipeline p has the number p *
 cut, so that each cut trains on the same data.
 """
 
+import re
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
@@ -42,16 +44,24 @@ class Layout:
 
 
 def parse_layout(text: str) -> Layout:
-    """Read `8x4,8x4`; ValueError says what is wrong."""
+    """Read `8x4,8x4`, with commas or spaces, or `8x4*2`; ValueError says what is wrong."""
     layers: list[int] = []
     workers: list[int] = []
-    for part in text.split(","):
-        first, by, second = part.strip().partition("x")
-        if not (by and first.isdecimal() and second.isdecimal() and int(first) and int(second)):
-            raise ValueError(f"a stage is LAYERSxWORKERS, such as 8x4, got `{part.strip()}`")
-        layers.append(int(first))
-        workers.append(int(second))
+    for part in _BETWEEN_STAGES.split(text.strip()):
+        found = _STAGES.fullmatch(part)
+        first, second, count = (int(word) for word in found.groups("1")) if found else (0, 0, 0)
+        if not (first and second and count):
+            raise ValueError(
+                f"a stage is LAYERSxWORKERS, such as 8x4, and 8x4*3 is three of them, got `{part}`"
+            )
+        layers += [first] * count
+        workers += [second] * count
     return Layout(tuple(layers), tuple(workers))
+
+
+_BETWEEN_STAGES = re.compile(r"\s*,\s*|\s+")
+_STAGES = re.compile(r"([0-9]{1,9})x([0-9]{1,9})(?:\*([0-9]{1,4}))?")
+"""One stage, or equal neighbours; with more digits it is no model's."""
 
 
 def layout_of(job: JobSpec, failed: FailureSet) -> Layout | None:

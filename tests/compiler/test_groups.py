@@ -32,6 +32,7 @@ from recycle_compiler.planner.compile import plan_failed
 from recycle_compiler.simulator.engine import simulate
 from recycle_compiler.verifier.report import Rule
 from recycle_compiler.verifier.verify import verify_bundle
+from recycle_compiler.viz.table import layout_text
 from recycle_runtime.plan.bundle import Bundle, BundleError
 from recycle_runtime.plan.bundle_index import pack_index, unpack_index
 from recycle_runtime.plan.isa import Opcode
@@ -69,9 +70,20 @@ def test_the_text_of_a_layout_reads_back(text: str) -> None:
     assert parse_any_layout("8x4,8x4") == Layout((8, 8), (4, 4))
 
 
+@pytest.mark.parametrize("text", [TEXT, "2x1*3@9+1x1,5x2@4+6x2@3", "2x2*2,1x2*2@9+6x1@7"])
+def test_a_layout_reads_back_as_tables_print_it(text: str) -> None:
+    layout = parse_any_layout(text)
+    assert parse_any_layout(layout_text(layout, ())) == layout
+    assert parse_any_layout("  8x4*2 , 7x5\n7x5 ") == Layout((8, 8, 7, 7), (4, 4, 5, 5))
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
+        ("8x4*0", "a stage is LAYERSxWORKERS"),
+        ("8x4*99999", "a stage is LAYERSxWORKERS"),
+        ("8x4 * 2", r"got `\*`"),
+        (f"8x4@{'9' * 5000}+8x4@1", "a group is a layout and its micro-batches"),
         ("8x4@3", "one group has all micro-batches"),
         ("8x4+8x2@3", "a group is a layout and its micro-batches"),
         ("8x4@0+8x2@3", "a group is a layout and its micro-batches"),

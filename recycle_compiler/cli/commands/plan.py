@@ -59,7 +59,8 @@ def add_arguments(parser: Arguments) -> None:
         metavar="LxW,LxW",
         help="plan a job in layers under this cut: layers x workers of each stage, as 8x4,8x4,7x5; "
         "workers are then rank:stage of this layout. With + between them, groups of pipelines with cuts of "
-        "their own, each with its micro-batches, as 12x2,11x2@24+23x1@8",
+        "their own, each with its micro-batches, as 12x2,11x2@24+23x1@8. What the table of `compile` prints "
+        "is read too, in quotes: '8x4*2 7x5'",
     )
     parser.add_argument(
         "--split",

@@ -22,9 +22,14 @@ NOT_IN_LAYERS = (
 
 
 def layout_argument(text: str) -> AnyLayout:
-    """The value of `--layout`."""
+    """The value of `--layout`, also as the table of `compile` prints it."""
+    stages = text.strip().removesuffix("(own cut)")
+    if stages.endswith("in halves"):
+        raise argparse.ArgumentTypeError(
+            "leave out `in halves`: it names no stage (`plan` has it as --split)"
+        )
     try:
-        return parse_any_layout(text)
+        return parse_any_layout(stages)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 

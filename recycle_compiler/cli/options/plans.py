@@ -60,7 +60,11 @@ def add_plan_arguments(parser: ArgumentParser, default_cut: str = FASTEST) -> No
         f"for so many workers has it, or the Nth other cut of the bundle (default: {default_cut})",
     )
     cuts.add_argument(
-        "--layout", type=layout_argument, metavar="LxW,LxW", help="the cut with these layers x workers"
+        "--layout",
+        type=layout_argument,
+        metavar="LxW,LxW",
+        help="the cut with these layers x workers, as 8x4,8x4,7x5 or as the table of `compile` prints it, in "
+        "quotes: '8x4*2 7x5'",
     )
 
 

@@ -65,6 +65,7 @@ def test_without_options_it_says_what_is_seen(layered_bundle: str, recyclec: Rec
         (("--failed", "0:0"), 63, [3, 3], [3, 4]),
         (("--cut", "1"), 73, [5, 1], [4, 2]),
         (("--layout", "5x4,1x2"), 73, [5, 1], [4, 2]),
+        (("--layout", "2x2*2 2x4"), 50, [2, 2, 2], [2, 2, 4]),
         (("--cut", "1", "--failures", "0"), 73, [5, 1], [4, 2]),
         (("--cut", "0", "--failures", "1"), 98, [2, 2, 2], [1, 1, 3]),
     ],

@@ -123,7 +123,18 @@ def test_a_layout_that_cannot_be_read(
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
         recyclec("plan", layered_job, "--layout", "3x4,3")
-    assert "--layout: a stage is LAYERSxWORKERS, such as 8x4, got `3`" in capsys.readouterr().err
+    sentence = "--layout: a stage is LAYERSxWORKERS, such as 8x4, and 8x4*3 is three of them, got `3`"
+    assert sentence in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        recyclec("plan", layered_job, "--layout", "3x4*2, in halves")
+    assert "--layout: leave out `in halves`: it names no stage" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["2x2*2 2x4", "2x2*2, 2x4", " 2x2 2x2,2x4 (own cut)"])
+def test_a_layout_as_the_table_prints_it(text: str, layered_job: str, recyclec: Recyclec) -> None:
+    named = recyclec("plan", layered_job, "--layout", "2x2,2x2,2x4", "--format", "schedule")
+    assert named[0] == 0
+    assert recyclec("plan", layered_job, "--layout", text, "--format", "schedule") == named
 
 
 def test_a_layout_that_does_not_fit_into_memory_has_no_plan(
