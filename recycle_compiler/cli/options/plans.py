@@ -23,6 +23,8 @@ OWN: Literal["own"] = "own"
 FASTEST: Literal["fastest"] = "fastest"
 _FEW_STAGES = 12
 """Up to this many, the layers of each are named."""
+_FEW_LAYOUTS = 12
+"""Up to this many are listed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +89,10 @@ def pick_plan(arguments: Namespace, output: Output, default_cut: str = FASTEST) 
             raise UsageError("--failed names workers of the job's own cut: leave out --cut and --layout")
         streams = _for_workers(bundle, path, failure_set(arguments.failed), output)
         return Picked(bundle, streams, None, len(streams.failed))
-    if arguments.layout is not None or isinstance(cut, int):
-        number = _number_of(bundle, path, arguments.layout) if arguments.layout is not None else cut
-        assert isinstance(number, int), "own and fastest are no layouts"
-        return _under(bundle, path, number, arguments.failures)
+    if arguments.layout is not None:
+        return _with_layout(bundle, path, arguments.layout, arguments.failures)
+    if isinstance(cut, int):
+        return _under(bundle, path, cut, arguments.failures)
     index = _index_for(bundle, arguments.failures)
     failures = len(bundle.plans[index].failed)
     faster = _faster_cut(bundle, index) if cut == FASTEST else None
@@ -140,14 +142,32 @@ def _under(bundle: Bundle, path: str, number: int, failures: int | None) -> Pick
     )
 
 
-def _number_of(bundle: Bundle, path: str, layout: AnyLayout) -> int:
-    found = [
-        any_layout_of(read_bundle_job(one, path), failure_set(one.plans[0].failed)) for one in bundle.recuts
-    ]
-    if layout in found:
-        return found.index(layout)
-    held = "; ".join(map(str, found)) or "no other cuts"
-    raise UsageError(f"no plan for --layout {layout}: {path} has {held}")
+def _with_layout(bundle: Bundle, path: str, layout: AnyLayout, failures: int | None) -> Picked:
+    """The plan with this layout: of another cut as it begins, or of the job's own with some failures."""
+    others = [_layouts(one, path)[0] for one in bundle.recuts]
+    if layout in others:
+        return _under(bundle, path, others.index(layout), failures)
+    own = _layouts(bundle, path)
+    if layout not in own:
+        held = [str(one) for one in (*own, *others) if one is not None]
+        more = f" and {len(held) - _FEW_LAYOUTS} more" if len(held) > _FEW_LAYOUTS else ""
+        listed = "; ".join(held[:_FEW_LAYOUTS]) or "no plan that has a layout"
+        raise UsageError(f"no plan for --layout {layout}: {path} has {listed}{more}")
+    index = own.index(layout)
+    planned = len(bundle.plans[index].failed)
+    if failures is not None and failures > planned:
+        whole = bundle.stages * bundle.pipelines
+        raise UsageError(
+            f"no plan for {plural(failures, 'failure')} under --layout {layout}: it is for "
+            f"{whole - planned} workers, and {max(0, whole - failures)} are left"
+        )
+    return Picked(bundle, read_plan(bundle, path, index), None, planned)
+
+
+def _layouts(bundle: Bundle, path: str) -> list[AnyLayout | None]:
+    """Of each plan; None where the job has no layers."""
+    job = read_bundle_job(bundle, path)
+    return [any_layout_of(job, failure_set(plan.failed)) for plan in bundle.plans]
 
 
 def _about_cut(picked: Picked, own: Streams) -> str:

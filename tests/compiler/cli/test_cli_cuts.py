@@ -66,6 +66,10 @@ def test_without_options_it_says_what_is_seen(layered_bundle: str, recyclec: Rec
         (("--cut", "1"), 73, [5, 1], [4, 2]),
         (("--layout", "5x4,1x2"), 73, [5, 1], [4, 2]),
         (("--layout", "2x2*2 2x4"), 50, [2, 2, 2], [2, 2, 4]),
+        (("--layout", "3x4,3x4"), 63, [3, 3], [4, 4]),
+        (("--layout", "3x4*2", "--failures", "0"), 63, [3, 3], [4, 4]),
+        (("--layout", "3x3 3x4 (own cut)"), 63, [3, 3], [3, 4]),
+        (("--layout", "3x3,3x4", "--failures", "0"), 63, [3, 3], [3, 4]),
         (("--cut", "1", "--failures", "0"), 73, [5, 1], [4, 2]),
         (("--cut", "0", "--failures", "1"), 98, [2, 2, 2], [1, 1, 3]),
     ],
@@ -130,7 +134,14 @@ def test_torch_takes_the_own_cut_alone(layered_bundle: str, recyclec: Recyclec) 
     ("options", "sentence"),
     [
         (("--cut", "2"), "no cut 2: {} has cuts 0 to 1"),
-        (("--layout", "3x4,3x4"), "no plan for --layout 3x4,3x4: {} has 2x2,2x2,2x4; 5x4,1x2"),
+        (
+            ("--layout", "4x4,2x4"),
+            "no plan for --layout 4x4,2x4: {} has 3x4,3x4; 3x3,3x4; 3x2,3x4; 2x2,2x2,2x4; 5x4,1x2\n",
+        ),
+        (
+            ("--layout", "3x4*2", "--failures", "1"),
+            "no plan for 1 failure under --layout 3x4,3x4: it is for 8 workers, and 7 are left",
+        ),
         (
             ("--failed", "0:0", "--cut", "1"),
             "--failed names workers of the job's own cut: leave out --cut and",
@@ -150,6 +161,20 @@ def test_a_bundle_of_whole_stages_has_no_other_cuts(small_bundle: str, recyclec:
     assert show(recyclec, small_bundle) == show(recyclec, small_bundle, "--cut", "own")
     sentence = f"recyclec: error: no cut 0: {small_bundle} has no plans under other cuts\n"
     assert recyclec("show", small_bundle, "--cut", "0") == (2, "", sentence)
+    code, _, words = recyclec("show", small_bundle, "--layout", "1x2,1x2")
+    assert code == 2
+    assert words.endswith(f"no plan for --layout 1x2,1x2: {small_bundle} has no plan that has a layout\n")
+
+
+@pytest.mark.parametrize("command", ["show", "explain"])
+def test_the_only_plan_of_a_file_has_its_layout(
+    command: str, layered_job: str, recyclec: Recyclec, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "x.plan")
+    assert recyclec("plan", layered_job, "--layout", "2x2,2x2,2x4", "-o", path)[0] == 0
+    only = recyclec(command, path)
+    assert only[0] == 0
+    assert recyclec(command, path, "--layout", "2x2*2 2x4") == only
 
 
 def test_retime_keeps_to_the_own_cut_unless_asked(

@@ -95,6 +95,16 @@ def test_a_truncated_bundle(
     assert "truncated" in capsys.readouterr().err
 
 
+def test_the_only_plan_of_a_file_has_its_layout(
+    files: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = five_workers(tmp_path, files[0])
+    assert main(["show", path]) == 0
+    only = capsys.readouterr().out
+    assert main(["show", path, "--layout", "2x2*2 @13 + 4x1 @3"]) == 0
+    assert capsys.readouterr().out == only
+
+
 def test_which_cut_became_which(
     files: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
