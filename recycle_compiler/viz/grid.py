@@ -23,7 +23,7 @@ from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.ops import MICROBATCH_KINDS, Op, OpKind
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.units import percent, short, time_text, unit_name
-from recycle_compiler.viz.heading import heading, workers_text
+from recycle_compiler.viz.heading import heading, no_plan_of_any_cut
 
 BATCH = "batch "
 """Heads the second line of a worker when kind and micro-batch stand below each other."""
@@ -268,7 +268,7 @@ def _header(schedule: Schedule) -> Iterator[tuple[str, str]]:
     yield f"period {time_text(job, claims.period)} {unit_name(job)}, {proof}; {makespan}; {techniques}", ""
     if claims.bound_over_cuts:
         bound = f"{time_text(job, claims.bound_over_cuts)} {unit_name(job)}"
-        yield f"no plan of any cut for {workers_text(schedule)} is faster than {bound}", ""
+        yield f"{no_plan_of_any_cut(schedule)} is faster than {bound}", ""
 
 
 def _ruler(schedule: Schedule, layout: Layout) -> Line:

@@ -64,6 +64,17 @@ def no_plan(schedule: Schedule) -> str:
     return "no plan of these groups and shares" if job.groups else "no plan of this cut"
 
 
+def no_plan_of_any_cut(schedule: Schedule) -> str:
+    """Which plans the bound over all cuts is about, as in "no plan is faster"."""
+    job = schedule.job
+    # A plan under one cut does not say whether groups were looked for.
+    groups = " or, if groups were planned, in two groups" if job.grouping else ""
+    if job.groups:
+        groups = " or in two groups"
+    holders = f" with every layer on {job.redundancy} or more" if job.redundancy > 1 else ""
+    return f"no plan for {workers_text(schedule)}{holders}, under one cut{groups},"
+
+
 def workers_text(schedule: Schedule) -> str:
     """How many workers a plan has."""
     return plural(schedule.job.workers - len(schedule.failed), "worker")

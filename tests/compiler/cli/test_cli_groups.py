@@ -65,6 +65,26 @@ def test_a_heading_in_words(plan: str, tmp_path: Path, capsys: pytest.CaptureFix
     assert "4x5, as the job cuts them" in capsys.readouterr().out
 
 
+def test_which_plans_the_bound_over_all_cuts_is_about(
+    files: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def told(path: str, *options: str) -> str:
+        assert main(["show", path, "--width", "200", *options]) == 0
+        return next(line for line in capsys.readouterr().out.splitlines() if line.startswith("no plan"))
+
+    who = "no plan for 5 workers with every layer on 2 or more, under one cut"
+    assert told(files[1], "--failures", "3") == f"{who} or in two groups, is faster than 39 slots"
+    # A plan under one cut does not know whether groups were looked for.
+    perhaps = f"{who} or, if groups were planned, in two groups, is faster than 39 slots"
+    assert told(files[1], "--failures", "3", "--cut", "own") == perhaps
+    alone, plan = tmp_path / "alone.job", str(tmp_path / "alone.plan")
+    alone.write_text(
+        UNEVEN.replace("data = 8", "data = 5  groups = off  redundancy = 1").replace("= 3", "= 0")
+    )
+    assert main(["compile", str(alone), "-o", plan, "--jobs", "1"]) == 0
+    assert told(plan, "--cut", "own").startswith("no plan for 5 workers, under one cut, is faster than ")
+
+
 def test_workers_that_fail_are_named(
     files: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
