@@ -79,7 +79,9 @@ def test_which_plans_the_bound_over_all_cuts_is_about(
     assert told(files[1], "--failures", "3", "--cut", "own") == perhaps
     alone, plan = tmp_path / "alone.job", str(tmp_path / "alone.plan")
     alone.write_text(
-        UNEVEN.replace("data = 8", "data = 5  groups = off  redundancy = 1").replace("= 3", "= 0")
+        UNEVEN.replace("data = 8", "data = 5  groups = off").replace(
+            "failures = 3", "failures = 0  redundancy = 1"
+        )
     )
     assert main(["compile", str(alone), "-o", plan, "--jobs", "1"]) == 0
     assert told(plan, "--cut", "own").startswith("no plan for 5 workers, under one cut, is faster than ")
