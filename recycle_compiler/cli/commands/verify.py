@@ -9,6 +9,8 @@ from recycle_compiler.cli.options.files import add_bundle_argument
 from recycle_compiler.diagnostics import CompileError
 from recycle_compiler.frontend.load import parse_job_text
 from recycle_compiler.ir.bundled import layout_name
+from recycle_compiler.ir.failure import failure_set
+from recycle_compiler.ir.groups import any_layout_of
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.units import plural, time_text, unit_name
 from recycle_compiler.verifier.cuts import verify_cuts
@@ -93,8 +95,17 @@ def _lines(report: PlanReport, bundle: Bundle, job: JobSpec) -> str:
     period = "" if report.period is None else f", period {time_text(job, report.period)} {unit_name(job)}"
     did = f"{report.instructions} instructions{period}\n"
     if report.cut is None:
-        failures = plural(len(bundle.plans[report.plan].failed), "failure")
-        return f"plan {report.plan}: ok, {failures}, {did}"
+        return f"plan {report.plan}: ok, {_for_whom(bundle, report.plan, job)}, {did}"
     recut = bundle.recuts[report.cut]
     where = layout_name(bundle, recut, report.plan)
     return f"cut {report.cut}, plan {report.plan}: ok, {where}, {did}"
+
+
+def _for_whom(bundle: Bundle, plan: int, job: JobSpec) -> str:
+    """The failures that a plan is for; its workers, where a layout gives each stage as many as it likes."""
+    failed = failure_set(bundle.plans[plan].failed)
+    layout = any_layout_of(job, failed) if job.is_recut else None
+    if layout is None:
+        return plural(len(failed), "failure")
+    halves = " in halves" if job.parts == 2 else ""
+    return f"{plural(sum(layout.workers), 'worker')} as {layout}{halves}"

@@ -61,6 +61,8 @@ def test_micro_batches_in_halves(split_job: str, recyclec: Recyclec, tmp_path: P
     out = str(tmp_path / "x.plan")
     asked = ("--layout", "2x2,2x2,2x4", "--split", "--failed", "1:2")
     assert recyclec("plan", split_job, *asked, "-o", out)[0] == 0
+    code, checked, _ = recyclec("verify", out)
+    assert code == 0 and checked.startswith("plan 0: ok, 7 workers as 2x2,2x2,2x3 in halves, ")
     bundle = Bundle.read(out)
     job = read_job(bundle)
     assert (bundle.pipelines, bundle.microbatches, job.parts) == (4, 8, 2)
@@ -75,6 +77,17 @@ def test_micro_batches_in_halves(split_job: str, recyclec: Recyclec, tmp_path: P
     code, data, _ = recyclec("retime", out, "--times", split_job, "--json")
     row = json.loads(data)
     assert (code, row["step_ticks"]) == (0, row["planned_ticks"])
+
+
+def test_cells_without_a_worker_are_no_failures(layered_job: str, recyclec: Recyclec, tmp_path: Path) -> None:
+    out = str(tmp_path / "x.plan")
+    for asked, told in (
+        (("--layout", "2x2,2x2,2x4"), "plan 0: ok, 8 workers as 2x2,2x2,2x4, "),
+        (("--layout", "3x2,3x2@12+6x1@4"), "plan 0: ok, 5 workers as 3x2,3x2@12+6x1@4, "),
+    ):
+        assert recyclec("plan", layered_job, *asked, "-o", out)[0] == 0
+        code, checked, _ = recyclec("verify", out)
+        assert code == 0 and checked.startswith(told)
 
 
 def test_halves_are_said_where_cuts_are_listed(split_job: str, recyclec: Recyclec, tmp_path: Path) -> None:
