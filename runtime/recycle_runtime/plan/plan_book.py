@@ -142,12 +142,7 @@ class PlanBook:
 
     def layout(self, workers: Sequence[int]) -> str:
         """So many workers on each stage, in words: `8x4,7x5`, or `8x2,7x2@24+15x1@8` for groups."""
-        if not self.groups:
-            return layout_text(self.cut, workers, self.split)
-        counted = zip(self.ranges, workers, strict=True)
-        stages = [f"{past - first}x{count}" for (first, past), count in counted]
-        groups = [",".join(stages[group[0] : group[-1] + 1]) for group in self.groups]
-        return "+".join(f"{group}@{share}" for group, share in zip(groups, self._shares, strict=True))
+        return _layout(self.first, workers, self.split)
 
     def alone(self, stages: Collection[int]) -> "tuple[PlanBook, int] | None":
         """The book under which one of the groups goes on without the others, and its first stage here.
@@ -288,6 +283,21 @@ def plan_name(book: PlanBook, assignment: Assignment) -> str:
     if book.is_own:
         return " ".join(map(str, failed))
     return book.layout([book.pipelines - count for count in failed])
+
+
+def layout_of(bundle: Bundle, plan: int, split: int = 1) -> str:
+    """Layers and workers of each stage of a plan of a job in layers, as `PlanBook.layout` has them."""
+    failed = _counts(bundle.plans[plan].failed, bundle.stages)
+    return _layout(bundle, [bundle.pipelines - count for count in failed], split)
+
+
+def _layout(bundle: Bundle, workers: Sequence[int], split: int) -> str:
+    if not bundle.groups:
+        return layout_text(bundle.cut, workers, split)
+    counted = zip(_ranges(bundle), workers, strict=True)
+    stages = [f"{past - first}x{count}" for (first, past), count in counted]
+    groups = [",".join(stages[group[0] : group[-1] + 1]) for group in bundle.groups]
+    return "+".join(f"{group}@{share}" for group, share in zip(groups, _shares(bundle), strict=True))
 
 
 def _ranges(bundle: Bundle) -> tuple[LayerRange, ...]:

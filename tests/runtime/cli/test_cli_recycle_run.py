@@ -4,7 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from recycle_compiler.cli.main import main as compile_main
+from recycle_compiler.ir.bundled import layout_name
 from recycle_runtime.cli.main import main
+from recycle_runtime.plan.bundle import Bundle
+from tests.support.grouped import FIVE, write_grouped
 
 
 def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
@@ -22,6 +26,26 @@ def test_plans_of_a_bundle(small_bundle: str, capsys: pytest.CaptureFixture[str]
         "plan 2  2 failed (2:0 2:1), 4 workers live\n",
         "",
     )
+
+
+def test_plans_under_other_cuts_and_in_groups(
+    tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job, plan = write_grouped(tmp_path_factory.mktemp("grouped"))
+    code, data, _ = run(capsys, "streams", plan)
+    lines = data.splitlines()
+    bundle = Bundle.read(plan)
+    assert code == 0 and lines[0] == "plan 0  0 failed (none), 8 workers live"
+    assert len(lines) == len(bundle.plans) + sum(len(recut.plans) for recut in bundle.recuts)
+    for cut, recut in enumerate(bundle.recuts):
+        live = recut.stages * recut.pipelines - len(recut.plans[0].failed)
+        (line,) = (line for line in lines if line.startswith(f"cut {cut}, plan 0  "))
+        assert line.endswith(f"  {live} workers as {layout_name(bundle, recut, 0)}")
+    assert any(line.endswith(f"5 workers as {FIVE}") for line in lines)
+    # Cells of a layout that have no worker have not failed.
+    alone = str(Path(plan).with_name("five.plan"))
+    assert compile_main(["plan", job, "--layout", FIVE, "-o", alone]) == 0
+    assert run(capsys, "streams", alone) == (0, f"plan 0  5 workers as {FIVE}\n", "")
 
 
 def test_workers_of_a_plan(small_bundle: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ from recycle_runtime.cli.output import DONE, Output, UsageError
 from recycle_runtime.cli.parser import Arguments
 from recycle_runtime.plan.assembly import Worker, disassemble
 from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.plan.plan_book import layout_of
 from recycle_runtime.plan.plan_choice import parse_workers
 
 
@@ -36,9 +37,29 @@ def run(arguments: Namespace, output: Output) -> int:
 
 def _plans(bundle: Bundle) -> Iterator[str]:
     for number, plan in enumerate(bundle.plans):
+        if _is_of_a_layout(bundle):
+            yield f"plan {number}  {_placed(bundle, number)}"
+            continue
         failed = " ".join(map(_name, plan.failed)) or "none"
         live = len(bundle.workers(number))
         yield f"plan {number}  {len(plan.failed)} failed ({failed}), {live} workers live"
+    for cut, recut in enumerate(bundle.recuts):
+        for number, _ in enumerate(recut.plans):
+            yield f"cut {cut}, plan {number}  {_placed(recut, number, bundle.split(recut))}"
+
+
+def _is_of_a_layout(bundle: Bundle) -> bool:
+    """Whether stages have as many workers as a layout gives them: other cells are not there, none failed.
+
+    The job of such a bundle has stages alone, and not the layers that others are cut from.
+    """
+    has_layout = bool(bundle.groups) or len(bundle.cut) == bundle.stages
+    return has_layout and not any(line.startswith("layer_") for line in bundle.job_text.splitlines())
+
+
+def _placed(bundle: Bundle, plan: int, split: int = 1) -> str:
+    live = len(bundle.workers(plan))
+    return f"{live} worker{'s' if live > 1 else ''} as {layout_of(bundle, plan, split)}"
 
 
 def _plan_for(bundle: Bundle, failures: int) -> int:
