@@ -201,7 +201,8 @@ def _why_groups(explanation: Explanation, facts: GroupFacts) -> Iterator[str]:
             yield f"  no {what} for {who} is faster than {amount(job, least)}{above}"
     for number, group in enumerate(facts.groups):
         who = f"{plural(group.share, 'micro-batch')} on {plural(group.workers, 'worker')}"
-        least = f"take at least {amount(job, group.bound)} ({group.reason})"
+        takes = "takes" if group.share == 1 else "take"
+        least = f"{takes} at least {amount(job, group.bound)} ({group.reason})"
         yield f"  group {number}{' binds' if number == facts.binding else ''}: {who} {least}"
     yield from _shares(facts)
     yield from _one_more_in_groups(facts, period)

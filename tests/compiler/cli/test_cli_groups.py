@@ -127,6 +127,17 @@ def test_the_only_plan_of_a_file_has_its_layout(
     assert capsys.readouterr().out == only
 
 
+def test_a_group_of_one_micro_batch_takes_its_time(
+    files: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(tmp_path / "one.plan")
+    assert main(["plan", files[0], "--layout", "2x2*2 @15 + 4x1 @1", "-o", path]) == 0
+    assert main(["explain", path]) == 0
+    told = capsys.readouterr().out
+    assert "  group 0 binds: 15 micro-batches on 4 workers take at least " in told
+    assert "  group 1: 1 micro-batch on 1 worker takes at least 12 slots" in told
+
+
 def test_which_cut_became_which(
     files: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
