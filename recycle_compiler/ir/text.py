@@ -22,6 +22,7 @@ Streams have one line per instruction:
 """
 
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from itertools import accumulate, groupby
@@ -224,6 +225,7 @@ def parse_schedule(text: str) -> Schedule:
     ops: list[Op] = []
     starts: list[int] = []
     edges: list[WorkEdge] = []
+    places = _Places(job)
     for number, words in rest:
         try:
             if words[0] == "release":
@@ -235,6 +237,7 @@ def parse_schedule(text: str) -> Schedule:
                 for start, label in zip(words[2::2], words[3::2], strict=True):
                     starts.append(parse_time(start, unit))
                     ops.append(_from_label(label, worker, job))
+                    places.check(ops[-1], worker, label)
             elif words[0] == "edge":
                 _, *names, _, lag = words
                 before, after = (_parse_op(name, "-", 0, job)[:4] for name in names)
@@ -303,6 +306,29 @@ def _from_label(label: str, worker: Worker, job: JobSpec) -> Op:
         raise ValueError(f"{label} is of a micro-batch that the job does not have")
     number = worker_number(worker, job.pipelines)
     return Op(kind, *place, chunk, number, op_duration(job, kind, chunk))
+
+
+class _Places:
+    """The stages on which the ops of a job may run."""
+
+    def __init__(self, job: JobSpec) -> None:
+        self._job, self._holders = job, job.holders
+        self._ends = list(accumulate(job.shares))
+
+    def check(self, op: Op, worker: Worker, label: str) -> None:
+        """ValueError if the worker does not hold the chunk, or the micro-batch is one of another group."""
+        stages = self._holders[op.chunk]
+        if worker.stage not in stages:
+            raise ValueError(f"{label} of worker {worker} is on a chunk that the worker does not hold")
+        if not self._ends or op.kind not in MICROBATCH_KINDS:
+            return
+        group = bisect_right(self._ends, op.pipeline * self._job.microbatches + op.microbatch)
+        if worker.stage != stages[group]:
+            shares = " ".join(map(str, self._job.shares))
+            raise ValueError(
+                f"{label} of worker {worker} is a micro-batch of group {group}, by the shares {shares}, and "
+                f"the worker is of group {stages.index(worker.stage)}"
+            )
 
 
 def print_streams(streams: Streams) -> str:

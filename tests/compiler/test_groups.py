@@ -334,6 +334,8 @@ def test_what_cannot_be_planned(
         (r"  \S+ O", "  99999999999999999999 O", "longer than any iteration"),
         (r"F0\.0", "F0.99999999999999999999", "a micro-batch that the job does not have"),
         (r"(?m)^worker 0:0", "worker 99999999999999999999:0", "outside the grid"),
+        (r"(?m)^shares .*$", "shares 5 3", "of group 1, by the shares 5 3, and the worker is of group 0"),
+        (r"F0\.0", "F0.0.c1", "on a chunk that the worker does not hold"),
     ],
 )
 def test_a_damaged_schedule_text_ends_in_a_sentence(
