@@ -12,6 +12,7 @@ from recycle_compiler.frontend.syntax import Block
 from recycle_compiler.ir.job import JobSpec, Techniques
 from recycle_compiler.ir.units import plural
 from recycle_compiler.planner.compile import NoPlanError
+from recycle_compiler.planner.groups import why_no_groups
 from recycle_compiler.planner.start import NoStartError, started
 from recycle_runtime.cli.output import NO_PLAN, Output, UserError, check_target, refuse_overwriting
 from recycle_runtime.cli.parser import Arguments
@@ -72,7 +73,12 @@ def start_of(job: JobSpec, output: Output) -> JobSpec:
         f"{job.name} starts on {plural(found.stages, 'stage')} of {plural(found.pipelines, 'worker')}{each}"
     )
     if unused := job.free_workers - found.workers:
-        output.say(f"{plural(unused, 'worker')} of {job.free_workers} cannot stand in a grid: not used")
+        them = "it" if unused == 1 else "them"
+        groups = f"; plans in groups of pipelines could use {them}, and no job begins with groups"
+        output.say(
+            f"{plural(unused, 'worker')} of {job.free_workers} cannot stand in a grid: not used"
+            + (groups if found.grouping and why_no_groups(found) is None else "")
+        )
     return found
 
 
