@@ -72,12 +72,10 @@ class CheckpointFiles:
         return [CheckpointClosed(name, None if error is None else str(error))]
 
     def finish(self) -> list[CheckpointClosed]:
-        """The same, and wait for it: nothing comes after this."""
+        """The same, and wait for it: no other manifest comes after this."""
         if self._closing is not None:
             self._thread.wait(self._closing[1], _CLOSE_SECONDS)
-        closed = self.take()
-        self.close()
-        return closed
+        return self.take()
 
     def close(self) -> None:
         self._thread.close()

@@ -1326,6 +1326,8 @@ class Service:
         if self._checkpoint_files is not None:
             for closed in self._checkpoint_files.finish():
                 self._carry_out(self._job.handle(closed, self._clock.now()))
+            # Not before that: a checkpoint that is complete now makes older ones go.
+            self._checkpoint_files.close()
         self._end = JobEnded(order.error, order.no_plan, self.newest_checkpoint, self._job.steps)
         self._closes_at = self._clock.now() + (_LINGER_AFTER_ALL if order.error is None else _LINGER)
         if order.is_lost and self._options.max_resumes > 0 and self._goes_on(str(order.error)):
