@@ -81,7 +81,9 @@ def disturbed(folder: Path, bundle: str, steps: int, faults: list[str], returns:
     outcome = run(folder / "run", bundle, TINY, steps, faults, returns)
     check(folder / "run", outcome, alone)
     assert len(outcome.faults) == len(faults)
-    return [cause for cause in outcome.causes if cause != "start" and "lost its connection" not in cause]
+    # One recovery may have several causes: on a busy machine they come together.
+    causes = [one for cause in outcome.causes for one in cause.split(", ")]
+    return [one for one in causes if one != "start" and "lost its connection" not in one]
 
 
 def test_no_worker_fails(tmp_path: Path, wide: str) -> None:
