@@ -27,6 +27,12 @@ class Noise:
     def __init__(self, seed: int) -> None:
         self._counter = (seed * 0x5851F42D4C957F2D + 0x14057B7EF767814F) % (1 << 64)
 
+    def aside(self) -> "Noise":
+        """Another stream; this one goes on as if nobody had asked."""
+        other = Noise(0)
+        other._counter = (self._counter ^ _ASIDE) % (1 << 64)
+        return other
+
     def below(self, limit: int) -> int:
         """One number in [0, limit)."""
         return int(self.integers(limit, 1)[0])
@@ -43,6 +49,7 @@ class Noise:
 
 
 _STEP = 0x9E3779B97F4A7C15
+_ASIDE = 0xD1B54A32D192ED03
 
 
 class Deadline:

@@ -57,6 +57,10 @@ _SLACK = 102
 
 
 def _step(problem: Problem) -> int:
+    return max(1, least_step(problem) * _SLACK // 100)
+
+
+def least_step(problem: Problem) -> int:
     """Time for one micro-batch on the workers, or in the memory, that have least of it."""
     work = np.zeros(problem.pools, dtype=np.int64)
     np.add.at(work, list(problem.pool), np.sum((problem.forward, problem.backward, problem.weight), axis=0))
@@ -67,7 +71,7 @@ def _step(problem: Problem) -> int:
             way = problem.forward[chunk] + round_trip(problem, chunk) + problem.backward[chunk]
             held = problem.activation[chunk] * way + problem.kept[chunk] * problem.weight[chunk]
             least = max(least, held // (problem.capacity[chunk] * len(workers)))
-    return max(1, least * _SLACK // 100)
+    return least
 
 
 def _offsets(problem: Problem, step: int) -> list[_Offsets]:

@@ -16,20 +16,28 @@ from recycle_compiler.scheduling.problem import Ints, Problem, rerouted
 
 def kept_at_home(problem: Problem) -> Problem | None:
     """The problem with such routes; None where its own are not those in turn, or both are the same."""
-    if not problem.is_uniform or problem.pools < problem.chunks or problem.slow:
+    if not is_dealt_in_turn(problem):
         return None
-    numbers = np.arange(problem.units)
-    pipeline, turn = np.divmod(numbers, problem.microbatches)
+    pipeline, turn = np.divmod(np.arange(problem.units), problem.microbatches)
     host = problem.host.copy()
     for chunk, workers in enumerate(problem.hosts):
         first = workers[0] // problem.pipelines * problem.pipelines
         if workers[-1] >= first + problem.pipelines:
             return None
-        in_turn = np.array(workers)[(turn * problem.pipelines + pipeline) % len(workers)]
-        if (host[:, chunk] != in_turn).any():
-            return None
         host[:, chunk] = _mostly_home(first + pipeline, turn, workers)
     return None if (host == problem.host).all() else rerouted(problem, problem.hosts, host)
+
+
+def is_dealt_in_turn(problem: Problem) -> bool:
+    """Whether every stage, with workers of its own that are alike, deals out its micro-batches in turn."""
+    if not problem.is_uniform or problem.pools < problem.chunks or problem.slow:
+        return False
+    pipeline, turn = np.divmod(np.arange(problem.units), problem.microbatches)
+    number = turn * problem.pipelines + pipeline
+    return all(
+        (problem.host[:, chunk] == np.array(workers)[number % len(workers)]).all()
+        for chunk, workers in enumerate(problem.hosts)
+    )
 
 
 def _mostly_home(home: Ints, turn: Ints, workers: tuple[int, ...]) -> Ints:

@@ -130,7 +130,8 @@ def plan(
         starts = construct(clock, good_enough, effort.rules, deadline)
     else:
         goal = Goal(good_enough, (bound.period + good_enough) // 2)
-        starts = [tune(clock, goal, effort.tuning, noise, deadline)]
+        clock, tuned = tune(clock, goal, effort.tuning, noise, deadline)
+        starts = [tuned]
         clock, starts = _elsewhere(clock, starts, goal, effort, Noise(options.seed), deadline)
     # A short search often does; the MILP settles most of what is small; the long search is for the rest.
     few = effort.quick().moves(problem)

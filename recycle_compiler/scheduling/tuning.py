@@ -3,130 +3,30 @@
 A few settings that have proven good come first, then changes of the best one by chance: what is best differs
 from plan to plan, and neighbours of a good setting are good more often than others. Then, in rounds that
 begin with different settings, some chunks at a time get values of their own, and at the end of a round ops
-that are late change places with the op before them. Going on for longer in one round helps less than
-beginning anew.
+that are late change places with the op before them (`exchanges.py`). Going on for longer in one round helps
+less than beginning anew.
 
-Exchanges ask for a shorter period, which gives every op a latest start. Where an op misses its own because
-its worker does something less urgent just before (a W, as a rule, while a backward that others wait for
-arrives), the two are swapped. All such swaps are made at once, then the new order is timed. When that is no
-better, the next try asks for another period, for other gains, or looks only at some pools or at the later
-part of the iteration.
-
-Schedules are compared with all windows open from the start, which is cheap to make.
+Where two rounds are not enough, timetables (`timetable.py`) are tried, with routes of their own. If they come
+to something shorter, all further rounds begin with them.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
-
 from recycle_compiler.scheduling.budget import Deadline, Goal, Noise
+from recycle_compiler.scheduling.exchanges import (
+    Placed,
+    exchange,
+    exchanged_and_moved,
+    placed_by_rule,
+    polished,
+)
 from recycle_compiler.scheduling.flow import flow_cycles, flow_priority
-from recycle_compiler.scheduling.inner_loops import BACKWARD, FAR, WEIGHT
-from recycle_compiler.scheduling.loops import Where
-from recycle_compiler.scheduling.order_search import reorder
+from recycle_compiler.scheduling.inner_loops import BACKWARD, WEIGHT
 from recycle_compiler.scheduling.problem import Ints, Problem
 from recycle_compiler.scheduling.rules import NO_LIMIT, Rule, Setting, free_rule, greedy_priority, rule_of
+from recycle_compiler.scheduling.timetable import can_have_timetable, timetable
 from recycle_compiler.scheduling.timing import Clock, Timed
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Placed:
-    """An order with its times."""
-
-    period: int
-    lateness: int
-    """By how much all workers together miss what the search aims at."""
-    order: Ints
-    end: Ints
-    first: Ints
-    """When each pool starts, as `Clock` counts it."""
-
-    @property
-    def rank(self) -> tuple[int, int]:
-        return self.period, self.lateness
-
-
-def placed_by_rule(clock: Clock, priority: Ints, rule: Rule, goal: Goal) -> Placed | None:
-    """What list scheduling makes of a rule; None where it finds no way on."""
-    found = clock.loops.schedule(priority, rule)
-    return None if found is None else _placed(clock, *found, goal)
-
-
-def placed_in_order(clock: Clock, order: Ints, goal: Goal) -> Placed | None:
-    """The order with its earliest times; None if its workers wait for each other."""
-    timed = clock.loops.timed(order, clock.loops.unopened)
-    return None if timed is None else _placed(clock, order, *timed, goal)
-
-
-def _placed(clock: Clock, order: Ints, end: Ints, worker_end: Ints, goal: Goal) -> Placed:
-    first_ops, pool_of = order[:: clock.loops.width], clock.loops.pool_of
-    begins = end[first_ops] - clock.loops.duration[first_ops] - clock.loops.late
-    starts = np.where(first_ops >= 0, begins, FAR)
-    first, last = np.full(clock.problem.pools, FAR), np.zeros(clock.problem.pools, dtype=np.int64)
-    np.minimum.at(first, pool_of, starts)
-    np.maximum.at(last, pool_of, worker_end)
-    late = worker_end - clock.deadlines(first, goal.aim)[pool_of]
-    return Placed(clock.period(first, last), int(np.maximum(late, 0).sum()), order, end, first)
-
-
-_STEPS = 64
-"""Choices out of a range of times."""
-_BELOW = 200
-"""The shortest period asked for is this part below the one that is aimed at."""
-
-
-def exchange(clock: Clock, begin: Placed, goal: Goal, tries: int, noise: Noise, deadline: Deadline) -> Placed:
-    """The best schedule found in so many tries; stops when one is good enough."""
-    current, failed, wanted = begin, 0, goal.aim
-    times = _latest(clock, current, wanted)
-    for _ in range(tries):
-        if current.period <= goal.enough or deadline.passed():
-            break
-        if failed:
-            if noise.below(3):
-                reach = current.period - goal.aim + current.period // _BELOW
-                wanted = current.period - reach * noise.below(_STEPS) // _STEPS
-                times = _latest(clock, current, wanted)
-            where = _somewhere(clock, current.period, noise)
-        else:
-            where = Where(0, clock.problem.pools - 1, gain=_mean_op(clock) // 8)
-        order = clock.loops.swapped(current.order, times, where)
-        after = None if order is None else placed_in_order(clock, order, goal)
-        failed += 1
-        if after is None or after.rank > current.rank:
-            continue
-        if after.rank < current.rank:
-            failed, wanted = 0, goal.aim
-        current = after
-        times = _latest(clock, current, wanted)
-    return current
-
-
-def _somewhere(clock: Clock, period: int, noise: Noise) -> Where:
-    first, last = 0, clock.problem.pools - 1
-    if noise.below(2):
-        first = noise.below(clock.problem.pools)
-        last = min(last, first + noise.below(clock.problem.pools // 2 + 1))
-    return Where(
-        first,
-        last,
-        since=noise.below(2) * period * noise.below(_STEPS) // _STEPS,
-        gain=noise.below(4) * _mean_op(clock) // 16,
-        odds=(100, 60)[noise.below(2)],
-        seed=noise.below(1 << 30),
-    )
-
-
-def _latest(clock: Clock, placed: Placed, period: int) -> tuple[Ints, Ints, Ints]:
-    late, due = clock.loops.latest(placed.order, clock.deadlines(placed.first, period))
-    return placed.end, due, late
-
-
-def _mean_op(clock: Clock) -> int:
-    return int(clock.loops.duration.mean())
-
 
 _FIRST = (
     Setting(depth=(0, 0), patience=(10, 60), patience_at_end=30),
@@ -164,8 +64,28 @@ _REROUTED = 2
 """Rounds with other routes."""
 _FAR_ROUTES = 102
 """They are worth it if rules miss the aim there by no more than this percentage of what they miss usually."""
+_PACES = (1000, 930, 980, 850, 900, 960, 995, 1005, 1010)
+"""Of timetables, in thousandths of what workers and memory allow on average. Where the first of them ..."""
+_PROBES = 3
+"""... so many, ..."""
+_FAR_PROBES = 250
+"""... miss the aim by more than this percentage of what rules miss, the others are not tried."""
+_DEFERRED = (1, 8)
+"""By how many cycles W come after their backwards in them."""
+_TIMETABLE_PATIENCES = (50, 75, 100)
+_FAR_TIMETABLE = 150
+"""A timetable is worth rounds if it misses the aim by no more than this percentage of what rules miss."""
+_TIMETABLE_ROUNDS = 4
+_WORTH_ROUTES = 500
+"""Its routes are taken if the period is shorter by one part in so many: healthy workers give up their own."""
 _NEAR = 4
 """Single ops are moved where a period is so many times as far from the aim as one that is enough."""
+_LAST = 2
+"""So many of the best schedules are gone over once more at the end, ..."""
+_LAST_TRIES = 6
+"""... in so many turns, ..."""
+_LAST_NEAR = 150
+"""... if the best one misses the aim by no more than this percentage of what one that is enough misses."""
 _MORE = 4
 """Rounds that follow ..."""
 _CLOSE = 2
@@ -197,6 +117,13 @@ class Tuning(NamedTuple):
     """Orders to try at the end of a round."""
 
 
+class Tuned(NamedTuple):
+    """The best schedule, and the clock of the problem that it is for: routes may be others."""
+
+    clock: Clock
+    timed: Timed
+
+
 class _Tried(NamedTuple):
     placed: Placed
     rule: Rule
@@ -204,11 +131,30 @@ class _Tried(NamedTuple):
     is_flow: bool = False
 
 
-def tune(clock: Clock, goal: Goal, effort: Tuning, noise: Noise, deadline: Deadline) -> Timed:
+class _ByRules(NamedTuple):
+    """Periods that rules have come to."""
+
+    begun: int
+    """Before their rounds."""
+    tuned: int
+
+
+class _Begin(NamedTuple):
+    """What a round with routes of its own begins with."""
+
+    tuner: "_Tuner"
+    tried: _Tried
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        return self.tried.placed.rank
+
+
+def tune(clock: Clock, goal: Goal, effort: Tuning, noise: Noise, deadline: Deadline) -> Tuned:
     """The best schedule found; stops when one is good enough."""
     tuner = _Tuner(clock, goal, noise, deadline)
     best: list[Placed] = []
-    moved: list[Timed] = []
+    moved: list[Tuned] = []
     begins: list[_Tried] = []
     for turn in range(max(1, effort.rounds + (_MORE if clock.problem.ops <= _FINEST else 0))):
         if turn % _ANEW == 0:
@@ -219,23 +165,44 @@ def tune(clock: Clock, goal: Goal, effort: Tuning, noise: Noise, deadline: Deadl
             best.append(begins[0].placed)
         begin = begins[turn % _ANEW % len(begins)]
         best[-1] = min(best[-1], begin.placed, key=_rank)
-        if tuner.is_done(best[-1]) or effort.rounds == 0:
+        if tuner.is_done(best[-1].period) or effort.rounds == 0:
             break
         found = tuner.changes(begin, effort.changes)
         found = exchange(clock, found, goal, effort.exchanges, noise, deadline)
         best[-1] = min(best[-1], found, key=_rank)
         period = min(best, key=_rank).period
+        if turn + 1 == _HOPEFUL and period > goal.enough:
+            by_rules = _ByRules(begins[0].placed.period, period)
+            others = tune_by_timetable(clock, by_rules, goal, effort, noise.aside(), deadline)
+            if others and min(each.timed.period for each in others) < period - period // _WORTH_ROUTES:
+                return _best_of(others, goal, effort, noise, deadline)
         if turn + 1 >= _HOPEFUL and _is_hopeless(clock.problem, period, goal):
             break
         if (turn + 1) % _ANEW == 0 and goal.enough < best[-1].period <= goal.times_as_far(_NEAR):
-            moved.append(reorder(clock, best[-1].order, goal, noise, deadline))
-            if moved[-1].period <= goal.enough:
+            order = best[-1].order
+            moved.append(Tuned(clock, polished(clock, order, goal, effort.exchanges, noise, deadline)))
+            if moved[-1].timed.period <= goal.enough:
                 break
         if turn + 1 >= effort.rounds and period > goal.times_as_far(_CLOSE):
             break
     timed = clock.time(min(best, key=_rank).order)
     assert timed is not None
-    return min([timed, *moved], key=lambda one: one.rank)
+    return _best_of([Tuned(clock, timed), *moved], goal, effort, noise, deadline)
+
+
+def _best_of(found: list[Tuned], goal: Goal, effort: Tuning, noise: Noise, deadline: Deadline) -> Tuned:
+    """The best of them; where it is close to what is asked for, after more exchanges and moves in a few."""
+    most = goal.aim + (goal.enough - goal.aim) * _LAST_NEAR // 100
+    kept = sorted(found, key=lambda each: each.timed.rank)[:_LAST]
+    for turn in range(_LAST_TRIES):
+        if not goal.enough < kept[0].timed.period <= most or deadline.passed():
+            break
+        clock, timed = kept[turn % len(kept)]
+        again = exchanged_and_moved(clock, timed, goal, effort.exchanges, noise, deadline)
+        if again.rank < timed.rank:
+            kept[turn % len(kept)] = Tuned(clock, again)
+            kept.sort(key=lambda each: each.timed.rank)
+    return kept[0]
 
 
 def tune_elsewhere(
@@ -251,20 +218,53 @@ def tune_elsewhere(
         return None
     best = begins[0].placed
     for begin in begins[:_REROUTED]:
-        if tuner.is_done(best):
+        if tuner.is_done(best.period):
             break
         found = exchange(other, tuner.changes(begin, effort.changes), goal, effort.exchanges, noise, deadline)
         best = min(best, found, key=_rank)
     if best.period <= goal.times_as_far(_NEAR):
-        return reorder(other, best.order, goal, noise, deadline)
+        return polished(other, best.order, goal, effort.exchanges, noise, deadline)
     return other.time(best.order)
+
+
+def tune_by_timetable(
+    usual: Clock, by_rules: _ByRules, goal: Goal, effort: Tuning, noise: Noise, deadline: Deadline
+) -> list[Tuned]:
+    """The schedules of some rounds that begin with timetables, as long as they are ahead of rules; none where
+    timetables are far behind what rules come to before their rounds."""
+    if not can_have_timetable(usual.problem):
+        return []
+    begins: list[_Begin] = []
+    for number, pace in enumerate(_PACES):
+        found = timetable(usual.problem, pace, goal.aim)
+        tuner = _Tuner(Clock(found.problem), goal, noise, deadline)
+        for deferred in _DEFERRED:
+            tried = tuner.by_times(found.priority(deferred), _TIMETABLE_PATIENCES)
+            begins += [_Begin(tuner, one) for one in tried[:1]]
+        begins.sort(key=lambda begin: begin.rank)
+        del begins[_TIMETABLE_ROUNDS:]
+        far = _FAR_PROBES if number + 1 < len(_PACES) else _FAR_TIMETABLE
+        is_far = (
+            not begins or begins[0].tried.placed.period > goal.aim + (by_rules.begun - goal.aim) * far // 100
+        )
+        if deadline.passed() or (is_far and number + 1 >= _PROBES):
+            return []
+        if begins and begins[0].tried.placed.period <= goal.enough:
+            break
+    rounds: list[Tuned] = []
+    for tuner, begin in begins:
+        rounds.append(Tuned(tuner.clock, tuner.round(begin, effort)))
+        period = min(each.timed.period for each in rounds)
+        if tuner.is_done(period) or period >= by_rules.tuned or usual.problem.ops > _FINEST:
+            break
+    return rounds
 
 
 class _Tuner:
     """Tries rules for one problem."""
 
     def __init__(self, clock: Clock, goal: Goal, noise: Noise, deadline: Deadline) -> None:
-        self._clock = clock
+        self.clock = clock
         self._goal = goal
         self._noise = noise
         self._deadline = deadline
@@ -273,15 +273,15 @@ class _Tuner:
         self._cycles = flow_cycles(clock.problem)
         self._flows: list[_Tried] | None = None
 
-    def is_done(self, best: Placed) -> bool:
-        return best.period <= self._goal.enough or self._deadline.passed()
+    def is_done(self, period: int) -> bool:
+        return period <= self._goal.enough or self._deadline.passed()
 
     def settings(self, most: int) -> list[_Tried]:
         """Rules with the same values for all chunks, best first; of those that come to the same, one."""
         found: dict[tuple[int, int], _Tried] = {}
         settings: dict[tuple[int, int], Setting] = {}
         for setting in _next_settings(lambda: settings[min(settings)], most, self._noise):
-            rule = rule_of(self._clock.problem, setting)
+            rule = rule_of(self.clock.problem, setting)
             tried = self._try(rule, self._priorities[setting.last_first])
             if tried is None:
                 continue
@@ -289,7 +289,7 @@ class _Tuner:
             settings.setdefault(tried.placed.rank, setting)
             if len(found) > _KEPT:
                 del found[max(found)]
-            if self.is_done(found[min(found)].placed):
+            if self.is_done(min(found)[0]):
                 break
         return [found[rank] for rank in sorted(found)]
 
@@ -297,7 +297,7 @@ class _Tuner:
         """The best that comes of changing some chunks at a time; what is no worse is kept."""
         best = begin
         for _ in range(most):
-            if self.is_done(best.placed):
+            if self.is_done(best.placed.period):
                 break
             tried = self._try(*self._changed(best))
             if tried is not None and tried.placed.rank <= best.placed.rank:
@@ -307,7 +307,7 @@ class _Tuner:
     def begins(self, effort: Tuning, settings: int) -> list[_Tried]:
         """What the next rounds begin with: the best of other settings than before, and then a flow."""
         found = self.settings(settings)
-        if effort.rounds < _ANEW or not found or self.is_done(found[0].placed):
+        if effort.rounds < _ANEW or not found or self.is_done(found[0].placed.period):
             return found
         return [found[0], *self.flows(found[0].placed.period)[:1], *found[1:]]
 
@@ -319,16 +319,29 @@ class _Tuner:
         return [one for one in self._flows if one.placed.period <= most]
 
     def _all_flows(self) -> list[_Tried]:
-        problem = self._clock.problem
-        tries = (
-            self._try(free_rule(problem, patience), priority, is_flow=True)
-            for priority in (flow_priority(problem, in_turn) for in_turn in (True, False))
-            for patience in _FLOW_PATIENCES
-        )
+        priorities = [flow_priority(self.clock.problem, in_turn) for in_turn in (True, False)]
+        tries = (one for priority in priorities for one in self.by_times(priority, _FLOW_PATIENCES))
+        return sorted(tries, key=lambda tried: tried.placed.rank)
+
+    def by_times(self, priority: Ints, patiences: tuple[int, ...]) -> list[_Tried]:
+        """What comes of it when ops start as near to these times as they can, best first."""
+        rules = (free_rule(self.clock.problem, patience) for patience in patiences)
+        tries = (self._try(rule, priority, is_flow=True) for rule in rules)
         return sorted((one for one in tries if one is not None), key=lambda tried: tried.placed.rank)
 
+    def round(self, begin: _Tried, effort: Tuning) -> Timed:
+        """Changes, exchanges and, where that is near enough, moves of single ops."""
+        found = self.changes(begin, effort.changes)
+        found = exchange(self.clock, found, self._goal, effort.exchanges, self._noise, self._deadline)
+        if self._goal.enough < found.period <= self._goal.times_as_far(_NEAR):
+            tries = effort.exchanges
+            return polished(self.clock, found.order, self._goal, tries, self._noise, self._deadline)
+        timed = self.clock.time(found.order)
+        assert timed is not None
+        return timed
+
     def _try(self, rule: Rule, priority: Ints, is_flow: bool = False) -> _Tried | None:
-        placed = placed_by_rule(self._clock, priority, rule, self._goal)
+        placed = placed_by_rule(self.clock, priority, rule, self._goal)
         return None if placed is None else _Tried(placed, rule, priority, is_flow)
 
     def _changed(self, tried: _Tried) -> tuple[Rule, Ints, bool]:
@@ -338,7 +351,7 @@ class _Tuner:
         return self._changed_chunks(tried.rule), tried.priority, tried.is_flow
 
     def _shifted(self, priority: Ints) -> Ints:
-        noise, chunks = self._noise, self._chunks(max(1, self._clock.problem.chunks // 16))
+        noise, chunks = self._noise, self._chunks(max(1, self.clock.problem.chunks // 16))
         kind = (BACKWARD, WEIGHT)[noise.below(2)]
         quarters = _SHIFTS[noise.below(len(_SHIFTS))] * (1 - 2 * noise.below(2))
         shifted = priority.copy()
@@ -372,7 +385,7 @@ class _Tuner:
             run = noise.below(len(self._runs))
             last = run if noise.below(3) else min(run + 1, len(self._runs) - 1)
             return slice(self._runs[run].start, self._runs[last].stop)
-        first = noise.below(self._clock.problem.chunks)
+        first = noise.below(self.clock.problem.chunks)
         return slice(first, first + step * _SPANS[noise.below(len(_SPANS))])
 
 

@@ -6,11 +6,11 @@ from hypothesis import given, settings
 
 from recycle_compiler.ir.target import Target
 from recycle_compiler.scheduling import loops
-from recycle_compiler.scheduling.budget import Deadline, Noise
+from recycle_compiler.scheduling.budget import Deadline, Goal, Noise
+from recycle_compiler.scheduling.exchanges import Placed, exchange, placed_in_order
 from recycle_compiler.scheduling.local_search import construct
 from recycle_compiler.scheduling.problem import UNLIMITED, Ints, Problem
 from recycle_compiler.scheduling.timing import Clock
-from recycle_compiler.scheduling.tuning import Goal, Placed, exchange, placed_in_order
 from tests.support.jobs import SLOT, routed_problem, small_targets, unit_job
 
 AMPLE = Deadline(10**15)

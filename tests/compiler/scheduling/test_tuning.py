@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 
 from recycle_compiler.ir.target import Target
 from recycle_compiler.scheduling.bounds import lower_bound
-from recycle_compiler.scheduling.budget import Deadline, Noise
+from recycle_compiler.scheduling.budget import Deadline, Goal, Noise
+from recycle_compiler.scheduling.exchanges import placed_by_rule, placed_in_order
 from recycle_compiler.scheduling.inner_loops import NEVER, tree_pop, tree_push
 from recycle_compiler.scheduling.rules import greedy_priority, small_rules
 from recycle_compiler.scheduling.timing import Clock
-from recycle_compiler.scheduling.tuning import Goal, Tuning, placed_by_rule, placed_in_order, tune
+from recycle_compiler.scheduling.tuning import Tuning, tune
 from tests.support.jobs import routed_problem, small_targets
 
 AMPLE = Deadline(10**15)
@@ -63,6 +64,6 @@ def test_tuning_keeps_orders_whole(target: Target) -> None:
     assert greedy is not None
     ops = sorted(greedy.tolist())
     for effort in (Tuning(2, 0, 0, 0), Tuning(2, 2, 6, 6)):
-        timed = tune(clock, Goal(bound, bound), effort, Noise(0), AMPLE)
+        timed = tune(clock, Goal(bound, bound), effort, Noise(0), AMPLE).timed
         assert sorted(timed.order.tolist()) == ops
         assert timed.period >= bound
