@@ -1,8 +1,10 @@
 """A coordinator without sockets: clients that only keep what they are sent, and a clock that tests set."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from recycle_runtime.coordinator.file_thread import FileThread, RealFileThread
 from recycle_runtime.coordinator.outside import Outside
 from recycle_runtime.coordinator.service import JobOptions, Service
 from recycle_runtime.protocol.identity import process_number
@@ -67,14 +69,25 @@ class NoServer:
 class Job:
     """A coordinator without sockets, and a clock that the test sets."""
 
-    def __init__(self, folder: Path, plan: str, *, relay: bool) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        plan: str,
+        *,
+        relay: bool,
+        checkpoint: str | None = None,
+        file_thread: Callable[[str], FileThread] = RealFileThread,
+    ) -> None:
+        """`checkpoint`: a folder for one of every step."""
         self.now = 100.0
-        options = JobOptions(plan, 10, (), "", 0, "token", folder / "state", relay=relay)
+        options = JobOptions(
+            plan, 10, (), "", 0, "token", folder / "state", relay=relay, checkpoint=checkpoint, every=1
+        )
 
         def serve(host: str, port: int, token: Any, served: Served) -> NoServer:
             return NoServer()
 
-        self.service: Any = Service(options, Outside(clock=lambda: self.now, serve=serve))
+        self.service: Any = Service(options, Outside(lambda: self.now, serve, file_thread))
 
     def agent(self, name: str, *running: Member, relays: bool = False) -> Line:
         line = Line(self.service)

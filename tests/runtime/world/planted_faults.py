@@ -8,6 +8,8 @@ import pytest
 
 from recycle_runtime.checkpoint import writer
 from recycle_runtime.coordinator import regrouping, state_machine
+from recycle_runtime.coordinator.checkpoint_files import CheckpointFiles
+from recycle_runtime.coordinator.events import CheckpointClosed
 from recycle_runtime.coordinator.journal import Journal
 from recycle_runtime.coordinator.membership import Entry, Roster
 from recycle_runtime.coordinator.metrics import StepRows
@@ -193,3 +195,15 @@ def given_up_counts(patch: pytest.MonkeyPatch) -> None:
 def nobody_looks_for_the_coordinator(patch: pytest.MonkeyPatch) -> None:
     """Found once: a worker takes it for silence of the coordinator that there is none."""
     patch.setattr(Link, "is_away", property(lambda _: False, lambda _, value: None), raising=False)
+
+
+def files_are_closed_first(patch: pytest.MonkeyPatch) -> None:
+    """Found once: when the job ends, nothing is deleted any more, not even older checkpoints."""
+    real = CheckpointFiles.finish
+
+    def finish(self: CheckpointFiles) -> list[CheckpointClosed]:
+        closed = real(self)
+        self.close()
+        return closed
+
+    patch.setattr(CheckpointFiles, "finish", finish)

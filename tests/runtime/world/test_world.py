@@ -20,6 +20,7 @@ from recycle_runtime.testing.world.faults import (
     MoveCoordinator,
     NewNode,
     Partition,
+    SlowDisk,
     StopAgent,
     StopCoordinator,
     StopNode,
@@ -244,6 +245,28 @@ def test_a_job_that_has_lost_a_stage_goes_on_from_its_newest_intact_checkpoint(
         outcome = World(story).run()
         assert not outcome.wrong and outcome.error is None, told(story, outcome)
         assert outcome.resumes == 1
+
+
+def test_a_job_that_ends_while_a_manifest_is_written(
+    jobs: list[WorldJob], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found once: the last checkpoint was complete, and the thread that deletes older ones closed before."""
+    lost = (KillWorker(3.0, worker=(0, 1)), KillWorker(3.0, worker=(1, 1)))
+    story = _quiet(
+        7,
+        jobs[2:3],
+        faults=(SlowDisk(0.1, 30.0, node=-1), *lost),
+        steps=40,
+        wild=True,
+        checkpoints=3,
+        copies=0,
+        resumes=0,
+        is_resumed=True,
+    )
+    outcome = World(story).run()
+    assert not outcome.wrong and outcome.error is None and outcome.resumes == 1, told(story, outcome)
+    planted.files_are_closed_first(monkeypatch)
+    assert World(story).run().wrong
 
 
 def _with_copies(jobs: list[WorldJob], *faults: Fault) -> Scenario:

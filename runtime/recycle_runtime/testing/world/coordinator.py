@@ -1,9 +1,10 @@
 """The coordinator of a simulated world: the real service, with simulated surroundings."""
 
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from recycle_runtime.coordinator.connections import Line
 from recycle_runtime.coordinator.journal import Journal
@@ -141,36 +142,56 @@ class FragileJournal(Journal):
         self._file = file
 
 
+class _FileWork(NamedTuple):
+    future: "Future[None]"
+    work: Callable[[], None]
+    ready_at: float
+
+
 class SlowFiles:
     """Instead of a thread that waits for disks."""
 
     def __init__(self, process: SimulatedProcess) -> None:
         self._process = process
-        self._free_at = 0.0
+        self._waiting: deque[_FileWork] = deque()
+        self._is_closed = False
 
     def submit(self, work: Callable[..., None], *arguments: Any) -> "Future[None]":
-        future: Future[None] = Future()
+        if self._is_closed:
+            # As an executor that was shut down.
+            raise RuntimeError("cannot schedule new futures after shutdown")
         loop, node = self._process.loop, self._process.node
-        self._free_at = max(self._free_at, loop.now) + node.disk_seconds
-        loop.at(self._free_at, self._process, self._do, future, work, arguments)
-        return future
+        begins = max(loop.now, self._waiting[-1].ready_at if self._waiting else 0.0)
+        made = _FileWork(Future(), lambda: work(*arguments), begins + node.disk_seconds)
+        self._waiting.append(made)
+        loop.at(made.ready_at, self._process, self._do_until, made.future)
+        return made.future
 
-    def _do(self, future: "Future[None]", work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-        if future.done():
-            return
+    def wait(self, future: "Future[None]", seconds: float) -> None:
+        """Done at once if there is time enough for it: the clock stands still meanwhile. A disk that is
+        slower than that is waited for in vain."""
+        until = self._process.loop.now + seconds
+        if any(each.future is future and each.ready_at <= until for each in self._waiting):
+            self._do_until(future)
+
+    def _do_until(self, future: "Future[None]") -> None:
+        """In the order in which it was asked for."""
+        while not future.done():
+            self._do(self._waiting.popleft())
+
+    def _do(self, made: _FileWork) -> None:
         try:
             if self._process.node.is_disk_full:
                 raise OSError(28, "No space left on device")
-            work(*arguments)
+            made.work()
         except Exception as error:
-            future.set_exception(error)
+            made.future.set_exception(error)
         else:
-            future.set_result(None)
+            made.future.set_result(None)
 
-    def wait(self, future: "Future[None]", seconds: float) -> None:
-        """A disk that is slow is waited for in vain."""
-
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """What was asked for before is still done."""
+        self._is_closed = True
 
 
 class SlowPlanner(Planner):
