@@ -25,6 +25,7 @@ from recycle_compiler.cli.options.planning import (
 from recycle_compiler.cli.options.plans import check_survivors, check_workers
 from recycle_compiler.cli.options.views import add_view_arguments, deliver_view
 from recycle_compiler.cli.values import Factors, positive, slow_workers_or_factors, workers
+from recycle_compiler.frontend import LoadedJob
 from recycle_compiler.ir.failure import FailureSet, failure_set
 from recycle_compiler.ir.groups import AnyLayout, GroupedLayout
 from recycle_compiler.ir.job import JobSpec
@@ -110,14 +111,16 @@ def run(arguments: Namespace, output: Output) -> int:
         )
     loaded = load_for(arguments.job, out)
     job = start_of(with_techniques(loaded.spec, arguments.techniques), output)
+    if arguments.workers is not None:
+        _check_recut(arguments.workers, job, loaded)
     if arguments.split:
         _check_split(job, loaded.name)
     if arguments.workers is None:
         plans = [_plan(arguments, job, loaded.name, output)]
     elif arguments.slow:
-        plans = [_fastest_for_slow(arguments, job, loaded.name, output)]
+        plans = [_fastest_for_slow(arguments, job, output)]
     else:
-        plans = _fastest(arguments, job, loaded.name, output)
+        plans = _fastest(arguments, job, output)
     claims = plans[0].claims
     if claims.cut_short:
         above = f"; the plan is at most {percent(claims.gap)} above optimal"
@@ -197,9 +200,8 @@ def _tell_slow(
         output.data(json.dumps({"layout": under, "step_ticks": found.step, "slow": each}) + "\n")
 
 
-def _fastest_for_slow(arguments: Namespace, job: JobSpec, path: str, output: Output) -> Streams:
+def _fastest_for_slow(arguments: Namespace, job: JobSpec, output: Output) -> Streams:
     """Of the fastest cut for so many workers of which some are slow."""
-    _check_recut(arguments, job, path)
     factors = [
         one.factor for one in slow_workers(((0, index), by) for index, by in enumerate(arguments.slow))
     ]
@@ -214,10 +216,9 @@ def _fastest_for_slow(arguments: Namespace, job: JobSpec, path: str, output: Out
     return found.plan.streams
 
 
-def _fastest(arguments: Namespace, job: JobSpec, path: str, output: Output) -> list[Streams]:
+def _fastest(arguments: Namespace, job: JobSpec, output: Output) -> list[Streams]:
     """Of the fastest cut for so many workers: for all of them, and for one failure more on any stage."""
     workers: int = arguments.workers
-    _check_recut(arguments, job, path)
     found = fastest_recut(job, workers, Deadline(job.solver.time_limit_ns), split=arguments.split)
     if found is None:
         raise _cannot_hold(job, workers)
@@ -247,15 +248,20 @@ def _in_groups(job: JobSpec, workers: int, recut: Recut, output: Output) -> list
     return [found.plan]
 
 
-def _check_recut(arguments: Namespace, job: JobSpec, path: str) -> None:
-    """Whether there is a cut to choose for so many workers."""
-    workers: int = arguments.workers
+def _check_recut(workers: int, job: JobSpec, loaded: LoadedJob) -> None:
+    """Whether there is a cut to choose for so many workers; `loaded` may have more than the job starts on."""
     if job.layer_costs is None:
-        raise UserError(f"{path}: {NOT_IN_LAYERS}")
+        raise UserError(f"{loaded.name}: {NOT_IN_LAYERS}")
     if why := why_own_cut(job):
         raise UserError(f"no other cut for {job.name}: {why}", NO_PLAN)
-    if workers > job.workers:
+    if workers <= job.workers:
+        return
+    if loaded.spec.free_workers <= job.workers:
         raise UsageError(f"--workers must be at most {job.workers}, the workers of the job, got {workers}")
+    raise UsageError(
+        f"--workers must be at most {job.workers}, got {workers}: {job.name} starts on {job.workers} of "
+        f"its {loaded.spec.free_workers} workers, as many as stand in a grid; for more name a cut in --layout"
+    )
 
 
 def _cannot_hold(job: JobSpec, workers: int, note: str = "") -> UserError:

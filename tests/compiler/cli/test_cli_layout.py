@@ -217,6 +217,7 @@ def test_halves_under_the_fastest_cut(split_job: str, recyclec: Recyclec, tmp_pa
     ("arguments", "words"),
     [
         (("--workers", "1"), "no plan for layered: 1 worker cannot hold 6 layers, each on 2 of them"),
+        (("--workers", "9"), "recyclec: error: --workers must be at most 8, the workers of the job, got 9\n"),
         (("--workers", "4", "--failed", "0:0"), "leave out --failed"),
         (("--workers", "4", "--layout", "6x4"), "leave out --layout"),
         (("--workers", "4", "--split"), "does not say what half a micro-batch costs"),
@@ -227,6 +228,23 @@ def test_what_cannot_be_asked_of_workers(
 ) -> None:
     code, data, said = recyclec("plan", layered_job, *arguments)
     assert code != 0 and data == "" and words in said
+
+
+@pytest.mark.parametrize("workers", [9, 10])
+def test_a_job_that_starts_on_fewer_workers_than_it_has(
+    workers: int, layered_job: str, recyclec: Recyclec, tmp_path: Path
+) -> None:
+    """Eight of nine stand in a grid; a cut that the user gives may have more."""
+    job = tmp_path / "nine.job"
+    text = Path(layered_job).read_text().replace("pipeline = 2  data = 4  cut = [3, 3]", "workers = 9")
+    job.write_text(text.replace("microbatches = 4", "microbatches = 16"))
+    code, data, said = recyclec("plan", str(job), "--workers", str(workers))
+    assert (code, data) == (2, "")
+    assert said.splitlines()[-1] == (
+        f"recyclec: error: --workers must be at most 8, got {workers}: layered starts on 8 of its 9 workers, "
+        "as many as stand in a grid; for more name a cut in --layout"
+    )
+    assert recyclec("plan", str(job), "--layout", f"3x4,3x{workers - 4}", "--quiet")[0] == 0
 
 
 def test_whole_stages_have_no_fastest_cut(small_job: str, recyclec: Recyclec) -> None:
