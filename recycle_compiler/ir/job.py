@@ -311,6 +311,9 @@ class TextError(Exception):
 
     line: int
     what: str
+    word: int | None = None
+    """Which word of the line, counted from 0; None: all of it."""
+    hint: str | None = None
 
     def __str__(self) -> str:
         return f"line {self.line}: {self.what}" if self.line else self.what

@@ -22,8 +22,7 @@ Streams have one line per instruction:
 """
 
 import re
-from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from itertools import accumulate, groupby
 from typing import Any
@@ -37,6 +36,7 @@ from recycle_compiler.ir.ops import MICROBATCH_KINDS, UNSET, Op, OpKind, op_dura
 from recycle_compiler.ir.schedule import Schedule, WorkEdge, schedule_order
 from recycle_compiler.ir.streams import Claims, Streams
 from recycle_compiler.ir.target import Target
+from recycle_compiler.ir.written_ops import WrittenOps
 from recycle_runtime.plan.assembly import AssemblyError, assemble, disassemble
 from recycle_runtime.plan.isa import Instruction
 
@@ -108,7 +108,10 @@ def split_text(text: str, level: str) -> tuple[JobSpec, FailureSet, list[tuple[i
     heads = [index for index, line in enumerate(lines) if line.split()[:1] == ["failed"]]
     if not heads:
         raise TextError(0, "the line of failed workers is missing")
-    job = parse_job(lines[1 : heads[0]])
+    try:
+        job = parse_job(lines[1 : heads[0]])
+    except TextError as error:
+        raise TextError(error.line and error.line + 1, error.what) from error
     for name in PER_CHUNK:
         if any((value or 0) > _MOST_TICKS for value in getattr(job, name)):
             raise TextError(0, f"{name} is larger than that of any job")
@@ -129,7 +132,10 @@ def _is_in_grid(worker: Worker, job: JobSpec) -> bool:
 def parse_worker(word: str) -> Worker:
     """`pipeline:stage`."""
     pipeline, _, stage = word.partition(":")
-    return Worker(int(pipeline), int(stage))
+    try:
+        return Worker(int(pipeline), int(stage))
+    except ValueError:
+        raise ValueError(f"{word} is not a worker, as 0:1 is") from None
 
 
 def print_target(target: Target) -> str:
@@ -225,7 +231,7 @@ def parse_schedule(text: str) -> Schedule:
     ops: list[Op] = []
     starts: list[int] = []
     edges: list[WorkEdge] = []
-    places = _Places(job)
+    written = WrittenOps(job, failed)
     for number, words in rest:
         try:
             if words[0] == "release":
@@ -233,11 +239,9 @@ def parse_schedule(text: str) -> Schedule:
             elif words[0] == "claims":
                 claims = parse_claims(words[1:], unit)
             elif words[0] == "worker":
-                worker = parse_worker(words[1])
-                for start, label in zip(words[2::2], words[3::2], strict=True):
-                    starts.append(parse_time(start, unit))
-                    ops.append(_from_label(label, worker, job))
-                    places.check(ops[-1], worker, label)
+                for start, op in _parse_worker_line(number, words, job, written):
+                    starts.append(start)
+                    ops.append(op)
             elif words[0] == "edge":
                 _, *names, _, lag = words
                 before, after = (_parse_op(name, "-", 0, job)[:4] for name in names)
@@ -246,11 +250,35 @@ def parse_schedule(text: str) -> Schedule:
                 raise ValueError(f"unknown word {words[0]}")
         except (ValueError, KeyError, IndexError) as cause:
             raise TextError(number, f"not a line of a schedule: {cause}") from cause
+    last = len(text.splitlines())
     if release is None or claims is None or len(release) != job.stages or not ops:
-        raise TextError(0, "a schedule needs its release, claims and worker lines")
+        raise TextError(last, "a schedule needs its release, claims and worker lines")
+    written.check_whole(last)
     table, start = op_table(ops), np.array(starts, dtype=np.int64)
     order = schedule_order(table, start)
     return Schedule(job, failed, table.take(order), start[order], release, claims, tuple(edges))
+
+
+def _parse_worker_line(
+    line: int, words: list[str], job: JobSpec, written: WrittenOps
+) -> Iterator[tuple[int, Op]]:
+    """The start of each op, and the op."""
+    if len(words) % 2:
+        what = "the line of a worker has its name, and pairs of a start and an op"
+        raise TextError(line, what, len(words) - 1)
+    word = 1
+    try:
+        worker = parse_worker(words[word])
+        written.begin(worker, line)
+        for pair in range(2, len(words), 2):
+            word = pair
+            start = parse_time(words[word], job.ticks_per_unit)
+            word = pair + 1
+            op = _from_label(words[word], worker, job)
+            written.add(op, worker, words[word], word)
+            yield start, op
+    except ValueError as cause:
+        raise TextError(line, str(cause), word) from cause
 
 
 def op_name(op: Op, job: JobSpec) -> str:
@@ -306,29 +334,6 @@ def _from_label(label: str, worker: Worker, job: JobSpec) -> Op:
         raise ValueError(f"{label} is of a micro-batch that the job does not have")
     number = worker_number(worker, job.pipelines)
     return Op(kind, *place, chunk, number, op_duration(job, kind, chunk))
-
-
-class _Places:
-    """The stages on which the ops of a job may run."""
-
-    def __init__(self, job: JobSpec) -> None:
-        self._job, self._holders = job, job.holders
-        self._ends = list(accumulate(job.shares))
-
-    def check(self, op: Op, worker: Worker, label: str) -> None:
-        """ValueError if the worker does not hold the chunk, or the micro-batch is one of another group."""
-        stages = self._holders[op.chunk]
-        if worker.stage not in stages:
-            raise ValueError(f"{label} of worker {worker} is on a chunk that the worker does not hold")
-        if not self._ends or op.kind not in MICROBATCH_KINDS:
-            return
-        group = bisect_right(self._ends, op.pipeline * self._job.microbatches + op.microbatch)
-        if worker.stage != stages[group]:
-            shares = " ".join(map(str, self._job.shares))
-            raise ValueError(
-                f"{label} of worker {worker} is a micro-batch of group {group}, by the shares {shares}, and "
-                f"the worker is of group {stages.index(worker.stage)}"
-            )
 
 
 def print_streams(streams: Streams) -> str:

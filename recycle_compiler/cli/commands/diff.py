@@ -7,6 +7,7 @@ instead: a report, and exit 0.
 
 import json
 import os
+import re
 import stat
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator, Sequence
@@ -39,6 +40,7 @@ from recycle_compiler.cli.commands.diff_with_run import compare_bundle, compare_
 from recycle_compiler.cli.options.files import add_output_argument
 from recycle_compiler.cli.pages import pairs_page, run_page
 from recycle_compiler.cli.values import count, one_of
+from recycle_compiler.diagnostics import CompileError, Diagnostic, Span
 from recycle_compiler.frontend.read_file import ReadError, read_text
 from recycle_compiler.ir.job import JobSpec, TextError
 from recycle_compiler.ir.schedule import Schedule
@@ -54,6 +56,8 @@ _SCHEDULE_HEAD = b"schedule"
 _MOST_BYTES = 1 << 28
 _ENOUGH = 16
 """Bytes that tell what a file is."""
+_WORD = re.compile(r"\S+")
+_HINT = "`--format schedule` of `recyclec show` and `recyclec plan` writes such a text"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -305,8 +309,23 @@ def _text_side(path: str) -> Side:
 
 def _read_text(path: str) -> Schedule:
     try:
-        return parse_schedule(read_text(Path(path), _MOST_BYTES))
+        text = read_text(Path(path), _MOST_BYTES)
     except ReadError as error:
         raise UserError(f"{path}: not a schedule text: it {error}") from None
+    try:
+        return parse_schedule(text)
     except TextError as error:
-        raise UserError(f"{path}: not a schedule text: {error}") from error
+        raise _compile_error(error, text, path) from error
+
+
+def _compile_error(error: TextError, text: str, path: str) -> CompileError:
+    """What is wrong with a text, where."""
+    lines = text.splitlines()
+    span = None
+    if 0 < error.line <= len(lines):
+        words = list(_WORD.finditer(lines[error.line - 1]))
+        first, last = (0, -1) if error.word is None else (error.word, error.word)
+        if words:
+            span = Span(error.line, words[first].start() + 1, words[last].end() + 1)
+    found = Diagnostic("schedule-text", error.what, span, error.hint or _HINT)
+    return CompileError([found], "\n".join(lines), path)

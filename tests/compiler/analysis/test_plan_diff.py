@@ -52,15 +52,21 @@ def test_peak_memory(tiny: Schedule, tiny_text: str) -> None:
 
 
 def test_ops_of_one_side_only(tiny: Schedule, tiny_text: str) -> None:
-    diff = compare(tiny, changed(tiny_text, "  10 W1.1", ""))
-    assert diff.removed == ("W.p1.m1.s0",)
-    assert compare(diff.after, diff.before).added == ("W.p1.m1.s0",)
+    diff = compare(tiny, changed(tiny_text, "10 W1.1  11 R", "10 W1.1"))
+    assert diff.removed == ("R.s0.w1",)
+    assert compare(diff.after, diff.before).added == ("R.s0.w1",)
 
 
 def test_jobs_of_different_shape_can_be_compared(tiny: Schedule, tiny_text: str) -> None:
     more = tiny_text.replace("microbatches 2", "microbatches 3").replace(
         "forward 1000 1000", "forward 1000 2500"
     )
+    # The third ones come after all others.
+    for end, pipelines in ((" 8 W0.1", (0,)), (" 10 W1.1", (1,)), (" 12 W1.1", (0, 1))):
+        ops = (
+            f"{30 + 3 * pipeline}{kind}{pipeline}.2" for pipeline in pipelines for kind in (" F", " I", " W")
+        )
+        more = more.replace(end, "  ".join((end, *ops)))
     diff = compare(tiny, parse_schedule(more))
     assert "  job microbatches 2 -> 3" in difference_lines(diff)
     assert "  job forward  1 1 -> 1 2.5" in difference_lines(diff)

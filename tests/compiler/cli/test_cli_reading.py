@@ -124,7 +124,8 @@ def test_diff_of_texts(small_bundle: str, recyclec: Recyclec, tmp_path: Path) ->
     text.write_text(text.read_text() + "nonsense\n")
     code, data, words = recyclec("diff", str(text), small_bundle)
     assert (code, data) == (1, "")
-    assert words.startswith(f"recyclec: error: {text}: not a schedule text: line ")
+    line = len(text.read_text().splitlines())
+    assert words.startswith(f"{text}:{line}:1: error[schedule-text]: not a line of a schedule: unknown word ")
 
 
 def test_diff_of_something_else(small_bundle: str, small_job: str, recyclec: Recyclec) -> None:
