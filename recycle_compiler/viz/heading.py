@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from recycle_compiler.ir.groups import GroupedLayout, grouped_layout_of
+from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.layout import Layout, layout_of
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.units import plural
@@ -59,8 +60,10 @@ def no_plan(schedule: Schedule) -> str:
     """Which plans the bound of a plan is about, as in "no plan is faster"."""
     job, claims = schedule.job, schedule.claims
     over = claims.bound_over_cuts
-    if over >= claims.lower_bound or not (over or job.is_recut):
+    if not (over or job.cut):
         return "no plan"
+    if over >= claims.lower_bound:
+        return f"no plan{holders_text(job)}"
     return "no plan of these groups and shares" if job.groups else "no plan of this cut"
 
 
@@ -71,8 +74,12 @@ def no_plan_of_any_cut(schedule: Schedule) -> str:
     groups = " or, if groups were planned, in two groups" if job.grouping else ""
     if job.groups:
         groups = " or in two groups"
-    holders = f" with every layer on {job.redundancy} or more" if job.redundancy > 1 else ""
-    return f"no plan for {workers_text(schedule)}{holders}, under one cut{groups},"
+    return f"no plan for {workers_text(schedule)}{holders_text(job)}, under one cut{groups},"
+
+
+def holders_text(job: JobSpec) -> str:
+    """Which cuts a bound over all cuts is about, as in "no plan with every layer on 2 or more"."""
+    return f" with every layer on {job.redundancy} or more" if job.redundancy > 1 else ""
 
 
 def workers_text(schedule: Schedule) -> str:

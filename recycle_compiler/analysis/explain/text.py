@@ -20,7 +20,7 @@ from recycle_compiler.ir.groups import AnyLayout, stages_of_groups
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.layout import Layout
 from recycle_compiler.ir.units import percent, plural, time_text, unit_name
-from recycle_compiler.viz.heading import heading, no_plan, stage_list
+from recycle_compiler.viz.heading import heading, holders_text, no_plan, stage_list
 
 _MOVES = 4
 """Changes of the cut that are told; JSON has them all."""
@@ -111,11 +111,7 @@ def _cut(explanation: Explanation) -> Iterator[str]:
     yield f"  stage {explanation.bottleneck} binds: {layers} on {holders}"
     if cuts.bound_over_cuts:
         over = max(cuts.bound_over_cuts, cuts.bound_one_cut)
-        above = f"; this plan takes {percent(period / over - 1)} longer"
-        if period == over:
-            above = ": no cut is better"
-        who = plural(cuts.workers, "worker")
-        yield f"  no plan of any cut for {who} is faster than {amount(job, over)}{above}"
+        yield f"  {_no_plan_under_one_cut(cuts)} is faster than {amount(job, over)}{_compared(period, over)}"
         if cuts.bound_over_cuts < over:
             yield f"  no two groups of pipelines are faster than {amount(job, cuts.bound_over_cuts)}"
     if cuts.own is not None and not cuts.is_own:
@@ -123,6 +119,20 @@ def _cut(explanation: Explanation) -> Iterator[str]:
         yield f"{own} with as many workers: {_slower(cuts.own.period, period)}"
     yield from _moves(cuts)
     yield from _one_more(cuts, period)
+
+
+def _no_plan_under_one_cut(facts: CutFacts | GroupFacts) -> str:
+    """Which plans the bound over all cuts is about; those with fewer holders of a layer may be faster."""
+    return f"no plan for {plural(facts.workers, 'worker')}{holders_text(facts.job)}, under one cut,"
+
+
+def _compared(period: int, bound: int) -> str:
+    """The period of this plan with a bound, which need not be about it."""
+    if period == bound:
+        return ", which this plan takes"
+    if period < bound:
+        return f"; this plan is {percent(bound / period - 1)} faster"
+    return f"; this plan takes {percent(period / bound - 1)} longer"
 
 
 def _moves(cuts: CutFacts) -> Iterator[str]:
@@ -154,7 +164,8 @@ def _one_more(cuts: CutFacts, period: int) -> Iterator[str]:
     stage, bound = cuts.where_one_more
     if cuts.one_more is not None:
         gain = period / cuts.one_more - 1
-        buys = f"at most {percent(gain)} faster, with the best of all cuts" if gain > 0 else "nothing"
+        best = f"with the best of all cuts{holders_text(job)}"
+        buys = f"at most {percent(gain)} faster, {best}" if gain > 0 else "nothing"
         yield f"  one worker more would buy {buys} (bound {amount(job, cuts.one_more)})"
     if bound < cuts.bound:
         yield f"    under this cut most on stage {stage} (bound {amount(job, bound)})"
@@ -189,16 +200,12 @@ def _why_groups(explanation: Explanation, facts: GroupFacts) -> Iterator[str]:
         takes = f"{_listed(facts.one_cut.layout)}, takes {amount(job, facts.one_cut.period)}"
         slower = _slower(facts.one_cut.period, period)
         yield f"  the fastest plan of the bundle under one cut for as many workers, {takes}: {slower}"
-    for what, least in (
-        ("plan under one cut", facts.bound_one_cut),
-        ("plan of two groups", facts.bound_two_groups),
+    for none, least in (
+        (_no_plan_under_one_cut(facts), facts.bound_one_cut),
+        (f"no plan of two groups for {plural(facts.workers, 'worker')}", facts.bound_two_groups),
     ):
-        above = f"; this plan takes {percent(period / least - 1)} longer" if least else ""
-        if period <= least:
-            above = ": groups are faster than any" if period < least else ": no two groups are better"
         if least:
-            who = plural(facts.workers, "worker")
-            yield f"  no {what} for {who} is faster than {amount(job, least)}{above}"
+            yield f"  {none} is faster than {amount(job, least)}{_compared(period, least)}"
     for number, group in enumerate(facts.groups):
         who = f"{plural(group.share, 'micro-batch')} on {plural(group.workers, 'worker')}"
         takes = "takes" if group.share == 1 else "take"
@@ -230,7 +237,8 @@ def _one_more_in_groups(facts: GroupFacts, period: int) -> Iterator[str]:
     job = facts.job
     if (best := facts.one_more_two_groups) is not None:
         gain = period / best - 1
-        buys = f"at most {percent(gain)} faster, with the best of all cuts or two groups"
+        cuts = f"the best of all cuts{holders_text(job)} or two groups"
+        buys = f"at most {percent(gain)} faster, with {cuts}"
         yield f"  one worker more would buy {buys if gain > 0 else 'nothing'} (bound {amount(job, best)})"
     for one in facts.one_more:
         where = f"    in group {one.group} on stage {one.stage}"
@@ -240,7 +248,8 @@ def _one_more_in_groups(facts: GroupFacts, period: int) -> Iterator[str]:
         shares = " and ".join(map(str, one.layout.shares))
         yield f"{where}, with {shares} micro-batches: bound {amount(job, one.bound)}"
     if facts.one_more_one_cut is not None:
-        yield f"    under one cut, the best of all: bound {amount(job, facts.one_more_one_cut)}"
+        bound = amount(job, facts.one_more_one_cut)
+        yield f"    under one cut, the best of all{holders_text(job)}: bound {bound}"
 
 
 def _slower(period: int, reference: int) -> str:

@@ -39,6 +39,7 @@ from recycle_compiler.planner.slow_layouts import slow_recut
 from recycle_compiler.planner.slow_workers import SlowPlan
 from recycle_compiler.scheduling.budget import Deadline
 from recycle_compiler.scheduling.slow_workers import SlowWorkers, slow_workers
+from recycle_compiler.viz.heading import holders_text
 from recycle_runtime.cli.output import DONE, NO_PLAN, STANDARD, Output, UsageError, UserError
 from recycle_runtime.cli.parser import Arguments
 
@@ -226,7 +227,7 @@ def _fastest(arguments: Namespace, job: JobSpec, output: Output) -> list[Streams
     period, bound = (f"{time_text(job, ticks)} {unit_name(job)}" for ticks in (recut.claims.period, least))
     output.say(
         f"the fastest cut found for {plural(workers, 'worker')} is {recut.layout}: a step takes {period}; "
-        f"none of any cut takes less than {bound}"
+        f"no cut{holders_text(job)} takes less than {bound}"
     )
     if arguments.groups:
         return _in_groups(job, workers, recut, output)

@@ -22,7 +22,7 @@ def test_why_another_cut(layered_bundle: str, recyclec: Recyclec) -> None:
     assert data.startswith(
         "layered: 6 layers in 3 stages on 8 workers, another cut than the job starts with; 16 micro-batches\n"
         "layers x workers of each stage: 2x2 2x2 2x4\n"
-        "period 50 slots, optimal: no plan is faster; makespan 54 slots\n"
+        "period 50 slots, optimal: no plan with every layer on 2 or more is faster; makespan 54 slots\n"
         # Of the job as it starts, not of this cut.
         "fault-free 1F1B takes 72 slots: this plan runs at 1.440x its speed\n"
     )
@@ -31,7 +31,8 @@ def test_why_another_cut(layered_bundle: str, recyclec: Recyclec) -> None:
     assert paragraph(data, "why this cut") == (
         "why this cut: 2x2 2x2 2x4 (layers x workers of each stage)\n"
         "  stage 0 binds: layers 0 to 1 on 2 workers\n"
-        "  no plan of any cut for 8 workers is faster than 50 slots: no cut is better\n"
+        "  no plan for 8 workers with every layer on 2 or more, under one cut, is faster than 50 slots, "
+        "which this plan takes\n"
         "  the job's own cut, 3x4 3x4, takes 63 slots with as many workers: 20.6 % slower\n"
         "  no layer or worker moved over a border would lower the bound of 50 slots; those that cost least\n"
         "    a layer from stage 1 to stage 2: 63 slots\n"
@@ -48,7 +49,8 @@ def test_what_the_own_cut_lacks(layered_bundle: str, recyclec: Recyclec) -> None
     _, data, _ = recyclec("explain", layered_bundle, "--cut", "own", "--what-if", "none")
     told = paragraph(data, "why this cut").splitlines()
     assert told[2] == (
-        "  no plan of any cut for 8 workers is faster than 50 slots; this plan takes 26.0 % longer"
+        "  no plan for 8 workers with every layer on 2 or more, under one cut, is faster than 50 slots; this "
+        "plan takes 26.0 % longer"
     )
     assert told[3:5] == [
         "  one layer or worker moved over a border would lower the bound of 63 slots, and perhaps plans",
@@ -60,7 +62,8 @@ def test_what_one_failure_fewer_takes(layered_bundle: str, recyclec: Recyclec) -
     _, data, _ = recyclec("explain", layered_bundle, "--failures", "2", "--what-if", "none")
     told = paragraph(data, "why this cut").splitlines()
     assert told[-3:] == [
-        "  one worker more would buy at most 15.9 % faster, with the best of all cuts (bound 63 slots)",
+        "  one worker more would buy at most 15.9 % faster, with the best of all cuts with every layer on 2 "
+        "or more (bound 63 slots)",
         "    under this cut most on stage 1 (bound 72 slots)",
         "  with 1 failure the bundle takes 63 slots, under 3x3 3x4",
     ]

@@ -271,7 +271,11 @@ def test_json_names_the_layout(files: tuple[str, str], capsys: pytest.CaptureFix
 
 @pytest.mark.parametrize(
     ("failures", "words"),
-    [("0", "no plan"), ("2", "no plan of this cut"), ("3", "no plan of these groups and shares")],
+    [
+        ("0", "no plan with every layer on 2 or more"),
+        ("2", "no plan of this cut"),
+        ("3", "no plan of these groups and shares"),
+    ],
 )
 def test_what_a_bound_is_about(
     plan: str, failures: str, words: str, capsys: pytest.CaptureFixture[str]

@@ -83,13 +83,15 @@ def test_in_words(bundle: CompiledBundle) -> None:
         "binding bound: load of stage 0 in group 0, 42 slots",
         f"why two groups: {FIVE} (layers x workers",
         "4x5, takes 48 slots: 12.5 % slower",
-        "no plan under one cut for 5 workers is faster than 48 slots: groups are faster than any",
+        "no plan for 5 workers with every layer on 2 or more, under one cut, is faster than 48 slots; this "
+        "plan is 14.3 % faster",
         "group 0 binds: 13 micro-batches on 4 workers take at least 42 slots",
         "3.2 micro-batches for each worker would be even; there are 3.2 in group 0, 3.0 in group 1",
         "one micro-batch of group 0 in group 1 would raise the bound of 42 slots to 48 slots",
         "one micro-batch of group 1 in group 0 would leave the bound of 42 slots as it is",
         "no plan of two groups for 5 workers is faster than 39 slots; this plan takes 7.7 % longer",
-        "one worker more would buy at most 27.3 % faster, with the best of all cuts or two groups",
+        "one worker more would buy at most 27.3 % faster, with the best of all cuts with every layer on 2 "
+        "or more or two groups",
         "in group 1 on stage 2, with 11 and 5 micro-batches: bound 36 slots",
         "with 2 failures the bundle takes 36 slots, under 4x6",
         "sums: the stage was done, and another group that sums with it was not",
