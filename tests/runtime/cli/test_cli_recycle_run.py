@@ -28,10 +28,16 @@ def test_plans_of_a_bundle(small_bundle: str, capsys: pytest.CaptureFixture[str]
     )
 
 
+@pytest.fixture(scope="module")
+def grouped(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """The job and its bundle."""
+    return write_grouped(tmp_path_factory.mktemp("grouped"))
+
+
 def test_plans_under_other_cuts_and_in_groups(
-    tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
+    grouped: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    job, plan = write_grouped(tmp_path_factory.mktemp("grouped"))
+    job, plan = grouped
     code, data, _ = run(capsys, "streams", plan)
     lines = data.splitlines()
     bundle = Bundle.read(plan)
@@ -46,6 +52,37 @@ def test_plans_under_other_cuts_and_in_groups(
     alone = str(Path(plan).with_name("five.plan"))
     assert compile_main(["plan", job, "--layout", FIVE, "-o", alone]) == 0
     assert run(capsys, "streams", alone) == (0, f"plan 0  5 workers as {FIVE}\n", "")
+
+
+def test_workers_under_another_cut(grouped: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    """The cut of a number, and the fastest, have the workers and instructions that `recyclec show` has."""
+    plan = grouped[1]
+    bundle = Bundle.read(plan)
+    (five,) = (cut for cut, recut in enumerate(bundle.recuts) if layout_name(bundle, recut, 0) == FIVE)
+    for options in (("--cut", str(five)), ("--cut", "fastest", "--failures", "3")):
+        code, data, _ = run(capsys, "streams", plan, *options)
+        names = [line.split()[1] for line in data.splitlines()]
+        assert (code, names) == (0, ["0:0", "1:0", "0:1", "1:1", "0:2"])
+        shown: list[str] = []
+        for name in names:
+            code, data, _ = run(capsys, "streams", plan, *options, "--worker", name)
+            assert code == 0
+            shown.append(data)
+        assert compile_main(["--quiet", "show", plan, *options, "--format", "asm"]) == 0
+        assert capsys.readouterr().out.endswith("".join(shown))
+    own = run(capsys, "streams", plan, "--failures", "3")
+    assert own == run(capsys, "streams", plan, "--failures", "3", "--cut", "own")
+    assert len(own[1].splitlines()) == 5 and all(":0" in line for line in own[1].splitlines())
+
+
+def test_a_cut_that_is_not_there(grouped: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    plan = grouped[1]
+    last = len(Bundle.read(plan).recuts) - 1
+    words = f"recycle-run: error: no cut 99: {plan} has cuts 0 to {last}\n"
+    assert run(capsys, "streams", plan, "--cut", "99") == (2, "", words)
+    code, data, said = run(capsys, "streams", plan, "--cut", "0", "--failures", "8")
+    assert (code, data) == (2, "")
+    assert "no plan for 8 failures under cut 0: it is for " in said and said.endswith(", and 0 are left\n")
 
 
 def test_workers_of_a_plan(small_bundle: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -69,13 +106,15 @@ def test_instructions_of_a_worker(small_bundle: str, capsys: pytest.CaptureFixtu
             ["--failures", "1", "--worker", "2:1"],
             "worker 2:1 has no stream in this plan: it failed or does not exist",
         ),
+        (["--cut", "0"], "no cut 0: {bundle} has no plans under other cuts"),
         (["--worker", "x"], "--worker must be like 0:2 (pipeline:stage, from 0), got 'x'"),
     ],
 )
 def test_what_is_not_there(
     small_bundle: str, capsys: pytest.CaptureFixture[str], options: list[str], words: str
 ) -> None:
-    assert run(capsys, "streams", small_bundle, *options) == (2, "", f"recycle-run: error: {words}\n")
+    said = f"recycle-run: error: {words.format(bundle=small_bundle)}\n"
+    assert run(capsys, "streams", small_bundle, *options) == (2, "", said)
 
 
 def test_files_that_are_no_bundle(small_job: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
