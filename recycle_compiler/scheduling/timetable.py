@@ -31,6 +31,8 @@ from recycle_compiler.scheduling.rules import holdable
 
 _AHEAD = 8
 """By how many micro-batches a worker may be ahead of another of its stage."""
+_MOST = 4_000_000
+"""Micro-batches times workers: every worker of a stage is looked at for every micro-batch."""
 
 
 class Timetable(NamedTuple):
@@ -50,8 +52,11 @@ class Timetable(NamedTuple):
 
 
 def can_have_timetable(problem: Problem) -> bool:
-    """Whether routes are the usual ones, which nobody else has chosen, and all micro-batches are alike."""
-    return not problem.has_more_edges and not problem.opens and is_dealt_in_turn(problem)
+    """Whether it is not too large, routes are the usual ones, which nobody else has chosen, and all
+    micro-batches are alike."""
+    if problem.units * sum(map(len, problem.hosts)) > _MOST or problem.has_more_edges or problem.opens:
+        return False
+    return is_dealt_in_turn(problem)
 
 
 def timetable(problem: Problem, pace: int, period: int) -> Timetable:
@@ -71,8 +76,11 @@ def timetable(problem: Problem, pace: int, period: int) -> Timetable:
     way_back = np.array([round_trip(problem, chunk) for chunk in range(problem.chunks)], dtype=np.int64)
     # Until W is done, as if it came at once after the backward.
     held = backward + weight * kept // np.maximum(1, activation)
-    fit = (period - np.array(problem.pool_finish)[list(problem.pool)]) // (forward + backward + weight)
-    quota = np.clip(fit, -(-problem.units // live), problem.units)
+    work = np.maximum(1, forward + backward + weight)
+    share = -(-problem.units // live)
+    quota = np.clip(
+        (period - np.array(problem.pool_finish)[list(problem.pool)]) // work, share, share + _AHEAD
+    )
     pipeline, turn = np.divmod(np.arange(problem.units), problem.microbatches)
     order = np.lexsort((pipeline, turn))
     step = least_step(problem) * pace // 1000
@@ -161,9 +169,8 @@ def make_trips(  # noqa: C901
                     soonest = max(time, freed[worker, 0])
                     begin = free_from(row, ended, count, soonest, forward[chunk])
                     returns = begin + forward[chunk] + back[chunk]
-                    wait = (
-                        begin - time + free_from(row, ended, count, returns, backward[chunk]) - returns
-                    )  # fmt: skip
+                    again = free_from(row, ended, count, returns, backward[chunk])
+                    wait = begin - time + again - returns
                     if wait < waits or (wait == waits and taken[worker] < ahead_by):
                         waits, ahead_by = wait, taken[worker]
                         chosen[chunk], trip[0, chunk] = worker, begin
@@ -174,6 +181,7 @@ def make_trips(  # noqa: C901
                 back[chunk] = time - trip[0, chunk] - forward[chunk]
                 begin = free_from(begins[worker], ends[worker], busy[worker], time, backward[chunk])
                 trip[1, chunk] = begin
+                # Above the first chunk there is nothing: the last transfer is 0.
                 time = begin + backward[chunk] + transfer[chunk - 1]
             if time < best:
                 best = time
