@@ -79,7 +79,7 @@ def timetable(problem: Problem, pace: int, period: int) -> Timetable:
     work = np.maximum(1, forward + backward + weight)
     share = -(-problem.units // live)
     quota = np.clip(
-        (period - np.array(problem.pool_finish)[list(problem.pool)]) // work, share, share + _AHEAD
+        (period - np.array(problem.pool_finish)[list(problem.pool)]) // work, share, share + _AHEAD + 1
     )
     pipeline, turn = np.divmod(np.arange(problem.units), problem.microbatches)
     order = np.lexsort((pipeline, turn))
