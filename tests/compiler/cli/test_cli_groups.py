@@ -85,6 +85,8 @@ def test_which_plans_the_bound_over_all_cuts_is_about(
     )
     assert main(["compile", str(alone), "-o", plan, "--jobs", "1"]) == 0
     assert told(plan, "--cut", "own").startswith("no plan for 5 workers, under one cut, is faster than ")
+    assert main(["explain", plan, "--cut", "own", "--what-if", "none"]) == 0
+    assert "\n  no plan for 5 workers, under one cut, is faster than " in capsys.readouterr().out
 
 
 def test_workers_that_fail_are_named(
