@@ -1,5 +1,7 @@
 """Jobs that tests plan: the running example, and small random ones."""
 
+from dataclasses import replace
+
 from hypothesis import strategies as st
 
 from recycle_compiler.ir.failure import FailureSet, failure_set
@@ -56,6 +58,18 @@ def unit_job(
 def figure3(capacity: tuple[int | None, ...] | int | None, techniques: Techniques = ALL) -> JobSpec:
     """The running example: 3 pipelines of 4 stages, 6 micro-batches each."""
     return unit_job(4, 3, 6, capacity, techniques)
+
+
+def far_job() -> JobSpec:
+    """Memory for no more than a round trip takes, and transfers as long as an F: plans by timetables are
+    shorter where a worker of stage 1 has failed."""
+    job = unit_job(6, 3, 69, capacity=6, optimizer=1)
+    lengths = {
+        "forward": (5, 4, 4, 4, 4, 5), "backward_input": (6, 5, 5, 5, 5, 6),
+        "backward_weight": (5, 4, 4, 4, 4, 5), "transfer": (4,) * 5,
+    }  # fmt: skip
+    slots = {name: tuple(length * SLOT for length in each) for name, each in lengths.items()}
+    return replace(job, solver=replace(job.solver, gap_ppm=10_000), **slots)
 
 
 def routed(job: JobSpec, failed: FailureSet = ()) -> Graph:

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recycle_compiler.ir.failure import normal_form
-from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.planner.compile import plan_failed
 from recycle_compiler.scheduling import tuning
 from recycle_compiler.scheduling.bounds import lower_bound
@@ -16,7 +15,7 @@ from recycle_compiler.scheduling.problem import Ints, Problem, rerouted
 from recycle_compiler.scheduling.rules import holdable
 from recycle_compiler.scheduling.search import Effort
 from recycle_compiler.scheduling.timetable import can_have_timetable, free_from, take, timetable
-from tests.support.jobs import SLOT, routed_problem, unit_job
+from tests.support.jobs import SLOT, far_job, routed_problem, unit_job
 
 
 @st.composite
@@ -104,17 +103,6 @@ def test_weights_come_later() -> None:
     soon, late = found.priority(1), found.priority(8)
     assert (soon[:2] == found.start).all() and (late[:2] == found.start).all()
     assert (found.start[1] < soon[2]).all() and (soon[2] < late[2]).all()
-
-
-def far_job() -> JobSpec:
-    """Memory for no more than a round trip takes, and transfers as long as an F."""
-    job = unit_job(6, 3, 69, capacity=6, optimizer=1)
-    lengths = {
-        "forward": (5, 4, 4, 4, 4, 5), "backward_input": (6, 5, 5, 5, 5, 6),
-        "backward_weight": (5, 4, 4, 4, 4, 5), "transfer": (4,) * 5,
-    }  # fmt: skip
-    slots = {name: tuple(length * SLOT for length in each) for name, each in lengths.items()}
-    return replace(job, solver=replace(job.solver, gap_ppm=10_000), **slots)
 
 
 def test_a_plan_that_rules_do_not_find(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from recycle_compiler.ir.job import Techniques
 from recycle_compiler.ir.target import Target
 from tests.runtime.training.compare import MLP, Failed, changed, check_in_threads, check_on_processes
-from tests.support.jobs import figure3, small_targets
+from tests.support.jobs import far_job, figure3, small_targets
 
 FAILED: list[Failed] = [[], [(1, 2)], [(1, 2), (0, 0)], [(1, 2), (0, 0), (2, 2)]]
 TECHNIQUES = [Techniques(bool(n & 1), bool(n & 2), bool(n & 4)) for n in range(8)]
@@ -33,6 +33,12 @@ def test_clipping(tmp_path: Path, clip: float) -> None:
     """Early steps that must be made again, some of them or all, end where a barrier would have."""
     program = changed(tmp_path, MLP, f"CLIP_NORM = {clip}")
     check_in_threads(tmp_path, figure3((4, 3, 2, 1)), [(1, 2)], program)
+
+
+@pytest.mark.slow
+def test_routes_of_a_timetable(tmp_path: Path) -> None:
+    """Micro-batches of healthy pipelines go through peers, and shares are not even."""
+    check_in_threads(tmp_path, far_job(), [(1, 1)])
 
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
