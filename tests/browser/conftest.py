@@ -36,6 +36,10 @@ def browser() -> Generator["Browser"]:
         started.close()
 
 
+_PATIENCE = 300_000
+"""Milliseconds: machines may be busy."""
+
+
 @pytest.fixture
 def opened(browser: "Browser") -> Generator[Callable[..., "Page"]]:
     """Opens a file or an address; at the end, nothing may have gone wrong on any of the pages."""
@@ -45,6 +49,7 @@ def opened(browser: "Browser") -> Generator[Callable[..., "Page"]]:
         address: str | Path, width: int = WIDE, scheme: Scheme = "light", own: str = "file:"
     ) -> "Page":
         context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        context.set_default_timeout(_PATIENCE)
         page = context.new_page()
         page.on("console", lambda message: troubles.append(f"console: {message.text}"))
         page.on("pageerror", lambda error: troubles.append(f"error: {error}"))
