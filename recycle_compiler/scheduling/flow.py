@@ -12,39 +12,66 @@ a cycle:
     |F |  W  |   I   |F |  W  |   I   |      a W between F and the backward,
     |F |   I   |  W  |F |   I   |  W  |      or between the backward and the next F
 
+The W that has room there need not be that of the backward beside it: W are put off for as long as memory
+allows. That makes room for F and backwards, above all early in an iteration, and leaves work for its end,
+when little else is to do.
+
 The times are not a schedule: memory may not allow for them, and both ends of an iteration want something
 else. As priorities they tell list scheduling who goes first where several micro-batches meet.
 """
 
 from itertools import accumulate
-from typing import NamedTuple
 
 import numpy as np
 
+from recycle_compiler.scheduling.inner_loops import BACKWARD
 from recycle_compiler.scheduling.pool_bounds import round_trip
-from recycle_compiler.scheduling.problem import Ints, Problem
+from recycle_compiler.scheduling.problem import UNLIMITED, Ints, Problem
 
 
-class _Offsets(NamedTuple):
-    """Of one stage: how long after F its backward and its W start."""
-
-    backward: int
-    weight: int
-
-
-def flow_priority(problem: Problem, in_turn: bool) -> Ints:
+def flow_priority(problem: Problem, in_turn: bool, put_off: int) -> Ints:
     """priority[kind, unit, chunk]: when the op would start.
 
-    Pipelines set out in turn within a step, or all at once.
+    Pipelines set out in turn within a step, or all at once. W are put off by so many percent of what memory
+    allows.
     """
     step = _step(problem)
     pipeline, turn = np.divmod(np.arange(problem.units), problem.microbatches)
     sets_out = step * (turn * problem.pipelines + (pipeline if in_turn else 0))
     hops = (f + ticks for f, ticks in zip(problem.forward, problem.transfer, strict=False))
     forward = np.array([0, *accumulate(hops)], dtype=np.int64)
-    offsets = np.array(_offsets(problem, step), dtype=np.int64)
-    times = np.stack([forward, forward + offsets[:, 0], forward + offsets[:, 1]])
-    return times[:, None, :] + sets_out[None, :, None]
+    backward = forward + _returns(problem, step)
+    times = np.stack([forward, backward])[:, None, :] + sets_out[None, :, None]
+    return with_weights(problem, times, put_off)
+
+
+def with_weights(problem: Problem, start: Ints, put_off: int) -> Ints:
+    """start[kind, unit, chunk] of F and backwards, and those of W: so many percent of the time later that
+    memory allows."""
+    ended = start[BACKWARD] + np.array(problem.backward, dtype=np.int64)
+    return np.concatenate([start, (ended + _longest_delay(problem) * put_off // 100)[None]])
+
+
+def _longest_delay(problem: Problem) -> Ints:
+    """For how long the W of each chunk can wait after their backwards, in an even flow.
+
+    Of its memory, F and backwards need as much as lies on the way round; what is left is for W.
+    """
+    cycles = flow_cycles(problem)
+    delays: list[int] = []
+    for chunk, cycle in enumerate(cycles.tolist()):
+        longest = cycle * -(-problem.units // len(problem.hosts[chunk]))
+        capacity, kept = problem.capacity[chunk], problem.kept[chunk]
+        if capacity != UNLIMITED and kept > 0:
+            left = capacity * cycle - problem.activation[chunk] * _way_round(problem, chunk)
+            longest = max(0, min(longest, left // kept))
+        delays.append(longest)
+    return np.array(delays, dtype=np.int64)
+
+
+def _way_round(problem: Problem, chunk: int) -> int:
+    """From the start of an F to the end of its backward, without waits."""
+    return problem.forward[chunk] + round_trip(problem, chunk) + problem.backward[chunk]
 
 
 def flow_cycles(problem: Problem) -> Ints:
@@ -68,15 +95,15 @@ def least_step(problem: Problem) -> int:
     least = int((-(-work // live)).max())
     for chunk, workers in enumerate(problem.hosts):
         if problem.capacity[chunk] > 0:
-            way = problem.forward[chunk] + round_trip(problem, chunk) + problem.backward[chunk]
-            held = problem.activation[chunk] * way + problem.kept[chunk] * problem.weight[chunk]
+            way = problem.activation[chunk] * _way_round(problem, chunk)
+            held = way + problem.kept[chunk] * problem.weight[chunk]
             least = max(least, held // (problem.capacity[chunk] * len(workers)))
     return least
 
 
-def _offsets(problem: Problem, step: int) -> list[_Offsets]:
-    """From the last chunk up: the soonest at which a backward can be there and finds its place."""
-    found: list[_Offsets] = []
+def _returns(problem: Problem, step: int) -> Ints:
+    """How long after its F a backward of each chunk starts: when it can be there and finds its place."""
+    found: list[int] = []
     soonest = problem.forward[-1]
     for chunk in reversed(range(problem.chunks)):
         forward, backward, weight = (
@@ -90,9 +117,7 @@ def _offsets(problem: Problem, step: int) -> list[_Offsets]:
             phase = forward + weight
         elif phase > cycle - backward:
             phase = cycle + forward
-        start = begun * cycle + phase
-        at_once = start % cycle <= cycle - backward - weight
-        found.append(_Offsets(start, start + backward if at_once else (start // cycle + 1) * cycle + forward))
+        found.append(begun * cycle + phase)
         if chunk:
-            soonest = start + problem.forward[chunk - 1] + backward + 2 * problem.transfer[chunk - 1]
-    return found[::-1]
+            soonest = found[-1] + problem.forward[chunk - 1] + backward + 2 * problem.transfer[chunk - 1]
+    return np.array(found[::-1], dtype=np.int64)

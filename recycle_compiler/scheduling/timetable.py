@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from recycle_compiler.compiled import compile_function
-from recycle_compiler.scheduling.flow import flow_cycles, least_step
+from recycle_compiler.scheduling.flow import least_step, with_weights
 from recycle_compiler.scheduling.home_routes import is_dealt_in_turn
 from recycle_compiler.scheduling.inner_loops import FAR
 from recycle_compiler.scheduling.pool_bounds import round_trip
@@ -43,12 +43,10 @@ class Timetable(NamedTuple):
     start: Ints
     """start[kind, unit, chunk] of F and backwards."""
 
-    def priority(self, deferred: int) -> Ints:
-        """priority[kind, unit, chunk]: when ops should start. A W comes so many cycles of its worker after
-        its backward."""
-        backward = np.array(self.problem.backward, dtype=np.int64)
-        weight = self.start[1] + backward + deferred * flow_cycles(self.problem)
-        return np.concatenate([self.start, weight[None]])
+    def priority(self, put_off: int) -> Ints:
+        """priority[kind, unit, chunk]: when ops should start. W are put off by so many percent of what memory
+        allows."""
+        return with_weights(self.problem, self.start, put_off)
 
 
 def can_have_timetable(problem: Problem) -> bool:

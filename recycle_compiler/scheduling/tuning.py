@@ -11,6 +11,7 @@ to something shorter, all further rounds begin with them.
 """
 
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import NamedTuple
 
 from recycle_compiler.scheduling.budget import Deadline, Goal, Noise
@@ -48,7 +49,9 @@ _SPANS = (1, 1, 2, 3, 5, 8)
 """How many chunks are changed together."""
 _ALIGNED = 60
 """Percent of the changes that take in all chunks of a run that has equally many workers."""
-_FLOW_PATIENCES = (0, 50, 100)
+_FLOW_PATIENCES = (0, 50, 75)
+_PUT_OFF = (0, 80, 100)
+"""W are put off in them by so many percent of what memory allows."""
 _ANEW = 2
 """Rounds after which other settings are drawn: the first begins with the best of them, the next with a
 flow."""
@@ -70,15 +73,16 @@ _PROBES = 3
 """... so many, ..."""
 _FAR_PROBES = 250
 """... miss the aim by more than this percentage of what rules miss, the others are not tried."""
-_DEFERRED = (1, 8)
-"""By how many cycles W come after their backwards in them."""
 _TIMETABLE_PATIENCES = (50, 75, 100)
+_TIMETABLE_PUT_OFF = 80
+_KEPT_OF_PACE = 2
+"""Of the schedules that come of one pace, by different patience."""
 _FAR_TIMETABLE = 150
 """A timetable is worth rounds if it misses the aim by no more than this percentage of what rules miss."""
 _TIMETABLE_ROUNDS = 4
 _WORTH_ROUTES = 500
 """Its routes are taken if the period is shorter by one part in so many: healthy workers give up their own."""
-_NEAR = 4
+_NEAR = 8
 """Single ops are moved where a period is so many times as far from the aim as one that is enough."""
 _LAST = 2
 """So many of the best schedules are gone over once more at the end, ..."""
@@ -92,7 +96,7 @@ _CLOSE = 2
 """... where a period is no further from the aim than this many times what would be enough."""
 _FINEST = 60_000
 """Up to so many ops; beyond, they are not worth their time."""
-_FAR_AWAY = 6
+_FAR_AWAY = 8
 """Where it is further away than this after some rounds, ..."""
 _HOPEFUL = 2
 """... after so many, no more follow: they would not make it good enough."""
@@ -159,7 +163,8 @@ def tune(clock: Clock, goal: Goal, effort: Tuning, noise: Noise, deadline: Deadl
     for turn in range(max(1, effort.rounds + (_MORE if clock.problem.ops <= _FINEST else 0))):
         if turn % _ANEW == 0:
             is_first = turn == 0 and clock.problem.ops > _CHEAP
-            begins = tuner.begins(effort, effort.settings if is_first or effort.rounds < _ANEW else _DRAWN)
+            settings = effort.settings if is_first or effort.rounds < _ANEW else _DRAWN
+            begins = tuner.begins(effort, settings, turn // _ANEW)
             assert begins, "no rule finds an order that obeys every edge"
             # One for each start: what is best of all may have been moved before.
             best.append(begins[0].placed)
@@ -238,9 +243,8 @@ def tune_by_timetable(
     for number, pace in enumerate(_PACES):
         found = timetable(usual.problem, pace, goal.aim)
         tuner = _Tuner(Clock(found.problem), goal, noise, deadline)
-        for deferred in _DEFERRED:
-            tried = tuner.by_times(found.priority(deferred), _TIMETABLE_PATIENCES)
-            begins += [_Begin(tuner, one) for one in tried[:1]]
+        tried = tuner.by_times(found.priority(_TIMETABLE_PUT_OFF), _TIMETABLE_PATIENCES)
+        begins += [_Begin(tuner, one) for one in tried[:_KEPT_OF_PACE]]
         begins.sort(key=lambda begin: begin.rank)
         del begins[_TIMETABLE_ROUNDS:]
         far = _FAR_PROBES if number + 1 < len(_PACES) else _FAR_TIMETABLE
@@ -304,12 +308,14 @@ class _Tuner:
                 best = tried
         return best.placed
 
-    def begins(self, effort: Tuning, settings: int) -> list[_Tried]:
-        """What the next rounds begin with: the best of other settings than before, and then a flow."""
+    def begins(self, effort: Tuning, settings: int, number: int) -> list[_Tried]:
+        """What the next rounds begin with: the best of other settings than before, and then a flow, the best
+        one of all or, with a higher number, the one after so many others."""
         found = self.settings(settings)
         if effort.rounds < _ANEW or not found or self.is_done(found[0].placed.period):
             return found
-        return [found[0], *self.flows(found[0].placed.period)[:1], *found[1:]]
+        flows = self.flows(found[0].placed.period)
+        return [found[0], *([flows[number % len(flows)]] if flows else []), *found[1:]]
 
     def flows(self, period: int) -> list[_Tried]:
         """Rules that do what an even flow does, best first; none that is far from a period found already."""
@@ -319,8 +325,9 @@ class _Tuner:
         return [one for one in self._flows if one.placed.period <= most]
 
     def _all_flows(self) -> list[_Tried]:
-        priorities = [flow_priority(self.clock.problem, in_turn) for in_turn in (True, False)]
-        tries = (one for priority in priorities for one in self.by_times(priority, _FLOW_PATIENCES))
+        ways = product((True, False), _PUT_OFF)
+        priorities = (flow_priority(self.clock.problem, *way) for way in ways)
+        tries = [one for priority in priorities for one in self.by_times(priority, _FLOW_PATIENCES)[:1]]
         return sorted(tries, key=lambda tried: tried.placed.rank)
 
     def by_times(self, priority: Ints, patiences: tuple[int, ...]) -> list[_Tried]:

@@ -100,7 +100,7 @@ def test_routes_that_somebody_chose_stay() -> None:
 def test_weights_come_later() -> None:
     problem = routed_problem(unit_job(3, 2, 4), ())
     found = timetable(problem, 1000, 10**12)
-    soon, late = found.priority(1), found.priority(8)
+    soon, late = found.priority(0), found.priority(80)
     assert (soon[:2] == found.start).all() and (late[:2] == found.start).all()
     assert (found.start[1] < soon[2]).all() and (soon[2] < late[2]).all()
 
