@@ -60,7 +60,7 @@ _TRIED_OPS = 200_000
 _COUNTS = 192
 """A job of more workers has layouts for every second, third ... number of failures; one with a worker on
 standby serves for the numbers between."""
-_CLIFF = 970
+_CLIFF = 980
 """Thousandths of a bound: where one failure fewer goes below them, that number has layouts of its own."""
 _WHOLE_PLANS = 6
 """Layouts of a small job that get a whole plan for one number of failures: quick plans of small jobs err."""

@@ -50,8 +50,8 @@ _SPANS = (1, 1, 2, 3, 5, 8)
 _ALIGNED = 60
 """Percent of the changes that take in all chunks of a run that has equally many workers."""
 _FLOW_PATIENCES = (0, 50, 75)
-_PUT_OFF = (0, 80, 100)
-"""W are put off in them by so many percent of what memory allows."""
+_PUT_OFF = (80, 100, 0)
+"""W are put off in them by so many percent of what memory allows; a plan of many ops has the first only."""
 _ANEW = 2
 """Rounds after which other settings are drawn: the first begins with the best of them, the next with a
 flow."""
@@ -82,8 +82,9 @@ _FAR_TIMETABLE = 150
 _TIMETABLE_ROUNDS = 4
 _WORTH_ROUTES = 500
 """Its routes are taken if the period is shorter by one part in so many: healthy workers give up their own."""
-_NEAR = 8
-"""Single ops are moved where a period is so many times as far from the aim as one that is enough."""
+_NEAR = (8, 4)
+"""Single ops are moved where a period is so many times as far from the aim as one that is enough: in most
+plans, and in those of many ops."""
 _LAST = 2
 """So many of the best schedules are gone over once more at the end, ..."""
 _LAST_TRIES = 6
@@ -94,9 +95,9 @@ _MORE = 4
 """Rounds that follow ..."""
 _CLOSE = 2
 """... where a period is no further from the aim than this many times what would be enough."""
-_FINEST = 60_000
+_MANY = 60_000
 """Up to so many ops; beyond, they are not worth their time."""
-_FAR_AWAY = 8
+_FAR_AWAY = (8, 6)
 """Where it is further away than this after some rounds, ..."""
 _HOPEFUL = 2
 """... after so many, no more follow: they would not make it good enough."""
@@ -160,7 +161,7 @@ def tune(clock: Clock, goal: Goal, effort: Tuning, noise: Noise, deadline: Deadl
     best: list[Placed] = []
     moved: list[Tuned] = []
     begins: list[_Tried] = []
-    for turn in range(max(1, effort.rounds + (_MORE if clock.problem.ops <= _FINEST else 0))):
+    for turn in range(max(1, effort.rounds + (_MORE if clock.problem.ops <= _MANY else 0))):
         if turn % _ANEW == 0:
             is_first = turn == 0 and clock.problem.ops > _CHEAP
             settings = effort.settings if is_first or effort.rounds < _ANEW else _DRAWN
@@ -183,7 +184,7 @@ def tune(clock: Clock, goal: Goal, effort: Tuning, noise: Noise, deadline: Deadl
                 return _best_of(others, goal, effort, noise, deadline)
         if turn + 1 >= _HOPEFUL and _is_hopeless(clock.problem, period, goal):
             break
-        if (turn + 1) % _ANEW == 0 and goal.enough < best[-1].period <= goal.times_as_far(_NEAR):
+        if (turn + 1) % _ANEW == 0 and _is_near(clock.problem, best[-1].period, goal):
             order = best[-1].order
             moved.append(Tuned(clock, polished(clock, order, goal, effort.exchanges, noise, deadline)))
             if moved[-1].timed.period <= goal.enough:
@@ -227,7 +228,7 @@ def tune_elsewhere(
             break
         found = exchange(other, tuner.changes(begin, effort.changes), goal, effort.exchanges, noise, deadline)
         best = min(best, found, key=_rank)
-    if best.period <= goal.times_as_far(_NEAR):
+    if best.period <= goal.enough or _is_near(other.problem, best.period, goal):
         return polished(other, best.order, goal, effort.exchanges, noise, deadline)
     return other.time(best.order)
 
@@ -259,7 +260,7 @@ def tune_by_timetable(
     for tuner, begin in begins:
         rounds.append(Tuned(tuner.clock, tuner.round(begin, effort)))
         period = min(each.timed.period for each in rounds)
-        if tuner.is_done(period) or period >= by_rules.tuned or usual.problem.ops > _FINEST:
+        if tuner.is_done(period) or period >= by_rules.tuned or usual.problem.ops > _MANY:
             break
     return rounds
 
@@ -325,7 +326,8 @@ class _Tuner:
         return [one for one in self._flows if one.placed.period <= most]
 
     def _all_flows(self) -> list[_Tried]:
-        ways = product((True, False), _PUT_OFF)
+        many = self.clock.problem.ops > _MANY
+        ways = product((True, False), _PUT_OFF[:1] if many else _PUT_OFF)
         priorities = (flow_priority(self.clock.problem, *way) for way in ways)
         tries = [one for priority in priorities for one in self.by_times(priority, _FLOW_PATIENCES)[:1]]
         return sorted(tries, key=lambda tried: tried.placed.rank)
@@ -340,7 +342,7 @@ class _Tuner:
         """Changes, exchanges and, where that is near enough, moves of single ops."""
         found = self.changes(begin, effort.changes)
         found = exchange(self.clock, found, self._goal, effort.exchanges, self._noise, self._deadline)
-        if self._goal.enough < found.period <= self._goal.times_as_far(_NEAR):
+        if _is_near(self.clock.problem, found.period, self._goal):
             tries = effort.exchanges
             return polished(self.clock, found.order, self._goal, tries, self._noise, self._deadline)
         timed = self.clock.time(found.order)
@@ -397,7 +399,13 @@ class _Tuner:
 
 
 def _is_hopeless(problem: Problem, period: int, goal: Goal) -> bool:
-    return problem.ops >= _COSTLY and goal.aim < goal.enough and period > goal.times_as_far(_FAR_AWAY)
+    far = goal.times_as_far(_FAR_AWAY[problem.ops > _MANY])
+    return problem.ops >= _COSTLY and goal.aim < goal.enough and period > far
+
+
+def _is_near(problem: Problem, period: int, goal: Goal) -> bool:
+    """Whether a period is not good enough, but so near that single ops are worth moving."""
+    return goal.enough < period <= goal.times_as_far(_NEAR[problem.ops > _MANY])
 
 
 def _rank(placed: Placed) -> tuple[int, int]:
