@@ -74,6 +74,7 @@ _PROBES = 3
 _FAR_PROBES = 250
 """... miss the aim by more than this percentage of what rules miss, the others are not tried."""
 _TIMETABLE_PATIENCES = (50, 75, 100)
+"""The last one is not for plans of many ops."""
 _TIMETABLE_PUT_OFF = 80
 _KEPT_OF_PACE = 2
 """Of the schedules that come of one pace, by different patience."""
@@ -241,10 +242,11 @@ def tune_by_timetable(
     if not can_have_timetable(usual.problem):
         return []
     begins: list[_Begin] = []
+    patiences = _TIMETABLE_PATIENCES[:-1] if usual.problem.ops > _MANY else _TIMETABLE_PATIENCES
     for number, pace in enumerate(_PACES):
         found = timetable(usual.problem, pace, goal.aim)
         tuner = _Tuner(Clock(found.problem), goal, noise, deadline)
-        tried = tuner.by_times(found.priority(_TIMETABLE_PUT_OFF), _TIMETABLE_PATIENCES)
+        tried = tuner.by_times(found.priority(_TIMETABLE_PUT_OFF), patiences)
         begins += [_Begin(tuner, one) for one in tried[:_KEPT_OF_PACE]]
         begins.sort(key=lambda begin: begin.rank)
         del begins[_TIMETABLE_ROUNDS:]
