@@ -118,8 +118,8 @@ class Agent:
         clock = Clock(self._around.now)
         self._watch = Watch(self._board, options.limits, clock, processes=self._kernel)
         self._table = ProcessTable(options.state / PROCESSES, options.workers_per_node)
-        self._untold: list[ProcessEnded] = []
-        """Ends of processes that the coordinator has not heard of."""
+        self._ended: dict[Member, ProcessEnded] = {}
+        """How the last processes ended: what one coordinator has heard the next may not know."""
         self._is_over = False
         self._asked_to_go: int | None = None
         """By which signal."""
@@ -248,7 +248,16 @@ class Agent:
             _LOGGER.info("process %d: %s", ended.pid, ended.how, extra=_of(member))
             where = frames_text(user_frames(ended.frames))
             number = process_number(self._node, ended.pid)
-            self._say(ProcessEnded(member, number, ended.how, ended.fault_at, ended.stuck_in, where))
+            said = ProcessEnded(member, number, ended.how, ended.fault_at, ended.stuck_in, where)
+            self._remember_end(said)
+            self._say(said)
+
+    def _remember_end(self, ended: ProcessEnded) -> None:
+        """As many as could belong to one generation."""
+        self._ended.pop(ended.member, None)
+        self._ended[ended.member] = ended
+        while len(self._ended) > self._options.workers_per_node:
+            del self._ended[next(iter(self._ended))]
 
     def _obey(self, message: Message) -> None:
         match message:
@@ -326,18 +335,16 @@ class Agent:
                     self._watch.kill(row.line, "its agent has ended")
             else:
                 number = process_number(self._node, row.pid)
-                self._untold.append(ProcessEnded(row.member, number, "ended while its agent was down", 0))
+                self._remember_end(ProcessEnded(row.member, number, "ended while its agent was down", 0))
 
     # The coordinator.
 
     def _say(self, message: Heartbeat | ProcessEnded) -> None:
-        try:
+        """Which processes have ended is said again on the next connection: that this one has taken it does
+        not mean that anybody has heard it."""
+        with suppress(WireError):
             if self._line is not None:
                 self._line.send(message)
-        except WireError:
-            # What is not heard is said again on the next connection.
-            if isinstance(message, ProcessEnded):
-                self._untold.append(message)
 
     async def _connect(self) -> Line:
         """WireError when the coordinator has not answered for long, or has answered and refused, or is not
@@ -348,12 +355,7 @@ class Agent:
                 self._where = address_now(options)
                 self._term = max(self._term, term_now(options))
                 line = await self._around.connect(*self._where, options.token)
-                room, memory = options.workers_per_node, options.memory
-                relays = self._relay.is_open
-                line.send(AgentJoin(self._name, room, self._running(), self._term, memory, relays))
-                while self._untold:
-                    line.send(self._untold[0])
-                    del self._untold[0]
+                line.send(self._hello())
                 return line
             except WireError as error:
                 if isinstance(error, UnreachableError) and is_over_beside(options.address_file):
@@ -365,11 +367,17 @@ class Agent:
                     raise
                 await self._around.sleep(pause)
 
-    def _running(self) -> tuple[RunningProcess, ...]:
-        return tuple(
-            RunningProcess(row.member, process_number(self._node, row.pid))
-            for row in self._table.rows
-            if row.line in self._watch.processes
+    def _hello(self) -> AgentJoin:
+        rows = [row for row in self._table.rows if row.line in self._watch.processes]
+        running = {row.member: process_number(self._node, row.pid) for row in rows}
+        return AgentJoin(
+            self._name,
+            self._options.workers_per_node,
+            tuple(RunningProcess(*process) for process in running.items()),
+            self._term,
+            self._options.memory,
+            self._relay.is_open,
+            tuple(ended for member, ended in self._ended.items() if member not in running),
         )
 
 

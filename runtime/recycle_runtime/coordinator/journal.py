@@ -83,6 +83,8 @@ class Remembered(NamedTuple):
     """Where they stand in the grid of their plan, if not where their names say."""
     joiners: Mapping[Worker, Worker] = MappingProxyType({})
     """Who was given its state while they trained, and may have it by now; with their cells."""
+    pids: Mapping[Member, int] = MappingProxyType({})
+    """Which processes all of these were, if it was written down."""
     move: str | None = None
     """The layout to which layers were on their way."""
     moves: int = 0
@@ -183,6 +185,7 @@ def read(path: str | Path) -> Remembered | None:
                 plan=_plan(places, fields),
                 cells=_cells(places, fields),
                 joiners=_joiners(fields),
+                pids=dict(fields.get("pids", ())),
                 job=fields.get("job", ""),
                 setup=fields.get("setup"),
             )
@@ -353,6 +356,7 @@ _FIELDS: Mapping[str, Any] = {
     "roles": tuple[_Place, ...],
     "cells": tuple[_Place, ...],
     "joiners": tuple[tuple[_Place, _Place], ...],
+    "pids": tuple[tuple[Member, Natural], ...],
     "job": str,
     "setup": Setup | None,
     "move": str | None,

@@ -345,6 +345,8 @@ class Service:
         """Processes whose agent is gone, and which may be about to connect themselves: since when."""
         self._returning: set[Member] = set()
         """Processes of the journal that have not come back to this coordinator yet."""
+        self._pids_before: Mapping[Member, int] = {}
+        """Which processes they are, as far as the coordinator before this one has written it down."""
         self._recut: LayerMove | None = None
         """That has led to the generation under way, until that is told."""
         self._end: JobEnded | None = None
@@ -512,6 +514,7 @@ class Service:
         workers = (*remembered.places, *remembered.joiners)
         self._returning = {Member(worker, rank) for worker in workers for rank in range(self._tensor)}
         self._returning -= {member for member, _ in remembered.done}
+        self._pids_before = remembered.pids
         self._deadline = self._clock.now() + _RETURN_SECONDS
         if remembered.last_save is not None:
             self._job.remember_last_save(remembered.last_save, remembered.done)
@@ -776,6 +779,8 @@ class Service:
             self._relays.begin(connection)
         if self._options.relay or message.relays:
             connection.send(UseRelay(self._options.relay))
+        for ended in message.ended:
+            self._process_ended(connection, ended)
         self._node_at = self._clock.now()
         if not message.running and self._job.phase is not Phase.FORMING:
             self._away.clear()
@@ -917,7 +922,11 @@ class Service:
         if known is not None:
             # Otherwise a second process for a place that is taken.
             return known == pid
-        return was_watched or (member in self._returning and not self._agents.has(member))
+        if was_watched:
+            return True
+        # An agent may also tell of one that had this place before.
+        is_awaited = member in self._returning and self._pids_before.get(member, pid) == pid
+        return is_awaited and not self._agents.has(member)
 
     def _observe(self, connection: Line, message: Observe) -> None:
         """Tell an observer what it has missed."""
@@ -1228,6 +1237,12 @@ class Service:
         causes = ", ".join(self._job.recovery.causes)
         _LOGGER.info("regroup for generation %d: %s", order.number, causes)
 
+    def _pids(self, workers: Iterable[Worker]) -> list[tuple[Member, int]]:
+        """Of all their processes, as far as they are known."""
+        members = (Member(worker, rank) for worker in workers for rank in range(self._tensor))
+        known = ((member, self._connections.pid_of(member)) for member in members)
+        return sorted((member, pid) for member, pid in known if pid is not None)
+
     def _begin_generation(self, order: BeginGeneration) -> None:
         assignment = order.assignment
         self._store.begin(order.number)
@@ -1247,6 +1262,7 @@ class Service:
             roles=[assignment.roles[cell] for cell in cells],
             **({} if cells == workers else {"cells": cells}),
             **({"joiners": sorted(order.joiners.items())} if order.joiners else {}),
+            pids=self._pids((*workers, *order.joiners)),
         )
         plan = plan_name(self._job.book, assignment)
         if not self.has_begun:

@@ -834,6 +834,25 @@ class End:
 # An agent and the coordinator.
 
 
+ENDED_WELL = "ended with status 0"
+"""How a worker process ends that has done all that it should."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessEnded:
+    """A worker process is gone."""
+
+    member: Member
+    pid: Natural
+    how: str
+    fault_at: Natural
+    """When it did to itself what it was told to, in nanoseconds of the machine's monotonic clock; or 0."""
+    stuck_in: Natural | None = None
+    """The step in which its own work did not come to an end, if that is why."""
+    where: str = ""
+    """Then: the lines of the program that it was in."""
+
+
 @dataclass(frozen=True, slots=True)
 class AgentJoin:
     """A node has room for so many worker processes; these run there already."""
@@ -848,6 +867,8 @@ class AgentJoin:
     """Of the node: see `node_memory`."""
     relays: bool = False
     """Whether its workers look for a connection at the agent."""
+    ended: tuple[ProcessEnded, ...] = ()
+    """The last that do not run any more: what was said of them may not have been heard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -860,25 +881,6 @@ class FromWorkers:
     """What worker processes of my node say."""
 
     said: Relayed
-
-
-ENDED_WELL = "ended with status 0"
-"""How a worker process ends that has done all that it should."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessEnded:
-    """A worker process is gone."""
-
-    member: Member
-    pid: Natural
-    how: str
-    fault_at: Natural
-    stuck_in: Natural | None = None
-    """The step in which its own work did not come to an end, if that is why."""
-    where: str = ""
-    """Then: the lines of the program that it was in."""
-    """When it did to itself what it was told to, in nanoseconds of the machine's monotonic clock; or 0."""
 
 
 @dataclass(frozen=True, slots=True)

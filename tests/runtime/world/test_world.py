@@ -25,6 +25,7 @@ from recycle_runtime.testing.world.faults import (
     StopCoordinator,
     StopNode,
     StopWorker,
+    TearJournal,
 )
 from recycle_runtime.testing.world.scenarios import WorldJob, scenario
 from recycle_runtime.testing.world.shrinking import shrunk, told
@@ -204,6 +205,27 @@ def test_a_coordinator_that_starts_again_knows_that_workers_save(jobs: list[Worl
         again = replace(story, faults=(KillCoordinator(at, 0.3),))
         outcome = World(again).run()
         assert not outcome.wrong and outcome.error is None, told(again, outcome)
+
+
+@pytest.mark.parametrize("relay", [False, True])
+def test_who_has_saved_and_ended_is_known_to_the_next_coordinator(jobs: list[WorldJob], relay: bool) -> None:
+    """Found once: workers had said that they had saved, and their agents that they had ended, to a
+    coordinator that was killed before it had heard, or written down, either. Nobody said it again, and the
+    job ended with an error 30 s later."""
+    quiet = _quiet(
+        66, jobs[:1], faults=(), steps=6, checkpoints=0, copies=0, saves=True, nodes=3, relay=relay
+    )
+    quiet = replace(quiet, echoes=0.0)
+    (ended,) = (line for line in World(quiet).run().story if "the job has ended" in line)
+    end = float(ended.split()[0])
+    for who in range(6):
+        # While they write: the next lines of the journal are theirs, one each.
+        story = replace(quiet, faults=(TearJournal(end - 0.02, 0.0, writes=who),))
+        outcome = World(story).run()
+        assert not outcome.wrong and outcome.error is None, told(story, outcome)
+        assert any("in the middle of it" in line for line in outcome.story), told(story, outcome)
+        (again,) = (line for line in outcome.story if "the job has ended" in line)
+        assert float(again.split()[0]) < end + 5, told(story, outcome)
 
 
 def test_a_coordinator_that_is_killed_after_the_end_does_not_end_the_job_again(
