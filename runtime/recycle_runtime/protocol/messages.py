@@ -868,7 +868,7 @@ class AgentJoin:
     relays: bool = False
     """Whether its workers look for a connection at the agent."""
     ended: tuple[ProcessEnded, ...] = ()
-    """The last that do not run any more: what was said of them may not have been heard."""
+    """The last that have ended: what was said of them may not have been heard."""
 
 
 @dataclass(frozen=True, slots=True)
