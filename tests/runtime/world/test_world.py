@@ -161,13 +161,27 @@ def test_a_planted_fault_is_found(
         planted.rows_of_anybody,
         planted.anybody_is_let_in,
         planted.given_up_counts,
-        planted.generations_are_forgotten,
     ],
 )
 def test_a_rare_planted_fault_is_found(
     jobs: list[WorldJob], monkeypatch: pytest.MonkeyPatch, plant: planted.Plant
 ) -> None:
     assert _is_found(plant, jobs, monkeypatch, 150), plant.__doc__
+
+
+def test_a_generation_that_is_not_written_down_is_missed(
+    jobs: list[WorldJob], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a re-cut and the return of who had failed; no seed below 150 has such a story."""
+    killed = KillWorker(2.0, worker=(1, 1))
+    story = _quiet(405, jobs[:1], faults=(), steps=60, nodes=4, recut="auto", checkpoints=0, copies=0)
+    stories = [replace(story, faults=(killed, KillCoordinator(at, 0.01))) for at in (6.0, 6.5, 7.0)]
+    for each in stories:
+        outcome = World(each).run()
+        assert not outcome.wrong and outcome.error is None, told(each, outcome)
+        assert any("re-cut to" in line for line in outcome.story), told(each, outcome)
+    planted.generations_are_forgotten(monkeypatch)
+    assert any(World(each).run().wrong for each in stories)
 
 
 def _quiet(seed: int, jobs: list[WorldJob], **changes: Any) -> Scenario:
