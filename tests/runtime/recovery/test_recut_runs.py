@@ -251,12 +251,15 @@ def test_the_coordinator_is_killed_while_layers_travel(tmp_path: Path, recuttabl
 
 @pytest.mark.slow
 def test_the_coordinator_is_killed_under_another_cut(tmp_path: Path, recuttable: str) -> None:
+    """The worker that fails after that has seen the next coordinator: nobody else knows its shares of the
+    loss."""
     outcome = run_until(
         tmp_path,
         recuttable,
-        ["kill=1:1@5", "kill=0:1@40"],
+        ["kill=1:1@5", "kill=0:1@250"],
         [],
         has_recut(FOUR),
+        steps=280,
         drive=lambda: on_event(f"re-cut to {FIVE}: ", kill_coordinator),
     )
     assert plans_in_order(outcome)[-1] == "1 1"
