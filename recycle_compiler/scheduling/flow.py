@@ -12,7 +12,7 @@ a cycle:
     |F |  W  |   I   |F |  W  |   I   |      a W between F and the backward,
     |F |   I   |  W  |F |   I   |  W  |      or between the backward and the next F
 
-The W that has room there need not be that of the backward beside it: W are put off for as long as memory
+The W that has room there need not be that of the backward beside it: W are deferred for as long as memory
 allows. That makes room for F and backwards, above all early in an iteration, and leaves work for its end,
 when little else is to do.
 
@@ -29,10 +29,10 @@ from recycle_compiler.scheduling.pool_bounds import round_trip
 from recycle_compiler.scheduling.problem import UNLIMITED, Ints, Problem
 
 
-def flow_priority(problem: Problem, in_turn: bool, put_off: int) -> Ints:
+def flow_priority(problem: Problem, in_turn: bool, deferral: int) -> Ints:
     """priority[kind, unit, chunk]: when the op would start.
 
-    Pipelines set out in turn within a step, or all at once. W are put off by so many percent of what memory
+    Pipelines set out in turn within a step, or all at once. W are deferred by so many percent of what memory
     allows.
     """
     step = _step(problem)
@@ -42,14 +42,14 @@ def flow_priority(problem: Problem, in_turn: bool, put_off: int) -> Ints:
     forward = np.array([0, *accumulate(hops)], dtype=np.int64)
     backward = forward + _returns(problem, step)
     times = np.stack([forward, backward])[:, None, :] + sets_out[None, :, None]
-    return with_weights(problem, times, put_off)
+    return with_weights(problem, times, deferral)
 
 
-def with_weights(problem: Problem, start: Ints, put_off: int) -> Ints:
+def with_weights(problem: Problem, start: Ints, deferral: int) -> Ints:
     """start[kind, unit, chunk] of F and backwards, and those of W: so many percent of the time later that
     memory allows."""
     ended = start[BACKWARD] + np.array(problem.backward, dtype=np.int64)
-    return np.concatenate([start, (ended + _longest_delay(problem) * put_off // 100)[None]])
+    return np.concatenate([start, (ended + _longest_delay(problem) * deferral // 100)[None]])
 
 
 def _longest_delay(problem: Problem) -> Ints:

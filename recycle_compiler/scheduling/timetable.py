@@ -43,10 +43,10 @@ class Timetable(NamedTuple):
     start: Ints
     """start[kind, unit, chunk] of F and backwards."""
 
-    def priority(self, put_off: int) -> Ints:
-        """priority[kind, unit, chunk]: when ops should start. W are put off by so many percent of what memory
-        allows."""
-        return with_weights(self.problem, self.start, put_off)
+    def priority(self, deferral: int) -> Ints:
+        """priority[kind, unit, chunk]: when ops should start. W are deferred by so many percent of the time
+        that memory allows."""
+        return with_weights(self.problem, self.start, deferral)
 
 
 def can_have_timetable(problem: Problem) -> bool:

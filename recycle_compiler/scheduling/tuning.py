@@ -50,8 +50,9 @@ _SPANS = (1, 1, 2, 3, 5, 8)
 _ALIGNED = 60
 """Percent of the changes that take in all chunks of a run that has equally many workers."""
 _FLOW_PATIENCES = (0, 50, 75)
-_PUT_OFF = (80, 100, 0)
-"""W are put off in them by so many percent of what memory allows; a plan of many ops has the first only."""
+_DEFERRALS = (80, 100, 0)
+"""W are deferred in them by so many percent of what memory allows; plans of many ops have the first only, and
+so have timetables."""
 _ANEW = 2
 """Rounds after which other settings are drawn: the first begins with the best of them, the next with a
 flow."""
@@ -75,7 +76,6 @@ _FAR_PROBES = 250
 """... miss the aim by more than this percentage of what rules miss, the others are not tried."""
 _TIMETABLE_PATIENCES = (50, 75, 100)
 """The last one is not for plans of many ops."""
-_TIMETABLE_PUT_OFF = 80
 _KEPT_OF_PACE = 2
 """Of the schedules that come of one pace, by different patience."""
 _FAR_TIMETABLE = 150
@@ -246,7 +246,7 @@ def tune_by_timetable(
     for number, pace in enumerate(_PACES):
         found = timetable(usual.problem, pace, goal.aim)
         tuner = _Tuner(Clock(found.problem), goal, noise, deadline)
-        tried = tuner.by_times(found.priority(_TIMETABLE_PUT_OFF), patiences)
+        tried = tuner.by_times(found.priority(_DEFERRALS[0]), patiences)
         begins += [_Begin(tuner, one) for one in tried[:_KEPT_OF_PACE]]
         begins.sort(key=lambda begin: begin.rank)
         del begins[_TIMETABLE_ROUNDS:]
@@ -329,7 +329,7 @@ class _Tuner:
 
     def _all_flows(self) -> list[_Tried]:
         many = self.clock.problem.ops > _MANY
-        ways = product((True, False), _PUT_OFF[:1] if many else _PUT_OFF)
+        ways = product((True, False), _DEFERRALS[:1] if many else _DEFERRALS)
         priorities = (flow_priority(self.clock.problem, *way) for way in ways)
         tries = [one for priority in priorities for one in self.by_times(priority, _FLOW_PATIENCES)[:1]]
         return sorted(tries, key=lambda tried: tried.placed.rank)

@@ -19,7 +19,7 @@ def random_problem(seed: int) -> Problem:
 @pytest.mark.parametrize("seed", range(40))
 def test_a_cycle_has_room_for_all_three(seed: int) -> None:
     problem = random_problem(seed)
-    cycles, times = flow_cycles(problem), flow_priority(problem, in_turn=True, put_off=0)[:, 0]
+    cycles, times = flow_cycles(problem), flow_priority(problem, in_turn=True, deferral=0)[:, 0]
     for chunk, cycle in enumerate(cycles.tolist()):
         forward, backward = (times[kind, chunk] % cycle for kind in (0, 1))
         between = (backward - forward) % cycle - problem.forward[chunk]
@@ -31,7 +31,7 @@ def test_a_cycle_has_room_for_all_three(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(40))
 def test_ops_follow_what_they_wait_for(seed: int) -> None:
     problem = random_problem(seed)
-    forward, backward, weight = flow_priority(problem, in_turn=False, put_off=100)[:, -1]
+    forward, backward, weight = flow_priority(problem, in_turn=False, deferral=100)[:, -1]
     down = np.array(problem.forward[:-1]) + np.array(problem.transfer)
     way_up = np.array(problem.backward[1:]) + np.array(problem.transfer)
     assert (np.diff(forward) >= down).all()
@@ -45,9 +45,9 @@ def test_micro_batches_set_out_a_step_apart() -> None:
     problem = routed_problem(unit_job(2, 2, 3))
     step = 3 * SLOT // 2 * 102 // 100
     assert flow_cycles(problem).tolist() == [2 * step, 2 * step]
-    sets_out = flow_priority(problem, in_turn=True, put_off=80)[0, :, 0].reshape(2, 3)
+    sets_out = flow_priority(problem, in_turn=True, deferral=80)[0, :, 0].reshape(2, 3)
     assert (sets_out == step * np.array([[0, 2, 4], [1, 3, 5]])).all()
-    at_once = flow_priority(problem, in_turn=False, put_off=80)[0, :, 0]
+    at_once = flow_priority(problem, in_turn=False, deferral=80)[0, :, 0]
     assert (at_once == step * np.array([0, 2, 4, 0, 2, 4])).all()
 
 
@@ -58,11 +58,11 @@ def test_memory_sets_the_step_where_it_holds_one_micro_batch() -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_what_is_put_off_fits_into_memory(seed: int) -> None:
+def test_deferred_weights_fit_into_memory(seed: int) -> None:
     """On average a worker holds as much as lies on the way round, and what W keep while they wait."""
     problem = random_problem(seed)
     cycles, start = flow_cycles(problem), np.zeros((2, problem.units, problem.chunks), dtype=np.int64)
-    soon, halfway, late = (with_weights(problem, start, put_off)[2, 0] for put_off in (0, 50, 100))
+    soon, halfway, late = (with_weights(problem, start, deferral)[2, 0] for deferral in (0, 50, 100))
     assert (soon == problem.backward).all()
     assert (abs(soon + late - 2 * halfway) <= 1).all()
     for chunk, (cycle, delay) in enumerate(zip(cycles.tolist(), (late - soon).tolist(), strict=True)):
