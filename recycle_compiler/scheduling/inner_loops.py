@@ -396,6 +396,67 @@ def earliest_times(  # noqa: C901
     return timed
 
 
+def reach_of_releases(
+    count: int,
+    in_turn: Any,
+    worker_of: Any,
+    group_of: Any,
+    groups: Any,
+    more_first: Any,
+    more_from: Any,
+    more_lag: Any,
+    free: Any,
+    after: Any,
+) -> None:
+    """Fill `after` with the longest ways from some moments, `count` of them, to the end of every op.
+
+    `in_turn` has every op after all that it waits for, and after those before it on its worker; `free` says
+    of every worker how long after these moments it begins. All ops have as many entries in a row.
+    """
+    for op in in_turn:
+        group = groups[group_of[op]]
+        here = worker_of[op] * count
+        row = op * count
+        source = row + group.source * count
+        for index in range(count):
+            time = free[here + index]
+            if group.source != 0:
+                time = max(time, after[source + index] + group.lag)
+            if EXTRA:
+                for edge in range(more_first[op], more_first[op + 1]):
+                    time = max(time, after[more_from[edge] * count + index] + more_lag[edge])
+            time += group.duration
+            after[row + index] = time
+            free[here + index] = time
+
+
+def windows_of_releases(
+    release: Any,
+    pool_of: Any,
+    early: Any,
+    always_first: Any,
+    always_last: Any,
+    after_first: Any,
+    after_last: Any,
+    first: Any,
+    last: Any,
+) -> None:
+    """Fill in the first start and the last end of every pool, for workers of which `early` start sooner.
+
+    They start and end when they always do, or as long after the release of some pool as its row says.
+    """
+    pools = len(release)
+    for worker in range(len(pool_of)):
+        start, end = always_first[worker], always_last[worker]
+        row = worker * pools
+        for pool in range(pools):
+            start = max(start, release[pool] + after_first[row + pool])
+            end = max(end, release[pool] + after_last[row + pool])
+        own = pool_of[worker]
+        first[own] = min(first[own], start - early[worker])
+        last[own] = max(last[own], end)
+
+
 def latest_times(  # noqa: C901
     workers: int,
     width: int,

@@ -17,6 +17,9 @@ from recycle_compiler.scheduling.rules import Rule
 LARGE = 400
 """Ops from which on the loops are compiled: below, loading the compiler takes longer than it saves."""
 
+_TOGETHER = 16
+"""Pools whose reach is computed in one pass."""
+
 
 class Where(NamedTuple):
     """Which neighbours may be swapped."""
@@ -73,6 +76,20 @@ class _Prepared(NamedTuple):
     """The F that wait for nothing, as their seats take them."""
     entry: Ints
     """Where those of each seat begin."""
+
+
+class Reach(NamedTuple):
+    """Of one order: when every worker that has ops begins and ends, as pools open at one time or another."""
+
+    pool_of: Any
+    late: Any
+    """By how much it takes longer to reduce and step than its peers."""
+    always_first: Any
+    """It never begins sooner, whenever pools open."""
+    always_last: Any
+    after_first: Any
+    """As many entries in a row for each worker as there are pools: how long after their release."""
+    after_last: Any
 
 
 class Loops:
@@ -298,6 +315,51 @@ class Loops:
             return None
         return _array(end), _array(free)
 
+    def windows(self, release: Ints, reach: "Reach") -> tuple[Ints, Ints]:
+        """For each pool, the start of its first op and the end of its last."""
+        first, last = self._scratch(len(release), inner_loops.FAR), self._scratch(len(release))
+        self._functions[6](self._native(release), *reach, first, last)
+        return _array(first), _array(last)
+
+    def reach(self, order: Ints, end: Ints, free: Ints) -> "Reach":
+        """What the ends of an order that is timed, of ops and workers, have to do with when pools open."""
+        busy = np.flatnonzero(order[:: self.width] >= 0)
+        ops = order[busy * self.width]
+        first, last = self._after_releases(order, end)
+        columns = (
+            self.pool_of[busy],
+            self.late[busy],
+            end[ops] - self.duration[ops],
+            free[busy],
+            (first[:, busy] - self.duration[ops]).T.ravel(),
+            last[:, busy].T.ravel(),
+        )
+        return Reach(*map(self._native, columns))
+
+    def _after_releases(self, order: Ints, end: Ints) -> tuple[Ints, Ints]:
+        """[pool, worker]: how long after the pool opens the worker's first op and its last end at least.
+
+        `end` are ends that the order may have. Far below 0 where an op does not depend on the pool.
+        """
+        in_turn = np.argsort(end, kind="stable")[np.count_nonzero(end < 0) :]
+        first, last = np.empty((2, self.problem.pools, self.workers), dtype=np.int64)
+        for pools in np.array_split(np.arange(self.problem.pools), -(-self.problem.pools // _TOGETHER)):
+            opens = np.where(self.pool_of[:, None] == pools, self.late[:, None], -inner_loops.FAR)
+            free, after = self._native(opens.ravel()), self._scratch(self.size * len(pools))
+            self._functions[5](
+                len(pools),
+                self._native(in_turn),
+                self._worker_of_op,
+                self._group_of,
+                self._groups,
+                *self._more,
+                free,
+                after,
+            )
+            first[pools] = _array(after).reshape(-1, len(pools))[order[:: self.width]].T
+            last[pools] = _array(free).reshape(-1, len(pools)).T
+        return first, last
+
     def latest(self, order: Ints, deadline: Ints) -> tuple[Ints, Ints]:
         """The latest start of every op under the pools' deadlines, and its latest end.
 
@@ -493,4 +555,6 @@ _LOOPS: tuple[Any, ...] = (
     inner_loops.latest_times,
     inner_loops.swap_neighbours,
     moves.move_ops,
+    inner_loops.reach_of_releases,
+    inner_loops.windows_of_releases,
 )

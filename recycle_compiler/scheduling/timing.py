@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recycle_compiler.scheduling.inner_loops import FAR
-from recycle_compiler.scheduling.loops import Loops
+from recycle_compiler.scheduling.loops import Loops, Reach
 from recycle_compiler.scheduling.problem import Ints, Problem
 
 
@@ -65,14 +65,15 @@ class Clock:
             return self.within(order, FAR if at_most is None else at_most)
         opening = Opening(self.loops, order)
         if at_most is None:
-            return self._shorten(self.time_at_once(order), opening)
-        within = self._within(opening, at_most)
-        return None if within is None else self._shorten(within, opening)
+            return self._shorten(self.time_at_once(order), self.loops.unopened, opening)
+        release = self._within(opening, at_most, self.loops.unopened)
+        return None if release is None else self._shorten(self._timed(order, release), release, opening)
 
     def within(self, order: Ints, period: int) -> Timed | None:
         """The order in this period or less, not necessarily its shortest; None if it takes longer."""
         if not self._opens_at_once:
-            return self._within(Opening(self.loops, order), period)
+            release = self._within(Opening(self.loops, order), period, self.loops.unopened)
+            return None if release is None else self._timed(order, release)
         timed = self.time_at_once(order)
         return timed if timed.period <= period else None
 
@@ -137,32 +138,33 @@ class Clock:
             return first, closes[self._window], self._finish
         return opens[self._window], closes[self._window], finish[self._window]
 
-    def _shorten(self, best: Timed, opening: "Opening") -> Timed:
+    def _shorten(self, best: Timed, release: Ints, opening: "Opening") -> Timed:
         """Halve the interval between what is surely too short and what is known to do."""
         grain = self.problem.grain
         too_short = self.floor // grain - 1
         # The next step down is the likely end of the search, so it is tried first.
         probe = best.period // grain - 1
         while probe > too_short:
-            within = self._within(opening, probe * grain)
-            if within is None:
+            # In a shorter period no pool opens sooner.
+            shorter = self._within(opening, probe * grain, release)
+            if shorter is None:
                 too_short = probe
             else:
-                best = within
+                best, release = self._timed(opening.order, shorter), shorter
             probe = (too_short + best.period // grain) // 2
         return best
 
-    def _within(self, opening: "Opening", period: int) -> Timed | None:
+    def _within(self, opening: "Opening", period: int, release: Ints) -> Ints | None:
         """Push pools that start too early for their end; None if they never settle.
 
-        A longest path uses each pool's window at most once, so more rounds than pools mean a cycle.
+        None opens before the release that it is known to have at least. A longest path uses each pool's
+        window at most once, so more rounds than pools mean a cycle.
         """
-        release = self.loops.unopened
         for _ in range(self.problem.pools + 1):
             first, last, finish = self._joined(*opening.windows(release))
             over = last + finish - first - period
             if (over <= 0).all():
-                return self._timed(opening.order, release)
+                return release
             release = np.where(over > 0, first + over, release)
         return None
 
@@ -197,16 +199,14 @@ class Clock:
 
 _DIRECT = 4
 """So often an order is timed anew when pools open at other times; then it is asked what depends on what."""
-_MUCH_LATER = 1 << 50
-"""A release that shows in everything that depends on it."""
 
 
 class Opening:
     """When the workers of one order begin and end, as its pools open at one time or another.
 
     Each beginning and end is the latest of what the releases of single pools bring about, and of what is so
-    whenever they open. One pass through all ops for each pool tells these apart; after that a question costs
-    no pass any more.
+    whenever they open. Some passes through all ops tell these apart; after that a question costs no pass any
+    more.
     """
 
     def __init__(self, loops: Loops, order: Ints, direct: int = _DIRECT) -> None:
@@ -217,42 +217,27 @@ class Opening:
         self._first = first[self._busy]
         self._pool = loops.pool_of[self._busy]
         self._direct = direct
-        self._reach: tuple[Ints, Ints] | None = None
+        self._reach: Reach | None = None
 
     def windows(self, release: Ints) -> tuple[Ints, Ints]:
         """For each pool, the start of its first op and the end of its last, as `Clock` counts them."""
-        if self._direct > 0:
-            self._direct -= 1
-            times = self._timed(release)
-        else:
+        if self._direct <= 0:
             if self._reach is None:
-                self._reach = self._asked()
-            always, after = self._reach
-            times = np.maximum(always, (release[:, None, None] + after).max(axis=0))
+                self._reach = self._loops.reach(self.order, *self._timed(self._loops.unopened))
+            return self._loops.windows(release, self._reach)
+        self._direct -= 1
+        end, free = self._timed(release)
         first = np.full(len(release), FAR)
         last = np.zeros(len(release), dtype=np.int64)
-        np.minimum.at(first, self._pool, times[0] - self._loops.late[self._busy])
-        np.maximum.at(last, self._pool, times[1])
+        starts = end[self._first] - self._loops.duration[self._first]
+        np.minimum.at(first, self._pool, starts - self._loops.late[self._busy])
+        np.maximum.at(last, self._pool, free[self._busy])
         return first, last
 
-    def _timed(self, release: Ints) -> Ints:
-        """For each worker that has ops, the start of its first and the end of its last."""
+    def _timed(self, release: Ints) -> tuple[Ints, Ints]:
         timed = self._loops.timed(self.order, release)
         assert timed is not None, "the orders of some workers wait for each other"
-        end, free = timed
-        return np.stack([end[self._first] - self._loops.duration[self._first], free[self._busy]])
-
-    def _asked(self) -> tuple[Ints, Ints]:
-        """What is so whenever pools open, and for each pool what comes how long after its release."""
-        unopened = self._loops.unopened
-        always = self._timed(unopened)
-        after: list[Ints] = []
-        for pool in range(len(unopened)):
-            release = unopened.copy()
-            release[pool] = _MUCH_LATER
-            times = self._timed(release)
-            after.append(np.where(times > _MUCH_LATER // 2, times - _MUCH_LATER, -_MUCH_LATER))
-        return always, np.stack(after)
+        return timed
 
 
 def _living(problem: Problem) -> NDArray[np.bool_]:
