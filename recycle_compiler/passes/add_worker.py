@@ -43,13 +43,13 @@ class AddWorker(Pass[Streams, Schedule]):
         planned = problem_of(GRAPH_PASSES.run(Target(job, streams.failed)))
         crowded = rerouted(planned, planned.hosts, _hosts(streams))
         start = _starts(streams, crowded)
-        found: list[tuple[int, bool, int, Clock, FailureSet]] = []
+        found: dict[tuple[int, bool], list[tuple[Clock, FailureSet]]] = {}
         for failed in _with_one_fewer(streams):
             clock = Clock(_shared(crowded, Target(job, failed).hosts))
             # A stage that opens later may make the period shorter than this, but hardly change which is best.
             at_once = clock.time_at_once(clock.order_of(start)).period
-            found.append((at_once, failed != self.wanted, -lower_bound(clock.problem).period, clock, failed))
-        *_, clock, failed = min(found, key=lambda entry: entry[:3])
+            found.setdefault((at_once, failed != self.wanted), []).append((clock, failed))
+        clock, failed = max(found[min(found)], key=lambda entry: lower_bound(entry[0].problem).period)
         timed = clock.time(clock.order_of(start), claims.period)
         assert timed is not None, "one more worker made a plan slower"
         graph = _on_workers(GRAPH_PASSES.run(Target(job, failed)), clock.problem.host)

@@ -171,15 +171,18 @@ def _least_cost_flow(supply: list[int], demand: list[int], costs: list[list[int]
     supply = list(supply)
     for sink, wanted in enumerate(demand):
         while wanted:
-            path = _shortest_path(sink, supply, flow, costs)
+            # No way costs less than nothing, so one that costs nothing need not be searched for.
+            free = (source for source, left in enumerate(supply) if left and not costs[source][sink])
+            source = next(free, None)
+            path = _shortest_path(sink, supply, flow, costs) if source is None else [sink, source]
             # The path alternates: sink, source, sink that gives up one of its own, another source, ...
             bottleneck = min(wanted, supply[path[-1]])
-            for source, given_up in zip(path[1::2], path[2::2], strict=False):
-                bottleneck = min(bottleneck, flow[source][given_up])
-            for taker, source in zip(path[::2], path[1::2], strict=True):
-                flow[source][taker] += bottleneck
-            for source, given_up in zip(path[1::2], path[2::2], strict=False):
-                flow[source][given_up] -= bottleneck
+            for giver, given_up in zip(path[1::2], path[2::2], strict=False):
+                bottleneck = min(bottleneck, flow[giver][given_up])
+            for taker, giver in zip(path[::2], path[1::2], strict=True):
+                flow[giver][taker] += bottleneck
+            for giver, given_up in zip(path[1::2], path[2::2], strict=False):
+                flow[giver][given_up] -= bottleneck
             supply[path[-1]] -= bottleneck
             wanted -= bottleneck
     return flow

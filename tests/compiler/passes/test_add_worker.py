@@ -1,6 +1,7 @@
 """One failure fewer is never slower, and what makes it so is a valid plan."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -43,8 +44,8 @@ def test_a_slow_plan_gives_way_to_the_next_one(monkeypatch: pytest.MonkeyPatch) 
     job = unit_job(2, 4, 3, capacity=2)
     plan_count = compiler.plan_count
 
-    def worse(*arguments: object) -> Streams:
-        program = plan_count(*arguments)  # type: ignore[arg-type]
+    def worse(*arguments: Any, recut: bool) -> Streams:
+        program = plan_count(*arguments, recut=recut)
         slow = replace(program.claims, period=10 * program.claims.period)
         return replace(program, claims=slow) if len(program.failed) in (0, 1) else program
 
