@@ -17,12 +17,18 @@ from recycle_compiler.passes.pipeline import Observer, Step
 from recycle_compiler.passes.rename_workers import RenameWorkers
 from recycle_compiler.passes.standard import LOWERING_PASSES, all_passes
 from recycle_compiler.planner.baselines import one_f_one_b_period
+from recycle_compiler.planner.layouts import Layouts
 from recycle_compiler.planner.placement import Costs, measure_costs, ranked_placements
 from recycle_compiler.planner.slow_workers import SlowPlan, best_for_slow
 from recycle_compiler.planner.worker_processes import running
 from recycle_compiler.scheduling.budget import Deadline
 from recycle_compiler.scheduling.search import Effort
 from recycle_compiler.scheduling.slow_workers import SlowWorkers
+
+_LARGE = 20_000
+"""Ops from which on a plan of the own cut gets less work ..."""
+_AHEAD = 980
+"""... where the bound over all cuts is below these thousandths of its own."""
 
 
 class NoPlanError(Exception):
@@ -87,11 +93,12 @@ def compile_job(
         # By how much a plan took longer than it should: what the time limit cannot cut.
         excess = 0
 
-        def tasks() -> Iterator[tuple[JobSpec, int, Costs, int, tuple[Observer, ...]]]:
+        def tasks() -> Iterator[_Task]:
             # Those with most failures take longest, so they are started first.
             for count in reversed(range(total)):
                 left = max(0, end - time.monotonic_ns()) * min(processes, count + 1)
-                yield job, count, costs, max(0, left // (count + 1) - excess), tuple(observers)
+                nanoseconds = max(0, left // (count + 1) - excess)
+                yield _Task(job, count, costs, nanoseconds, tuple(observers), recut)
 
         waiting: dict[int, _Made] = {}
         for made in run(_timed_plan, tasks()):
@@ -156,20 +163,40 @@ def plan_slow(
 
 
 def plan_count(
-    job: JobSpec, failures: int, costs: Costs, deadline: Deadline, observers: Sequence[Observer] = ()
+    job: JobSpec,
+    failures: int,
+    costs: Costs,
+    deadline: Deadline,
+    observers: Sequence[Observer] = (),
+    *,
+    recut: bool = False,
 ) -> Streams:
-    """The plan for this many failures, on the stages that carry them best."""
+    """The plan for this many failures, on the stages that carry them best.
+
+    With `recut`, plans under other cuts follow.
+    """
     if failures == 0:
         return plan_failed(job, (), observers, Effort(), deadline)
     best: Streams | None = None
-    for counts, bound in ranked_placements(job, failures, costs, Effort(), deadline):
+    ranked = ranked_placements(job, failures, costs, Effort(), deadline)
+    is_behind = recut and _is_behind(job, failures, min(bound for _, bound in ranked))
+    effort = Effort().brief() if is_behind else Effort()
+    for counts, bound in ranked[:1] if is_behind else ranked:
         if best is not None and (bound >= best.claims.period or deadline.passed()):
             continue
-        plan = plan_failed(job, normal_form(counts, job.pipelines), (), Effort(), deadline)
+        plan = plan_failed(job, normal_form(counts, job.pipelines), (), effort, deadline)
         if best is None or plan.claims.period < best.claims.period:
             best = plan
     assert best is not None, "failures that can be survived can be placed"
-    return plan_failed(job, best.failed, observers, Effort(), deadline) if observers else best
+    return plan_failed(job, best.failed, observers, effort, deadline) if observers else best
+
+
+def _is_behind(job: JobSpec, failures: int, bound: int) -> bool:
+    """Whether another cut may be well ahead of all plans of the own cut, in a job whose plans cost much."""
+    ops = 3 * job.pipelines * job.microbatches * job.stages
+    return ops > _LARGE and Layouts(job, job.workers).may_keep_to(
+        bound * _AHEAD // 1000, job.workers - failures
+    )
 
 
 def _is_slower(plan: Streams, more: Streams) -> bool:
@@ -209,6 +236,15 @@ def summary(plan: Streams, seconds: float, baseline: int) -> PlanSummary:
     )
 
 
+class _Task(NamedTuple):
+    job: JobSpec
+    failures: int
+    costs: Costs
+    nanoseconds: int
+    observers: tuple[Observer, ...]
+    recut: bool
+
+
 class _Made(NamedTuple):
     plan: Streams
     seconds: float
@@ -216,9 +252,9 @@ class _Made(NamedTuple):
     """Nanoseconds beyond those it was given."""
 
 
-def _timed_plan(task: tuple[JobSpec, int, Costs, int, tuple[Observer, ...]]) -> _Made:
-    job, count, costs, nanoseconds, observers = task
+def _timed_plan(task: _Task) -> _Made:
     began = time.perf_counter_ns()
-    plan = plan_count(job, count, costs, Deadline(nanoseconds), observers)
+    deadline = Deadline(task.nanoseconds)
+    plan = plan_count(task.job, task.failures, task.costs, deadline, task.observers, recut=task.recut)
     taken = time.perf_counter_ns() - began
-    return _Made(plan, taken / 1e9, taken - nanoseconds)
+    return _Made(plan, taken / 1e9, taken - task.nanoseconds)

@@ -6,9 +6,9 @@ there are:
 
     g[0] = 0        g[j] = min over i < j of g[i] + workers(i, j, T)        g[layers] <= workers
 
-The least such T is found by bisection: no plan of any cut goes below it. With the number of stages as a
-second index the program gives the layouts that come near that period, for every number of stages. Workers
-that are left over go, one by one, to the stage that is slowest.
+The least such T, one of the table's periods, is found by bisection: no plan of any cut goes below it. With
+the number of stages as a second index the program gives the layouts that come near that period, for every
+number of stages. Workers that are left over go, one by one, to the stage that is slowest.
 """
 
 from collections.abc import Iterator, Sequence
@@ -62,8 +62,8 @@ class Layouts:
         self._units = job.pipelines * job.microbatches
         self._table: StageTable = stage_table(job, most_workers)
         self._range = self._table.ranges(self._layers)
-        values = self._table.period[self._table.period < FAR]
-        self._longest = int(values.max()) if len(values) else 0
+        values = np.unique(self._table.period)
+        self._periods = values[values < FAR]
         every = np.arange(max(most_workers, self._units) + 1)
         self._choice = np.searchsorted(self._table.workers, every, side="right") - 1
 
@@ -72,18 +72,23 @@ class Layouts:
 
         It may be known to be `at_least` something.
         """
-        if self._longest == 0 or self._fewest(self._longest) > workers:
+        if not len(self._periods) or not self.may_keep_to(int(self._periods[-1]), workers):
             return None
-        low, high = at_least, self._longest
-        if self._fewest(low) <= workers:
-            return low
+        if self.may_keep_to(at_least, workers):
+            return at_least
+        # With more time, stages do with fewer workers where one of the table's periods is reached.
+        low, high = int(np.searchsorted(self._periods, at_least, side="right")), len(self._periods) - 1
         while low < high:
             middle = (low + high) // 2
-            if self._fewest(middle) <= workers:
+            if self.may_keep_to(int(self._periods[middle]), workers):
                 high = middle
             else:
                 low = middle + 1
-        return low
+        return int(self._periods[low])
+
+    def may_keep_to(self, period: int, workers: int) -> bool:
+        """Whether the bounds of single workers leave so many workers a layout with this period."""
+        return self._fewest(period) <= workers
 
     def near(self, workers: int, *, wide: bool = False) -> list[Choice]:
         """For every number of stages that comes near the least period, a few layouts; best first.

@@ -15,6 +15,8 @@ standby, so that one failure fewer is never slower.
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import accumulate
 from math import gcd
 from typing import NamedTuple
 
@@ -44,7 +46,9 @@ _CLIMBED = 6
 _MOST_BOUNDS = 400
 """Bounds of layouts that are computed at most for one number of failures."""
 _FEW_BOUNDS = 5
-"""In a large job bounds are computed for so many of the best layouts, and for so many of the smoothest."""
+"""In a large job bounds are computed for so many of the best layouts and of the smoothest, ..."""
+_BOUND_OPS = 600_000
+"""... until their plans have so many ops together."""
 _COMPARED_OPS = 40_000
 """Ops from which on a layout is too deep to be compared with small ones: its bounds take long."""
 _MOST_TRIED = 24
@@ -164,23 +168,32 @@ def plan_recuts(job: JobSpec, own: Own, run: Run, deadline: Deadline) -> Recuts:
         failures: min([plan.claims.lower_bound, *least[failures].values()])
         for failures, plan in sorted(own.items())
     }
-    tried = counts_with_layouts(job, bounds)
     # Half of the time is for comparing layouts.
-    times = _shares(len(tried), Deadline(deadline.nanoseconds_left // 2))
-    tasks = (
-        (job, own[failures].claims, failures, each, least[failures])
-        for failures, each in zip(tried, times, strict=True)
-    )
-    found: dict[int, list[Ranked]] = {failures: [] for failures in own}
+    half = Deadline(deadline.nanoseconds_left // 2)
+    found: dict[int, list[Ranked]] = {}
     hurried: set[int] = set()
-    for failures, ranked, was_cut_short in run(_ranked, tasks):
-        found[failures] = ranked
-        hurried |= {failures} if was_cut_short else set()
-    choices = [_near([_own(job, own[failures]), *found[failures]]) for failures in sorted(tried)]
-    path = dict(zip(sorted(tried), least_moved(choices, layer_bytes), strict=True))
-    wanted = _worth_planning(job, {failures: found[failures] for failures in tried}, path)
+
+    def compare(counts: list[int]) -> None:
+        tasks = (
+            (job, own[failures].claims, failures, each, least[failures])
+            for failures, each in zip(counts, _shares(len(counts), half), strict=True)
+        )
+        for failures, ranked, was_cut_short in run(_ranked, tasks):
+            found[failures] = ranked
+            hurried.update({failures} if was_cut_short else ())
+
+    counts = counts_with_layouts(job, bounds)
+    compare([failures for failures, may_wait in counts if not may_wait])
+    waiting = (failures for failures, may_wait in counts if may_wait)
+    compare([failures for failures in waiting if not _is_served(failures, bounds, found)])
+    compare(above_steps(bounds, found))
+    tried = sorted(found)
+    choices = [_near([_own(job, own[failures]), *found[failures]]) for failures in tried]
+    path = dict(zip(tried, least_moved(choices, layer_bytes), strict=True))
+    wanted = _worth_planning(job, own, found, path)
     wanted -= {_own(job, plan).key for plan in own.values()}
-    order = sorted(wanted, key=_by_workers)
+    # The largest first: a long one at the end would keep the others waiting.
+    order = sorted(wanted, key=lambda key: (-_ops(job, key[0]), *_by_workers(key)))
     rounds = max(1, _ROUNDS // max(1, len(order)))
     times = _shares(len(order), deadline)
     made: list[Recut] = sorted(
@@ -259,10 +272,12 @@ def _from_seed(task: tuple[JobSpec, Key, int, int]) -> tuple[Key, int, Streams]:
     return (layout, split), seed, plan
 
 
-def _worth_planning(job: JobSpec, found: Mapping[int, list[Ranked]], path: Mapping[int, Key]) -> set[Key]:
+def _worth_planning(
+    job: JobSpec, own: Own, found: Mapping[int, list[Ranked]], path: Mapping[int, Key]
+) -> set[Key]:
     """Layouts that get a whole plan: those that move few bytes, and the fastest."""
     wanted: set[Key] = set()
-    known: int | None = None
+    known = FAR
     many = job.workers > _COUNTS
     worth = _WORTH if many else 1000
     # From the most failures: what fewer workers run as fast is not planned again for more of them.
@@ -270,13 +285,16 @@ def _worth_planning(job: JobSpec, found: Mapping[int, list[Ranked]], path: Mappi
         ranked = found[failures]
         if ranked and _ops(job, ranked[0].layout) > _LARGE:
             fastest = ranked[0]
-            if known is not None and fastest.period * 1000 >= known * worth:
+            # A whole plan comes near the bound where a quick one does not.
+            promised = min(fastest.period, fastest.bound * _NEAR // 1000)
+            known = min(known, own[failures].claims.period)
+            if promised * 1000 >= known * worth:
                 continue
             # One that moves less takes the place of the fastest if it is nearly as fast.
             near = [one for one in ranked if one.key == path[failures]]
             chosen = near[0] if near and near[0].period * worth <= fastest.period * 1000 else fastest
             wanted.update([chosen.key] if many else [chosen.key, path[failures]])
-            known = chosen.period
+            known = min(known, chosen.period)
         else:
             wanted.update([path[failures], *(one.key for one in ranked[:_WHOLE_PLANS])])
         # Runs take no plan that splits micro-batches yet.
@@ -330,22 +348,46 @@ def _least_periods(job: JobSpec, counts: Sequence[int]) -> dict[int, Least]:
     return least
 
 
-def counts_with_layouts(job: JobSpec, bounds: Mapping[int, int]) -> list[int]:
-    """Numbers of failures that get layouts of their own, from the most.
+def counts_with_layouts(job: JobSpec, bounds: Mapping[int, int]) -> list[tuple[int, bool]]:
+    """Numbers of failures that get layouts of their own, from the most; and whether one may wait for others.
 
     Of many workers one more or less is worth little: layouts lie some numbers apart, and further where their
-    bounds are equal.
+    bounds are equal. These wait: what more failures have may be as good.
     """
     step = -(-job.workers // _COUNTS)
-    taken = [max(bounds)]
+    taken = [(max(bounds), False)]
     for failures in sorted(bounds, reverse=True)[1:]:
-        apart = taken[-1] - failures
-        is_better = bounds[failures] * 1000 < bounds[taken[-1]] * _WORTH
-        is_due = apart >= step and (step == 1 or is_better or apart >= 3 * step)
-        is_cliff = bounds[failures] * 1000 < bounds[taken[-1]] * _CLIFF
+        last = taken[-1][0]
+        is_better = bounds[failures] * 1000 < bounds[last] * _WORTH
+        is_cliff = bounds[failures] * 1000 < bounds[last] * _CLIFF
+        is_due = last - failures >= step and (step == 1 or is_better)
         if is_due or is_cliff or failures == min(bounds):
-            taken.append(failures)
+            taken.append((failures, False))
+        elif last - failures >= 3 * step:
+            taken.append((failures, True))
     return taken
+
+
+def _is_served(failures: int, bounds: Mapping[int, int], found: Mapping[int, list[Ranked]]) -> bool:
+    """Whether a layout for more failures has a quick plan near what no plan for these goes below."""
+    return _quickest(failures, found) * 1000 <= bounds[failures] * _NEAR
+
+
+def above_steps(bounds: Mapping[int, int], found: Mapping[int, list[Ranked]]) -> list[int]:
+    """Numbers without layouts of their own whose plans are far slower than those for one failure fewer, and
+    may be faster."""
+    return [
+        failures
+        for failures in sorted(bounds.keys() - found, reverse=True)
+        if _quickest(failures, found) * 1000 > bounds[failures] * _FAR_ABOVE
+        and _quickest(failures - 1, found) * 1000 < _quickest(failures, found) * _CLIFF
+    ]
+
+
+def _quickest(failures: int, found: Mapping[int, list[Ranked]]) -> int:
+    """The shortest period of a quick plan for these failures or more."""
+    periods = (one.period for more, ranked in found.items() if more >= failures for one in ranked)
+    return min(periods, default=FAR)
 
 
 def _ranked(task: tuple[JobSpec, Claims, int, int, Least]) -> tuple[int, list[Ranked], bool]:
@@ -496,8 +538,12 @@ def climbed(job: JobSpec, layouts: Layouts, workers: int) -> list[tuple[int, Lay
     """Layouts with the best whole bounds, best first: those of the dynamic program, and what is near them."""
     choices = [choice.layout for choice in layouts.near(workers)]
     if choices and _ops(job, choices[0]) > _LARGE:
-        few = dict.fromkeys([*choices[:_FEW_BOUNDS], *sorted(choices, key=roughness)[:_FEW_BOUNDS]])
-        return sorted(((layout_bound(job, one), one) for one in few), key=_by_bound)
+        smooth = sorted(choices, key=roughness)
+        pairs = zip(choices[:_FEW_BOUNDS], smooth[:_FEW_BOUNDS], strict=True)
+        few = dict.fromkeys(layout for pair in pairs for layout in pair)
+        sums = accumulate((_ops(job, one) for one in few), initial=0)
+        looked_at = [one for one, before in zip(few, sums, strict=False) if before < _BOUND_OPS]
+        return sorted(((layout_bound(job, one), one) for one in looked_at), key=_by_bound)
     wide = (choice.layout for choice in layouts.near(workers, wide=True))
     choices = [layout for layout in wide if _ops(job, layout) <= _COMPARED_OPS]
     known: dict[Layout, int] = {}
@@ -679,6 +725,7 @@ def least_moved(choices: Sequence[Sequence[Ranked]], layer_bytes: tuple[int, ...
     return chosen[::-1]
 
 
+@lru_cache(maxsize=4096)
 def bytes_between(more: Layout, fewer: Layout, layer_bytes: tuple[int, ...]) -> int:
     """What has to move from a layout to one with fewer workers, if those that fail are not needed there."""
     if more == fewer:

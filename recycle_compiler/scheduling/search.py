@@ -49,6 +49,10 @@ class Effort:
     placements: int = 2
     """How many ways to place failures on stages are tried with a quick plan each."""
 
+    def brief(self) -> "Effort":
+        """For a plan that another will most likely replace."""
+        return replace(self, rounds=1, changes=50)
+
     def prompt(self) -> "Effort":
         """For a plan that a job waits for: a large one is hardly tuned."""
         return replace(self, settings=6, rounds=1, changes=0, exchanges=16)

@@ -122,6 +122,11 @@ class Tuning(NamedTuple):
     exchanges: int
     """Orders to try at the end of a round."""
 
+    @property
+    def is_patient(self) -> bool:
+        """Whether more may follow where few rounds do not come to what is enough."""
+        return self.rounds >= _ANEW
+
 
 class Tuned(NamedTuple):
     """The best schedule, and the clock of the problem that it is for: routes may be others."""
@@ -162,7 +167,9 @@ def tune(clock: Clock, goal: Goal, effort: Tuning, noise: Noise, deadline: Deadl
     best: list[Placed] = []
     moved: list[Tuned] = []
     begins: list[_Tried] = []
-    for turn in range(max(1, effort.rounds + (_MORE if clock.problem.ops <= _MANY else 0))):
+    for turn in range(
+        max(1, effort.rounds + (_MORE if effort.is_patient and clock.problem.ops <= _MANY else 0))
+    ):
         if turn % _ANEW == 0:
             is_first = turn == 0 and clock.problem.ops > _CHEAP
             settings = effort.settings if is_first or effort.rounds < _ANEW else _DRAWN
@@ -178,7 +185,7 @@ def tune(clock: Clock, goal: Goal, effort: Tuning, noise: Noise, deadline: Deadl
         found = exchange(clock, found, goal, effort.exchanges, noise, deadline)
         best[-1] = min(best[-1], found, key=_rank)
         period = min(best, key=_rank).period
-        if turn + 1 == _HOPEFUL and period > goal.enough:
+        if turn + 1 == _HOPEFUL and effort.is_patient and period > goal.enough:
             by_rules = _ByRules(begins[0].placed.period, period)
             others = tune_by_timetable(clock, by_rules, goal, effort, noise.aside(), deadline)
             if others and min(each.timed.period for each in others) < period - period // _WORTH_ROUTES:
@@ -201,7 +208,7 @@ def _best_of(found: list[Tuned], goal: Goal, effort: Tuning, noise: Noise, deadl
     """The best of them; where it is close to what is asked for, after more exchanges and moves in a few."""
     most = goal.aim + (goal.enough - goal.aim) * _LAST_NEAR // 100
     kept = sorted(found, key=lambda each: each.timed.rank)[:_LAST]
-    for turn in range(_LAST_TRIES):
+    for turn in range(_LAST_TRIES if effort.is_patient else 0):
         if not goal.enough < kept[0].timed.period <= most or deadline.passed():
             break
         clock, timed = kept[turn % len(kept)]

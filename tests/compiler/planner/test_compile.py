@@ -1,14 +1,21 @@
 """Compiling whole jobs, and what happens when a pass breaks."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from recycle_compiler.ir.failure import failure_set
-from recycle_compiler.ir.job import SolverOptions
+from recycle_compiler.ir.failure import FailureSet, failure_set
+from recycle_compiler.ir.job import JobSpec, SolverOptions
+from recycle_compiler.ir.streams import Streams
+from recycle_compiler.planner import compile as compiler
 from recycle_compiler.planner.baselines import one_f_one_b_period
-from recycle_compiler.planner.compile import NoPlanError, PlanSummary, compile_job, plan_failed
+from recycle_compiler.planner.compile import NoPlanError, PlanSummary, compile_job, plan_count, plan_failed
+from recycle_compiler.planner.placement import measure_costs
+from recycle_compiler.scheduling.budget import Deadline
+from recycle_compiler.scheduling.search import Effort
 from tests.support.jobs import ALL, SLOT, figure3, unit_job
+from tests.support.layers import layer_costs, layered_job
 
 
 def test_one_plan_per_number_of_failures() -> None:
@@ -53,3 +60,28 @@ def test_a_time_limit_cuts_the_search_short_and_leaves_a_valid_plan() -> None:
     assert program.claims.cut_short
     assert program.claims.period > program.claims.lower_bound
     assert not list(program.verify())
+
+
+def test_a_large_plan_of_the_own_cut_gets_less_work_where_another_is_ahead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    efforts: list[Effort] = []
+
+    def planned(job: JobSpec, failed: FailureSet, observers: Any, effort: Effort, deadline: Any) -> Streams:
+        efforts.append(effort)
+        return plan_failed(job, failed, observers, effort, deadline)
+
+    monkeypatch.setattr(compiler, "plan_failed", planned)
+    uneven = layered_job(layer_costs((1000, 1000, 1000, 6000)), (2, 2), pipelines=4, microbatches=4)
+    even = layered_job(layer_costs((1000,) * 4), (2, 2), pipelines=4, microbatches=4)
+    for job, large, expected in (
+        (uneven, 0, Effort().brief()),
+        (uneven, 20_000, Effort()),
+        (even, 0, Effort()),
+    ):
+        monkeypatch.setattr(compiler, "_LARGE", large)
+        costs = measure_costs(job, 1, map, 10**15)
+        for recut in (True, False):
+            efforts.clear()
+            plan_count(job, 1, costs, Deadline(10**15), recut=recut)
+            assert set(efforts) == {expected if recut else Effort()}

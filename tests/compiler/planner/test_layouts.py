@@ -19,6 +19,7 @@ from recycle_compiler.planner.cut_bounds import FAR, layout_period
 from recycle_compiler.planner.layouts import Layouts
 from recycle_compiler.planner.recut import (
     Ranked,
+    above_steps,
     bytes_between,
     climbed,
     counts_with_layouts,
@@ -165,9 +166,10 @@ def test_many_workers_have_layouts_for_some_numbers_of_failures() -> None:
     """Every second number where bounds differ, every sixth where they do not; all at a cliff."""
     job = layered_job(layer_costs((1000,) * 4), (2, 2), pipelines=100, microbatches=2)
     bounds = {0: 880, 1: 890, 2: 1000, **dict.fromkeys(range(3, 12), 1200)}
-    assert counts_with_layouts(job, bounds) == [11, 5, 2, 1, 0]
+    counts = [(11, False), (5, True), (2, False), (1, False), (0, False)]
+    assert counts_with_layouts(job, bounds) == counts
     few = layered_job(layer_costs((1000,) * 4), (2, 2), pipelines=4, microbatches=2)
-    assert counts_with_layouts(few, {0: 5, 1: 5, 2: 5}) == [2, 1, 0]
+    assert counts_with_layouts(few, {0: 5, 1: 5, 2: 5}) == [(2, False), (1, False), (0, False)]
 
 
 def test_a_slow_layer_gets_more_workers() -> None:
@@ -253,3 +255,15 @@ def test_halves_are_planned_where_they_help() -> None:
     assert plan.job.pipelines * plan.job.microbatches == 2 * 6
     # Half of 8 ms with an overhead of 4 %.
     assert sum(plan.job.forward) == 6 * 2080
+
+
+def test_plans_far_slower_than_those_for_one_failure_fewer_are_looked_at_again() -> None:
+    layout = Layout((2, 2), (4, 4))
+    found = {
+        9: [Ranked(1300, 1290, layout)],
+        6: [Ranked(1200, 1190, layout)],
+        4: [Ranked(1100, 1000, layout)],
+    }
+    bounds = {**dict.fromkeys(range(5), 1000), 5: 1150, 6: 1150, 7: 1180, 8: 1290, 9: 1290}
+    # 8 is near its bound already.
+    assert above_steps(bounds, found) == [7, 5]
