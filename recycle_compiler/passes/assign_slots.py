@@ -43,8 +43,8 @@ class AssignSlots(Pass[Graph, Schedule]):
     def _planned_alone(self, problem: Problem, options: SolverOptions) -> Plan:
         """One group of several, which share the time."""
         limit = options.time_limit_ns if self.time_limit_ns is None else self.time_limit_ns
-        # The MILP knows nothing of pools that have to wait, and may choose other routes.
-        effort = replace(self.effort, exact=False)
+        # The MILP knows nothing of pools that have to wait. Who runs what in a group is settled in its graph.
+        effort = replace(self.effort, exact=False, other_routes=False)
         return replace(self, effort=effort, time_limit_ns=limit // 2).plan(problem, options)
 
     def plan(self, problem: Problem, options: SolverOptions) -> Plan:

@@ -137,6 +137,7 @@ def _alone(job: JobSpec, group: Group, opens: tuple[int, ...], plan: PlanAlone) 
     if job.techniques.stagger:
         problem = replace(problem, opens=opens)
     planned = plan(problem, job.solver)
+    assert planned.host is None, "a group was planned with other routes than its graph's"
     clock = Clock(problem)
     order = clock.order_of(in_route_order(problem, planned.timed.start))
     timed = clock.within(order, planned.timed.period)

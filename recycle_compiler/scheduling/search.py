@@ -46,6 +46,8 @@ class Effort:
     """In larger plans this search finds nothing that tuning has not found sooner; exchanges replace it."""
     exact: bool = True
     """Whether the MILP may be used."""
+    other_routes: bool = True
+    """Whether micro-batches may have other routes than those of the graph."""
     placements: int = 2
     """How many ways to place failures on stages are tried with a quick plan each."""
 
@@ -85,7 +87,7 @@ class Effort:
 
     @property
     def tuning(self) -> Tuning:
-        return Tuning(self.settings, self.rounds, self.changes, self.exchanges)
+        return Tuning(self.settings, self.rounds, self.changes, self.exchanges, self.other_routes)
 
     def moves(self, problem: Problem) -> int:
         if problem.ops > self.most_ops:
@@ -156,7 +158,8 @@ def _elsewhere(
     """Other routes with their best schedule, where that is shorter; otherwise what there is."""
     period = starts[0].period
     is_due = effort.rounds > 1 and clock.problem.ops <= effort.rerouted_ops and period > goal.enough
-    problem = kept_at_home(clock.problem) if is_due and not deadline.passed() else None
+    may_reroute = is_due and effort.other_routes and not deadline.passed()
+    problem = kept_at_home(clock.problem) if may_reroute else None
     if problem is None:
         return clock, starts
     other = Clock(problem)

@@ -121,6 +121,8 @@ class Tuning(NamedTuple):
     """Rules to try in a round, with other values for some chunks."""
     exchanges: int
     """Orders to try at the end of a round."""
+    other_routes: bool = True
+    """Whether timetables, which choose routes of their own, may be tried."""
 
     @property
     def is_patient(self) -> bool:
@@ -185,7 +187,7 @@ def tune(clock: Clock, goal: Goal, effort: Tuning, noise: Noise, deadline: Deadl
         found = exchange(clock, found, goal, effort.exchanges, noise, deadline)
         best[-1] = min(best[-1], found, key=_rank)
         period = min(best, key=_rank).period
-        if turn + 1 == _HOPEFUL and effort.is_patient and period > goal.enough:
+        if turn + 1 == _HOPEFUL and effort.is_patient and effort.other_routes and period > goal.enough:
             by_rules = _ByRules(begins[0].placed.period, period)
             others = tune_by_timetable(clock, by_rules, goal, effort, noise.aside(), deadline)
             if others and min(each.timed.period for each in others) < period - period // _WORTH_ROUTES:

@@ -11,9 +11,10 @@ from recycle_compiler.ir.failure import normal_form
 from recycle_compiler.planner.compile import plan_failed
 from recycle_compiler.scheduling import tuning
 from recycle_compiler.scheduling.bounds import lower_bound
+from recycle_compiler.scheduling.budget import Deadline
 from recycle_compiler.scheduling.problem import Ints, Problem, rerouted
 from recycle_compiler.scheduling.rules import holdable
-from recycle_compiler.scheduling.search import Effort
+from recycle_compiler.scheduling.search import Effort, plan
 from recycle_compiler.scheduling.timetable import can_have_timetable, free_from, take, timetable
 from tests.support.jobs import SLOT, far_job, routed_problem, unit_job
 
@@ -103,6 +104,19 @@ def test_weights_come_later() -> None:
     soon, late = found.priority(0), found.priority(80)
     assert (soon[:2] == found.start).all() and (late[:2] == found.start).all()
     assert (found.start[1] < soon[2]).all() and (soon[2] < late[2]).all()
+
+
+def test_routes_stay_where_they_are_settled() -> None:
+    """Groups of pipelines are planned one by one, on workers that the graph of all has named."""
+    job, effort = far_job(), replace(Effort(), rounds=2)
+    problem = routed_problem(job, normal_form((0, 1, 0, 0, 0, 0), 3))
+    free, settled = (
+        plan(problem, job.solver, replace(effort, other_routes=other_routes), Deadline(10**15))
+        for other_routes in (True, False)
+    )
+    assert free.host is not None
+    assert settled.host is None
+    assert free.timed.period < settled.timed.period
 
 
 def test_a_plan_that_rules_do_not_find(monkeypatch: pytest.MonkeyPatch) -> None:
