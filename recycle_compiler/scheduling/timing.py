@@ -65,15 +65,14 @@ class Clock:
             return self.within(order, FAR if at_most is None else at_most)
         opening = Opening(self.loops, order)
         if at_most is None:
-            return self._shorten(self.time_at_once(order), self.loops.unopened, opening)
-        release = self._within(opening, at_most, self.loops.unopened)
-        return None if release is None else self._shorten(self._timed(order, release), release, opening)
+            return self._shorten(self.time_at_once(order), opening)
+        within = self._within(opening, at_most)
+        return None if within is None else self._shorten(within, opening)
 
     def within(self, order: Ints, period: int) -> Timed | None:
         """The order in this period or less, not necessarily its shortest; None if it takes longer."""
         if not self._opens_at_once:
-            release = self._within(Opening(self.loops, order), period, self.loops.unopened)
-            return None if release is None else self._timed(order, release)
+            return self._within(Opening(self.loops, order), period)
         timed = self.time_at_once(order)
         return timed if timed.period <= period else None
 
@@ -138,33 +137,32 @@ class Clock:
             return first, closes[self._window], self._finish
         return opens[self._window], closes[self._window], finish[self._window]
 
-    def _shorten(self, best: Timed, release: Ints, opening: "Opening") -> Timed:
+    def _shorten(self, best: Timed, opening: "Opening") -> Timed:
         """Halve the interval between what is surely too short and what is known to do."""
         grain = self.problem.grain
         too_short = self.floor // grain - 1
         # The next step down is the likely end of the search, so it is tried first.
         probe = best.period // grain - 1
         while probe > too_short:
-            # In a shorter period no pool opens sooner.
-            shorter = self._within(opening, probe * grain, release)
-            if shorter is None:
+            within = self._within(opening, probe * grain)
+            if within is None:
                 too_short = probe
             else:
-                best, release = self._timed(opening.order, shorter), shorter
+                best = within
             probe = (too_short + best.period // grain) // 2
         return best
 
-    def _within(self, opening: "Opening", period: int, release: Ints) -> Ints | None:
+    def _within(self, opening: "Opening", period: int) -> Timed | None:
         """Push pools that start too early for their end; None if they never settle.
 
-        None opens before the release that it is known to have at least. A longest path uses each pool's
-        window at most once, so more rounds than pools mean a cycle.
+        A longest path uses each pool's window at most once, so more rounds than pools mean a cycle.
         """
+        release = self.loops.unopened
         for _ in range(self.problem.pools + 1):
             first, last, finish = self._joined(*opening.windows(release))
             over = last + finish - first - period
             if (over <= 0).all():
-                return release
+                return self._timed(opening.order, release)
             release = np.where(over > 0, first + over, release)
         return None
 
