@@ -169,9 +169,8 @@ def tune(clock: Clock, goal: Goal, effort: Tuning, noise: Noise, deadline: Deadl
     best: list[Placed] = []
     moved: list[Tuned] = []
     begins: list[_Tried] = []
-    for turn in range(
-        max(1, effort.rounds + (_MORE if effort.is_patient and clock.problem.ops <= _MANY else 0))
-    ):
+    more = _MORE if effort.is_patient and clock.problem.ops <= _MANY else 0
+    for turn in range(max(1, effort.rounds + more)):
         if turn % _ANEW == 0:
             is_first = turn == 0 and clock.problem.ops > _CHEAP
             settings = effort.settings if is_first or effort.rounds < _ANEW else _DRAWN
