@@ -179,7 +179,8 @@ def plan_count(
         return plan_failed(job, (), observers, Effort(), deadline)
     best: Streams | None = None
     ranked = ranked_placements(job, failures, costs, Effort(), deadline)
-    is_behind = recut and _is_behind(job, failures, min(bound for _, bound in ranked))
+    is_costly = costs.healthy.ops > _LARGE
+    is_behind = recut and is_costly and _is_behind(job, failures, min(bound for _, bound in ranked))
     effort = Effort().brief() if is_behind else Effort()
     for counts, bound in ranked[:1] if is_behind else ranked:
         if best is not None and (bound >= best.claims.period or deadline.passed()):
@@ -192,11 +193,8 @@ def plan_count(
 
 
 def _is_behind(job: JobSpec, failures: int, bound: int) -> bool:
-    """Whether another cut may be well ahead of all plans of the own cut, in a job whose plans cost much."""
-    ops = 3 * job.pipelines * job.microbatches * job.stages
-    return ops > _LARGE and Layouts(job, job.workers).may_keep_to(
-        bound * _AHEAD // 1000, job.workers - failures
-    )
+    """Whether another cut may be well ahead of all plans of the own cut."""
+    return Layouts(job, job.workers).may_keep_to(bound * _AHEAD // 1000, job.workers - failures)
 
 
 def _is_slower(plan: Streams, more: Streams) -> bool:

@@ -433,7 +433,7 @@ def reach_of_releases(
 def windows_of_releases(
     release: Any,
     pool_of: Any,
-    early: Any,
+    late: Any,
     always_first: Any,
     always_last: Any,
     after_first: Any,
@@ -441,9 +441,10 @@ def windows_of_releases(
     first: Any,
     last: Any,
 ) -> None:
-    """Fill in the first start and the last end of every pool, for workers of which `early` start sooner.
+    """Fill in the first start and the last end of every pool.
 
-    They start and end when they always do, or as long after the release of some pool as its row says.
+    Its workers start and end when they always do, or as long after the release of some pool as their row
+    says; one that is `late` to step counts as if it had started sooner by that much.
     """
     pools = len(release)
     for worker in range(len(pool_of)):
@@ -453,7 +454,7 @@ def windows_of_releases(
             start = max(start, release[pool] + after_first[row + pool])
             end = max(end, release[pool] + after_last[row + pool])
         own = pool_of[worker]
-        first[own] = min(first[own], start - early[worker])
+        first[own] = min(first[own], start - late[worker])
         last[own] = max(last[own], end)
 
 
