@@ -1,17 +1,17 @@
 """Bytes that micro-batches hold, planned and measured: `python -m bench.memory_use [--program FILE]`.
 
 The running example, with the program's own bytes in place of its counts: what one micro-batch of each stage
-holds is measured, the job is planned with that, and its workers run as threads over gloo, each counting the
+holds is measured, the job is planned with that, and its workers run as processes over gloo, each counting the
 storages that are alive after every instruction. Messages that wait for their receiver are counted apart: a
 plan has no room for them. What an operation needs only while it runs is not counted.
 """
 
 import argparse
 import dataclasses
+import multiprocessing
 import tempfile
-import threading
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from concurrent.futures import ProcessPoolExecutor
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -46,6 +46,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PATIENCE = 60.0
 STEPS = 2
 CPU = torch.device("cpu")
+_THIS_MODULE = "bench.memory_use"
 SMALLEST = 9
 """Bytes: single numbers (losses, sums that show whether all is finite) are no activations."""
 COMPUTES = (Opcode.FORWARD, Opcode.BACKWARD, Opcode.BACKWARD_INPUT, Opcode.BACKWARD_WEIGHT)
@@ -153,16 +154,13 @@ def measure(program_file: str, techniques: Techniques, failed: Sequence[Worker])
         write_bundle(path, source="", plans=[plan_failed(job, failure_set(failed))])
         bundle = Bundle.read(str(path))
         program = _with_data_made_before(Path(folder), program_file, STEPS * job.pipelines * job.microbatches)
-        meters = _run(bundle, str(path), program, bytes_of)
+        counted = _run(bundle, str(path), program, bytes_of)
         peaks = {tuple(worker): amount for worker, amount in verify_plan(bundle, 0).peak_memory}
-    return [
-        Use(worker, peaks[worker], meter.peak, meter.messages, meter.room(), meter.excess)
-        for worker, meter in sorted(meters.items())
-    ]
+    return [Use(worker, peaks[worker], *found) for worker, found in sorted(counted.items())]
 
 
 class Meter:
-    """Counts what one worker holds, in its own thread, beside what its stream says that it should."""
+    """Counts what one worker holds, beside what its stream says that it should."""
 
     def __init__(self, stage: int, size: StageBytes) -> None:
         self._stage, self._size = stage, size
@@ -244,35 +242,48 @@ class _Metered(GlooTransport):
         return super().send(worker, tensors)
 
 
-def _run(bundle: Bundle, path: str, program: str, size: Sequence[StageBytes]) -> dict[Worker, Meter]:
-    """All workers as threads of this process."""
+class Task(NamedTuple):
+    """What one worker is told."""
+
+    place: Worker
+    size: StageBytes
+    bundle: str
+    program: str
+    port: int
+    """Of the store that workers meet at."""
+
+
+class Counted(NamedTuple):
+    """What one worker has seen, in bytes; see `Use`."""
+
+    measured: int
+    messages: int
+    room: int
+    excess: int
+
+
+def _run(bundle: Bundle, path: str, program: str, size: Sequence[StageBytes]) -> dict[Worker, Counted]:
+    """All workers as processes: torch does not bear that several threads have their operations counted."""
+    store: Any = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     places = bundle.workers(0)
-    meters = {place: Meter(place[1], size[place[1]]) for place in places}
-    store: Any = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
-    errors: list[BaseException] = []
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([_THIS_MODULE])
+    tasks = [Task(place, size[place[1]], path, program, store.port) for place in places]
+    with ProcessPoolExecutor(len(places), context) as pool:
+        return dict(zip(places, pool.map(_work, tasks), strict=True))
 
-    def work(place: Worker, meter: Meter) -> None:
-        options = WorkerOptions(path, program, 0, place, 0, STEPS, 0, "cpu", False, PATIENCE)
-        try:
-            worker = FixedPlanWorker(
-                options, store, lambda told, _, grid, __: _Metered(meter, told, store, grid)
-            )
-            with ExitStack() as stack:
-                meter.watch(worker, stack.enter_context(counting(CPU, SMALLEST)))
-                worker.train(lambda _: None)
-            worker.transport.barrier()
-        except BaseException as error:
-            errors.append(error)
 
-    threads = [threading.Thread(target=work, args=each, daemon=True) for each in meters.items()]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(4 * PATIENCE)
-    if errors:
-        raise errors[0]
-    assert not any(thread.is_alive() for thread in threads), "some workers hang"
-    return meters
+def _work(task: Task) -> Counted:
+    torch.set_num_threads(1)
+    store: Any = dist.TCPStore("127.0.0.1", task.port, is_master=False)
+    meter = Meter(task.place[1], task.size)
+    options = WorkerOptions(task.bundle, task.program, 0, task.place, 0, STEPS, 0, "cpu", False, PATIENCE)
+    worker = FixedPlanWorker(options, store, lambda told, _, grid, __: _Metered(meter, told, store, grid))
+    with counting(CPU, SMALLEST) as held:
+        meter.watch(worker, held)
+        worker.train(lambda _: None)
+    worker.transport.barrier()
+    return Counted(meter.peak, meter.messages, meter.room(), meter.excess)
 
 
 def _with_data_made_before(folder: Path, program_file: str, count: int) -> str:
