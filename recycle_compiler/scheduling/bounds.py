@@ -8,6 +8,9 @@ worker must, however work is routed. Write k for that number and c for the activ
   is idle.
 - drain: the last backward comes no sooner than a round trip after the last F, and all that can fill that
   time is what memory still holds then.
+- early end: a later stage that takes longer to reduce must be done with its backwards sooner. From then on
+  the worker has no more to do than what memory holds. That stage may begin later and so end later, but then
+  the first backward comes later too, which costs ramp-up.
 - tail: once the last backward of s is done, an earlier stage r <= s still needs the backwards from s up to
   r, its own W, reduction and optimizer, while s has only the W it still holds, at most what memory allows.
 - tracks: the activations a worker holds at once number at most c, so they can be drawn as c tracks
@@ -227,7 +230,6 @@ def _columns(problem: Problem) -> _Columns:
 @lru_cache(maxsize=8)
 def ramp_up(problem: Problem, stage: int, share: int, crowd: int = 1) -> int:
     """Idle time before the first backward of some worker in a crowd with this many micro-batches each."""
-    fill = min(share, _holdable(problem, stage)) - 1
     trip = round_trip(problem, stage)
     if crowd > 1 and stage + 1 < problem.chunks:
         of, later = _columns(problem), slice(stage + 1, None)
@@ -239,7 +241,12 @@ def ramp_up(problem: Problem, stage: int, share: int, crowd: int = 1) -> int:
         behind = trip + (rounds - 1) * np.maximum(of.forward[later], of.backward[later])
         here = problem.forward[stage] + problem.backward[stage]
         trip = max(int(work.max()) - here, int(behind.max()))
-    return max(0, trip - fill * problem.forward[stage])
+    return max(0, trip - _fill(problem, stage, share))
+
+
+def _fill(problem: Problem, stage: int, share: int) -> int:
+    """What F can fill of the round trip of the first one."""
+    return (min(share, _holdable(problem, stage)) - 1) * problem.forward[stage]
 
 
 def _holdable(problem: Problem, stage: int) -> int:
@@ -256,16 +263,17 @@ def _deferrable(problem: Problem, stage: int) -> int:
     return 1 + (problem.capacity[stage] - problem.activation[stage]) // problem.kept[stage]
 
 
-def _outstanding(problem: Problem, stage: int, share: int) -> int:
+def _outstanding(problem: Problem, stage: int, share: int, least: int = 1) -> int:
     """The most work that can be left when the last F of a worker has run.
 
-    It has to be in memory: x micro-batches that wait for backward and W, and others that wait for W only.
+    It has to be in memory: `least` micro-batches or more that wait for backward and W, and others that wait
+    for W only.
     """
     both = problem.backward[stage] + problem.weight[stage]
     most = min(share, _holdable(problem, stage))
     if problem.capacity[stage] == UNLIMITED or problem.kept[stage] == 0:
         return most * both + (share - most) * problem.weight[stage]
-    waiting = np.arange(1, most + 1, dtype=np.int64)
+    waiting = np.arange(least, most + 1, dtype=np.int64)
     room = problem.capacity[stage] - waiting * problem.activation[stage]
     left = np.minimum(share - waiting, room // problem.kept[stage]) * problem.weight[stage]
     return int((waiting * both + left).max())
@@ -297,15 +305,32 @@ def _window(problem: Problem, stage: int, busy: int) -> int:
 def _whole(problem: Problem, stage: int, share: int, crowd: int) -> int:
     """All work of the worker and its idle time; without stagger also what lies before it."""
     drain = max(0, problem.weight[stage] - _slack_at_end(problem, stage, share))
+    early = _after_early_end(problem, stage, share)
 
     def idle(ramp: int) -> int:
-        return ramp + drain if _ends_apart(problem, stage, share) else max(ramp, drain)
+        if not _ends_apart(problem, stage, share):
+            return max(ramp, drain)
+        # So much later a stage may begin before the first backward comes later than after this ramp-up.
+        spare = ramp + _fill(problem, stage, share) - round_trip(problem, stage)
+        return ramp + max(drain, early - spare)
 
     longest = idle(ramp_up(problem, stage, share, crowd))
     if not problem.staggered:
         late = int(_begins_late(problem, stage, crowd).max(initial=0))
         longest = max(longest, late + idle(ramp_up(problem, stage, share)))
     return _window(problem, stage, longest + _work(problem, stage, share))
+
+
+def _after_early_end(problem: Problem, stage: int, share: int) -> int:
+    """Idle time from the last backward of a later stage to the end of this one's window, if that stage begins
+    as soon as it can; where negative, there is work for all of that time."""
+    later = slice(stage + 1, None)
+    if not problem.staggered or stage + 1 == problem.chunks:
+        return 0
+    of = _columns(problem)
+    begins = of.down[later] - of.down[stage]
+    sooner = of.finish[later] + of.weight[later] - problem.finish[stage] - begins
+    return int(sooner.max()) - _outstanding(problem, stage, share, least=0)
 
 
 def _begins_late(problem: Problem, stage: int, crowd: int) -> Ints:

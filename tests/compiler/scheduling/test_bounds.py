@@ -1,5 +1,7 @@
 """Lower bounds on known cases; their validity in volume is tested against proven optima."""
 
+from dataclasses import replace
+
 import pytest
 
 from recycle_compiler.frontend import parse_job_text
@@ -40,6 +42,21 @@ def test_round_trip_and_ramp_up() -> None:
     problem = routed_problem(unit_job(4, 1, 8, capacity=(4, 3, 2, 1)))
     assert [round_trip(problem, stage) // SLOT for stage in range(4)] == [6, 4, 2, 0]
     assert [ramp_up(problem, stage, 8) // SLOT for stage in range(4)] == [3, 2, 1, 0]
+
+
+def test_a_later_stage_that_takes_long_to_reduce_ends_early() -> None:
+    """Six micro-batches on the one worker that stage 0 has left, memory for two, ten slots to reduce on
+    stage 1, none on stage 0.
+
+    Eighteen slots of work, and one idle before the first backward. Stage 1 begins a slot later and must end
+    10 and a W sooner, so when its last backward is done stage 0 has 10 slots left, and 2 x 2 of work for
+    them. If stage 1 begins later, so does that first backward. (The optimum is 27.)
+    """
+    job = replace(unit_job(2, 2, 3, capacity=2, optimizer=0), reduce=(0, 10 * SLOT))
+    failed = normal_form((1, 0), 2)
+    bound = lower_bound(routed_problem(job, failed))
+    assert (bound.period, bound.reason) == (25 * SLOT, "load of stage 0")
+    assert plan_failed(job, failed).claims.period == 27 * SLOT
 
 
 def slots(stages: int, microbatches: int, failed_per_stage: tuple[int, ...], stage: int) -> dict[str, int]:
