@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from recycle_compiler.compiled import compile_function
-from recycle_compiler.scheduling import inner_loops, moves
+from recycle_compiler.scheduling import inner_loops, moves, tabu
 from recycle_compiler.scheduling.inner_loops import Desk, Group, Seat
 from recycle_compiler.scheduling.problem import Ints, Problem
 from recycle_compiler.scheduling.rules import Rule
@@ -49,6 +49,22 @@ class Moving(NamedTuple):
     """Moves that are kept and lead to nothing better, before it ends."""
     reach: int = 4
     """Places that an op moves by at most."""
+    seed: int = 1
+
+
+class Searching(NamedTuple):
+    """How a tabu search goes on."""
+
+    budget: int
+    """Ops that may be timed."""
+    slack: int
+    """By how much each worker may miss its deadline: then it is done."""
+    reach: int = 8
+    """Places that an op moves by at most."""
+    sample: int = 30
+    """Moves of which the best is made."""
+    tenure: int = 10
+    """Turns, up to twice as many, in which an op that has moved does not move again."""
     seed: int = 1
 
 
@@ -452,6 +468,53 @@ class Loops:
         )
         return _array(changed), left, spent
 
+    def searched(
+        self, order: Ints, release: Ints, deadline: Ints, searching: Searching
+    ) -> tuple[Ints, int, int]:
+        """The best order of a tabu search, by how much its latest worker misses the deadline of its pool, and
+        how many ops were timed for it. Pools open at their release."""
+        assert not self._extra, "moves know nothing of further edges"
+        end = self.earliest(order, release)
+        ops = np.flatnonzero(order >= 0)
+        place_of = np.zeros(self.size, dtype=np.int64)
+        place_of[order[ops]] = ops
+        latest = self.latest(order, deadline)[0] + self.duration
+        # Times in between may be later than all there are now.
+        horizon = 2 * max(int(end.max()), int(deadline.max()))
+        bits = self.size.bit_length()
+        coarse = max(0, horizon.bit_length() + 2 + bits - 62)
+        best = self._native(order.copy())
+        worst, _, spent = self._functions[7](
+            self.workers,
+            self.width,
+            self._group_of,
+            self._groups,
+            self._worker_of_op,
+            self._capacity,
+            self._native(self._length),
+            self._native(np.maximum(release[self.pool_of] + self.late, 0)),
+            self._native(deadline[self.pool_of]),
+            self._native(order.copy()),
+            self._native(end),
+            self._native(place_of),
+            self._native(self._held(order)),
+            self._native(latest),
+            best,
+            self._scratch(self.size + 1),
+            *(self._scratch(self.size) for _ in range(5)),
+            *(self._scratch(4 * searching.reach * _MOST_BLOCKS) for _ in range(2)),
+            coarse,
+            bits,
+            horizon,
+            searching.slack,
+            searching.reach,
+            searching.sample,
+            searching.tenure,
+            searching.seed,
+            searching.budget,
+        )
+        return _array(best), worst, spent
+
     def _held(self, order: Ints) -> Ints:
         """What its worker holds as each op starts."""
         tasks = self.problem.tasks
@@ -541,14 +604,18 @@ def _function(loop: Any, compiled: bool, extra: bool) -> Any:
 
 @cache
 def _trees() -> dict[str, Any]:
+    heaps = {"heap_in": compile_function(moves.heap_in), "heap_out": compile_function(moves.heap_out)}
     return {
         "heappush": compile_function(inner_loops.tree_push),
         "heappop": compile_function(inner_loops.tree_pop),
-        "heap_in": compile_function(moves.heap_in),
-        "heap_out": compile_function(moves.heap_out),
+        **heaps,
+        "time_again": compile_function(tabu.time_again, **heaps),
+        "latest_again": compile_function(tabu.latest_again, **heaps),
     }
 
 
+_MOST_BLOCKS = 1_000
+"""Of a critical path, in which moves are looked for."""
 _LOOPS: tuple[Any, ...] = (
     inner_loops.list_schedule,
     inner_loops.earliest_times,
@@ -557,4 +624,5 @@ _LOOPS: tuple[Any, ...] = (
     moves.move_ops,
     inner_loops.reach_of_releases,
     inner_loops.windows_of_releases,
+    tabu.search_tabu,
 )
