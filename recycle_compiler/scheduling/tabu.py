@@ -88,7 +88,7 @@ def latest_again(
     bits: int,
     horizon: int,
 ) -> int:
-    """The same backwards in time: when the queued ops have to end, and all for which that changes with theirs.
+    """The same backwards in time: when the queued ops have to end, and all for which that changes then.
 
     Keys of the heap are what is left until the horizon.
     """
@@ -165,12 +165,12 @@ def search_tabu(  # noqa: C901
     seed: int,
     budget: int,
 ) -> tuple[int, int, int]:
-    """Move ops in `order` so that the latest worker is less late for its `deadline`; the best is `best_order`.
+    """Move ops in `order` so that the latest worker is less late for its `deadline`; best is `best_order`.
 
     Times and places are those of `move_ops`. Moves are looked for near both ends of the blocks of a critical
     path: one op goes to the end of its block or back from there, by up to `reach` places. Of `sample` of them
-    the best is made, unless its op has moved less than `tenure` to twice as many turns ago; but what is better
-    than all before is always made.
+    the best is made, unless its op has moved less than `tenure` to twice as many turns ago; but what is
+    better than all before is always made.
 
     Ends when no worker is later than `slack`, or when `budget` ops have been timed. Returns by how much the
     latest worker is late in the best order, and all of them together, and how many ops were timed.
