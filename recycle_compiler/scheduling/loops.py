@@ -111,9 +111,10 @@ class Reach(NamedTuple):
 class Loops:
     """What the loops need to know about a problem, in the form they run fastest on."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, compiled: bool = False) -> None:
+        """Compiled where that pays: in a large problem, or if a caller says that it has long to do."""
         self.problem = problem
-        self._compiled = problem.ops >= LARGE
+        self._compiled = compiled or problem.ops >= LARGE
         tasks = problem.tasks
         self.duration = tasks.duration
         self.workers = problem.workers

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from recycle_compiler.scheduling.budget import Deadline, Goal, Noise
-from recycle_compiler.scheduling.loops import Moving
+from recycle_compiler.scheduling.loops import Moving, Searching
 from recycle_compiler.scheduling.problem import Ints
 from recycle_compiler.scheduling.timing import Clock, Timed
 
@@ -65,6 +65,28 @@ def reorder(clock: Clock, order: Ints, goal: Goal, noise: Noise, deadline: Deadl
             if run and late > before - before // _GAIN:
                 break
             before = late
+    return best
+
+
+_SEARCHED = 5_000_000
+"""Ops that are timed in a tabu search."""
+_MOST_SEARCHES = 6
+_WAYS = (Searching(_SEARCHED, 0), Searching(_SEARCHED, 0, reach=12, sample=100, tenure=15))
+
+
+def search_at_length(clock: Clock, timed: Timed, goal: Goal, noise: Noise, deadline: Deadline) -> Timed:
+    """The best of a few tabu searches, each from the best of those before it, until two do not help."""
+    best = timed
+    idle = 0
+    for run in range(_MOST_SEARCHES):
+        if best.period <= goal.enough or deadline.passed() or idle == len(_WAYS):
+            break
+        way = _WAYS[run % len(_WAYS)]._replace(slack=goal.enough - goal.aim, seed=noise.below(1 << 30))
+        release = np.array(best.release, dtype=np.int64)
+        order, _, _ = clock.loops.searched(best.order, release, clock.deadlines_of(best, goal.aim), way)
+        found = _timed(clock, order)
+        idle = 0 if found.period < best.period else idle + 1
+        best = min(best, found, key=lambda each: each.rank)
     return best
 
 

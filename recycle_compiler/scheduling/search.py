@@ -16,10 +16,14 @@ from recycle_compiler.scheduling.home_routes import kept_at_home
 from recycle_compiler.scheduling.local_search import construct, improve
 from recycle_compiler.scheduling.loops import LARGE
 from recycle_compiler.scheduling.milp.exact import is_small, settle
+from recycle_compiler.scheduling.order_search import search_at_length
 from recycle_compiler.scheduling.problem import Problem, chunk_grain, rerouted
 from recycle_compiler.scheduling.schedules import Plan
 from recycle_compiler.scheduling.timing import Clock, Timed
-from recycle_compiler.scheduling.tuning import Tuning, tune, tune_elsewhere
+from recycle_compiler.scheduling.tuning import Tuning, tune, tune_by_one_pipeline, tune_elsewhere
+
+_WORTH_SEARCH = 500
+"""A tabu search begins where a period is above what is enough by one part in so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,8 @@ class Effort:
     """Orders tried at the end of a round, by swapping neighbours."""
     rerouted_ops: int = 30_000
     """Up to so many, rounds with other routes follow."""
+    searched_ops: int = 10_000
+    """Up to so many, a tabu search follows where they are not good enough."""
     op_moves: int = 90_000
     """Moves of the search times ops per move, for plans whose loops are not compiled."""
     compiled_op_moves: int = 600_000
@@ -139,6 +145,7 @@ def plan(
         clock, tuned = tune(clock, goal, effort.tuning, noise, deadline)
         starts = [tuned]
         clock, starts = _elsewhere(clock, starts, goal, effort, Noise(options.seed), deadline)
+        clock, starts = _at_length(Clock(problem), clock, starts, goal, effort, Noise(options.seed), deadline)
     # A short search often does; the MILP settles most of what is small; the long search is for the rest.
     few = effort.quick().moves(problem)
     best = improve(clock, starts, good_enough, few, noise, deadline)
@@ -165,6 +172,27 @@ def _elsewhere(
     other = Clock(problem)
     found = tune_elsewhere(clock, other, goal, effort.tuning, noise, deadline)
     return (clock, starts) if found is None or found.period >= period else (other, [found])
+
+
+def _at_length(
+    usual: Clock,
+    clock: Clock,
+    starts: list[Timed],
+    goal: Goal,
+    effort: Effort,
+    noise: Noise,
+    deadline: Deadline,
+) -> tuple[Clock, list[Timed]]:
+    """What a tabu search makes of the best schedule, or of one that is lifted from one pipeline; for plans
+    that are neither good enough nor large."""
+    is_far = starts[0].period > goal.enough + goal.enough // _WORTH_SEARCH
+    is_due = is_far and effort.rounds > 1 and clock.problem.ops <= effort.searched_ops
+    if not is_due or clock.loops.has_more_edges or deadline.passed():
+        return clock, starts
+    other = tune_by_one_pipeline(usual, goal, effort.tuning, noise, deadline)
+    if other is not None and other.period < starts[0].period:
+        clock, starts = usual, [other]
+    return clock, [search_at_length(clock, starts[0], goal, noise, deadline)]
 
 
 def _with_gap(bound: Bound, options: SolverOptions) -> int:

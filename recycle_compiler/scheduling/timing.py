@@ -31,9 +31,9 @@ class Timed:
 class Clock:
     """Times orders of one problem."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, compiled: bool = False) -> None:
         self.problem = problem
-        self.loops = Loops(problem)
+        self.loops = Loops(problem, compiled)
         self._shape = (3, problem.units, problem.chunks)
         self._duration = self.loops.duration.reshape(self._shape)
         load, alive = problem.load, _living(problem)

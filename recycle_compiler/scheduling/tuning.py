@@ -24,6 +24,8 @@ from recycle_compiler.scheduling.exchanges import (
 )
 from recycle_compiler.scheduling.flow import flow_cycles, flow_priority
 from recycle_compiler.scheduling.inner_loops import BACKWARD, WEIGHT
+from recycle_compiler.scheduling.one_pipeline import lifted, one_pipeline
+from recycle_compiler.scheduling.order_search import search_at_length
 from recycle_compiler.scheduling.problem import Ints, Problem
 from recycle_compiler.scheduling.rules import NO_LIMIT, Rule, Setting, free_rule, greedy_priority, rule_of
 from recycle_compiler.scheduling.timetable import can_have_timetable, timetable
@@ -273,6 +275,33 @@ def tune_by_timetable(
         if tuner.is_done(period) or period >= by_rules.tuned or usual.problem.ops > _MANY:
             break
     return rounds
+
+
+def tune_by_one_pipeline(
+    usual: Clock, goal: Goal, effort: Tuning, noise: Noise, deadline: Deadline
+) -> Timed | None:
+    """What comes of the schedule of one pipeline, searched at length, when all others do the same; None where
+    pipelines are not alike."""
+    problem = one_pipeline(usual.problem)
+    if problem is None:
+        return None
+    tuner = _Tuner(Clock(problem, compiled=True), goal, noise, deadline)
+    begins = tuner.settings(effort.settings)
+    if not begins:
+        return None
+    found: list[Timed] = []
+    for begin in (begins[0], *tuner.flows(begins[0].placed.period)[:1]):
+        placed = exchange(tuner.clock, begin.placed, goal, effort.exchanges, noise, deadline)
+        timed = tuner.clock.time(placed.order)
+        assert timed is not None
+        found.append(search_at_length(tuner.clock, timed, goal, noise, deadline))
+    best = min(found, key=lambda timed: timed.rank)
+    tries = _Tuner(usual, goal, noise, deadline).by_times(
+        lifted(usual.problem, best.start), _TIMETABLE_PATIENCES
+    )
+    if not tries:
+        return None
+    return usual.time(exchange(usual, tries[0].placed, goal, effort.exchanges, noise, deadline).order)
 
 
 class _Tuner:
