@@ -68,20 +68,24 @@ def reorder(clock: Clock, order: Ints, goal: Goal, noise: Noise, deadline: Deadl
     return best
 
 
-_SEARCHED = 5_000_000
-"""Ops that are timed in a tabu search."""
+_SEARCHED = 2_000
+"""Ops that are timed in a tabu search, for each of the plan's, ..."""
+_MOST_SEARCHED = 5_000_000
+"""... up to so many in all."""
 _MOST_SEARCHES = 6
-_WAYS = (Searching(_SEARCHED, 0), Searching(_SEARCHED, 0, reach=12, sample=100, tenure=15))
+_WAYS = (Searching(0, 0), Searching(0, 0, reach=12, sample=100, tenure=15))
 
 
 def search_at_length(clock: Clock, timed: Timed, goal: Goal, noise: Noise, deadline: Deadline) -> Timed:
     """The best of a few tabu searches, each from the best of those before it, until two do not help."""
     best = timed
+    budget = min(_MOST_SEARCHED, _SEARCHED * clock.problem.ops)
     idle = 0
     for run in range(_MOST_SEARCHES):
         if best.period <= goal.enough or deadline.passed() or idle == len(_WAYS):
             break
-        way = _WAYS[run % len(_WAYS)]._replace(slack=goal.enough - goal.aim, seed=noise.below(1 << 30))
+        slack, seed = goal.enough - goal.aim, noise.below(1 << 30)
+        way = _WAYS[run % len(_WAYS)]._replace(budget=budget, slack=slack, seed=seed)
         release = np.array(best.release, dtype=np.int64)
         order, _, _ = clock.loops.searched(best.order, release, clock.deadlines_of(best, goal.aim), way)
         found = _timed(clock, order)
