@@ -145,7 +145,7 @@ def plan(
         clock, tuned = tune(clock, goal, effort.tuning, noise, deadline)
         starts = [tuned]
         clock, starts = _elsewhere(clock, starts, goal, effort, Noise(options.seed), deadline)
-        clock, starts = _at_length(Clock(problem), clock, starts, goal, effort, Noise(options.seed), deadline)
+        clock, starts = _at_length(problem, clock, starts, goal, effort, Noise(options.seed), deadline)
     # A short search often does; the MILP settles most of what is small; the long search is for the rest.
     few = effort.quick().moves(problem)
     best = improve(clock, starts, good_enough, few, noise, deadline)
@@ -175,7 +175,7 @@ def _elsewhere(
 
 
 def _at_length(
-    usual: Clock,
+    problem: Problem,
     clock: Clock,
     starts: list[Timed],
     goal: Goal,
@@ -189,6 +189,7 @@ def _at_length(
     is_due = is_far and effort.rounds > 1 and clock.problem.ops <= effort.searched_ops
     if not is_due or clock.loops.has_more_edges or deadline.passed():
         return clock, starts
+    usual = clock if clock.problem is problem else Clock(problem)
     other = tune_by_one_pipeline(usual, goal, effort.tuning, noise, deadline)
     if other is not None and other.period < starts[0].period:
         clock, starts = usual, [other]
