@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
+from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from recycle_compiler.backends.bundle import write_bundle
@@ -266,7 +266,7 @@ class Counted(NamedTuple):
 
 def _run(bundle: Bundle, path: str, program: str, size: Sequence[StageBytes]) -> dict[Worker, Counted]:
     """All workers as processes: torch does not bear that several threads have their operations counted."""
-    store: Any = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store: Any = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     places = bundle.workers(0)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*_LOADED_ONCE])
@@ -277,7 +277,7 @@ def _run(bundle: Bundle, path: str, program: str, size: Sequence[StageBytes]) ->
 
 def _work(task: Task) -> Counted:
     torch.set_num_threads(1)
-    store: Any = dist.TCPStore("127.0.0.1", task.port, is_master=False)
+    store: Any = TCPStore("127.0.0.1", task.port, is_master=False)
     meter = Meter(task.place[1], task.size)
     options = WorkerOptions(task.bundle, task.program, 0, task.place, 0, STEPS, 0, "cpu", False, PATIENCE)
     worker = FixedPlanWorker(options, store, lambda told, _, grid, __: _Metered(meter, told, store, grid))

@@ -37,7 +37,7 @@ def one_pipeline(problem: Problem) -> Problem | None:
     duration = -(-kinds[0] * pipelines // live)
     worker = np.broadcast_to(np.arange(chunks, dtype=np.int64), duration.shape)
     edges = _of_first(problem, tasks.edges)
-    columns = (column.ravel().copy() for column in (worker, duration, *kinds[1:]))
+    of_worker, lasts, takes, frees = (column.ravel().copy() for column in (worker, duration, *kinds[1:]))
     forward, backward, weight = (tuple(map(int, row)) for row in duration[:, 0])
     times = (*np.unique(duration).tolist(), *np.unique(edges.lag).tolist(), *problem.finish)
     return replace(
@@ -50,7 +50,7 @@ def one_pipeline(problem: Problem) -> Problem | None:
         pool=tuple(range(chunks)),
         capacity=capacity,
         worker_capacity=capacity,
-        tasks=Tasks(*columns, edges),
+        tasks=Tasks(of_worker, lasts, takes, frees, edges),
         late=np.zeros(chunks, dtype=np.int64),
         grain=max(1, int(np.gcd.reduce(np.array(times, dtype=np.int64)))),
     )

@@ -13,7 +13,7 @@ from recycle_compiler.scheduling.problem import rerouted
 from recycle_compiler.scheduling.search import Effort
 from tests.support.jobs import SLOT, routed_problem, unit_job
 
-ROUNDS_ALONE = replace(Effort(), rounds=2, compiled_op_moves=0, exact=False)
+ROUNDS_ALONE = replace(Effort(), searched_ops=0, rounds=2, compiled_op_moves=0, exact=False)
 
 
 def test_only_those_of_failed_workers_are_dealt_out() -> None:
