@@ -427,38 +427,15 @@ class Loops:
 
         Pools open at their release.
         """
-        assert not self._extra, "moves know nothing of further edges"
-        changed = self._native(order.copy())
-        end = self.earliest(order, release)
-        ops = np.flatnonzero(order >= 0)
-        place_of = np.zeros(self.size, dtype=np.int64)
-        place_of[order[ops]] = ops
+        changed, end = self._native(order.copy()), self.earliest(order, release)
         bits = self.size.bit_length()
         coarse = max(0, int(end.max()).bit_length() + 1 + bits - 62)
         left, spent = self._functions[4](
-            self.workers,
-            self.width,
-            self._group_of,
-            self._groups,
-            self._worker_of_op,
-            self._capacity,
-            self._native(self._length),
-            self._native(np.maximum(release[self.pool_of] + self.late, 0)),
-            self._native(deadline[self.pool_of]),
-            changed,
-            self._native(end),
-            self._native(place_of),
-            self._native(self._held(order)),
-            self._native(self.latest(order, deadline)[0] + self.duration),
+            *self._graph,
+            *self._before_moves(changed, order, end, release, deadline),
             self._scratch(3 * moving.idle),
             self._scratch(self.size + 1),
-            self._scratch(self.size),
-            self._scratch(self.size),
-            self._scratch(self.size),
-            self._scratch(self.size),
-            self._scratch(self.size),
-            self._scratch(self.size),
-            self._scratch(self.size),
+            *(self._scratch(self.size) for _ in range(7)),
             coarse,
             bits,
             moving.slack,
@@ -474,32 +451,15 @@ class Loops:
     ) -> tuple[Ints, int, int]:
         """The best order of a tabu search, by how much its latest worker misses the deadline of its pool, and
         how many ops were timed for it. Pools open at their release."""
-        assert not self._extra, "moves know nothing of further edges"
         end = self.earliest(order, release)
-        ops = np.flatnonzero(order >= 0)
-        place_of = np.zeros(self.size, dtype=np.int64)
-        place_of[order[ops]] = ops
-        latest = self.latest(order, deadline)[0] + self.duration
         # Times in between may be later than all there are now.
         horizon = 2 * max(int(end.max()), int(deadline.max()))
         bits = self.size.bit_length()
         coarse = max(0, horizon.bit_length() + 2 + bits - 62)
         best = self._native(order.copy())
         worst, _, spent = self._functions[7](
-            self.workers,
-            self.width,
-            self._group_of,
-            self._groups,
-            self._worker_of_op,
-            self._capacity,
-            self._native(self._length),
-            self._native(np.maximum(release[self.pool_of] + self.late, 0)),
-            self._native(deadline[self.pool_of]),
-            self._native(order.copy()),
-            self._native(end),
-            self._native(place_of),
-            self._native(self._held(order)),
-            self._native(latest),
+            *self._graph,
+            *self._before_moves(self._native(order.copy()), order, end, release, deadline),
             best,
             self._scratch(self.size + 1),
             *(self._scratch(self.size) for _ in range(5)),
@@ -515,6 +475,26 @@ class Loops:
             searching.budget,
         )
         return _array(best), worst, spent
+
+    @property
+    def _graph(self) -> tuple[Any, ...]:
+        """What loops that move single ops know of the problem."""
+        assert not self._extra, "moves know nothing of further edges"
+        sizes, groups = (self.workers, self.width), (self._group_of, self._groups)
+        return *sizes, *groups, self._worker_of_op, self._capacity, self._native(self._length)
+
+    def _before_moves(
+        self, changed: Any, order: Ints, end: Ints, release: Ints, deadline: Ints
+    ) -> tuple[Any, ...]:
+        """When workers may begin and have to end, an order to be `changed`, and the times and places of its
+        ops."""
+        ops = np.flatnonzero(order >= 0)
+        place_of = np.zeros(self.size, dtype=np.int64)
+        place_of[order[ops]] = ops
+        opens, ends = np.maximum(release[self.pool_of] + self.late, 0), deadline[self.pool_of]
+        latest = self.latest(order, deadline)[0] + self.duration
+        places = map(self._native, (end, place_of, self._held(order), latest))
+        return self._native(opens), self._native(ends), changed, *places
 
     def _held(self, order: Ints) -> Ints:
         """What its worker holds as each op starts."""
@@ -605,7 +585,8 @@ def _function(loop: Any, compiled: bool, extra: bool) -> Any:
 
 @cache
 def _trees() -> dict[str, Any]:
-    heaps = {"heap_in": compile_function(moves.heap_in), "heap_out": compile_function(moves.heap_out)}
+    queue_op = compile_function(moves.queue_op, heap_in=compile_function(moves.heap_in))
+    heaps = {"queue_op": queue_op, "heap_out": compile_function(moves.heap_out)}
     return {
         "heappush": compile_function(inner_loops.tree_push),
         "heappop": compile_function(inner_loops.tree_pop),

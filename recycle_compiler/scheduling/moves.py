@@ -48,6 +48,18 @@ def heap_out(heap: Any, count: int) -> int:
     return least
 
 
+def queue_op(heap: Any, queued: Any, count: int, op: int, time: int, coarse: int, bits: int) -> int:
+    """Put an op into a heap of so many by its time, unless it is there; returns how many there are then.
+
+    The key is the time without its `coarse` last bits, then the op in `bits`.
+    """
+    if queued[op] != 0:
+        return count
+    queued[op] = 1
+    heap_in(heap, count, ((time >> coarse) << bits) | op)
+    return count + 1
+
+
 # One loop, so that numba can compile it and all of its state stays at hand.
 def move_ops(  # noqa: C901
     workers: int,
@@ -96,9 +108,8 @@ def move_ops(  # noqa: C901
     than that warmth, which goes down to nothing as `budget` is used up.
 
     Ends when no worker is later than `slack`, when `budget` ops have been timed, or when the `journal` is
-    full: so many moves since the best order, which are then taken back. Keys of the `heap` are times without
-    their `coarse` last bits, then the op in `bits`. Returns by how much all workers together are late, and
-    how many ops were timed.
+    full: so many moves since the best order, which are then taken back. Returns by how much all workers
+    together are late, and how many ops were timed.
     """
     late = 0
     worst = 0
@@ -250,9 +261,7 @@ def move_ops(  # noqa: C901
                 group = groups[group_of[other]]
                 holds += group.change
             start = end[other] - groups[group_of[other]].duration
-            heap_in(heap, count, ((start >> coarse) << bits) | other)
-            queued[other] = 1
-            count += 1
+            count = queue_op(heap, queued, count, other, start, coarse, bits)
         # How late they may be then, as far as what comes after them has not changed.
         warm = warmth * max(0, (budget - spent) * 1024 // budget) // 1024
         following = FAR
@@ -308,25 +317,16 @@ def move_ops(  # noqa: C901
             end[other] = ends_now
             if not is_last:
                 then = order[index + 1]
-                if queued[then] == 0:
-                    queued[then] = 1
-                    start = end[then] - groups[group_of[then]].duration
-                    heap_in(heap, count, ((start >> coarse) << bits) | then)
-                    count += 1
+                start = end[then] - groups[group_of[then]].duration
+                count = queue_op(heap, queued, count, then, start, coarse, bits)
             if group.follower != 0:
                 then = other + group.follower
-                if queued[then] == 0:
-                    queued[then] = 1
-                    start = end[then] - groups[group_of[then]].duration
-                    heap_in(heap, count, ((start >> coarse) << bits) | then)
-                    count += 1
+                start = end[then] - groups[group_of[then]].duration
+                count = queue_op(heap, queued, count, then, start, coarse, bits)
             if group.second != 0:
                 then = other + group.second
-                if queued[then] == 0:
-                    queued[then] = 1
-                    start = end[then] - groups[group_of[then]].duration
-                    heap_in(heap, count, ((start >> coarse) << bits) | then)
-                    count += 1
+                start = end[then] - groups[group_of[then]].duration
+                count = queue_op(heap, queued, count, then, start, coarse, bits)
         late += max(0, end[order[ends - 1]] - deadline[worker]) - max(0, old_end - deadline[worker])
         if passed and (late <= before_late or late <= best + warm):
             journal[3 * kept] = op

@@ -15,7 +15,7 @@ It is written as `move_ops` is, for the same graphs, and no move makes orders wa
 from typing import Any
 
 from recycle_compiler.scheduling.inner_loops import FAR
-from recycle_compiler.scheduling.moves import heap_in, heap_out
+from recycle_compiler.scheduling.moves import heap_out, queue_op
 
 
 def time_again(
@@ -55,19 +55,13 @@ def time_again(
         end[op] = start + group.duration
         if place + 1 < worker * width + length[worker]:
             then = order[place + 1]
-            if queued[then] == 0:
-                queued[then] = 1
-                key = (end[then] - groups[group_of[then]].duration) >> coarse
-                heap_in(heap, count, (key << bits) | then)
-                count += 1
+            start = end[then] - groups[group_of[then]].duration
+            count = queue_op(heap, queued, count, then, start, coarse, bits)
         for away in (group.follower, group.second):
             if away != 0:
                 then = op + away
-                if queued[then] == 0:
-                    queued[then] = 1
-                    key = (end[then] - groups[group_of[then]].duration) >> coarse
-                    heap_in(heap, count, (key << bits) | then)
-                    count += 1
+                start = end[then] - groups[group_of[then]].duration
+                count = queue_op(heap, queued, count, then, start, coarse, bits)
     return timed
 
 
@@ -117,16 +111,10 @@ def latest_again(
         latest[op] = until
         if place > worker * width:
             before = order[place - 1]
-            if queued[before] == 0:
-                queued[before] = 1
-                heap_in(heap, count, (((horizon - latest[before]) >> coarse) << bits) | before)
-                count += 1
+            count = queue_op(heap, queued, count, before, horizon - latest[before], coarse, bits)
         if group.source != 0:
             before = op + group.source
-            if queued[before] == 0:
-                queued[before] = 1
-                heap_in(heap, count, (((horizon - latest[before]) >> coarse) << bits) | before)
-                count += 1
+            count = queue_op(heap, queued, count, before, horizon - latest[before], coarse, bits)
     return timed
 
 
@@ -360,9 +348,7 @@ def search_tabu(  # noqa: C901
                 held[other] = holds
                 holds += groups[group_of[other]].change
             start = end[other] - groups[group_of[other]].duration
-            heap_in(heap, count, ((start >> coarse) << bits) | other)
-            queued[other] = 1
-            count += 1
+            count = queue_op(heap, queued, count, other, start, coarse, bits)
         spent += time_again(
             width, group_of, groups, worker_of_op, length, opens, order, end, place_of,
             heap, queued, count, coarse, bits,
@@ -370,9 +356,7 @@ def search_tabu(  # noqa: C901
         count = 0
         for index in range(max(begins, first - 1), last + 1):
             other = order[index]
-            heap_in(heap, count, (((horizon - latest[other]) >> coarse) << bits) | other)
-            queued[other] = 1
-            count += 1
+            count = queue_op(heap, queued, count, other, horizon - latest[other], coarse, bits)
         spent += latest_again(
             width, group_of, groups, worker_of_op, length, deadline, order, latest, place_of,
             heap, queued, count, coarse, bits, horizon,
