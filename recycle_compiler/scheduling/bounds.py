@@ -18,6 +18,9 @@ worker must, however work is routed. Write k for that number and c for the activ
 - energy: an activation is held for a round trip at least; all of them must fit into capacity times time.
 - rounds (round_bounds.py): F number i + c waits for the room of F number i, so between them lies a round
   trip; before the first of such a chain and after the last the worker has its work to do.
+- feed: a later stage is open from the first F there on, and the first backward of the worker comes no sooner
+  than from there. Before it lie no more F than memory holds, and between it and the last F all the work
+  without which that one has no room. That F, too, has to pass the later stage.
 - crowd: unless a worker has more than k, several have exactly k, and each of them has a first and a last
   backward. Where another stage has fewer workers than this crowd, those pass it in rounds: one worker of the
   crowd has its first backward that much later, or the last of their last backwards has that much longer a
@@ -52,7 +55,7 @@ from recycle_compiler.scheduling.chain_bounds import chained_span
 from recycle_compiler.scheduling.inner_loops import FAR
 from recycle_compiler.scheduling.pool_bounds import head, pooled_span, round_trip, ways_from_first
 from recycle_compiler.scheduling.problem import UNLIMITED, Ints, Problem, Tasks
-from recycle_compiler.scheduling.round_bounds import OneWorker, Spans, spans_in_rounds
+from recycle_compiler.scheduling.round_bounds import OneWorker, Spans, last_start, spans_in_rounds
 
 _FACTS = (
     *("chunks", "pipelines", "microbatches", "staggered"),
@@ -125,6 +128,7 @@ def stage_bounds(problem: Problem, stage: int) -> list[Bound]:
         *(Bound(period, reason) for period, reason in zip(periods, reasons, strict=True)),
         Bound(_window(problem, stage, pooled_span(problem, stage)), f"both ends of {noun} {stage}"),
         Bound(_window(problem, stage, chained_span(problem, stage)), f"{_ROUNDS} of {noun} {stage}"),
+        *(Bound(period, f"{noun} {later}, fed by {noun} {stage}") for later, period in _fed(problem, stage)),
     ]
 
 
@@ -393,24 +397,45 @@ def _in_rounds(problem: Problem, stage: int, share: int, crowd: int) -> Spans:
     """What a worker takes that has to wait for room, round after round."""
     if problem.capacity[stage] == UNLIMITED or problem.activation[stage] == 0:
         return Spans(0, 0)
+    return spans_in_rounds(_one_worker(problem, stage, share, crowd))
+
+
+def _one_worker(problem: Problem, stage: int, share: int, crowd: int = 1) -> OneWorker:
     slack = _slack_at_end(problem, stage, share)
     weight = problem.weight[stage]
-    return spans_in_rounds(
-        OneWorker(
-            share,
-            problem.forward[stage],
-            problem.backward[stage],
-            weight,
-            round_trip(problem, stage),
-            ramp_up(problem, stage, share, crowd),
-            max(0, weight - slack),
-            min(share, _deferrable(problem, stage)) * weight,
-            slack,
-            problem.capacity[stage],
-            problem.activation[stage],
-            problem.kept[stage],
-        )
+    return OneWorker(
+        share,
+        problem.forward[stage],
+        problem.backward[stage],
+        weight,
+        round_trip(problem, stage),
+        ramp_up(problem, stage, share, crowd),
+        max(0, weight - slack),
+        min(share, _deferrable(problem, stage)) * weight,
+        slack,
+        problem.capacity[stage],
+        problem.activation[stage],
+        problem.kept[stage],
     )
+
+
+def _fed(problem: Problem, stage: int) -> list[tuple[int, int]]:
+    """The later stage that waits longest for a worker of this one with little memory, and the period then."""
+    share = -(-problem.units // len(problem.hosts[stage]))
+    if stage + 1 == problem.chunks or not _ends_apart(problem, stage, share):
+        return []
+    of, later = _columns(problem), slice(stage + 1, None)
+    # There: from an F to the end of its backward; from there on the way up to the start of one here.
+    beyond = (of.forward + of.backward)[-1] - (of.forward + of.backward)[later]
+    trip = (of.down + of.way_up)[-1] - (of.down + of.way_up)[later] + beyond
+    passed = of.forward[later] + trip + of.backward[later]
+    back = of.way_up[later] - of.way_up[stage] - problem.backward[stage]
+    between = last_start(_one_worker(problem, stage, share))
+    arrives = passed + back + between + of.down[later] - of.down[stage]
+    window = arrives + passed + of.weight[later]
+    closing = of.finish[later] if problem.staggered else of.down[later] + problem.closing
+    longest = int((window + closing).argmax())
+    return [(stage + 1 + longest, int((window + closing)[longest]))]
 
 
 def _tracks(problem: Problem, stage: int, share: int) -> int:

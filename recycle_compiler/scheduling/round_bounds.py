@@ -82,6 +82,17 @@ def spans_in_rounds(worker: OneWorker) -> Spans:
     return Spans(int((begins + whole).max()), int((begins + backward).max()))
 
 
+def last_start(worker: OneWorker) -> int:
+    """From the first backward of a worker to the start of its last F; at most what memory holds has set out
+    before that. Memory does not hold all micro-batches."""
+    held = worker.capacity // worker.activation
+    # All or none of the rounds count, as above; they begin with the first F after that backward to do so.
+    first = held + 1 + (worker.share - held - 1) % held
+    numbers = np.array([first, worker.share], dtype=np.int64)
+    after = _before(worker._replace(ramp=-held * worker.forward), numbers, held)
+    return max(int(after[0]) + (worker.share - first) // held * _round(worker, held), int(after[1]))
+
+
 def forward_starts(worker: OneWorker) -> Ints:
     """The earliest start of every F of the worker: after the work before it, and round after round."""
     held = min(worker.capacity // worker.activation, worker.share)

@@ -6,7 +6,7 @@ import pytest
 
 from recycle_compiler.frontend import parse_job_text
 from recycle_compiler.ir.failure import FailureSet, failure_set, normal_form
-from recycle_compiler.ir.job import Techniques
+from recycle_compiler.ir.job import JobSpec, Techniques
 from recycle_compiler.planner.compile import plan_failed
 from recycle_compiler.scheduling.bounds import Bound, lower_bound, ramp_up, stage_bounds
 from recycle_compiler.scheduling.pool_bounds import round_trip
@@ -44,18 +44,27 @@ def test_round_trip_and_ramp_up() -> None:
     assert [ramp_up(problem, stage, 8) // SLOT for stage in range(4)] == [3, 2, 1, 0]
 
 
-def test_a_later_stage_that_takes_long_to_reduce_ends_early() -> None:
+def long_to_reduce_later() -> tuple[JobSpec, FailureSet]:
     """Six micro-batches on the one worker that stage 0 has left, memory for two, ten slots to reduce on
-    stage 1, none on stage 0.
-
-    Eighteen slots of work, and one idle before the first backward. Stage 1 begins a slot later and must end
-    10 and a W sooner, so when its last backward is done stage 0 has 10 slots left, and 2 x 2 of work for
-    them. If stage 1 begins later, so does that first backward. (The optimum is 27.)
-    """
+    stage 1, none on stage 0. The optimum is 27."""
     job = replace(unit_job(2, 2, 3, capacity=2, optimizer=0), reduce=(0, 10 * SLOT))
-    failed = normal_form((1, 0), 2)
-    bound = lower_bound(routed_problem(job, failed))
-    assert (bound.period, bound.reason) == (25 * SLOT, "load of stage 0")
+    return job, normal_form((1, 0), 2)
+
+
+def test_a_later_stage_that_takes_long_to_reduce_ends_early() -> None:
+    """Eighteen slots of work, and one idle before the first backward. Stage 1 begins a slot later and must
+    end 10 and a W sooner, so when its last backward is done stage 0 has 10 slots left, and 2 x 2 of work for
+    them. If stage 1 begins later, so does that first backward."""
+    bounds = stage_bounds(routed_problem(*long_to_reduce_later()), 0)
+    assert Bound(25 * SLOT, "load of stage 0") in bounds
+
+
+def test_a_later_stage_waits_for_one_with_little_memory() -> None:
+    """The first backward of stage 0 comes two slots after stage 1 has begun; two F lie before it. Three F,
+    four backwards and four W come after it before the last F has room; with it, its transfer of no length,
+    and F, backward and W on stage 1 these are 2 + 11 + 1 + 3 slots, and ten to reduce."""
+    job, failed = long_to_reduce_later()
+    assert lower_bound(routed_problem(job, failed)) == Bound(27 * SLOT, "stage 1, fed by stage 0")
     assert plan_failed(job, failed).claims.period == 27 * SLOT
 
 

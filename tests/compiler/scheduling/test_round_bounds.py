@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from recycle_compiler.ir.failure import failure_set
 from recycle_compiler.scheduling.bounds import lower_bound
-from recycle_compiler.scheduling.round_bounds import OneWorker, Spans, spans_in_rounds
+from recycle_compiler.scheduling.round_bounds import OneWorker, Spans, last_start, spans_in_rounds
 from tests.support.jobs import SLOT, routed_problem, unit_job
 
 
@@ -101,3 +101,59 @@ def test_one_worker_for_all_micro_batches_waits_round_after_round() -> None:
     job = replace(unit_job(14, 3, 14, capacity=14, optimizer=2), transfer=(SLOT,) * 13)
     bound = lower_bound(routed_problem(job, failure_set([(1, 2), (2, 2)])))
     assert (bound.period, bound.reason) == ((133 + 46 + 4 + 5 + 2) * SLOT, "tail of stage 2 through stage 0")
+
+
+def soonest_last_start(worker: OneWorker) -> int:
+    """The least time from the first backward to the start of the last F, of all orders of ops on one worker.
+
+    The worker may wait before that backward, for as long as anything is on its way.
+    """
+    best = 10**9
+    kept, rest = worker.kept, worker.activation - worker.kept
+
+    def go_on(now: int, held: int, left: int, flying: tuple[int, ...], waiting: int, first: int) -> None:
+        nonlocal best
+        if left == 0 or (first >= 0 and now - first >= best):
+            return
+        if held + worker.activation <= worker.capacity:
+            if left == 1 and first >= 0:
+                best = min(best, now - first)
+            ends = now + worker.forward
+            go_on(ends, held + worker.activation, left - 1, (*flying, ends + worker.trip), waiting, first)
+        for arrives in sorted(set(flying)):
+            others = list(flying)
+            others.remove(arrives)
+            soonest = max(now, arrives)
+            for start in (soonest,) if first >= 0 else range(soonest, max(soonest, *flying) + 1):
+                begun = start if first < 0 else first
+                go_on(start + worker.backward, held - rest, left, tuple(others), waiting + 1, begun)
+        if waiting > 0:
+            go_on(now + worker.weight, held - kept, left, flying, waiting - 1, first)
+
+    go_on(0, 0, worker.share, (), 0, -1)
+    return best
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.integers(2, 5),
+    st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(1, 3)),
+    st.integers(0, 6),
+    st.integers(0, 5),
+    st.integers(1, 3),
+    st.integers(0, 3),
+)
+def test_the_last_f_starts_no_sooner_after_the_first_backward(
+    share: int, times: tuple[int, int, int], trip: int, room: int, activation: int, kept: int
+) -> None:
+    capacity = activation + room
+    if capacity // activation >= share:
+        return
+    worker = alone(share, times, trip, capacity, activation, min(kept, activation))
+    assert last_start(worker) <= soonest_last_start(worker)
+
+
+def test_the_last_f_where_all_is_tight() -> None:
+    """Six F, room for two: three more F, four backwards and four W before the last one."""
+    worker = alone(6, (1, 1, 1), 2, 2, 1, 1)
+    assert last_start(worker) == soonest_last_start(worker) == 11
