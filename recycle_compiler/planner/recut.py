@@ -45,7 +45,7 @@ _CLIMBED = 6
 """Layouts of the dynamic program from which to climb."""
 _MOST_BOUNDS = 400
 """Bounds of layouts that are computed at most for one number of failures."""
-_FEW_BOUNDS = 5
+_FEW_BOUNDS = 7
 """In a large job bounds are computed for so many of the best layouts and of the smoothest, ..."""
 _BOUND_OPS = 600_000
 """... until their plans have so many ops together."""
@@ -78,6 +78,8 @@ _SEEDS = (1, 2, 3)
 """Of the searches for such a plan, beside the job's own."""
 _AGAIN_OPS = 250_000
 """Large layouts are searched again until these plans have so many ops together."""
+_SEARCHED_OPS = 60_000
+"""Up to so many ops, of a job that has layouts for every number of failures, a tabu search is part of it."""
 _NEAR = 1010
 """Thousandths of the fastest period: among layouts within it, the one that moves fewest bytes is chosen."""
 _WORTH = 998
@@ -238,38 +240,60 @@ def _far_above(job: JobSpec, own: Own, made: list[Recut], bounds: Mapping[int, i
     return above
 
 
+class _Again(NamedTuple):
+    """One more search for the plan of a layout."""
+
+    key: Key
+    seed: int
+    """Beside the job's own."""
+    effort: Effort
+
+    @property
+    def rank(self) -> tuple[int, bool]:
+        return self.seed, self.effort.extras_apart
+
+
 def _searched_again(
     job: JobSpec, made: list[Recut], wanted: list[Key], run: Run, deadline: Deadline
 ) -> list[Recut]:
-    """All layouts, those that are wanted with the fastest of their plans from several seeds."""
-    tasks: list[tuple[Key, int]] = []
+    """All layouts, those that are wanted with the fastest of their plans from several searches."""
+    tasks: list[_Again] = []
     left = _AGAIN_OPS
     for seed in _SEEDS:
         for key in wanted:
             ops = _ops(job, key[0])
-            if ops <= left:
-                tasks.append((key, seed))
-                left -= ops if ops > _LARGE else 0
+            for effort in _efforts(job, ops, seed):
+                if ops <= left:
+                    tasks.append(_Again(key, seed, effort))
+                    left -= ops if ops > _LARGE else 0
     if not tasks or deadline.passed():
         return made
     times = _shares(len(tasks), deadline)
-    found: list[tuple[Key, int, Streams]] = [
-        *run(_from_seed, ((job, *task, each) for task, each in zip(tasks, times, strict=True)))
+    found: list[tuple[_Again, Streams]] = [
+        *run(_planned_again, ((job, task, each) for task, each in zip(tasks, times, strict=True)))
     ]
     plans = {one.key: one.plans[0] for one in made}
-    for key, _, plan in sorted(found, key=lambda one: (one[2].claims.period, one[1])):
-        if plan.claims.period < plans[key].claims.period:
-            plans[key] = plan
+    for again, plan in sorted(found, key=lambda one: (one[1].claims.period, one[0].rank)):
+        if plan.claims.period < plans[again.key].claims.period:
+            plans[again.key] = plan
     return [replace(one, plans=(plans[one.key], *one.plans[1:])) for one in made]
 
 
-def _from_seed(task: tuple[JobSpec, Key, int, int]) -> tuple[Key, int, Streams]:
-    """The whole plan of a layout from another seed than the job's."""
-    job, (layout, split), seed, nanoseconds = task
+def _efforts(job: JobSpec, ops: int, seed: int) -> list[Effort]:
+    """Of the searches from one seed: of a large layout once with extras apart, and at length."""
+    if ops <= _LARGE or ops > _SEARCHED_OPS or job.workers > _COUNTS or seed > _SEEDS[0]:
+        return [Effort()]
+    at_length = replace(Effort(), searched_ops=_SEARCHED_OPS)
+    return [at_length, replace(at_length, extras_apart=True)]
+
+
+def _planned_again(task: tuple[JobSpec, _Again, int]) -> tuple[_Again, Streams]:
+    """The whole plan of a layout by another search than the first."""
+    job, again, nanoseconds = task
+    layout, split = again.key
     derived = job_of_layout(variants(job)[split], layout)
-    slots = AssignSlots(time_limit_ns=nanoseconds, seed=job.solver.seed + seed)
-    plan = all_passes(slots).run(Target(derived, absent_cells(derived, layout)))
-    return (layout, split), seed, plan
+    slots = AssignSlots(again.effort, nanoseconds, seed=job.solver.seed + again.seed)
+    return again, all_passes(slots).run(Target(derived, absent_cells(derived, layout)))
 
 
 def _worth_planning(

@@ -14,8 +14,8 @@ from dataclasses import replace
 import numpy as np
 
 from recycle_compiler.ir.graph import Edges
-from recycle_compiler.scheduling.home_routes import is_dealt_in_turn
 from recycle_compiler.scheduling.problem import UNLIMITED, Ints, Problem, Tasks
+from recycle_compiler.scheduling.routes import is_dealt_in_turn
 
 
 def one_pipeline(problem: Problem) -> Problem | None:

@@ -71,21 +71,30 @@ def reorder(clock: Clock, order: Ints, goal: Goal, noise: Noise, deadline: Deadl
 _SEARCHED = 2_000
 """Ops that are timed in a tabu search, for each of the plan's, ..."""
 _MOST_SEARCHED = 5_000_000
-"""... up to so many in all."""
+"""... up to so many in all; ..."""
+_SEARCHED_IN_LARGE = 400
+"""... but so many for each of a large plan's."""
 _MOST_SEARCHES = 6
 _WAYS = (Searching(0, 0), Searching(0, 0, reach=12, sample=100, tenure=15))
+_WAYS_IN_LARGE = tuple(
+    Searching(0, 0, reach=12, sample=sample, tenure=tenure)
+    for sample, tenure in ((100, 15), (200, 15), (100, 30))
+)
 
 
 def search_at_length(clock: Clock, timed: Timed, goal: Goal, noise: Noise, deadline: Deadline) -> Timed:
-    """The best of a few tabu searches, each from the best of those before it, until two do not help."""
+    """The best of a few tabu searches, each from the best of those before it, until no way helps."""
     best = timed
-    budget = min(_MOST_SEARCHED, _SEARCHED * clock.problem.ops)
+    ops = clock.problem.ops
+    budget, ways = min(_MOST_SEARCHED, _SEARCHED * ops), _WAYS
+    if budget < _SEARCHED_IN_LARGE * ops:
+        budget, ways = _SEARCHED_IN_LARGE * ops, _WAYS_IN_LARGE
     idle = 0
     for run in range(_MOST_SEARCHES):
-        if best.period <= goal.enough or deadline.passed() or idle == len(_WAYS):
+        if best.period <= goal.enough or deadline.passed() or idle == len(ways):
             break
         slack, seed = goal.enough - goal.aim, noise.below(1 << 30)
-        way = _WAYS[run % len(_WAYS)]._replace(budget=budget, slack=slack, seed=seed)
+        way = ways[run % len(ways)]._replace(budget=budget, slack=slack, seed=seed)
         release = np.array(best.release, dtype=np.int64)
         order, _, _ = clock.loops.searched(best.order, release, clock.deadlines_of(best, goal.aim), way)
         found = _timed(clock, order)

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from recycle_compiler.ir.job import SolverOptions
 from recycle_compiler.scheduling.bounds import Bound, lower_bound
 from recycle_compiler.scheduling.budget import Deadline, Goal, Noise
-from recycle_compiler.scheduling.home_routes import kept_at_home
 from recycle_compiler.scheduling.local_search import construct, improve
 from recycle_compiler.scheduling.loops import LARGE
 from recycle_compiler.scheduling.milp.exact import is_small, settle
 from recycle_compiler.scheduling.order_search import search_at_length
 from recycle_compiler.scheduling.problem import Problem, chunk_grain, rerouted
+from recycle_compiler.scheduling.routes import extras_apart, kept_at_home
 from recycle_compiler.scheduling.schedules import Plan
 from recycle_compiler.scheduling.timing import Clock, Timed
 from recycle_compiler.scheduling.tuning import Tuning, tune, tune_by_one_pipeline, tune_elsewhere
@@ -54,6 +54,8 @@ class Effort:
     """Whether the MILP may be used."""
     other_routes: bool = True
     """Whether micro-batches may have other routes than those of the graph."""
+    extras_apart: bool = False
+    """Whether these are routes on which other workers of each stage have one more than their peers."""
     placements: int = 2
     """How many ways to place failures on stages are tried with a quick plan each."""
 
@@ -137,6 +139,9 @@ def plan(
     """The best times found, with their bound."""
     bound = known or lower_bound(problem)
     good_enough = _with_gap(bound, options)
+    given = problem
+    if effort.extras_apart and effort.other_routes:
+        problem = extras_apart(given) or given
     clock, noise = Clock(problem), Noise(options.seed)
     if problem.ops < LARGE:
         starts = construct(clock, good_enough, effort.rules, deadline)
@@ -155,7 +160,7 @@ def plan(
             return Plan(best, bound, host=settled.problem.host)
         good_enough = _with_gap(bound, options)
     best = improve(clock, [best, *starts], good_enough, effort.moves(problem) - few, noise, deadline)
-    host = None if clock.problem is problem else clock.problem.host
+    host = None if clock.problem is given else clock.problem.host
     return Plan(best, bound, deadline.struck and best.period > good_enough, host)
 
 

@@ -204,25 +204,30 @@ def test_a_plan_far_above_the_bound_is_searched_for_again(monkeypatch: pytest.Mo
     job = layered_job(costs, (2, 3), pipelines=3, microbatches=4, failures=0)
     own = dict(enumerate(compile_job(job, failures=0)))
     periods = {1: 47_000, 2: 46_000, 3: 46_000}
-    seeds: list[int] = []
+    searches: list[tuple[int, bool]] = []
 
     def run(function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[Any]:
-        if function.__name__ != "_from_seed":
+        if function.__name__ != "_planned_again":
             yield from map(function, tasks)
             return
-        for key, seed, plan in map(function, tasks):
-            seeds.append(seed)
+        for again, plan in map(function, tasks):
+            searches.append((again.seed, again.effort.extras_apart))
             # The schedule cannot get better: what counts here is which one is taken.
-            claims = replace(plan.claims, period=periods[seed], makespan=seed)
-            yield key, seed, replace(plan, claims=claims)
+            claims = replace(plan.claims, period=periods[again.seed], makespan=again.seed)
+            yield again, replace(plan, claims=claims)
 
     once = plan_recuts(job, own, run, Deadline(_FOREVER)).made
-    assert [recut.claims.period for recut in once] == [48_000] and not seeds
+    assert [recut.claims.period for recut in once] == [48_000] and not searches
     monkeypatch.setattr("recycle_compiler.planner.recut._FAR_ABOVE", 999)
     again = plan_recuts(job, own, run, Deadline(_FOREVER)).made
-    assert seeds == [1, 2, 3]
+    assert searches == [(1, False), (2, False), (3, False)]
     assert [(recut.layout, recut.claims.makespan) for recut in again] == [(once[0].layout, 2)]
     assert [plan.claims for plan in again[0].plans[1:]] == [plan.claims for plan in once[0].plans[1:]]
+    searches.clear()
+    # As in a large layout.
+    monkeypatch.setattr("recycle_compiler.planner.recut._LARGE", 10)
+    plan_recuts(job, own, run, Deadline(_FOREVER))
+    assert searches == [(1, False), (1, True), (2, False), (3, False)]
 
 
 def test_workers_have_a_layout_however_little_time_is_left() -> None:

@@ -1,4 +1,4 @@
-"""Routes on which healthy workers keep their own: as even as those in turn, and once what was missing."""
+"""Other routes than those in turn: as even as these, and once what was missing."""
 
 from dataclasses import replace
 
@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from recycle_compiler.ir.failure import normal_form
 from recycle_compiler.planner.compile import plan_failed
-from recycle_compiler.scheduling.home_routes import kept_at_home
 from recycle_compiler.scheduling.problem import rerouted
+from recycle_compiler.scheduling.routes import extras_apart, kept_at_home
 from recycle_compiler.scheduling.search import Effort
 from tests.support.jobs import SLOT, routed_problem, unit_job
 
@@ -40,6 +40,42 @@ def test_nobody_has_more_than_the_busiest_in_turn(
         shares, others = (np.unique(one.host[:, chunk], return_counts=True) for one in (problem, other))
         assert set(others[0]) <= set(workers)
         assert others[1].max() == shares[1].max()
+
+
+def test_other_workers_of_each_stage_have_one_more() -> None:
+    """Sixteen micro-batches on three workers of every stage."""
+    problem = routed_problem(unit_job(9, 4, 4), normal_form((1,) * 9, 4))
+    other = extras_apart(problem)
+    assert other is not None
+    rows = other.host.reshape(4, 4, 9).transpose(1, 0, 2).reshape(16, 9) % 4
+    assert rows[:, 0].tolist() == [0, *[0, 1, 2] * 5]
+    assert rows[:, 4].tolist() == [1, *[0, 1, 2] * 5]
+    extras = [np.bincount(rows[:, stage]).argmax() for stage in range(9)]
+    assert extras == [0, 1, 2] * 3
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(2, 9), st.integers(12, 20), st.lists(st.integers(0, 8), min_size=7, max_size=9))
+def test_extras_apart_are_as_even(pipelines: int, microbatches: int, counts: list[int]) -> None:
+    failed = tuple(min(count, pipelines - 1) for count in counts)
+    problem = routed_problem(unit_job(len(counts), pipelines, microbatches), normal_form(failed, pipelines))
+    other = extras_apart(problem)
+    if other is None:
+        assert all(problem.units % len(workers) == 0 for workers in problem.hosts)
+        return
+    for chunk in range(problem.chunks):
+        shares, others = (np.unique(one.host[:, chunk], return_counts=True)[1] for one in (problem, other))
+        assert sorted(others) == sorted(shares)
+
+
+def test_a_plan_with_extras_apart() -> None:
+    """The passes verify the schedule and its streams on the way, and the routes are those of the plan."""
+    job = unit_job(9, 4, 4, capacity=9)
+    failed = normal_form((1,) * 9, 4)
+    plan = plan_failed(job, failed, effort=replace(ROUNDS_ALONE, extras_apart=True))
+    usual = plan_failed(job, failed, effort=ROUNDS_ALONE)
+    assert np.diff(plan.offsets).tolist() != np.diff(usual.offsets).tolist()
+    assert plan.claims.lower_bound == usual.claims.lower_bound <= plan.claims.period
 
 
 def test_routes_that_somebody_chose_stay() -> None:
