@@ -7,16 +7,14 @@ from hypothesis import strategies as st
 
 from recycle_compiler.ir.target import Target
 from recycle_compiler.scheduling import loops
-from recycle_compiler.scheduling.budget import Deadline, Goal, Noise
-from recycle_compiler.scheduling.local_search import construct
+from recycle_compiler.scheduling.budget import Goal, Noise
 from recycle_compiler.scheduling.loops import Moving
 from recycle_compiler.scheduling.moves import heap_in, heap_out
 from recycle_compiler.scheduling.order_search import reorder
-from recycle_compiler.scheduling.problem import UNLIMITED, Ints, Problem
+from recycle_compiler.scheduling.problem import Ints
 from recycle_compiler.scheduling.timing import Clock
 from tests.support.jobs import SLOT, routed_problem, small_targets, unit_job
-
-AMPLE = Deadline(10**15)
+from tests.support.orders import AMPLE, Begin, constructed
 
 
 def test_a_weight_gives_way_to_what_others_wait_for() -> None:
@@ -37,33 +35,22 @@ def test_a_weight_gives_way_to_what_others_wait_for() -> None:
     st.integers(0, 3),
 )
 def test_moves_are_timed_as_whole_orders_are(target: Target, warmth: int, reach: int, seed: int) -> None:
-    problem = routed_problem(target.job, target.failed)
-    clock = Clock(problem)
-    begin = construct(clock, 0, 6, AMPLE)[-1]
-    release = np.array(begin.release, dtype=np.int64)
-    deadline = clock.deadlines_of(begin, clock.floor)
-    mean = int(clock.loops.duration.mean())
+    begin = constructed(routed_problem(target.job, target.failed))
+    mean = int(begin.clock.loops.duration.mean())
     moving = Moving(2_000, 0, mean * warmth // 100, 50, reach, seed)
-    order, late, timed = clock.loops.moved(begin.order, release, deadline, moving)
-    assert late == _late(clock, order, release, deadline)
-    assert late <= _late(clock, begin.order, release, deadline)
+    order, late, timed = begin.clock.loops.moved(*begin[1:], moving)
+    assert late == _late(begin, order)
+    assert late <= _late(begin, begin.order)
     assert late == 0 or timed > 0
-    width = clock.loops.width
-    rows = zip(order.reshape(-1, width), begin.order.reshape(-1, width), strict=True)
-    assert all(sorted(after.tolist()) == sorted(before.tolist()) for after, before in rows)
-    assert _most_held(problem, order, width) <= 0
+    begin.assert_only_places_change(order)
 
 
 def test_compiled_and_plain_loops_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = routed_problem(unit_job(4, 2, 6, capacity=(4, 4, 4, 4)))
-    clock = Clock(problem)
-    begin = construct(clock, 0, 6, AMPLE)[-1]
-    release = np.array(begin.release, dtype=np.int64)
-    deadline = clock.deadlines_of(begin, clock.floor)
+    begin = constructed(routed_problem(unit_job(4, 2, 6, capacity=(4, 4, 4, 4))))
     moving = Moving(20_000, 0, SLOT, 100, seed=7)
-    plain, late, timed = clock.loops.moved(begin.order, release, deadline, moving)
+    plain, late, timed = begin.clock.loops.moved(*begin[1:], moving)
     monkeypatch.setattr(loops, "LARGE", 0)
-    compiled = Clock(problem).loops.moved(begin.order, release, deadline, moving)
+    compiled = Clock(begin.clock.problem).loops.moved(*begin[1:], moving)
     assert (plain.tolist(), late, timed) == (compiled[0].tolist(), *compiled[1:])
 
 
@@ -75,23 +62,6 @@ def test_a_heap_gives_the_least_first(keys: list[int]) -> None:
     assert [heap_out(heap, count) for count in range(len(keys), 0, -1)] == sorted(keys)
 
 
-def _late(clock: Clock, order: Ints, release: Ints, deadline: Ints) -> int:
-    """By how much workers miss their deadlines when the whole order is timed."""
-    timed = clock.loops.timed(order, release)
-    assert timed is not None
-    busy = order[:: clock.loops.width] >= 0
-    return int(np.maximum(0, timed[1] - deadline[clock.loops.pool_of])[busy].sum())
-
-
-def _most_held(problem: Problem, order: Ints, width: int) -> int:
-    """The most that any worker holds beyond its capacity."""
-    beyond = 0
-    tasks = problem.tasks
-    for worker, row in enumerate(order.reshape(-1, width)):
-        capacity, held = problem.worker_capacity[worker], 0
-        for op in row[row >= 0]:
-            held += int(tasks.takes[op])
-            if capacity != UNLIMITED and tasks.takes[op]:
-                beyond = max(beyond, held - capacity)
-            held -= int(tasks.frees[op])
-    return beyond
+def _late(begin: Begin, order: Ints) -> int:
+    """By how much workers miss their deadlines together."""
+    return int(np.maximum(0, begin.misses(order)).sum())
