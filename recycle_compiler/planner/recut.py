@@ -47,6 +47,8 @@ _MOST_BOUNDS = 400
 """Bounds of layouts that are computed at most for one number of failures."""
 _FEW_BOUNDS = 7
 """In a large job bounds are computed for so many of the best layouts and of the smoothest, ..."""
+_FEWER_BOUNDS = 5
+"""... or, where it has more than `_COUNTS` workers, for so many, ..."""
 _BOUND_OPS = 600_000
 """... until their plans have so many ops together."""
 _COMPARED_OPS = 40_000
@@ -563,7 +565,8 @@ def climbed(job: JobSpec, layouts: Layouts, workers: int) -> list[tuple[int, Lay
     choices = [choice.layout for choice in layouts.near(workers)]
     if choices and _ops(job, choices[0]) > _LARGE:
         smooth = sorted(choices, key=roughness)
-        pairs = zip(choices[:_FEW_BOUNDS], smooth[:_FEW_BOUNDS], strict=True)
+        number = _FEW_BOUNDS if job.workers <= _COUNTS else _FEWER_BOUNDS
+        pairs = zip(choices[:number], smooth[:number], strict=True)
         few = dict.fromkeys(layout for pair in pairs for layout in pair)
         sums = accumulate((_ops(job, one) for one in few), initial=0)
         looked_at = [one for one, before in zip(few, sums, strict=False) if before < _BOUND_OPS]
