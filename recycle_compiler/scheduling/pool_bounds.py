@@ -195,7 +195,14 @@ def _round_by_memory(problem: Problem, stage: int) -> list[tuple[int, int]]:
 
 def rounds_on(problem: Problem, stage: int) -> Ints:
     """For the first q ops of a kind: how many of them some worker of the stage has at least."""
-    return np.arange(problem.units, dtype=np.int64) // len(problem.hosts[stage]) + 1
+    return _rounds(problem.units, len(problem.hosts[stage]))
+
+
+@lru_cache(maxsize=64)
+def _rounds(units: int, live: int) -> Ints:
+    rounds = np.arange(units, dtype=np.int64) // live + 1
+    rounds.flags.writeable = False
+    return rounds
 
 
 def ends_before(problem: Problem, earlier: int, stage: int) -> int:
@@ -211,6 +218,13 @@ def _when_room(problem: Problem, stage: int, backward_done: Ints) -> Ints:
     if capacity == UNLIMITED or whole == 0:
         return np.zeros(problem.units, dtype=np.int64)
     live, held = len(problem.hosts[stage]), capacity // whole
+    if live * held >= problem.units:
+        return np.zeros(problem.units, dtype=np.int64)
+    if kept == whole:
+        # Every W makes room for one F.
+        room = np.zeros(problem.units, dtype=np.int64)
+        room[live * held :] = backward_done[: problem.units - live * held] + problem.weight[stage]
+        return room
     # Workers hold whole activations only; if backward gives back a fraction of one, fractions may add up.
     total = min(live * (capacity if 0 < kept < whole else held * whole), whole * problem.units)
     times = np.concatenate([backward_done, backward_done + problem.weight[stage]])
