@@ -18,6 +18,8 @@ from recycle_compiler.scheduling.problem import UNLIMITED, Problem
 from tests.support.jobs import ADAPTIVE, ALL, DECOUPLED, NONE, SLOT, figure3, routed_problem, unit_job
 
 OPTIMA = Path(__file__).resolve().parents[3] / "data" / "optima.jsonl"
+PARTS = 40
+"""In which all jobs are looked at: together they take longer than a test may."""
 LIMITS = Limits()
 ONE_FAILED = failure_set([(1, 2)])
 
@@ -143,9 +145,11 @@ def test_small_jobs_against_proven_optima() -> None:
 
 
 @pytest.mark.slow
-def test_all_jobs_against_proven_optima() -> None:
+@pytest.mark.parametrize("part", range(PARTS))
+def test_all_jobs_against_proven_optima(part: int) -> None:
     for entry in load_optima(OPTIMA):
-        check_against_optimum(entry)
+        if entry.seed % PARTS == part:
+            check_against_optimum(entry)
 
 
 def test_most_optima_are_proven_without_regard_to_routing() -> None:
