@@ -5,7 +5,8 @@
     ranked      quick plans of the best few, since bounds mislead where memory is tight
     planned     whole plans of the best of these, and of those that move few bytes from one number of failures
                 to the next; with each a plan that covers one more failure on any stage
-    again       where the fastest is far above what is known of all cuts, its search begins anew a few times
+    again       where the fastest is far above what is known of all cuts, its search begins anew a few times;
+                that for no failures is searched at length
     chosen      for each number of failures the fastest, and one of those within 1 % of it, so that the fewest
                 bytes move between the layouts for one failure more and one fewer
 
@@ -81,7 +82,9 @@ _SEEDS = (1, 2, 3)
 _AGAIN_OPS = 250_000
 """Large layouts are searched again until these plans have so many ops together."""
 _SEARCHED_OPS = 60_000
-"""Up to so many ops, of a job that has layouts for every number of failures, a tabu search is part of it."""
+"""Up to so many ops, the layout for no failures, the most frequent one, is searched at length, ..."""
+_CLOSE = 1001
+"""... unless it is within so many thousandths of its bound over one cut."""
 _NEAR = 1010
 """Thousandths of the fastest period: among layouts within it, the one that moves fewest bytes is chosen."""
 _WORTH = 998
@@ -206,8 +209,11 @@ def plan_recuts(job: JobSpec, own: Own, run: Run, deadline: Deadline) -> Recuts:
     )
     above = _far_above(job, own, made, bounds)
     known = {one.key for one in made}
-    wanted_again = [key for key in dict.fromkeys(above.values()) if key in known]
-    made = _searched_again(job, made, wanted_again, run, deadline)
+    searches = [
+        *(one for key in _not_close(job, own, made, bounds) if key in known for one in _at_length(key)),
+        *_from_seeds(job, [key for key in dict.fromkeys(above.values()) if key in known]),
+    ]
+    made = _searched_again(job, made, searches, run, deadline)
     hurried |= {failures for failures, key in above.items() if key in known and deadline.passed()}
     # What fewer workers can run, more can run too.
     fitting = [
@@ -255,19 +261,36 @@ class _Again(NamedTuple):
         return self.seed, self.effort.extras_apart
 
 
-def _searched_again(
-    job: JobSpec, made: list[Recut], wanted: list[Key], run: Run, deadline: Deadline
-) -> list[Recut]:
-    """All layouts, those that are wanted with the fastest of their plans from several searches."""
-    tasks: list[_Again] = []
+def _not_close(job: JobSpec, own: Own, made: list[Recut], bounds: Mapping[int, int]) -> list[Key]:
+    """The fastest layout for the fewest failures, if it is worth a search at length."""
+    failures = min(own)
+    fastest = _fastest([_own(job, own[failures]), *(_rank(one) for one in made if _fits(one, job, failures))])
+    is_close = fastest.period * 1000 <= bounds[failures] * _CLOSE
+    is_due = job.workers <= _COUNTS and _LARGE < _ops(job, fastest.layout) <= _SEARCHED_OPS
+    return [fastest.key] if is_due and not is_close else []
+
+
+def _at_length(key: Key) -> list[_Again]:
+    """Tabu searches, on the usual routes and with extras apart."""
+    usual = replace(Effort(), searched_ops=_SEARCHED_OPS)
+    return [_Again(key, _SEEDS[0], effort) for effort in (usual, replace(usual, extras_apart=True))]
+
+
+def _from_seeds(job: JobSpec, wanted: list[Key]) -> Iterator[_Again]:
+    """The usual search from other seeds, for as many layouts as there are ops for."""
     left = _AGAIN_OPS
     for seed in _SEEDS:
         for key in wanted:
             ops = _ops(job, key[0])
-            for effort in _efforts(job, ops, seed):
-                if ops <= left:
-                    tasks.append(_Again(key, seed, effort))
-                    left -= ops if ops > _LARGE else 0
+            if ops <= left:
+                yield _Again(key, seed, Effort())
+                left -= ops if ops > _LARGE else 0
+
+
+def _searched_again(
+    job: JobSpec, made: list[Recut], tasks: list[_Again], run: Run, deadline: Deadline
+) -> list[Recut]:
+    """All layouts, with the fastest of their plans from these searches."""
     if not tasks or deadline.passed():
         return made
     times = _shares(len(tasks), deadline)
@@ -279,14 +302,6 @@ def _searched_again(
         if plan.claims.period < plans[again.key].claims.period:
             plans[again.key] = plan
     return [replace(one, plans=(plans[one.key], *one.plans[1:])) for one in made]
-
-
-def _efforts(job: JobSpec, ops: int, seed: int) -> list[Effort]:
-    """Of the searches from one seed: of a large layout once with extras apart, and at length."""
-    if ops <= _LARGE or ops > _SEARCHED_OPS or job.workers > _COUNTS or seed > _SEEDS[0]:
-        return [Effort()]
-    at_length = replace(Effort(), searched_ops=_SEARCHED_OPS)
-    return [at_length, replace(at_length, extras_apart=True)]
 
 
 def _planned_again(task: tuple[JobSpec, _Again, int]) -> tuple[_Again, Streams]:

@@ -224,10 +224,11 @@ def test_a_plan_far_above_the_bound_is_searched_for_again(monkeypatch: pytest.Mo
     assert [(recut.layout, recut.claims.makespan) for recut in again] == [(once[0].layout, 2)]
     assert [plan.claims for plan in again[0].plans[1:]] == [plan.claims for plan in once[0].plans[1:]]
     searches.clear()
-    # As in a large layout.
+    # As in a large layout, that for no failures is searched at length too, if it is not close.
     monkeypatch.setattr("recycle_compiler.planner.recut._LARGE", 10)
+    monkeypatch.setattr("recycle_compiler.planner.recut._CLOSE", 999)
     plan_recuts(job, own, run, Deadline(_FOREVER))
-    assert searches == [(1, False), (1, True), (2, False), (3, False)]
+    assert searches == [(1, False), (1, True), (1, False), (2, False), (3, False)]
 
 
 def test_workers_have_a_layout_however_little_time_is_left() -> None:
