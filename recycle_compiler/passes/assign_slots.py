@@ -38,7 +38,10 @@ class AssignSlots(Pass[Graph, Schedule]):
         if graph.job.groups:
             return schedule_groups(graph, self._planned_alone)
         problem = problem_of(graph)
-        return schedule_from(graph, problem, self.plan(problem, graph.job.solver))
+        # Where micro-batches stay in their pipelines, these have as many on every stage.
+        apart = self.effort.extras_apart and graph.job.techniques.adaptive
+        slots = replace(self, effort=replace(self.effort, extras_apart=apart))
+        return schedule_from(graph, problem, slots.plan(problem, graph.job.solver))
 
     def _planned_alone(self, problem: Problem, options: SolverOptions) -> Plan:
         """One group of several, which share the time."""

@@ -266,7 +266,7 @@ def _not_close(job: JobSpec, own: Own, made: list[Recut], bounds: Mapping[int, i
     failures = min(own)
     fastest = _fastest([_own(job, own[failures]), *(_rank(one) for one in made if _fits(one, job, failures))])
     is_close = fastest.period * 1000 <= bounds[failures] * _CLOSE
-    is_due = job.workers <= _COUNTS and _LARGE < _ops(job, fastest.layout) <= _SEARCHED_OPS
+    is_due = job.workers <= _COUNTS and _LARGE < _ops_of(job, fastest.key) <= _SEARCHED_OPS
     return [fastest.key] if is_due and not is_close else []
 
 
@@ -281,7 +281,7 @@ def _from_seeds(job: JobSpec, wanted: list[Key]) -> Iterator[_Again]:
     left = _AGAIN_OPS
     for seed in _SEEDS:
         for key in wanted:
-            ops = _ops(job, key[0])
+            ops = _ops_of(job, key)
             if ops <= left:
                 yield _Again(key, seed, Effort())
                 left -= ops if ops > _LARGE else 0
@@ -363,6 +363,11 @@ def _rank(recut: Recut) -> Ranked:
 
 def _ops(job: JobSpec, layout: Layout) -> int:
     return 3 * job.pipelines * job.microbatches * layout.stages
+
+
+def _ops_of(job: JobSpec, key: Key) -> int:
+    """With as many micro-batches as they are split into."""
+    return _ops(job, key[0]) * key[1]
 
 
 def is_large(job: JobSpec, layout: Layout) -> bool:

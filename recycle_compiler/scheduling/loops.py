@@ -591,6 +591,7 @@ def _trees() -> dict[str, Any]:
         "heappush": compile_function(inner_loops.tree_push),
         "heappop": compile_function(inner_loops.tree_pop),
         **heaps,
+        "draw": compile_function(moves.draw),
         "time_again": compile_function(tabu.time_again, **heaps),
         "latest_again": compile_function(tabu.latest_again, **heaps),
     }

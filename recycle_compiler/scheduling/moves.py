@@ -60,6 +60,14 @@ def queue_op(heap: Any, queued: Any, count: int, op: int, time: int, coarse: int
     return count + 1
 
 
+def draw(seed: int) -> int:
+    """The number after another in a row of those from 1 to 2^31 - 2, by chance.
+
+    No product is above 63 bits: what exceeds them is not the same in compiled code as in plain Python.
+    """
+    return seed * 48271 % 0x7FFFFFFF
+
+
 # One loop, so that numba can compile it and all of its state stays at hand.
 def move_ops(  # noqa: C901
     workers: int,
@@ -125,11 +133,12 @@ def move_ops(  # noqa: C901
     steps = 0
     uses = 0
     mask = (1 << bits) - 1
+    seed = 1 + seed % 0x7FFFFFFE
     while worst > slack and spent < budget and 3 * kept + 3 <= len(journal):
         if uses == 0:
             # Whose path, by chance among those who are late.
-            seed = (seed * 6364136223846793005 + 1442695040888963407) & 0x7FFFFFFFFFFFFFFF
-            worker = (seed >> 33) % workers
+            seed = draw(seed)
+            worker = seed % workers
             while length[worker] == 0 or end[order[worker * width + length[worker] - 1]] <= deadline[worker]:
                 worker += 1
                 if worker == workers:
@@ -154,8 +163,8 @@ def move_ops(  # noqa: C901
                     block_last[steps] = block_ends
                     steps += 1
                 if follows and waits:
-                    seed = (seed * 6364136223846793005 + 1442695040888963407) & 0x7FFFFFFFFFFFFFFF
-                    follows = (seed >> 33) & 1 == 0
+                    seed = draw(seed)
+                    follows = seed & 1 == 0
                 if follows:
                     op = before
                     continue
@@ -174,11 +183,10 @@ def move_ops(  # noqa: C901
                 continue
         uses -= 1
         spent += 1
-        seed = (seed * 6364136223846793005 + 1442695040888963407) & 0x7FFFFFFFFFFFFFFF
-        step = (seed >> 33) % steps
+        seed = draw(seed)
+        step = seed % steps
         op = path[step]
-        seed = (seed * 6364136223846793005 + 1442695040888963407) & 0x7FFFFFFFFFFFFFFF
-        choice = seed >> 33
+        choice = seed = draw(seed)
         ahead = choice & 1 == 0
         most = 1 + (choice >> 1) % reach
         if choice & (7 << 20) != 0:

@@ -15,7 +15,7 @@ It is written as `move_ops` is, for the same graphs, and no move makes orders wa
 from typing import Any
 
 from recycle_compiler.scheduling.inner_loops import FAR
-from recycle_compiler.scheduling.moves import heap_out, queue_op
+from recycle_compiler.scheduling.moves import draw, heap_out, queue_op
 
 
 def time_again(
@@ -168,6 +168,7 @@ def search_tabu(  # noqa: C901
     spent = 0
     turn = 0
     mark = 0
+    seed = 1 + seed % 0x7FFFFFFE
     while True:
         worst = -FAR
         late = 0
@@ -200,8 +201,8 @@ def search_tabu(  # noqa: C901
             follows = place > worker * width and end[order[place - 1]] == start
             waits = group.source != 0 and end[op + group.source] + group.lag == start
             if follows and waits:
-                seed = (seed * 6364136223846793005 + 1442695040888963407) & 0x7FFFFFFFFFFFFFFF
-                follows = (seed >> 33) & 1 == 0
+                seed = draw(seed)
+                follows = seed & 1 == 0
             if follows:
                 op = order[place - 1]
                 continue
@@ -226,8 +227,8 @@ def search_tabu(  # noqa: C901
         chosen_from = -1
         chosen_to = -1
         for number in range(min(sample, found)):
-            seed = (seed * 6364136223846793005 + 1442695040888963407) & 0x7FFFFFFFFFFFFFFF
-            drawn = number + (seed >> 33) % (found - number)
+            seed = draw(seed)
+            drawn = number + seed % (found - number)
             here = move_from[drawn]
             there = move_to[drawn]
             move_from[drawn] = move_from[number]
@@ -324,8 +325,8 @@ def search_tabu(  # noqa: C901
             spent += 1 + (budget >> 10)
             continue
         op = order[chosen_from]
-        seed = (seed * 6364136223846793005 + 1442695040888963407) & 0x7FFFFFFFFFFFFFFF
-        until_turn[op] = turn + tenure + (seed >> 33) % tenure
+        seed = draw(seed)
+        until_turn[op] = turn + tenure + seed % tenure
         first = min(chosen_from, chosen_to)
         last = max(chosen_from, chosen_to)
         holds = held[order[first]]

@@ -45,9 +45,10 @@ def test_moves_are_timed_as_whole_orders_are(target: Target, warmth: int, reach:
     begin.assert_only_places_change(order)
 
 
-def test_compiled_and_plain_loops_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("seed", [0, 5, 1 << 29, *range(100, 120)])
+def test_compiled_and_plain_loops_agree(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     begin = constructed(routed_problem(unit_job(4, 2, 6, capacity=(4, 4, 4, 4))))
-    moving = Moving(20_000, 0, SLOT, 100, seed=7)
+    moving = Moving(5_000, 0, SLOT, 100, seed=seed)
     plain, late, timed = begin.clock.loops.moved(*begin[1:], moving)
     monkeypatch.setattr(loops, "LARGE", 0)
     compiled = Clock(begin.clock.problem).loops.moved(*begin[1:], moving)

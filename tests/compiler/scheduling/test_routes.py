@@ -11,7 +11,7 @@ from recycle_compiler.planner.compile import plan_failed
 from recycle_compiler.scheduling.problem import rerouted
 from recycle_compiler.scheduling.routes import extras_apart, kept_at_home
 from recycle_compiler.scheduling.search import Effort
-from tests.support.jobs import SLOT, routed_problem, unit_job
+from tests.support.jobs import ALL, SLOT, routed_problem, unit_job
 
 ROUNDS_ALONE = replace(Effort(), searched_ops=0, rounds=2, compiled_op_moves=0, exact=False)
 
@@ -76,6 +76,19 @@ def test_a_plan_with_extras_apart() -> None:
     usual = plan_failed(job, failed, effort=ROUNDS_ALONE)
     assert np.diff(plan.offsets).tolist() != np.diff(usual.offsets).tolist()
     assert plan.claims.lower_bound == usual.claims.lower_bound <= plan.claims.period
+
+
+def test_whole_pipelines_stay_whole() -> None:
+    """Without the technique `adaptive`, a micro-batch has one pipeline's workers on all stages."""
+    techniques = replace(ALL, adaptive=False)
+    job = replace(unit_job(3, 4, 40, capacity=9), techniques=techniques)
+    failed = normal_form((1, 1, 1), 4)
+    apart, usual = (
+        plan_failed(job, failed, effort=replace(ROUNDS_ALONE, extras_apart=wanted))
+        for wanted in (True, False)
+    )
+    assert apart.claims == usual.claims
+    assert np.array_equal(apart.columns, usual.columns)
 
 
 def test_routes_that_somebody_chose_stay() -> None:
