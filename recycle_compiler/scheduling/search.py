@@ -22,8 +22,8 @@ from recycle_compiler.scheduling.schedules import Plan
 from recycle_compiler.scheduling.timing import Clock, Timed
 from recycle_compiler.scheduling.tuning import Tuning, tune, tune_by_one_pipeline, tune_elsewhere
 
-_WORTH_SEARCH = 500
-"""A tabu search begins where a period is above what is enough by one part in so many."""
+_LITTLE = 500
+"""A period that is above what is enough by less than one part in so many is nearly good enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,8 @@ class Effort:
     rerouted_ops: int = 30_000
     """Up to so many, rounds with other routes follow."""
     searched_ops: int = 10_000
-    """Up to so many, a tabu search follows where they are not good enough."""
+    """Up to so many, a tabu search follows where they are not good enough; up to twice as many where a plan
+    need not meet its bound, and is nearly good enough."""
     op_moves: int = 90_000
     """Moves of the search times ops per move, for plans whose loops are not compiled."""
     compiled_op_moves: int = 600_000
@@ -190,8 +191,11 @@ def _at_length(
 ) -> tuple[Clock, list[Timed]]:
     """What a tabu search makes of the best schedule, or of one that is lifted from one pipeline; for plans
     that are neither good enough nor large."""
-    is_far = starts[0].period > goal.enough + goal.enough // _WORTH_SEARCH
-    is_due = is_far and effort.rounds > 1 and clock.problem.ops <= effort.searched_ops
+    missing = starts[0].period - goal.enough
+    is_far = missing > goal.enough // _LITTLE
+    is_near = not is_far and missing > 0 and goal.enough > goal.aim
+    most = effort.searched_ops * (2 if is_near else 1)
+    is_due = (is_far or is_near) and effort.rounds > 1 and clock.problem.ops <= most
     if not is_due or clock.loops.has_more_edges or deadline.passed():
         return clock, starts
     usual = clock if clock.problem is problem else Clock(problem)
