@@ -210,7 +210,7 @@ def plan_recuts(job: JobSpec, own: Own, run: Run, deadline: Deadline) -> Recuts:
     above = _far_above(job, own, made, bounds)
     known = {one.key for one in made}
     searches = [
-        *(one for key in _not_close(job, own, made, bounds) if key in known for one in _at_length(key)),
+        *(one for key in _not_close(job, own, made, bounds) if key in known for one in _at_length(job, key)),
         *_from_seeds(job, [key for key in dict.fromkeys(above.values()) if key in known]),
     ]
     made = _searched_again(job, made, searches, run, deadline)
@@ -270,10 +270,14 @@ def _not_close(job: JobSpec, own: Own, made: list[Recut], bounds: Mapping[int, i
     return [fastest.key] if is_due and not is_close else []
 
 
-def _at_length(key: Key) -> list[_Again]:
-    """Tabu searches, on the usual routes and with extras apart."""
-    usual = replace(Effort(), searched_ops=_SEARCHED_OPS)
-    return [_Again(key, _SEEDS[0], effort) for effort in (usual, replace(usual, extras_apart=True))]
+def _at_length(job: JobSpec, key: Key) -> list[_Again]:
+    """Tabu searches, on the usual routes and, where some workers have one more, with extras apart."""
+    layout, split = key
+    units = job.pipelines * job.microbatches * split
+    efforts = [replace(Effort(), searched_ops=_SEARCHED_OPS)]
+    if any(units % workers for workers in layout.workers):
+        efforts.append(replace(efforts[0], extras_apart=True))
+    return [_Again(key, _SEEDS[0], effort) for effort in efforts]
 
 
 def _from_seeds(job: JobSpec, wanted: list[Key]) -> Iterator[_Again]:

@@ -223,12 +223,30 @@ def test_a_plan_far_above_the_bound_is_searched_for_again(monkeypatch: pytest.Mo
     assert searches == [(1, False), (2, False), (3, False)]
     assert [(recut.layout, recut.claims.makespan) for recut in again] == [(once[0].layout, 2)]
     assert [plan.claims for plan in again[0].plans[1:]] == [plan.claims for plan in once[0].plans[1:]]
-    searches.clear()
-    # As in a large layout, that for no failures is searched at length too, if it is not close.
-    monkeypatch.setattr("recycle_compiler.planner.recut._LARGE", 10)
-    monkeypatch.setattr("recycle_compiler.planner.recut._CLOSE", 999)
-    plan_recuts(job, own, run, Deadline(_FOREVER))
-    assert searches == [(1, False), (1, True), (1, False), (2, False), (3, False)]
+
+
+@pytest.mark.parametrize(
+    ("microbatches", "workers", "extras"), [(7, (3, 3), [False]), (5, (2, 4), [False, True])]
+)
+def test_the_layout_for_no_failures_is_searched_at_length(
+    monkeypatch: pytest.MonkeyPatch, microbatches: int, workers: tuple[int, ...], extras: list[bool]
+) -> None:
+    """If it is large and not close to its bound; with extras apart where some workers have one more."""
+    costs = layer_costs((1000, 1000, 1000, 1000, 4000), activation=1000, capacity=20_000, resident=4500)
+    job = layered_job(costs, (2, 3), pipelines=3, microbatches=microbatches, failures=0)
+    own = dict(enumerate(compile_job(job, failures=0)))
+    found: list[bool] = []
+
+    def run(function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[Any]:
+        for task in tasks:
+            if function.__name__ == "_planned_again":
+                found.append(task[1].effort.extras_apart)
+            yield function(task)
+
+    for name, value in (("_LARGE", 10), ("_CLOSE", 999)):
+        monkeypatch.setattr(f"recycle_compiler.planner.recut.{name}", value)
+    made = plan_recuts(job, own, run, Deadline(_FOREVER)).made
+    assert (made[0].layout.workers, found) == (workers, extras)
 
 
 def test_workers_have_a_layout_however_little_time_is_left() -> None:
