@@ -128,7 +128,10 @@ def stage_bounds(problem: Problem, stage: int) -> list[Bound]:
         *(Bound(period, reason) for period, reason in zip(periods, reasons, strict=True)),
         Bound(_window(problem, stage, pooled_span(problem, stage)), f"both ends of {noun} {stage}"),
         Bound(_window(problem, stage, chained_span(problem, stage)), f"{_ROUNDS} of {noun} {stage}"),
-        *(Bound(period, f"{noun} {later}, fed by {noun} {stage}") for later, period in _fed(problem, stage)),
+        *(
+            Bound(period, f"feed of {noun} {stage} to {noun} {later}")
+            for later, period in _fed(problem, stage)
+        ),
     ]
 
 
@@ -419,6 +422,12 @@ def _one_worker(problem: Problem, stage: int, share: int, crowd: int = 1) -> One
     )
 
 
+def until_last_forward(problem: Problem, stage: int) -> int:
+    """From the first backward of a worker with its share to its last F, where memory does not hold all."""
+    share = -(-problem.units // len(problem.hosts[stage]))
+    return last_start(_one_worker(problem, stage, share))
+
+
 def _fed(problem: Problem, stage: int) -> list[tuple[int, int]]:
     """The later stage that waits longest for a worker of this one with little memory, and the period then."""
     share = -(-problem.units // len(problem.hosts[stage]))
@@ -430,7 +439,7 @@ def _fed(problem: Problem, stage: int) -> list[tuple[int, int]]:
     trip = (of.down + of.way_up)[-1] - (of.down + of.way_up)[later] + beyond
     passed = of.forward[later] + trip + of.backward[later]
     back = of.way_up[later] - of.way_up[stage] - problem.backward[stage]
-    between = last_start(_one_worker(problem, stage, share))
+    between = until_last_forward(problem, stage)
     arrives = passed + back + between + of.down[later] - of.down[stage]
     window = arrives + passed + of.weight[later]
     closing = of.finish[later] if problem.staggered else of.down[later] + problem.closing

@@ -1,6 +1,7 @@
 """A bound taken apart: the terms that add up to a period that no plan can go below.
 
-Bounds are known by their reason, `load of stage 2` or `tail of stage 2 through stage 0`. The parts follow the
+Bounds are known by their reason, `load of stage 2`, `tail of stage 2 through stage 0` (whose window it is) or
+`feed of stage 0 to stage 1` (likewise). The parts follow the
 arguments of scheduling/bounds.py and scheduling/pool_bounds.py; what they do not account for is stated as the
 rest, so parts always add up to the bound. A reason that is not known here has no parts.
 """
@@ -12,11 +13,11 @@ from dataclasses import dataclass, replace
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.streams import Claims
 from recycle_compiler.ir.units import memory_text, plural, time_text
-from recycle_compiler.scheduling.bounds import Bound, ramp_up, stage_bounds
-from recycle_compiler.scheduling.pool_bounds import pooled_idle, round_trip
+from recycle_compiler.scheduling.bounds import Bound, ramp_up, stage_bounds, until_last_forward
+from recycle_compiler.scheduling.pool_bounds import head, pooled_idle, round_trip, up
 from recycle_compiler.scheduling.problem import UNLIMITED, Problem
 
-_REASON = re.compile(r"(?P<kind>[\w ]+) of stage (?P<stage>\d+)(?: through stage (?P<first>\d+))?")
+_REASON = re.compile(r"(?P<kind>[\w ]+) of stage (?P<stage>\d+)(?: (?:through|to) stage (?P<window>\d+))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +47,9 @@ def parts_of(problem: Problem, job: JobSpec, bound: Bound) -> tuple[Part, ...]:
     if named is None or named["kind"] not in _TAKEN_APART:
         return ()
     stage = int(named["stage"])
-    first = int(named["first"] or stage)
-    known, rest = _TAKEN_APART[named["kind"]](problem, job, stage, first, bound)
-    parts = (*known, *_ends(problem, stage, first))
+    window = int(named["window"] or stage)
+    known, rest = _TAKEN_APART[named["kind"]](problem, job, stage, window, bound)
+    parts = (*known, *_ends(problem, max(stage, window), window))
     left = bound.period - sum(part.ticks for part in parts)
     return tuple(part for part in (*parts, Part(left, rest)) if part.ticks)
 
@@ -120,6 +121,21 @@ def _rounds(
     problem: Problem, job: JobSpec, stage: int, first: int, bound: Bound
 ) -> tuple[tuple[Part, ...], str]:
     return (), "micro-batches that pass workers in turn and wait for each other's room, from end to end"
+
+
+def _feed(
+    problem: Problem, job: JobSpec, stage: int, later: int, bound: Bound
+) -> tuple[tuple[Part, ...], str]:
+    there = problem.forward[later] + round_trip(problem, later) + problem.backward[later]
+    parts = (
+        Part(there, f"the first micro-batch from stage {later} on and back"),
+        Part(up(problem, later, stage), f"its way up to stage {stage}"),
+        Part(until_last_forward(problem, stage), f"work of stage {stage} before its last F has room"),
+        Part(head(problem, stage, later), f"that F on its way down to stage {later}"),
+        Part(there, f"the last micro-batch from stage {later} on and back"),
+        Part(problem.weight[later], f"W of stage {later} after it"),
+    )
+    return parts, "the rest"
 
 
 def _work(problem: Problem, job: JobSpec, stage: int) -> Part:
@@ -201,6 +217,7 @@ _TAKEN_APART: dict[str, _TakeApart] = {
     "memory": _memory,
     "both ends": _both_ends,
     "rounds": _rounds,
+    "feed": _feed,
 }
 """For each kind of bound, its parts between the ends of the window, and what the rest is called."""
 

@@ -64,7 +64,7 @@ def test_a_later_stage_waits_for_one_with_little_memory() -> None:
     four backwards and four W come after it before the last F has room; with it, its transfer of no length,
     and F, backward and W on stage 1 these are 2 + 11 + 1 + 3 slots, and ten to reduce."""
     job, failed = long_to_reduce_later()
-    assert lower_bound(routed_problem(job, failed)) == Bound(27 * SLOT, "stage 1, fed by stage 0")
+    assert lower_bound(routed_problem(job, failed)) == Bound(27 * SLOT, "feed of stage 0 to stage 1")
     assert plan_failed(job, failed).claims.period == 27 * SLOT
 
 

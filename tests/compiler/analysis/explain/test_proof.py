@@ -104,6 +104,21 @@ def test_tail_that_waits_in_rounds() -> None:
     }
 
 
+def test_feed_of_a_stage_that_takes_long_to_reduce() -> None:
+    """Six micro-batches on the one worker of stage 0, memory for two, ten slots to reduce on stage 1."""
+    job = replace(unit_job(2, 2, 3, capacity=2, optimizer=0), reduce=(0, 10 * SLOT))
+    found = proof(job, 0, "feed", normal_form((1, 0), 2))
+    assert (found.reason, found.period) == ("feed of stage 0 to stage 1", 27 * SLOT)
+    assert slots(found) == {
+        "the first micro-batch from stage 1 on and back": 2,
+        "work of stage 0 before its last F has room": 11,
+        "that F on its way down to stage 1": 1,
+        "the last micro-batch from stage 1 on and back": 2,
+        "W of stage 1 after it": 1,
+        "reduction and optimizer": 10,
+    }
+
+
 def test_both_ends() -> None:
     """Two workers idle two slots together at the start, and four at the end."""
     found = proof(unit_job(3, 2, 3, capacity=2), 1, "both ends")
@@ -136,6 +151,7 @@ def test_both_ends_that_do_not_divide() -> None:
         ("load of stage 2", 2),
         ("tail of stage 1 through stage 0", 1),
         ("both ends of stage 3", 3),
+        ("feed of stage 1 to stage 2", 1),
         ("load of stage 4", 0),
         ("something new", 0),
     ],
