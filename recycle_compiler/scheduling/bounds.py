@@ -51,11 +51,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from recycle_compiler.ir.graph import Edges
-from recycle_compiler.scheduling.chain_bounds import chained_span
+from recycle_compiler.scheduling.chain_bounds import chained_span, outstanding
 from recycle_compiler.scheduling.inner_loops import FAR
-from recycle_compiler.scheduling.pool_bounds import head, pooled_span, round_trip, ways_from_first
+from recycle_compiler.scheduling.pool_bounds import pooled_span
 from recycle_compiler.scheduling.problem import UNLIMITED, Ints, Problem, Tasks
 from recycle_compiler.scheduling.round_bounds import OneWorker, Spans, last_start, spans_in_rounds
+from recycle_compiler.scheduling.ways import head, round_trip, ways_from_first
 
 _FACTS = (
     *("chunks", "pipelines", "microbatches", "staggered"),
@@ -253,14 +254,7 @@ def ramp_up(problem: Problem, stage: int, share: int, crowd: int = 1) -> int:
 
 def _fill(problem: Problem, stage: int, share: int) -> int:
     """What F can fill of the round trip of the first one."""
-    return (min(share, _holdable(problem, stage)) - 1) * problem.forward[stage]
-
-
-def _holdable(problem: Problem, stage: int) -> int:
-    """Whole activations that fit at once."""
-    if problem.capacity[stage] == UNLIMITED or problem.activation[stage] == 0:
-        return problem.units
-    return problem.capacity[stage] // problem.activation[stage]
+    return (min(share, problem.holdable(stage)) - 1) * problem.forward[stage]
 
 
 def _deferrable(problem: Problem, stage: int) -> int:
@@ -270,32 +264,16 @@ def _deferrable(problem: Problem, stage: int) -> int:
     return 1 + (problem.capacity[stage] - problem.activation[stage]) // problem.kept[stage]
 
 
-def _outstanding(problem: Problem, stage: int, share: int, least: int = 1) -> int:
-    """The most work that can be left when the last F of a worker has run.
-
-    It has to be in memory: `least` micro-batches or more that wait for backward and W, and others that wait
-    for W only.
-    """
-    both = problem.backward[stage] + problem.weight[stage]
-    most = min(share, _holdable(problem, stage))
-    if problem.capacity[stage] == UNLIMITED or problem.kept[stage] == 0:
-        return most * both + (share - most) * problem.weight[stage]
-    waiting = np.arange(least, most + 1, dtype=np.int64)
-    room = problem.capacity[stage] - waiting * problem.activation[stage]
-    left = np.minimum(share - waiting, room // problem.kept[stage]) * problem.weight[stage]
-    return int((waiting * both + left).max())
-
-
 @lru_cache(maxsize=8)
 def _slack_at_end(problem: Problem, stage: int, share: int) -> int:
     """Outstanding work beyond the round trip of the last F; where negative, the worker idles that long."""
     wait = round_trip(problem, stage) + problem.backward[stage]
-    return _outstanding(problem, stage, share) - wait
+    return outstanding(problem, stage, share) - wait
 
 
 def _ends_apart(problem: Problem, stage: int, share: int) -> bool:
     """The last F comes after the first backward, because memory cannot hold all micro-batches at once."""
-    return share > _holdable(problem, stage)
+    return share > problem.holdable(stage)
 
 
 def _work(problem: Problem, stage: int, share: int) -> int:
@@ -337,7 +315,7 @@ def _after_early_end(problem: Problem, stage: int, share: int) -> int:
     of = _columns(problem)
     begins = of.down[later] - of.down[stage]
     sooner = of.finish[later] + of.weight[later] - problem.finish[stage] - begins
-    return int(sooner.max()) - _outstanding(problem, stage, share, least=0)
+    return int(sooner.max()) - outstanding(problem, stage, share, least=0)
 
 
 def _begins_late(problem: Problem, stage: int, crowd: int) -> Ints:
@@ -449,7 +427,7 @@ def _fed(problem: Problem, stage: int) -> list[tuple[int, int]]:
 
 def _tracks(problem: Problem, stage: int, share: int) -> int:
     """Memory alone."""
-    tracks = max(1, min(share, _holdable(problem, stage)))
+    tracks = max(1, min(share, problem.holdable(stage)))
     trip = problem.forward[stage] + round_trip(problem, stage) + problem.backward[stage]
     whole = problem.kept[stage] == problem.activation[stage]
     held = trip + problem.weight[stage] if whole else trip

@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from recycle_compiler.scheduling.pool_bounds import ends_before, round_trip, rounds_on
 from recycle_compiler.scheduling.problem import UNLIMITED, Ints, Problem
 from recycle_compiler.scheduling.round_bounds import OneWorker, forward_starts, in_rounds
+from recycle_compiler.scheduling.ways import ends_before, round_trip, rounds_on
 
 _MIDDLES = 8
 """How many splits of the last micro-batches are tried, into those that still return and those that leave."""
@@ -37,17 +37,22 @@ def chained_span(problem: Problem, stage: int) -> int:
     left = units - live * np.arange(len(starts), dtype=np.int64)
     each = problem.forward[stage] + problem.backward[stage] + problem.weight[stage]
     longest = -(-left // live) * each
-    returns, leaves = _returns(problem, stage) + problem.backward[stage], _leaves(problem)[stage]
+    back, gone = returns(problem, stage) + problem.backward[stage], leaves(problem, stage)
     for after in (0, *range(live, min(_MIDDLES * live, units - 1) + 1, live)):
         last = np.minimum(after, left - 1)
-        longest = np.maximum(longest, returns[left - 1 - last] + leaves[last])
-    longest = np.maximum(longest, int(returns[0]) + leaves[left - 1])
+        longest = np.maximum(longest, back[left - 1 - last] + gone[last])
+    longest = np.maximum(longest, int(back[0]) + gone[left - 1])
     return int((starts + longest).max())
 
 
-def _returns(problem: Problem, stage: int) -> Ints:
+def returns(problem: Problem, stage: int) -> Ints:
     """Of any q micro-batches: from the first F on this stage to the start of the q-th backward."""
     return _trips(problem)[stage].returns
+
+
+def leaves(problem: Problem, stage: int) -> Ints:
+    """From the end of the last, last but one ... backward of this stage to the latest end of its window."""
+    return _leaves(problem)[stage]
 
 
 class _Trip(NamedTuple):
@@ -74,7 +79,7 @@ def _trips(problem: Problem) -> list[_Trip]:
         if found:
             hop = problem.forward[stage] + 2 * problem.transfer[stage] + problem.backward[stage + 1]
             returns = np.maximum(returns, found[-1].returns + hop)
-        held, freed = _holdable(problem, stage), problem.backward[stage] + _then_weight(problem, stage)
+        held, freed = problem.holdable(stage), problem.backward[stage] + _then_weight(problem, stage)
         again = _set_out_again(alone.forward, returns[::live], held, freed)
         found.append(_Trip(again.forward, np.maximum(returns, again.returns[rounds_on(problem, stage) - 1])))
     return found[::-1]
@@ -121,7 +126,7 @@ def _trip_of_one(problem: Problem, stage: int) -> _Trip:
     trip = round_trip(problem, stage)
     number = np.arange(1, -(-problem.units // len(problem.hosts[stage])) + 1, dtype=np.int64)
     between = (number - 1) * backward
-    held = _holdable(problem, stage)
+    held = problem.holdable(stage)
     if problem.capacity[stage] != UNLIMITED and problem.kept[stage] > 0:
         waiting = (problem.capacity[stage] - problem.activation[stage]) // problem.kept[stage]
         between = between + np.maximum(0, number - 1 - waiting) * weight
@@ -129,12 +134,18 @@ def _trip_of_one(problem: Problem, stage: int) -> _Trip:
     returns = np.maximum(behind, number * forward + np.maximum(trip, between))
     if held >= len(number):
         return _Trip((number - 1) * forward, returns)
-    one = OneWorker(
-        len(number), forward, backward, weight, trip, max(0, trip - (held - 1) * forward), 0, 0, 0,
+    starts = forward_starts(one_worker(problem, stage))
+    return _Trip(starts, np.maximum(returns, starts + forward + trip))
+
+
+def one_worker(problem: Problem, stage: int) -> OneWorker:
+    """A worker with its share, by itself."""
+    trip, forward = round_trip(problem, stage), problem.forward[stage]
+    return OneWorker(
+        -(-problem.units // len(problem.hosts[stage])), forward, problem.backward[stage],
+        problem.weight[stage], trip, max(0, trip - (problem.holdable(stage) - 1) * forward), 0, 0, 0,
         problem.capacity[stage], problem.activation[stage], problem.kept[stage],
     )  # fmt: skip
-    starts = forward_starts(one)
-    return _Trip(starts, np.maximum(returns, starts + forward + trip))
 
 
 @lru_cache(maxsize=4)
@@ -159,21 +170,34 @@ def _leaves_from_one(problem: Problem, stage: int, soonest: int) -> Ints:
     """On one worker: from the end of its last, last but one ... backward to the latest end of the window.
 
     After the r-th but last backward lie r - 1 backwards, r W, and the F of all that memory does not hold
-    whole as it starts. Those have a round trip to go, and as many backwards come after that.
+    whole as it starts. Those have a round trip to go, and as many backwards come after that. What lies after
+    the last F of all is no more than what memory holds.
     """
     forward, backward, weight = (
         times[stage] for times in (problem.forward, problem.backward, problem.weight)
     )
     number = np.arange(1, -(-problem.units // len(problem.hosts[stage])) + 1, dtype=np.int64)
     between = (number - 1) * backward
-    held = _holdable(problem, stage)
+    held = problem.holdable(stage)
     work = between + number * weight + np.maximum(0, number - held) * forward
-    one_round = forward + round_trip(problem, stage) + backward
-    return in_rounds(np.maximum(work, between + soonest), held, one_round)
+    trip = round_trip(problem, stage)
+    if held < len(number):
+        after_last = backward + trip + soonest - outstanding(problem, stage, len(number), least=0)
+        work = np.maximum(work, np.where(number > held, work + after_last, 0))
+    return in_rounds(np.maximum(work, between + soonest), held, forward + trip + backward)
 
 
-def _holdable(problem: Problem, stage: int) -> int:
-    """Whole activations that a worker has room for at once."""
-    if problem.capacity[stage] == UNLIMITED or problem.activation[stage] == 0:
-        return problem.units
-    return problem.capacity[stage] // problem.activation[stage]
+def outstanding(problem: Problem, stage: int, share: int, least: int = 1) -> int:
+    """The most work that can be left when the last F of a worker has run.
+
+    It has to be in memory: `least` micro-batches or more that wait for backward and W, and others that wait
+    for W only.
+    """
+    both = problem.backward[stage] + problem.weight[stage]
+    most = min(share, problem.holdable(stage))
+    if problem.capacity[stage] == UNLIMITED or problem.kept[stage] == 0:
+        return most * both + (share - most) * problem.weight[stage]
+    waiting = np.arange(least, most + 1, dtype=np.int64)
+    room = problem.capacity[stage] - waiting * problem.activation[stage]
+    left = np.minimum(share - waiting, room // problem.kept[stage]) * problem.weight[stage]
+    return int((waiting * both + left).max())

@@ -25,8 +25,8 @@ from itertools import accumulate
 import numpy as np
 
 from recycle_compiler.scheduling.inner_loops import BACKWARD
-from recycle_compiler.scheduling.pool_bounds import round_trip
 from recycle_compiler.scheduling.problem import UNLIMITED, Ints, Problem
+from recycle_compiler.scheduling.ways import round_trip
 
 
 def flow_priority(problem: Problem, in_turn: bool, deferral: int) -> Ints:

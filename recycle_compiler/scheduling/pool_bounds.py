@@ -16,14 +16,17 @@ Ops of a kind are numbered in order of their start. An array `earliest` of their
 is known about a kind; at the end of the iteration time runs backwards and `start` means end.
 """
 
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
+from recycle_compiler.scheduling.chain_bounds import leaves, one_worker, returns
 from recycle_compiler.scheduling.problem import UNLIMITED, Ints, Problem
+from recycle_compiler.scheduling.round_bounds import starts_after_backward
+from recycle_compiler.scheduling.ways import head, round_trip, rounds_on, up
 
-_NEVER = 1 << 60
+_PASSES = 2
+"""How often those that memory holds back return and make room for others."""
 
 
 class _Earliest(NamedTuple):
@@ -61,77 +64,29 @@ def pooled_idle(problem: Problem, stage: int) -> tuple[int, int]:
     return max((both[0], both[1]), (alone[0], 0), (0, alone[1]), key=sum)
 
 
-@lru_cache(maxsize=4)
-def ways_from_first(problem: Problem) -> tuple[list[int], list[int]]:
-    """From stage 0 to each: F and transfers, backwards and transfers."""
-    down, way_up = [0], [0]
-    for stage in range(problem.chunks - 1):
-        down.append(down[-1] + problem.forward[stage] + problem.transfer[stage])
-        way_up.append(way_up[-1] + problem.backward[stage] + problem.transfer[stage])
-    return down, way_up
-
-
-def head(problem: Problem, first: int, stage: int) -> int:
-    """From the start of an F on stage `first` to its earliest arrival on `stage`."""
-    down, _ = ways_from_first(problem)
-    return down[stage] - down[first]
-
-
-def up(problem: Problem, stage: int, earlier: int) -> int:
-    """From the end of a backward on `stage` to its earliest start on an earlier one."""
-    if stage == earlier:
-        return 0
-    _, way_up = ways_from_first(problem)
-    return way_up[stage] - way_up[earlier] - problem.backward[earlier]
-
-
-def round_trip(problem: Problem, stage: int) -> int:
-    """From the end of an F on this stage to the earliest start of its backward."""
-    down, way_up = ways_from_first(problem)
-    last = problem.chunks - 1
-    there = down[last] - down[stage] + problem.forward[last] - problem.forward[stage]
-    return there + way_up[last] - way_up[stage] + problem.backward[last] - problem.backward[stage]
-
-
 def _at_start(problem: Problem, stage: int) -> _Earliest:
     """Time runs from the start of the stage's first F."""
     here = problem.backward[stage]
-    backward = rounds_on(problem, stage) * (problem.forward[stage] + here) - here
-    ways = [
-        _Way(
-            later,
-            head(problem, stage, later) + up(problem, later, stage),
-            problem.forward[later] + problem.backward[later],
-        )
-        for later in range(stage + 1, problem.chunks)
-    ]
     trip = problem.forward[stage] + round_trip(problem, stage)
-    ways += _ways_behind(problem, stage, trip)
-    backward = _after_ways(problem, backward, ways)
-    weight = backward + here
-    forward = _when_room(problem, stage, weight)
-    for earlier, way in _round_by_memory(problem, stage):
-        room = _when_room(problem, earlier, weight)
-        forward = np.maximum(forward, np.where(room > 0, room + way, 0))
-    return _Earliest(forward, backward, weight)
+    backward = returns(problem, stage)
+    rounds = _rounds_by_memory(problem, stage)
+    forward = np.zeros(problem.units, dtype=np.int64)
+    for earlier, way in rounds:
+        soonest = int(backward[0]) + here + way - problem.backward[earlier]
+        forward = np.maximum(forward, _beyond_memory(problem, earlier, soonest))
+    for _ in range(_PASSES):
+        weight = backward + here
+        for earlier, way in rounds:
+            room = _when_room(problem, earlier, weight)
+            forward = np.maximum(forward, np.where(room > 0, room + way, 0))
+        backward = np.maximum(backward, forward + trip)
+    return _Earliest(forward, backward, backward + here)
 
 
 def _at_end(problem: Problem, stage: int) -> _Earliest:
     """Time runs backwards from the latest end that the stage's window allows."""
     here = problem.backward[stage]
-    backward = rounds_on(problem, stage) * (here + problem.weight[stage]) - here
-    # From an earlier stage on, some backward has the rest of the way up before it; the longest such rest.
-    rest = -_NEVER
-    ways: list[_Way] = []
-    for earlier in range(stage):
-        both = problem.backward[earlier] + problem.weight[earlier]
-        path = up(problem, stage, earlier)
-        closes = ends_before(problem, earlier, stage)
-        ways.append(_Way(earlier, path + closes, both))
-        ways.append(_Way(earlier, path + rest, problem.backward[earlier]))
-        # The next stage is one transfer and one backward further down.
-        rest = max(rest + problem.backward[earlier], closes + both) + problem.transfer[earlier]
-    backward = _after_ways(problem, backward, ways)
+    backward = leaves(problem, stage)
     soonest = int(backward[0])
     forward = soonest + rounds_on(problem, stage) * (problem.forward[stage] + here) - problem.forward[stage]
     trip = 0
@@ -178,38 +133,40 @@ def _after_ways(problem: Problem, earliest: Ints, ways: list[_Way]) -> Ints:
     return earliest
 
 
-def _round_by_memory(problem: Problem, stage: int) -> list[tuple[int, int]]:
-    """Earlier stages, and the time from a W that could start here to the F that its room there allows.
+def _rounds_by_memory(problem: Problem, stage: int) -> list[tuple[int, int]]:
+    """This stage and earlier ones where memory is limited, and the time from a W that could start here to the
+    F that its room there allows.
 
-    Of stages that have the same memory and workers, only the one with the longest such time.
+    Of stages that are alike, only the one with the longest such time.
     """
     longest: dict[tuple[int, ...], tuple[int, int]] = {}
-    for earlier in range(stage):
-        way = up(problem, stage, earlier) + problem.backward[earlier] + head(problem, earlier, stage)
-        facts = (problem.capacity, problem.activation, problem.kept, problem.weight)
-        kind = (len(problem.hosts[earlier]), *(fact[earlier] for fact in facts))
+    for earlier in range(stage + 1):
+        live = len(problem.hosts[earlier])
+        if problem.holdable(earlier) * live >= problem.units:
+            continue
+        back = 0 if earlier == stage else up(problem, stage, earlier) + problem.backward[earlier]
+        way = back + head(problem, earlier, stage)
+        facts = (
+            *(problem.forward, problem.backward, problem.weight),
+            *(problem.capacity, problem.activation, problem.kept),
+        )
+        kind = (live, *(fact[earlier] for fact in facts))
         if kind not in longest or way > longest[kind][1]:
             longest[kind] = (earlier, way)
     return list(longest.values())
 
 
-def rounds_on(problem: Problem, stage: int) -> Ints:
-    """For the first q ops of a kind: how many of them some worker of the stage has at least."""
-    return _rounds(problem.units, len(problem.hosts[stage]))
+def _beyond_memory(problem: Problem, stage: int, soonest: int) -> Ints:
+    """When the first, second ... F of a stage start that memory does not hold before the first backward.
 
-
-@lru_cache(maxsize=64)
-def _rounds(units: int, live: int) -> Ints:
-    rounds = np.arange(units, dtype=np.int64) // live + 1
-    rounds.flags.writeable = False
-    return rounds
-
-
-def ends_before(problem: Problem, earlier: int, stage: int) -> int:
-    """By how much the window of an earlier stage closes before this one's, at least."""
-    if not problem.staggered:
-        return 0
-    return head(problem, earlier, stage) + problem.finish[earlier] - problem.finish[stage]
+    That one starts no sooner than said, and some worker has all its work in between to do.
+    """
+    starts = np.zeros(problem.units, dtype=np.int64)
+    held = len(problem.hosts[stage]) * problem.holdable(stage)
+    starts[held:] = soonest + starts_after_backward(
+        one_worker(problem, stage), rounds_on(problem, stage)[held:]
+    )
+    return starts
 
 
 def _when_room(problem: Problem, stage: int, backward_done: Ints) -> Ints:

@@ -148,6 +148,12 @@ class Problem:
         """How long it takes to reduce and step behind one barrier for all."""
         return max(self.pool_finish)
 
+    def holdable(self, chunk: int) -> int:
+        """Whole activations of a chunk that a worker has room for at once."""
+        if self.capacity[chunk] == UNLIMITED or self.activation[chunk] == 0:
+            return self.units
+        return self.capacity[chunk] // self.activation[chunk]
+
     @property
     def load(self) -> Ints:
         """Per worker: how long its work on micro-batches takes."""

@@ -83,14 +83,20 @@ def spans_in_rounds(worker: OneWorker) -> Spans:
 
 
 def last_start(worker: OneWorker) -> int:
-    """From the first backward of a worker to the start of its last F; at most what memory holds has set out
-    before that. Memory does not hold all micro-batches."""
+    """From the first backward of a worker to the start of its last F. Memory does not hold all
+    micro-batches."""
     held = worker.capacity // worker.activation
     # All or none of the rounds count, as above; they begin with the first F after that backward to do so.
     first = held + 1 + (worker.share - held - 1) % held
-    numbers = np.array([first, worker.share], dtype=np.int64)
-    after = _before(worker._replace(ramp=-held * worker.forward), numbers, held)
+    after = starts_after_backward(worker, np.array([first, worker.share], dtype=np.int64))
     return max(int(after[0]) + (worker.share - first) // held * _round(worker, held), int(after[1]))
+
+
+def starts_after_backward(worker: OneWorker, number: Ints) -> Ints:
+    """From the first backward of a worker to the start of the F with these numbers, from the work that lies
+    between; at most what memory holds has set out before that, and they come after it."""
+    held = worker.capacity // worker.activation
+    return _before(worker._replace(ramp=-held * worker.forward), number, held)
 
 
 def forward_starts(worker: OneWorker) -> Ints:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from recycle_compiler.scheduling.problem import UNLIMITED, Ints, Problem
+from recycle_compiler.scheduling.problem import Ints, Problem
 
 NO_LIMIT = 1 << 40
 _BUSY = 97
@@ -100,9 +100,7 @@ def greedy_priority(problem: Problem, last_first: bool = False) -> Ints:
 
 def holdable(problem: Problem) -> Ints:
     """How many activations of each chunk its worker can hold."""
-    amounts = zip(problem.capacity, problem.activation, strict=True)
-    most = [problem.units if c == UNLIMITED or a == 0 else c // a for c, a in amounts]
-    return np.array(most, dtype=np.int64)
+    return np.array([problem.holdable(chunk) for chunk in range(problem.chunks)], dtype=np.int64)
 
 
 def _busy_chunks(problem: Problem) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

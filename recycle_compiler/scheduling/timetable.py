@@ -24,10 +24,10 @@ import numpy as np
 from recycle_compiler.compiled import compile_function
 from recycle_compiler.scheduling.flow import least_step, with_weights
 from recycle_compiler.scheduling.inner_loops import FAR
-from recycle_compiler.scheduling.pool_bounds import round_trip
 from recycle_compiler.scheduling.problem import Ints, Problem, rerouted
 from recycle_compiler.scheduling.routes import is_dealt_in_turn
 from recycle_compiler.scheduling.rules import holdable
+from recycle_compiler.scheduling.ways import round_trip
 
 _AHEAD = 8
 """By how many micro-batches a worker may be ahead of another of its stage."""

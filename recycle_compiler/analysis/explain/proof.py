@@ -14,8 +14,9 @@ from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.streams import Claims
 from recycle_compiler.ir.units import memory_text, plural, time_text
 from recycle_compiler.scheduling.bounds import Bound, ramp_up, stage_bounds, until_last_forward
-from recycle_compiler.scheduling.pool_bounds import head, pooled_idle, round_trip, up
+from recycle_compiler.scheduling.pool_bounds import pooled_idle
 from recycle_compiler.scheduling.problem import UNLIMITED, Problem
+from recycle_compiler.scheduling.ways import head, round_trip, up
 
 _REASON = re.compile(r"(?P<kind>[\w ]+) of stage (?P<stage>\d+)(?: (?:through|to) stage (?P<window>\d+))?")
 

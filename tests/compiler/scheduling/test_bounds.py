@@ -9,7 +9,7 @@ from recycle_compiler.ir.failure import FailureSet, failure_set, normal_form
 from recycle_compiler.ir.job import JobSpec, Techniques
 from recycle_compiler.planner.compile import plan_failed
 from recycle_compiler.scheduling.bounds import Bound, lower_bound, ramp_up, stage_bounds
-from recycle_compiler.scheduling.pool_bounds import round_trip
+from recycle_compiler.scheduling.ways import round_trip
 from tests.support.jobs import ADAPTIVE, ALL, DECOUPLED, NONE, SLOT, figure3, routed_problem, unit_job
 
 FAILED = failure_set([(2, 2)])

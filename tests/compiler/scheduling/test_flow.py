@@ -6,8 +6,8 @@ import pytest
 from bench.reference.random_jobs import random_job
 from recycle_compiler.ir.failure import normal_form
 from recycle_compiler.scheduling.flow import flow_cycles, flow_priority, with_weights
-from recycle_compiler.scheduling.pool_bounds import round_trip
 from recycle_compiler.scheduling.problem import UNLIMITED, Problem
+from recycle_compiler.scheduling.ways import round_trip
 from tests.support.jobs import SLOT, routed_problem, unit_job
 
 

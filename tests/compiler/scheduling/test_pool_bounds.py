@@ -64,15 +64,17 @@ def test_an_idle_slot_at_the_end() -> None:
     (24 + 1) / 2, rounded up to whole slots, is 13 with one more for the optimizer.
 
     Stage 0 counts from its start. Its first three backwards have to wait for F, F, F and I, I below: 5 slots.
-    The next three come at 7, when stage 2 has served two rounds, the last two at 9. By 10 all eight F, all
-    eight backwards, and six W can be done, 22 of 30 slots: eight are idle. Stage 2 is the same backwards.
+    The next three come at 7, when stage 2 has served two rounds. The last two are the fourth on some worker
+    of stage 1, which holds three: three F, a backward and a W lie before their F there, 3 slots of trip and a
+    backward after it, and they come at 1 + 5 + 3 + 1 = 10. By 11 all eight F, all eight backwards and six W
+    can be done, 22 of 33 slots: eleven are idle. Stage 2 is the same backwards.
     """
     job = unit_job(3, 4, 2, capacity=3, optimizer=1)
     failed = normal_form((1, 2, 1), 4)
     problem = routed_problem(job, failed)
-    assert slots_idle(problem) == [(8, 0), (0, 1), (0, 8)]
+    assert slots_idle(problem) == [(11, 0), (0, 1), (0, 11)]
     spans = [pooled_span(problem, stage) for stage in range(3)]
-    assert spans == [-(-32 * SLOT // 3), 25 * SLOT // 2, -(-32 * SLOT // 3)]
+    assert spans == [-(-35 * SLOT // 3), 25 * SLOT // 2, -(-35 * SLOT // 3)]
     assert lower_bound(problem) == Bound(14 * SLOT, "both ends of stage 1")
     assert best_of(all_bounds(problem), pooled=False) == 13 * SLOT
     claims = plan_failed(job, failed).claims
@@ -90,10 +92,11 @@ def test_the_running_example_with_equal_memory_is_settled() -> None:
 def test_a_backward_that_gives_back_a_part() -> None:
     """One worker a stage, three micro-batches; stage 0 holds 6 and each activation is 4, of which W keeps 2.
 
-    F and backward of stage 1 take 2 slots each, so backwards come at 5, 9 and 13. The second F has room when
-    the first backward has given back some memory, at 6. By 9 two F, a backward and a W can be done: five
-    slots are idle. At the end two W can be put off, and a third only before the last F starts, 7 before the
-    end. Of the last 5 slots two W and two backwards fill 4: one is idle.
+    F and backward of stage 1 take 2 slots each, so the first backward comes at 5. The second F has room when
+    that one has given back some memory, at 6, and its backward comes at 11. By then two F, a backward and a W
+    can be done: seven slots are idle. At the end two W can be put off. The last F ends 6 before the end, and
+    a second backward has no room but before it. Of the last 6 slots two W and a backward fill 3: three are
+    idle, and 9 + 7 + 3 = 19 slots are what the job takes.
     """
     slow = (SLOT, 2 * SLOT)
     job = replace(
@@ -105,24 +108,25 @@ def test_a_backward_that_gives_back_a_part() -> None:
         kept_for_weight=(2 * SLOT, SLOT),
         capacity=(6 * SLOT, None),
     )
-    assert slots_idle(routed_problem(job))[0] == (5, 1)
+    assert slots_idle(routed_problem(job))[0] == (7, 3)
+    assert plan_failed(job, ()).claims.period == 19 * SLOT
 
 
 def test_between_two_narrow_stages() -> None:
     """Three workers of stage 1 between single ones; six micro-batches; each worker holds 2, W keeps 1.
 
-    At the start a backward comes from stage 2 at 3, 5, 7 and so on. Stage 0 holds two activations; its first
-    W ends at 6, so the third F reaches stage 1 at 7. By 8 three F, three backwards and two W are done: 16 of
-    24 slots are idle. At the end a backward must be gone 3, 5, 7 slots before, and F 6, 8, 10. Each worker
-    can put off one W, and before its last F two more. By 7 that is three W, two backwards and an F: 15 of
-    21 slots are idle.
+    At the end a backward must be gone 3 and 5 slots before. Stage 0 closes a slot sooner; its last F ends 6
+    slots before it does, with two backwards and two W at most after it. The backward and the W of a third
+    micro-batch come before that F: such a backward ends 8 slots before the end, and on stage 1 that is 10. Of
+    each of the next ones F, backward and W come on top: 13, 16, 19. F are 3 slots further away, 6, 8, 13, 16,
+    19 and 22. All work but one F can be done in the last 22 slots of three workers: 66 - 17 are idle.
     """
     job = replace(
         unit_job(3, 3, 2, capacity=(2, 2, None), optimizer=0),
         activation=(SLOT, 2 * SLOT, SLOT),
         kept_for_weight=(SLOT, SLOT, 0),
     )
-    assert slots_idle(routed_problem(job, normal_form((2, 0, 2), 3)))[1] == (16, 15)
+    assert slots_idle(routed_problem(job, normal_form((2, 0, 2), 3)))[1] == (0, 49)
 
 
 def test_the_way_up_past_a_narrow_stage() -> None:
