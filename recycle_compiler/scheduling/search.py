@@ -23,7 +23,9 @@ from recycle_compiler.scheduling.timing import Clock, Timed
 from recycle_compiler.scheduling.tuning import Tuning, tune, tune_by_one_pipeline, tune_elsewhere
 
 _LITTLE = 500
-"""A period that is above what is enough by less than one part in so many is nearly good enough."""
+"""A period that is above what is enough by less than one part in so many is nearly good enough, ..."""
+_MUCH = 50
+"""... and by more than one part in so many far from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +45,8 @@ class Effort:
     rerouted_ops: int = 30_000
     """Up to so many, rounds with other routes follow."""
     searched_ops: int = 10_000
-    """Up to so many, a tabu search follows where they are not good enough; up to twice as many where a plan
-    need not meet its bound, and is nearly good enough."""
+    """Up to so many, a tabu search follows where they are not good enough; where a plan need not meet its
+    bound, up to twice as many if it is nearly good enough, and three times as many if it is far from it."""
     op_moves: int = 90_000
     """Moves of the search times ops per move, for plans whose loops are not compiled."""
     compiled_op_moves: int = 600_000
@@ -191,11 +193,8 @@ def _at_length(
 ) -> tuple[Clock, list[Timed]]:
     """What a tabu search makes of the best schedule, or of one that is lifted from one pipeline; for plans
     that are neither good enough nor large."""
-    missing = starts[0].period - goal.enough
-    is_far = missing > goal.enough // _LITTLE
-    is_near = not is_far and missing > 0 and goal.enough > goal.aim
-    most = effort.searched_ops * (2 if is_near else 1)
-    is_due = (is_far or is_near) and effort.rounds > 1 and clock.problem.ops <= most
+    most = effort.searched_ops * _times_as_large(starts[0].period - goal.enough, goal)
+    is_due = effort.rounds > 1 and clock.problem.ops <= most
     if not is_due or clock.loops.has_more_edges or deadline.passed():
         return clock, starts
     usual = clock if clock.problem is problem else Clock(problem)
@@ -203,6 +202,16 @@ def _at_length(
     if other is not None and other.period < starts[0].period:
         clock, starts = usual, [other]
     return clock, [search_at_length(clock, starts[0], goal, noise, deadline)]
+
+
+def _times_as_large(missing: int, goal: Goal) -> int:
+    """How large plans may be that are searched at length, if they miss what is enough by so much."""
+    is_little = missing <= goal.enough // _LITTLE
+    if missing <= 0 or goal.enough == goal.aim:
+        return 0 if is_little else 1
+    if is_little:
+        return 2
+    return 3 if missing > goal.enough // _MUCH else 1
 
 
 def _with_gap(bound: Bound, options: SolverOptions) -> int:

@@ -100,7 +100,7 @@ _CLOSE = 2
 """... where a period is no further from the aim than this many times what would be enough."""
 _MANY = 60_000
 """Up to so many ops; beyond, they are not worth their time."""
-_FAR_AWAY = (8, 6)
+_FAR_AWAY = 6
 """Where it is further away than this after some rounds, ..."""
 _HOPEFUL = 2
 """... after so many, no more follow: they would not make it good enough."""
@@ -438,7 +438,7 @@ class _Tuner:
 
 
 def _is_hopeless(problem: Problem, period: int, goal: Goal) -> bool:
-    far = goal.times_as_far(_FAR_AWAY[problem.ops > _MANY])
+    far = goal.times_as_far(_FAR_AWAY)
     return problem.ops >= _COSTLY and goal.aim < goal.enough and period > far
 
 
