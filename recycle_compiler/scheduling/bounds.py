@@ -64,7 +64,9 @@ _FACTS = (
     *("activation", "kept", "capacity", "hosts", "pool", "window", "grain"),
 )
 """What bounds are made of: all that is said of chunks."""
-_ROUNDS = "rounds"
+_ROUNDS, _BOTH_ENDS = "rounds", "both ends"
+_LONG = (_ROUNDS, _BOTH_ENDS)
+"""Bounds that take longest to follow."""
 _MOST_OPS = 20_000
 """Beyond, paths through edges that were added to the graph are not followed."""
 
@@ -98,12 +100,12 @@ def _lower_bound(*facts: Any) -> Bound:
         late=nothing,
     )
     bounds = [
-        (bound.period, not bound.reason.startswith(_ROUNDS), -len(hosts), bound)
+        (bound.period, not bound.reason.startswith(_LONG), -len(hosts), bound)
         for stage, hosts in enumerate(problem.hosts)
         for bound in stage_bounds(problem, stage)
     ]
     bounds += [(bound.period, True, 0, bound) for bound in shared_bounds(problem)]
-    # Of equal bounds, the one of the stage with most failures says most; rounds are the longest argument.
+    # Of equal bounds, the one of the stage with most failures says most, but a short argument comes first.
     best = max(bounds, key=lambda entry: entry[:3])[3]
     # Every earliest schedule is made of whole grains.
     return Bound(-(-best.period // problem.grain) * problem.grain, best.reason)
@@ -127,7 +129,7 @@ def stage_bounds(problem: Problem, stage: int) -> list[Bound]:
     )
     return [
         *(Bound(period, reason) for period, reason in zip(periods, reasons, strict=True)),
-        Bound(_window(problem, stage, pooled_span(problem, stage)), f"both ends of {noun} {stage}"),
+        Bound(_window(problem, stage, pooled_span(problem, stage)), f"{_BOTH_ENDS} of {noun} {stage}"),
         Bound(_window(problem, stage, chained_span(problem, stage)), f"{_ROUNDS} of {noun} {stage}"),
         *(
             Bound(period, f"feed of {noun} {stage} to {noun} {later}")

@@ -90,7 +90,7 @@ def _at_end(problem: Problem, stage: int) -> _Earliest:
     soonest = int(backward[0])
     forward = soonest + rounds_on(problem, stage) * (problem.forward[stage] + here) - problem.forward[stage]
     trip = 0
-    ways = []
+    ways: list[_Way] = []
     for later in range(stage + 1, problem.chunks):
         both = problem.forward[later] + problem.backward[later]
         path = up(problem, later, stage) + head(problem, stage, later) - problem.forward[stage]

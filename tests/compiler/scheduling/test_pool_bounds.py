@@ -185,6 +185,28 @@ TIGHT = [
         (0, 1),
         21,
     ),
+    (
+        """
+        parallel { pipeline = 3  data = 1 }  batch { microbatches = 6 }  memory { capacity = [6, 8, 5] }
+        profile {
+          forward = [3, 3, 1]  backward_input = [1, 2, 3]  backward_weight = [2, 1, 3]
+          optimizer = [3, 0, 1]  activation = [3, 3, 2]  kept_for_weight = [3, 3, 2]
+        }
+        """,
+        (0, 0, 0),
+        56,
+    ),
+    (
+        """
+        parallel { pipeline = 2  data = 1 }  batch { microbatches = 4 }  memory { capacity = [4, 2] }
+        profile {
+          forward = [3, 4]  backward_input = [1, 2]  backward_weight = [2, 1]  transfer = 2
+          optimizer = [0, 2]  activation = [2, 1]  kept_for_weight = [1, 1]
+        }
+        """,
+        (0, 0),
+        38,
+    ),
 ]
 
 

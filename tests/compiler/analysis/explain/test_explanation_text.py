@@ -26,7 +26,7 @@ binding bound: load of stage 0, 15 slots
   3  ramp-up: a round trip of 4 less 1 further F
   1  reduction and optimizer
   2  drain: idle time after the last F
-  other bounds: memory of stage 0 (15 slots), rounds of stage 0 (15 slots), both ends of stage 0 (14 slots), \
+  other bounds: memory of stage 0 (15 slots), both ends of stage 0 (15 slots), rounds of stage 0 (15 slots), \
 feed of stage 0 to stage 1 (11 slots)
 
 critical path: 19 slots, the window of stage 0

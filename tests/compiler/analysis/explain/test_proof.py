@@ -120,12 +120,12 @@ def test_feed_of_a_stage_that_takes_long_to_reduce() -> None:
 
 
 def test_both_ends() -> None:
-    """Two workers idle two slots together at the start, and four at the end."""
-    found = proof(unit_job(3, 2, 3, capacity=2), 1, "both ends")
-    assert (found.reason, found.period) == ("both ends of stage 1", 15 * SLOT)
+    """Two workers idle six slots together at the start, and four at the end."""
+    found = proof(unit_job(3, 2, 5, capacity=2), 1, "both ends")
+    assert (found.reason, found.period) == ("both ends of stage 1", 23 * SLOT)
     assert slots(found) == {
-        "work: 6 micro-batches x (F 1 + I 1 + W 1), shared by 2 workers": 9,
-        "idle at the start, for want of work that has arrived or fits in memory": 1,
+        "work: 10 micro-batches x (F 1 + I 1 + W 1), shared by 2 workers": 15,
+        "idle at the start, for want of work that has arrived or fits in memory": 3,
         "idle at the end, for want of work that can be left until then": 2,
         "reduction and optimizer": 3,
     }
