@@ -51,7 +51,7 @@ _OF_EACH_SIZE = 2
 """Shares of a small group of one size that are looked at."""
 _SHARES = 5
 """Shares of which layouts are looked for."""
-_TRIED = 6
+_TRIED = 8
 """Layouts of a group that get a quick plan, those with the best bounds."""
 _EACH = 3
 """Layouts of either group that are paired, and pairs that get a quick plan for a share."""
