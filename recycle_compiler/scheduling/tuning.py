@@ -82,7 +82,8 @@ _KEPT_OF_PACE = 2
 """Of the schedules that come of one pace, by different patience."""
 _FAR_TIMETABLE = 150
 """A timetable is worth rounds if it misses the aim by no more than this percentage of what rules miss."""
-_TIMETABLE_ROUNDS = 4
+_TIMETABLE_ROUNDS = (4, 2)
+"""In most plans, and in costly ones, where the third and the fourth come to nothing shorter."""
 _WORTH_ROUTES = 500
 """Its routes are taken if the period is shorter by one part in so many: healthy workers give up their own."""
 _NEAR = (8, 4)
@@ -259,7 +260,7 @@ def tune_by_timetable(
         tried = tuner.by_times(found.priority(_DEFERRALS[0]), patiences)
         begins += [_Begin(tuner, one) for one in tried[:_KEPT_OF_PACE]]
         begins.sort(key=lambda begin: begin.rank)
-        del begins[_TIMETABLE_ROUNDS:]
+        del begins[_TIMETABLE_ROUNDS[usual.problem.ops >= _COSTLY] :]
         far = _FAR_PROBES if number + 1 < len(_PACES) else _FAR_TIMETABLE
         is_far = (
             not begins or begins[0].tried.placed.period > goal.aim + (by_rules.begun - goal.aim) * far // 100
