@@ -4,9 +4,11 @@ The bounds of one worker know its own memory and the shortest way round. Here th
 taken as one pool, which allows to ask how fast the *other* stages can feed it:
 
 - at the start, the q-th backward cannot arrive before every later stage has found time for q forwards and q
-  backwards, and a forward beyond what memory holds has to wait for one of those, here or on an earlier stage;
+  backwards. A forward beyond what memory holds, here or on an earlier stage, has to wait for one of those,
+  and for all that some worker there has to do between its first backward and this forward. Its own backward
+  comes a round trip later, and makes room for others again;
 - at the end, the same holds backwards in time: of the last q backwards, every earlier stage must still run q
-  backwards and q W before its own window closes.
+  backwards and q W before its own window closes, and the forwards of those that its memory does not hold.
 
 So the work that the pool can have done t after its start is bounded from above, whatever the order, and what
 is missing to t times the workers is idle for certain; the same t before its end. All work of the stage plus
