@@ -25,7 +25,8 @@ def section() -> Section:
             "AWS P3 spot nodes over 11 h (10 to 32 of them) with GPT-3 3.35B on 32 workers, and GCP A100 "
             "spot nodes over 27 h (17 to 64) with 6.7B on 64; one machine is one worker. GPU-hours lost "
             "are relative to our plan without failures; `still` is time without progress. Costs of changes "
-            "are the defaults of `recyclec simulate`: for Oobleck 2 to 10 s by model size."
+            "are the defaults of `recyclec simulate`: for Oobleck 2 to 10 s by model size. Fault-free (1F1B) "
+            "and zero-bubble (our plan for no failures) are references in which nothing fails."
         ),
         columns=("trace", "policy", "samples/s", "of our fault-free", "GPU-hours lost", "still h"),
         rows=tuple(row for file, job in TRACES.items() for row in _rows(file, report_of(file, job))),

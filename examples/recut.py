@@ -2,8 +2,8 @@
 
 python examples/recut.py PLAN
 
-Prints how long steps took before the failure, re-routed and re-cut, next to what the plans say, and compares
-the losses with those of an undisturbed run.
+Prints how long steps took before the failure, re-routed, re-cut and after the return, and compares the losses
+with those of an undisturbed run.
 """
 
 import json

@@ -123,8 +123,14 @@ def _layer_fields(
 
 def _changed_claims(before: Schedule, after: Schedule) -> tuple[tuple[str, object, object], ...]:
     names = ("period", "makespan", "lower_bound", "bound_over_cuts", "status", "reason", "cut_short")
-    pairs = ((name, getattr(before.claims, name), getattr(after.claims, name)) for name in names)
+    pairs = ((name, _claimed(before, name), _claimed(after, name)) for name in names)
     return tuple((name, old, new) for name, old, new in pairs if old != new)
+
+
+def _claimed(schedule: Schedule, name: str) -> object:
+    value = getattr(schedule.claims, name)
+    # Plans of a job that keeps its cut have no bound over others.
+    return None if name == "bound_over_cuts" and not value else value
 
 
 def _matched(before: Schedule, after: Schedule) -> tuple[Column, Rows, Rows]:
@@ -301,13 +307,19 @@ def _summary(diff: PlanDiff) -> Iterator[tuple[str, str]]:
 
 
 def _claim_text(diff: PlanDiff, name: str, old: object, new: object) -> str:
-    if name not in _TIMES or not isinstance(old, int) or not isinstance(new, int):
-        return f"{_words(old)} -> {_words(new)}"
     before, after = diff.before.job, diff.after.job
+    if name not in _TIMES:
+        return f"{_words(old)} -> {_words(new)}"
+    if not isinstance(old, int) or not isinstance(new, int):
+        return " -> ".join(_time_or_none(job, value) for job, value in ((before, old), (after, new)))
     text = f"{time_text(before, old)} -> {time_text(after, new)} {unit_name(after)}"
     if before.unit != after.unit or not old:
         return text
     return f"{text} ({100 * (new - old) / old:+.1f} %)"
+
+
+def _time_or_none(job: JobSpec, value: object) -> str:
+    return f"{time_text(job, value)} {unit_name(job)}" if isinstance(value, int) else "none"
 
 
 def _examples(name: str, noun: str, items: Sequence[str], note: str = "") -> Iterator[str]:
@@ -340,7 +352,7 @@ def _names(failed: FailureSet) -> str:
 def _words(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return str(value)
+    return "none" if value is None else str(value)
 
 
 def _field_text(job: JobSpec, name: str, value: object) -> str:

@@ -1,5 +1,7 @@
 """What `recyclec diff` finds between two plans."""
 
+from dataclasses import replace
+
 from recycle_compiler.analysis.plan_diff import Moved, Shifted, compare, difference_lines, difference_object
 from recycle_compiler.ir.failure import Worker
 from recycle_compiler.ir.schedule import Schedule
@@ -107,3 +109,11 @@ def test_the_same_for_programs(tiny: Schedule, tiny_text: str) -> None:
     found = difference_object(compare(tiny, after))
     assert found["claims"] == {"lower_bound": [13, 12.5], "status": ["optimal", "bounded"]}
     assert (found["same"], found["failures"], found["retimed"]) == (False, 1, [])
+
+
+def test_a_bound_over_cuts_that_one_side_does_not_have(tiny: Schedule) -> None:
+    """A job in layers beside one that keeps its cut."""
+    cut = replace(tiny, claims=replace(tiny.claims, bound_over_cuts=12_000))
+    (gone,) = difference_lines(compare(cut, tiny))
+    assert gone.split() == ["bound", "over", "cuts", "12", "slots", "->", "none"]
+    assert difference_object(compare(tiny, cut))["claims"] == {"bound_over_cuts": [None, 12]}
