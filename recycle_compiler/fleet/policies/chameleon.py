@@ -209,7 +209,11 @@ def _own_ranges(setting: Setting, count: int) -> list[_Layers]:
 def _assigned(
     live: Sequence[Worker], held: dict[Worker, _Layers], wanted: Sequence[_Layers]
 ) -> dict[Worker, _Layers]:
-    """Who gets which of the wanted layers: those who have some of them keep them, the others fill up."""
+    """Who gets which of the wanted layers: those who have some of them keep them, the others fill up.
+
+    Workers are given in order of their pipelines, and one of them after another gets other layers: machines
+    that fail together should not hold all copies of some.
+    """
     left = Counter(wanted)
     holds: dict[Worker, _Layers] = {}
     for worker in live:
@@ -218,5 +222,7 @@ def _assigned(
             left[layers] -= 1
             holds[worker] = layers
     rest = iter([worker for worker in live if worker not in holds])
-    holds.update(zip(rest, left.elements(), strict=False))
+    most = max(left.values(), default=0)
+    in_turn = (layers for turn in range(most) for layers, count in left.items() if turn < count)
+    holds.update(zip(rest, in_turn, strict=False))
     return holds

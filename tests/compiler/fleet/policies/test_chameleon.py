@@ -13,7 +13,7 @@ from recycle_compiler.fleet.policies.recycle import Recycle
 from recycle_compiler.fleet.policy import Worker
 from recycle_compiler.fleet.setting import ChangeCosts, Known, make_setting
 from tests.compiler.fleet.policies.settings import comeback, failure, unit_setting
-from tests.support.jobs import unit_job
+from tests.support.jobs import SLOT, unit_job
 
 
 @settings(deadline=None, max_examples=20)
@@ -76,6 +76,19 @@ def test_layers_that_nobody_has_come_from_a_checkpoint() -> None:
     gone = {(pipeline, stage) for pipeline in range(3) for stage in (2, 3)}
     reaction = policy.react(failure(2100, gone, gone))
     assert "from a checkpoint" in reaction.why and reaction.redone == 300 and reaction.rate > 0
+
+
+@pytest.mark.parametrize("first", [0, 3])
+def test_pipelines_that_fail_together_do_not_hold_all_copies_of_a_layer(first: int) -> None:
+    """The last stage of the job is too large, so that it begins with another cut; then half of the pipelines
+    are gone at once."""
+    times = (SLOT, SLOT, SLOT, 5 * SLOT)
+    job = replace(unit_job(4, 6, 4), forward=times, backward_input=times, backward_weight=times)
+    policy = Chameleon(make_setting(job, (), Known(layers=(1, 1, 1, 5))))
+    policy.begin(frozenset(), 0)
+    assert policy.way == RECUT
+    gone = {(pipeline, stage) for pipeline in range(first, first + 3) for stage in range(4)}
+    assert policy.react(failure(9000, gone, gone)).why == RECUT
 
 
 def test_too_few_workers_stand_still_until_somebody_comes() -> None:
