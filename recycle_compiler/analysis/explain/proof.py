@@ -1,9 +1,9 @@
 """A bound taken apart: the terms that add up to a period that no plan can go below.
 
 Bounds are known by their reason, `load of stage 2`, `tail of stage 2 through stage 0` (whose window it is) or
-`feed of stage 0 to stage 1` (likewise). The parts follow the
-arguments of scheduling/bounds.py and scheduling/pool_bounds.py; what they do not account for is stated as the
-rest, so parts always add up to the bound. A reason that is not known here has no parts.
+`feed of stage 0 to stage 1` (likewise). The parts follow the arguments of scheduling/bounds.py and
+scheduling/pool_bounds.py; what they do not account for is stated as the rest, so parts always add up to the
+bound. A reason that is not known here has no parts.
 """
 
 import re
@@ -15,7 +15,7 @@ from recycle_compiler.ir.streams import Claims
 from recycle_compiler.ir.units import memory_text, plural, time_text
 from recycle_compiler.scheduling.bounds import Bound, ramp_up, stage_bounds, until_last_forward
 from recycle_compiler.scheduling.pool_bounds import pooled_idle
-from recycle_compiler.scheduling.problem import UNLIMITED, Problem
+from recycle_compiler.scheduling.problem import Problem
 from recycle_compiler.scheduling.ways import head, round_trip, up
 
 _REASON = re.compile(r"(?P<kind>[\w ]+) of stage (?P<stage>\d+)(?: (?:through|to) stage (?P<window>\d+))?")
@@ -105,7 +105,7 @@ def _memory(
 ) -> tuple[tuple[Part, ...], str]:
     share = _share(problem, stage)
     held = problem.forward[stage] + round_trip(problem, stage) + problem.backward[stage]
-    rounds = -(-share // max(1, min(share, _fitting(problem, stage))))
+    rounds = -(-share // max(1, min(share, problem.holdable(stage))))
     last_weight = problem.weight[stage]
     if problem.kept[stage] == problem.activation[stage]:
         held, last_weight = held + last_weight, 0
@@ -158,7 +158,7 @@ def _times(problem: Problem, stage: int) -> tuple[int, int, int]:
 
 def _ramp_up(problem: Problem, job: JobSpec, stage: int) -> Part:
     share = _share(problem, stage)
-    ahead = min(share, _fitting(problem, stage)) - 1
+    ahead = min(share, problem.holdable(stage)) - 1
     trip = time_text(job, round_trip(problem, stage))
     return Part(ramp_up(problem, stage, share), f"ramp-up: a round trip of {trip} less {ahead} further F")
 
@@ -202,13 +202,6 @@ def _ends(problem: Problem, stage: int, first: int) -> tuple[Part, Part]:
 def _share(problem: Problem, stage: int) -> int:
     """Micro-batches that some worker of the stage must run."""
     return -(-problem.units // len(problem.hosts[stage]))
-
-
-def _fitting(problem: Problem, stage: int) -> int:
-    """Activations that fit at once."""
-    if problem.capacity[stage] == UNLIMITED or problem.activation[stage] == 0:
-        return problem.units
-    return problem.capacity[stage] // problem.activation[stage]
 
 
 _TakeApart = Callable[[Problem, JobSpec, int, int, Bound], tuple[tuple[Part, ...], str]]
