@@ -943,8 +943,10 @@ class Service:
             connection.send(self._end)
 
     def watch(self, take: Callable[[ToObserver], None]) -> None:
-        """Tell an observer in this process, who does not report to the user, what happens."""
+        """Tell an observer in this process what happens; it does not report to the user how the job ends."""
         take(Hello(self._options.steps, self._job.rows.next))
+        if self._opening:
+            take(JobEvent(self._opening))
         self._connections.watch(take)
 
     def closed(self, connection: Line) -> None:

@@ -1,28 +1,50 @@
 """What a run looks like while it goes on, and in the end. Standard library only.
 
-On a terminal a few lines are drawn again and again; elsewhere every step and every event is a line.
+On a terminal a few lines are drawn again and again; elsewhere every event is a line, and every step or, where
+that would fill a log, one from time to time.
 """
 
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import TextIO
 
-from recycle_runtime.protocol.messages import Generation, JobEvent, Recovered, Starting, StepRow, ToObserver
+from recycle_runtime.protocol.messages import (
+    Generation,
+    JobEnded,
+    JobEvent,
+    Recovered,
+    Starting,
+    StepRow,
+    ToObserver,
+)
 
-_ALIVE, _GONE = "#", "."
+_ALIVE, _GONE, _NOT_KNOWN = "#", ".", "?"
+_COLUMNS = 80
+_Write = Callable[[str], None]
 
 
 def view(
-    stages: int, pipelines: int, quiet: bool, stream: TextIO | None = None, *, in_lines: bool = False
+    stages: int,
+    pipelines: int,
+    quiet: bool,
+    stream: TextIO | None = None,
+    *,
+    in_lines: bool = False,
+    row_every: float = 0.0,
+    write: _Write | None = None,
+    now: Callable[[], float] = time.monotonic,
 ) -> Callable[[ToObserver], None]:
-    """Takes the news of a run. `in_lines`: on a terminal too, which somebody else may write to."""
+    """Takes the news of a run. `in_lines`: on a terminal too, which somebody else may write to; `row_every`:
+    seconds from one line of a step to the next; `write`: in place of the stream's own."""
     out = sys.stderr if stream is None else stream
+    write = write or (lambda text: print(text, end="", file=out, flush=True))
     if quiet:
         return lambda _: None
     if not in_lines and out.isatty() and os.environ.get("TERM", "dumb") != "dumb":
-        return _Table(stages, pipelines, out).take
-    return lambda message: _tell(message, out)
+        return _Table(stages, pipelines, out, write).take
+    return _Lines(write, row_every, now).take
 
 
 def summary(recoveries: list[Recovered], made: Sequence[int], wanted: int, first: int = 0) -> str:
@@ -50,13 +72,6 @@ def summary(recoveries: list[Recovered], made: Sequence[int], wanted: int, first
     return f"{text}\nof {wanted - first} steps, {missing} are missing and {twice} counted twice"
 
 
-def _tell(message: ToObserver, out: TextIO) -> None:
-    if isinstance(message, StepRow):
-        print(f"step {message.step:5}  loss {loss_text(message.loss)}  {message.seconds:.3f} s", file=out)
-    elif (words := _words(message)) is not None:
-        print(f"-- {words}", file=out)
-
-
 def loss_text(loss: float | None) -> str:
     """Of a step; a share of it may have died with a worker."""
     return "not known" if loss is None else f"{loss:.6f}"
@@ -77,11 +92,38 @@ def _words(message: ToObserver) -> str | None:
     return message.what if isinstance(message, Starting) else event_of(message)
 
 
+class _Lines:
+    """A line for each event, for the step behind it, for the last one, and for others when it is time."""
+
+    def __init__(self, write: _Write, row_every: float, now: Callable[[], float]) -> None:
+        self._write, self._row_every, self._now = write, row_every, now
+        self._row: StepRow | None = None
+        """Not shown yet."""
+        self._due = float("-inf")
+
+    def take(self, message: ToObserver) -> None:
+        if isinstance(message, StepRow):
+            self._row = message
+            if self._now() >= self._due:
+                self._show_step()
+        elif isinstance(message, JobEnded):
+            self._show_step()
+        elif (words := _words(message)) is not None:
+            self._write(f"-- {words}\n")
+            self._due = float("-inf")
+
+    def _show_step(self) -> None:
+        if (row := self._row) is None:
+            return
+        self._write(f"step {row.step:5}  loss {loss_text(row.loss)}  {row.seconds:.3f} s\n")
+        self._row, self._due = None, self._now() + self._row_every
+
+
 class _Table:
     """A grid of workers with a line above and one below it."""
 
-    def __init__(self, stages: int, pipelines: int, out: TextIO) -> None:
-        self._stages, self._pipelines, self._out = stages, pipelines, out
+    def __init__(self, stages: int, pipelines: int, out: TextIO, write: _Write) -> None:
+        self._stages, self._pipelines, self._out, self._write = stages, pipelines, out, write
         self._row: StepRow | None = None
         self._places: set[tuple[int, int]] = set()
         self._standbys = 0
@@ -106,12 +148,11 @@ class _Table:
             cells = (self._cell(pipeline, stage) for stage in range(self._stages))
             lines.append(f"  pipeline {pipeline:3}  {' '.join(cells)}")
         idle = f"; {self._standbys} of them on standby" if self._standbys else ""
-        lines.append(f"  {len(self._places)} workers{idle}; {self._event}")
-        # Some terminals do not know how wide they are.
-        width = (os.get_terminal_size(self._out.fileno()).columns or 80) - 1
+        live = self._row.live if self._row is not None and not self._places else len(self._places)
+        lines.append(f"  {live} workers{idle}; {self._event}")
+        width = _columns(self._out) - 1
         up = f"\x1b[{self._drawn}F" if self._drawn else ""
-        self._out.write(up + "".join(f"\x1b[2K{line[:width]}\n" for line in lines))
-        self._out.flush()
+        self._write(up + "".join(f"\x1b[2K{line[:width]}\n" for line in lines))
         self._drawn = len(lines)
 
     def _head(self) -> str:
@@ -121,4 +162,15 @@ class _Table:
         return f"step {row.step}  loss {loss_text(row.loss)}  {row.seconds:.3f} s  plan {row.plan}"
 
     def _cell(self, pipeline: int, stage: int) -> str:
+        """Who trains is told with each generation, and not again to a coordinator that goes on with one."""
+        if not self._places:
+            return _NOT_KNOWN
         return _ALIVE if (pipeline, stage) in self._places else _GONE
+
+
+def _columns(out: TextIO) -> int:
+    """Some terminals do not know how wide they are, and one may be gone."""
+    try:
+        return os.get_terminal_size(out.fileno()).columns or _COLUMNS
+    except OSError:
+        return _COLUMNS

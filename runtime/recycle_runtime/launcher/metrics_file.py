@@ -10,8 +10,11 @@ import math
 import os
 import stat
 from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 from recycle_runtime.files import WriteError, reason
 from recycle_runtime.launcher.live_view import event_of
@@ -21,6 +24,8 @@ _ROWS_HELD = 2
 """What became of a step is told before the second step after it counts, if anybody knows."""
 _KEPT = 16
 """Steps of which it is known what became of them, and whose rows may still come."""
+_TAIL_BYTES = 1 << 16
+"""Of the file, for the last rows that are there: many more than are held."""
 
 
 class MetricsFile:
@@ -51,6 +56,20 @@ class MetricsFile:
         self._write_all()
         if self._file is not None:
             self._file.close()
+
+    def catch_up(self, told: Iterable[StepRow]) -> None:
+        """Write the rows that a process before this one has told and not written.
+
+        Of all that were told, these are the ones behind the last that is there, so that a row of a step which
+        is made again counts as another.
+        """
+        self._write_all()
+        if self._file is None or self._path is None or not os.path.isfile(self._path):
+            return
+        there = set(map(_key, _last_rows(Path(self._path))))
+        missing = list(takewhile(lambda row: _key(_row(row, None)) not in there, reversed(list(told))))
+        for row in reversed(missing):
+            self.take(row)
 
     def take(self, message: ToObserver) -> None:
         if self._file is None:
@@ -131,6 +150,23 @@ def _row(message: StepRow, event: str | None) -> dict[str, Any]:
 
 def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
+
+
+def _key(row: Mapping[str, Any]) -> str:
+    """What tells a row from others, also from that of the same step before it was made again."""
+    return json.dumps([row.get(name) for name in ("step", "loss", "seconds", "data_wait", "live", "plan")])
+
+
+def _last_rows(path: Path) -> Iterator[dict[str, Any]]:
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+        lines = file.read().splitlines()
+    for line in lines:
+        # The first may lack its beginning, and somebody else may have written others.
+        with suppress(ValueError):
+            row: object = json.loads(line)
+            if isinstance(row, dict):
+                yield cast(dict[str, Any], row)
 
 
 def _mend(path: Path) -> None:

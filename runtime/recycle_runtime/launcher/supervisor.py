@@ -203,7 +203,8 @@ class Supervisor:
     def _coordinator(self) -> list[str]:
         job = self._job
         command = ["coordinator", job.bundle, "--listen", self._address]
-        command += ["--listener", str(self._listener.fileno()), *(["--tls"] if job.tls else [])]
+        command += ["--listener", str(self._listener.fileno()), "--observed"]
+        command += ["--tls"] if job.tls else []
         command += [] if job.steps is None else ["--steps", str(job.steps)]
         command += ["--check-peers", str(job.check_peers), "--relay", job.relay]
         command += ["--state", str(job.state), *_adaptation_options(job.adaptation)]

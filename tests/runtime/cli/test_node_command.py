@@ -17,6 +17,7 @@ OF_OTHERS = {
     "--candidate": "its number is that of the node",
     "--address-file": "not for users",
     "--listener": "not for users",
+    "--observed": "not for users",
     "--fault": "not for users",
     "--rejoin": "not for users",
 }
@@ -70,12 +71,14 @@ def test_options_are_passed_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         "3",
     ]
     argv += ["--failed", "0:1", "--failed", "1:1", "--page", "--node-state", "/own"]
+    argv += ["--metrics", "run.jsonl", "--quiet"]
     argv += ["--token-file", "token", "--tls", "--tls-certificate", "c", "--tls-key", "k"]
     assert main(argv) == 7
     coordinator, agent, end = seen
     assert end == ["end"]
     told = command_line().parse([*coordinator, "--listen", "first:1"])
     assert (told.steps, told.nodes, told.heartbeat_timeout, told.resume) == (9, 5, 8.0, True)
+    assert (told.metrics, told.quiet) == ("run.jsonl", True)
     assert (told.checkpoint, told.failed, told.page) == ("-kept", ["0:1", "1:1"], "0")
     assert (told.state, told.advertise, told.max_resumes) == ("s/coordinator", "first", 3)
     assert (told.token_file, told.tls, told.tls_certificate, told.tls_key) == ("token", True, "c", "k")

@@ -4,11 +4,12 @@ import io
 import os
 import pty
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
 from recycle_runtime.launcher.live_view import event_of, summary, view
-from recycle_runtime.protocol.messages import Generation, Hello, JobEvent, Recovered, StepRow
+from recycle_runtime.protocol.messages import Generation, Hello, JobEnded, JobEvent, Recovered, StepRow
 
 ROW = StepRow(step=3, loss=0.5, seconds=0.25, live=5, plan="0 1")
 GENERATION = Generation(number=2, step=3, plan="0 1", workers=((0, 0), (1, 0), (0, 1)), standbys=1, period=7)
@@ -38,6 +39,21 @@ def test_lines() -> None:
         "step     3  loss 0.500000  0.250 s",
         "-- 1:1 was killed: continues with step 3, plan 0 1, after 0.600 s",
     ]
+
+
+def test_steps_at_a_pace() -> None:
+    """The first, one after ten seconds, the one behind an event, and the last."""
+    lines: list[str] = []
+    at = 0.0
+    take = view(2, 2, quiet=False, stream=io.StringIO(), row_every=10.0, write=lines.append, now=lambda: at)
+    for step in range(20):
+        at = float(step)
+        take(replace(ROW, step=step))
+        if step == 14:
+            take(JobEvent("1:1 is restarted"))
+    take(JobEnded(None, no_plan=False, checkpoint=None, steps=20))
+    take(JobEnded(None, no_plan=False, checkpoint=None, steps=20))
+    assert [line.split()[1] for line in lines] == ["0", "10", "1:1", "15", "19"]
 
 
 def test_quiet() -> None:
@@ -70,6 +86,19 @@ def test_a_table_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert any("pipeline   0  # #" in line for line in last)
     assert any("pipeline   1  # ." in line for line in last)
     assert any("3 workers; 1 of them on standby; 1:1 was killed" in line for line in last)
+
+
+def test_who_trains_is_not_known_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To a coordinator that goes on with a generation, on a terminal that is gone meanwhile."""
+    monkeypatch.setenv("TERM", "xterm")
+    drawn: list[str] = []
+    master, slave = pty.openpty()
+    with os.fdopen(slave, "w") as out:
+        take = view(2, 1, quiet=False, stream=out, write=drawn.append)
+        os.close(master)
+        take(ROW)
+    assert "pipeline   0  ? ?\n" in drawn[0]
+    assert "  5 workers; starting\n" in drawn[0]
 
 
 def test_events() -> None:

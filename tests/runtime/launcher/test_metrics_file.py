@@ -2,6 +2,8 @@
 
 import json
 import math
+import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -120,3 +122,50 @@ def test_a_file_that_was_removed_is_begun_anew_and_told(tmp_path: Path) -> None:
             assert (file.error is not None) == (step >= 4)
     assert [each["step"] for each in rows(path)] == [4, 5]
     assert file.error == f"{path}: somebody has removed this file during the run, with the rows in it"
+
+
+def told(first: int, last: int, seconds: float = 0.25) -> list[StepRow]:
+    """Rows of these steps, as a journal has them."""
+    return [replace(row(step), seconds=seconds) for step in range(first, last)]
+
+
+_AGAIN = told(3, 5, seconds=0.5)
+
+
+@pytest.mark.parametrize(
+    ("there", "journal", "after"),
+    [
+        ([], told(0, 3), [0, 1, 2]),
+        (told(0, 4), told(0, 6), [0, 1, 2, 3, 4, 5]),
+        (told(0, 4), told(0, 4), [0, 1, 2, 3]),
+        (told(0, 4), told(0, 2), [0, 1, 2, 3]),
+        (told(0, 6), [*told(0, 6), *_AGAIN], [0, 1, 2, 3, 4, 5, 3, 4]),
+        ([*told(0, 6), *_AGAIN], [*told(0, 6), *_AGAIN], [0, 1, 2, 3, 4, 5, 3, 4]),
+        (told(0, 2, seconds=7.0), told(0, 2), [0, 1, 0, 1]),
+    ],
+    ids=["all", "some", "none", "journal-lost", "made-again", "made-again-and-there", "of-another-job"],
+)
+def test_rows_that_were_told_and_not_written(
+    tmp_path: Path, there: list[StepRow], journal: list[StepRow], after: list[int]
+) -> None:
+    path = tmp_path / "run.jsonl"
+    with MetricsFile(str(path)) as file:
+        for each in there:
+            file.take(each)
+    with path.open("a") as other:
+        other.write('["of somebody else"]\n[]\nwords\n{"step": [0]}\n{"ste')
+    with MetricsFile(str(path), goes_on=True) as file:
+        file.catch_up(journal)
+        file.catch_up(journal)
+    lines = [line for line in path.read_text().splitlines() if '"loss"' in line]
+    assert [json.loads(line)["step"] for line in lines] == after
+
+
+def test_what_is_no_file_gets_new_rows_alone() -> None:
+    reader, writer = os.pipe()
+    with MetricsFile(f"/dev/fd/{writer}", goes_on=True) as file:
+        file.catch_up(told(0, 3))
+        file.take(row(3))
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        assert [json.loads(line)["step"] for line in pipe] == [3]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from recycle_runtime.cli.options.pages import check_pages, page_address
+from recycle_runtime.cli.options.watching import check_pages, page_address
 from recycle_runtime.cli.output import UsageError
 from recycle_runtime.live_page import tensorboard
 from recycle_runtime.live_page.tensorboard import TensorBoardLog

@@ -42,6 +42,7 @@ class Job:
         self._command += ["--program", changed(folder, TINY, SLOW), "--steps", str(_STEPS)]
         self._command += ["--workers-per-node", "2", "--state", str(folder / "state"), "--plan-ahead", "off"]
         self._command += ["--replan", "off", "--checkpoint", str(folder / "kept"), "--takeover-timeout", "4"]
+        self._command += ["--metrics", str(folder / "run.jsonl")]
         self.nodes: dict[int, subprocess.Popen[bytes]] = {}
         for rank in range(3):
             self.start(rank)
@@ -71,6 +72,11 @@ class Job:
         rows = [line["told"] for line in map(json.loads, text.splitlines()) if "told" in line]
         assert [row["step"] for row in rows] == list(range(len(rows)))
         return [(row["loss"], row["live"]) for row in rows]
+
+    def metrics(self) -> list[int]:
+        """Steps in the file, to which whoever leads appends."""
+        text = (self.folder / "run.jsonl").read_text().rpartition("\n")[0]
+        return [json.loads(line)["step"] for line in text.splitlines()]
 
     def until_steps(self, more: int, live: int) -> None:
         """The last of which so many workers made."""
@@ -144,6 +150,7 @@ def test_the_first_node_is_lost_and_comes_back(job: Job) -> None:
     assert job.nodes[1].wait(_PATIENCE) == 128 + signal.SIGTERM
     assert job.nodes[2].wait(_PATIENCE) == 0
     job.check()
+    assert job.metrics() == list(range(len(job.rows())))
     assert (job.folder / "kept" / f"step-{len(job.rows()):08d}").is_dir(), job.said()
 
 
@@ -160,3 +167,5 @@ def test_the_first_node_is_paused_and_wakes_up(job: Job) -> None:
     assert job.candidate() == 1
     assert "has lost its lease" in job.said()
     job.check()
+    made = job.metrics()
+    assert made == list(range(len(made)))

@@ -5,7 +5,7 @@ import logging
 import os
 import socket
 from argparse import Namespace
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -37,7 +37,6 @@ from recycle_runtime.cli.options.limits import (
     takeover_timeout,
     time_limits,
 )
-from recycle_runtime.cli.options.pages import Take, add_page_arguments, check_pages, watchers
 from recycle_runtime.cli.options.parent import add_parent_argument, heed_parent
 from recycle_runtime.cli.options.resources import add_relay_argument, allow_connections, relays
 from recycle_runtime.cli.options.training import (
@@ -49,13 +48,20 @@ from recycle_runtime.cli.options.training import (
     max_skipped,
     workers_named,
 )
+from recycle_runtime.cli.options.watching import (
+    Watchers,
+    add_watching_arguments,
+    check_pages,
+    steady_view,
+    watchers,
+)
 from recycle_runtime.cli.output import DONE, INPUT_ERROR, NO_PLAN, Output, UsageError, UserError
 from recycle_runtime.cli.parser import Arguments
 from recycle_runtime.cli.signals import StopRequests, stop_requests
 from recycle_runtime.coordinator.antechamber import kept_waiting
 from recycle_runtime.coordinator.fence import Fence, stand_by
 from recycle_runtime.coordinator.hooks import Hooks
-from recycle_runtime.coordinator.journal import JournalError, prepare
+from recycle_runtime.coordinator.journal import FILE, JournalError, prepare, rows_since
 from recycle_runtime.coordinator.leadership import Candidacy, Leadership
 from recycle_runtime.coordinator.outside import Outside
 from recycle_runtime.coordinator.patience import Patience
@@ -118,9 +124,11 @@ def add_arguments(parser: Arguments) -> None:
     add_changes_argument(parser)
     add_copies_argument(parser)
     add_adaptation_arguments(parser)
-    add_page_arguments(parser)
+    add_watching_arguments(parser)
     # A socket that listens there already, which `local` passes on.
     parser.add_argument("--listener", type=int, help=argparse.SUPPRESS)
+    # `local` shows the run itself.
+    parser.add_argument("--observed", action="store_true", help=argparse.SUPPRESS)
     for option in ("--fault", "--rejoin"):
         # Injected faults, which `local` passes on.
         parser.add_argument(option, action="append", default=[], help=argparse.SUPPRESS)
@@ -198,14 +206,19 @@ def _coordinate(arguments: Namespace, output: Output, fence: Fence | None) -> in
     where = published(known_as, _port(listener), 0 if fence is None else fence.term)
     # Slurm may tell a whole job, and the script that started this process too.
     stopping = stop_requests(requests, patient=fence is not None)
-    with stopping, watchers(arguments, bundle, secret.tokens()[0], output) as watching:
+    show = steady_view(bundle, replace(output, quiet=output.quiet or arguments.observed))
+    watched = watchers(arguments, bundle, secret.tokens()[0], output, show, goes_on=True)
+    with stopping, watched as watching:
         serve = partial(_serve, partial(Server, certificate=own), fence)
         service, end = _run(options, serve, listener, where, requests, watching, fence, output)
     if service.has_begun:
         # Otherwise it begins anew when it is started again, once what is wrong is mended.
         mark_over(state)
+    if (missing := watching.metrics.error) is not None:
+        output.error(missing)
     if end.error is None:
-        return INPUT_ERROR if service.had_ended and _wants_more(options, end) else DONE
+        wants_more = service.had_ended and _wants_more(options, end)
+        return INPUT_ERROR if wants_more or missing is not None else DONE
     if not (service.was_observed or service.had_ended):
         output.error(f"{end.error}{_kept(end)}")
     if requests.number is not None:
@@ -219,7 +232,7 @@ def _run(
     listener: int,
     where: str,
     requests: StopRequests,
-    watching: Sequence[Take],
+    watching: Watchers,
     fence: Fence | None,
     output: Output,
 ) -> tuple[Service, JobEnded]:
@@ -246,8 +259,9 @@ def _run(
             _say_over(options, service.ended, output)
         else:
             unmark_over(state)
-        for take in watching:
-            service.watch(take)
+        folders = [_folder(state, each) for each in range(number + 1)]
+        watching.metrics.catch_up(row for folder in folders for row in rows_since(folder / FILE, 0))
+        service.watch(watching.take)
         end = service.run(requests.why)
         if not service.goes_on:
             return service, end

@@ -1,7 +1,7 @@
 """`recycle-run local`: all workers of a plan on this machine."""
 
 from argparse import Namespace
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from secrets import token_hex
@@ -27,7 +27,6 @@ from recycle_runtime.cli.options.limits import (
     node_timeout,
     time_limits,
 )
-from recycle_runtime.cli.options.pages import add_page_arguments, check_pages, watchers
 from recycle_runtime.cli.options.resources import add_relay_argument
 from recycle_runtime.cli.options.script import add_script_arguments, check_script, note_options_of_script
 from recycle_runtime.cli.options.training import (
@@ -43,6 +42,7 @@ from recycle_runtime.cli.options.training import (
     max_skipped,
     workers_named,
 )
+from recycle_runtime.cli.options.watching import add_watching_arguments, check_pages, watchers
 from recycle_runtime.cli.output import DONE, INPUT_ERROR, NO_PLAN, Output, UsageError, UserError
 from recycle_runtime.cli.parser import Arguments
 from recycle_runtime.cli.signals import StopRequests, interrupts_ignored, stop_requests
@@ -56,11 +56,10 @@ from recycle_runtime.launcher.local import (
     check_failed,
     run_local,
 )
-from recycle_runtime.launcher.metrics_file import MetricsFile
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.chrome_trace import chrome_trace
 from recycle_runtime.plan.plan_choice import NoPlanError
-from recycle_runtime.protocol.messages import Generation, ToObserver
+from recycle_runtime.protocol.messages import Generation
 
 
 def add_arguments(parser: Arguments) -> None:
@@ -83,11 +82,10 @@ def add_arguments(parser: Arguments) -> None:
     add_restart_argument(parser, None)
     add_relay_argument(parser)
     add_tls_argument(parser)
-    parser.add_argument("--metrics", metavar="FILE", help="write one JSON object per step")
     parser.add_argument(
         "--trace", metavar="FILE", help="write when each op ran, for chrome://tracing or Perfetto"
     )
-    add_page_arguments(parser)
+    add_watching_arguments(parser)
     parser.add_argument("--save", metavar="DIR", help="write the parameters of every worker at the end")
 
 
@@ -108,8 +106,7 @@ def run(arguments: Namespace, output: Output) -> int:
     faults, returns = injected_faults(arguments, bundle, failed)
     if arguments.save is not None:
         Path(arguments.save).mkdir(parents=True, exist_ok=True)
-    if arguments.device != "cpu":
-        check_device(arguments.device)
+    check_device(arguments.device, bundle.pipelines * bundle.stages * bundle.tensor)
     options = RunOptions(
         bundle=arguments.bundle,
         program=arguments.program or "",
@@ -151,9 +148,10 @@ def run(arguments: Namespace, output: Output) -> int:
         with _signals(requests, options.debug), ExitStack() as stack:
             # Both files are opened before the first step, so that a wrong name costs no training.
             trace = stack.enter_context(open(arguments.trace, "w")) if arguments.trace else None
-            record = stack.enter_context(MetricsFile(arguments.metrics, goes_on=arguments.resume))
-            watching = stack.enter_context(watchers(arguments, bundle, token_hex(), output))
-            result = run_local(options, _told((record.take, show, *watching)), requests.why)
+            watching = stack.enter_context(
+                watchers(arguments, bundle, token_hex(), output, show, goes_on=arguments.resume)
+            )
+            result = run_local(options, watching.take, requests.why)
             if trace is not None:
                 about: dict[str, Any] = {"plan": arguments.bundle, "failed": [f"{p}:{s}" for p, s in failed]}
                 about["generations"] = [_about_generation(each) for each in result.generations]
@@ -166,19 +164,9 @@ def run(arguments: Namespace, output: Output) -> int:
         signalled = requests.number
         raise UserError(str(error), INPUT_ERROR if signalled is None else 128 + signalled) from None
     _report(options, result, output)
-    if record.error is not None:
-        output.error(record.error)
-    return DONE if record.error is None else INPUT_ERROR
-
-
-def _told(takers: Sequence[Callable[[ToObserver], None]]) -> Callable[[ToObserver], None]:
-    """Passes news on to all of them."""
-
-    def take(message: ToObserver) -> None:
-        for each in takers:
-            each(message)
-
-    return take
+    if (error := watching.metrics.error) is not None:
+        output.error(error)
+    return DONE if error is None else INPUT_ERROR
 
 
 @contextmanager

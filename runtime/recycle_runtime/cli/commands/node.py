@@ -29,7 +29,6 @@ from recycle_runtime.cli.options.limits import (
     add_takeover_argument,
     takeover_timeout,
 )
-from recycle_runtime.cli.options.pages import add_page_arguments
 from recycle_runtime.cli.options.parent import add_parent_argument, heed_parent
 from recycle_runtime.cli.options.resources import add_ports_argument, add_relay_argument
 from recycle_runtime.cli.options.script import add_script_arguments, check_script
@@ -41,6 +40,7 @@ from recycle_runtime.cli.options.training import (
     add_plan_argument,
     add_step_arguments,
 )
+from recycle_runtime.cli.options.watching import add_watching_arguments
 from recycle_runtime.cli.output import Output, UsageError, UserError
 from recycle_runtime.cli.parser import Arguments
 from recycle_runtime.cli.signals import StopRequests, stop_requests
@@ -74,8 +74,10 @@ _COORDINATOR = (
     "--replan-every",
     "--plan-ahead",
     "--recut",
+    "--metrics",
     "--page",
     "--tensorboard",
+    "--quiet",
     *SERVER_OPTIONS,
 )
 _AGENT = (
@@ -145,7 +147,7 @@ def add_arguments(parser: Arguments) -> None:
     add_peer_check_argument(parser)
     add_max_skipped_argument(parser)
     add_adaptation_arguments(parser)
-    add_page_arguments(parser)
+    add_watching_arguments(parser)
 
 
 def run(arguments: Namespace, output: Output) -> int:

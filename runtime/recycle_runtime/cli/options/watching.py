@@ -1,22 +1,29 @@
-"""Options: a page that shows the run, and event files for TensorBoard."""
+"""Options to watch a run: rows in a file, on the terminal, on a page, and as event files for TensorBoard."""
 
+import sys
 from argparse import Namespace
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from select import select
 
 from recycle_runtime.cli.options.addresses import address
 from recycle_runtime.cli.output import Output, UsageError
 from recycle_runtime.cli.parser import Arguments
 from recycle_runtime.coordinator.measured_job import JobText
+from recycle_runtime.launcher.live_view import view
+from recycle_runtime.launcher.metrics_file import MetricsFile
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.protocol.messages import ToObserver
 
 Take = Callable[[ToObserver], None]
 _LOOPBACK = "127.0.0.1"
+_ROW_EVERY = 10.0
+"""Seconds from one step that is shown to the next, where a log is all that shows them."""
 
 
-def add_page_arguments(parser: Arguments) -> None:
+def add_watching_arguments(parser: Arguments) -> None:
+    parser.add_argument("--metrics", metavar="FILE", help="write one JSON object per step")
     parser.add_argument(
         "--page",
         nargs="?",
@@ -55,11 +62,29 @@ def check_pages(arguments: Namespace) -> None:
             raise UsageError("--tensorboard needs the package tensorboard: `pip install tensorboard`")
 
 
+class Watchers:
+    """All that take the news of a run."""
+
+    def __init__(self, metrics: MetricsFile, show: Take) -> None:
+        self.metrics = metrics
+        self._takes = [metrics.take, show]
+
+    def add(self, take: Take) -> None:
+        self._takes.append(take)
+
+    def take(self, message: ToObserver) -> None:
+        for each in self._takes:
+            each(message)
+
+
 @contextmanager
-def watchers(arguments: Namespace, bundle: Bundle, job_token: str, output: Output) -> Generator[list[Take]]:
-    """What takes the news of the run, besides the terminal; OSError if the page cannot be served."""
-    found: list[Take] = []
+def watchers(
+    arguments: Namespace, bundle: Bundle, job_token: str, output: Output, show: Take, *, goes_on: bool
+) -> Generator[Watchers]:
+    """What takes the news of the run; `show` is for the terminal, and `goes_on` adds to the rows of metrics
+    that are there. OSError if the file cannot be written or the page not be served."""
     with ExitStack() as stack:
+        found = Watchers(stack.enter_context(MetricsFile(arguments.metrics, goes_on=goes_on)), show)
         if (where := page_address(arguments)) is not None:
             from recycle_runtime.live_page.run_state import RunState
             from recycle_runtime.live_page.server import PageServer, page_token
@@ -70,9 +95,28 @@ def watchers(arguments: Namespace, bundle: Bundle, job_token: str, output: Outpu
             page = stack.enter_context(PageServer(state, page_token(job_token), *where))
             # Said in any case: without it nobody gets in.
             output.words(f"{output.program}: the run is shown at {page.link}\n")
-            found.append(state.take)
+            found.add(state.take)
         if arguments.tensorboard is not None:
             from recycle_runtime.live_page.tensorboard import TensorBoardLog
 
-            found.append(stack.enter_context(TensorBoardLog(arguments.tensorboard)).take)
+            found.add(stack.enter_context(TensorBoardLog(arguments.tensorboard)).take)
         yield found
+
+
+def steady_view(bundle: Bundle, output: Output) -> Take:
+    """Shows the run from within the process that leads it, which waits for no terminal and ends with none."""
+
+    def write(text: str) -> None:
+        if _takes_words():
+            output.words(text)
+
+    return view(bundle.stages, bundle.pipelines, output.quiet, row_every=_ROW_EVERY, write=write)
+
+
+def _takes_words() -> bool:
+    """Whether stderr does at once; a terminal that is paused does not."""
+    try:
+        return bool(select([], [sys.stderr], [], 0)[1])
+    except (OSError, ValueError):
+        # Not a file of the system, or one that cannot be written to, which is found out then.
+        return True
