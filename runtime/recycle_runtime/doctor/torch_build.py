@@ -1,4 +1,4 @@
-"""The torch that is installed, and the devices that it sees."""
+"""The torch that is installed, and whether it can use GPUs."""
 
 import importlib.util
 import os
@@ -10,11 +10,10 @@ from typing import Any
 from recycle_runtime.doctor.findings import Finding
 
 _OLDEST = (2, 6)
-_GIB = 1 << 30
 
 
 def torch_build() -> list[Finding]:
-    """Version, transports and devices; one row if there is no torch, or it cannot be loaded."""
+    """Version, transports and CUDA; one row if there is no torch, or it cannot be loaded."""
     if importlib.util.find_spec("torch") is None:
         return [Finding("torch", "not installed", "training needs it: `pip install 'recyclec[runtime]'`")]
     try:
@@ -28,8 +27,8 @@ def torch_build() -> list[Finding]:
     else:
         rows.append(Finding("gloo", "available"))
     if not torch.cuda.is_available():
-        return [*rows, Finding("GPUs", _without_gpu(torch))]
-    return [*rows, *_gpus(torch), _nccl(torch), _mps()]
+        return [*rows, Finding("CUDA", _without_gpu(torch))]
+    return [*rows, Finding("CUDA", f"{torch.version.cuda}, driver {_driver()}"), _nccl(torch), _mps()]
 
 
 def _version(version: str) -> Finding:
@@ -41,18 +40,7 @@ def _version(version: str) -> Finding:
 def _without_gpu(torch: Any) -> str:
     if torch.version.cuda is None:
         return "none: this torch is built for CPU"
-    return f"none seen by torch for CUDA {torch.version.cuda}"
-
-
-def _gpus(torch: Any) -> list[Finding]:
-    rows = [Finding("CUDA", f"{torch.version.cuda}, driver {_driver()}")]
-    for number in range(torch.cuda.device_count()):
-        about = torch.cuda.get_device_properties(number)
-        free, size = torch.cuda.mem_get_info(number)
-        advice = "others use most of its memory" if free < size / 2 else ""
-        found = f"{about.name}, {size / _GIB:.0f} GiB ({free / _GIB:.0f} free)"
-        rows.append(Finding(f"GPU {number}", found, advice))
-    return rows
+    return f"{torch.version.cuda}, driver {_driver()}: torch finds no GPU that it can use"
 
 
 def _driver() -> str:

@@ -1,11 +1,12 @@
-"""Which transport the workers of a job use, and which device a worker of this machine gets.
+"""Choice of transport: NCCL, memory of a shared GPU, or gloo; start of CUDA on a worker's device.
 
-NCCL wants a GPU for every process; memory can be shared where all processes have the same one. Nothing in
-between works, and a wrong guess hangs. So nobody guesses: every process says where it is, the first one looks
-at all of it, and everyone does what that one says.
+NCCL wants a device for every process, a GPU or a MIG device; memory can be shared where all processes have
+the same one. Nothing in between works, and a wrong guess hangs. So nobody guesses: every process says where
+it is, the first one looks at all of it, and everyone does what that one says.
 """
 
 import json
+import os
 import socket
 import time
 import warnings
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
+from recycle_runtime.devices import SHARED_DEVICE, VARIABLE
 from recycle_runtime.plan.isa import Instruction
 from recycle_runtime.plan.message_counts import most_waiting
 from recycle_runtime.plan.worker_ids import Worker
@@ -29,6 +31,8 @@ from recycle_runtime.transport.peer_proof import Prove
 
 _NAME = "first"
 """Of the group, in its store."""
+_HOST_ID = "NCCL_HOSTID"
+"""Variable that takes the place of the host name in NCCL, which refuses two ranks on one GPU of a host."""
 _ANSWER = "answer/way"
 """Not beside what all have said: whoever asks for a key may be told all that lies beside it."""
 _LISTED = 8
@@ -40,19 +44,33 @@ class PlacementError(RuntimeError):
     """Processes and GPUs do not fit together."""
 
 
+class DeviceStartError(RuntimeError):
+    """CUDA does not start on the device of this process: one sentence and a hint."""
+
+
 class Way(Enum):
     """What is used between processes."""
 
     SHARED_GPU = "memory of the GPU that all share"
-    NCCL = "NCCL, a GPU for each"
+    NCCL = "NCCL, a device for each"
 
 
 class Place(NamedTuple):
-    """Where a process is."""
+    """Host and device of a process."""
 
     host: str
+    device: str
+    """UUID of a whole GPU, name of a MIG device: the same for every process that uses it."""
     gpu: str
-    """As the driver names it, the same for every process that uses it."""
+    """UUID of the GPU, the same for all its MIG devices."""
+
+
+class Choice(NamedTuple):
+    """Answer of the first process to all."""
+
+    way: Way
+    beside_others: frozenset[int] = frozenset()
+    """Ranks with a MIG device of a GPU on which another rank has one."""
 
 
 def connect(
@@ -74,8 +92,11 @@ def connect(
     common = (store, _NAME, grid, worker, tp_rank, timeout)
     if device.type == "cpu":
         return GlooTransport(*common, neighbours_of(stream, worker, grid.pipelines), prove)
-    rank = grid.rank(worker, tp_rank)
-    if choose_way(store, _NAME, rank, grid.size, place_of(device), timeout) is Way.NCCL:
+    rank, place = grid.rank(worker, tp_rank), place_of(device)
+    choice = choose_way(store, _NAME, rank, grid.size, place, timeout)
+    if choice.way is Way.NCCL:
+        if rank in choice.beside_others:
+            os.environ.setdefault(_HOST_ID, f"{place.host}/{place.device}")
         return join_over_nccl(*common, device, stream, prove)
     waiting = most_waiting(stream, grid.pipelines)
     return CudaIpcTransport(*common, CudaSharedDevice(device), waiting, standstill, prove)
@@ -88,52 +109,75 @@ def neighbours_of(stream: Sequence[Instruction], worker: Worker, pipelines: int)
 
 
 def device_of(name: str) -> torch.device:
-    """The device of a worker process, such as `cpu`, `cuda` or `cuda:3`; it becomes the current one."""
+    """The device of a worker process: `cpu`, `cuda`, or SHARED_DEVICE; CUDA starts, DeviceStartError if not.
+
+    A process has one device of CUDA, the first that it sees.
+    """
     if name == "cpu":
         torch.set_num_threads(1)
         return torch.device("cpu")
     # The first backward finds no context in autograd's thread and makes one, as it should.
     warnings.filterwarnings("ignore", message="Attempting to run cuBLAS")
-    if ":" in name:
-        # Whoever names a GPU has one for each worker.
+    if name != SHARED_DEVICE:
+        # An agent has done so before the user's code was loaded; other launchers of workers have not.
         set_environment()
-    device = torch.device("cuda", torch.device(name).index or 0)
-    torch.cuda.set_device(device)
+    device = torch.device("cuda", 0)
+    try:
+        torch.cuda.init()
+        torch.cuda.set_device(device)
+    except (RuntimeError, AssertionError) as error:
+        raise DeviceStartError(
+            f"CUDA does not start on {_first_name() or 'the first GPU'}: {str(error).partition(chr(10))[0]}\n"
+            "hint: `recycle-run doctor` lists devices; a GPU may have failed, or MIG mode been switched"
+        ) from error
     return device
 
 
 def place_of(device: torch.device) -> Place:
     """Of this process."""
     properties: Any = torch.cuda.get_device_properties(device)
-    return Place(socket.gethostname(), str(properties.uuid))
+    gpu, name = str(properties.uuid), _first_name()
+    return Place(socket.gethostname(), name if name.startswith("MIG-") else gpu, gpu)
 
 
-def local_device(number: int, gpus: int) -> str:
-    """For the process of this number on a machine with so many GPUs; with one, they share it."""
-    return "cuda" if gpus == 1 else f"cuda:{number % gpus}"
+def _first_name() -> str:
+    """Name of the first device that this process sees; empty if it sees all."""
+    return os.environ.get(VARIABLE, "").partition(",")[0].strip()
 
 
 def decide(places: Sequence[Place]) -> Way:
-    """PlacementError if GPUs are neither one for each nor one for all."""
-    gpus, hosts = {place.gpu for place in places}, {place.host for place in places}
-    if len(gpus) == len(places):
+    """PlacementError if devices are neither one for each nor one for all."""
+    devices, hosts = {place.device for place in places}, {place.host for place in places}
+    if len(devices) == len(places):
         return Way.NCCL
-    if len(gpus) == 1 and len(hosts) == 1:
+    if len(devices) == 1 and len(hosts) == 1:
         return Way.SHARED_GPU
     raise PlacementError(
-        f"{len(places)} processes have {len(gpus)} different GPUs on {len(hosts)} hosts: {_listed(places)}\n"
+        f"{len(places)} processes have {len(devices)} different GPUs on {len(hosts)} hosts: "
+        f"{_listed(places)}\n"
         "hint: give every process a GPU of its own, or all of them the same one on one host "
         "(CUDA_VISIBLE_DEVICES says which GPUs a process sees)"
     )
 
 
-def choose_way(store: dist.Store, name: str, rank: int, size: int, place: Place, timeout: timedelta) -> Way:
+def beside_others(places: Sequence[Place]) -> list[int]:
+    """Ranks that share their GPU, and not their device, with another rank of their host."""
+    devices: dict[tuple[str, str], set[str]] = {}
+    for place in places:
+        devices.setdefault((place.host, place.gpu), set()).add(place.device)
+    return [rank for rank, place in enumerate(places) if len(devices[place.host, place.gpu]) > 1]
+
+
+def choose_way(
+    store: dist.Store, name: str, rank: int, size: int, place: Place, timeout: timedelta
+) -> Choice:
     """The same for every process at this store; each of them must call it."""
     store = dist.PrefixStore(f"{name}/places", store)
     store.set(str(rank), json.dumps(place))
     if rank == 0:
         try:
-            answer = {"way": decide(_all_places(store, size, timeout)).name}
+            places = _all_places(store, size, timeout)
+            answer = {"way": decide(places).name, "beside": beside_others(places)}
         except PlacementError as error:
             answer = {"error": str(error)}
         store.set(_ANSWER, json.dumps(answer))
@@ -141,7 +185,7 @@ def choose_way(store: dist.Store, name: str, rank: int, size: int, place: Place,
     answer = json.loads(store.get(_ANSWER))
     if "error" in answer:
         raise PlacementError(answer["error"])
-    return Way[answer["way"]]
+    return Choice(Way[answer["way"]], frozenset(answer["beside"]))
 
 
 def _all_places(store: dist.Store, size: int, timeout: timedelta) -> list[Place]:
@@ -163,9 +207,9 @@ def _all_places(store: dist.Store, size: int, timeout: timedelta) -> list[Place]
 
 
 def _listed(places: Sequence[Place]) -> str:
-    ranks: dict[Place, list[int]] = {}
+    ranks: dict[tuple[str, str], list[int]] = {}
     for rank, place in enumerate(places):
-        ranks.setdefault(place, []).append(rank)
-    rows = [f"{gpu} on {host}: rank {', '.join(map(str, who))}" for (host, gpu), who in ranks.items()]
+        ranks.setdefault((place.device, place.host), []).append(rank)
+    rows = [f"{device} on {host}: rank {', '.join(map(str, who))}" for (device, host), who in ranks.items()]
     more = f"; and {len(rows) - _LISTED} more" if len(rows) > _LISTED else ""
     return "; ".join(rows[:_LISTED]) + more

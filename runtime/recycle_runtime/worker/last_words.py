@@ -6,6 +6,7 @@ from recycle_runtime.execution.interpreter import StreamError
 from recycle_runtime.plan.work import StreamMistakeError
 from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.program.user_frames import frames_of, frames_text, user_frames
+from recycle_runtime.transport.choose import DeviceStartError
 
 _LONGEST = 2000
 """Letters of the error's own words."""
@@ -16,6 +17,8 @@ def program_error_text(error: BaseException, worker: str) -> str:
     if isinstance(error, ProgramError):
         hint = f"; {error.hint}" if error.hint else ""
         return f"worker {worker}: {error}{hint}"
+    if isinstance(error, DeviceStartError):
+        return f"worker {worker}: {error}"
     cause, where = error, f"worker {worker}"
     if isinstance(error, StreamError) and error.__cause__ is not None:
         cause, where = error.__cause__, error.where

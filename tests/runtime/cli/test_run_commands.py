@@ -42,7 +42,7 @@ def test_local_refuses(
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_device_that_is_not_there(plan: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["local", plan, "--program", PROGRAM, "--steps", "1", "--device", "cuda"]) == 2
-    assert "torch finds no GPU here" in capsys.readouterr().err
+    assert "--device cuda: no GPU is known here" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("store", ["nohost:99999999", "29500", "host:", "host:0"])

@@ -27,6 +27,7 @@ from recycle_runtime.cli.options.training import (
 )
 from recycle_runtime.cli.output import DONE, Output, UsageError, UserError
 from recycle_runtime.cli.parser import Arguments
+from recycle_runtime.devices import OWN_DEVICE, DeviceTakenError, WorkerDevices, lock_devices
 from recycle_runtime.protocol.address import port_range
 
 if TYPE_CHECKING:
@@ -90,8 +91,7 @@ def run(arguments: Namespace, output: Output) -> int:
     script = check_script(arguments)
     for folder in filter(None, (arguments.checkpoint, arguments.save)):
         Path(folder).mkdir(parents=True, exist_ok=True)
-    import torch
-
+    devices = _own_devices(arguments)
     from recycle_runtime.agent.agent import Agent, AgentOptions, JobOverError
     from recycle_runtime.agent.preload import preload
     from recycle_runtime.agent.process_table import PROCESSES, ProcessTable
@@ -107,13 +107,10 @@ def run(arguments: Namespace, output: Output) -> int:
     from recycle_runtime.protocol.node_memory import note_memory, open_memory
     from recycle_runtime.trainer.program_file import work_with_program
     from recycle_runtime.trainer.script import work_with_script
-    from recycle_runtime.transport.choose import local_device
+    from recycle_runtime.transport.nccl import set_environment
     from recycle_runtime.worker.debugging import keep_terminal, pass_breakpoints
     from recycle_runtime.worker.options import ProcessOptions, WorkerOptions
 
-    if arguments.device == "cpu":
-        # Asking for a GPU here would leave every worker with a broken one.
-        check_device(arguments.device)
     state = Path(arguments.state).absolute()
     table = ProcessTable(state / PROCESSES, arguments.workers_per_node)
     pids = [row.pid for row in table.written() if KernelProcesses().is_ours(row.pid)]
@@ -147,10 +144,11 @@ def run(arguments: Namespace, output: Output) -> int:
         relay=near_name(state),
     )
 
-    gpus = torch.cuda.device_count() if arguments.device == "cuda" else 1
-
     def life(member: Member, line: int, faults: tuple[InjectedFault, ...], board: Board) -> int:
-        device = local_device(line, gpus) if arguments.device == "cuda" else arguments.device
+        device = arguments.device if devices is None else devices.use(line)
+        if device == OWN_DEVICE:
+            # NCCL may be used, and the user's code may start CUDA before this process does.
+            set_environment()
         mine = replace(told, worker=replace(told.worker, device=device), line=line)
         if debugged is not None:
             mine = replace(mine, is_debugged=member.worker == debugged)
@@ -182,6 +180,20 @@ def run(arguments: Namespace, output: Output) -> int:
         return DONE
     except (WireError, FolderTakenError) as error:
         raise UserError(str(error)) from None
+
+
+def _own_devices(arguments: Namespace) -> WorkerDevices | None:
+    """Devices of this node's workers, None on CPU; a device of one worker alone is locked.
+
+    Locks last until this process and its workers have ended: no other job should begin on their memory.
+    """
+    devices = check_device(arguments.device, arguments.workers_per_node)
+    if devices is not None and not devices.is_shared:
+        try:
+            lock_devices(devices.devices, Path(arguments.state))
+        except DeviceTakenError as error:
+            raise UserError(f"--device {arguments.device}: {error}") from None
+    return devices
 
 
 def _absolute(path: str | None) -> str | None:

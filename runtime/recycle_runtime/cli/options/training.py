@@ -1,4 +1,4 @@
-"""Options: a plan, a program and how to run it; checks made before torch is loaded."""
+"""Options: a plan, a program, a device and how to run it; most checks are made before torch is loaded."""
 
 from argparse import Namespace
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 from recycle_runtime.cli.output import UsageError
 from recycle_runtime.cli.parser import Arguments
 from recycle_runtime.coordinator.peer_digests import CHECK_PEERS
+from recycle_runtime.devices import DevicesError, WorkerDevices, worker_devices
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.plan_choice import parse_workers
 
@@ -131,9 +132,22 @@ def add_gpu_arguments(parser: Arguments) -> None:
     )
 
 
-def check_device(name: str) -> None:
-    """UsageError where the device is not there; loads torch."""
+def check_device(name: str, workers: int = 1) -> WorkerDevices | None:
+    """Devices of so many worker processes on this node, None on CPU; UsageError where they are not there.
+
+    It loads torch for a GPU, and does not start CUDA: processes that are forked from this one could not.
+    """
+    if name == "cpu":
+        return None
+    try:
+        devices = worker_devices(workers)
+    except DevicesError as error:
+        raise UsageError(f"--device {name}: {error}") from None
     import torch
 
-    if name == "cuda" and not torch.cuda.is_available():
-        raise UsageError("--device cuda: torch finds no GPU here")
+    if not torch.backends.cuda.is_built():
+        raise UsageError(
+            f"--device {name}: this torch ({torch.__version__}) is built for CPU\n"
+            "hint: install a build of torch for CUDA"
+        )
+    return devices
