@@ -146,6 +146,10 @@ class Session:
         self.steps.finish()
         self.transport.flush()
 
+    def take_back_broken(self) -> None:
+        """The group was aborted: no step counts that was made with what an abort has left."""
+        self.steps.take_back_broken()
+
     def close(self) -> None:
         """Leave the group; what was under way is dropped."""
         self.drop()

@@ -85,6 +85,14 @@ class WorkerSteps:
         """At a boundary: the last step stands, or is made again."""
         self._settle()
 
+    def take_back_broken(self) -> None:
+        """The group was aborted: a step that was made with a sum which was cut off has never been made."""
+        broken = self._transport.broken_sums
+        for number, chunk in self._chunks.items():
+            sums = {number, self._tied_sum} if chunk.stepper.gradients.tied_buffers else {number}
+            if sums & broken and not chunk.stepper.take_back():
+                chunk.is_whole = False
+
     def drop(self) -> None:
         """Let go of sums under way: they would keep the group alive, and the group would wait for them."""
         self._due.clear()

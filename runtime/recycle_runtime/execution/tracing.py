@@ -100,6 +100,10 @@ class _Listening:
         self._transport, self._tracer = transport, tracer
         self.tensor_group: Any = transport.tensor_group
 
+    @property
+    def broken_sums(self) -> frozenset[int]:
+        return self._transport.broken_sums
+
     def send(self, worker: Worker, tensors: Sequence[torch.Tensor]) -> Pending | None:
         return self._listened(self._transport.send(worker, tensors))
 

@@ -315,6 +315,9 @@ class _SumOverGloo:
 class CudaIpcTransport:
     """One process's side of it. `waiting` says how many messages of each neighbour can wait at once."""
 
+    broken_sums: frozenset[int] = frozenset()
+    """None: a sum that is cut off raises an error."""
+
     def __init__(
         self,
         store: dist.Store,

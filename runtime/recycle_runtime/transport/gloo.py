@@ -1,9 +1,7 @@
 """Messages and sums over gloo: CPU tensors, any machine.
 
-Neither making a group nor dropping it may block without limit. While gloo waits for a process to connect
-there is no socket yet that could be shut down, and nothing else ends the wait before its time is up. So a
-thread of its own makes the group (`meet`); one that is called off is left behind, and what it makes after
-all is dropped.
+Neither making a group nor dropping it may block without limit. So a thread of its own makes the group (see
+`meeting`).
 
 A group that goes waits for the sums under way in it, and it must: they may still write into gradients. But if
 the sockets are broken off and the thread of a sum is not told, that wait ends only when its time is up. So
@@ -11,7 +9,7 @@ the sockets are broken off and the thread of a sum is not told, that wait ends o
 """
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -20,51 +18,11 @@ import torch.distributed as dist
 
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.transport.interface import Arrival, Grid, Pending, TensorSpec
+from recycle_runtime.transport.meeting import hold_meeting
 from recycle_runtime.transport.near_links import are_small, connect_near, is_small
 from recycle_runtime.transport.peer_proof import Prove
 from recycle_runtime.transport.sparse_group import make_group, met_by
 from recycle_runtime.transport.user_group import user_group
-
-_lock = threading.Lock()
-_under_way: "set[_Meeting]" = set()
-
-
-class CalledOffError(RuntimeError):
-    """This group is not wanted any more."""
-
-
-class _Meeting:
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self._make_group = make
-        self._made: Any = None
-        self._error: BaseException | None = CalledOffError("called off while the group was being made")
-        self._is_over = threading.Event()
-        self._is_called_off = False
-
-    def hold(self) -> Any:
-        threading.Thread(target=self._make, name="meeting", daemon=True).start()
-        self._is_over.wait()
-        with _lock:
-            if self._error is not None:
-                raise self._error
-            return self._made
-
-    def call_off(self) -> None:
-        """Under the lock."""
-        self._is_called_off = True
-        self._is_over.set()
-
-    def _make(self) -> None:
-        made, error = None, None
-        try:
-            made = self._make_group()
-        except Exception as failure:
-            # Whatever it is: whoever waits has to hear of it. A store may fail in ways of its own.
-            error = failure
-        with _lock:
-            if not self._is_called_off:
-                self._made, self._error = made, error
-                self._is_over.set()
 
 
 def meet(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
@@ -73,32 +31,14 @@ def meet(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
     All processes of it are connected to each other. What goes wrong with the store is raised as it is.
     """
     gloo: Any = dist.ProcessGroupGloo
-    return _meet(lambda: gloo(store, rank, size, timeout))
+    return hold_meeting(lambda: gloo(store, rank, size, timeout))
 
 
 def meet_neighbours(
     store: dist.Store, rank: int, size: int, timeout: timedelta, neighbours: Collection[int] = ()
 ) -> Any:
     """The same, with connections only to neighbours and to those that sums and barriers need."""
-    return _meet(lambda: make_group(store, rank, size, timeout, neighbours))
-
-
-def _meet(make: Callable[[], Any]) -> Any:
-    meeting = _Meeting(make)
-    with _lock:
-        _under_way.add(meeting)
-    try:
-        return meeting.hold()
-    finally:
-        with _lock:
-            _under_way.discard(meeting)
-
-
-def call_off() -> None:
-    """End all meetings of this process that are under way, from any thread."""
-    with _lock:
-        for meeting in _under_way:
-            meeting.call_off()
+    return hold_meeting(lambda: make_group(store, rank, size, timeout, neighbours))
 
 
 _PARTING_SECONDS = 3.0
@@ -145,6 +85,9 @@ class _Departure:
 
 class GlooTransport:
     """One process's side of it. `name` tells this group from others in the same store."""
+
+    broken_sums: frozenset[int] = frozenset()
+    """None: a sum that is cut off raises an error."""
 
     def __init__(
         self,

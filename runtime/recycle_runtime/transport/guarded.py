@@ -22,7 +22,19 @@ def is_of_others(error: BaseException | None) -> bool:
 
     Gloo raises plain RuntimeErrors and NCCL its own; others that derive from these say what is wrong here.
     """
-    return type(error) is RuntimeError or isinstance(error, dist.DistBackendError)
+    is_such = type(error) is RuntimeError or isinstance(error, dist.DistBackendError)
+    return is_such and error is not None and not is_of_device(error)
+
+
+_DEVICE_ERRORS = tuple(
+    kind for kind in (getattr(torch, name, None) for name in ("AcceleratorError", "OutOfMemoryError")) if kind
+)
+
+
+def is_of_device(error: BaseException) -> bool:
+    """Whether this process's device is at fault, or what it was asked to do."""
+    # Older versions of torch have no type for it.
+    return isinstance(error, _DEVICE_ERRORS) or str(error).startswith("CUDA error")
 
 
 class Waits(Protocol):
@@ -55,6 +67,15 @@ class GuardedTransport:
         self.tensor_group: Any = inner.tensor_group
         self.given_up = threading.Event()
         """Set when the group is left, or to be left: what the program waits for in it will not come."""
+
+    @property
+    def broken_sums(self) -> frozenset[int]:
+        return self._inner.broken_sums
+
+    @property
+    def waits_on_device(self) -> bool:
+        """Whether the device waits for other workers, whatever the host does. Any thread may ask."""
+        return getattr(self._inner, "waits_on_device", False)
 
     def send(self, worker: Worker, tensors: Sequence[torch.Tensor]) -> Pending | None:
         return self._started(lambda: self._inner.send(worker, tensors))
@@ -97,6 +118,8 @@ def guarded(work: Callable[[], _Result], waits: Waits) -> _Result:
     try:
         return work()
     except (RuntimeError, TimeoutError) as error:
+        if is_of_device(error):
+            raise
         raise PeerError(str(error)) from error
     finally:
         waits.end()
@@ -108,6 +131,8 @@ async def guarded_wait(work: Awaitable[_Result], waits: Waits) -> _Result:
     try:
         return await work
     except (RuntimeError, TimeoutError) as error:
+        if is_of_device(error):
+            raise
         raise PeerError(str(error)) from error
     finally:
         waits.end()

@@ -43,6 +43,11 @@ class Transport(Protocol):
     tensor_group: Any
     """The process group of this worker's tensor-parallel processes, None if there is only one."""
 
+    @property
+    def broken_sums(self) -> frozenset[int]:
+        """Chunks of which a sum was cut off by an abort without an error. Known once the group is left."""
+        ...
+
     def send(self, worker: Worker, tensors: Sequence[torch.Tensor]) -> Pending | None:
         """Post a message. Its tensors are held, and must not change, until `flush`, or `wait` on what this
         gives; None if nothing is held."""

@@ -1,10 +1,10 @@
 """Messages and sums over NCCL: every process has a GPU of its own.
 
-NCCL has no tags. What is sent and received on a communicator must match in order, and runs on one stream,
-where a send waits until it is received. So every channel, one way between two workers, has a communicator of
-its own: nothing waits behind a message of another neighbour or of the other direction. Only channels that the
-worker's stream uses are joined, all of them when training begins. The compiler puts the receives of a pair in
-the order of the sends, and no message waits for an instruction that comes after its receive.
+NCCL has no tags. What is sent and received on a communicator must match in order, and a send waits until it
+is received. So every channel, one way between two workers, has a communicator and a CUDA stream of its own:
+nothing waits behind a message of another neighbour or of the other direction. Only channels that the worker's
+stream uses are joined, all of them at the same time when training begins. The compiler puts the receives of a
+pair in the order of the sends, and no message waits for an instruction that comes after its receive.
 
 A receive does not wait for the work that was queued before it, or it could not overlap it: messages arrive in
 slots that no computation touches, and are copied out when they are used. It starts no earlier than the last
@@ -14,20 +14,32 @@ leave from slots too: what is sent directly is held until the GPU comes to it, a
 Gradients are summed over NCCL. The few numbers that all workers add up go over gloo: the first may
 wait for most of a step, which costs nothing on the host, and they need no place among the GPU's work.
 
-To join a channel takes both ends, and each waits for the other. All workers go through one and the same order
-(`joining_order`), so the channel that comes first among those not joined yet has both its ends there, and
-no wait is endless. Pairs with the same distance between their pipelines, at every second boundary, have no
-worker in common: they come next to each other in the order, and are joined at the same time.
+Nobody wakes a kernel that waits for a process which is gone: another thread aborts all communicators. Then
+every kernel ends at once, without what it waited for, and the GPU goes on with what is queued behind it, on
+numbers that mean nothing. None of these may leave the process, or count as a step:
 
-NcclTransport itself does not call CUDA: communicators and the GPU's queue of work come from NcclGroups and
-CudaComputeStream, or from a test.
+- Communicators end in the order sums, sends, tensor-parallel group, receives. When the first receive is let
+  go of, nothing that is computed from it can reach another process, which may not have heard of the failure
+  yet.
+- Before the first of them ends, sums that have not come to their end are noted (`broken_sums`). A step that
+  was made with one is taken back (`WorkerSteps.take_back_broken`).
+- Slots begin with zeros, so that half a message is made of nothing but old and new ones: indices stay
+  indices.
+
+NcclTransport itself does not call CUDA: communicators and the GPU's queues of work come from NcclLibrary and
+CudaQueues, or from a test.
 """
 
+import json
+import logging
 import os
+import threading
+import time
 import warnings
-from collections.abc import Generator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections import deque
+from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -38,9 +50,13 @@ from recycle_runtime.plan.message_counts import most_waiting
 from recycle_runtime.plan.worker_ids import Worker, numbered_worker
 from recycle_runtime.transport.gloo import GlooTransport
 from recycle_runtime.transport.interface import Arrival, Grid, Pending, TensorSpec
-from recycle_runtime.transport.messages import InOrder, packed_size, pieces, spans
+from recycle_runtime.transport.meeting import hold_meeting
+from recycle_runtime.transport.messages import InOrder, packed_size, pieces
+from recycle_runtime.transport.nccl_library import Membership, nccl
 from recycle_runtime.transport.peer_proof import Prove
 from recycle_runtime.transport.user_group import user_group
+
+_log = logging.getLogger(__name__)
 
 
 class Channel(NamedTuple):
@@ -60,67 +76,90 @@ def channels_of(stream: Sequence[Instruction], worker: Worker, pipelines: int) -
                 found.add(Channel(neighbour, worker))
             else:
                 found.add(Channel(worker, neighbour))
-    return sorted((each for each in found if each.sender != each.receiver), key=joining_order)
+    return sorted(each for each in found if each.sender != each.receiver)
 
 
-def joining_order(channel: Channel) -> tuple[int, int, int, int, int, bool]:
-    """Different for every channel, and the same on every worker."""
-    down = channel.sender[1] < channel.receiver[1]
-    upper, lower = channel if down else (channel.receiver, channel.sender)
-    return upper[1] % 2, lower[0] - upper[0], upper[1], upper[0], lower[1], down
-
-
-_SENDER, _RECEIVER, _TAG = 0, 1, 0
+_SENDER, _RECEIVER = 0, 1
+_MOST_BLOCKS = 8
+"""Thread blocks, so multiprocessors, of a channel."""
 _UNDER_WAY = 2
 """Messages on a channel; the next send waits on the GPU until the oldest of them is received."""
+_FLAG_SECONDS = 5.0
+"""The longest wait for an abort to reach all kernels; it takes a millisecond."""
+_TENSOR_SECONDS = 0.05
+"""torch aborts a process group on a thread of its own, and does not say when its kernels have heard of it."""
+
+Mark = Any
+"""A place in a queue of device work, such as a CUDA event."""
+Post = tuple[Any, Callable[[int], None]]
+"""A lane, and a call that queues work on it."""
 
 
-class Groups(Protocol):
-    """Makes process groups."""
+class RankOf(Protocol):
+    """One rank of a communicator: see `nccl_library.Communicator`."""
 
-    def make(self, store: dist.Store, rank: int, size: int) -> Any:
-        """This process's side of a group that adds up."""
+    def send(self, memory: torch.Tensor, rank: int, stream: int) -> None: ...
+    def receive(self, memory: torch.Tensor, rank: int, stream: int) -> None: ...
+    def sum(self, tensor: torch.Tensor, stream: int) -> None: ...
+
+
+class Communicators(Protocol):
+    """Makes and ends communicators: see `nccl_library.NcclLibrary`."""
+
+    def unique_id(self) -> bytes: ...
+    def join(self, wanted: Sequence[Membership]) -> Sequence[Any]: ...
+    def together(self, communicators: Sequence[Any], work: Callable[[], object]) -> None: ...
+    def abort(self, communicators: Sequence[Any], on_ended: Callable[[], None]) -> None: ...
+
+
+class Queues(Protocol):
+    """Queues of work of the GPU: one for computation, and lanes beside it."""
+
+    def enter_thread(self) -> None:
+        """This thread works with the GPU from now on."""
         ...
-
-    def make_channel(self, store: dist.Store, *, sends: bool) -> Any:
-        """One end of a group of two: the sender is 0, the receiver 1."""
-        ...
-
-    def for_users(self, group: Any) -> Any:
-        """The same as functions of torch.distributed take it."""
-        ...
-
-    def abort(self, groups: Sequence[Any]) -> None:
-        """End whatever they are doing."""
-        ...
-
-
-class ComputeStream(Protocol):
-    """The queue of work of the GPU, as far as messages must know it."""
 
     def allocate(self, size: int) -> torch.Tensor:
-        """So many bytes, free for what is queued from now on."""
+        """So many bytes that are 0, for what is queued from now on."""
         ...
 
-    def mark(self) -> Any:
-        """The end of what is queued now."""
+    def lane(self, kind: str, number: int) -> Any:
+        """The same one for the same arguments: its kind is sum, send or receive."""
         ...
 
-    def behind(self, marks: Sequence[Any]) -> AbstractContextManager[object]:
-        """What is posted inside comes after these marks alone."""
+    def post(self, lane: Any, after: Sequence[Mark], call: Callable[[int], None]) -> Mark:
+        """Call with the handle of a lane, whose work comes after these marks; the mark of its end."""
         ...
 
-    def finish(self) -> None:
-        """Wait until the GPU has nothing to do."""
+    def post_together(self, posts: Sequence[Post], run: Callable[[Callable[[], object]], None]) -> list[Mark]:
+        """The same on several lanes, after what is computed now; `run` is given what makes all calls."""
         ...
 
+    def mark(self) -> Mark:
+        """The end of what computation has queued now."""
+        ...
 
-def join_group(groups: Groups, compute: ComputeStream, store: dist.Store, rank: int, size: int) -> Any:
-    """A group that has added up something, so that its communicator is there."""
-    group = groups.make(store, rank, size)
-    group.allreduce([compute.allocate(1).zero_()]).wait()
-    compute.finish()
-    return group
+    def wait(self, mark: Mark) -> None:
+        """Computation that is queued from now on comes after the mark."""
+        ...
+
+    def finish(self, mark: Mark) -> None:
+        """Wait, on the host."""
+        ...
+
+    def is_done(self, mark: Mark) -> bool: ...
+
+
+class TensorGroup(Protocol):
+    """The process group of a worker's tensor-parallel ranks."""
+
+    users: Any
+    """As functions of torch.distributed take it."""
+
+    def abort(self) -> None: ...
+
+
+MakeTensorGroup = Callable[[dist.Store, int, int], TensorGroup]
 
 
 class _Slot:
@@ -128,29 +167,63 @@ class _Slot:
 
     def __init__(self) -> None:
         self.memory = torch.empty(0, dtype=torch.uint8)
-        self.works: list[Any] = []
-        """The last sends from it."""
-        self.free: Any = None
+        self.sent: Mark = None
+        """The end of the last send from it."""
+        self.free: Mark = None
         """After this mark what last arrived in it has been copied out."""
 
 
-class _Inbound:
-    """A channel to this worker."""
+class _End:
+    """One end of a channel, or this worker's part of a sum."""
 
-    def __init__(self, group: Any, slots: int) -> None:
-        self.group = group
+    def __init__(self, communicator: RankOf, lane: Any, slots: int = 0) -> None:
+        self.communicator, self.lane = communicator, lane
         self.slots = [_Slot() for _ in range(slots)]
         self.count = 0
         self.queue = InOrder()
+        self.last: Mark = None
+        """The end of what was posted last."""
+        self.open: list[_Sum] = []
+        """Sums of the last reduction."""
+
+    def next_slot(self) -> _Slot:
+        slot = self.slots[self.count % len(self.slots)]
+        self.count += 1
+        return slot
 
 
-class _Outbound:
-    """A channel from this worker."""
+class _Sum:
+    """A sum under way."""
 
-    def __init__(self, group: Any) -> None:
-        self.group = group
-        self.slots = [_Slot() for _ in range(_UNDER_WAY)]
-        self.count = 0
+    def __init__(self, mark: Mark, stand_behind: Callable[[Mark], None]) -> None:
+        self.mark, self._stand_behind = mark, stand_behind
+        self.is_used = False
+
+    def wait(self) -> None:
+        self.is_used = True
+        self._stand_behind(self.mark)
+
+
+class _Wanted(NamedTuple):
+    """A communicator to be made."""
+
+    label: str
+    ranks: list[int]
+    """Of processes, the one that names it first."""
+    is_channel: bool
+
+    @property
+    def told_by(self) -> list[int]:
+        """Processes that have something to say about it."""
+        return self.ranks if self.is_channel else self.ranks[:1]
+
+
+class _Told(NamedTuple):
+    """What a process says about communicators."""
+
+    named: dict[str, str]
+    """By the label of each."""
+    most_blocks: int | None
 
 
 class NcclTransport:
@@ -165,69 +238,113 @@ class NcclTransport:
         tp_rank: int,
         timeout: timedelta,
         stream: Sequence[Instruction],
-        groups: Groups,
-        compute: ComputeStream,
+        library: Communicators,
+        queues: Queues,
         prove: Prove | None = None,
+        make_tensor_group: MakeTensorGroup | None = None,
+        most_blocks: int | None = None,
     ) -> None:
-        self._grid, self._worker, self._tp_rank = grid, worker, tp_rank
-        self._groups, self._compute = groups, compute
+        """`most_blocks` is how many multiprocessors a channel may take while it waits."""
+        self._grid, self._me, self._timeout = grid, grid.rank(worker, tp_rank), timeout
+        self._library, self._queues = library, queues
         self._store = dist.PrefixStore(f"{name}/nccl", store)
+        self._lock = threading.Lock()
+        self._is_over = False
+        self._sums: dict[int, _End] = {}
+        """Of each chunk of this worker that other workers hold too."""
+        self._in: dict[Worker, _End] = {}
+        self._out: dict[Worker, _End] = {}
+        self._tensor: TensorGroup | None = None
+        self._last_use: Mark = None
+        """Where the last computation that used a message begins."""
+        self._standing: deque[tuple[Mark, Mark]] = deque()
+        """Waits of the device for other workers: what comes before each, and its end."""
+        self.broken_sums: frozenset[int] = frozenset()
+        """Chunks of which a sum had not come to its end when the communicators were aborted."""
         self._gloo = GlooTransport(store, name, grid, worker, tp_rank, timeout, prove=prove)
-        self._made: list[Any] = []
-        self._holders = {
-            chunk: self._join(f"holders/{chunk}/{tp_rank}", grid.holder_ranks(chunk, tp_rank))
-            for chunk in grid.sums_of(worker)
-        }
-        """Of each chunk of this worker, those that hold it; None if no other worker does."""
-        tensor_group = self._join(f"tensor/{worker[0]}/{worker[1]}", grid.tensor_ranks(worker))
-        self.tensor_group: Any = None if tensor_group is None else groups.for_users(tensor_group)
-        self._in: dict[Worker, _Inbound] = {}
-        self._out: dict[Worker, _Outbound] = {}
-        waiting = most_waiting(stream, grid.pipelines)
-        for channel in channels_of(stream, worker, grid.pipelines):
-            self._join_channel(channel, waiting)
-        self._last_use: Any = None
-        """A mark: where the last computation that used a message begins."""
+        sums = {chunk: grid.holder_ranks(chunk, tp_rank) for chunk in grid.sums_of(worker)}
+        sums = {chunk: ranks for chunk, ranks in sums.items() if len(ranks) > 1}
+        channels = channels_of(stream, worker, grid.pipelines)
+        wanted = [_Wanted(f"sum/{chunk}/{tp_rank}", ranks, False) for chunk, ranks in sums.items()]
+        for channel in channels:
+            ends = [grid.rank(end, tp_rank) for end in channel]
+            wanted.append(_Wanted(f"{ends[0]}>{ends[1]}", ends, True))
+        tensor_ranks = grid.tensor_ranks(worker)
+
+        def connect() -> None:
+            queues.enter_thread()
+            if make_tensor_group is not None and len(tensor_ranks) > 1:
+                own = dist.PrefixStore(f"tensor/{worker[0]}/{worker[1]}", self._store)
+                self._keep_tensor_group(make_tensor_group(own, tp_rank, len(tensor_ranks)))
+            began = time.monotonic()
+            made = self._join(wanted, most_blocks)
+            joined = time.monotonic()
+            waiting = most_waiting(stream, grid.pipelines)
+            self._use(
+                dict(zip(sums, made, strict=False)),
+                list(zip(channels, made[len(sums) :], strict=True)),
+                worker,
+                waiting,
+            )
+            self._connect_all()
+            seconds = joined - began, time.monotonic() - joined
+            _log.info("%d communicators joined in %.3f s, connected in %.3f s", len(made), *seconds)
+
+        hold_meeting(connect, self.abort)
+        self.tensor_group: Any = None if self._tensor is None else self._tensor.users
 
     @property
     def communicators(self) -> int:
         """How many this process has."""
-        return len(self._made)
+        return 0 if self._is_over else len(self._sums) + len(self._in) + len(self._out)
+
+    @property
+    def waits_on_device(self) -> bool:
+        """Whether computation has come to a message or a sum that others have not made yet. Any thread may
+        ask."""
+        with self._lock:
+            self._forget_ended_waits()
+            return bool(self._standing) and not self._is_over and self._is_done(self._standing[0][0])
 
     def send(self, worker: Worker, tensors: Sequence[torch.Tensor]) -> Pending | None:
         channel, specs = self._out[worker], tuple(map(TensorSpec.of, tensors))
-        slot = channel.slots[channel.count % len(channel.slots)]
-        channel.count += 1
-        for work in slot.works:
-            work.wait()
-        if slot.memory.numel() < packed_size(specs):
-            slot.memory = self._compute.allocate(packed_size(specs))
+        slot, size = channel.next_slot(), packed_size(specs)
+        if slot.sent is not None:
+            self._stand_behind(slot.sent)
+        if slot.memory.numel() < size:
+            slot.memory = self._queues.allocate(size)
         for piece, tensor in zip(pieces(slot.memory, specs), tensors, strict=True):
             piece.copy_(tensor.detach())
-        slot.works = [
-            channel.group.send([slot.memory[first:end]], _RECEIVER, _TAG) for first, end in _full(specs)
-        ]
+        call = partial(channel.communicator.send, slot.memory[:size], _RECEIVER)
+        slot.sent = channel.last = self._queues.post(channel.lane, [self._queues.mark()], call)
         return None
 
     def receive(self, worker: Worker, specs: Sequence[TensorSpec]) -> Arrival:
         channel, wanted = self._in[worker], tuple(specs)
         if len(channel.queue) == len(channel.slots):
             raise RuntimeError(f"more than {len(channel.slots)} messages of {worker} wait: not in the stream")
-        slot = channel.slots[channel.count % len(channel.slots)]
-        channel.count += 1
-        if slot.memory.numel() < packed_size(wanted):
-            slot.memory = self._compute.allocate(packed_size(wanted))
-            slot.free = self._compute.mark()
+        slot, size = channel.next_slot(), packed_size(wanted)
+        if slot.memory.numel() < size:
+            slot.memory = self._queues.allocate(size)
+            slot.free = self._queues.mark()
         marks = [mark for mark in (slot.free, self._last_use) if mark is not None]
-        with self._compute.behind(marks):
-            works = [
-                channel.group.recv([slot.memory[first:end]], _SENDER, _TAG) for first, end in _full(wanted)
-            ]
-        return channel.queue.ask(lambda: self._fetch(slot, wanted, works))
+        call = partial(channel.communicator.receive, slot.memory[:size], _SENDER)
+        arrived = channel.last = self._queues.post(channel.lane, marks, call)
+        return channel.queue.ask(lambda: self._fetch(slot, wanted, arrived))
 
     def start_peer_sum(self, chunk: int, tensor: torch.Tensor) -> Pending | None:
-        holders = self._holders[chunk]
-        return None if holders is None else holders.allreduce([tensor])
+        peers = self._sums.get(chunk)
+        if peers is None:
+            return None
+        if all(each.is_used for each in peers.open):
+            # Of the step before: no more than one step may have to be taken back.
+            for each in peers.open:
+                self._queues.finish(each.mark)
+            peers.open = []
+        call = partial(peers.communicator.sum, tensor)
+        peers.last = self._queues.post(peers.lane, [self._queues.mark()], call)
+        peers.open.append(_Sum(peers.last, self._stand_behind))
+        return peers.open[-1]
 
     def start_sum(self, tensor: torch.Tensor) -> Pending | None:
         return self._gloo.start_sum(tensor)
@@ -239,64 +356,171 @@ class NcclTransport:
         """What was sent is in slots, and nothing else is held."""
 
     def abort(self) -> None:
-        """After a failure: end all communication, on every survivor. Any thread may call it."""
-        made, self._made = self._made, []
-        if made:
-            self._groups.abort(made)
+        """End all communication of this process, after a failure; its kernels have ended, or are about to,
+        when this returns. Any thread may call it, as often as it likes."""
+        with self._lock:
+            if self._is_over:
+                return
+            self._is_over = True
+            self.broken_sums = frozenset(
+                chunk
+                for chunk, peers in self._sums.items()
+                if not all(self._is_done(each.mark) for each in peers.open)
+            )
+        ended = threading.Event()
+        threading.Thread(target=self._end_all, args=(ended,), name="abort", daemon=True).start()
+        ended.wait(_FLAG_SECONDS)
 
     def close(self) -> None:
         self.abort()
+        # A kernel that was let go of may still write: memory is used again, and gradients, after its end.
+        for end in self._ends():
+            if end.last is not None:
+                self._queues.wait(end.last)
         self._in.clear()
         self._out.clear()
-        self._holders.clear()
-        self.tensor_group = None
+        self._sums.clear()
+        self._standing.clear()
+        self._tensor = self.tensor_group = None
         self._gloo.close()
 
-    def _fetch(self, slot: _Slot, specs: tuple[TensorSpec, ...], works: list[Any]) -> list[torch.Tensor]:
-        for work in works:
-            work.wait()
+    def _ends(self) -> list[_End]:
+        """In the order in which they are aborted."""
+        return [*self._sums.values(), *self._out.values(), *self._in.values()]
+
+    def _end_all(self, ended: threading.Event) -> None:
+        self._queues.enter_thread()
+        outgoing = [end.communicator for end in (*self._sums.values(), *self._out.values())]
+        incoming = [end.communicator for end in self._in.values()]
+        tensor = self._tensor
+        try:
+            if tensor is None:
+                self._library.abort([*outgoing, *incoming], ended.set)
+                return
+            quiet = threading.Event()
+            first = threading.Thread(target=self._library.abort, args=(outgoing, quiet.set), daemon=True)
+            first.start()
+            quiet.wait(_FLAG_SECONDS)
+            second = threading.Thread(target=tensor.abort, daemon=True)
+            second.start()
+            second.join(_TENSOR_SECONDS)
+            self._library.abort(incoming, ended.set)
+        except RuntimeError as error:
+            # What is left of them is never used again.
+            _log.warning("communicators were not freed: %s", error)
+        finally:
+            ended.set()
+
+    def _is_done(self, mark: Mark) -> bool:
+        try:
+            return self._queues.is_done(mark)
+        except RuntimeError:
+            # The device has an error of its own, which the main thread meets too.
+            return False
+
+    def _stand_behind(self, mark: Mark) -> None:
+        """Computation waits for other workers."""
+        # Outside of the lock: a queue of the device may be full, and an abort must not wait for that.
+        before = self._queues.mark()
+        with self._lock:
+            self._forget_ended_waits()
+            self._standing.append((before, mark))
+        self._queues.wait(mark)
+
+    def _forget_ended_waits(self) -> None:
+        while self._standing and self._is_done(self._standing[0][1]):
+            self._standing.popleft()
+
+    def _fetch(self, slot: _Slot, specs: tuple[TensorSpec, ...], arrived: Mark) -> list[torch.Tensor]:
+        self._stand_behind(arrived)
         tensors = [piece.clone() for piece in pieces(slot.memory, specs)]
-        slot.free = self._last_use = self._compute.mark()
+        slot.free = self._last_use = self._queues.mark()
         return tensors
 
-    def _join(self, label: str, ranks: list[int]) -> Any:
-        """A group of more than one process, None for one alone."""
-        if len(ranks) < 2:
-            return None
-        rank = ranks.index(self._grid.rank(self._worker, self._tp_rank))
-        store = dist.PrefixStore(label, self._store)
-        self._made.append(join_group(self._groups, self._compute, store, rank, len(ranks)))
-        return self._made[-1]
+    # Joining, on the thread of a meeting.
 
-    def _join_channel(self, channel: Channel, waiting: dict[Worker, int]) -> None:
-        sends = channel.sender == self._worker
-        ends = [self._grid.rank(end, self._tp_rank) for end in channel]
-        store = dist.PrefixStore(f"{ends[0]}>{ends[1]}", self._store)
-        group = self._groups.make_channel(store, sends=sends)
-        self._made.append(group)
-        # A first message makes the communicator, and connects both ends.
-        message = [self._compute.allocate(1).zero_()]
-        work = group.send(message, _RECEIVER, _TAG) if sends else group.recv(message, _SENDER, _TAG)
-        work.wait()
-        self._compute.finish()
-        if sends:
-            self._out[channel.receiver] = _Outbound(group)
-        else:
-            self._in[channel.sender] = _Inbound(group, waiting[channel.sender] + 1)
+    def _keep_tensor_group(self, group: TensorGroup) -> None:
+        with self._lock:
+            self._tensor, is_late = group, self._is_over
+        if is_late:
+            group.abort()
+
+    def _join(self, wanted: Sequence[_Wanted], most_blocks: int | None) -> list[Any]:
+        """All communicators at the same time. Each is named by its first rank. Every process says in one
+        message what it names, and how many blocks it has for a channel: both ends must take the same."""
+        named = {each.label: self._library.unique_id().hex() for each in wanted if each.ranks[0] == self._me}
+        told = {self._me: _Told(named, most_blocks)}
+        self._store.set(f"told/{self._me}", json.dumps(told[self._me]))
+        for rank in sorted({rank for each in wanted for rank in each.told_by} - {self._me}):
+            key = f"told/{rank}"
+            self._store.wait([key], self._timeout)
+            told[rank] = _Told(*json.loads(self._store.get(key)))
+        members = [
+            Membership(
+                bytes.fromhex(told[each.ranks[0]].named[each.label]),
+                each.ranks.index(self._me),
+                len(each.ranks),
+                min(told[rank].most_blocks or _MOST_BLOCKS for rank in each.ranks)
+                if each.is_channel
+                else None,
+            )
+            for each in wanted
+        ]
+        return list(self._library.join(members)) if members else []
+
+    def _use(
+        self,
+        sums: dict[int, Any],
+        channels: Sequence[tuple[Channel, Any]],
+        worker: Worker,
+        waiting: dict[Worker, int],
+    ) -> None:
+        lane = self._queues.lane
+        with self._lock:
+            for number, (chunk, made) in enumerate(sums.items()):
+                self._sums[chunk] = _End(made, lane("sum", number))
+            for number, (channel, made) in enumerate(channels):
+                if channel.sender == worker:
+                    self._out[channel.receiver] = _End(made, lane("send", number), _UNDER_WAY)
+                else:
+                    slots = waiting[channel.sender] + 1
+                    self._in[channel.sender] = _End(made, lane("receive", number), slots)
+            is_late = self._is_over
+        if is_late:
+            self._end_all(threading.Event())
+
+    def _connect_all(self) -> None:
+        """A first message makes connections: later on, nobody waits on the host for a process that is
+        gone."""
+        memory = [self._queues.allocate(1) for _ in self._ends()]
+        calls = [
+            *(end.communicator.sum for end in self._sums.values()),
+            *(partial(end.communicator.send, rank=_RECEIVER) for end in self._out.values()),
+            *(partial(end.communicator.receive, rank=_SENDER) for end in self._in.values()),
+        ]
+        posts: list[Post] = [
+            (end.lane, lambda stream, call=call, own=own: call(own, stream=stream))
+            for end, call, own in zip(self._ends(), calls, memory, strict=True)
+        ]
+        made = [end.communicator for end in self._ends()]
+        marks = self._queues.post_together(posts, partial(self._library.together, made))
+        for end, mark in zip(self._ends(), marks, strict=True):
+            end.last = mark
+            self._queues.finish(mark)
 
 
-def _full(specs: Sequence[TensorSpec]) -> list[tuple[int, int]]:
-    """The spans of tensors that are not empty: NCCL has nothing to do for the others."""
-    return [(first, end) for first, end in spans(specs) if end > first]
-
-
-ENVIRONMENT = {"CUDA_DEVICE_MAX_CONNECTIONS": "32", "CUDA_MODULE_LOADING": "EAGER"}
+ENVIRONMENT = {
+    "CUDA_DEVICE_MAX_CONNECTIONS": "32",
+    "CUDA_MODULE_LOADING": "EAGER",
+    "NCCL_RUNTIME_CONNECT": "0",
+}
 """Communicators wait on the GPU. With few hardware queues a computation may stand behind such a wait, and
-loading a kernel at its first use may wait for all that runs; both could make two GPUs wait for each other."""
+loading a kernel at its first use may wait for all that runs; both could make two GPUs wait for each other.
+NCCL connects ranks for an algorithm when it is first used, unless told otherwise: that would wait on the
+host, where no abort helps, for a rank that is gone."""
 
 _MOST_CHANNELS = 28
 """The hardware has 32 queues; computation, sums and copies take some."""
-_MOST_BLOCKS = 8
 _SHARE = 4
 """All channels of a worker together may take this fraction (one in so many) of the GPU while they wait."""
 
@@ -319,8 +543,6 @@ def join_over_nccl(
     prove: Prove | None = None,
 ) -> NcclTransport:
     """The transport of a worker that has this GPU to itself."""
-    if not dist.is_nccl_available():
-        raise RuntimeError("every worker has a GPU of its own, but this torch was built without NCCL")
     channels = len(channels_of(stream, worker, grid.pipelines))
     wanted = [f"{key}={value}" for key, value in ENVIRONMENT.items() if os.environ.get(key) != value]
     if channels and wanted:
@@ -332,76 +554,91 @@ def join_over_nccl(
             "may share a hardware queue with a receive, and messages over NCCL may hang",
             stacklevel=2,
         )
-    groups = NcclGroups(device, timeout, channels)
+    processors: int = torch.cuda.get_device_properties(device).multi_processor_count
     return NcclTransport(
-        store, name, grid, worker, tp_rank, timeout, stream, groups, CudaComputeStream(device), prove
+        store,
+        name,
+        grid,
+        worker,
+        tp_rank,
+        timeout,
+        stream,
+        nccl(),
+        CudaQueues(device),
+        prove,
+        partial(TorchTensorGroup, timeout),
+        max(1, min(_MOST_BLOCKS, processors // (_SHARE * max(1, channels)))),
     )
 
 
-class NcclGroups:
-    """Communicators of this GPU."""
+class TorchTensorGroup:
+    """A process group of torch, since the user's program calls torch.distributed with it."""
 
-    def __init__(self, device: torch.device, timeout: timedelta, channels: int) -> None:
-        self._device, self._timeout = device, timeout
-        processors: int = torch.cuda.get_device_properties(device).multi_processor_count
-        self._blocks = max(1, min(_MOST_BLOCKS, processors // (_SHARE * max(1, channels))))
-        # One communicator for every channel is what is wanted here.
-        warnings.filterwarnings("ignore", message=".*An unbatched P2P op")
+    def __init__(self, timeout: timedelta, store: dist.Store, rank: int, size: int) -> None:
+        backend: Any = vars(dist)["ProcessGroupNCCL"]
+        options = backend.Options()
+        options._timeout = timeout
+        self._group = backend(store, rank, size, options)
+        # The first sum makes the communicator.
+        self._group.allreduce([torch.zeros(1, device="cuda")]).wait()
+        torch.cuda.current_stream().synchronize()
+        self.users = user_group(self._group, dist.ProcessGroup.BackendType.NCCL, ["cuda"])
 
-    def make(self, store: dist.Store, rank: int, size: int) -> Any:
-        return _nccl()(store, rank, size, self._options(high_priority=False))
-
-    def make_channel(self, store: dist.Store, *, sends: bool) -> Any:
-        # Streams come from two pools of 32, by priority: a send never shares a stream with a receive.
-        options = self._options(high_priority=sends)
-        if hasattr(options, "config"):
-            options.config.max_ctas = self._blocks
-        return _nccl()(store, 0 if sends else 1, 2, options)
-
-    def for_users(self, group: Any) -> Any:
-        return user_group(group, dist.ProcessGroup.BackendType.NCCL, ["cuda"])
-
-    def abort(self, groups: Sequence[Any]) -> None:
-        # One by one they could wait for each other's kernels.
-        groups[0]._group_start()
-        try:
-            for group in groups:
-                group.abort()
-        finally:
-            groups[0]._group_end()
-
-    def _options(self, *, high_priority: bool) -> Any:
-        options = _nccl().Options(is_high_priority_stream=high_priority)
-        options._timeout = self._timeout
-        return options
+    def abort(self) -> None:
+        self._group.abort()
 
 
-class CudaComputeStream:
-    """The current stream, and another one for receives that must not wait for it."""
+_PRIORITY = {"send": -1, "receive": 0, "sum": 0}
+"""Streams come from two pools of 32, by priority: a send never shares a stream with a receive."""
+_lanes: dict[tuple[torch.device, str, int], torch.cuda.Stream] = {}
+"""Of this process, for all its generations."""
+
+
+class CudaQueues:
+    """The current stream, and others beside it."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._posts = torch.cuda.Stream(device)
+
+    def enter_thread(self) -> None:
+        torch.cuda.set_device(self._device)
 
     def allocate(self, size: int) -> torch.Tensor:
-        return torch.empty(size, dtype=torch.uint8, device=self._device)
+        return torch.zeros(size, dtype=torch.uint8, device=self._device)
 
-    def mark(self) -> Any:
-        event = torch.cuda.Event()
-        event.record(torch.cuda.current_stream(self._device))
-        return event
+    def lane(self, kind: str, number: int) -> torch.cuda.Stream:
+        key = self._device, kind, number
+        if key not in _lanes:
+            _lanes[key] = torch.cuda.Stream(self._device, priority=_PRIORITY[kind])
+        return _lanes[key]
 
-    @contextmanager
-    def behind(self, marks: Sequence[Any]) -> Generator[None]:
-        for mark in marks:
-            self._posts.wait_event(mark)
-        with torch.cuda.stream(self._posts):
-            yield
+    def post(self, lane: Any, after: Sequence[Mark], call: Callable[[int], None]) -> Mark:
+        for mark in after:
+            lane.wait_event(mark)
+        call(lane.cuda_stream)
+        return _recorded(lane)
 
-    def finish(self) -> None:
-        torch.cuda.synchronize(self._device)
+    def post_together(self, posts: Sequence[Post], run: Callable[[Callable[[], object]], None]) -> list[Mark]:
+        begin = self.mark()
+        for lane, _ in posts:
+            lane.wait_event(begin)
+        run(lambda: [call(lane.cuda_stream) for lane, call in posts])
+        return [_recorded(lane) for lane, _ in posts]
+
+    def mark(self) -> Mark:
+        return _recorded(torch.cuda.current_stream(self._device))
+
+    def wait(self, mark: Mark) -> None:
+        torch.cuda.current_stream(self._device).wait_event(mark)
+
+    def finish(self, mark: Mark) -> None:
+        mark.synchronize()
+
+    def is_done(self, mark: Mark) -> bool:
+        return mark.query()
 
 
-def _nccl() -> Any:
-    """Not there in every build of torch."""
-    return vars(dist)["ProcessGroupNCCL"]
+def _recorded(stream: Any) -> torch.cuda.Event:
+    event = torch.cuda.Event()
+    event.record(stream)
+    return event

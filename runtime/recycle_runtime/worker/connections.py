@@ -4,8 +4,8 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from recycle_runtime.transport.gloo import call_off
 from recycle_runtime.transport.guarded import GuardedTransport
+from recycle_runtime.transport.meeting import call_off
 from recycle_runtime.transport.sockets import GroupSockets, making_group
 
 
@@ -43,10 +43,13 @@ class GroupConnections:
         """The group is gone: from now on nothing is broken off any more."""
         with self._lock:
             gone, self._sockets = self._sockets, []
-            self._transport = None
+            transport, self._transport = self._transport, None
         for sockets in gone:
             sockets.break_off()
             sockets.retire()
+        if transport is not None:
+            # After the sockets: what an abort leaves behind on a device must not reach anybody.
+            transport.abort()
 
     def opened(self) -> dict[int, int]:
         """Sockets that are open now, descriptor to identity, for another thread to look at."""

@@ -116,6 +116,10 @@ class TrainingSession(Protocol):
         """Nothing of the last step is open any more."""
         ...
 
+    def take_back_broken(self) -> None:
+        """The group was aborted: no step counts that was made with what an abort has left."""
+        ...
+
     def close(self) -> None:
         """Leave the group; what was under way is dropped."""
         ...
@@ -397,6 +401,9 @@ class _Session:
 
     async def settle(self) -> None:
         self._inner.settle()
+
+    def take_back_broken(self) -> None:
+        self._inner.take_back_broken()
 
     def close(self) -> None:
         self._inner.close()

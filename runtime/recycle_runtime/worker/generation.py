@@ -55,6 +55,10 @@ _CPU = torch.device("cpu")
 _SAY_EVERY = 5.0
 
 
+def _never() -> bool:
+    return False
+
+
 class Interrupted(Exception):  # noqa: N818
     """The coordinator wants all workers to leave the group."""
 
@@ -140,6 +144,7 @@ class Generation:
             inner = await guarded_wait(meeting, equipment.active)
         transport = engine.guarded(inner, equipment.active)
         self.connections.use(transport)
+        equipment.heartbeat.device_waits = lambda: transport.waits_on_device
         return transport
 
     async def begin(self, chunks: HeldChunks, transport: Any) -> Copied | None:
@@ -179,6 +184,8 @@ class Generation:
         self._unreported = step, equipment.surroundings.now()
         # Nothing is drawn ahead for a step that may not come.
         report = await session.run(step, equipment.link.hold_at)
+        # What was read from a device may be what an abort has left there.
+        self.go_on_or_leave()
         equipment.heartbeat.is_first = False
         self._unreported = None
         if self._is_first_step and self.speaks_for_stage:
@@ -220,7 +227,10 @@ class Generation:
     def close(self, *, is_stuck: bool = False) -> None:
         """Out of the group, or just leave it alone if a thread is stuck in it."""
         self._equipment.link.on_leave = None
+        self._equipment.heartbeat.device_waits = _never
         self.connections.close()
+        if self._session is not None:
+            self._session.take_back_broken()
         self._report_made_step()
         for joiner in self._joiners:
             joiner.give_up()
@@ -244,6 +254,7 @@ class Generation:
             assert self._chunks is not None
             self._rate = self._chunks.rate
             share = LossShare(equipment.link.step, self._session.loss, self._rate, self._chunks.corrections)
+            self.go_on_or_leave()
             equipment.link.say(share)
         equipment.hooks.before_instruction(position)
 

@@ -1,6 +1,6 @@
 """What a worker process shows on its node's board, and the thread that shows it. Standard library only."""
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 from recycle_runtime.protocol.heartbeat_board import Board, Line
@@ -23,6 +23,8 @@ class Heartbeat:
         self.is_first = True
         """Until a step has been made with the layers that the process has."""
         self.fault = 0
+        self.device_waits: Callable[[], bool] = lambda: False
+        """Whether the device waits for other workers; the host may wait for the device meanwhile."""
         self._has_ended = False
         self.show()
         self._around.start(self._repeat, "heartbeat")
@@ -33,7 +35,7 @@ class Heartbeat:
             self.generation,
             self.step,
             self.position,
-            int(self.is_waiting),
+            int(self.is_waiting or self.device_waits()),
             int(self.is_up),
             self.fault,
             int(self.is_first),

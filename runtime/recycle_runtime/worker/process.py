@@ -52,7 +52,7 @@ from recycle_runtime.protocol.messages import (
 from recycle_runtime.protocol.remote_store import StoreError
 from recycle_runtime.protocol.surroundings import Line, Machine, Surroundings, completed
 from recycle_runtime.transport.choose import device_of
-from recycle_runtime.transport.guarded import PeerError, is_of_others
+from recycle_runtime.transport.guarded import PeerError, is_of_device, is_of_others
 from recycle_runtime.transport.sockets import Ends
 from recycle_runtime.transport.user_group import StandingGroup
 from recycle_runtime.worker.checkpoints import WorkerCheckpoints, as_checkpoint_error
@@ -245,18 +245,24 @@ class WorkerProcess:
         except StreamError as error:
             if isinstance(error.__cause__, PeerError | StoreError | WireError):
                 self._broken(number, error.__cause__)
-            elif not isinstance(error.__cause__, Interrupted) and not await self._is_another_ranks_fault(
-                error.__cause__
-            ):
+            elif not await self._is_fault_of_others(error.__cause__):
                 raise
         finally:
             self._requests.rest()
         self._close()
         return None
 
-    async def _is_another_ranks_fault(self, cause: BaseException | None) -> bool:
-        """A collective of the program that failed because a worker left: an order to leave comes soon, or the
-        coordinator is away, until it is found or given up."""
+    async def _is_fault_of_others(self, cause: BaseException | None) -> bool:
+        """An instruction failed because the group is being left: it was told so, or what it worked with was
+        left by an abort; a fault of the program comes again with the next group. Or a collective of the
+        program failed because a worker left: an order to leave comes soon, or the coordinator is away, until
+        it is found or given up."""
+        if isinstance(cause, Interrupted):
+            return True
+        is_own = cause is None or is_of_device(cause) or self._hooks.caused(cause)
+        if self.link.asked > self.link.generation and not is_own:
+            _log.info("an error while the group is left: %s", cause)
+            return True
         if self._tensor_group is None or not is_of_others(cause):
             return False
         seconds = _AWAY_SECONDS if "connection" in str(cause).lower() else _RANKS_SECONDS

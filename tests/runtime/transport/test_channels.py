@@ -1,4 +1,4 @@
-"""Which channels workers join, in an order that cannot lock, and what may wait for what on the GPU."""
+"""Which channels workers join, and what may wait for what on the GPU."""
 
 from collections import Counter
 from functools import cache
@@ -14,7 +14,7 @@ from recycle_compiler.ir.target import Target
 from recycle_compiler.planner.compile import plan_failed
 from recycle_runtime.plan.isa import RECEIVES, USES_NEIGHBOUR, Instruction, Opcode
 from recycle_runtime.plan.worker_ids import Worker, numbered_worker
-from recycle_runtime.transport.nccl import Channel, channels_of, joining_order
+from recycle_runtime.transport.nccl import Channel, channels_of
 from tests.support.jobs import figure3, small_targets
 
 FAILED = [[], [(1, 2)], [(1, 2), (0, 0)], [(1, 2), (0, 0), (2, 2)]]
@@ -33,20 +33,6 @@ def planned(failed: list[tuple[int, int]]) -> Lists:
 @cache
 def _planned(failed: tuple[tuple[int, int], ...]) -> Lists:
     return streams_of(plan_failed(figure3((4, 3, 2, 1)), failure_set(failed)))
-
-
-def rounds_to_join(wanted: dict[Worker, list[Channel]]) -> int:
-    """Every worker stands at its first channel until the other end is there too."""
-    rounds = 0
-    while any(wanted.values()):
-        heads = Counter(queue[0] for queue in wanted.values() if queue)
-        joined = {channel for channel, ends in heads.items() if ends == 2}
-        assert joined, "everybody waits for somebody else"
-        for queue in wanted.values():
-            if queue and queue[0] in joined:
-                queue.pop(0)
-        rounds += 1
-    return rounds
 
 
 def waits(streams: Lists, pipelines: int) -> TopologicalSorter[object]:
@@ -84,31 +70,11 @@ def test_both_ends_know_of_a_channel(failed: list[tuple[int, int]]) -> None:
     streams = planned(failed)
     ends = Counter(channel for worker in streams for channel in channels_of(streams[worker], worker, 3))
     assert set(ends.values()) == {2}
-    assert len({joining_order(channel) for channel in ends}) == len(ends)
 
 
 def test_a_plan_without_failures_needs_its_neighbours_alone() -> None:
     streams = planned([])
     assert [len(channels_of(streams[0, stage], (0, stage), 3)) for stage in range(4)] == [2, 4, 4, 2]
-
-
-@pytest.mark.parametrize(("failed", "most"), list(zip(FAILED, (4, 12, 16, 16), strict=True)))
-def test_all_join(failed: list[tuple[int, int]], most: int) -> None:
-    streams = planned(failed)
-    wanted = {worker: channels_of(stream, worker, 3) for worker, stream in streams.items()}
-    assert rounds_to_join(wanted) <= most
-
-
-def test_joining_does_not_take_longer_with_more_stages() -> None:
-    def chain(stages: int) -> dict[Worker, list[Channel]]:
-        pairs = [((0, stage), (0, stage + 1)) for stage in range(stages - 1)]
-        every = [Channel(*pair) for pair in pairs] + [Channel(*reversed(pair)) for pair in pairs]
-        return {
-            (0, stage): sorted((c for c in every if (0, stage) in c), key=joining_order)
-            for stage in range(stages)
-        }
-
-    assert rounds_to_join(chain(4)) == rounds_to_join(chain(64)) == 4
 
 
 @pytest.mark.parametrize("failed", FAILED)
@@ -124,4 +90,3 @@ def test_random_plans_would_not_lock(target: Target, data: st.DataObject) -> Non
     streams = streams_of(plan_failed(target.job, failed))
     pipelines = target.job.pipelines
     waits(streams, pipelines).prepare()
-    rounds_to_join({worker: channels_of(stream, worker, pipelines) for worker, stream in streams.items()})

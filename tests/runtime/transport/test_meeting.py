@@ -8,7 +8,8 @@ import torch
 import torch.distributed as dist
 
 from recycle_runtime.protocol.codec import WireError
-from recycle_runtime.transport.gloo import CalledOffError, call_off, meet
+from recycle_runtime.transport.gloo import meet
+from recycle_runtime.transport.meeting import CalledOffError, call_off
 
 LONG = timedelta(seconds=120)
 

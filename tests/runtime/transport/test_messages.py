@@ -14,8 +14,8 @@ from recycle_runtime.plan.isa import Instruction, Opcode
 from recycle_runtime.transport.cuda_ipc import CudaIpcTransport, SharedCounters, Stopped
 from recycle_runtime.transport.interface import Grid, TensorSpec
 from recycle_runtime.transport.nccl import NcclTransport
-from tests.runtime.transport.loopback import HostStream, LoopbackGroups
 from tests.runtime.transport.shared_host import SharedHost
+from tests.runtime.transport.standing import HostQueues, StandingLibrary
 from tests.runtime.transport.workers import in_threads
 
 FIRST, SECOND = (0, 0), (0, 1)
@@ -41,12 +41,12 @@ class Nccl:
     """Two workers and what is between them."""
 
     def __init__(self) -> None:
-        self.groups, self.store = LoopbackGroups(), dist.HashStore()
+        self.library, self.store = StandingLibrary(), dist.HashStore()
 
     def join(self, number: int) -> Any:
         worker, stream = GRID.workers[number], (sending(), receiving(SLOTS - 1))[number]
         return NcclTransport(
-            self.store, "first", GRID, worker, 0, PATIENCE, stream, self.groups, HostStream()
+            self.store, "first", GRID, worker, 0, PATIENCE, stream, self.library, HostQueues()
         )
 
 

@@ -19,8 +19,8 @@ from recycle_runtime.transport.cuda_ipc import CudaIpcTransport
 from recycle_runtime.transport.interface import Grid
 from recycle_runtime.transport.nccl import NcclTransport
 from tests.runtime.training.alone import train_alone
-from tests.runtime.transport.loopback import PATIENCE, HostStream, LoopbackGroups
 from tests.runtime.transport.shared_host import SharedHost
+from tests.runtime.transport.standing import PATIENCE, HostQueues, StandingLibrary
 from tests.runtime.transport.workers import Join, train_over
 from tests.support.jobs import figure3
 
@@ -43,9 +43,12 @@ FAILED = [[], [(1, 2)], [(1, 2), (0, 0)], [(1, 2), (0, 0), (2, 2)]]
 _PATIENCE = timedelta(seconds=PATIENCE)
 
 
-def over_nccl(groups: LoopbackGroups) -> Join:
+def over_nccl(*, sends_wait: bool = False) -> Join:
+    library = StandingLibrary()
+
     def join(store: dist.Store, grid: Grid, worker: Worker, stream: Sequence[Instruction]) -> Any:
-        return NcclTransport(store, "first", grid, worker, 0, _PATIENCE, stream, groups, HostStream())
+        queues = HostQueues(sends_wait=sends_wait)
+        return NcclTransport(store, "first", grid, worker, 0, _PATIENCE, stream, library, queues)
 
     return join
 
@@ -83,14 +86,12 @@ def growing(tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("failed", FAILED)
 def test_nccl(tmp_path: Path, failed: list[tuple[int, int]]) -> None:
-    groups = LoopbackGroups()
-    check(over_nccl(groups), tmp_path, failed)
-    assert groups.left == 0
+    check(over_nccl(), tmp_path, failed)
 
 
 @pytest.mark.parametrize("failed", FAILED)
 def test_nccl_even_if_every_send_waits_for_its_receive(tmp_path: Path, failed: list[tuple[int, int]]) -> None:
-    check(over_nccl(LoopbackGroups(synchronous=True)), tmp_path, failed)
+    check(over_nccl(sends_wait=True), tmp_path, failed)
 
 
 @pytest.mark.parametrize("failed", FAILED)
@@ -98,8 +99,6 @@ def test_shared_memory(tmp_path: Path, failed: list[tuple[int, int]]) -> None:
     check(over_shared_memory(SharedHost()), tmp_path, failed)
 
 
-@pytest.mark.parametrize(
-    "join", [lambda: over_nccl(LoopbackGroups()), lambda: over_shared_memory(SharedHost())]
-)
+@pytest.mark.parametrize("join", [over_nccl, lambda: over_shared_memory(SharedHost())])
 def test_messages_that_grow(tmp_path: Path, growing: str, join: Callable[[], Join]) -> None:
     check(join(), tmp_path, [(1, 2)], growing)

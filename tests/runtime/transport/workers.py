@@ -14,7 +14,7 @@ from recycle_runtime.plan.isa import Instruction
 from recycle_runtime.transport.interface import Grid, grid_of
 from recycle_runtime.worker.fixed_plan import FixedPlanWorker
 from recycle_runtime.worker.options import WorkerOptions
-from tests.runtime.transport.loopback import PATIENCE
+from tests.runtime.transport.standing import PATIENCE
 
 Join = Callable[[dist.Store, Grid, Worker, Sequence[Instruction]], Any]
 

@@ -122,6 +122,8 @@ class Stepper:
         self._rank = tensor_parallel_rank
         self._before = self.progress
         self._options_after: list[dict[str, Any]] = []
+        self._has_used_sums = False
+        """Whether a step was made with the sums of the last reduction."""
 
     @property
     def is_optimistic(self) -> bool:
@@ -143,6 +145,7 @@ class Stepper:
         """REDUCE: sum gradients over the live workers that hold the chunk, and those of tied parameters over
         all that hold one of the tied chunks."""
         self._expect(Phase.ACCUMULATING, "reduce")
+        self._has_used_sums = False
         self.gradients.gather()
         tied = self.gradients.tied_buffers
         assert not tied or start_tied_sum is not None, "nobody to sum tied gradients with"
@@ -177,6 +180,7 @@ class Stepper:
             self.norm.measure(self.gradients.sum_of_squares(self._rank))
         self._before = self.progress
         self.progress = self._before._replace(steps=self._before.steps + 1)
+        self._has_used_sums = True
         if waits and known is not None:
             self._make_properly(known, redone=False)
             self._settled(known)
@@ -240,8 +244,17 @@ class Stepper:
             self.phase = Phase.ACCUMULATING
         self.gradients.zero()
 
+    def take_back(self) -> bool:
+        """Undo a step that was made with sums which were cut off; False if it cannot be undone."""
+        if self._has_used_sums:
+            if not self.undo.is_possible:
+                return False
+            self.rollback()
+        return True
+
     def rollback(self) -> None:
         """Go back to before the last step, whatever became of it, and throw away gradients; once per step."""
+        self._has_used_sums = False
         self.undo.undo()
         self.progress = self._before
         self.record = self.totals = None
@@ -263,6 +276,7 @@ class Stepper:
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Go on from there; parameters and optimizer state are loaded by the caller."""
         self.progress = self._before = Progress(**state)
+        self._has_used_sums = False
         self.undo.forget("the state was loaded after the last step")
         self.record = self.totals = None
         self.norm.drop()

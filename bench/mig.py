@@ -1,0 +1,34 @@
+"""Several devices out of one GPU that can be divided (MIG), for benchmarks and tests; as root."""
+
+import os
+import re
+import subprocess
+from collections.abc import Generator
+from contextlib import contextmanager
+
+PROFILES = {7: "19", 4: "15", 3: "9"}
+"""How many devices an H200 is divided into, and the profile of each: 16 multiprocessors and 16 GiB, 26 and 32
+GiB, 32 and 68 GiB."""
+
+
+@contextmanager
+def mig_devices(count: int = 7) -> Generator[list[str]]:
+    """Names of the devices; CUDA_VISIBLE_DEVICES has all of them meanwhile. Afterwards the GPU is whole."""
+    said = os.environ.get("CUDA_VISIBLE_DEVICES")
+    _smi("-mig", "1")
+    try:
+        _smi("mig", "-cgi", ",".join([PROFILES[count]] * count), "-C")
+        devices = re.findall(r"UUID: (MIG-[0-9a-f-]+)", _smi("-L"))
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
+        yield devices
+    finally:
+        if said is None:
+            os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+        else:
+            os.environ["CUDA_VISIBLE_DEVICES"] = said
+        for words in (("mig", "-dci"), ("mig", "-dgi"), ("-mig", "0")):
+            subprocess.run(["nvidia-smi", *words], capture_output=True)
+
+
+def _smi(*words: str) -> str:
+    return subprocess.run(["nvidia-smi", *words], check=True, capture_output=True, text=True).stdout

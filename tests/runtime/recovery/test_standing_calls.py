@@ -1,0 +1,73 @@
+"""Whole runs over a transport whose calls stand until another thread aborts them, as NCCL's do.
+
+A killed worker breaks gloo's sockets, by which the few numbers of all workers travel, and nothing else:
+messages and sums of the others stand.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from recycle_runtime.plan.assembly import Worker
+from tests.runtime.recovery.test_every_instruction import PLACES, kill_everywhere
+from tests.runtime.recovery.watched import TINY, check, run
+from tests.runtime.training.alone import train_alone
+from tests.runtime.training.compare import changed
+
+ROOT = str(Path(__file__).resolve().parents[3])
+STANDING = f"""
+import sys
+
+sys.path.append({ROOT!r})
+from recycle_runtime.transport.nccl import NcclTransport
+from recycle_runtime.worker import engine
+from tests.runtime.transport.standing import HostQueues, StandingLibrary
+
+_LIBRARY, _QUEUES = StandingLibrary(), HostQueues()
+
+
+def _connect(store, grid, worker, tp_rank, stream, device, timeout, standstill, prove):
+    return NcclTransport(store, "first", grid, worker, tp_rank, timeout, stream, _LIBRARY, _QUEUES, prove)
+
+
+engine.connect = _connect
+"""
+
+
+@pytest.fixture
+def standing(tmp_path: Path) -> str:
+    return changed(tmp_path, TINY, STANDING)
+
+
+def test_some_instructions(tmp_path: Path, square: str, standing: str) -> None:
+    kill_everywhere(tmp_path, square, standing, (1, 1), every=5)
+
+
+@pytest.mark.parametrize("kind", ["stop", "exception", "exit"])
+def test_kinds_of_faults(tmp_path: Path, square: str, standing: str, kind: str) -> None:
+    steps = 60
+    alone = train_alone(standing, 2, 2 * 2, steps)
+    outcome = run(tmp_path / "run", square, standing, steps, [f"{kind}=1:0@3.7"], ["1:0@5"])
+    assert len(outcome.faults) == 1
+    check(tmp_path / "run", outcome, alone)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", PLACES)
+def test_each_instruction(tmp_path: Path, square: str, standing: str, place: Worker) -> None:
+    kill_everywhere(tmp_path, square, standing, place)
+
+
+@pytest.mark.slow
+def test_each_instruction_with_barriers(tmp_path: Path, square_with_barrier: str, standing: str) -> None:
+    kill_everywhere(tmp_path, square_with_barrier, standing, (0, 1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["meet", "leave", "settle"])
+def test_moments_between_instructions(tmp_path: Path, square: str, standing: str, moment: str) -> None:
+    steps = 80
+    alone = train_alone(standing, 2, 2 * 2, steps)
+    faults = ["kill=0:1@2.3", f"kill=1:0@2.{moment}"]
+    outcome = run(tmp_path / "run", square, standing, steps, faults, ["0:1@4", "1:0@8"])
+    check(tmp_path / "run", outcome, alone)

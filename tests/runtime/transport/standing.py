@@ -1,0 +1,234 @@
+"""NCCL on a machine without a GPU: calls stand until the other ranks make theirs, or another thread aborts
+them.
+
+As with NCCL there are no tags, a send ends when it is received, a rank that is killed wakes nobody, and what
+is aborted ends without an error and without its data. Ranks are threads or processes; each end of a
+communicator has a thread, which does what is posted, in order, over a socket. Computation is the host's, so
+waiting for a mark is what a GPU's stream would do."""
+
+import contextlib
+import json
+import socket
+import struct
+import threading
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from typing import Any
+
+import torch
+
+from recycle_runtime.transport.nccl_library import Membership, NcclError
+
+PATIENCE = 120.0
+_LENGTH = struct.Struct("!Q")
+_ACK = b"+"
+
+
+class Work:
+    """Something that was posted."""
+
+    def __init__(self, run: Callable[[], None]) -> None:
+        self.run = run
+        self.is_done = False
+        """As it should be; work that was aborted is over and not done."""
+        self._is_over = threading.Event()
+
+    def end(self, *, is_done: bool) -> None:
+        self.is_done = is_done
+        self._is_over.set()
+
+    def stand(self) -> None:
+        if not self._is_over.wait(PATIENCE):
+            raise TimeoutError("nobody is at the other end")
+
+
+_posted = threading.local()
+
+
+class StandingCommunicator:
+    """One rank: sockets to the others, by rank."""
+
+    def __init__(self, sockets: dict[int, socket.socket]) -> None:
+        self._sockets = sockets
+        self._works: SimpleQueue[Work] = SimpleQueue()
+        self._under_way: list[Work] = []
+        self.is_aborted = False
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def send(self, memory: torch.Tensor, rank: int, stream: int) -> None:
+        def run() -> None:
+            other = self._sockets[rank]
+            _write(other, memory)
+            assert _read(other, 1) == _ACK
+
+        self._post(run)
+
+    def receive(self, memory: torch.Tensor, rank: int, stream: int) -> None:
+        def run() -> None:
+            other = self._sockets[rank]
+            memory.copy_(_tensor(other, memory))
+            other.sendall(_ACK)
+
+        self._post(run)
+
+    def sum(self, tensor: torch.Tensor, stream: int) -> None:
+        """The first rank adds up, in the order of ranks, and tells the others."""
+
+        def run() -> None:
+            if 0 in self._sockets:
+                _write(self._sockets[0], tensor)
+                tensor.copy_(_tensor(self._sockets[0], tensor))
+                return
+            for _, other in sorted(self._sockets.items()):
+                tensor.add_(_tensor(other, tensor))
+            for other in self._sockets.values():
+                _write(other, tensor)
+
+        self._post(run)
+
+    def abort(self) -> None:
+        self.is_aborted = True
+        for other in self._sockets.values():
+            with contextlib.suppress(OSError):
+                other.shutdown(socket.SHUT_RDWR)
+        for work in self._under_way:
+            work.end(is_done=work.is_done)
+
+    def _post(self, run: Callable[[], None]) -> None:
+        if self.is_aborted:
+            raise NcclError("the communicator was aborted")
+        work = Work(run)
+        self._under_way = [each for each in self._under_way if not each.is_done] + [work]
+        _posted.work = work
+        self._works.put(work)
+
+    def _run(self) -> None:
+        while True:
+            work = self._works.get()
+            try:
+                work.run()
+            except (OSError, AssertionError):
+                # A rank is gone. Nobody says so: this one stands here until it is aborted.
+                return
+            work.end(is_done=True)
+
+
+class StandingLibrary:
+    """In place of `nccl_library.NcclLibrary`; one for each process, or for all threads of one."""
+
+    def __init__(self) -> None:
+        self._listeners: dict[bytes, socket.socket] = {}
+
+    def unique_id(self) -> bytes:
+        listener = socket.create_server(("127.0.0.1", 0))
+        found = json.dumps(listener.getsockname()[1]).encode()
+        self._listeners[found] = listener
+        return found
+
+    def join(self, wanted: Sequence[Membership]) -> list[StandingCommunicator]:
+        made: dict[int, StandingCommunicator] = {}
+
+        def join(number: int) -> None:
+            made[number] = StandingCommunicator(self._connected(wanted[number]))
+
+        threads = [
+            threading.Thread(target=join, args=(number,), daemon=True) for number in range(len(wanted))
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return [made[number] for number in range(len(wanted))]
+
+    def together(self, communicators: Sequence[StandingCommunicator], work: Callable[[], object]) -> None:
+        work()
+
+    def abort(self, communicators: Sequence[StandingCommunicator], on_ended: Callable[[], None]) -> None:
+        for each in communicators:
+            each.abort()
+        on_ended()
+
+    def _connected(self, member: Membership) -> dict[int, socket.socket]:
+        if member.rank:
+            other = socket.create_connection(("127.0.0.1", json.loads(member.unique_id)))
+            other.sendall(bytes([member.rank]))
+            return {0: other}
+        sockets: dict[int, socket.socket] = {}
+        with self._listeners.pop(member.unique_id) as listener:
+            while len(sockets) < member.size - 1:
+                other, _ = listener.accept()
+                sockets[_read(other, 1)[0]] = other
+        return sockets
+
+
+class HostQueues:
+    """The host computes, so everything that was computed is done; lanes have threads."""
+
+    def __init__(self, *, sends_wait: bool = False) -> None:
+        """`sends_wait`: a send returns when it is received, which no plan may need to be otherwise."""
+        self._sends_wait = sends_wait
+
+    def enter_thread(self) -> None: ...
+
+    def allocate(self, size: int) -> torch.Tensor:
+        return torch.zeros(size, dtype=torch.uint8)
+
+    def lane(self, kind: str, number: int) -> str:
+        return kind
+
+    def post(self, lane: str, after: Sequence[Work | None], call: Callable[[int], None]) -> Work:
+        for mark in after:
+            self.wait(mark)
+        call(0)
+        work: Work = _posted.work
+        if self._sends_wait and lane == "send":
+            work.stand()
+        return work
+
+    def post_together(
+        self, posts: Sequence[tuple[str, Callable[[int], None]]], run: Callable[[Callable[[], object]], None]
+    ) -> list[Work]:
+        works: list[Work] = []
+
+        def call_all() -> None:
+            for _, call in posts:
+                call(0)
+                works.append(_posted.work)
+
+        run(call_all)
+        return works
+
+    def mark(self) -> Work | None:
+        return None
+
+    def wait(self, mark: Work | None) -> None:
+        if mark is not None:
+            mark.stand()
+
+    finish = wait
+
+    def is_done(self, mark: Work | None) -> bool:
+        return mark is None or mark.is_done
+
+
+def _write(other: socket.socket, tensor: torch.Tensor) -> None:
+    data: Any = tensor.detach().contiguous().view(torch.uint8).numpy()
+    other.sendall(_LENGTH.pack(data.nbytes))
+    other.sendall(data.data)
+
+
+def _tensor(other: socket.socket, like: torch.Tensor) -> torch.Tensor:
+    (size,) = _LENGTH.unpack(_read(other, _LENGTH.size))
+    assert size == like.nbytes, f"{size} bytes are sent, {like.nbytes} expected"
+    data: Any = bytearray(_read(other, size))
+    return torch.frombuffer(data, dtype=torch.uint8).view(like.dtype).view(like.shape)
+
+
+def _read(other: socket.socket, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        more = other.recv(size - len(data))
+        if not more:
+            raise ConnectionError("closed")
+        data += more
+    return bytes(data)
