@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from recycle_runtime.agent.process_signs import exit_of
 from recycle_runtime.agent.process_table import PROCESSES, ProcessTable, Row
 from recycle_runtime.agent.processes import KernelProcesses, Processes
 from recycle_runtime.agent.relay import Relay
@@ -53,6 +54,7 @@ from recycle_runtime.protocol.surroundings import Line, Machine, Surroundings, c
 _LOGGER = logging.getLogger(__name__)
 _ASK_TO_LEAVE = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 _LOOK_EVERY = 0.1
+_EXITS_EVERY = 0.02
 _HEARTBEAT_EVERY = 0.5
 _FOLLOW_EVERY = 2.0
 _GRACE = 5.0
@@ -77,8 +79,15 @@ class AgentOptions:
     """Seconds to look for a coordinator that is gone."""
     memory: str = ""
     """The number of the node's memory: see `node_memory`."""
+    sees_exits: bool = False
+    """Whether a worker has failed as soon as the kernel begins to take it apart. Not where workers share a
+    GPU: what one has queued there may still be written into the memory of the others."""
     ends_workers: bool = False
     """Whether workers end when the agent does, however it does; otherwise they wait for the next one."""
+
+
+def _no_exit(_: int) -> None:
+    return None
 
 
 class _AskedToGoError(WireError):
@@ -116,7 +125,8 @@ class Agent:
         self._board = board or Board(options.state / "board", options.workers_per_node)
         self._relay = relay or Relay(near_name(options.state), options.token)
         clock = Clock(self._around.now)
-        self._watch = Watch(self._board, options.limits, clock, processes=self._kernel)
+        exits = exit_of if options.sees_exits else _no_exit
+        self._watch = Watch(self._board, options.limits, clock, processes=self._kernel, exit_of=exits)
         self._table = ProcessTable(options.state / PROCESSES, options.workers_per_node)
         self._ended: dict[Member, ProcessEnded] = {}
         """How the last processes ended: what one coordinator has heard the next may not know."""
@@ -160,8 +170,8 @@ class Agent:
         line = self._line
         assert line is not None
         while not (self._is_over or self._has_to_go):
-            open_ends = (each.descriptor for each in self._watch.processes.values() if each.descriptor >= 0)
-            ready = await self._kernel.ready(line, open_ends, _LOOK_EVERY, self._relay.server)
+            seconds = _EXITS_EVERY if self._options.sees_exits else _LOOK_EVERY
+            ready = await self._kernel.ready(line, self._watch.descriptors, seconds, self._relay.server)
             if line.fileno() in ready:
                 line = await self._listen(line)
             self._relay.turn()
@@ -309,9 +319,8 @@ class Agent:
                 signal.signal(number, _stay if number == signal.SIGTERM else signal.SIG_IGN)
             # Processes that the user's code starts are ended by it.
             os.register_at_fork(after_in_child=_go_as_others_do)
-            for process in self._watch.processes.values():
-                if process.descriptor >= 0:
-                    os.close(process.descriptor)
+            for descriptor in self._watch.descriptors:
+                os.close(descriptor)
             self._relay.abandon()
             if self._line is not None:
                 os.close(self._line.fileno())

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from recycle_runtime.agent.process_signs import Signs, signs_of
+from recycle_runtime.agent.process_signs import Signs, ending, signs_of
 from recycle_runtime.protocol.messages import Member
 
 
@@ -77,9 +77,7 @@ class KernelProcesses:
             _, status = os.waitpid(pid, os.WNOHANG)
         except ChildProcessError:
             return "ended"
-        if os.WIFSIGNALED(status):
-            return f"was killed by signal {os.WTERMSIG(status)}"
-        return f"ended with status {os.WEXITSTATUS(status)}"
+        return ending(status)
 
     def reap(self, pid: int) -> None:
         with suppress(ChildProcessError):

@@ -125,12 +125,16 @@ class Watch:
         clock: Clock | None = None,
         signs: Callable[[int], Signs | None] | None = None,
         processes: Processes | None = None,
+        exit_of: Callable[[int], str | None] = lambda _: None,
     ) -> None:
-        self._board, self._limits = board, limits
+        """`exit_of` says how a process is ending that has not ended yet, if that is end enough."""
+        self._board, self._limits, self._exit_of = board, limits, exit_of
         self._kernel = processes or KernelProcesses()
         self._signs = signs or self._kernel.signs
         self._clock = clock or Clock()
         self.processes: dict[int, Process] = {}
+        self._ending: list[Process] = []
+        """Those that count as ended, and are still being taken apart."""
         self._why: dict[int, str] = {}
         self._lives: dict[int, _Life] = {}
         self._accused: dict[int, _Accused] = {}
@@ -154,14 +158,20 @@ class Watch:
     def ended(self, ready: set[int]) -> list[Ended]:
         """Of the processes whose descriptors can be read, or never could."""
         found: list[Ended] = []
+        for process in [each for each in self._ending if each.descriptor in ready]:
+            self._ending.remove(process)
+            self._let_go(process)
         for line, process in list(self.processes.items()):
-            if process.descriptor >= 0 and process.descriptor not in ready:
+            is_gone = process.descriptor < 0 or process.descriptor in ready
+            ending = None if is_gone else self._exit_of(process.pid)
+            if not is_gone and ending is None:
                 continue
             del self.processes[line]
-            how = self._why.pop(line, "") or self._kernel.how(process.pid)
-            if process.descriptor >= 0:
-                self._kernel.reap(process.pid)
-                self._kernel.close(process.descriptor)
+            how = self._why.pop(line, "") or ending or self._kernel.how(process.pid)
+            if not is_gone:
+                self._ending.append(process)
+            elif process.descriptor >= 0:
+                self._let_go(process)
             fault_at, accused = self._board.read(line).fault_at, self._accused.pop(line, None)
             ended = Ended(line, process.pid, how, fault_at)
             if accused is not None and accused.how == how:
@@ -169,6 +179,16 @@ class Watch:
                 ended = ended._replace(stuck_in=accused.step, frames=frames)
             found.append(ended)
         return found
+
+    @property
+    def descriptors(self) -> list[int]:
+        """Of all processes that have not ended."""
+        watched = [*self.processes.values(), *self._ending]
+        return [each.descriptor for each in watched if each.descriptor >= 0]
+
+    def _let_go(self, process: Process) -> None:
+        self._kernel.reap(process.pid)
+        self._kernel.close(process.descriptor)
 
     def look(self) -> None:
         """Accuse what hangs, and kill what was accused and has answered."""

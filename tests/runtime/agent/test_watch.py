@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from recycle_runtime.agent.process_signs import Signs
+from recycle_runtime.agent.process_signs import Signs, exit_of
 from recycle_runtime.agent.watch import Clock, Ended, Limits, Process, Watch
 from recycle_runtime.program.user_frames import user_frames
 from recycle_runtime.protocol.heartbeat_board import Board, Line
@@ -276,3 +276,38 @@ def test_a_board_is_shared(tmp_path: Path) -> None:
     assert first.read(2).heartbeat == 0
     first.close()
     second.close()
+
+
+def test_a_process_that_is_taken_apart_counts_as_ended_once(tmp_path: Path) -> None:
+    ending: dict[int, str] = {}
+    node = Node(tmp_path, Limits())
+    node.watch = Watch(node.board, Limits(), exit_of=ending.get)
+    try:
+        pid = node.start(0, lambda: time.sleep(60))
+        descriptor = node.watch.processes[0].descriptor
+        assert node.watch.ended(set()) == []
+        ending[pid] = "was killed by signal 9"
+        assert [(each.line, each.how) for each in node.watch.ended(set())] == [(0, "was killed by signal 9")]
+        assert node.watch.descriptors == [descriptor]
+        os.kill(pid, signal.SIGKILL)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        assert node.watch.ended({descriptor}) == []
+        assert node.watch.descriptors == []
+        with pytest.raises(ChildProcessError):
+            os.waitpid(pid, 0)
+    finally:
+        node.end()
+
+
+def test_the_kernel_says_how_a_process_ends() -> None:
+    """A zombie is as far as any."""
+    pid = os.fork()
+    if pid == 0:
+        time.sleep(60)
+        os._exit(0)
+    assert exit_of(pid) is None
+    os.kill(pid, signal.SIGKILL)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    assert exit_of(pid) == "was killed by signal 9"
+    os.waitpid(pid, 0)
+    assert exit_of(pid) is None

@@ -169,6 +169,7 @@ def run(arguments: Namespace, output: Output) -> int:
         patience=patience,
         memory=memory.number,
         ends_workers=arguments.end_with_parent,
+        sees_exits=devices is not None and not devices.is_shared,
     )
     preload(checkpoints=arguments.checkpoint is not None)
     try:
