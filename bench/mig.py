@@ -1,8 +1,9 @@
-"""Several devices out of one GPU that can be divided (MIG), for benchmarks and tests; as root."""
+"""Several devices out of one GPU that can be divided (MIG), as root: `python -m bench.mig COMMAND ...`."""
 
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 
@@ -32,3 +33,15 @@ def mig_devices(count: int = 7) -> Generator[list[str]]:
 
 def _smi(*words: str) -> str:
     return subprocess.run(["nvidia-smi", *words], check=True, capture_output=True, text=True).stdout
+
+
+def main() -> None:
+    """Run a command on six of seven devices."""
+    with mig_devices() as devices:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(devices[:6])
+        status = subprocess.run(sys.argv[1:]).returncode
+    raise SystemExit(status)
+
+
+if __name__ == "__main__":
+    main()

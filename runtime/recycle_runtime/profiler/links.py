@@ -1,15 +1,17 @@
 """What it costs to move bytes between workers: one message, one reduction.
 
 Ranks are threads of this process, each with a gloo group of its own over the loopback address; gloo does its
-work outside Python. Large amounts are measured by a part, and the time is scaled.
+work outside Python. Large amounts are measured by a part, and the time is scaled. Where workers have devices
+of their own, `grid_links` measures instead.
 """
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -25,6 +27,57 @@ REDUCE_HOW = {
     "cuda": "copies and sums of float32 on the device, as workers make them that share it",
 }
 TRANSFER_HOW = {"cpu": "one way of a round trip over gloo, loopback", "cuda": "a copy on the device"}
+
+
+class Links(Protocol):
+    """Measures messages and reductions between workers."""
+
+    @property
+    def rings(self) -> int:
+        """Reductions of different stages that are measured at the same time, at most."""
+        ...
+
+    @property
+    def how(self) -> dict[str, str]:
+        """Where the numbers come from, for the profile."""
+        ...
+
+    def waiting_receive(self, size: int) -> AbstractContextManager[None]:
+        """While this is open, a receive of so many bytes waits on the device, as between workers with a
+        device each."""
+        ...
+
+    def transfers(self, sizes: Sequence[int], repeat: int) -> list[Timing]:
+        """Messages of so many bytes from each stage to the next."""
+        ...
+
+    def reductions(self, sizes: Sequence[int], ranks: int, repeat: int) -> list[Timing]:
+        """Reductions of so many bytes of each stage, among so many ranks."""
+        ...
+
+
+class LocalLinks:
+    """Links of workers on this machine that share its device, each measured by itself."""
+
+    rings = 1
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    @property
+    def how(self) -> dict[str, str]:
+        kind = self._device.type
+        return {"transfer_measured": TRANSFER_HOW[kind], "reduce_measured": REDUCE_HOW[kind]}
+
+    def waiting_receive(self, size: int) -> AbstractContextManager[None]:
+        """None: a message waits in memory."""
+        return nullcontext()
+
+    def transfers(self, sizes: Sequence[int], repeat: int) -> list[Timing]:
+        return [transfer(size, self._device, repeat) for size in sizes]
+
+    def reductions(self, sizes: Sequence[int], ranks: int, repeat: int) -> list[Timing]:
+        return [reduction(size, ranks, self._device, repeat) for size in sizes]
 
 
 def reduction(size: int, ranks: int, device: torch.device, repeat: int) -> Timing:

@@ -2,18 +2,21 @@
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from recycle_runtime.data.microbatches import MicroBatches
+from recycle_runtime.devices import Device
 from recycle_runtime.execution.chunk import build_module
 from recycle_runtime.execution.layer import Layer
 from recycle_runtime.execution.optimizer import LayerOptimizers, LayerUndo, StepOptions, Stepper, Totals
 from recycle_runtime.execution.split_backward import Split, prepare
-from recycle_runtime.profiler import links
+from recycle_runtime.profiler.grid_links import grid_links
 from recycle_runtime.profiler.halves import Halves
+from recycle_runtime.profiler.links import Links, LocalLinks
 from recycle_runtime.profiler.meters import MEMORY_HOW, NOTHING, Stopwatch, Timing, counting
 from recycle_runtime.profiler.report import Profile, StageCosts
 from recycle_runtime.profiler.stage_run import StageRun, Tensors
@@ -94,6 +97,8 @@ class Options:
     """How many workers reduce the gradients of a stage."""
     threads: int = 1
     """Of torch on the CPU; a worker has one."""
+    devices: tuple[Device, ...] = ()
+    """Those that workers have one each of, the first being this process's; fewer than two are shared."""
 
 
 def profile(
@@ -108,7 +113,11 @@ def profile(
         with warnings.catch_warnings():
             # Torch says so once, about a thread of its own, and goes on as it should.
             warnings.filterwarnings("ignore", "Attempting to run cuBLAS")
-            return _profile(program, options, progress)
+            if len(options.devices) < 2:
+                return _profile(program, options, LocalLinks(torch.device(options.device)), progress)
+            progress(f"links between {len(options.devices)} devices")
+            with grid_links(options.device, options.devices, options.stages, options.pipelines) as links:
+                return _profile(program, options, links, progress)
     finally:
         torch.set_num_threads(threads)
 
@@ -144,7 +153,7 @@ def _pieces(program: Program, options: Options) -> Iterator[_Piece]:
         yield _Piece(title, name, module, number == 0, number == len(layers) - 1)
 
 
-def _profile(program: Program, options: Options, progress: Callable[[str], None]) -> Profile:
+def _profile(program: Program, options: Options, links: Links, progress: Callable[[str], None]) -> Profile:
     device = torch.device(options.device)
     by_layer = options.stages is None
     batches = MicroBatches(program, options.seed, 1)
@@ -160,12 +169,14 @@ def _profile(program: Program, options: Options, progress: Callable[[str], None]
         module = piece.module.to(device).train()
         run = StageRun(module, inputs, is_first=piece.is_first, loss=loss, precision=program.precision)
         with blame(program.path, piece.title):
-            costs, inputs = _measure(program, piece.name, run, halves, options, device)
+            costs, inputs = _measure(program, piece.name, run, halves, options, device, links)
         rows.append(costs)
         names.append(piece.name)
+    progress("transfers and reductions")
+    rows = _with_transfers(rows, links, options)
     return Profile(
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        stages=_share_reduction(rows, options, device) if by_layer else tuple(rows),
+        stages=tuple((_share_reduction if by_layer else _with_reductions)(rows, links, options)),
         layer_names=tuple(names) if by_layer else (),
         why_not_split=halves.obstacle if halves else "",
         details={
@@ -175,8 +186,7 @@ def _profile(program: Program, options: Options, progress: Callable[[str], None]
             "seed": options.seed,
             "pipelines": options.pipelines,
             "memory_measured": MEMORY_HOW[device.type],
-            "transfer_measured": links.TRANSFER_HOW[device.type],
-            "reduce_measured": links.REDUCE_HOW[device.type],
+            **links.how,
         },
     )
 
@@ -185,16 +195,28 @@ def _loss_against(program: Program, target: Any) -> Callable[[Any], torch.Tensor
     return lambda output: program.loss(output, target)
 
 
-def _share_reduction(
-    rows: Sequence[StageCosts], options: Options, device: torch.device
-) -> tuple[StageCosts, ...]:
-    """Layers with the time of one reduction of them all, by their bytes: a stage sums its layers at once."""
+def _with_transfers(rows: Sequence[StageCosts], links: Links, options: Options) -> list[StageCosts]:
+    timings = links.transfers([row.boundary_bytes for row in rows], options.repeat)
+    return [replace(row, transfer=timing) for row, timing in zip(rows, timings, strict=True)]
+
+
+def _with_reductions(rows: Sequence[StageCosts], links: Links, options: Options) -> list[StageCosts]:
+    timings = links.reductions([row.gradient_bytes for row in rows], options.pipelines, options.repeat)
+    return [replace(row, reduce=timing) for row, timing in zip(rows, timings, strict=True)]
+
+
+def _share_reduction(rows: Sequence[StageCosts], links: Links, options: Options) -> list[StageCosts]:
+    """Layers with the time of one reduction of them all, by their bytes: a stage sums its layers at once.
+
+    Where reductions of several stages can be measured at once, each has its part of the layers.
+    """
     everything = sum(row.gradient_bytes for row in rows)
-    whole = links.reduction(everything, options.pipelines, device, options.repeat)
-    return tuple(
-        replace(row, reduce=whole.scaled(row.gradient_bytes / everything) if everything else NOTHING)
-        for row in rows
-    )
+    if not everything:
+        return list(rows)
+    part = -(-everything // links.rings)
+    timings = links.reductions([part] * links.rings, options.pipelines, options.repeat)
+    slowest = max(timings, key=lambda timing: timing.median)
+    return [replace(row, reduce=slowest.scaled(row.gradient_bytes / part)) for row in rows]
 
 
 def _measure(
@@ -204,16 +226,17 @@ def _measure(
     halves: Halves | None,
     options: Options,
     device: torch.device,
+    links: Links,
 ) -> tuple[StageCosts, Tensors]:
     optimizer = OptimizerRun(program, name, run.module)
     watch = Stopwatch(device)
     # Fused first: preparing a module for the split changes how it runs.
-    backward = _fused(run, watch, options.repeat)
+    backward = _fused(run, watch, options.repeat, links.waiting_receive)
     split = prepare(run.module)
     # Now the module is as it trains, in the precision of the program.
     half = None if halves is None else halves.run(program, run)
     (forward, backward_input, backward_weight), *in_half = _split(
-        [run] if half is None else [run, half], split, watch, options.repeat
+        [run] if half is None else [run, half], split, watch, options.repeat, links.waiting_receive
     )
     saved, kept, handed_on = _memory(run, split, device)
     by_layer = options.stages is None
@@ -222,15 +245,14 @@ def _measure(
     boundary = 0 if run.is_last else _bytes(outputs)
     step = optimizer.time(watch, options.repeat)
     to_copy = optimizer.state_bytes
-    pipelines = 1 if by_layer else options.pipelines
     costs = StageCosts(
         forward=forward,
         backward_input=backward_input,
         backward_weight=backward_weight,
         backward=backward,
         optimizer=step,
-        reduce=links.reduction(optimizer.gradient_bytes, pipelines, device, options.repeat),
-        transfer=links.transfer(boundary, device, options.repeat),
+        reduce=NOTHING,
+        transfer=NOTHING,
         # What a layer hands to the next one is that one's input, and held once.
         saved_bytes=saved - handed_on if by_layer else saved,
         kept_bytes=kept,
@@ -243,25 +265,44 @@ def _measure(
     return costs, outputs
 
 
-def _fused(run: StageRun, watch: Stopwatch, repeat: int) -> Timing:
-    times: list[int] = []
-    for _ in range(_WARM_UP + repeat):
+Beside = Callable[[int], AbstractContextManager[None]]
+"""Keeps a receive of so many bytes waiting: see `Links.waiting_receive`."""
+
+
+def _fused(run: StageRun, watch: Stopwatch, repeat: int, beside: Beside) -> Timing:
+    def once() -> int:
         outputs = run.forward(run.fresh_inputs())
         gradients = run.gradients(outputs)
-        times.append(watch.time(lambda o=outputs, g=gradients: run.backward(o, g))[1])
-    return Timing.of(times[_WARM_UP:])
+        return watch.time(lambda: run.backward(outputs, gradients))[1]
+
+    for _ in range(_WARM_UP):
+        once()
+    with beside(_received_bytes(run)):
+        return Timing.of([once() for _ in range(repeat)])
 
 
 def _split(
-    runs: Sequence[StageRun], split: Split, watch: Stopwatch, repeat: int
+    runs: Sequence[StageRun], split: Split, watch: Stopwatch, repeat: int, beside: Beside
 ) -> list[tuple[Timing, Timing, Timing]]:
     """F, I and W of each of these runs of one module, in turn."""
-    times = [[_once(run, split, watch) for run in runs] for _ in range(_WARM_UP + repeat)]
+    for _ in range(_WARM_UP):
+        for run in runs:
+            _once(run, split, watch)
+    with beside(_received_bytes(runs[0])):
+        times = [[_once(run, split, watch) for run in runs] for _ in range(repeat)]
     found: list[tuple[Timing, Timing, Timing]] = []
-    for of_run in zip(*times[_WARM_UP:], strict=True):
+    for of_run in zip(*times, strict=True):
         forwards, firsts, seconds = zip(*of_run, strict=True)
         found.append((Timing.of(forwards), Timing.of(firsts), Timing.of(seconds)))
     return found
+
+
+def _received_bytes(run: StageRun) -> int:
+    """What a worker of this stage receives for a micro-batch: its input, or the gradient of its output."""
+    if not run.is_first:
+        return _bytes(run.fresh_inputs())
+    with torch.no_grad():
+        return _bytes(run.forward(run.fresh_inputs()))
 
 
 def _once(run: StageRun, split: Split, watch: Stopwatch) -> tuple[int, int, int]:

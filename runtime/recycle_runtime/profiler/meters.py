@@ -48,19 +48,20 @@ NOTHING = Timing(0, 0, 0)
 
 
 class Stopwatch:
-    """Times one call at a time on a device, which has nothing else to do meanwhile."""
+    """Times one call at a time on a device, whose current stream has nothing else to do meanwhile."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
     def time(self, work: Callable[[], _Result]) -> tuple[_Result, int]:
-        """The result of a call and its nanoseconds, from an idle device to an idle device."""
+        """The result of a call and its nanoseconds, from an idle stream to an idle stream."""
         if self._device.type != "cuda":
             began = time.perf_counter_ns()
             result = work()
             return result, time.perf_counter_ns() - began
         start, end = _event(), _event()
-        torch.cuda.synchronize(self._device)
+        # Not the whole device: a receive may wait on another stream, as in training.
+        torch.cuda.current_stream(self._device).synchronize()
         start.record()
         result = work()
         end.record()

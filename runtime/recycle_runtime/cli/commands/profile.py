@@ -1,12 +1,22 @@
 """`recycle-run profile`: measure what the stages or layers of a program cost on this machine."""
 
 import argparse
+import os
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from recycle_runtime.cli.options.training import add_program_arguments
 from recycle_runtime.cli.output import DONE, Output, UserError
 from recycle_runtime.cli.signals import stopping_on_signals
+from recycle_runtime.devices import (
+    VARIABLE,
+    Device,
+    ListingError,
+    WorkerDevices,
+    listed_gpus,
+    named_devices,
+    visible_devices,
+)
 from recycle_runtime.files import check_writable, write_whole
 
 
@@ -30,7 +40,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         type=_positive,
         default=1,
         metavar="D",
-        help="workers that reduce gradients, over loopback (default: 1, no reduction)",
+        help="workers that reduce gradients: over NCCL where several devices are visible, on a CPU over "
+        "loopback (default: 1, no reduction)",
     )
     parser.add_argument(
         "--threads",
@@ -66,6 +77,7 @@ def run(arguments: Namespace, output: Output) -> int:
         seed=arguments.seed,
         pipelines=arguments.pipelines,
         threads=arguments.threads,
+        devices=_own_devices() if arguments.device == "cuda" else (),
     )
     check_writable(Path(arguments.out))
     busy = arguments.busy_workers
@@ -96,6 +108,24 @@ def run(arguments: Namespace, output: Output) -> int:
         output.say(f"note: micro-batches cannot be split in two: {measured.why_not_split}")
     output.say(f'wrote {arguments.out}: use it with `profile from "{path.name}"`')
     return DONE
+
+
+def _own_devices() -> tuple[Device, ...]:
+    """Devices for workers with one each, the first of which is all that this process sees from now on; none
+    where workers would share one."""
+    from recycle_runtime.transport.nccl import set_environment
+
+    setting = os.environ.get(VARIABLE)
+    try:
+        visible = visible_devices(setting, listed_gpus())
+    except ListingError:
+        visible = named_devices(setting)
+    devices = visible.devices
+    if visible.mistakes or len(devices) < 2:
+        return ()
+    set_environment()
+    WorkerDevices(devices, len(devices)).use(0)
+    return devices
 
 
 def _positive(text: str) -> int:
