@@ -15,6 +15,7 @@ for a number. Other shapes than those captured are computed eagerly.
 """
 
 import logging
+import threading
 import warnings
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
@@ -177,20 +178,25 @@ class ChunkGraphs:
         if self._chunk.cannot_capture or not self._seen:
             yield
             return
-        with warnings.catch_warnings(record=True) as said:
+        own, show = threading.get_ident(), warnings.showwarning
+
+        def take(message: Warning | str, *about: Any) -> None:
+            """Other threads wait for the device as they like."""
+            text = str(message)
+            if _WAITS in text:
+                self._waits = self._waits or threading.get_ident() == own
+            elif _PROTOTYPE not in text:
+                show(message, *about)
+
+        with warnings.catch_warnings():
             warnings.simplefilter("always")
+            warnings.showwarning = take
             torch.cuda.set_sync_debug_mode("warn")
             try:
                 with self._chunk.random.watching():
                     yield
             finally:
                 torch.cuda.set_sync_debug_mode("default")
-        for warning in said:
-            text = str(warning.message)
-            if _WAITS in text:
-                self._waits = True
-            elif _PROTOTYPE not in text:
-                warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
 
     def between_steps(self) -> None:
         """Capture what is due: no eager work is alive now."""
@@ -208,6 +214,10 @@ class ChunkGraphs:
         if any(has_hooks(parameter) for parameter in self._chunk.module.parameters()):
             # Replayed, the user's function would not be called any more.
             self._give_up("a parameter has a hook on its gradient")
+            return
+        if self._chunk.setting.group is not None:
+            # A graph would keep the communicator of a group that is left.
+            self._give_up("its forwards may talk to other tensor-parallel ranks")
             return
         if self._waits:
             self._give_up("its forwards wait for the device, as .item() does")

@@ -59,8 +59,14 @@ class Tracer:
         """What `pending.wait()` returns; the time counts as waiting of the instruction that runs now."""
         start = time.monotonic_ns()
         result = pending.wait()
+        self._finish()
         self._waited += time.monotonic_ns() - start
         return result
+
+    def _finish(self) -> None:
+        """Wait for what has been computed, and not for messages that are on their way beside it."""
+        if self._wait:
+            torch.cuda.current_stream().synchronize()
 
     def waited_for_data(self, start: int, end: int) -> None:
         """So long, in nanoseconds of the monotonic clock."""
@@ -72,8 +78,7 @@ class Tracer:
             self._waited = 0
             start = time.monotonic_ns()
             handler(instruction)
-            if self._wait:
-                torch.cuda.synchronize()
+            self._finish()
             end = time.monotonic_ns()
             self.events.append(Event(op_name(letter, instruction), self._step, start, end, self._waited))
 

@@ -45,11 +45,11 @@ _PARTING_SECONDS = 3.0
 """Sums that are told end in less; those that are not write nothing any more."""
 
 
-def drop(groups: list[Any]) -> None:
+def drop(groups: list[Any], seconds: float = _PARTING_SECONDS) -> None:
     """Empties the list, which should have the last references to the groups."""
     thread = threading.Thread(target=groups.clear, name="parting", daemon=True)
     thread.start()
-    thread.join(_PARTING_SECONDS)
+    thread.join(seconds)
 
 
 _TAG = 0
@@ -99,12 +99,16 @@ class GlooTransport:
         timeout: timedelta,
         neighbours: Iterable[Worker] = (),
         prove: Prove | None = None,
+        *,
+        is_beside: bool = False,
     ) -> None:
         """Messages go to and come from neighbours, who name this worker among theirs.
 
-        With `prove`, those that are connected prove to each other that they belong to the job.
+        With `prove`, those that are connected prove to each other that they belong to the job. One that
+        `is_beside` another transport only adds up the few numbers of all workers, in copies: nothing is lost
+        if gloo writes into these after the group is left.
         """
-        self._grid, self._tp_rank = grid, tp_rank
+        self._grid, self._tp_rank, self._is_beside = grid, tp_rank, is_beside
         me = grid.rank(worker, tp_rank)
 
         def part(label: str, ranks: list[int], others: Collection[int] | None = ()) -> Any:
@@ -123,12 +127,12 @@ class GlooTransport:
         self._all: Any = part("all", list(range(grid.size)), others)
         self._holders: dict[int, Any] = {
             chunk: part(f"holders/{chunk}/{tp_rank}", grid.holder_ranks(chunk, tp_rank))
-            for chunk in grid.sums_of(worker)
+            for chunk in ([] if is_beside else grid.sums_of(worker))
         }
         """Of each chunk of this worker, those that hold it."""
         self.tensor_group: Any = None
         """The processes of this worker, None if there is only this one."""
-        if grid.tensor > 1:
+        if grid.tensor > 1 and not is_beside:
             # What the user's program does in it is not known.
             made = part(f"tensor/{worker[0]}/{worker[1]}", grid.tensor_ranks(worker), None)
             self.tensor_group = user_group(made, _GLOO, ("cpu", "cuda"))
@@ -178,4 +182,4 @@ class GlooTransport:
         groups = [self._all, *self._holders.values(), self.tensor_group]
         self._all = self.tensor_group = None
         self._holders.clear()
-        drop(groups)
+        drop(groups, 0.0 if self._is_beside else _PARTING_SECONDS)

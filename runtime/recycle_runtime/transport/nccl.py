@@ -23,6 +23,11 @@ numbers that mean nothing. None of these may leave the process, or count as a st
   yet.
 - Before the first of them ends, sums that have not come to their end are noted (`broken_sums`). A step that
   was made with one is taken back (`WorkerSteps.take_back_broken`).
+- A communicator is freed when nothing is queued on its stream any more: NCCL does not wait for a kernel that
+  has not begun, and that kernel would find no memory.
+- Communicators of one generation are freed before kernels of the next one may stand: to free memory waits
+  for the device, and whatever else this process asks of the device waits for that. It takes half a second,
+  because a thread of NCCL looks up that seldom, unless its sockets are shut down.
 - Slots begin with zeros, so that half a message is made of nothing but old and new ones: indices stay
   indices.
 
@@ -37,7 +42,7 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any, NamedTuple, Protocol
@@ -54,6 +59,7 @@ from recycle_runtime.transport.meeting import hold_meeting
 from recycle_runtime.transport.messages import InOrder, packed_size, pieces
 from recycle_runtime.transport.nccl_library import Membership, nccl
 from recycle_runtime.transport.peer_proof import Prove
+from recycle_runtime.transport.sockets import GroupSockets
 from recycle_runtime.transport.user_group import user_group
 
 _log = logging.getLogger(__name__)
@@ -86,8 +92,28 @@ _UNDER_WAY = 2
 """Messages on a channel; the next send waits on the GPU until the oldest of them is received."""
 _FLAG_SECONDS = 5.0
 """The longest wait for an abort to reach all kernels; it takes a millisecond."""
+_LOOK_SECONDS = 0.05
+"""The longest look at which sums have come to their end."""
+_WATCH_EVERY = 0.1
+_FREE_SECONDS = 10.0
 _TENSOR_SECONDS = 0.05
 """torch aborts a process group on a thread of its own, and does not say when its kernels have heard of it."""
+
+_frees: list[threading.Thread] = []
+"""Threads of this process that free communicators."""
+_frees_lock = threading.Lock()
+
+
+def _finish_frees() -> None:
+    """Wait until what was aborted is freed."""
+    with _frees_lock:
+        frees = list(_frees)
+        _frees.clear()
+    for each in frees:
+        each.join(_FREE_SECONDS)
+        if each.is_alive():
+            _log.warning("communicators of an earlier group are not freed after %.0f s", _FREE_SECONDS)
+
 
 Mark = Any
 """A place in a queue of device work, such as a CUDA event."""
@@ -109,7 +135,9 @@ class Communicators(Protocol):
     def unique_id(self) -> bytes: ...
     def join(self, wanted: Sequence[Membership]) -> Sequence[Any]: ...
     def together(self, communicators: Sequence[Any], work: Callable[[], object]) -> None: ...
-    def abort(self, communicators: Sequence[Any], on_ended: Callable[[], None]) -> None: ...
+    def abort(
+        self, communicators: Sequence[Any], on_ended: Callable[[], None], is_idle: Callable[[], bool]
+    ) -> None: ...
 
 
 class Queues(Protocol):
@@ -148,6 +176,10 @@ class Queues(Protocol):
         ...
 
     def is_done(self, mark: Mark) -> bool: ...
+
+    def is_idle(self, lane: Any) -> bool:
+        """Whether nothing is queued there."""
+        ...
 
 
 class TensorGroup(Protocol):
@@ -250,6 +282,10 @@ class NcclTransport:
         self._store = dist.PrefixStore(f"{name}/nccl", store)
         self._lock = threading.Lock()
         self._is_over = False
+        self._sockets: GroupSockets | None = None
+        """Those of NCCL, for this transport to shut down."""
+        self.waits_on_device = False
+        """Whether computation has come to a message or a sum that others have not made yet."""
         self._sums: dict[int, _End] = {}
         """Of each chunk of this worker that other workers hold too."""
         self._in: dict[Worker, _End] = {}
@@ -259,9 +295,11 @@ class NcclTransport:
         """Where the last computation that used a message begins."""
         self._standing: deque[tuple[Mark, Mark]] = deque()
         """Waits of the device for other workers: what comes before each, and its end."""
+        self._is_let_go = False
+        """Whether the first kernel may have been let go of: no sum ends as it should any more."""
         self.broken_sums: frozenset[int] = frozenset()
         """Chunks of which a sum had not come to its end when the communicators were aborted."""
-        self._gloo = GlooTransport(store, name, grid, worker, tp_rank, timeout, prove=prove)
+        self._gloo = GlooTransport(store, name, grid, worker, tp_rank, timeout, prove=prove, is_beside=True)
         sums = {chunk: grid.holder_ranks(chunk, tp_rank) for chunk in grid.sums_of(worker)}
         sums = {chunk: ranks for chunk, ranks in sums.items() if len(ranks) > 1}
         channels = channels_of(stream, worker, grid.pipelines)
@@ -276,9 +314,11 @@ class NcclTransport:
             if make_tensor_group is not None and len(tensor_ranks) > 1:
                 own = dist.PrefixStore(f"tensor/{worker[0]}/{worker[1]}", self._store)
                 self._keep_tensor_group(make_tensor_group(own, tp_rank, len(tensor_ranks)))
-            began = time.monotonic()
+            began, sockets = time.monotonic(), GroupSockets()
             made = self._join(wanted, most_blocks)
             joined = time.monotonic()
+            _finish_frees()
+            freed = time.monotonic()
             waiting = most_waiting(stream, grid.pipelines)
             self._use(
                 dict(zip(sums, made, strict=False)),
@@ -287,24 +327,24 @@ class NcclTransport:
                 waiting,
             )
             self._connect_all()
-            seconds = joined - began, time.monotonic() - joined
-            _log.info("%d communicators joined in %.3f s, connected in %.3f s", len(made), *seconds)
+            sockets.claim()
+            self._sockets = sockets
+            seconds = joined - began, freed - joined, time.monotonic() - freed
+            _log.info(
+                "%d communicators joined in %.3f s, those before freed %.3f s later, connected in %.3f s",
+                len(made),
+                *seconds,
+            )
 
         hold_meeting(connect, self.abort)
+        # To ask the device may take as long as anything that it does: no other thread should wait for that.
+        threading.Thread(target=self._watch_device, name="device", daemon=True).start()
         self.tensor_group: Any = None if self._tensor is None else self._tensor.users
 
     @property
     def communicators(self) -> int:
         """How many this process has."""
         return 0 if self._is_over else len(self._sums) + len(self._in) + len(self._out)
-
-    @property
-    def waits_on_device(self) -> bool:
-        """Whether computation has come to a message or a sum that others have not made yet. Any thread may
-        ask."""
-        with self._lock:
-            self._forget_ended_waits()
-            return bool(self._standing) and not self._is_over and self._is_done(self._standing[0][0])
 
     def send(self, worker: Worker, tensors: Sequence[torch.Tensor]) -> Pending | None:
         channel, specs = self._out[worker], tuple(map(TensorSpec.of, tensors))
@@ -361,14 +401,17 @@ class NcclTransport:
         with self._lock:
             if self._is_over:
                 return
-            self._is_over = True
-            self.broken_sums = frozenset(
-                chunk
-                for chunk, peers in self._sums.items()
-                if not all(self._is_done(each.mark) for each in peers.open)
-            )
+            self._is_over, self.waits_on_device = True, False
+            self.broken_sums = frozenset(chunk for chunk, peers in self._sums.items() if peers.open)
+        # A device that does not answer has not come to the end of a sum.
+        looks = threading.Thread(target=self._look_at_sums, name="sums", daemon=True)
+        looks.start()
+        looks.join(_LOOK_SECONDS)
         ended = threading.Event()
-        threading.Thread(target=self._end_all, args=(ended,), name="abort", daemon=True).start()
+        frees = threading.Thread(target=self._end_all, args=(ended,), name="abort", daemon=True)
+        frees.start()
+        with _frees_lock:
+            _frees.append(frees)
         ended.wait(_FLAG_SECONDS)
 
     def close(self) -> None:
@@ -377,9 +420,6 @@ class NcclTransport:
         for end in self._ends():
             if end.last is not None:
                 self._queues.wait(end.last)
-        self._in.clear()
-        self._out.clear()
-        self._sums.clear()
         self._standing.clear()
         self._tensor = self.tensor_group = None
         self._gloo.close()
@@ -388,23 +428,59 @@ class NcclTransport:
         """In the order in which they are aborted."""
         return [*self._sums.values(), *self._out.values(), *self._in.values()]
 
+    def _look_at_sums(self) -> None:
+        whole = {
+            chunk
+            for chunk, peers in list(self._sums.items())
+            if all(self._is_done(each.mark) for each in peers.open)
+        }
+        with self._lock:
+            if not self._is_let_go:
+                self.broken_sums -= whole
+
+    def _watch_device(self) -> None:
+        while not self._is_over:
+            with self._lock:
+                standing = list(self._standing)
+            waits = [before for before, end in standing if not self._is_done(end)][:1]
+            self.waits_on_device = bool(waits) and self._is_done(waits[0]) and not self._is_over
+            time.sleep(_WATCH_EVERY)
+
     def _end_all(self, ended: threading.Event) -> None:
-        self._queues.enter_thread()
-        outgoing = [end.communicator for end in (*self._sums.values(), *self._out.values())]
-        incoming = [end.communicator for end in self._in.values()]
+        """No call of CUDA before `ended` is set: it might wait for what is ended here."""
+        with self._lock:
+            self._is_let_go = True
+
+        def end() -> None:
+            ended.set()
+            if self._sockets is not None:
+                self._sockets.break_off()
+                self._sockets.retire()
+
+        def are_idle(ends: Iterable[_End]) -> Callable[[], bool]:
+            lanes = [each.lane for each in ends]
+            return lambda: all(map(self._queues.is_idle, lanes))
+
+        outer, inner = [*self._sums.values(), *self._out.values()], list(self._in.values())
+        outgoing, incoming = [each.communicator for each in outer], [each.communicator for each in inner]
         tensor = self._tensor
         try:
             if tensor is None:
-                self._library.abort([*outgoing, *incoming], ended.set)
+                self._library.abort([*outgoing, *incoming], end, are_idle([*outer, *inner]))
                 return
             quiet = threading.Event()
-            first = threading.Thread(target=self._library.abort, args=(outgoing, quiet.set), daemon=True)
-            first.start()
+            arguments = outgoing, quiet.set, are_idle(outer)
+            others = [
+                threading.Thread(target=self._library.abort, args=arguments, daemon=True),
+                threading.Thread(target=tensor.abort, daemon=True),
+            ]
+            others[0].start()
             quiet.wait(_FLAG_SECONDS)
-            second = threading.Thread(target=tensor.abort, daemon=True)
-            second.start()
-            second.join(_TENSOR_SECONDS)
-            self._library.abort(incoming, ended.set)
+            others[1].start()
+            others[1].join(_TENSOR_SECONDS)
+            self._library.abort(incoming, end, are_idle(inner))
+            for other in others:
+                other.join(_FREE_SECONDS)
         except RuntimeError as error:
             # What is left of them is never used again.
             _log.warning("communicators were not freed: %s", error)
@@ -422,14 +498,12 @@ class NcclTransport:
         """Computation waits for other workers."""
         # Outside of the lock: a queue of the device may be full, and an abort must not wait for that.
         before = self._queues.mark()
+        while self._standing and self._is_done(self._standing[0][1]):
+            with self._lock:
+                self._standing.popleft()
         with self._lock:
-            self._forget_ended_waits()
             self._standing.append((before, mark))
         self._queues.wait(mark)
-
-    def _forget_ended_waits(self) -> None:
-        while self._standing and self._is_done(self._standing[0][1]):
-            self._standing.popleft()
 
     def _fetch(self, slot: _Slot, specs: tuple[TensorSpec, ...], arrived: Mark) -> list[torch.Tensor]:
         self._stand_behind(arrived)
@@ -636,6 +710,9 @@ class CudaQueues:
 
     def is_done(self, mark: Mark) -> bool:
         return mark.query()
+
+    def is_idle(self, lane: Any) -> bool:
+        return lane.query()
 
 
 def _recorded(stream: Any) -> torch.cuda.Event:

@@ -8,6 +8,7 @@ threads, takes half a second, and nobody has to wait for it."""
 
 import ctypes
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import cache
@@ -29,6 +30,7 @@ _DTYPES = {
     torch.bfloat16: 9,
 }
 """ncclDataType_t."""
+_IDLE_SECONDS, _IDLE_EVERY = 5.0, 0.002
 _NAMES = ("libnccl.so.2", "libnccl.so")
 
 
@@ -174,20 +176,33 @@ class NcclLibrary:
                 stack.enter_context(each.lock)
             self._group(work)
 
-    def abort(self, communicators: Sequence[Communicator], on_ended: Callable[[], None]) -> None:
-        """End them, in this order; `on_ended` is called when no kernel of theirs waits any more, and the rest
-        takes a while."""
+    def abort(
+        self,
+        communicators: Sequence[Communicator],
+        on_ended: Callable[[], None],
+        is_idle: Callable[[], bool],
+    ) -> None:
+        """End them, in this order; `on_ended` is called when no kernel of theirs waits any more.
 
-        def end() -> None:
-            for each in communicators:
-                each.let_go()
-            on_ended()
-            for each in communicators:
-                # A call that was under way has been released, and must not find its communicator freed.
-                with each.lock:
-                    pass
-
-        self._group(end)
+        They are freed when `is_idle` says that nothing is queued on their streams: NCCL does not wait for a
+        kernel that has not begun, and that kernel would find no memory.
+        """
+        self.check("ncclGroupStart", self.calls.ncclGroupStart())
+        for each in communicators:
+            each.let_go()
+        on_ended()
+        for each in communicators:
+            # A call that was under way has been released; nobody begins another one.
+            with each.lock:
+                pass
+        give_up = time.monotonic() + _IDLE_SECONDS
+        while not is_idle():
+            if time.monotonic() > give_up:
+                raise NcclError(
+                    f"communicators are not freed: their streams are busy after {_IDLE_SECONDS:g} s"
+                )
+            time.sleep(_IDLE_EVERY)
+        self.check("ncclGroupEnd", self.calls.ncclGroupEnd())
 
     def check(self, name: str, result: int) -> None:
         if result:

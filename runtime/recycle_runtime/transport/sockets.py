@@ -70,6 +70,7 @@ class GroupSockets:
     def __init__(self) -> None:
         self._before = frozenset(_sockets().values())
         self._own: frozenset[int] | None = None
+        self._is_sole = False
         self._lock = threading.Lock()
         _register()
         _groups.add(self)
@@ -85,6 +86,12 @@ class GroupSockets:
                     if identity in self._own:
                         os.set_inheritable(descriptor, False)
 
+    def claim(self) -> None:
+        """From now on no other group takes these sockets for its own."""
+        self.complete()
+        self._is_sole = True
+        _kept.update(self._own or ())
+
     def break_off(self) -> None:
         """Shut them down, from any thread and as often as one likes; those opened later are left alone."""
         with self._lock:
@@ -93,7 +100,7 @@ class GroupSockets:
                     _shut_descriptor(descriptor)
 
     def _is_its(self, identity: int) -> bool:
-        if identity in _kept:
+        if identity in _kept and not self._is_sole:
             return False
         return identity not in self._before if self._own is None else identity in self._own
 
@@ -112,6 +119,8 @@ class GroupSockets:
     def retire(self) -> None:
         """The group is gone: from now on nothing is shut down any more."""
         with self._lock:
+            if self._is_sole:
+                _kept.difference_update(self._own or ())
             self._own = frozenset()
 
 

@@ -29,7 +29,7 @@ def check_saved(folder: Path, workers: int, expected: dict[str, torch.Tensor]) -
     assert len(saved) == RANKS * workers
     for path in saved:
         rank = int(path.stem.rpartition("-")[2])
-        state: dict[str, torch.Tensor] = torch.load(path, weights_only=True)["model"]
+        state: dict[str, torch.Tensor] = torch.load(path, map_location="cpu", weights_only=True)["model"]
         for name, tensor in state.items():
             whole = expected[name]
             if (along := SLICED_ALONG.get(name.rpartition(".")[2])) is not None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -91,8 +92,10 @@ def run(
     resume: bool = False,
     adaptation: AdaptationOptions | None = None,
     undo: str = "device",
+    **more: Any,
 ) -> Outcome:
-    """Train to the end; parameters are in `folder`/saved. Fails the test when nothing happens for long."""
+    """Train to the end; parameters are in `folder`/saved. Fails the test when nothing happens for long.
+    What is given `more` goes to the job as it is."""
     (folder / "saved").mkdir(parents=True)
     plan = Bundle.read(bundle)
     job = Job(
@@ -111,6 +114,7 @@ def run(
         checkpoint=None if checkpoint is None else str(checkpoint),
         resume=resume,
         undo=undo,
+        **more,
     )
     outcome = Outcome()
     found: list[str] = []
@@ -145,7 +149,7 @@ def check(folder: Path, outcome: Outcome, alone: Alone) -> None:
     assert len(saved) >= outcome.rows[-1].live, (saved, said)
     for path in saved:
         stage = int(path.name.split("-")[2])
-        state: dict[str, torch.Tensor] = torch.load(path, weights_only=True)["model"]
+        state: dict[str, torch.Tensor] = torch.load(path, map_location="cpu", weights_only=True)["model"]
         for name, tensor in alone.states[stage].items():
             if not _is_statistic(name):
                 torch.testing.assert_close(state[name], tensor, rtol=1e-9, atol=1e-9)

@@ -76,6 +76,7 @@ class ThreadTransport:
     """One thread's side."""
 
     tensor_group: Any = None
+    broken_sums: frozenset[int] = frozenset()
 
     def __init__(self, room: Room, grid: Grid, worker: Worker) -> None:
         self._room, self._grid, self._worker = room, grid, worker

@@ -143,10 +143,16 @@ class StandingLibrary:
     def together(self, communicators: Sequence[StandingCommunicator], work: Callable[[], object]) -> None:
         work()
 
-    def abort(self, communicators: Sequence[StandingCommunicator], on_ended: Callable[[], None]) -> None:
+    def abort(
+        self,
+        communicators: Sequence[StandingCommunicator],
+        on_ended: Callable[[], None],
+        is_idle: Callable[[], bool],
+    ) -> None:
         for each in communicators:
             each.abort()
         on_ended()
+        assert is_idle()
 
     def _connected(self, member: Membership) -> dict[int, socket.socket]:
         if member.rank:
@@ -209,6 +215,9 @@ class HostQueues:
 
     def is_done(self, mark: Work | None) -> bool:
         return mark is None or mark.is_done
+
+    def is_idle(self, lane: str) -> bool:
+        return True
 
 
 def _write(other: socket.socket, tensor: torch.Tensor) -> None:
