@@ -38,6 +38,8 @@ class Slow:
 class SlowTransport:
     """Says what it was asked to do."""
 
+    broken_sums: frozenset[int] = frozenset()
+
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.tensor_group: Any = "group"
