@@ -4,6 +4,7 @@ from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 from recycle_compiler.backends.bundle import bundle_bytes
 from recycle_compiler.ir.failure import failure_set
@@ -12,7 +13,8 @@ from recycle_compiler.ir.layout import job_of_layout, parse_layout
 from recycle_compiler.planner.compile import plan_failed
 from recycle_runtime.coordinator.plans import Request
 from recycle_runtime.plan.bundle import Bundle
-from recycle_runtime.testing.world.scenarios import WorldJob
+from recycle_runtime.testing.world.scenarios import WorldJob, scenario
+from recycle_runtime.testing.world.world import Scenario
 from tests.runtime.recovery.recut_plans import three_by_two, write_bundle
 from tests.support.layers import layer_costs, layered_job
 
@@ -44,6 +46,12 @@ def world_jobs(folder: Path) -> list[WorldJob]:
         WorldJob(small, Bundle.read(small), False, _planner(two_by_two())),
         WorldJob(ranks, Bundle.read(ranks), False, _planner(with_ranks())),
     ]
+
+
+def quiet(seed: int, jobs: list[WorldJob], **changes: Any) -> Scenario:
+    """Two nodes of two workers, on which nothing happens but what is said."""
+    ordinary: dict[str, Any] = {"nodes": 2, "room": 2, "wild": False, "skipped": frozenset(), "relay": False}
+    return replace(scenario(seed, jobs), **(ordinary | {"standing": False} | changes))
 
 
 class _planner:  # noqa: N801

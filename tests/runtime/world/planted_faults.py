@@ -16,7 +16,9 @@ from recycle_runtime.coordinator.metrics import StepRows
 from recycle_runtime.coordinator.service import Service
 from recycle_runtime.coordinator.state_machine import Phase, StateMachine
 from recycle_runtime.execution.chunk import Chunk
+from recycle_runtime.execution.steps import WorkerSteps
 from recycle_runtime.protocol.messages import Leave, LeftGroup, LossShare, Member, Report, StepDone, ToWorker
+from recycle_runtime.testing.world.standing import StandingTransport
 from recycle_runtime.testing.world.world import TOKEN, World
 from recycle_runtime.worker.link import Link
 
@@ -207,3 +209,16 @@ def files_are_closed_first(patch: pytest.MonkeyPatch) -> None:
         return closed
 
     patch.setattr(CheckpointFiles, "finish", finish)
+
+
+def cut_off_sums_count(patch: pytest.MonkeyPatch) -> None:
+    """A step that was made with a sum which an abort has cut off stands."""
+
+    def take_back_broken(self: WorkerSteps) -> None: ...
+
+    patch.setattr(WorkerSteps, "take_back_broken", take_back_broken)
+
+
+def waits_of_devices_are_not_shown(patch: pytest.MonkeyPatch) -> None:
+    """A worker whose device waits for others looks like one that hangs."""
+    patch.setattr(StandingTransport, "waits_on_device", property(lambda _: False))

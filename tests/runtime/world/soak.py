@@ -4,6 +4,7 @@ import argparse
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from recycle_runtime.testing.world.scenarios import scenario
@@ -18,6 +19,9 @@ def main() -> int:
     parser.add_argument("--hours", type=float, default=1.0)
     parser.add_argument("--seed", type=int, help="the first one; without it, one that was not tried before")
     parser.add_argument("--once", action="store_true", help="try that seed alone, and tell its story")
+    parser.add_argument(
+        "--standing", action="store_true", help="calls stand until they are aborted in all worlds"
+    )
     arguments = parser.parse_args()
     seed = int(time.time()) * 1000 if arguments.seed is None else arguments.seed
     first, wrong, events = seed, 0, 0
@@ -26,6 +30,7 @@ def main() -> int:
         jobs = world_jobs(Path(folder))
         while time.monotonic() < until:
             found = scenario(seed, jobs)
+            found = replace(found, standing=found.standing or arguments.standing)
             outcome = World(found).run()
             events += outcome.events
             if outcome.wrong or arguments.once:

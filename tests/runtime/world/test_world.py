@@ -6,7 +6,6 @@ import sys
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -31,16 +30,11 @@ from recycle_runtime.testing.world.scenarios import WorldJob, scenario
 from recycle_runtime.testing.world.shrinking import shrunk, told
 from recycle_runtime.testing.world.world import Fault, Scenario, World
 from tests.runtime.world import planted_faults as planted
-from tests.runtime.world.jobs import world_jobs
+from tests.runtime.world.jobs import quiet
 
 FIXED = 60
 """Seeds that every run of the tests tries; `make soak` tries new ones."""
 PART = 20
-
-
-@pytest.fixture(scope="module")
-def jobs(tmp_path_factory: pytest.TempPathFactory) -> list[WorldJob]:
-    return world_jobs(tmp_path_factory.mktemp("world"))
 
 
 @pytest.mark.parametrize("first", range(0, FIXED, PART))
@@ -52,7 +46,7 @@ def test_nothing_goes_wrong(jobs: list[WorldJob], first: int) -> None:
 
 def test_an_agent_that_relays_is_killed_and_nobody_leaves(jobs: list[WorldJob]) -> None:
     """Its workers go on by themselves, in the same generation."""
-    story = _quiet(7, jobs[:1], faults=(KillAgent(2.5, 3.0, node=0),), steps=60, relay=True, nodes=3)
+    story = quiet(7, jobs[:1], faults=(KillAgent(2.5, 3.0, node=0),), steps=60, relay=True, nodes=3)
     outcome = World(story).run()
     assert not outcome.wrong and outcome.error is None, told(story, outcome)
     assert outcome.recoveries == 1, told(story, outcome)
@@ -67,7 +61,7 @@ def test_an_agent_that_is_killed_while_its_workers_are_to_be_started(
     for job, node, at in product(jobs[2:], (0, 1), (0.005, 0.045)):
         faults = (KillAgent(at, 0.3, node=node),)
         room = 2 * job.bundle.tensor
-        story = _quiet(7, [job], faults=faults, relay=relay, room=room, steps=6, checkpoints=0, copies=0)
+        story = quiet(7, [job], faults=faults, relay=relay, room=room, steps=6, checkpoints=0, copies=0)
         outcome = World(story).run()
         assert not outcome.wrong and outcome.error is None, told(story, outcome)
 
@@ -76,7 +70,7 @@ def test_a_worker_has_all_its_ranks_on_one_node(jobs: list[WorldJob]) -> None:
     """Found once: a coordinator that moved while workers arrived had them started again on the node that
     found it first; of one worker each node had a rank, and for another neither had room."""
     faults = (MoveCoordinator(0.15, 0.3),)
-    story = _quiet(157, jobs[3:], faults=faults, room=4, steps=6, checkpoints=0, copies=0, saves=False)
+    story = quiet(157, jobs[3:], faults=faults, room=4, steps=6, checkpoints=0, copies=0, saves=False)
     outcome = World(replace(story, echoes=0.0)).run()
     assert not outcome.wrong and outcome.error is None, told(story, outcome)
 
@@ -87,7 +81,7 @@ def test_half_of_every_worker_has_come(jobs: list[WorldJob], at: float) -> None:
     of three agents, did not notice it for seconds; of each worker the other rank came to the next
     coordinator, which gave all of them up, and the job ended before it had begun."""
     faults = (KillAgent(0.082, 0.57, node=2), MoveCoordinator(at, 0.013))
-    story = _quiet(1794874987802, jobs[3:], faults=faults, nodes=3, room=4, steps=6, checkpoints=0, copies=0)
+    story = quiet(1794874987802, jobs[3:], faults=faults, nodes=3, room=4, steps=6, checkpoints=0, copies=0)
     outcome = World(replace(story, relay=False)).run()
     assert not outcome.wrong and outcome.error is None, told(story, outcome)
 
@@ -99,7 +93,7 @@ def test_what_a_stopped_coordinator_hears_may_be_old(jobs: list[WorldJob], stopp
     given up because of the other: the job ended, although it came back."""
     cut, lost = Partition(2.2426, 4.45, pairs=((-1, 1), (0, 1))), LoseNode(2.52, 0.0, node=0)
     faults = (cut, StopCoordinator(2.2429, stopped), lost)
-    story = replace(scenario(1794874988174, jobs), faults=faults)
+    story = replace(scenario(1794874988174, jobs), faults=faults, standing=False)
     outcome = World(story).run()
     assert not outcome.wrong and outcome.error is None, told(story, outcome)
 
@@ -174,7 +168,7 @@ def test_a_generation_that_is_not_written_down_is_missed(
 ) -> None:
     """After a re-cut and the return of who had failed; no seed below 150 has such a story."""
     killed = KillWorker(2.0, worker=(1, 1))
-    story = _quiet(405, jobs[:1], faults=(), steps=60, nodes=4, recut="auto", checkpoints=0, copies=0)
+    story = quiet(405, jobs[:1], faults=(), steps=60, nodes=4, recut="auto", checkpoints=0, copies=0)
     stories = [replace(story, faults=(killed, KillCoordinator(at, 0.01))) for at in (6.0, 6.5, 7.0)]
     for each in stories:
         outcome = World(each).run()
@@ -184,15 +178,9 @@ def test_a_generation_that_is_not_written_down_is_missed(
     assert any(World(each).run().wrong for each in stories)
 
 
-def _quiet(seed: int, jobs: list[WorldJob], **changes: Any) -> Scenario:
-    """Two nodes of two workers, on which nothing happens but what is said."""
-    ordinary: dict[str, Any] = {"nodes": 2, "room": 2, "wild": False, "skipped": frozenset(), "relay": False}
-    return replace(scenario(seed, jobs), **(ordinary | changes))
-
-
 def test_whoever_waits_for_layers_hears_that_the_boundary_has_moved(jobs: list[WorldJob]) -> None:
     """Found once: one worker had begun the next step, and another waited for its layers before it."""
-    story = _quiet(
+    story = quiet(
         184,
         jobs[:1],
         faults=(KillWorker(2.5, worker=(1, 0)),),
@@ -207,7 +195,7 @@ def test_whoever_waits_for_layers_hears_that_the_boundary_has_moved(jobs: list[W
 
 def test_a_coordinator_that_starts_again_knows_that_workers_save(jobs: list[WorldJob]) -> None:
     """Found once: it ended the job well, and nobody had saved anything."""
-    story = _quiet(
+    story = quiet(
         11,
         jobs[2:3],
         faults=(KillCoordinator(2.0, 0.3),),
@@ -226,15 +214,13 @@ def test_who_has_saved_and_ended_is_known_to_the_next_coordinator(jobs: list[Wor
     """Found once: workers had said that they had saved, and their agents that they had ended, to a
     coordinator that was killed before it had heard, or written down, either. Nobody said it again, and the
     job ended with an error 30 s later."""
-    quiet = _quiet(
-        66, jobs[:1], faults=(), steps=6, checkpoints=0, copies=0, saves=True, nodes=3, relay=relay
-    )
-    quiet = replace(quiet, echoes=0.0)
-    (ended,) = (line for line in World(quiet).run().story if "the job has ended" in line)
+    plain = quiet(66, jobs[:1], faults=(), steps=6, checkpoints=0, copies=0, saves=True, nodes=3, relay=relay)
+    plain = replace(plain, echoes=0.0)
+    (ended,) = (line for line in World(plain).run().story if "the job has ended" in line)
     end = float(ended.split()[0])
     for who in range(6):
         # While they write: the next lines of the journal are theirs, one each.
-        story = replace(quiet, faults=(TearJournal(end - 0.02, 0.0, writes=who),))
+        story = replace(plain, faults=(TearJournal(end - 0.02, 0.0, writes=who),))
         outcome = World(story).run()
         assert not outcome.wrong and outcome.error is None, told(story, outcome)
         assert any("in the middle of it" in line for line in outcome.story), told(story, outcome)
@@ -245,15 +231,15 @@ def test_who_has_saved_and_ended_is_known_to_the_next_coordinator(jobs: list[Wor
 def test_a_coordinator_that_is_killed_after_the_end_does_not_end_the_job_again(
     jobs: list[WorldJob], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    quiet = _quiet(
+    plain = quiet(
         7,
         jobs[2:3],
         faults=(),
         steps=6,
         checkpoints=0,
     )
-    (ended,) = (line for line in World(quiet).run().story if "the job has ended" in line)
-    story = replace(quiet, faults=(KillCoordinator(float(ended.split()[0]) + 0.001, 0.3),))
+    (ended,) = (line for line in World(plain).run().story if "the job has ended" in line)
+    story = replace(plain, faults=(KillCoordinator(float(ended.split()[0]) + 0.001, 0.3),))
     assert not World(story).run().wrong
     planted.end_is_forgotten(monkeypatch)
     assert World(story).run().wrong
@@ -288,7 +274,7 @@ def test_a_job_that_ends_while_a_manifest_is_written(
 ) -> None:
     """Found once: the last checkpoint was complete, and the thread that deletes older ones closed before."""
     lost = (KillWorker(3.0, worker=(0, 1)), KillWorker(3.0, worker=(1, 1)))
-    story = _quiet(
+    story = quiet(
         7,
         jobs[2:3],
         faults=(SlowDisk(0.1, 30.0, node=-1), *lost),
@@ -307,7 +293,7 @@ def test_a_job_that_ends_while_a_manifest_is_written(
 
 def _with_copies(jobs: list[WorldJob], *faults: Fault) -> Scenario:
     """Four nodes of one worker, a copy of every stage in memory every four steps, and no checkpoints."""
-    story = _quiet(
+    story = quiet(
         1, jobs[2:3], faults=faults, steps=40, nodes=4, room=1, wild=True, checkpoints=0, saves=True
     )
     return replace(story, resumes=1, is_resumed=False, copies=4, echoes=0.0)
@@ -341,7 +327,7 @@ def test_a_copy_of_another_step_is_noticed(jobs: list[WorldJob], monkeypatch: py
 
 def test_a_worker_is_all_its_ranks(jobs: list[WorldJob], monkeypatch: pytest.MonkeyPatch) -> None:
     """One is killed: the others go with it, and each of the next ones gets the state of its own rank."""
-    story = _quiet(
+    story = quiet(
         1, jobs[3:], faults=(KillWorker(1.9, worker=(0, 1)),), steps=40, nodes=4, copies=4, checkpoints=5
     )
     outcome = World(story).run()
@@ -356,7 +342,7 @@ def test_ranks_do_not_fail_for_want_of_a_coordinator(jobs: list[WorldJob]) -> No
     it took the error for its program's, although the coordinator was away."""
     faults = MoveCoordinator(1.4, 0.03), KillWorker(1.43, worker=(1, 1))
     for seed in (2, 8):
-        story = _quiet(seed, jobs[3:], faults=faults, steps=12, room=4, checkpoints=0, saves=False)
+        story = quiet(seed, jobs[3:], faults=faults, steps=12, room=4, checkpoints=0, saves=False)
         story = replace(story, copies=0, echoes=0.0)
         outcome = World(story).run()
         assert not outcome.wrong and outcome.error is None, told(story, outcome)
@@ -368,7 +354,7 @@ def test_ranks_of_a_node_that_has_slept_through_the_end_do_not_fail(
     """Found once: when they wake up their collectives are broken and there is no coordinator any more; they
     waited 30 s for word of it, and then took that for an error of their program."""
     stories = [
-        _quiet(
+        quiet(
             seed,
             jobs[3:],
             faults=(StopNode(1.8, 20.0, node=node),),
@@ -393,7 +379,7 @@ def test_ranks_of_a_node_that_has_slept_through_the_end_do_not_fail(
 
 def _goes_on_one_to_a_node(job: WorldJob, *faults: Fault) -> None:
     """With one worker on each of four nodes, and nothing but these faults."""
-    story = _quiet(7, [job], faults=faults, steps=30, nodes=4, room=1, checkpoints=0)
+    story = quiet(7, [job], faults=faults, steps=30, nodes=4, room=1, checkpoints=0)
     outcome = World(story).run()
     assert not outcome.wrong and outcome.error is None, told(story, outcome)
 
@@ -432,7 +418,7 @@ def test_a_report_that_is_said_again_does_not_count(
     up if it never did."""
     stories = [
         # It shows where the report is late by the right moment, which moves with what is said before.
-        _quiet(
+        quiet(
             7, jobs[2:3], faults=(KillWorker(at / 100, worker=(0, 0)),), steps=12, checkpoints=0, echoes=0.2
         )
         for at in range(110, 170)
@@ -450,7 +436,7 @@ def test_a_share_of_a_step_that_was_run_again_does_not_count(
     """Found once: step 8 was left out, so step 9 was run again; what a worker said then was stuck in its
     stopped agent, and it was given up: the row of step 9 had what it had said before."""
     stories = [
-        _quiet(
+        quiet(
             7,
             jobs[:1],
             faults=(StopAgent(at / 1000, 11.0, node=2),),
@@ -479,9 +465,7 @@ def test_a_step_is_told_after_the_word_that_it_may_be_forgotten(jobs: list[World
     cannot write it down."""
     for at in range(30, 54, 3):
         faults = FullDisk(2.0, 4.0, node=-1), KillCoordinator(2.0 + at / 500, 0.01)
-        story = _quiet(
-            7, jobs[2:3], faults=faults, steps=30, checkpoints=0, copies=0, echoes=0.0, saves=False
-        )
+        story = quiet(7, jobs[2:3], faults=faults, steps=30, checkpoints=0, copies=0, echoes=0.0, saves=False)
         outcome = World(story).run()
         assert not outcome.wrong and outcome.error is None, told(story, outcome)
 

@@ -336,6 +336,7 @@ class NumberStepper(Stepper):
         self.record = self.totals = None
         self._rank, self._before = 0, self.progress
         self._options_after: list[dict[str, Any]] = []
+        self._has_used_sums = False
 
 
 class NumberData:

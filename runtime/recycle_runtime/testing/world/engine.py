@@ -1,8 +1,10 @@
 """What simulated worker processes train with, and meet other workers with: numbers, and wires."""
 
 import json
+import random
 import zlib
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -67,6 +69,7 @@ from recycle_runtime.testing.world.group import (
 )
 from recycle_runtime.testing.world.loop import Pending
 from recycle_runtime.testing.world.processes import SimulatedProcess
+from recycle_runtime.testing.world.standing import Queued, StandingTransport, StandingWire
 from recycle_runtime.transport.guarded import Waits
 from recycle_runtime.transport.sockets import Ends
 from recycle_runtime.worker.engine import Building, Counts, MeetingPlace, coordinator_line
@@ -88,6 +91,12 @@ class Job(NamedTuple):
     ports: Ports
     note_wrong: Callable[[str], None]
     """Called when a state is not as it must be."""
+    tell: Callable[[str], None]
+    """Adds a line to the story."""
+    standing: bool
+    """Whether calls stand until they are aborted: see `standing`."""
+    chance: random.Random
+    """For what aborts leave behind."""
 
 
 class SimulatedStore:
@@ -194,13 +203,20 @@ class NumberEngine:
                 wires[worker] = wire
             else:
                 far.append(wire)
-        return GroupTransport(grid, role.worker, wires, ranks, far)
+        if not self._job.standing:
+            return GroupTransport(grid, role.worker, wires, ranks, far)
+        transport = StandingTransport(grid, role.worker, wires, ranks, far, self._job.chance)
+        # Before the meeting is over: an order to leave calls it off.
+        connections.use(transport)
+        await transport.join()
+        return transport
 
     async def _wire(self, listener: Listener, place: int, rank: int, mine: int) -> Wire:
         """Of two processes the one with the lower rank connects."""
         process = self._process
         if mine < rank:
-            return await self._job.ports.connect(process, process.node, place, mine)
+            make = partial(StandingWire, self._job.chance) if self._job.standing else Wire
+            return await self._job.ports.connect(process, process.node, place, mine, make)
         if rank not in listener.connected:
             if not listener.is_open:
                 raise RuntimeError("the group is broken off")
@@ -339,6 +355,10 @@ class _Sums:
         self._transport = transport
         self.peers = PeerSum()
 
+    @property
+    def broken_sums(self) -> frozenset[int]:
+        return self._transport.broken_sums
+
     def start_sum(self, own: Any) -> Any:
         return self._transport.start_sum(own)
 
@@ -360,6 +380,10 @@ class NumberSession:
     ) -> None:
         self._process, self._job, self._role, self._chunks = process, job, role, chunks
         self._transport, self._before = transport, before
+        self._position: int | None = None
+        """The instruction under way."""
+        if isinstance(transport, StandingTransport):
+            transport.queued = self._queued
         self.loads: list[int] = []
         self.counts = Counts(0, 0)
         self._step = 0
@@ -406,7 +430,9 @@ class NumberSession:
         position = 0
         try:
             for position, instruction in enumerate(self._role.stream):
-                self._before(position)
+                self._position = position
+                if not self._transport.takes_queued():
+                    self._before(position)
                 under_way = self._handlers[instruction.opcode](instruction)
                 if under_way is not None:
                     await under_way
@@ -414,6 +440,31 @@ class NumberSession:
             raise
         except Exception as cause:
             raise StreamError(f"instruction {position} of step {self._step}: {cause}") from cause
+        finally:
+            self._position = None
+
+    def _queued(self, most: int) -> Queued:
+        """The next instructions, up to one at which the host waits: for other workers, or for the loss that
+        is told before gradients are summed."""
+        count, sums = 0, set[int]()
+        position = len(self._role.stream) if self._position is None else self._position + 1
+        for instruction in self._role.stream[position : position + most]:
+            if instruction.opcode is Opcode.REDUCE:
+                if self._has_loss or not self._can_reduce(instruction.chunk):
+                    break
+                sums.add(instruction.chunk)
+            count += 1
+            if instruction.opcode in (Opcode.BARRIER, Opcode.VALIDATE):
+                break
+        return Queued(count, frozenset(sums))
+
+    def _can_reduce(self, chunk: int) -> bool:
+        """Whether the verdict on the last step is known, and lets it stand."""
+        stepper: Any = self._chunks[chunk].stepper
+        if stepper.phase is not Phase.UNSETTLED:
+            return True
+        under_way = stepper.norm.under_way
+        return under_way.is_whole and stepper.options.accepts(under_way.total())
 
     async def evaluate(self, data: Any, before: Callable[[int], None]) -> float | None:
         raise AssertionError("a world has no scripts, and nobody else asks for an evaluation")
@@ -427,6 +478,13 @@ class NumberSession:
         self.drop()
         self._steps.drop()
         self._transport.close()
+
+    def take_back_broken(self) -> None:
+        made = {number: chunk.applied for number, chunk in self._chunks.items()}
+        self._steps.take_back_broken()
+        for number, chunk in self._chunks.items():
+            if chunk.applied < made[number]:
+                self._job.tell(f"{self._process.name} takes back step {chunk.applied}")
 
     def drop(self) -> None:
         self._buffers.clear()
@@ -445,7 +503,7 @@ class NumberSession:
     async def _forward(self, instruction: Instruction) -> None:
         held = self._buffers[instruction.buffer] = _Held()
         if instruction.inbox != NONE:
-            value = await self._transport.waited(self._inboxes.pop(instruction.inbox))
+            value = await self._transport.arrived(self._inboxes.pop(instruction.inbox))
         else:
             value = data_of(self._step, self._index(instruction))
         await self._compute()
@@ -472,7 +530,7 @@ class NumberSession:
         held = self._buffers[instruction.buffer]
         gradient = 1
         if instruction.inbox != NONE:
-            gradient = await self._transport.waited(self._inboxes.pop(instruction.inbox))
+            gradient = await self._transport.arrived(self._inboxes.pop(instruction.inbox))
         await self._compute()
         values = held.values
         if self._ranks > 1:
@@ -509,7 +567,9 @@ class NumberSession:
         chunk = instruction.chunk
         gradients: Any = self._chunks[chunk].stepper.gradients
         await self._norm_arrives()
-        self._sums.peers.shares = await self._transport.peer_sums(chunk, gradients.sums)
+        if self._can_reduce(chunk):
+            # Else the step is run again, and nobody sums anything.
+            self._sums.peers.shares = await self._transport.peer_sums(chunk, gradients.sums)
         is_made = self._steps.reduce(chunk)
         self._check()
         if not is_made:

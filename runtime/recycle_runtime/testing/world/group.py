@@ -48,9 +48,13 @@ class Wire:
         self.error = why
         if self.is_forgetful:
             return
-        waits, self.waiting, self.sum_waits = [*self.waiting, *self.sum_waits.values()], deque(), {}
-        for waiting in waits:
+        for waiting in self.take_noticing():
             waiting.fail(RuntimeError(why))
+
+    def take_noticing(self) -> list[Pending]:
+        """The waits that fail when the connection breaks."""
+        waits, self.waiting, self.sum_waits = [*self.waiting, *self.sum_waits.values()], deque(), {}
+        return waits
 
     def send(self, key: Any, value: Any) -> None:
         if self.error is not None:
@@ -120,7 +124,9 @@ class Ports:
         self._listeners.append(Listener(process, node))
         return len(self._listeners) - 1, self._listeners[-1]
 
-    def connect(self, process: LoopProcess, node: Node, number: int, who: Any) -> Pending:
+    def connect(
+        self, process: LoopProcess, node: Node, number: int, who: Any, make: Callable[[], Wire] = Wire
+    ) -> Pending:
         """A wire, once there is a connection; RuntimeError if nobody listens any more."""
         found = Pending()
         network, listener = self._network, self._listeners[number]
@@ -132,7 +138,7 @@ class Ports:
             elif not (listener.is_open and listener.process.is_alive):
                 found.fail(RuntimeError("connection refused"))
             else:
-                mine, theirs = Wire(), Wire()
+                mine, theirs = make(), make()
                 near = End(process, node, mine.arrived, mine.broken, patience=(30.0, 60.0))
                 far = End(
                     listener.process, listener.node, theirs.arrived, theirs.broken, patience=(30.0, 60.0)
@@ -163,6 +169,11 @@ class GroupSum:
         for wire in self._group.everybody:
             await self._group.waited(wire.wait_for(self._key))
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the shares of all others have arrived."""
+        return all(self._key in wire.sums for wire in self._group.everybody)
+
     def total(self) -> Totals:
         shares = [self._own, *(wire.sums[self._key] for wire in self._group.everybody)]
         return Totals(sum(each.squares for each in shares), sum(each.not_finite for each in shares))
@@ -179,6 +190,7 @@ class GroupTransport:
     """What `transport.interface.Transport` is to tensors, for numbers."""
 
     tensor_group = RankGroup()
+    broken_sums: frozenset[int] = frozenset()
 
     def __init__(
         self, grid: Grid, worker: Worker, wires: dict[Worker, Wire], ranks: dict[int, Wire], far: list[Wire]
@@ -193,6 +205,19 @@ class GroupTransport:
         self._sums = 0
         self._peer_sums: dict[int, int] = {}
         self._barriers = 0
+
+    @property
+    def waits_on_device(self) -> bool:
+        return False
+
+    def takes_queued(self) -> bool:
+        """Whether the next instruction runs because a device had queued it when the group was aborted; asked
+        once for each."""
+        return False
+
+    async def arrived(self, pending: Any) -> Any:
+        """A message, or a share of gradients."""
+        return await self.waited(pending)
 
     async def waited(self, pending: Any) -> Any:
         """For other workers, and shown to be so."""
@@ -216,13 +241,17 @@ class GroupTransport:
 
     async def gather(self, own: Sequence[int]) -> list[Sequence[int]]:
         """What every rank of this worker has: a collective of the user's program, which nobody guards."""
+        key = self._start_gather(own)
+        for wire in self._ranks.values():
+            await wire.wait_for(key)
+        return [own, *(wire.sums.pop(key) for wire in self._ranks.values())]
+
+    def _start_gather(self, own: Sequence[int]) -> Any:
         self._gathers += 1
         key = "gather", self._gathers
         for wire in self._ranks.values():
             wire.send(key, tuple(own))
-        for wire in self._ranks.values():
-            await wire.wait_for(key)
-        return [own, *(wire.sums.pop(key) for wire in self._ranks.values())]
+        return key
 
     def start_sum(self, own: Totals) -> GroupSum:
         self._sums += 1
@@ -232,13 +261,20 @@ class GroupTransport:
 
     async def peer_sums(self, chunk: int, sums: Sequence[float]) -> list[Sequence[float]]:
         """What every live holder of a chunk adds, this one first; all holders ask in the same order."""
-        number = self._peer_sums[chunk] = self._peer_sums.get(chunk, 0) + 1
-        key = "gradients", chunk, number
-        peers = [self.wires[worker] for worker in self.grid.holders(chunk) if worker != self.worker]
-        self._post(peers, key, tuple(sums))
+        key, peers = self._start_peer_sum(chunk, sums)
         for wire in peers:
-            await self.waited(wire.wait_for(key))
+            await self.arrived(wire.wait_for(key))
         return [sums, *(wire.sums.pop(key) for wire in peers)]
+
+    def _start_peer_sum(self, chunk: int, sums: Sequence[float]) -> tuple[Any, list[Wire]]:
+        number = self._peer_sums[chunk] = self._peer_sums.get(chunk, 0) + 1
+        key, peers = ("gradients", chunk, number), self._peers(chunk)
+        self._post(peers, key, tuple(sums))
+        return key, peers
+
+    def _peers(self, chunk: int) -> list[Wire]:
+        """To the other live holders of a chunk."""
+        return [self.wires[worker] for worker in self.grid.holders(chunk) if worker != self.worker]
 
     async def barrier(self) -> None:
         self._barriers += 1

@@ -51,4 +51,5 @@ def scenario(seed: int, jobs: Sequence[WorldJob]) -> Scenario:
         echoes=chance.choice((0.0, 0.0, 0.0, 0.2, 0.7)),
         copies=chance.choice((0, 0, 3, 5)),
         relay=seed % 4 == 3,
+        standing=seed % 3 == 2,
     )

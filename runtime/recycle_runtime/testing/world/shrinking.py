@@ -36,6 +36,8 @@ def _smaller(scenario: Scenario) -> Iterator[Scenario]:
         yield replace(scenario, copies=0)
     if scenario.echoes:
         yield replace(scenario, echoes=0.0)
+    if scenario.standing:
+        yield replace(scenario, standing=False)
     if scenario.saves:
         yield replace(scenario, saves=False)
     if scenario.checkpoints:
@@ -54,6 +56,7 @@ def told(scenario: Scenario, outcome: Outcome) -> str:
         f"{scenario.nodes} nodes with room for {scenario.room} each, {scenario.steps} steps"
         + (f", a checkpoint every {scenario.checkpoints}" if scenario.checkpoints else "")
         + (f", a copy in memory every {scenario.copies}" if scenario.copies else "")
+        + (", calls that stand until they are aborted" if scenario.standing else "")
         + (", saved at the end" if scenario.saves else "")
         + (f", re-cut {scenario.recut}" if scenario.recut != "off" else "")
         + (f", all said again {scenario.echoes:.1f} s later" if scenario.echoes else "")

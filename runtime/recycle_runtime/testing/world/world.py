@@ -118,6 +118,8 @@ class Scenario:
     """Seconds after which workers say again what they say about a generation; 0: they do not."""
     relay: bool = False
     """Whether workers speak to the coordinator through their agents."""
+    standing: bool = False
+    """Whether messages and sums of gradients stand until they are aborted, as over NCCL."""
 
 
 class Outcome:
@@ -247,7 +249,16 @@ class World:
         bundle = scenario.bundle
         per_step = bundle.pipelines * bundle.microbatches
         reference = Reference(sum(bundle.cut), per_step, scenario.skipped, bundle.tensor)
-        self.job = Job(bundle, scenario.path, reference, Ports(self.network), self.note_wrong)
+        self.job = Job(
+            bundle,
+            scenario.path,
+            reference,
+            Ports(self.network),
+            self.note_wrong,
+            self.tell,
+            scenario.standing,
+            random.Random(scenario.seed + 2),
+        )
         self._last_fault = max((fault.at + fault.seconds for fault in scenario.faults), default=0.0)
         self._over_at = 0.0
         self._strangers = 0

@@ -1,0 +1,11 @@
+"""Jobs that are planned once for all tests of simulated worlds."""
+
+import pytest
+
+from recycle_runtime.testing.world.scenarios import WorldJob
+from tests.runtime.world.jobs import world_jobs
+
+
+@pytest.fixture(scope="session")
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> list[WorldJob]:
+    return world_jobs(tmp_path_factory.mktemp("world"))
