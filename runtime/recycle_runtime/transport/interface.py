@@ -58,7 +58,7 @@ class Transport(Protocol):
         ...
 
     def start_peer_sum(self, chunk: int, tensor: torch.Tensor) -> Pending | None:
-        """Start to sum a tensor over the live holders of a chunk, in place; None if this is the only one.
+        """Start to sum a tensor over the live holders of a chunk, in place; None if nothing is waited for.
 
         All of them start the sums of a chunk in the same order. In place of a chunk, `grid.tied_sum` stands
         for all chunks that are tied.

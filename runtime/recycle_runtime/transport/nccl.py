@@ -21,8 +21,9 @@ numbers that mean nothing. None of these may leave the process, or count as a st
 - Communicators end in the order sums, sends, tensor-parallel group, receives. When the first receive is let
   go of, nothing that is computed from it can reach another process, which may not have heard of the failure
   yet.
-- Before the first of them ends, sums that have not come to their end are noted (`broken_sums`). A step that
-  was made with one is taken back (`WorkerSteps.take_back_broken`).
+- Before the first of them ends, sums that have not come to their end are noted (`broken_sums`), and gradients
+  that nobody adds to and that are not computed yet. A step that was made with one is taken back
+  (`WorkerSteps.take_back_broken`).
 - A communicator is freed when nothing is queued on its stream any more: NCCL does not wait for a kernel that
   has not begun, and that kernel would find no memory.
 - Communicators of one generation are freed before kernels of the next one may stand: to free memory waits
@@ -215,8 +216,6 @@ class _End:
         self.queue = InOrder()
         self.last: Mark = None
         """The end of what was posted last."""
-        self.open: list[_Sum] = []
-        """Sums of the last reduction."""
 
     def next_slot(self) -> _Slot:
         slot = self.slots[self.count % len(self.slots)]
@@ -288,6 +287,8 @@ class NcclTransport:
         """Whether computation has come to a message or a sum that others have not made yet."""
         self._sums: dict[int, _End] = {}
         """Of each chunk of this worker that other workers hold too."""
+        self._open: dict[int, list[_Sum]] = {}
+        """Sums of the last reduction of each chunk, also of one that no other worker holds."""
         self._in: dict[Worker, _End] = {}
         self._out: dict[Worker, _End] = {}
         self._tensor: TensorGroup | None = None
@@ -373,18 +374,20 @@ class NcclTransport:
         return channel.queue.ask(lambda: self._fetch(slot, wanted, arrived))
 
     def start_peer_sum(self, chunk: int, tensor: torch.Tensor) -> Pending | None:
-        peers = self._sums.get(chunk)
-        if peers is None:
-            return None
-        if all(each.is_used for each in peers.open):
+        peers, opened = self._sums.get(chunk), self._open.get(chunk, [])
+        if all(each.is_used for each in opened):
             # Of the step before: no more than one step may have to be taken back.
-            for each in peers.open:
+            for each in opened:
                 self._queues.finish(each.mark)
-            peers.open = []
-        call = partial(peers.communicator.sum, tensor)
-        peers.last = self._queues.post(peers.lane, [self._queues.mark()], call)
-        peers.open.append(_Sum(peers.last, self._stand_behind))
-        return peers.open[-1]
+            opened = self._open[chunk] = []
+        if peers is None:
+            # Nobody adds to it, but what was computed from a message may be cut off as well.
+            opened.append(_Sum(self._queues.mark(), lambda _: None))
+        else:
+            call = partial(peers.communicator.sum, tensor)
+            peers.last = self._queues.post(peers.lane, [self._queues.mark()], call)
+            opened.append(_Sum(peers.last, self._stand_behind))
+        return opened[-1]
 
     def start_sum(self, tensor: torch.Tensor) -> Pending | None:
         return self._gloo.start_sum(tensor)
@@ -402,7 +405,7 @@ class NcclTransport:
             if self._is_over:
                 return
             self._is_over, self.waits_on_device = True, False
-            self.broken_sums = frozenset(chunk for chunk, peers in self._sums.items() if peers.open)
+            self.broken_sums = frozenset(chunk for chunk, opened in self._open.items() if opened)
         # A device that does not answer has not come to the end of a sum.
         looks = threading.Thread(target=self._look_at_sums, name="sums", daemon=True)
         looks.start()
@@ -431,8 +434,8 @@ class NcclTransport:
     def _look_at_sums(self) -> None:
         whole = {
             chunk
-            for chunk, peers in list(self._sums.items())
-            if all(self._is_done(each.mark) for each in peers.open)
+            for chunk, opened in list(self._open.items())
+            if all(self._is_done(each.mark) for each in opened)
         }
         with self._lock:
             if not self._is_let_go:

@@ -15,7 +15,7 @@ from recycle_runtime.transport.cuda_ipc import CudaIpcTransport, SharedCounters,
 from recycle_runtime.transport.interface import Grid, TensorSpec
 from recycle_runtime.transport.nccl import NcclTransport
 from tests.runtime.transport.shared_host import SharedHost
-from tests.runtime.transport.standing import HostQueues, StandingLibrary
+from tests.runtime.transport.standing import HostQueues, StandingLibrary, Work
 from tests.runtime.transport.workers import in_threads
 
 FIRST, SECOND = (0, 0), (0, 1)
@@ -172,6 +172,34 @@ def test_channels_alone_have_communicators() -> None:
     sender.close()
     sender.close()
     assert sender.communicators == 0
+
+
+class Behind(HostQueues):
+    """A device that has not come to what is computed now."""
+
+    is_behind = True
+
+    def mark(self) -> Work:
+        found = Work(lambda: None)
+        found.is_done = not self.is_behind
+        return found
+
+    def wait(self, mark: Work | None) -> None: ...
+
+    finish = wait
+
+
+@pytest.mark.parametrize("is_behind", [True, False])
+def test_gradients_that_nobody_adds_to_may_be_cut_off_too(is_behind: bool) -> None:
+    pair = Nccl()
+    first, _ = both(pair)
+    queues = Behind()
+    queues.is_behind = is_behind
+    first._queues = queues
+    pending = first.start_peer_sum(0, torch.ones(2))
+    pending.wait()
+    first.abort()
+    assert first.broken_sums == ({0} if is_behind else set())
 
 
 def test_a_wait_for_a_sender_that_is_gone_can_be_ended() -> None:
