@@ -7,6 +7,7 @@ milliseconds. There is one thread, and it never waits for a worker.
 import logging
 import os
 import secrets
+import select
 import signal
 import socket
 import sys
@@ -55,6 +56,8 @@ _LOGGER = logging.getLogger(__name__)
 _ASK_TO_LEAVE = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 _LOOK_EVERY = 0.1
 _EXITS_EVERY = 0.02
+_DEVICE_SECONDS = 30.0
+"""The longest wait of a new worker for a process before it to let go of its device."""
 _HEARTBEAT_EVERY = 0.5
 _FOLLOW_EVERY = 2.0
 _GRACE = 5.0
@@ -319,6 +322,9 @@ class Agent:
                 signal.signal(number, _stay if number == signal.SIGTERM else signal.SIG_IGN)
             # Processes that the user's code starts are ended by it.
             os.register_at_fork(after_in_child=_go_as_others_do)
+            for descriptor in self._watch.ending:
+                # The device of this process may be that one's, which has its memory still.
+                select.select([descriptor], [], [], _DEVICE_SECONDS)
             for descriptor in self._watch.descriptors:
                 os.close(descriptor)
             self._relay.abandon()

@@ -16,7 +16,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 _FLAGS, _EXIT_CODE = 6, 49
 """Fields of /proc/PID/stat, counted from its state."""
 _EXITING = 0x4
-"""PF_EXITING: the kernel takes the process apart, and none of its code runs any more."""
+"""PF_EXITING: the kernel takes the process apart, and its first thread runs none of its code any more."""
 
 
 class Signs(NamedTuple):

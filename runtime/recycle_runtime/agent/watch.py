@@ -186,6 +186,11 @@ class Watch:
         watched = [*self.processes.values(), *self._ending]
         return [each.descriptor for each in watched if each.descriptor >= 0]
 
+    @property
+    def ending(self) -> list[int]:
+        """Descriptors of processes that count as ended, and still have their devices."""
+        return [each.descriptor for each in self._ending]
+
     def _let_go(self, process: Process) -> None:
         self._kernel.reap(process.pid)
         self._kernel.close(process.descriptor)

@@ -20,7 +20,8 @@ numbers that mean nothing. None of these may leave the process, or count as a st
 
 - Communicators end in the order sums, sends, tensor-parallel group, receives. When the first receive is let
   go of, nothing that is computed from it can reach another process, which may not have heard of the failure
-  yet.
+  yet. That holds over sockets; where GPUs write into each other's memory, a send that begins later may still
+  be seen by its receiver.
 - Before the first of them ends, sums that have not come to their end are noted (`broken_sums`), and gradients
   that nobody adds to and that are not computed yet. A step that was made with one is taken back
   (`WorkerSteps.take_back_broken`).
@@ -105,15 +106,20 @@ _frees: list[threading.Thread] = []
 _frees_lock = threading.Lock()
 
 
-def _finish_frees() -> None:
-    """Wait until what was aborted is freed."""
+def _note_free(thread: threading.Thread) -> None:
     with _frees_lock:
-        frees = list(_frees)
-        _frees.clear()
+        _frees[:] = [each for each in (*_frees, thread) if each is thread or each.is_alive()]
+
+
+def _finish_frees(timeout: timedelta) -> None:
+    """Wait until what was aborted is freed; RuntimeError if that takes too long."""
+    give_up = time.monotonic() + timeout.total_seconds()
+    with _frees_lock:
+        frees = [each for each in _frees if each is not threading.current_thread()]
     for each in frees:
-        each.join(_FREE_SECONDS)
+        each.join(max(0.0, give_up - time.monotonic()))
         if each.is_alive():
-            _log.warning("communicators of an earlier group are not freed after %.0f s", _FREE_SECONDS)
+            raise RuntimeError("communicators of an earlier group are not freed: the device is busy")
 
 
 Mark = Any
@@ -189,6 +195,10 @@ class TensorGroup(Protocol):
     users: Any
     """As functions of torch.distributed take it."""
 
+    def connect(self) -> None:
+        """Make its communicator; an abort may come meanwhile."""
+        ...
+
     def abort(self) -> None: ...
 
 
@@ -229,6 +239,8 @@ class _Sum:
     def __init__(self, mark: Mark, stand_behind: Callable[[Mark], None]) -> None:
         self.mark, self._stand_behind = mark, stand_behind
         self.is_used = False
+        self.is_known = False
+        """Whether it has been seen to have come to its end."""
 
     def wait(self) -> None:
         self.is_used = True
@@ -296,6 +308,9 @@ class NcclTransport:
         """Where the last computation that used a message begins."""
         self._standing: deque[tuple[Mark, Mark]] = deque()
         """Waits of the device for other workers: what comes before each, and its end."""
+        self._first_messages: list[torch.Tensor] = []
+        self._ended = threading.Event()
+        """No kernel waits any more."""
         self._is_let_go = False
         """Whether the first kernel may have been let go of: no sum ends as it should any more."""
         self.broken_sums: frozenset[int] = frozenset()
@@ -314,11 +329,13 @@ class NcclTransport:
             queues.enter_thread()
             if make_tensor_group is not None and len(tensor_ranks) > 1:
                 own = dist.PrefixStore(f"tensor/{worker[0]}/{worker[1]}", self._store)
-                self._keep_tensor_group(make_tensor_group(own, tp_rank, len(tensor_ranks)))
+                group = make_tensor_group(own, tp_rank, len(tensor_ranks))
+                self._keep_tensor_group(group)
+                group.connect()
             began, sockets = time.monotonic(), GroupSockets()
             made = self._join(wanted, most_blocks)
             joined = time.monotonic()
-            _finish_frees()
+            _finish_frees(timeout)
             freed = time.monotonic()
             waiting = most_waiting(stream, grid.pipelines)
             self._use(
@@ -328,8 +345,8 @@ class NcclTransport:
                 waiting,
             )
             self._connect_all()
-            sockets.claim()
             self._sockets = sockets
+            sockets.claim()
             seconds = joined - began, freed - joined, time.monotonic() - freed
             _log.info(
                 "%d communicators joined in %.3f s, those before freed %.3f s later, connected in %.3f s",
@@ -337,7 +354,11 @@ class NcclTransport:
                 *seconds,
             )
 
-        hold_meeting(connect, self.abort)
+        try:
+            hold_meeting(connect, self.abort)
+        except BaseException:
+            self.abort()
+            raise
         # To ask the device may take as long as anything that it does: no other thread should wait for that.
         threading.Thread(target=self._watch_device, name="device", daemon=True).start()
         self.tensor_group: Any = None if self._tensor is None else self._tensor.users
@@ -402,20 +423,21 @@ class NcclTransport:
         """End all communication of this process, after a failure; its kernels have ended, or are about to,
         when this returns. Any thread may call it, as often as it likes."""
         with self._lock:
-            if self._is_over:
-                return
-            self._is_over, self.waits_on_device = True, False
-            self.broken_sums = frozenset(chunk for chunk, opened in self._open.items() if opened)
-        # A device that does not answer has not come to the end of a sum.
-        looks = threading.Thread(target=self._look_at_sums, name="sums", daemon=True)
-        looks.start()
-        looks.join(_LOOK_SECONDS)
-        ended = threading.Event()
-        frees = threading.Thread(target=self._end_all, args=(ended,), name="abort", daemon=True)
-        frees.start()
-        with _frees_lock:
-            _frees.append(frees)
-        ended.wait(_FLAG_SECONDS)
+            is_first, self._is_over, self.waits_on_device = not self._is_over, True, False
+            if is_first:
+                self.broken_sums = frozenset(
+                    chunk for chunk, opened in self._open.items() if not all(each.is_known for each in opened)
+                )
+        if is_first:
+            # A device that does not answer has not come to the end of a sum.
+            looks = threading.Thread(target=self._look_at_sums, name="sums", daemon=True)
+            looks.start()
+            looks.join(_LOOK_SECONDS)
+            frees = threading.Thread(target=self._end_all, name="abort", daemon=True)
+            frees.start()
+            _note_free(frees)
+        # Which sums are broken is known to every caller.
+        self._ended.wait(_FLAG_SECONDS)
 
     def close(self) -> None:
         self.abort()
@@ -444,18 +466,20 @@ class NcclTransport:
     def _watch_device(self) -> None:
         while not self._is_over:
             with self._lock:
-                standing = list(self._standing)
+                standing, opened = list(self._standing), [each for row in self._open.values() for each in row]
+            for each in opened:
+                each.is_known = each.is_known or self._is_done(each.mark)
             waits = [before for before, end in standing if not self._is_done(end)][:1]
             self.waits_on_device = bool(waits) and self._is_done(waits[0]) and not self._is_over
             time.sleep(_WATCH_EVERY)
 
-    def _end_all(self, ended: threading.Event) -> None:
-        """No call of CUDA before `ended` is set: it might wait for what is ended here."""
+    def _end_all(self) -> None:
+        """No call of CUDA before kernels are let go of: it might wait for them."""
         with self._lock:
             self._is_let_go = True
 
         def end() -> None:
-            ended.set()
+            self._ended.set()
             if self._sockets is not None:
                 self._sockets.break_off()
                 self._sockets.retire()
@@ -488,7 +512,7 @@ class NcclTransport:
             # What is left of them is never used again.
             _log.warning("communicators were not freed: %s", error)
         finally:
-            ended.set()
+            self._ended.set()
 
     def _is_done(self, mark: Mark) -> bool:
         try:
@@ -564,12 +588,13 @@ class NcclTransport:
                     self._in[channel.sender] = _End(made, lane("receive", number), slots)
             is_late = self._is_over
         if is_late:
-            self._end_all(threading.Event())
+            _note_free(threading.current_thread())
+            self._end_all()
 
     def _connect_all(self) -> None:
         """A first message makes connections: later on, nobody waits on the host for a process that is
         gone."""
-        memory = [self._queues.allocate(1) for _ in self._ends()]
+        memory = self._first_messages = [self._queues.allocate(1) for _ in self._ends()]
         calls = [
             *(end.communicator.sum for end in self._sums.values()),
             *(partial(end.communicator.send, rank=_RECEIVER) for end in self._out.values()),
@@ -656,10 +681,12 @@ class TorchTensorGroup:
         options = backend.Options()
         options._timeout = timeout
         self._group = backend(store, rank, size, options)
+        self.users = user_group(self._group, dist.ProcessGroup.BackendType.NCCL, ["cuda"])
+
+    def connect(self) -> None:
         # The first sum makes the communicator.
         self._group.allreduce([torch.zeros(1, device="cuda")]).wait()
         torch.cuda.current_stream().synchronize()
-        self.users = user_group(self._group, dist.ProcessGroup.BackendType.NCCL, ["cuda"])
 
     def abort(self) -> None:
         self._group.abort()

@@ -30,7 +30,7 @@ _DTYPES = {
     torch.bfloat16: 9,
 }
 """ncclDataType_t."""
-_IDLE_SECONDS, _IDLE_EVERY = 5.0, 0.002
+_IDLE_EVERY = 0.002
 _NAMES = ("libnccl.so.2", "libnccl.so")
 
 
@@ -104,6 +104,9 @@ class Communicator:
 
     def sum(self, tensor: torch.Tensor, stream: int) -> None:
         """In place, over all ranks."""
+        tensor = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+        if tensor.dtype not in _DTYPES:
+            raise TypeError(f"NCCL cannot add up gradients of {tensor.dtype}")
         at, count, dtype = tensor.data_ptr(), tensor.numel(), _DTYPES[tensor.dtype]
         self._call("ncclAllReduce", at, at, count, dtype, _SUM, self._handle, stream)
 
@@ -152,22 +155,32 @@ class NcclLibrary:
             )
             for each in wanted
         ]
-        self._group(
-            lambda: [
-                self.check(
-                    "ncclCommInitRankConfig",
-                    self.calls.ncclCommInitRankConfig(
-                        ctypes.byref(handle),
-                        each.size,
-                        _UniqueId.from_buffer_copy(each.unique_id),
-                        each.rank,
-                        ctypes.byref(config),
-                    ),
-                )
-                for each, handle, config in zip(wanted, handles, configs, strict=True)
-            ]
-        )
+        try:
+            self._group(
+                lambda: [
+                    self.check(
+                        "ncclCommInitRankConfig",
+                        self.calls.ncclCommInitRankConfig(
+                            ctypes.byref(handle),
+                            each.size,
+                            _UniqueId.from_buffer_copy(each.unique_id),
+                            each.rank,
+                            ctypes.byref(config),
+                        ),
+                    )
+                    for each, handle, config in zip(wanted, handles, configs, strict=True)
+                ]
+            )
+        except NcclError:
+            self._drop(handles)
+            raise
         return [Communicator(self, handle) for handle in handles]
+
+    def _drop(self, handles: Sequence[ctypes.c_void_p]) -> None:
+        """Those of a join that failed, as far as it came."""
+        for handle in handles:
+            if handle.value:
+                self.calls.ncclCommAbort(handle)
 
     def together(self, communicators: Sequence[Communicator], work: Callable[[], object]) -> None:
         """Calls on several communicators, begun at the same time: none of them waits for another."""
@@ -195,12 +208,7 @@ class NcclLibrary:
             # A call that was under way has been released; nobody begins another one.
             with each.lock:
                 pass
-        give_up = time.monotonic() + _IDLE_SECONDS
         while not is_idle():
-            if time.monotonic() > give_up:
-                raise NcclError(
-                    f"communicators are not freed: their streams are busy after {_IDLE_SECONDS:g} s"
-                )
             time.sleep(_IDLE_EVERY)
         self.check("ncclGroupEnd", self.calls.ncclGroupEnd())
 

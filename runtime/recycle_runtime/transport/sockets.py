@@ -89,8 +89,10 @@ class GroupSockets:
     def claim(self) -> None:
         """From now on no other group takes these sockets for its own."""
         self.complete()
-        self._is_sole = True
-        _kept.update(self._own or ())
+        with self._lock:
+            self._own = (self._own or frozenset()) - _kept
+            self._is_sole = True
+            _kept.update(self._own)
 
     def break_off(self) -> None:
         """Shut them down, from any thread and as often as one likes; those opened later are left alone."""
