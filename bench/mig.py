@@ -7,18 +7,17 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 
-PROFILES = {7: "19", 4: "15", 3: "9"}
-"""How many devices an H200 is divided into, and the profile of each: 16 multiprocessors and 16 GiB, 26 and 32
-GiB, 32 and 68 GiB."""
+DEVICES, PROFILE = 7, "19"
+"""Of an H200, and the profile of each: 16 multiprocessors and 16 GiB."""
 
 
 @contextmanager
-def mig_devices(count: int = 7) -> Generator[list[str]]:
+def mig_devices() -> Generator[list[str]]:
     """Names of the devices; CUDA_VISIBLE_DEVICES has all of them meanwhile. Afterwards the GPU is whole."""
     said = os.environ.get("CUDA_VISIBLE_DEVICES")
     _smi("-mig", "1")
     try:
-        _smi("mig", "-cgi", ",".join([PROFILES[count]] * count), "-C")
+        _smi("mig", "-cgi", ",".join([PROFILE] * DEVICES), "-C")
         devices = re.findall(r"UUID: (MIG-[0-9a-f-]+)", _smi("-L"))
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
         yield devices

@@ -731,7 +731,7 @@ def _devices(device: str) -> Generator[list[str]]:
         return
     from bench.mig import mig_devices
 
-    with mig_devices(7) as names:
+    with mig_devices() as names:
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(names[:WORKERS])
         yield names[:WORKERS]
 

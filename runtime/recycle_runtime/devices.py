@@ -82,7 +82,7 @@ class Gpu(NamedTuple):
 
 
 class Device(NamedTuple):
-    """What one worker process can compute on: a whole GPU or a MIG device."""
+    """Whole GPU or MIG device, for one worker process to compute on."""
 
     name: str
     """As CUDA_VISIBLE_DEVICES takes it."""
@@ -292,7 +292,7 @@ def _devices_of(gpu: Gpu, gpus: Sequence[Gpu], name: str | None = None) -> tuple
 
 
 def _meant(entry: str, gpus: Sequence[Gpu]) -> tuple[Device, ...]:
-    """What an entry means: none if nothing fits it, MIG devices for a GPU in MIG mode."""
+    """Devices that an entry means: none if nothing fits it, MIG devices for a GPU in MIG mode."""
     if entry.isdecimal():
         return tuple(
             device for gpu in gpus if gpu.number == int(entry) for device in _devices_of(gpu, gpus, entry)

@@ -83,7 +83,7 @@ class AgentOptions:
     memory: str = ""
     """The number of the node's memory: see `node_memory`."""
     sees_exits: bool = False
-    """Whether a worker has failed as soon as the kernel begins to take it apart. Not where workers share a
+    """A worker has failed as soon as the kernel begins to take it apart. Not where workers share a
     GPU: what one has queued there may still be written into the memory of the others."""
     ends_workers: bool = False
     """Whether workers end when the agent does, however it does; otherwise they wait for the next one."""

@@ -42,7 +42,7 @@ def signs_of(pid: int) -> Signs | None:
 
 
 def exit_of(pid: int) -> str | None:
-    """How a process ends that the kernel is taking apart, in words; None if it is not. With a GPU it takes a
+    """End of a process that the kernel is taking apart, in words; None if it is not. With a GPU it takes a
     third of a second from there to its end."""
     try:
         _, fields = _stat(Path(f"/proc/{pid}/stat"))

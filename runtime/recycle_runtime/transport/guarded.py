@@ -32,7 +32,7 @@ _DEVICE_ERRORS = tuple(
 
 
 def is_of_device(error: BaseException) -> bool:
-    """Whether this process's device is at fault, or what it was asked to do."""
+    """True if this process's device is at fault, or what it was asked to do."""
     # Older versions of torch have no type for it.
     return isinstance(error, _DEVICE_ERRORS) or str(error).startswith("CUDA error")
 
@@ -74,7 +74,7 @@ class GuardedTransport:
 
     @property
     def waits_on_device(self) -> bool:
-        """Whether the device waits for other workers, whatever the host does. Any thread may ask."""
+        """True while the device waits for other workers, whatever the host does. Any thread may ask."""
         return getattr(self._inner, "waits_on_device", False)
 
     def send(self, worker: Worker, tensors: Sequence[torch.Tensor]) -> Pending | None:

@@ -53,7 +53,7 @@ class _Meeting(Generic[_Made]):
 
 
 def hold_meeting(make: Callable[[], _Made], on_call_off: Callable[[], None] = lambda: None) -> _Made:
-    """What `make` gives, or raises; CalledOffError if it is called off, after `on_call_off` has heard of
+    """Result of `make`, or its error; CalledOffError if it is called off, after `on_call_off` has heard of
     it."""
     meeting = _Meeting(make, on_call_off)
     with _lock:

@@ -185,7 +185,7 @@ class Queues(Protocol):
     def is_done(self, mark: Mark) -> bool: ...
 
     def is_idle(self, lane: Any) -> bool:
-        """Whether nothing is queued there."""
+        """True if nothing is queued there."""
         ...
 
 
@@ -240,7 +240,7 @@ class _Sum:
         self.mark, self._stand_behind = mark, stand_behind
         self.is_used = False
         self.is_known = False
-        """Whether it has been seen to have come to its end."""
+        """Seen to have come to its end."""
 
     def wait(self) -> None:
         self.is_used = True
@@ -262,7 +262,7 @@ class _Wanted(NamedTuple):
 
 
 class _Told(NamedTuple):
-    """What a process says about communicators."""
+    """Names of communicators, and their size, as one process tells the others."""
 
     named: dict[str, str]
     """By the label of each."""
@@ -296,10 +296,10 @@ class NcclTransport:
         self._sockets: GroupSockets | None = None
         """Those of NCCL, for this transport to shut down."""
         self.waits_on_device = False
-        """Whether computation has come to a message or a sum that others have not made yet."""
+        """Computation has come to a message or a sum that others have not made yet."""
         self._sums: dict[int, _End] = {}
         """Of each chunk of this worker that other workers hold too."""
-        self._open: dict[int, list[_Sum]] = {}
+        self._open: dict[int, list[_Sum]] = {chunk: [] for chunk in grid.sums_of(worker)}
         """Sums of the last reduction of each chunk, also of one that no other worker holds."""
         self._in: dict[Worker, _End] = {}
         self._out: dict[Worker, _End] = {}
@@ -312,7 +312,7 @@ class NcclTransport:
         self._ended = threading.Event()
         """No kernel waits any more."""
         self._is_let_go = False
-        """Whether the first kernel may have been let go of: no sum ends as it should any more."""
+        """The first kernel may have been let go of: no sum ends as it should any more."""
         self.broken_sums: frozenset[int] = frozenset()
         """Chunks of which a sum had not come to its end when the communicators were aborted."""
         self._gloo = GlooTransport(store, name, grid, worker, tp_rank, timeout, prove=prove, is_beside=True)
@@ -335,8 +335,6 @@ class NcclTransport:
             began, sockets = time.monotonic(), GroupSockets()
             made = self._join(wanted, most_blocks)
             joined = time.monotonic()
-            _finish_frees(timeout)
-            freed = time.monotonic()
             waiting = most_waiting(stream, grid.pipelines)
             self._use(
                 dict(zip(sums, made, strict=False)),
@@ -344,6 +342,8 @@ class NcclTransport:
                 worker,
                 waiting,
             )
+            _finish_frees(timeout)
+            freed = time.monotonic()
             self._connect_all()
             self._sockets = sockets
             sockets.claim()
@@ -395,7 +395,7 @@ class NcclTransport:
         return channel.queue.ask(lambda: self._fetch(slot, wanted, arrived))
 
     def start_peer_sum(self, chunk: int, tensor: torch.Tensor) -> Pending | None:
-        peers, opened = self._sums.get(chunk), self._open.get(chunk, [])
+        peers, opened = self._sums.get(chunk), self._open[chunk]
         if all(each.is_used for each in opened):
             # Of the step before: no more than one step may have to be taken back.
             for each in opened:

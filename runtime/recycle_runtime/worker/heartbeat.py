@@ -24,7 +24,7 @@ class Heartbeat:
         """Until a step has been made with the layers that the process has."""
         self.fault = 0
         self.device_waits: Callable[[], bool] = lambda: False
-        """Whether the device waits for other workers; the host may wait for the device meanwhile."""
+        """Asks if the device waits for other workers; the host may wait for the device meanwhile."""
         self._has_ended = False
         self.show()
         self._around.start(self._repeat, "heartbeat")

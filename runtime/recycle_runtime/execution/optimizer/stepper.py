@@ -123,7 +123,7 @@ class Stepper:
         self._before = self.progress
         self._options_after: list[dict[str, Any]] = []
         self._has_used_sums = False
-        """Whether a step was made with the sums of the last reduction."""
+        """A step was made with the sums of the last reduction."""
 
     @property
     def is_optimistic(self) -> bool:
