@@ -36,6 +36,11 @@ class Entry:
         """Whether the layers that it was sent are what it holds, until it trains with them."""
 
     @property
+    def is_new(self) -> bool:
+        """Whether it has never reported, nor trained."""
+        return self.report is None and not self.is_active and not self.is_leaving
+
+    @property
     def has_state(self) -> bool:
         """Whether it trains, or has when it was last asked."""
         if self.is_active or self.is_leaving:
@@ -120,21 +125,35 @@ class Roster:
         """Whether none of its processes waits to be given one."""
         return all(self.entries[member].has_state for member in self._processes(worker))
 
-    def late(self, generation: int) -> list[Worker]:
-        """Workers that should have left their group for this generation, and have not."""
-        if self.have_reported(generation):
-            return []
+    def late(self) -> list[Worker]:
+        """Workers that should have left their group, and have not."""
         return sorted({member.worker for member, entry in self.entries.items() if entry.is_leaving})
 
-    def have_reported(self, generation: int) -> bool:
-        """All processes of whole workers."""
+    def have_reported(self, generation: int, *, with_new: bool) -> bool:
+        """All processes of whole workers. New ones, which have never reported and may still be building their
+        model, are waited for if that is said or there are no others."""
         if self._asked is None or self._asked[0] != generation:
-            self._asked = generation, [self.entries[member] for member in self.members()]
+            entries = [self.entries[member] for member in self.members()]
+            known = [] if with_new else [entry for entry in entries if not entry.is_new]
+            self._asked = generation, known or entries
         left = self._asked[1]
         # One that has reported has for good, until another generation is asked for.
         while left and left[-1].report is not None and left[-1].generation == generation:
             left.pop()
         return not left
+
+    def reported(self, generation: int) -> list[Worker]:
+        """Whole workers of which all processes have, in order."""
+        missing = {
+            member.worker
+            for member, entry in self.entries.items()
+            if entry.report is None or entry.generation != generation
+        }
+        return [worker for worker in self.whole() if worker not in missing]
+
+    def new(self) -> set[Worker]:
+        """Workers with a process that has never reported."""
+        return {member.worker for member, entry in self.entries.items() if entry.is_new}
 
     def reports(self) -> dict[Member, Report]:
         found = {member: self.entries[member].report for member in self.members()}

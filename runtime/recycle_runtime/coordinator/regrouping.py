@@ -179,16 +179,17 @@ def go_order(start: Start, member: Member, checkpoint: CheckpointOrder | None) -
 
 
 def possible_moves(
-    moves: Mapping[Worker, Worker], reports: Mapping[Member, Report]
+    moves: Mapping[Worker, Worker], reports: Mapping[Member, Report], new: Collection[Worker]
 ) -> Iterator[tuple[Member, Member]]:
     """Of the moves that were wanted those that can still be made, process by process: who becomes whom.
 
-    A worker moves if it is there, has a peer that keeps the state of its stage, and the place is free.
+    A worker moves if it is there, has a peer that keeps the state of its stage, and the place is free: also
+    not that of a `new` worker, which has not reported yet.
     """
     here = {member.worker for member in reports}
     for worker, place in moves.items():
         has_peer = any(other[1] == worker[1] and other != worker for other in here)
-        if worker not in here or place in here or not has_peer:
+        if worker not in here or place in here or place in new or not has_peer:
             continue
         here.remove(worker)
         here.add(place)

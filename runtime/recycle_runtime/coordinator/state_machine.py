@@ -873,7 +873,7 @@ class StateMachine:
         """Processes that do not leave their group in time; the last ones that hold a stage get longer."""
         waited = self._now - self._asked_at if self.phase is Phase.GATHERING else 0.0
         patience = self._patience
-        late = self.roster.late(self.number) if waited > patience.leaving else ()
+        late = self.roster.late() if waited > patience.leaving else ()
         if not late:
             return
         # One that has just been started has no state, and one that is late itself may never come.
@@ -1040,15 +1040,13 @@ class StateMachine:
         self._go_if_all_are_here()
 
     def _go_if_all_are_here(self) -> None:
-        if self.phase not in _CHANGING:
-            return
-        if self.expected or not self.roster.have_reported(self.number) or not self.roster.whole():
+        if self.phase not in _CHANGING or not (here := self._gathered()):
             return
         self.recovery.left = self._now
         movers = self._make_moves()
         self._switch_cut()
         self._go_on_alone()
-        self.cells.place(self.roster.whole())
+        self.cells.place(here)
         restorable = None if self._restore is None else self.checkpoints.begins.step
         reports = {
             Member(cell, member.tp_rank): self._holds(member, report)
@@ -1083,6 +1081,13 @@ class StateMachine:
         if assignment is not None:
             self._go(standing, assignment, joiners)
 
+    def _gathered(self) -> list[Worker]:
+        """Who can be in the generation; nobody before all have come that are waited for."""
+        is_first = self.phase is Phase.FORMING
+        if self.expected or not self.roster.have_reported(self.number, with_new=is_first):
+            return []
+        return self.roster.reported(self.number)
+
     def _holds(self, member: Member, report: Report) -> Report:
         """What it reports; one that held nothing before has the layers that it was sent."""
         has_layers = self.roster.entries[member].has_layers and report.layers_applied is not None
@@ -1111,7 +1116,7 @@ class StateMachine:
         """Those that were wanted and can still be made; the places that are taken now."""
         moves, self._moves = self._moves, {}
         taken: set[Worker] = set()
-        for member, target in list(possible_moves(moves, self.roster.reports())):
+        for member, target in list(possible_moves(moves, self.roster.reports(), self.roster.new())):
             self._send(member, Move(target.worker))
             self._orders.append(Rename(member, target))
             self.roster.rename(member, target).report = Report(None, is_fresh=False)

@@ -1,7 +1,7 @@
-"""Workers that do not leave their group in time: given up where others hold their stage."""
+"""Workers that do not leave their group in time, or have just been started: who is waited for."""
 
 from recycle_runtime.coordinator.adaptation import AdaptationOptions
-from recycle_runtime.coordinator.events import TimePassed
+from recycle_runtime.coordinator.events import MovesWanted, TimePassed
 from recycle_runtime.coordinator.patience import Patience
 from recycle_runtime.coordinator.state_machine import Phase
 from recycle_runtime.plan.assembly import Worker
@@ -76,3 +76,39 @@ def test_nobody_is_given_up_for_a_peer_that_has_just_been_started() -> None:
     job.wait()
     assert ONE not in job.live()
     assert job.result is None and job.coordinator.phase is Phase.RUNNING
+
+
+def test_nobody_waits_for_one_that_still_builds_its_model() -> None:
+    """With a GPU that takes ten seconds: found under kills, where each that fell into them cost as much."""
+    job = DeafJob()
+    job.run(5)
+    job.members.pop(Member(THREE, 0))
+    job.kill(THREE)
+    job.run(2)
+    job.deaf = (THREE,)
+    job.join(THREE)
+    job.deliver()
+    job.members.pop(Member(TWO, 0))
+    job.kill(TWO)
+    job.deliver()
+    assert job.coordinator.phase is Phase.RUNNING
+    job.run(2)
+    assert job.coordinator.assignment is not None and len(job.coordinator.assignment.roles) == 7
+    # When it has, it is taken in.
+    job.listen(THREE)
+    job.run(4)
+    assert job.result is None and len(job.coordinator.assignment.roles) == 8
+
+
+def test_no_worker_moves_to_the_place_of_one_that_still_builds_its_model() -> None:
+    job = DeafJob()
+    job.run(5)
+    job.members.pop(Member(THREE, 0))
+    job.kill(THREE)
+    job.run(2)
+    job.deaf = (THREE,)
+    job.join(THREE)
+    job.deliver()
+    job.happen(MovesWanted({(0, 0): THREE}))
+    job.run(4)
+    assert (0, 0) in job.live() and job.result is None

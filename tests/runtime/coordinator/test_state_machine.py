@@ -139,7 +139,7 @@ def test_the_cut_changes_and_the_coordinator_starts_again(seed: int, pipelines: 
 
 def test_the_model_changes_its_cut() -> None:
     """And gives some of these changes up; else the tests above would say nothing."""
-    worlds = [World(seed, 2, 3, STEPS, CUTS) for seed in range(12)]
+    worlds = [World(seed, 2, 3, STEPS, CUTS) for seed in range(16)]
     for world in worlds:
         disturb(world, 6, ("kill", "start"))
         world.run_to_the_end()

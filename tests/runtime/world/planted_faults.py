@@ -62,7 +62,7 @@ def take_the_newest_step(patch: pytest.MonkeyPatch) -> None:
 def old_reports(patch: pytest.MonkeyPatch) -> None:
     """What a worker has reported for a generation that was given up counts for the next one."""
 
-    def have_reported(self: Roster, generation: int) -> bool:
+    def have_reported(self: Roster, generation: int, *, with_new: bool) -> bool:
         return all(self.entries[member].report is not None for member in self.members())
 
     patch.setattr(Roster, "have_reported", have_reported)

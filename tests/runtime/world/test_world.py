@@ -160,7 +160,7 @@ def test_a_planted_fault_is_found(
 def test_a_rare_planted_fault_is_found(
     jobs: list[WorldJob], monkeypatch: pytest.MonkeyPatch, plant: planted.Plant
 ) -> None:
-    assert _is_found(plant, jobs, monkeypatch, 150), plant.__doc__
+    assert _is_found(plant, jobs, monkeypatch, 300), plant.__doc__
 
 
 def test_a_generation_that_is_not_written_down_is_missed(
@@ -263,6 +263,7 @@ def test_a_job_that_has_lost_a_stage_goes_on_from_its_newest_intact_checkpoint(
             saves=True,
             resumes=resumes,
             is_resumed=is_resumed,
+            building=0.0,
         )
         outcome = World(story).run()
         assert not outcome.wrong and outcome.error is None, told(story, outcome)

@@ -52,4 +52,5 @@ def scenario(seed: int, jobs: Sequence[WorldJob]) -> Scenario:
         copies=chance.choice((0, 0, 3, 5)),
         relay=seed % 4 == 3,
         standing=seed % 3 == 2,
+        building=10.0 if seed % 5 == 3 else 0.0,
     )

@@ -120,6 +120,8 @@ class Scenario:
     """Whether workers speak to the coordinator through their agents."""
     standing: bool = False
     """Whether messages and sums of gradients stand until they are aborted, as over NCCL."""
+    building: float = 0.0
+    """Seconds, at most, from a worker's first word to its first report, for model and device."""
 
 
 class Outcome:
@@ -259,6 +261,7 @@ class World:
             scenario.standing,
             random.Random(scenario.seed + 2),
         )
+        self._builds = random.Random(scenario.seed + 3)
         self._last_fault = max((fault.at + fault.seconds for fault in scenario.faults), default=0.0)
         self._over_at = 0.0
         self._strangers = 0
@@ -627,6 +630,7 @@ class World:
             line=line, relay=node.relay_name,
         )  # fmt: skip
         seconds = self.chance.uniform(0.1, 1.0)
+        building = self._builds.choice((0.0, self._builds.uniform(0.0, scenario.building)))
 
         async def live() -> None:
             heartbeat = Heartbeat(node.board, line, process)
@@ -643,13 +647,14 @@ class World:
                     await self._live(process, worker.go_on())
 
             worker.link.on_stuck = take_over
-            await self._live(process, self._first_life(worker))
+            await self._live(process, self._first_life(process, worker, building))
 
         process.start(live)
         return process
 
-    async def _first_life(self, worker: WorkerProcess) -> int:
+    async def _first_life(self, process: SimulatedProcess, worker: WorkerProcess, building: float) -> int:
         await worker.join()
+        await process.sleep(building)
         return await worker.live(self._program, 0)
 
     async def _live(self, process: SimulatedProcess, life: Any) -> None:
