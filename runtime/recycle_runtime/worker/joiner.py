@@ -2,9 +2,9 @@
 
 It is on standby: it takes part in sums and steps like any peer, so it sees every gradient, but it has no
 state yet to apply them to. It writes them down. A thread receives the state, as it was when the worker came,
-and puts it where it can be used at once; on a GPU that thread also runs the chunk's operations once, for
-nobody: loading them takes longer than a step. Then what was written down is applied to the state, step by
-step, as the peers did: the same numbers, so the same parameters.
+and puts it where it can be used at once; on a shared GPU that thread also rehearses the chunk (`warm_up`).
+Then what was written down is applied to the state, step by step, as the peers did: the same numbers, so the
+same parameters.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,14 +13,13 @@ from typing import Any
 
 import torch
 
-from recycle_runtime.execution.chunk import Chunk, build_module
+from recycle_runtime.execution.chunk import Chunk
 from recycle_runtime.execution.optimizer import Stepper
-from recycle_runtime.execution.split_backward import prepare
 from recycle_runtime.protocol.surroundings import Surroundings
 from recycle_runtime.transport.guarded import PeerError
-from recycle_runtime.transport.interface import TensorSpec
 from recycle_runtime.worker.donor import aside
 from recycle_runtime.worker.state_transfer import Meet, largest_state, receive_bytes, unpack
+from recycle_runtime.worker.warm_up import has_all_kernels, rehearse
 
 
 class _Record:
@@ -128,39 +127,16 @@ class StateReceiver:
         try:
             largest = largest_state(self._chunk)
             data = await receive_bytes(self._meet, self._name, self._meanwhile, largest)
-            state = unpack(data, self._device)
-            if self._device.type == "cuda":
-                with aside():
-                    self._warm_up(state["inputs"])
-                torch.cuda.synchronize(self._device)
+            # In the queue of those who train, a copy would wait for what they wait for.
+            with aside():
+                state = unpack(data, self._device)
+                if self._device.type == "cuda":
+                    if not has_all_kernels():
+                        rehearse(self._chunk, state["inputs"], self._device)
+                    torch.cuda.current_stream(self._device).synchronize()
             self.state = state
         except Exception as error:
             self.error = str(error)
-
-    def _warm_up(self, rows: list[list[Any]]) -> None:
-        """Every operation once, on a module that is thrown away."""
-        chunk, program = self._chunk, self._chunk.program
-        built = build_module(program, chunk.number, chunk.count, chunk.seed, cut=chunk.cut)
-        precision = program.precision
-        module = built.to(self._device, precision.weights).train()
-        target: Any = None
-        inputs: tuple[torch.Tensor, ...] = ()
-        if chunk.is_first or chunk.is_last:
-            example = chunk.data.example()
-            if example is None:
-                return
-            data, target = example
-            target = target.to(self._device) if isinstance(target, torch.Tensor) else target
-            inputs = tuple(each.to(self._device) for each in (data if isinstance(data, tuple) else (data,)))
-        if not chunk.is_first:
-            specs = [TensorSpec(tuple(row[1:]), getattr(torch, row[0])) for row in rows]
-            inputs = tuple(_empty(spec, self._device) for spec in specs)
-        with precision.computing(self._device):
-            outputs = module(*map(precision.entering, inputs))
-            outputs = program.loss(outputs, target) if chunk.is_last else outputs
-        given = outputs if isinstance(outputs, tuple) else (outputs,)
-        gradients = [torch.ones_like(each) if each.requires_grad else None for each in given]
-        prepare(module).backward_input(given, gradients).run()
 
 
 class Joiner:
@@ -186,8 +162,3 @@ class Joiner:
     def give_up(self) -> None:
         """The group is left before the state has come."""
         self._catch_up.give_up()
-
-
-def _empty(spec: TensorSpec, device: torch.device) -> torch.Tensor:
-    tensor = torch.zeros(spec.shape, dtype=spec.dtype, device=device)
-    return tensor.requires_grad_(spec.dtype.is_floating_point)

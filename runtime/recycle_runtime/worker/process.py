@@ -76,6 +76,7 @@ from recycle_runtime.worker.reach import ReachReporter
 from recycle_runtime.worker.requests import Evaluation, Next, Requests, Save
 from recycle_runtime.worker.settled_steps import SettledSteps
 from recycle_runtime.worker.takeover import ActiveThread
+from recycle_runtime.worker.warm_up import has_all_kernels, load_libraries
 
 _RANKS_SECONDS = 3.0
 """How long to wait for word that another tensor-parallel rank has failed."""
@@ -187,6 +188,8 @@ class WorkerProcess:
 
     def _torch_engine(self) -> Engine:
         device = device_of(self._started_as.device)
+        if device.type == "cuda" and has_all_kernels():
+            load_libraries(self._program.precision, device)
         op_times = OpTimes(device, self._hooks)
         tracer = Tracer(device) if self._started_as.trace else None
         return TorchEngine(self._options, self._tp_rank, self._around, device, op_times, tracer)

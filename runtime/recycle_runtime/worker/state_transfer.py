@@ -42,7 +42,24 @@ def pack(state: dict[str, Any]) -> torch.Tensor:
 
 def unpack(data: torch.Tensor, device: torch.device) -> dict[str, Any]:
     """What `pack` was given, with its tensors on a device; any error if these are other bytes."""
-    return torch.load(io.BytesIO(bytes_of(data)), map_location=device, weights_only=True)
+    # Not to the device at once: torch would take memory there with Python's lock held, and while CUDA keeps
+    # that waiting no other thread could end what it waits for.
+    state = torch.load(io.BytesIO(bytes_of(data)), map_location="cpu", weights_only=True)
+    return state if device.type == "cpu" else _on_device(state, device)
+
+
+def _on_device(value: Any, device: torch.device) -> Any:
+    if isinstance(value, torch.Tensor):
+        there = value.to(device)
+        if there.is_cuda:
+            # Made beside training and used by it: the memory is free when training has come that far.
+            there.record_stream(torch.cuda.default_stream(device))
+        return there
+    if isinstance(value, dict):
+        return {key: _on_device(item, device) for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(value, list | tuple):
+        return type(value)(_on_device(item, device) for item in value)  # pyright: ignore
+    return value
 
 
 def largest_state(chunk: Chunk) -> int:

@@ -17,6 +17,8 @@ from typing import NamedTuple, cast
 
 import torch
 
+from recycle_runtime.execution.device_copies import Readback
+
 _ALIGNMENT = 128
 """Bytes; what a vector instruction or a memory transaction of a device likes."""
 _ROW = 1024
@@ -52,6 +54,7 @@ class GradientPart:
         self.present = [False] * len(self.parameters)
         """Which parameters have a gradient on some peer, once the flags are read."""
         self._must_read = False
+        self._readback = Readback()
         self._replayed: set[int] = set()
         """Which were written by replayed graphs: these move no counter."""
         for parameter, view in zip(self.parameters, self.views, strict=True):
@@ -120,8 +123,8 @@ class GradientPart:
         if not self._must_read:
             self.present = [True] * len(self.views)
             return
-        flags = cast("list[float]", self._flags.tolist())  # pyright: ignore[reportUnknownMemberType]
-        self.present = [flag != 0 for flag in flags]
+        self._readback.take(self._flags)
+        self.present = [flag != 0 for flag in self._readback.read()]
 
     def sum_of_squares(self, tensor_parallel_rank: int) -> torch.Tensor:
         """In two levels: as fast as one, and good to nine digits where a long float32 sum has lost one in a

@@ -3,6 +3,8 @@
 loop.py FOLDER STEPS [--evaluate-every N] [--sleep SECONDS] [--die P:S@STEP@MOMENT] [--stop-below LOSS]
     [--save-every N] [--switch STEP] [--loader PROCESSES]
     [--leave STEPS]
+
+A GPU draws other numbers than a CPU: DROPOUT=0 in the environment does without.
 """
 
 import argparse
@@ -29,7 +31,7 @@ class Layer(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.linear = nn.Linear(WIDTH, WIDTH, dtype=torch.float64)
-        self.dropout = nn.Dropout(0.1)
+        self.dropout = nn.Dropout(float(os.environ.get("DROPOUT", "0.1")))
 
     def forward(self, value: Tensor) -> Tensor:
         return self.dropout(torch.tanh(self.linear(value)))
