@@ -66,7 +66,7 @@ LEFT_OUT = 12
 """Steps before the first round: in the first few, ours captures graphs, and waits for the norm if it is
 large."""
 SIZES = {
-    "cuda": Size({"BLOCKS": 8, "WIDTH": 512, "HEADS": 8, "SEQUENCE": 1024, "MICROBATCH": 6}, 6, 20),
+    "cuda": Size({"BLOCKS": 16, "WIDTH": 512, "HEADS": 8, "SEQUENCE": 1024, "MICROBATCH": 6}, 6, 20),
     "cpu": Size({"BLOCKS": 2, "WIDTH": 32, "HEADS": 2, "SEQUENCE": 32, "MICROBATCH": 2}, 2, 3),
 }
 JOB = """job grid {{

@@ -33,6 +33,7 @@ from typing import NamedTuple
 from bench.kill_picture import kill_picture
 from bench.kill_records import RecordFile, markdown, read_runs, report_rows
 from bench.mig import mig_devices
+from recycle_runtime import logs
 from recycle_runtime.agent.process_signs import exit_of
 from recycle_runtime.agent.process_table import PROCESSES, ProcessTable
 from recycle_runtime.checkpoint.shelf import Shelf
@@ -344,6 +345,7 @@ def run(arguments: argparse.Namespace) -> None:
     settings = RunSettings(
         arguments.folder, arguments.device, arguments.cuda_graphs, arguments.every, arguments.seed
     )
+    logs.configure("info", str(arguments.folder / "kills.log"))
     with _devices(arguments.device), _checkpoints(arguments.checkpoint) as checkpoints:
         limit = deadline - ENDING
         if not checkpoints.is_dir() or not any(checkpoints.iterdir()):

@@ -3,7 +3,7 @@
 This process is worker 0:0 of a grid like the job's, as far as there are devices for one; the others are
 started here. They join as workers do, so messages have the streams, slots and communicators of training. Over
 NCCL that matters twice: several reductions share the host's network, so those of all stages run at once; and
-a receive that waits takes a few multiprocessors, so ops are measured beside one.
+while a message crosses it takes a few multiprocessors, so ops are measured beside a receive too.
 """
 
 import logging
@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ import torch.distributed as dist
 from recycle_runtime.devices import Device, WorkerDevices
 from recycle_runtime.plan.isa import Instruction, Opcode
 from recycle_runtime.plan.worker_ids import Worker, numbered_worker, worker_number
+from recycle_runtime.profiler.links import Receive
 from recycle_runtime.profiler.meters import NOTHING, Timing
 from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.transport.choose import connect, device_of
@@ -259,19 +261,20 @@ class GridLinks:
         if self._sum.pipelines < self._pipelines:
             peers += f", scaled to {self._pipelines} peers"
         return {
-            "ops_measured": f"beside a receive over {over} that waits",
+            "ops_measured": f"alone and beside a receive over {over} that waits, by the time in which "
+            "messages cross; layers alone",
             "transfer_measured": f"one way of a round trip over {over} between processes with a device each, "
             f"in {self._transfer.pipelines} pipelines at once, with the copies to and from the transport's "
             "slots",
             "reduce_measured": f"all-reduce of float32 over {over}, those of all stages at once: {peers}",
         }
 
-    @contextmanager
-    def waiting_receive(self, size: int) -> Generator[None]:
+    def waiting_receive(self, size: int) -> Receive | None:
         shape = self._transfer
-        if shape.stages < 2 or size == 0:
-            yield
-            return
+        return None if shape.stages < 2 or size == 0 else partial(self._waiting, shape, size)
+
+    @contextmanager
+    def _waiting(self, shape: Shape, size: int) -> Generator[None]:
         self._together(_Join(shape), shape)
         specs = [TensorSpec((size,), torch.uint8)]
         sender = shape.worker(shape.pipelines)

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -29,6 +29,10 @@ REDUCE_HOW = {
 TRANSFER_HOW = {"cpu": "one way of a round trip over gloo, loopback", "cuda": "a copy on the device"}
 
 
+Receive = Callable[[], AbstractContextManager[None]]
+"""One that waits while the context is open, as often as it is asked for."""
+
+
 class Links(Protocol):
     """Measures messages and reductions between workers."""
 
@@ -42,9 +46,8 @@ class Links(Protocol):
         """Where the numbers come from, for the profile."""
         ...
 
-    def waiting_receive(self, size: int) -> AbstractContextManager[None]:
-        """While this is open, a receive of so many bytes waits on the device, as between workers with a
-        device each."""
+    def waiting_receive(self, size: int) -> Receive | None:
+        """Keeps a receive of so many bytes waiting on the device; None where a message waits in memory."""
         ...
 
     def transfers(self, sizes: Sequence[int], repeat: int) -> list[Timing]:
@@ -69,9 +72,8 @@ class LocalLinks:
         kind = self._device.type
         return {"transfer_measured": TRANSFER_HOW[kind], "reduce_measured": REDUCE_HOW[kind]}
 
-    def waiting_receive(self, size: int) -> AbstractContextManager[None]:
-        """None: a message waits in memory."""
-        return nullcontext()
+    def waiting_receive(self, size: int) -> Receive | None:
+        return None
 
     def transfers(self, sizes: Sequence[int], repeat: int) -> list[Timing]:
         return [transfer(size, self._device, repeat) for size in sizes]

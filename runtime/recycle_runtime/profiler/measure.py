@@ -2,9 +2,9 @@
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any
+from itertools import pairwise
+from typing import Any, TypeVar
 
 import torch
 
@@ -16,7 +16,7 @@ from recycle_runtime.execution.optimizer import LayerOptimizers, LayerUndo, Step
 from recycle_runtime.execution.split_backward import Split, prepare
 from recycle_runtime.profiler.grid_links import grid_links
 from recycle_runtime.profiler.halves import Halves
-from recycle_runtime.profiler.links import Links, LocalLinks
+from recycle_runtime.profiler.links import Links, LocalLinks, Receive
 from recycle_runtime.profiler.meters import MEMORY_HOW, NOTHING, Stopwatch, Timing, counting
 from recycle_runtime.profiler.report import Profile, StageCosts
 from recycle_runtime.profiler.stage_run import StageRun, Tensors
@@ -24,6 +24,7 @@ from recycle_runtime.program.errors import ProgramError, blame
 from recycle_runtime.program.layers import build_layers
 from recycle_runtime.program.loading import Program
 
+_Measured = TypeVar("_Measured")
 _WARM_UP_STEPS = 2
 _CALM = Totals(0.0, 0.0)
 """A norm that lets every step stand."""
@@ -197,7 +198,10 @@ def _loss_against(program: Program, target: Any) -> Callable[[Any], torch.Tensor
 
 def _with_transfers(rows: Sequence[StageCosts], links: Links, options: Options) -> list[StageCosts]:
     timings = links.transfers([row.boundary_bytes for row in rows], options.repeat)
-    return [replace(row, transfer=timing) for row, timing in zip(rows, timings, strict=True)]
+    rows = [replace(row, transfer=timing) for row, timing in zip(rows, timings, strict=True)]
+    # With a micro-batch a message and a gradient cross each boundary, and take multiprocessors while they do.
+    crossing = [2 * timing.median for timing in (NOTHING, *timings)]
+    return [row.slowed(before + after) for row, (before, after) in zip(rows, pairwise(crossing), strict=True)]
 
 
 def _with_reductions(rows: Sequence[StageCosts], links: Links, options: Options) -> list[StageCosts]:
@@ -231,15 +235,17 @@ def _measure(
     optimizer = OptimizerRun(program, name, run.module)
     watch = Stopwatch(device)
     # Fused first: preparing a module for the split changes how it runs.
-    backward = _fused(run, watch, options.repeat, links.waiting_receive)
+    by_layer = options.stages is None
+    # How many messages the stage of a layer will have is not known.
+    receive = None if by_layer else links.waiting_receive(_received_bytes(run))
+    backward, slowed_backward = _both(lambda: _fused(run, watch, options.repeat), receive)
     split = prepare(run.module)
     # Now the module is as it trains, in the precision of the program.
     half = None if halves is None else halves.run(program, run)
-    (forward, backward_input, backward_weight), *in_half = _split(
-        [run] if half is None else [run, half], split, watch, options.repeat, links.waiting_receive
-    )
+    runs = [run] if half is None else [run, half]
+    (ops, *in_half), slowed = _both(lambda: _split(runs, split, watch, options.repeat), receive)
+    forward, backward_input, backward_weight = ops
     saved, kept, handed_on = _memory(run, split, device)
-    by_layer = options.stages is None
     with torch.no_grad():
         outputs = run.forward(run.fresh_inputs())
     boundary = 0 if run.is_last else _bytes(outputs)
@@ -261,15 +267,21 @@ def _measure(
         gradient_bytes=optimizer.gradient_bytes,
         boundary_bytes=boundary,
         half=in_half[0] if in_half else None,
+        beside_message=None if slowed is None or slowed_backward is None else (*slowed[0], slowed_backward),
     )
     return costs, outputs
 
 
-Beside = Callable[[int], AbstractContextManager[None]]
-"""Keeps a receive of so many bytes waiting: see `Links.waiting_receive`."""
+def _both(measure: Callable[[], _Measured], receive: Receive | None) -> tuple[_Measured, _Measured | None]:
+    """What is measured alone, and beside a receive that waits, if there is one."""
+    alone = measure()
+    if receive is None:
+        return alone, None
+    with receive():
+        return alone, measure()
 
 
-def _fused(run: StageRun, watch: Stopwatch, repeat: int, beside: Beside) -> Timing:
+def _fused(run: StageRun, watch: Stopwatch, repeat: int) -> Timing:
     def once() -> int:
         outputs = run.forward(run.fresh_inputs())
         gradients = run.gradients(outputs)
@@ -277,19 +289,17 @@ def _fused(run: StageRun, watch: Stopwatch, repeat: int, beside: Beside) -> Timi
 
     for _ in range(_WARM_UP):
         once()
-    with beside(_received_bytes(run)):
-        return Timing.of([once() for _ in range(repeat)])
+    return Timing.of([once() for _ in range(repeat)])
 
 
 def _split(
-    runs: Sequence[StageRun], split: Split, watch: Stopwatch, repeat: int, beside: Beside
+    runs: Sequence[StageRun], split: Split, watch: Stopwatch, repeat: int
 ) -> list[tuple[Timing, Timing, Timing]]:
     """F, I and W of each of these runs of one module, in turn."""
     for _ in range(_WARM_UP):
         for run in runs:
             _once(run, split, watch)
-    with beside(_received_bytes(runs[0])):
-        times = [[_once(run, split, watch) for run in runs] for _ in range(repeat)]
+    times = [[_once(run, split, watch) for run in runs] for _ in range(repeat)]
     found: list[tuple[Timing, Timing, Timing]] = []
     for of_run in zip(*times, strict=True):
         forwards, firsts, seconds = zip(*of_run, strict=True)

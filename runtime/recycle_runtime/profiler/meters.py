@@ -38,6 +38,10 @@ class Timing(NamedTuple):
     def scaled(self, factor: float) -> "Timing":
         return Timing(*(round(part * factor) for part in self))
 
+    def towards(self, other: "Timing", share: float) -> "Timing":
+        """Between the two, that far from this one."""
+        return Timing(*(round(own + share * (its - own)) for own, its in zip(self, other, strict=True)))
+
     @property
     def spread(self) -> float:
         """The width of the middle half, as a share of the median."""

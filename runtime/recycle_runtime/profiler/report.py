@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from recycle_runtime.profiler.meters import Timing
@@ -39,6 +39,23 @@ class StageCosts:
     """What goes to the next stage."""
     half: tuple[Timing, Timing, Timing] | None = None
     """F, I and W of the first half of the micro-batch; of layers whose program can compute it."""
+    beside_message: tuple[Timing, Timing, Timing, Timing] | None = None
+    """F, I, W and the whole backward while a message takes some of the device; None where none does."""
+
+    def slowed(self, crossing: int) -> "StageCosts":
+        """With ops as they are if messages cross for so many nanoseconds in each micro-batch."""
+        if self.beside_message is None:
+            return self
+        forward, backward_input, backward_weight, backward = self.beside_message
+        whole = forward.median + backward_input.median + backward_weight.median
+        share = min(1.0, crossing / max(1, whole))
+        return replace(
+            self,
+            forward=self.forward.towards(forward, share),
+            backward_input=self.backward_input.towards(backward_input, share),
+            backward_weight=self.backward_weight.towards(backward_weight, share),
+            backward=self.backward.towards(backward, share),
+        )
 
     def to_json(self) -> dict[str, Any]:
         row: dict[str, Any] = {}

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from dataclasses import replace
 from multiprocessing import active_children
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from recycle_runtime.profiler.grid_links import (
     sum_shape,
     transfer_shape,
 )
-from recycle_runtime.profiler.meters import NOTHING
+from recycle_runtime.profiler.meters import NOTHING, Timing
 from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.program.loading import load_program
 from recycle_runtime.transport.nccl import ENVIRONMENT, Channel, channels_of
@@ -79,8 +80,11 @@ def test_a_worker_has_a_channel_in_each_direction_to_each_neighbour() -> None:
 
 def test_links_of_a_grid_are_measured_together() -> None:
     with grid_links("cpu", devices(4), 2, 2) as links:
-        with links.waiting_receive(1000):
-            pass
+        receive = links.waiting_receive(1000)
+        assert receive is not None and links.waiting_receive(0) is None
+        for _ in range(2):
+            with receive():
+                pass
         first, last = links.transfers([100_000, 0], 2)
         assert (first.median > 0, last) == (True, NOTHING)
         assert all(timing.median > 0 for timing in links.reductions([1 << 16, 1 << 10], 2, 2))
@@ -94,7 +98,26 @@ def test_a_profile_says_that_links_lie_between_devices() -> None:
     assert all(layer.transfer.median > 0 for layer in measured.stages[:-1])
     assert sum(layer.reduce.median for layer in measured.stages) > 0
     assert "in 1 pipelines at once" in measured.details["transfer_measured"]
-    assert measured.details["ops_measured"] == "beside a receive over gloo that waits"
+    assert measured.details["ops_measured"].endswith("by the time in which messages cross; layers alone")
+    assert all(layer.beside_message is None for layer in measured.stages)
+
+
+def test_ops_of_stages_are_slowed_by_messages_as_long_as_they_cross() -> None:
+    measured = profile(load_program(LAYERED), Options(2, repeat=1, pipelines=1, devices=devices(2)))
+    assert all(stage.beside_message is not None for stage in measured.stages)
+    alone = Timing(100, 90, 110)
+    costs = replace(
+        measured.stages[0],
+        forward=alone,
+        backward_input=alone,
+        backward_weight=alone,
+        backward=alone.scaled(2),
+        beside_message=(alone.scaled(1.4), alone.scaled(1.2), alone.scaled(1.4), alone.scaled(3)),
+    )
+    half = costs.slowed(200)
+    assert [half.forward.median, half.backward_input.median, half.backward.median] == [120, 110, 250]
+    assert costs.slowed(0) == costs
+    assert costs.slowed(1000).forward == alone.scaled(1.4)
 
 
 def test_a_process_that_ends_is_an_error() -> None:
