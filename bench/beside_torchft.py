@@ -42,6 +42,7 @@ from bench.beside_torchft_figures import (
 )
 from bench.mig import mig_devices
 from bench.torchft_replica import PER_STEP, REPLICAS, ReplicaRow
+from recycle_runtime import logs
 from recycle_runtime.agent.process_table import PROCESSES, ProcessTable
 from recycle_runtime.coordinator.adaptation import AdaptationOptions
 from recycle_runtime.launcher.live_view import event_of
@@ -250,6 +251,7 @@ def run_recyclec(contestant: Contestant, plan: Path) -> Record:
         adaptation=AdaptationOptions(mtbf=timetable.every),
     )
     error = None
+    logs.configure("info", str(plan.with_name("recyclec.log")))
     try:
         run_local(options, take, stop)
     except (RunError, NoPlanError) as found:

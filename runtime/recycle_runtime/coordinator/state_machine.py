@@ -1040,13 +1040,14 @@ class StateMachine:
         self._go_if_all_are_here()
 
     def _go_if_all_are_here(self) -> None:
-        if self.phase not in _CHANGING or not (here := self._gathered()):
+        if self.phase not in _CHANGING or not self._is_gathered:
             return
         self.recovery.left = self._now
         movers = self._make_moves()
         self._switch_cut()
         self._go_on_alone()
-        self.cells.place(here)
+        # Those who have moved are there under their new names.
+        self.cells.place(self.roster.reported(self.number))
         restorable = None if self._restore is None else self.checkpoints.begins.step
         reports = {
             Member(cell, member.tp_rank): self._holds(member, report)
@@ -1081,12 +1082,12 @@ class StateMachine:
         if assignment is not None:
             self._go(standing, assignment, joiners)
 
-    def _gathered(self) -> list[Worker]:
-        """Who can be in the generation; nobody before all have come that are waited for."""
+    @property
+    def _is_gathered(self) -> bool:
+        """Whether all have come that are waited for, and somebody has."""
         is_first = self.phase is Phase.FORMING
-        if self.expected or not self.roster.have_reported(self.number, with_new=is_first):
-            return []
-        return self.roster.reported(self.number)
+        has_all = not self.expected and self.roster.have_reported(self.number, with_new=is_first)
+        return has_all and bool(self.roster.reported(self.number))
 
     def _holds(self, member: Member, report: Report) -> Report:
         """What it reports; one that held nothing before has the layers that it was sent."""

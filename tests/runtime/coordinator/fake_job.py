@@ -40,6 +40,7 @@ from recycle_runtime.plan.plan_book import Assignment, PlanBook
 from recycle_runtime.protocol.messages import (
     AtBoundary,
     Began,
+    CaughtUp,
     Copied,
     Go,
     Hold,
@@ -180,7 +181,8 @@ class FakeJob:
     def times(self, place: Worker, assignment: Assignment) -> dict[str, float]:
         slots = dict.fromkeys("FIW", (1, 3, 3)[place[1]])
         entry = self.book.bundles[assignment.bundle].plans[assignment.plan]
-        if assignment.roles[place] in entry.failed:
+        role = assignment.roles.get(place)
+        if role is None or role in entry.failed:
             slots = {}
         factor = SLOT * self.slow.get(place, 1.0)
         work = {kind: count * factor * self.stage_factors.get(place[1], 1.0) for kind, count in slots.items()}
@@ -212,13 +214,16 @@ class FakeJob:
                 return
             assert donor.applied in (step, step + 1), "who lends has what is lent"
             copied = Copied(STATE_BYTES, STATE_BYTES / 1e8)
-        else:
+        elif order.donor is None:
             assert fake.applied in (step, step + 1), "who goes on stands where it goes on"
         fake.applied, fake.is_fresh, fake.is_training = step, False, True
         fake.hold = order.until
         began = self.began(member, order, copied)
         self.adaptation.began(member, began)
         self.happen(Said(member, began))
+        if order.donor is not None:
+            # Its state is there at once.
+            self.happen(Said(member, CaughtUp(order.generation)))
 
     def began(self, member: Member, order: Go, copied: Copied | None) -> Began:
         return Began(order.generation, STATE_BYTES, copied)

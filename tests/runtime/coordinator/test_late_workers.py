@@ -96,7 +96,7 @@ def test_nobody_waits_for_one_that_still_builds_its_model() -> None:
     assert job.coordinator.assignment is not None and len(job.coordinator.assignment.roles) == 7
     # When it has, it is taken in.
     job.listen(THREE)
-    job.run(4)
+    job.run(10)
     assert job.result is None and len(job.coordinator.assignment.roles) == 8
 
 
@@ -112,3 +112,25 @@ def test_no_worker_moves_to_the_place_of_one_that_still_builds_its_model() -> No
     job.happen(MovesWanted({(0, 0): THREE}))
     job.run(4)
     assert (0, 0) in job.live() and job.result is None
+
+
+def test_the_place_that_a_worker_has_left_is_free() -> None:
+    """Found once: it was thought to be there still, and the next one of its name got no role."""
+    job = DeafJob()
+    job.run(5)
+    job.members.pop(Member(THREE, 0))
+    job.kill(THREE)
+    job.run(2)
+    job.happen(MovesWanted({(0, 0): THREE}))
+    job.run(4)
+    assert (0, 0) not in job.live() and THREE in job.live()
+    job.deaf = ((0, 0),)
+    job.join((0, 0))
+    job.deliver()
+    job.members.pop(Member(TWO, 0))
+    job.kill(TWO)
+    job.run(2)
+    assert job.result is None and job.coordinator.phase is Phase.RUNNING
+    job.listen((0, 0))
+    job.run(10)
+    assert job.coordinator.assignment is not None and len(job.coordinator.assignment.roles) == 8
