@@ -349,8 +349,9 @@ def run(arguments: argparse.Namespace) -> None:
     with _devices(arguments.device), _checkpoints(arguments.checkpoint) as checkpoints:
         limit = deadline - ENDING
         if not checkpoints.is_dir() or not any(checkpoints.iterdir()):
-            _forget_records(arguments.folder)
-        _train(SeriesRun(settings, UNDISTURBED, checkpoints, limit), arguments.share * arguments.budget)
+            _forget_records(arguments.folder, (DISTURBED, UNDISTURBED) if arguments.share else (DISTURBED,))
+        if arguments.share:
+            _train(SeriesRun(settings, UNDISTURBED, checkpoints, limit), arguments.share * arguments.budget)
         runs = fruitless = 0
         while runs < arguments.runs and limit - time.monotonic() > LEAST and fruitless < 2:
             one = SeriesRun(settings, DISTURBED, checkpoints, limit)
@@ -358,9 +359,9 @@ def run(arguments: argparse.Namespace) -> None:
             runs, fruitless = runs + 1, 0 if one.steps else fruitless + 1
 
 
-def _forget_records(folder: Path) -> None:
+def _forget_records(folder: Path, forgotten: Collection[str]) -> None:
     """Delete those of earlier series, which no run goes on from."""
-    for series in (UNDISTURBED, DISTURBED):
+    for series in forgotten:
         for path in folder.glob(f"{series}-*.jsonl"):
             path.unlink()
 
@@ -407,7 +408,8 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--budget", type=float, default=480.0, help="seconds of `run` (default: 480)")
-    parser.add_argument("--share", type=float, default=0.3, help="of them, undisturbed (default: 0.3)")
+    words = "of them, undisturbed; 0 keeps what DIR has of that (default: 0.3)"
+    parser.add_argument("--share", type=float, default=0.3, help=words)
     parser.add_argument("--runs", type=int, default=1000, help="under kills, at most (default: 1000)")
     parser.add_argument("--seconds", type=float, default=60.0, help="of each of them (default: 60)")
     parser.add_argument("--every", type=float, default=4.0, help="seconds between kills (default: 4)")

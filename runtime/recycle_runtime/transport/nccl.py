@@ -620,9 +620,13 @@ _SHARE = 4
 """All channels of a worker together may take this fraction (one in so many) of the GPU while they wait."""
 
 
+_WITHOUT = {"NCCL_RAS_ENABLE": "0"}
+"""Threads and sockets of NCCL for a client that asks how communicators are; nobody does here."""
+
+
 def set_environment() -> None:
     """What the user has not set; in time only before the first call of CUDA."""
-    for name, value in ENVIRONMENT.items():
+    for name, value in (ENVIRONMENT | _WITHOUT).items():
         os.environ.setdefault(name, value)
 
 
