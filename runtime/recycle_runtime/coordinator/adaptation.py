@@ -252,8 +252,8 @@ class Adaptation:
         """Of whole workers; a job that can be cut anew moves layers instead."""
         if self._recutting.is_considered or not job.cells.is_plain or self._seen < self._steps_before_moves:
             return []
-        if job.roster.new():
-            # Somebody is on the way, and may have the place that others would move to.
+        if not job.is_settled:
+            # Somebody is on the way, and has the place that others would move to.
             return []
         best = self.book.best_placement(sum(self.book.counts(self._live)))
         if best is None or best.counts == self._weighed:

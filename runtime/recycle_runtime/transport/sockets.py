@@ -87,7 +87,8 @@ class GroupSockets:
                         os.set_inheritable(descriptor, False)
 
     def claim(self) -> None:
-        """From now on no other group takes these sockets for its own."""
+        """From now on no other group takes these sockets for its own, and those that listen are shut too:
+        threads of NCCL that look up seldom wait at them."""
         self.complete()
         with self._lock:
             self._own = (self._own or frozenset()) - _kept
@@ -99,7 +100,7 @@ class GroupSockets:
         with self._lock:
             for descriptor, identity in _sockets().items():
                 if self._is_its(identity):
-                    _shut_descriptor(descriptor)
+                    _shut_descriptor(descriptor, also_listening=self._is_sole)
 
     def _is_its(self, identity: int) -> bool:
         if identity in _kept and not self._is_sole:
@@ -132,19 +133,20 @@ def break_off_everything() -> None:
         _shut_descriptor(descriptor)
 
 
-def _shut_descriptor(descriptor: int) -> None:
+def _shut_descriptor(descriptor: int, *, also_listening: bool = False) -> None:
     try:
         copy = socket.socket(fileno=os.dup(descriptor))
     except OSError:
         return
     with copy:
-        shut(copy)
+        shut(copy, also_listening=also_listening)
 
 
-def shut(sock: socket.socket) -> None:
-    """End a connection in both directions. One that listens is left alone: gloo needs it."""
+def shut(sock: socket.socket, *, also_listening: bool = False) -> None:
+    """End a connection in both directions. One that listens is left alone, unless that is said: gloo needs
+    it."""
     try:
-        if not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        if also_listening or not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             sock.shutdown(socket.SHUT_RDWR)
     except OSError:
         # It has ended by itself.

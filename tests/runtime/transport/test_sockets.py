@@ -93,3 +93,17 @@ def test_a_forked_process_keeps_no_connection_of_the_job_open() -> None:
             os.close(writer)
             os.close(reader)
             os.waitpid(child, 0)
+
+
+def test_one_that_listens_is_shut_where_a_group_has_it_to_itself() -> None:
+    """Whoever waits at it looks up at once, twice if need be."""
+    for claims in (False, True):
+        sockets = GroupSockets()
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            sockets.complete()
+            if claims:
+                sockets.claim()
+            sockets.break_off()
+            for _ in range(2):
+                assert bool(select.select([server], [], [], 0)[0]) == claims
+            sockets.retire()
