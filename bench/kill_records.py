@@ -25,7 +25,7 @@ Worker = tuple[int, int]
 
 LEFT_OUT = 5
 """Rows at the beginning of a run that do not count for step times: a first step takes longer."""
-_NAMED = re.compile(r"(\d+):(\d+) ")
+_KILLED = re.compile(r"(\d+):(\d+) was killed")
 _PLANNED = re.compile(r" (arrives|joins|moves to \S+)$")
 
 
@@ -204,7 +204,7 @@ def pauses(run: RunRecord, step: float) -> list[Pause]:
 
 def _kills_of(recovery: TimedRecovery, waiting: Sequence[WorkerKill]) -> list[WorkerKill]:
     """Kills that this recovery is from, the first one first: of each worker as many as its causes name."""
-    matches = filter(None, map(_NAMED.match, recovery.causes))
+    matches = filter(None, map(_KILLED.match, recovery.causes))
     named = Counter((int(match[1]), int(match[2])) for match in matches)
     found: list[WorkerKill] = []
     for worker, times in named.items():
